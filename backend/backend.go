@@ -1,0 +1,40 @@
+// Package backend says what a backend is: pure knowledge of how the subnets of a cluster are joined. A backend holds
+// no state, makes no system call and carries no build tag; what an operating system cannot do is data that it checks.
+package backend
+
+import (
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// Backend turns leases into devices and paths for one node.
+type Backend interface {
+	// Devices are those that this node needs, and, as dataplane.Existing, those of the host that paths go through.
+	Devices(local subnet.Lease) []dataplane.Device
+	// Describe completes the lease with what the others need to reach this node. links holds every one of Devices.
+	Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error)
+	// Paths leads to a peer's subnets, one for each family. An error leaves that peer out and says why.
+	Paths(peer *subnet.Lease) ([]dataplane.Path, error)
+	// MTU is what pods may use, in bytes (FLANNEL_MTU).
+	MTU() int
+}
+
+// Node is what a backend must know of the machine.
+type Node struct {
+	OS       string // runtime.GOOS
+	Identity string // differs from node to node and stays over restarts; VTEP addresses are derived from it
+	Underlay underlay.Link
+	V4, V6   bool // the families that the configuration enables
+}
+
+// Maker makes the backend for a node; its error names an impossible combination of configuration and node.
+type Maker func(Node) (Backend, error)
+
+// Kind is one row in the program's table of backends.
+type Kind struct {
+	Name string // as in the configuration's Backend.Type and in leases
+	// Parse reads the configuration's Backend object and records its problems there; os is runtime.GOOS.
+	Parse func(o *conf.Object, os string) Maker
+}

@@ -1,0 +1,76 @@
+// Package dataplane is the seam to the operating system: what the pods' traffic needs (devices, and paths to the
+// peers' subnets) on one side, the kernel's tables or HNS on the other. The types and the lowering are pure;
+// files for one operating system bring them into it.
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+)
+
+// Kind says what a Device is.
+type Kind string
+
+const (
+	// Existing is a device of the host (the underlay) that we route through: it must be there, and is never changed.
+	Existing Kind = "existing"
+	// VXLAN is a VXLAN tunnel device of ours.
+	VXLAN Kind = "vxlan"
+)
+
+// Device is a network device as it shall be.
+type Device struct {
+	Name string
+	Kind Kind
+	MTU  int            // bytes; 0 leaves it as it is
+	MAC  MAC            // for a new device; one that lives keeps its own
+	Addr []netip.Prefix // exactly these, but for link-local ones
+
+	// VXLAN only.
+	VNI      uint32
+	Port     uint16     // UDP; 0 is the kernel's default (8472)
+	Parent   string     // name of the underlay device
+	Local    netip.Addr // outer source address
+	Learning bool
+	GBP      bool
+}
+
+// Link is a device as it is.
+type Link struct {
+	Index int
+	MAC   MAC
+	MTU   int // bytes
+}
+
+// Links are the devices of the last Ensure by name.
+type Links map[string]Link
+
+// Path says how packets for a peer's subnet leave this node.
+type Path struct {
+	Dst    netip.Prefix // the peer's subnet
+	Via    netip.Addr   // the peer's address on the underlay
+	Device string       // name of a Device given to Ensure
+	MAC    MAC          // inner destination (the peer's VTEP); zero where Device is no tunnel
+}
+
+// State is everything that shall be there beside the devices. Paths are never changed once handed over; an unchanged
+// one keeps its pointer, so that comparing two states costs next to nothing.
+type State struct {
+	Paths []*Path
+	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
+	Blackholes []netip.Prefix
+}
+
+// Dataplane brings the operating system to a state and tells when another hand changed it.
+// One goroutine calls Ensure and Apply.
+type Dataplane interface {
+	// Ensure makes the devices what they shall be, and returns them as they are. It removes no others.
+	Ensure(ctx context.Context, devices []Device) (Links, error)
+	// Apply sets what differs from the state, then deletes what is ours beyond it (devices too). An entry that the
+	// system refuses stops no other; the error joins all refusals.
+	Apply(ctx context.Context, links Links, s State) error
+	// Changes receives a value (of any number of changes) after another hand touched something of ours.
+	Changes() <-chan struct{}
+	// Close releases what watching holds; the network stays as it is.
+	Close() error
+}

@@ -1,0 +1,66 @@
+//go:build linux
+
+// Package nstest runs a test in a machine of its own: a child process with fresh network, mount, PID and host name
+// namespaces. They end with the child, however it ends, and the host's own network is never touched.
+package nstest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const inside = "FLANNEL_NSTEST"
+
+// Run calls body in namespaces of its own. The loopback device is up; /run, /etc/cni and /var/lib/cni, where they
+// exist, are private. It needs root, and fails the test without. Parallel tests are no problem: each is a process.
+func Run(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		setUp(t)
+		body(t)
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes network namespaces: run it as root")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.timeout=3m")
+	if testing.CoverMode() != "" {
+		cmd.Args = append(cmd.Args, "-test.coverprofile="+filepath.Join(t.TempDir(), "cover"))
+	}
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	out, err := cmd.CombinedOutput()
+	t.Logf("in its own namespaces:\n%s", out)
+	if err != nil {
+		t.Fatalf("the test failed in its namespaces: %v", err)
+	}
+}
+
+func setUp(t *testing.T) {
+	t.Helper()
+	must := func(what string, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("make mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must("mount /proc", unix.Mount("proc", "/proc", "proc", 0, ""))
+	for _, dir := range []string{"/run", "/etc/cni", "/var/lib/cni"} {
+		if _, err := os.Stat(dir); err == nil {
+			must("mount "+dir, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+		}
+	}
+	must("mount /sys", unix.Mount("sysfs", "/sys", "sysfs", 0, ""))
+	lo, err := netlink.LinkByName("lo")
+	must("find lo", err)
+	must("set lo up", netlink.LinkSetUp(lo))
+}

@@ -1,0 +1,58 @@
+// Package subnet holds what a node has (a lease on a part of the pod network), where it comes from (a Manager),
+// which of the others' leases can be believed (Vet), and the file that tells the CNI plugin about it (subnet.env).
+package subnet
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+)
+
+// Lease is one node's part of the pod network and how to reach it.
+// A lease that a Manager has handed out is never changed; an unchanged peer keeps its pointer from one Set to the next.
+type Lease struct {
+	// Name says where the lease was read, for messages: the etcd key or the name of the Kubernetes node.
+	Name string
+	// Backend is the type as published ("vxlan"); empty while the owner has claimed its subnet but not yet described itself.
+	Backend string
+	// V4 and V6: a zero Endpoint means that the node does not take part in that family.
+	V4, V6 Endpoint
+}
+
+// Endpoint is one address family of a lease.
+type Endpoint struct {
+	Subnet   netip.Prefix    // masked; the zero Prefix: family off
+	PublicIP netip.Addr      // where the other nodes send packets for Subnet
+	Data     json.RawMessage // what the backend published, nil where it has nothing to say
+}
+
+// On tells whether the family is in use.
+func (e Endpoint) On() bool { return e.Subnet.IsValid() }
+
+// Endpoints returns the families in use, IPv4 first.
+func (l *Lease) Endpoints() []Endpoint {
+	var on []Endpoint
+	for _, e := range []Endpoint{l.V4, l.V6} {
+		if e.On() {
+			on = append(on, e)
+		}
+	}
+	return on
+}
+
+// Equal tells whether a and b say the same; Name does not count.
+func (l *Lease) Equal(o *Lease) bool {
+	return l.Backend == o.Backend && l.V4.equal(o.V4) && l.V6.equal(o.V6)
+}
+
+func (e Endpoint) equal(o Endpoint) bool {
+	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
+}
+
+// Compare orders leases by subnet, IPv4 first: the order of a Set, and of every tie between peers.
+func Compare(a, b *Lease) int {
+	if c := a.V4.Subnet.Compare(b.V4.Subnet); c != 0 {
+		return c
+	}
+	return a.V6.Subnet.Compare(b.V6.Subnet)
+}

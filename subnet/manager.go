@@ -1,0 +1,45 @@
+package subnet
+
+import (
+	"context"
+	"errors"
+)
+
+// Manager is where leases live: etcd or the Kubernetes API. Every method blocks until it is done, ctx ends, or
+// waiting cannot help; an outage of the store is waited out, and said in the log once.
+type Manager interface {
+	// WatchConfig hands over the raw network configuration, now and whenever it changes, until ctx ends.
+	// A configuration that is missing is waited for.
+	WatchConfig(ctx context.Context, changed func(raw []byte)) error
+
+	// Acquire claims a subnet that fits cfg. want carries the public addresses (of the families in use), and in
+	// Subnet what the subnet file remembers, if anything. It returns the lease as the store has it, Backend and Data
+	// included when the node had described itself before. Nothing that peers already see is changed.
+	Acquire(ctx context.Context, cfg Config, want Lease) (Lease, error)
+
+	// Publish makes the others see l, whose subnets are those of Acquire. It writes only what differs.
+	Publish(ctx context.Context, l Lease) error
+
+	// Watch hands over the whole set of the others' leases, first when it is complete, then after each change,
+	// until ctx ends. Our own lease is never in it. An outage changes nothing: the last set stands.
+	Watch(ctx context.Context, changed func(Set)) error
+
+	// Hold keeps the claim: renews it in time and puts back what another hand did to it. It returns ErrLost when
+	// the claim is gone, and nil when ctx ends.
+	Hold(ctx context.Context) error
+}
+
+// ErrLost says that the node's lease was revoked: its pods' addresses may be given to others.
+var ErrLost = errors.New("subnet lease lost")
+
+// Set is what the store holds beside our own lease.
+type Set struct {
+	Leases  []*Lease   // in the order of Compare
+	Rejects []Rejected // what could not be read as a lease at all
+}
+
+// Rejected is a peer that is left out, and why.
+type Rejected struct {
+	Name   string // the etcd key or node name
+	Reason string // one sentence; never quotes more than a bounded part of the foreign value
+}
