@@ -1,0 +1,258 @@
+package conf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestValues(t *testing.T) {
+	o := Parse([]byte("\ufeff" + `{"on": true, "OFF": false, "VNI": 17, "neg": -5, "Name": "cbr0", "list": ["a","b"], "net": "10.5.3.7/16",
+		"Min": "10.5.1.0", "gone": null, "Backend": {"type": "vxlan", "deep": {"x": 1}}, "empty": []}`))
+	b := o.Object("backend")
+	got := []any{
+		o.Bool("On", false), o.Bool("off", true), o.Bool("absent", true), o.Bool("gone", true),
+		o.Int("vni", 1, 0, 100), o.Int("neg", 1, -5, 0), o.Int("absent", 7, 0, 1), o.Int("Gone", 8, 0, 1),
+		o.String("name", ""), o.String("absent", "def"), o.Strings("List"), o.Strings("absent"), o.Strings("empty"),
+		o.Prefix("Net"), o.Prefix("absent"), o.Addr("min"), o.Addr("absent"),
+		b.String("Type", ""), b.Object("Deep").Int("X", 0, 0, 9), b.Object("absent").Int("X", 3, 0, 9),
+		o.Has("NAME"), o.Has("gone"), o.Has("absent"),
+	}
+	want := []any{
+		true, false, true, true,
+		17, -5, 7, 8,
+		"cbr0", "def", []string{"a", "b"}, []string(nil), []string{},
+		netip.MustParsePrefix("10.5.3.7/16"), netip.Prefix{}, netip.MustParseAddr("10.5.1.0"), netip.Addr{},
+		"vxlan", 1, 3,
+		true, false, false,
+	}
+	for i := range want {
+		if d := cmp.Diff(want[i], got[i], cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+			t.Errorf("value %d: %s", i, d)
+		}
+	}
+	if err := o.Err(); err != nil {
+		t.Errorf("problems: %v", err)
+	}
+	if w := o.Warnings(); len(w) != 0 {
+		t.Errorf("warnings: %q", w)
+	}
+}
+
+// TestProblems reads one value in every wrong way there is; all are told at once, in the order of reading.
+func TestProblems(t *testing.T) {
+	o := Parse([]byte(`{
+	"Backend": {"VNI": 17000000, "Port": -1, "MTU": 1450.5, "Huge": 123456789012345678901234567890, "Low": -123456789012345678901234567890,
+		"Exp": 1e3, "Quoted": "8472", "Words": "many", "Flag": "true", "Flag2": 1, "Name": 5, "DNS": ["10.0.0.1", 7, null], "DNS2": "10.0.0.1",
+		"PSK": 424242, "psk2": "hunter2", "Inner": "vxlan"},
+	"Network": "10.5.0.0", "Network2": "ten/8", "Network3": 10, "Min": "10.5.1.0/24", "Min2": "fe80::1%eth0", "Min3": "x\ny",
+	"Long": "` + strings.Repeat("x", 200) + `", "SubnetLen": [], "Bool": {}}`))
+	b := o.Object("Backend")
+	b.Int("VNI", 1, 1, 16777215)
+	b.Int("VNI", 1, 1, 16777215)
+	b.Int("Port", 1, 1, 65535)
+	b.Int("MTU", 1, 1, 65535)
+	b.Int("Huge", 1, 1, 65535)
+	b.Int("Low", 1, 1, 65535)
+	b.Int("Exp", 1, 1, 65535)
+	b.Int("Quoted", 1, 1, 65535)
+	b.Int("Words", 1, 1, 65535)
+	b.Bool("Flag", false)
+	b.Bool("Flag2", false)
+	b.String("Name", "")
+	if got := b.Strings("DNS"); !slices.Equal(got, []string{"10.0.0.1"}) {
+		t.Errorf("DNS = %q", got)
+	}
+	b.Strings("DNS2")
+	b.String("PSK", "")
+	b.Int("psk2", 0, 0, 1)
+	b.Object("Inner").Problem("Type", "missing; use one of %s", "a, b")
+	b.Object("Absent").Object("More").Problem("", "missing")
+	o.Prefix("Network")
+	o.Prefix("Network2")
+	o.Prefix("Network3")
+	o.Addr("Min")
+	o.Addr("Min2")
+	o.Addr("Min3")
+	o.Prefix("Long")
+	o.Int("SubnetLen", 24, 1, 30)
+	o.Bool("Bool", false)
+	o.Problem("A\nB", "two\r\nlines")
+	const want = `Backend.VNI: 17000000 is above 16777215; use 1 to 16777215
+Backend.Port: -1 is below 1; use 1 to 65535
+Backend.MTU: 1450.5 is not written as a whole number; use 1 to 65535
+Backend.Huge: 123456789012345678901234567890 is above 65535; use 1 to 65535
+Backend.Low: -123456789012345678901234567890 is below 1; use 1 to 65535
+Backend.Exp: 1e3 is not written as a whole number; use 1 to 65535
+Backend.Quoted: "8472" is a string; remove the quotes
+Backend.Words: "many" is a string; use a whole number, 1 to 65535
+Backend.Flag: "true" is a string; remove the quotes
+Backend.Flag2: 1 is a number; use true or false
+Backend.Name: 5 is a number; use a string, in quotes
+Backend.DNS[1]: 7 is a number; use a string, in quotes
+Backend.DNS[2]: null; use a string, in quotes
+Backend.DNS2: "10.0.0.1" is a string; use a list of strings, ["…", "…"]
+Backend.PSK: the value (hidden) is a number; use a string, in quotes
+Backend.psk2: the value (hidden) is a string; use a whole number, 0 to 1
+Backend.Inner: "vxlan" is a string; use an object, {…}
+Backend.Inner.Type: missing; use one of a, b
+Backend.Absent.More: missing
+Network: "10.5.0.0" is an address; add the network's length, as in 10.5.0.0/16
+Network2: "ten/8" is no network; use one like 10.5.0.0/16 or fd05::/56
+Network3: 10 is a number; use a network in quotes
+Min: "10.5.1.0/24" is a network; use an address, without the length
+Min2: "fe80::1%eth0" is no address; use one like 10.5.1.0 or fd05:0:0:1::
+Min3: "x\ny" is no address; use one like 10.5.1.0 or fd05:0:0:1::
+Long: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…" is no network; use one like 10.5.0.0/16 or fd05::/56
+SubnetLen: the value is a list; use a whole number, 1 to 30
+Bool: the value is an object; use true or false
+"A\nB": two lines`
+	if d := cmp.Diff(want, b.Err().Error()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSyntax(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40)
+	for _, c := range []struct{ raw, want string }{
+		{"", "the text is empty; write an object, {…}"},
+		{" \n\t", "the text is empty; write an object, {…}"},
+		{"[]", "this is a list; write an object, {…}"},
+		{"null", "this is null; write an object, {…}"},
+		{`"x"`, "this is a string; write an object, {…}"},
+		{"5", "this is a number; write an object, {…}"},
+		{"true", "this is a truth value; write an object, {…}"},
+		{"\xff\xfe{\x00}\x00", "the text is UTF-16; save it as UTF-8"},
+		{"{\n  \"Network\": \"10.5.0.0/16\",\n}", "line 3, column 1: invalid character '}' looking for beginning of object key string; remove the comma before it"},
+		{"{\"a\": [1,2,]}", "line 1, column 12: invalid character ']' looking for beginning of value; remove the comma before it"},
+		{"{\"ä\": \"ö\" x}", "line 1, column 11: invalid character 'x' after object key:value pair"},
+		{"{ // why\n}", "line 1, column 3: invalid character '/' looking for beginning of object key string; JSON has no comments, remove it"},
+		{"{} {}", "line 1, column 4: invalid character '{' after top-level value"},
+		{"{}x", "line 1, column 3: invalid character 'x' after top-level value"},
+		{"{\"a\": 1", "line 1, column 7: unexpected end of JSON input"},
+		{"{\"a\": 01}", "line 1, column 8: invalid character '1' after object key:value pair"},
+		{deep, "more than 16 objects or lists within each other"},
+		{strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000), "line 1, column 50001: invalid character '{' exceeded max depth"},
+		{`{"a":"` + strings.Repeat("x", 1<<20) + `"}`, "the text has 1048584 bytes; use at most 1048576"},
+	} {
+		o := Parse([]byte(c.raw))
+		// What cannot be read must not give rise to complaints about what is missing in it.
+		o.Problem("Network", "missing")
+		o.Object("Backend").Problem("Type", "missing")
+		name := c.raw[:min(20, len(c.raw))]
+		if err := o.Err(); err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v\nwant %s", name, err, c.want)
+		}
+		if w := o.Warnings(); len(w) != 0 {
+			t.Errorf("%q: warnings %q", name, w)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	o := Parse([]byte(`{"Netwrok": "x", "network": "10.0.0.0/8", "Network": "10.5.0.0/16", "colour": 1, "SubnetLn": 3, "Name": "cbr0", "skip\n": {"a": 1, "a": 2},
+		"Backend": {"Prot": 1, "Port": 2, "prot": 3, "MacPrefix": "0E-2A", "Backend": 7, "PKS": "hunter2"}, "` + strings.Repeat("k", 100) + `": 1}`))
+	if p := o.Prefix("Network"); p != netip.MustParsePrefix("10.5.0.0/16") {
+		t.Errorf("the last of two keys must count, got %v", p)
+	}
+	o.Int("SubnetLen", 0, 0, 99)
+	o.Ignore("Name", "DNSServerList")
+	b := o.Object("Backend")
+	o.Object("Backend")
+	b.Int("Port", 0, 0, 99)
+	b.String("PSK", "")
+	b.Ignore("macprefix")
+	want := []string{
+		"Netwrok: unknown key, did you mean Network?",
+		"Network: given 2 times, the last one counts",
+		"colour: unknown key",
+		"SubnetLn: unknown key, did you mean SubnetLen?",
+		`"skip\n": unknown key`,
+		strings.Repeat("k", 59) + "…: unknown key",
+		"Backend.prot: unknown key, did you mean Port?",
+		"Backend.Backend: unknown key",
+		"Backend.PKS: unknown key, did you mean PSK?",
+	}
+	if d := cmp.Diff(want, o.Warnings()); d != "" {
+		t.Error(d)
+	}
+	if o.Err() != nil {
+		t.Error(o.Err())
+	}
+}
+
+func TestBounded(t *testing.T) {
+	var raw strings.Builder
+	raw.WriteString("{")
+	for i := range 5000 {
+		fmt.Fprintf(&raw, `"key%d": "x", `, i)
+	}
+	raw.WriteString(`"last": 1}`)
+	o := Parse([]byte(raw.String()))
+	if w := o.Warnings(); len(w) != maxReports+1 || w[maxReports] != "and 4901 more" {
+		t.Errorf("%d warnings, last %q", len(w), w[len(w)-1])
+	}
+	for i := range 5000 {
+		o.Int(fmt.Sprint("key", i), 0, 0, 1)
+	}
+	lines := strings.Split(o.Err().Error(), "\n")
+	if len(lines) != maxReports+1 || lines[maxReports] != "and 4900 more" {
+		t.Errorf("%d problems, last %q", len(lines), lines[len(lines)-1])
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"Network", "SubnetLen", "SubnetMin", "SubnetMax", "Backend", "VNI", "EnableIPv4", "IPv6Network"}
+	for in, want := range map[string]string{
+		"netwrok": "Network", "Subnetlne": "SubnetLen", "Backends": "Backend", "VN": "VNI", "IPv6Netwrk": "IPv6Network",
+		"EnableIPV": "EnableIPv4", "": "", "x": "", "Whatever": "", "Foo": "", "SubnetMix": "SubnetMin",
+	} {
+		if got := Nearest(in, known); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// FuzzParse reads anything as the daemon reads a configuration: it must end, and say what it says in few lines.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"", "{}", "[", `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":1,"PSK":"secret-value"}}`, `{"a":1,"A":2,"a":null}`,
+		`{"VNI":"7","Network":"::/0","list":[1,"a",{}],"on":"true"}`, "{\"a\\nb\":{\"\xff\":1e999}}", `{"VNI":-0,"psk":{"x":["secret-value"]}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		o := Parse(raw)
+		for _, x := range []*Object{o, o.Object("Backend"), o.Object("Backend").Object("Inner")} {
+			x.Bool("on", false)
+			if n := x.Int("VNI", 1, 1, 9); n < 1 || n > 9 {
+				t.Errorf("VNI = %d", n)
+			}
+			x.String("PSK", "")
+			x.Strings("list")
+			x.Prefix("Network")
+			x.Addr("SubnetMin")
+			x.Has("other")
+			x.Problem("Type", "missing")
+		}
+		lines := o.Warnings()
+		if err := o.Err(); err == nil {
+			t.Error("the problems are gone")
+		} else {
+			lines = append(lines, strings.Split(err.Error(), "\n")...)
+		}
+		if len(lines) > 2*maxReports+2 {
+			t.Errorf("%d lines", len(lines))
+		}
+		for _, l := range lines {
+			if len(l) > 2000 || !utf8.ValidString(l) || strings.ContainsAny(l, "\r\n") {
+				t.Errorf("a line like %q", l)
+			}
+		}
+	})
+}
