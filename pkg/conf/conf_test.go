@@ -167,6 +167,7 @@ func TestWarnings(t *testing.T) {
 	b.Int("Port", 0, 0, 99)
 	b.String("PSK", "")
 	b.Ignore("macprefix")
+	b.Warn("Port", "%d is\nodd", 3)
 	want := []string{
 		"Netwrok: unknown key, did you mean Network?",
 		"Network: given 2 times, the last one counts",
@@ -177,6 +178,7 @@ func TestWarnings(t *testing.T) {
 		"Backend.prot: unknown key, did you mean Port?",
 		"Backend.Backend: unknown key",
 		"Backend.PKS: unknown key, did you mean PSK?",
+		"Backend.Port: 3 is odd",
 	}
 	if d := cmp.Diff(want, o.Warnings()); d != "" {
 		t.Error(d)

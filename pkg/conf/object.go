@@ -24,6 +24,7 @@ type Object struct {
 	known   map[string]string  // folded key → as the reader spells it
 	names   []string           // the values of known, in the order of reading
 	reads   []*Object          // objects within that were asked for
+	said    []string           // warnings of the reader
 }
 
 type member struct {
@@ -80,6 +81,11 @@ func (o *Object) Problem(key, format string, args ...any) {
 	}
 }
 
+// Warn adds a warning at key: the value is possible, and most likely not what was meant.
+func (o *Object) Warn(key, format string, args ...any) {
+	o.said = append(o.said, o.join(key)+": "+oneLine(fmt.Sprintf(format, args...)))
+}
+
 // Err joins all problems of the whole text in the order of their discovery, one a line; nil if there are none.
 func (o *Object) Err() error {
 	var all []error
@@ -92,7 +98,8 @@ func (o *Object) Err() error {
 	return errors.Join(all...)
 }
 
-// Warnings lists what is likely a mistake but does no harm: keys nobody asked for, and keys given more than once.
+// Warnings lists what is likely a mistake but does no harm: keys nobody asked for, keys given more than once, and
+// what Warn was told.
 // It speaks of this object and of those within it that were asked for; call it after everything was read.
 func (o *Object) Warnings() []string {
 	all := o.warnings(nil)
@@ -120,6 +127,7 @@ func (o *Object) warnings(all []string) []string {
 			all = append(all, text)
 		}
 	}
+	all = append(all, o.said...)
 	for _, child := range o.reads {
 		all = child.warnings(all)
 	}

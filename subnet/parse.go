@@ -1,0 +1,179 @@
+package subnet
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/conf"
+)
+
+// family is what the configuration calls things, and allows, in one address family.
+type family struct {
+	enable, network, length, min, max string // keys
+	on                                bool   // enabled by default
+	bits                              int    // of an address
+	usual                             int    // SubnetLen where the network has room for it
+	bad                               []reserved
+}
+
+// reserved is a range of addresses that no pod can have.
+type reserved struct {
+	prefix netip.Prefix
+	name   string
+}
+
+// spare is by how many bits a subnet is longer than the network, at least: four subnets fit.
+const spare = 2
+
+var families = [2]family{{
+	enable: "EnableIPv4", network: "Network", length: "SubnetLen", min: "SubnetMin", max: "SubnetMax",
+	on: true, bits: 32, usual: 24,
+	bad: []reserved{
+		{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
+		{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+		{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
+		{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+		{netip.MustParsePrefix("255.0.0.0/8"), "broadcast"},
+	},
+}, {
+	enable: "EnableIPv6", network: "IPv6Network", length: "IPv6SubnetLen", min: "IPv6SubnetMin", max: "IPv6SubnetMax",
+	on: false, bits: 128, usual: 64,
+	bad: []reserved{
+		{netip.MustParsePrefix("::/128"), "unspecified"},
+		{netip.MustParsePrefix("::1/128"), "loopback"},
+		{netip.MustParsePrefix("::ffff:0:0/96"), "IPv4-mapped"},
+		{netip.MustParsePrefix("fe80::/10"), "link-local"},
+		{netip.MustParsePrefix("ff00::/8"), "multicast"},
+	},
+}}
+
+// ParseConfig reads the network configuration. The caller lets the backend read root.Object("Backend") and then asks
+// root for Err and Warnings; with an Err, nothing in Config counts. A Backend without Type is no problem here: the
+// program, which knows the backends that there are, refuses it.
+func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
+	root = conf.Parse(raw)
+	on := [2]bool{}
+	for i, f := range families {
+		on[i] = root.Bool(f.enable, f.on)
+	}
+	if !on[0] && !on[1] {
+		root.Problem("EnableIPv4", "false, and so is EnableIPv6; enable at least one of them")
+	}
+	cfg.V4 = families[0].read(root, on[0])
+	cfg.V6 = families[1].read(root, on[1])
+	cfg.NFTables = root.Bool("EnableNFTables", false)
+	cfg.Backend = strings.ToLower(root.Object("Backend").String("Type", ""))
+	return cfg, root
+}
+
+func (f family) read(root *conf.Object, on bool) Network {
+	if !on {
+		root.Ignore(f.network, f.length, f.min, f.max)
+		if root.Has(f.network) {
+			root.Warn(f.network, "without effect, because %s is false", f.enable)
+		}
+		return Network{}
+	}
+	var n Network
+	n.Prefix = f.prefix(root)
+	// What is wrong by itself is told even where there is no network to compare it with.
+	n.SubnetLen = root.Int(f.length, 0, 1, f.bits-spare)
+	n.Min, n.Max = f.addr(root, f.min), f.addr(root, f.max)
+	wrongLength := n.SubnetLen == 0 && root.Has(f.length)
+	if !n.Prefix.IsValid() || wrongLength {
+		return Network{}
+	}
+	longest := f.bits - spare
+	switch least := n.Prefix.Bits() + spare; {
+	case n.SubnetLen == 0:
+		n.SubnetLen = max(f.usual, least)
+	case n.SubnetLen < least:
+		root.Problem(f.length, "%d leaves fewer than four subnets in %s; use %d to %d", n.SubnetLen, n.Prefix, least, longest)
+		return Network{}
+	}
+	f.bounds(root, &n)
+	return n
+}
+
+// prefix returns the network, masked, or the zero Prefix after a problem.
+func (f family) prefix(root *conf.Object) netip.Prefix {
+	p := root.Prefix(f.network)
+	if !p.IsValid() {
+		if !root.Has(f.network) {
+			root.Problem(f.network, "missing; give the pods' network, or set %s to false", f.enable)
+		}
+		return netip.Prefix{}
+	}
+	problem := ""
+	switch a := p.Addr(); {
+	case a.Is4In6() && p.Bits() >= 96:
+		problem = fmt.Sprintf("is IPv4 in IPv6 form; write %s", netip.PrefixFrom(a.Unmap(), p.Bits()-96))
+	case a.BitLen() != f.bits && f.bits == 32:
+		problem = "is an IPv6 network; give it as IPv6Network"
+	case a.BitLen() != f.bits:
+		problem = "is an IPv4 network; give it as Network"
+	case p.Bits() > f.bits-2*spare:
+		problem = fmt.Sprintf("is too small for four subnets; use /%d or shorter", f.bits-2*spare)
+	}
+	for _, r := range f.bad {
+		if problem == "" && p.Overlaps(r.prefix) {
+			problem = fmt.Sprintf("holds %s addresses (%s); use a private network", r.name, r.prefix)
+		}
+	}
+	if problem != "" {
+		root.Problem(f.network, "%s %s", p, problem)
+		return netip.Prefix{}
+	}
+	return p.Masked()
+}
+
+func (f family) addr(root *conf.Object, key string) netip.Addr {
+	a := root.Addr(key)
+	switch {
+	case !a.IsValid() || a.BitLen() == f.bits && !a.Is4In6():
+		return a
+	case a.Is4In6() && f.bits == 32:
+		root.Problem(key, "%s is IPv4 in IPv6 form; write %s", a, a.Unmap())
+	default:
+		root.Problem(key, "%s is of the other address family than %s", a, f.network)
+	}
+	return netip.Addr{}
+}
+
+// bounds checks Min and Max and fills in their defaults: the second and the last subnet.
+func (f family) bounds(root *conf.Object, n *Network) {
+	second := lastAddr(netip.PrefixFrom(n.Prefix.Addr(), n.SubnetLen)).Next()
+	last := netip.PrefixFrom(lastAddr(n.Prefix), n.SubnetLen).Masked().Addr()
+	var ok [2]bool
+	n.Min, ok[0] = f.bound(root, f.min, n, n.Min, second)
+	n.Max, ok[1] = f.bound(root, f.max, n, n.Max, last)
+	if ok[0] && ok[1] && n.Max.Less(n.Min) {
+		root.Problem(f.max, "%s is below %s %s; raise it, or lower %s", n.Max, f.min, n.Min, f.min)
+	}
+}
+
+func (f family) bound(root *conf.Object, key string, n *Network, a, def netip.Addr) (netip.Addr, bool) {
+	base := netip.PrefixFrom(a, n.SubnetLen).Masked().Addr()
+	switch {
+	case !a.IsValid():
+		return def, !root.Has(key)
+	case !n.Prefix.Contains(a):
+		root.Problem(key, "%s is outside %s %s; use a subnet in it", a, f.network, n.Prefix)
+	case base != a:
+		root.Problem(key, "%s is not where a subnet of length %d begins; use %s", a, n.SubnetLen, base)
+	default:
+		return a, true
+	}
+	return def, false
+}
+
+// lastAddr returns the last address of a network.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
