@@ -1,0 +1,125 @@
+package subnet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func network(prefix string, length int, first, last string) Network {
+	return Network{Prefix: netip.MustParsePrefix(prefix), SubnetLen: length,
+		Min: netip.MustParseAddr(first), Max: netip.MustParseAddr(last)}
+}
+
+func lease4(p string) *Lease { return &Lease{V4: Endpoint{Subnet: netip.MustParsePrefix(p)}} }
+
+func lease6(p string) *Lease { return &Lease{V6: Endpoint{Subnet: netip.MustParsePrefix(p)}} }
+
+var (
+	ten  = network("10.5.0.0/16", 24, "10.5.1.0", "10.5.255.0")
+	cafe = network("2001:cafe:42::/56", 64, "2001:cafe:42:1::", "2001:cafe:42:ff::")
+)
+
+func TestFits(t *testing.T) {
+	both := &Lease{V4: lease4("10.5.3.0/24").V4, V6: lease6("2001:cafe:42:7::/64").V6}
+	narrow := ten
+	narrow.Min, narrow.Max = netip.MustParseAddr("10.5.10.0"), netip.MustParseAddr("10.5.20.0")
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		l    *Lease
+		want string // in the error; empty: it fits
+	}{
+		{"v4", Config{V4: ten}, lease4("10.5.3.0/24"), ""},
+		{"v6", Config{V6: cafe}, lease6("2001:cafe:42:7::/64"), ""},
+		{"dual", Config{V4: ten, V6: cafe}, both, ""},
+		{"first", Config{V4: narrow}, lease4("10.5.10.0/24"), ""},
+		{"last", Config{V4: narrow}, lease4("10.5.20.0/24"), ""},
+		{"below", Config{V4: narrow}, lease4("10.5.9.0/24"), "not between 10.5.10.0 and 10.5.20.0"},
+		{"above", Config{V4: narrow}, lease4("10.5.21.0/24"), "not between"},
+		{"outside", Config{V4: ten}, lease4("10.6.3.0/24"), "outside of 10.5.0.0/16"},
+		{"length", Config{V4: ten}, lease4("10.5.3.0/25"), "not a /24"},
+		{"v6 off", Config{V4: ten}, both, "IPv6 is off"},
+		{"v6 missing", Config{V4: ten, V6: cafe}, lease4("10.5.3.0/24"), "no IPv6 subnet"},
+		{"v4 off", Config{V6: cafe}, both, "IPv4 is off"},
+	} {
+		err := Fits(c.cfg, c.l)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: Fits says %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// Every free subnet is handed out once, whatever has the others, and then the network is full.
+func TestChooseUntilFull(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	cfg := Config{V4: ten, V6: cafe}
+	taken := []*Lease{
+		lease4("10.5.8.0/21"),         // 8 subnets at once
+		lease4("10.5.9.0/24"),         // one of these again
+		lease4("10.5.200.128/25"),     // half of one
+		lease4("10.5.0.0/24"),         // below Min
+		lease4("172.16.0.0/12"),       // elsewhere
+		lease6("2001:cafe:42:1::/64"), // the other family
+	}
+	seen := map[netip.Prefix]bool{}
+	for range 255 - 8 - 1 {
+		v4, v6, err := Choose(cfg, taken, rnd)
+		if err != nil {
+			t.Fatalf("after %d: %v", len(seen), err)
+		}
+		l := &Lease{V4: Endpoint{Subnet: v4}, V6: Endpoint{Subnet: v6}}
+		if err := Fits(cfg, l); err != nil || seen[v4] || seen[v6] || !Free(l, taken) {
+			t.Fatalf("chose %v and %v: fits: %v, seen before: %v, free: %v", v4, v6, err, seen[v4], Free(l, taken))
+		}
+		seen[v4], seen[v6] = true, true
+		taken = append(taken, l)
+	}
+	_, _, err := Choose(cfg, taken, rnd)
+	if err == nil || err.Error() != "no free subnet: 255 of 255 in 10.5.0.0/16 are leased" {
+		t.Errorf("full network: %v", err)
+	}
+}
+
+func TestChooseHuge(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	huge := Config{V6: network("fd00::/8", 126, "fd00::4", "fdff:ffff:ffff:ffff:ffff:ffff:ffff:fffc")}
+	taken := []*Lease{lease6("fd00::/9")} // the first half, more than 2^64 subnets
+	start := time.Now()
+	for i := range 10_000 {
+		taken = append(taken, lease6(fmt.Sprintf("fd80:%x::/64", i)))
+	}
+	for range 20 {
+		_, v6, err := Choose(huge, taken, rnd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &Lease{V6: Endpoint{Subnet: v6}}
+		if err := Fits(huge, l); err != nil || !Free(l, taken) {
+			t.Fatalf("chose %v: %v, free: %v", v6, err, Free(l, taken))
+		}
+	}
+	t.Logf("20 choices among 2^118 subnets, 10,000 taken: %v", time.Since(start))
+}
+
+// All free subnets come up, and about equally often.
+func TestChooseIsEven(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	small := Config{V4: network("10.5.0.0/28", 30, "10.5.0.0", "10.5.0.12")}
+	count := map[netip.Prefix]int{}
+	for range 3000 {
+		v4, _, err := Choose(small, []*Lease{lease4("10.5.0.4/30")}, rnd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count[v4]++
+	}
+	for _, p := range []string{"10.5.0.0/30", "10.5.0.8/30", "10.5.0.12/30"} {
+		if n := count[netip.MustParsePrefix(p)]; n < 850 || n > 1150 {
+			t.Errorf("%s came up %d times of 3000, want about 1000 (%v)", p, n, count)
+		}
+	}
+}
