@@ -11,7 +11,7 @@ import (
 
 // Backend turns leases into devices and paths for one node.
 type Backend interface {
-	// Devices are those that this node needs, and, as dataplane.Existing, those of the host that paths go through.
+	// Devices are those that this node needs, and, as dataplane.Existing, the underlay.
 	Devices(local subnet.Lease) []dataplane.Device
 	// Describe completes the lease with what the others need to reach this node. links holds every one of Devices.
 	Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error)
@@ -29,8 +29,9 @@ type Node struct {
 	V4, V6   bool // the families that the configuration enables
 }
 
-// Maker makes the backend for a node; its error names an impossible combination of configuration and node.
-type Maker func(Node) (Backend, error)
+// Maker makes the backend for a node. Warnings are for the operator; an error names an impossible combination of
+// configuration and node.
+type Maker func(Node) (b Backend, warnings []string, err error)
 
 // Kind is one row in the program's table of backends.
 type Kind struct {

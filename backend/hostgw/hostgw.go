@@ -1,0 +1,51 @@
+// Package hostgw is the host-gw backend: the peers are the gateways to their own subnets. No tunnel, no overhead;
+// all nodes must be on one link.
+package hostgw
+
+import (
+	"fmt"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
+
+type hostgw struct{ node backend.Node }
+
+func parse(o *conf.Object, _ string) backend.Maker {
+	o.Ignore("Name", "DNSServerList") // Windows
+	return func(n backend.Node) (backend.Backend, []string, error) {
+		if low := backend.MinMTU(n.V6); n.Underlay.MTU < low {
+			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
+		}
+		return hostgw{n}, nil, nil
+	}
+}
+
+func (h hostgw) Devices(subnet.Lease) []dataplane.Device {
+	return []dataplane.Device{h.node.UnderlayDevice()}
+}
+
+func (h hostgw) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
+	local.Backend = "host-gw"
+	local.V4.Data, local.V6.Data = nil, nil
+	return local, nil
+}
+
+func (h hostgw) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+	var paths []dataplane.Path
+	for _, e := range h.node.Shared(peer) {
+		path, err := h.node.Direct(e)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+func (h hostgw) MTU() int { return h.node.Underlay.MTU }

@@ -1,0 +1,42 @@
+package backend
+
+import (
+	"fmt"
+
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// UnderlayDevice is the node's underlay as one of a backend's Devices.
+func (n Node) UnderlayDevice() dataplane.Device {
+	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing}
+}
+
+// Direct leads to a peer's subnet without a tunnel, which takes a peer on the same link.
+func (n Node) Direct(e subnet.Endpoint) (dataplane.Path, error) {
+	if !n.Underlay.Reaches(e.PublicIP) {
+		return dataplane.Path{}, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a route without a tunnel cannot pass a router",
+			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink)
+	}
+	return dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name}, nil
+}
+
+// MinMTU is the smallest MTU in bytes with which a family works: RFC 791's 576 (the datagram that every host must
+// take), RFC 8200's 1280.
+func MinMTU(v6 bool) int {
+	if v6 {
+		return 1280
+	}
+	return 576
+}
+
+// Shared returns the endpoints of peer in the families that this node uses.
+func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
+	var shared []subnet.Endpoint
+	for _, e := range peer.Endpoints() {
+		if v6 := e.Subnet.Addr().Is6(); v6 && n.V6 || !v6 && n.V4 {
+			shared = append(shared, e)
+		}
+	}
+	return shared
+}

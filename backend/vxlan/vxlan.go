@@ -1,0 +1,190 @@
+// Package vxlan is the vxlan backend: one tunnel device for each address family, and for each peer a route whose
+// gateway is the base address of the peer's subnet, a neighbour that gives that gateway the peer's VTEP address, and
+// an FDB entry that gives the VTEP address the peer's underlay address. Nothing is learned from packets.
+package vxlan
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind { return backend.Kind{Name: "vxlan", Parse: parse} }
+
+type options struct {
+	vni           int
+	port          int // UDP; 0 is the kernel's default, 8472
+	mtu           int // bytes, of the outer interface; 0 takes the underlay's
+	gbp           bool
+	learning      bool
+	directRouting bool
+}
+
+const maxVNI = 1<<24 - 1 // RFC 7348: 24 bits
+
+func parse(o *conf.Object, os string) backend.Maker {
+	vni, minVNI, port := 1, 1, 0
+	if os == "windows" {
+		vni, minVNI, port = 4096, 4096, 4789
+	}
+	opts := options{
+		vni:           o.Int("VNI", vni, minVNI, maxVNI),
+		port:          o.Int("Port", port, 0, 65535),
+		mtu:           o.Int("MTU", 0, 0, 65535),
+		gbp:           o.Bool("GBP", false),
+		learning:      o.Bool("Learning", false),
+		directRouting: o.Bool("DirectRouting", false),
+	}
+	if least := backend.MinMTU(false) + overhead(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), overhead(false), least)
+	}
+	o.Ignore("MacPrefix", "Name") // Windows
+	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
+}
+
+type vxlan struct {
+	options
+	node  backend.Node
+	outer int // MTU of the outer interface, bytes
+}
+
+func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
+	v := vxlan{options: o, node: n, outer: n.Underlay.MTU}
+	var warnings []string
+	switch {
+	case o.mtu > n.Underlay.MTU:
+		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; taking its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
+	case o.mtu > 0:
+		v.outer = o.mtu
+	}
+	for _, v6 := range []bool{false, true} {
+		if on := v6 && n.V6 || !v6 && n.V4; on && v.outer-overhead(v6) < backend.MinMTU(v6) {
+			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so take %d or more",
+				v.outer, n.Underlay.Name, v.outer-overhead(v6), overhead(v6), backend.MinMTU(v6), backend.MinMTU(v6)+overhead(v6))
+		}
+	}
+	return v, warnings, nil
+}
+
+// overhead is what VXLAN adds to a packet, in bytes: the inner Ethernet header 14, VXLAN 8, UDP 8, and the outer IP
+// header, 20 for IPv4 and 40 for IPv6.
+func overhead(v6 bool) int {
+	if v6 {
+		return 70
+	}
+	return 50
+}
+
+func (v vxlan) MTU() int { return v.outer - overhead(v.node.V6) }
+
+func (v vxlan) deviceName(v6 bool) string {
+	if v6 {
+		return fmt.Sprintf("flannel-v6.%d", v.vni)
+	}
+	return fmt.Sprintf("flannel.%d", v.vni)
+}
+
+func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
+	devices := []dataplane.Device{v.node.UnderlayDevice()}
+	for _, e := range v.node.Shared(&local) {
+		base := e.Subnet.Addr()
+		source := v.node.Underlay.V4
+		if base.Is6() {
+			source = v.node.Underlay.V6
+		}
+		name := v.deviceName(base.Is6())
+		devices = append(devices, dataplane.Device{
+			Name: name, Kind: dataplane.VXLAN,
+			MTU:  v.outer - overhead(base.Is6()),
+			MAC:  derivedMAC(v.node.Identity, name, e.Subnet),
+			Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
+			VNI:  uint32(v.vni), Port: uint16(v.port),
+			Parent: v.node.Underlay.Name, Local: source,
+			Learning: v.learning, GBP: v.gbp,
+		})
+	}
+	return devices
+}
+
+// derivedMAC is the address of a new device. Derived, so that the peers need not learn a new one when the device is
+// made again; the subnet is in it since cloned machines may share their identity, but never a lease.
+func derivedMAC(identity, device string, s netip.Prefix) dataplane.MAC {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", identity, device, s))
+	mac := dataplane.MAC(sum[:6])
+	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
+	return mac
+}
+
+// data is what a node publishes of its VTEP, in flannel's format.
+type data struct {
+	VNI     uint32
+	VtepMAC string
+}
+
+func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
+	local.Backend = "vxlan"
+	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
+		e.Data = nil
+		if !e.On() {
+			continue
+		}
+		name := v.deviceName(e.Subnet.Addr().Is6())
+		link, ok := links[name]
+		if !ok {
+			return local, fmt.Errorf("describe the lease: device %s is not there", name)
+		}
+		raw, err := json.Marshal(data{uint32(v.vni), link.MAC.String()})
+		if err != nil {
+			return local, fmt.Errorf("describe the lease: %w", err)
+		}
+		e.Data = raw
+	}
+	return local, nil
+}
+
+func (v vxlan) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+	var paths []dataplane.Path
+	for _, e := range v.node.Shared(peer) {
+		if v.directRouting {
+			if path, err := v.node.Direct(e); err == nil {
+				paths = append(paths, path)
+				continue
+			}
+		}
+		mac, err := v.vtep(e.Data)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: v.deviceName(e.Subnet.Addr().Is6()), MAC: mac})
+	}
+	return paths, nil
+}
+
+// vtep reads a peer's lease data. Old leases carry no VNI.
+func (v vxlan) vtep(raw json.RawMessage) (dataplane.MAC, error) {
+	var d data
+	if len(raw) == 0 {
+		return dataplane.MAC{}, fmt.Errorf("its lease has no backend data, so its VTEP is not known")
+	}
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return dataplane.MAC{}, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
+	}
+	if d.VNI != 0 && d.VNI != uint32(v.vni) {
+		return dataplane.MAC{}, fmt.Errorf("its VNI is %d and ours %d; a network has one", d.VNI, v.vni)
+	}
+	mac, err := dataplane.ParseMAC(d.VtepMAC)
+	if err != nil {
+		return dataplane.MAC{}, fmt.Errorf("its VtepMAC %w", err)
+	}
+	if !mac.Unicast() {
+		return dataplane.MAC{}, fmt.Errorf("its VtepMAC %s is not a unicast address", mac)
+	}
+	return mac, nil
+}

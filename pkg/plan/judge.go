@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// judge looks at one lease without regard to the others.
+func (p *Plan) judge(l *subnet.Lease) *peer {
+	one := &peer{lease: l}
+	if l.Backend == "" {
+		return one // it has claimed its subnet and will describe itself; nothing to do and nothing wrong
+	}
+	if one.reason = p.suspect(l); one.reason != "" {
+		return one
+	}
+	paths, err := p.backend.Paths(l)
+	if err != nil {
+		one.reason = err.Error()
+		return one
+	}
+	for _, path := range paths {
+		one.paths = append(one.paths, &path)
+		one.claims = append(one.claims, claim{subnet: path.Dst})
+		if path.MAC != (dataplane.MAC{}) {
+			one.claims = append(one.claims, claim{device: path.Device, mac: path.MAC})
+		}
+		one.odd = one.odd || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
+	}
+	return one
+}
+
+func (p *Plan) network(a netip.Addr) subnet.Network {
+	if a.Is6() {
+		return p.cfg.V6
+	}
+	return p.cfg.V4
+}
+
+// suspect returns why the lease cannot be believed, or nothing.
+func (p *Plan) suspect(l *subnet.Lease) string {
+	if l.Backend != p.cfg.Backend {
+		return fmt.Sprintf("its backend is %.40q and ours %q; a network has one", l.Backend, p.cfg.Backend)
+	}
+	shared := 0
+	for _, e := range l.Endpoints() {
+		network := p.network(e.Subnet.Addr())
+		if !network.On() {
+			continue // a dual-stack peer of a node that uses one family
+		}
+		shared++
+		if reason := p.suspectSubnet(e.Subnet, network.Prefix); reason != "" {
+			return reason
+		}
+		if reason := p.suspectPublicIP(e); reason != "" {
+			return reason
+		}
+	}
+	if shared == 0 {
+		return "it has no address family in common with this node"
+	}
+	return ""
+}
+
+func (p *Plan) suspectSubnet(s, network netip.Prefix) string {
+	switch {
+	case s != s.Masked():
+		return fmt.Sprintf("its subnet %s has host bits set", s)
+	case !network.Contains(s.Addr()) || s.Bits() <= network.Bits():
+		return fmt.Sprintf("its subnet %s is not a part of the network %s", s, network)
+	}
+	for _, own := range p.local.Endpoints() {
+		if s.Overlaps(own.Subnet) {
+			return fmt.Sprintf("its subnet %s overlaps our own %s", s, own.Subnet)
+		}
+	}
+	return ""
+}
+
+func (p *Plan) suspectPublicIP(e subnet.Endpoint) string {
+	ip := e.PublicIP
+	switch {
+	case !ip.IsValid() || ip.IsUnspecified():
+		return fmt.Sprintf("it has no public IP for %s", e.Subnet)
+	case ip.Is6() != e.Subnet.Addr().Is6():
+		return fmt.Sprintf("its public IP %s is of another family than its subnet %s", ip, e.Subnet)
+	case ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Sprintf("its public IP %s is not an address that a node can have on the underlay", ip)
+	case p.cfg.V4.Prefix.Contains(ip) || p.cfg.V6.Prefix.Contains(ip):
+		return fmt.Sprintf("its public IP %s lies inside the pod network", ip)
+	}
+	for _, own := range p.local.Endpoints() {
+		if ip == own.PublicIP {
+			return fmt.Sprintf("its public IP %s is our own", ip)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,176 @@
+// Package plan turns the peers' leases into paths. A peer's lease is foreign input: what cannot be believed leaves
+// that peer out, with a reason, and never touches another. A Plan is pure but for its memory of what it worked out
+// for leases that have not changed, which makes one peer's change cost one peer's work.
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// Plan is for one configuration, one local lease and one backend; when one of them changes, make a new one.
+type Plan struct {
+	cfg     subnet.Config
+	local   subnet.Lease
+	backend backend.Backend
+
+	leases []*subnet.Lease
+	peers  []*peer // peers[i] is what leases[i] comes to
+	claims map[claim]int
+	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
+	contested, odd int
+}
+
+// peer is a lease judged on its own.
+type peer struct {
+	lease  *subnet.Lease
+	paths  []*dataplane.Path
+	claims []claim
+	odd    bool
+	reason string // why it is left out
+}
+
+// claim is something that only one peer can have: a subnet, or a VTEP address on a device.
+type claim struct {
+	subnet netip.Prefix
+	device string
+	mac    dataplane.MAC
+}
+
+// New returns a plan without peers. local is our own lease as published.
+func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
+	return &Plan{cfg: cfg, local: local, backend: b, claims: map[claim]int{}}
+}
+
+// Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
+// that can be believed, and the others with the reason. A path whose lease keeps its pointer keeps its own.
+func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
+	head, tail := Unchanged(p.leases, leases)
+	for _, old := range p.peers[head : len(p.peers)-tail] {
+		p.count(old, -1)
+	}
+	known := map[*subnet.Lease]*peer{}
+	for i := head; i < len(p.leases)-tail; i++ {
+		known[p.leases[i]] = p.peers[i]
+	}
+	var fresh []*peer
+	for _, l := range leases[head : len(leases)-tail] {
+		judged, ok := known[l]
+		if !ok {
+			judged = p.judge(l)
+		}
+		p.count(judged, +1)
+		fresh = append(fresh, judged)
+	}
+	p.peers = slices.Replace(p.peers, head, len(p.peers)-tail, fresh...)
+	p.leases = leases
+	return p.collect(p.losers())
+}
+
+// Unchanged tells how many elements at the start and at the end of two lists are the same.
+func Unchanged[T comparable](old, new []T) (head, tail int) {
+	shorter := min(len(old), len(new))
+	for head < shorter && old[head] == new[head] {
+		head++
+	}
+	for tail < shorter-head && old[len(old)-1-tail] == new[len(new)-1-tail] {
+		tail++
+	}
+	return head, tail
+}
+
+// count keeps the books of who claims what.
+func (p *Plan) count(one *peer, by int) {
+	if one.odd {
+		p.odd += by
+	}
+	for _, c := range one.claims {
+		before := p.claims[c]
+		after := before + by
+		if before < 2 && after >= 2 {
+			p.contested++
+		}
+		if before >= 2 && after < 2 {
+			p.contested--
+		}
+		if after == 0 {
+			delete(p.claims, c)
+		} else {
+			p.claims[c] = after
+		}
+	}
+}
+
+// losers settles the claims, alike on every node: a subnet of the configured size goes before one of another size,
+// then the order of the leases counts.
+func (p *Plan) losers() map[*peer]string {
+	if p.contested == 0 && p.odd == 0 {
+		return nil
+	}
+	lost := map[*peer]string{}
+	owner := map[claim]*peer{}
+	var subnets []*peer
+	for _, odd := range []bool{false, true} {
+		for _, one := range p.peers {
+			if one.reason != "" || one.odd != odd {
+				continue
+			}
+			if reason := conflict(one, owner, subnets, odd); reason != "" {
+				lost[one] = reason
+				continue
+			}
+			subnets = append(subnets, one)
+			for _, c := range one.claims {
+				owner[c] = one
+			}
+		}
+	}
+	return lost
+}
+
+// conflict finds what of one's claims an earlier peer has. Only a subnet of another size can overlap without being
+// the same, so only then all subnets are compared.
+func conflict(one *peer, owner map[claim]*peer, others []*peer, overlaps bool) string {
+	for _, c := range one.claims {
+		if other, taken := owner[c]; taken {
+			if c.subnet.IsValid() {
+				return fmt.Sprintf("its subnet %s is also that of %s", c.subnet, other.lease.Name)
+			}
+			return fmt.Sprintf("its VtepMAC %s is also that of %s", c.mac, other.lease.Name)
+		}
+	}
+	if !overlaps {
+		return ""
+	}
+	for _, other := range others {
+		for _, path := range other.paths {
+			for _, c := range one.claims {
+				if c.subnet.IsValid() && c.subnet.Overlaps(path.Dst) {
+					return fmt.Sprintf("its subnet %s overlaps %s of %s", c.subnet, path.Dst, other.lease.Name)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func (p *Plan) collect(lost map[*peer]string) (paths []*dataplane.Path, rejects []subnet.Rejected) {
+	paths = make([]*dataplane.Path, 0, len(p.peers)*2)
+	for _, one := range p.peers {
+		reason := one.reason
+		if reason == "" && lost != nil {
+			reason = lost[one]
+		}
+		if reason != "" {
+			rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: reason})
+			continue
+		}
+		paths = append(paths, one.paths...)
+	}
+	return paths, rejects
+}
