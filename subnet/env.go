@@ -1,0 +1,130 @@
+package subnet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Env is what the subnet file (subnet.env) tells the CNI plugin.
+type Env struct {
+	V4Network, V4Subnet netip.Prefix // masked; zero: family off
+	V6Network, V6Subnet netip.Prefix
+	MTU                 int // of the pods' interfaces, in bytes
+	IPMasq              bool
+}
+
+// maxEnv bounds what is read of a file that another hand may have written, in bytes.
+const maxEnv = 64 << 10
+
+// Format writes the file's text. A subnet stands there as its first usable address, which the bridge will have.
+func Format(e Env) []byte {
+	var b bytes.Buffer
+	for _, f := range []struct {
+		network, subnet string
+		n, s            netip.Prefix
+	}{
+		{"FLANNEL_NETWORK", "FLANNEL_SUBNET", e.V4Network, e.V4Subnet},
+		{"FLANNEL_IPV6_NETWORK", "FLANNEL_IPV6_SUBNET", e.V6Network, e.V6Subnet},
+	} {
+		if f.n.IsValid() && f.s.IsValid() {
+			first := netip.PrefixFrom(f.s.Masked().Addr().Next(), f.s.Bits())
+			fmt.Fprintf(&b, "%s=%s\n%s=%s\n", f.network, f.n, f.subnet, first)
+		}
+	}
+	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
+	return b.Bytes()
+}
+
+// ParseEnv reads what Format or flannel wrote. Lines that it does not know are skipped; a text with no subnet at all
+// is an error.
+func ParseEnv(raw []byte) (Env, error) {
+	var e Env
+	for line := range strings.Lines(string(raw)) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if !ok {
+			continue
+		}
+		value = strings.Trim(value, `"'`)
+		var err error
+		switch key {
+		case "FLANNEL_NETWORK":
+			e.V4Network, err = envPrefix(value, 32)
+		case "FLANNEL_SUBNET":
+			e.V4Subnet, err = envPrefix(value, 32)
+		case "FLANNEL_IPV6_NETWORK":
+			e.V6Network, err = envPrefix(value, 128)
+		case "FLANNEL_IPV6_SUBNET":
+			e.V6Subnet, err = envPrefix(value, 128)
+		case "FLANNEL_MTU":
+			if e.MTU, err = strconv.Atoi(value); err != nil {
+				err = errors.New("not a whole number")
+			}
+		case "FLANNEL_IPMASQ":
+			if e.IPMasq, err = strconv.ParseBool(value); err != nil {
+				err = errors.New("neither true nor false")
+			}
+		}
+		if err != nil {
+			return Env{}, fmt.Errorf("%s=%.60q: %w", key, value, err)
+		}
+	}
+	if !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() {
+		return Env{}, errors.New("neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is in it")
+	}
+	return e, nil
+}
+
+// envPrefix reads a network, masked; of several with commas between, the first.
+func envPrefix(value string, bits int) (netip.Prefix, error) {
+	first, _, _ := strings.Cut(value, ",")
+	p, err := netip.ParsePrefix(strings.TrimSpace(first))
+	if err != nil || p.Addr().BitLen() != bits || p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("no IPv%d network", map[int]int{32: 4, 128: 6}[bits])
+	}
+	return p.Masked(), nil
+}
+
+// ReadEnv reads the file at path. One that is missing is the zero Env and no error.
+func ReadEnv(path string) (Env, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Env{}, nil
+	}
+	if err != nil {
+		return Env{}, fmt.Errorf("read subnet file: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxEnv))
+	if err != nil {
+		return Env{}, fmt.Errorf("read subnet file: %w", err)
+	}
+	e, err := ParseEnv(raw)
+	if err != nil {
+		return Env{}, fmt.Errorf("read subnet file %s: %w", path, err)
+	}
+	return e, nil
+}
+
+// WriteEnv makes the file at path say e, and tells whether it had to write. Readers see the old text or the new one,
+// never a part. A missing directory is made.
+func WriteEnv(path string, e Env) (changed bool, err error) {
+	text := Format(e)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+		return false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, fmt.Errorf("write subnet file: %w", err)
+	}
+	if err := replaceFile(path, text); err != nil {
+		return false, fmt.Errorf("write subnet file: %w", err)
+	}
+	return true, nil
+}

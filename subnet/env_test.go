@@ -1,0 +1,163 @@
+package subnet
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const dualText = `FLANNEL_NETWORK=10.5.0.0/16
+FLANNEL_SUBNET=10.5.72.1/24
+FLANNEL_IPV6_NETWORK=2001:cafe:42::/56
+FLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64
+FLANNEL_MTU=1450
+FLANNEL_IPMASQ=true
+`
+
+var dualEnv = Env{
+	V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.72.0/24"),
+	V6Network: pfx("2001:cafe:42::/56"), V6Subnet: pfx("2001:cafe:42:1::/64"),
+	MTU: 1450, IPMasq: true,
+}
+
+func TestFormatEnv(t *testing.T) {
+	v4, v6 := dualEnv, dualEnv
+	v4.V6Network, v4.V6Subnet, v4.IPMasq = netip.Prefix{}, netip.Prefix{}, false
+	v6.V4Network, v6.V4Subnet = netip.Prefix{}, netip.Prefix{}
+	for _, c := range []struct {
+		env  Env
+		want string
+	}{
+		{dualEnv, dualText},
+		{v4, "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"},
+		{v6, "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"},
+	} {
+		if got := string(Format(c.env)); got != c.want {
+			t.Errorf("got\n%swant\n%s", got, c.want)
+		}
+		if back, err := ParseEnv([]byte(c.want)); err != nil || back != c.env {
+			t.Errorf("read back: %+v, %v", back, err)
+		}
+	}
+}
+
+func TestParseEnv(t *testing.T) {
+	only := Env{V4Subnet: pfx("10.5.72.0/24")}
+	for _, c := range []struct {
+		raw, wrong string
+		want       Env
+	}{
+		{raw: strings.ReplaceAll(dualText, "\n", "\r\n"), want: dualEnv},
+		{raw: strings.TrimSpace(dualText), want: dualEnv},
+		{raw: "# a comment = 1\n\nOTHER=x\nnonsense\n" + dualText + "FLANNEL_FUTURE=7", want: dualEnv},
+		{raw: "FLANNEL_SUBNET=10.5.72.1/24", want: only},
+		{raw: "  FLANNEL_SUBNET=\"10.5.72.1/24\"  ", want: only},
+		{raw: "FLANNEL_SUBNET=10.5.72.1/24,10.6.0.1/24", want: only},
+		{raw: "FLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_SUBNET=10.5.72.1/24\n", want: only},
+		{raw: "FLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=-55\n", want: Env{V4Subnet: only.V4Subnet, MTU: -55}},
+		{raw: "", wrong: "neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is in it"},
+		{raw: "\x00\x7fELF\n", wrong: "neither"},
+		{raw: "FLANNEL_MTU=1450\n", wrong: "neither"},
+		{raw: "FLANNEL_SUBNET=\n", wrong: `FLANNEL_SUBNET="": no IPv4 network`},
+		{raw: "FLANNEL_SUBNET=10.5.72.1\n", wrong: `FLANNEL_SUBNET="10.5.72.1": no IPv4 network`},
+		{raw: "FLANNEL_SUBNET=fd05::1/64\n", wrong: "no IPv4 network"},
+		{raw: "FLANNEL_IPV6_SUBNET=10.5.72.1/24\n", wrong: "no IPv6 network"},
+		{raw: "FLANNEL_IPV6_SUBNET=::ffff:10.5.72.1/120\n", wrong: "no IPv6 network"},
+		{raw: "FLANNEL_NETWORK=" + strings.Repeat("x", 500) + "\n", wrong: `FLANNEL_NETWORK="` + strings.Repeat("x", 60) + `": no IPv4 network`},
+		{raw: "FLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=big\n", wrong: `FLANNEL_MTU="big": not a whole number`},
+		{raw: "FLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_IPMASQ=perhaps\n", wrong: `FLANNEL_IPMASQ="perhaps": neither true nor false`},
+	} {
+		got, err := ParseEnv([]byte(c.raw))
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) || got != (Env{}) {
+				t.Errorf("%q: %+v, %v, want %s", c.raw, got, err, c.wrong)
+			}
+		} else if err != nil || got != c.want {
+			t.Errorf("%q: %+v, %v", c.raw, got, err)
+		}
+	}
+}
+
+func TestWriteEnv(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "flannel", "subnet.env")
+	if e, err := ReadEnv(path); err != nil || e != (Env{}) {
+		t.Errorf("a missing file: %+v, %v", e, err)
+	}
+	write := func(e Env, want bool) os.FileInfo {
+		t.Helper()
+		if changed, err := WriteEnv(path, e); err != nil || changed != want {
+			t.Errorf("changed %v, %v", changed, err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ReadEnv(path); err != nil || got != e {
+			t.Errorf("read back %+v, %v", got, err)
+		}
+		return info
+	}
+	first := write(dualEnv, true)
+	if mode := first.Mode(); mode != 0o644 {
+		t.Errorf("mode %v", mode)
+	}
+	if again := write(dualEnv, false); !os.SameFile(first, again) {
+		t.Error("an equal file was written again")
+	}
+	other := dualEnv
+	other.MTU = 1400
+	if next := write(other, true); os.SameFile(first, next) {
+		t.Error("the file was written in place: a reader may see a part of it")
+	}
+	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadEnv(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("garbage: %v", err)
+	}
+	if mode := write(dualEnv, true).Mode(); mode != 0o644 {
+		t.Errorf("mode %v", mode)
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
+		t.Errorf("left behind: %v", entries)
+	}
+	if _, err := WriteEnv(filepath.Join(path, "below", "a", "file"), dualEnv); err == nil {
+		t.Error("wrote below a file")
+	}
+	if _, err := ReadEnv(filepath.Dir(path)); err == nil {
+		t.Error("a directory was read")
+	}
+}
+
+// FuzzParseEnv: what was read is written and read again as the same.
+func FuzzParseEnv(f *testing.F) {
+	for _, s := range []string{dualText, "FLANNEL_SUBNET=10.5.72.1/24,10.6.0.1/24", "FLANNEL_SUBNET='1.2.3.4/0'\r\n#", "\x00=\nFLANNEL_MTU=-1", "FLANNEL_IPMASQ=t"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		e, err := ParseEnv(raw)
+		if err != nil {
+			if len(err.Error()) > 1000 {
+				t.Errorf("a long error: %q", err)
+			}
+			return
+		}
+		if !e.V4Network.IsValid() || !e.V4Subnet.IsValid() {
+			e.V4Network, e.V4Subnet = netip.Prefix{}, netip.Prefix{}
+		}
+		if !e.V6Network.IsValid() || !e.V6Subnet.IsValid() {
+			e.V6Network, e.V6Subnet = netip.Prefix{}, netip.Prefix{}
+		}
+		text := Format(e)
+		if !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() {
+			return
+		}
+		back, err := ParseEnv(text)
+		if err != nil || back != e || !bytes.Equal(text, Format(back)) {
+			t.Errorf("%q became %q: %+v, %v", raw, text, back, err)
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package subnet
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestWatchFile(t *testing.T) {
+	t.Parallel() // most of its time it waits for quiet
+	dir := filepath.Join(t.TempDir(), "flannel")
+	path := filepath.Join(dir, "subnet.env")
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(text string) { t.Helper(); do(os.WriteFile(path, []byte(text), 0o644)) }
+	changed, err := WatchFile(t.Context(), path)
+	do(err)
+	for _, step := range []struct {
+		what string
+		do   func()
+	}{
+		{"directory and file appear", func() { do(os.Mkdir(dir, 0o755)); write("a") }},
+		{"rewritten, same length", func() { write("b") }},
+		{"deleted", func() { do(os.Remove(path)) }},
+		{"back", func() { write("b") }},
+		{"another moved over it", func() { touch(t, path+".new"); do(os.Rename(path+".new", path)) }},
+		{"moved away", func() { do(os.Rename(path, path+".old")) }},
+		{"moved back", func() { do(os.Rename(path+".old", path)) }},
+		{"truncated", func() { do(os.Truncate(path, 0)) }},
+		{"directory deleted", func() { do(os.RemoveAll(dir)) }},
+		{"directory made again", func() { do(os.Mkdir(dir, 0o755)); write("c") }},
+		{"directory replaced at once", func() { do(os.RemoveAll(dir)); do(os.Mkdir(dir, 0o755)); write("c") }},
+		{"directory moved away", func() { do(os.Rename(dir, dir+".old")) }},
+		{"another directory moved in", func() { do(os.Rename(dir+".old", dir)) }},
+		{"deleted in it", func() { do(os.Remove(path)) }},
+		{"written by us", func() {
+			if wrote, err := WriteEnv(path, dualEnv); err != nil || !wrote {
+				t.Fatal(wrote, err)
+			}
+		}},
+	} {
+		quiet(t, changed)
+		start := time.Now()
+		step.do()
+		select {
+		case <-changed:
+			t.Logf("%-28s noticed after %v", step.what, time.Since(start).Round(10*time.Microsecond))
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: not noticed", step.what)
+		}
+	}
+	quiet(t, changed)
+	touch(t, filepath.Join(dir, "another file"))
+	select {
+	case <-changed:
+		t.Error("another file in the directory counts")
+	case <-time.After(3 * pollEvery / 2):
+	}
+}
+
+func TestWatchFileEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "subnet.env")
+	before := openFiles(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 10 {
+		if _, err := WatchFile(ctx, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	for deadline := time.Now().Add(10 * time.Second); openFiles(t) > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d files open, %d before", openFiles(t), before)
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// quiet waits until what happened before is told in full: one look of the poll included.
+func quiet(t *testing.T, changed <-chan struct{}) {
+	t.Helper()
+	for {
+		select {
+		case <-changed:
+		case <-time.After(pollEvery + pollEvery/4):
+			return
+		}
+	}
+}
