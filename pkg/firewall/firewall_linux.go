@@ -1,0 +1,275 @@
+//go:build linux
+
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+)
+
+// Options are what New needs.
+type Options struct {
+	Log *slog.Logger
+	// Resync is how often the rules are looked at without a notification (--iptables-resync); 0 or less: never.
+	Resync time.Duration
+}
+
+// place is somewhere in the kernel that can hold our rules.
+type place interface {
+	String() string
+	// sync makes exactly want be there, and nothing of ours for nil; it returns how many chains it wrote or removed.
+	sync(ctx context.Context, want []Chain) (int, error)
+	// list says what of ours is there, for a person.
+	list(ctx context.Context) ([]string, error)
+	// generation is the same number twice only if nobody changed the place's ruleset in between; 0: cannot tell.
+	generation() uint32
+}
+
+// spot is a place and what we know of it.
+type spot struct {
+	place
+	note    notes // the notifications that concern it
+	want    []Chain
+	check   bool   // to be looked at
+	settled bool   // it was in step since want was set: whatever differs now was done by another hand
+	clean   uint32 // generation in which it was as wanted
+	err     error
+	pause   time.Duration // between two tries after an error
+	notBy   time.Time     // not looked at before
+	mends   bucket
+	told    bool // that another program works against us
+}
+
+// Firewall keeps the rules of the Config that it was last given. One goroutine calls Apply.
+type Firewall struct {
+	log    *slog.Logger
+	resync time.Duration
+	socket *os.File // notifications; nil where the kernel has no nf_tables
+	done   sync.WaitGroup
+
+	applied bool
+	config  Config
+	variant variant // of the IPTables writer
+	spots   []*spot
+	tick    time.Time // when the next spot's resync is due
+	turn    int       // whose
+	plain   bool      // --random-fully was refused
+
+	wake  chan struct{}
+	timer *time.Timer
+	inbox inbox
+}
+
+// New opens the sockets, in the network namespace of the calling thread. It changes nothing.
+func New(o Options) (*Firewall, error) {
+	f := &Firewall{log: o.Log, resync: o.Resync, wake: make(chan struct{}, 1)}
+	f.inbox.wake = f.signal
+	f.timer = time.AfterFunc(time.Hour, f.signal)
+	f.timer.Stop()
+	socket, err := listen()
+	if err != nil {
+		f.log.Info("no notifications about firewall rules, they are looked at only now and then", "err", err, "every", o.Resync)
+		return f, nil
+	}
+	f.socket = socket
+	f.done.Go(f.watch)
+	return f, nil
+}
+
+// Changes receives a value when Apply should be called: something of ours may have changed, or is to be looked at.
+func (f *Firewall) Changes() <-chan struct{} { return f.wake }
+
+func (f *Firewall) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close ends the watching. The rules stay.
+func (f *Firewall) Close() error {
+	f.timer.Stop()
+	f.inbox.stop()
+	if f.socket == nil {
+		return nil
+	}
+	err := f.socket.Close()
+	f.done.Wait()
+	return err
+}
+
+// Apply brings the rules of c into the kernel and takes away all others of ours, by whichever writer. It returns how
+// many chains it wrote or removed. New rules come first, so that no packet goes without. What is known to be in step
+// is not looked at: Apply is cheap then, and starts no program. After an error it tries again with growing pauses,
+// tells the old error in between, and reports on Changes when it wants to be called.
+func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error) {
+	now := time.Now()
+	if !f.applied || c != f.config {
+		if err := f.plan(ctx, c); err != nil {
+			return 0, err
+		}
+	}
+	f.due(now)
+	var errs []error
+	for _, wanted := range []bool{true, false} {
+		for _, s := range f.spots {
+			if len(s.want) > 0 != wanted {
+				continue
+			}
+			n, err := f.look(ctx, s, now)
+			changed += n
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
+			}
+		}
+		if len(errs) > 0 {
+			break // the old rules serve until the new ones are there
+		}
+	}
+	f.sleep(now)
+	return changed, errors.Join(errs...)
+}
+
+// plan lays out what shall be where. Every spot is looked at once after it: what a former run left is found here.
+func (f *Firewall) plan(ctx context.Context, c Config) error {
+	t := findTools(ctx)
+	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
+		v, err := t.choose(ctx)
+		if err != nil {
+			f.timer.Reset(maxPause)
+			return err
+		}
+		if v != f.variant {
+			f.log.Info("firewall rules go through iptables", "variant", v)
+		}
+		f.variant = v
+	}
+	f.spots = allSpots(t, f.log)
+	var active notes
+	for _, s := range f.spots {
+		s.check = true
+		if f.holds(c.Writer, s.place) {
+			s.want = Rules(c, family(c, s.place))
+		}
+		if f.plain {
+			s.want = withoutRandom(s.want)
+		}
+		if len(s.want) > 0 {
+			active |= s.note
+		}
+	}
+	f.applied, f.config = true, c
+	f.inbox.listenTo(active)
+	return nil
+}
+
+// holds tells whether writer w keeps its rules at p.
+func (f *Firewall) holds(w Writer, p place) bool {
+	switch p := p.(type) {
+	case nftPlace:
+		return w == NFTables
+	case *iptablesPlace:
+		return w == IPTables && p.variant == f.variant
+	}
+	return false
+}
+
+func family(c Config, p place) Family {
+	switch p := p.(type) {
+	case nftPlace:
+		if p.family == nftables.TableFamilyIPv4 {
+			return c.V4
+		}
+	case *iptablesPlace:
+		if p.command == "iptables" {
+			return c.V4
+		}
+	}
+	return c.V6
+}
+
+// allSpots are all places where rules of ours can be.
+func allSpots(t tools, log *slog.Logger) []*spot {
+	spots := []*spot{
+		{place: nftPlace{nftables.TableFamilyIPv4}, note: noteNFT4},
+		{place: nftPlace{nftables.TableFamilyIPv6}, note: noteNFT6},
+	}
+	for _, v := range []variant{variantNFT, variantLegacy} {
+		suffix, ok := t.suffix[v]
+		if !ok {
+			continue
+		}
+		four := &spot{place: &iptablesPlace{command: "iptables", suffix: suffix, variant: v, log: log}}
+		six := &spot{place: &iptablesPlace{command: "ip6tables", suffix: suffix, variant: v, log: log}}
+		if v == variantNFT {
+			four.note, six.note = noteIPTables4, noteIPTables6
+		}
+		spots = append(spots, four, six)
+	}
+	return spots
+}
+
+// due marks what notifications and the clock want looked at.
+func (f *Firewall) due(now time.Time) {
+	seen := f.inbox.take()
+	var polled []*spot
+	for _, s := range f.spots {
+		if len(s.want) > 0 {
+			s.check = s.check || s.note&seen != 0
+			polled = append(polled, s)
+		}
+	}
+	if f.resync <= 0 || len(polled) == 0 {
+		f.tick = time.Time{}
+		return
+	}
+	if f.tick.IsZero() {
+		f.tick = now.Add(f.resync / time.Duration(len(polled)))
+	}
+	if !now.Before(f.tick) {
+		polled[f.turn%len(polled)].check = true
+		f.turn++
+		f.tick = now.Add(f.resync / time.Duration(len(polled)))
+	}
+}
+
+// sleep sets the timer to the next moment at which a spot is to be looked at.
+func (f *Firewall) sleep(now time.Time) {
+	next := f.tick
+	for _, s := range f.spots {
+		if s.check && s.notBy.After(now) && (next.IsZero() || s.notBy.Before(next)) {
+			next = s.notBy
+		}
+	}
+	if next.IsZero() {
+		f.timer.Stop()
+		return
+	}
+	f.timer.Reset(max(next.Sub(now), time.Millisecond))
+}
+
+// Cleanup removes everything of ours by whichever writer, and nothing else, and returns what it was, one line each.
+// A dry run only lists. An error about one place stops no other.
+func Cleanup(ctx context.Context, log *slog.Logger, dryRun bool) (removed []string, err error) {
+	var errs []error
+	for _, s := range allSpots(findTools(ctx), log) {
+		found, err := s.list(ctx)
+		if err == nil && !dryRun {
+			_, err = s.sync(ctx, nil)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
+			continue
+		}
+		removed = append(removed, found...)
+	}
+	return slices.Clip(removed), errors.Join(errs...)
+}

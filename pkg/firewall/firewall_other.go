@@ -1,0 +1,30 @@
+//go:build !linux
+
+package firewall
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Options are what New needs.
+type Options struct {
+	Log    *slog.Logger
+	Resync time.Duration
+}
+
+// Firewall does nothing here: masquerading is HNS's affair.
+type Firewall struct{}
+
+func New(Options) (*Firewall, error) { return &Firewall{}, nil }
+
+func (f *Firewall) Apply(context.Context, Config) (int, error) { return 0, nil }
+
+// Changes never receives.
+func (f *Firewall) Changes() <-chan struct{} { return nil }
+
+func (f *Firewall) Close() error { return nil }
+
+// Cleanup finds nothing.
+func Cleanup(context.Context, *slog.Logger, bool) ([]string, error) { return nil, nil }

@@ -1,0 +1,74 @@
+package firewall
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	v4 = Family{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("10.5.34.0/24")}
+	v6 = Family{netip.MustParsePrefix("2001:cafe:42::/56"), netip.MustParsePrefix("2001:cafe:42:1::/64")}
+)
+
+func text(chains []Chain) string {
+	var b strings.Builder
+	for _, c := range chains {
+		b.WriteString(c.Table + ": -I " + c.Parent + " " + c.jump() + "\n")
+		for _, r := range c.Rules {
+			b.WriteString(c.Table + ": -A " + c.Name + " " + r.spec(c.Comment) + "\n")
+		}
+	}
+	return b.String()
+}
+
+const golden4 = `nat: -I POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+nat: -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 10.5.34.0/24 -d 10.5.0.0/16 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.5.34.0/24 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG ! -s 10.5.0.0/16 -d 10.5.34.0/24 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 10.5.0.0/16 ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+nat: -A FLANNEL-POSTRTG ! -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
+filter: -I FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
+filter: -A FLANNEL-FWD -s 10.5.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
+filter: -A FLANNEL-FWD -d 10.5.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
+`
+
+const golden6 = `nat: -I POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+nat: -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 2001:cafe:42:1::/64 -d 2001:cafe:42::/56 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 2001:cafe:42::/56 -d 2001:cafe:42:1::/64 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG ! -s 2001:cafe:42::/56 -d 2001:cafe:42:1::/64 -m comment --comment "flanneld masq" -j RETURN
+nat: -A FLANNEL-POSTRTG -s 2001:cafe:42::/56 ! -d ff00::/8 -m comment --comment "flanneld masq" -j MASQUERADE
+nat: -A FLANNEL-POSTRTG ! -s 2001:cafe:42::/56 -d 2001:cafe:42::/56 -m comment --comment "flanneld masq" -j MASQUERADE
+`
+
+func TestRules(t *testing.T) {
+	forward := golden4[strings.Index(golden4, "filter:"):]
+	for _, c := range []struct {
+		name   string
+		config Config
+		family Family
+		want   string
+	}{
+		{"IPv4, all", Config{Masquerade: true, Forward: true, RandomFully: true}, v4, golden4},
+		{"IPv4, ports in order", Config{Masquerade: true, Forward: true}, v4, strings.ReplaceAll(golden4, " --random-fully", "")},
+		{"IPv4, forward only", Config{Forward: true}, v4, forward},
+		{"IPv6, masquerade only", Config{Masquerade: true}, v6, golden6},
+		{"family off", Config{Masquerade: true, Forward: true}, Family{}, ""},
+		{"nothing wanted", Config{RandomFully: true}, v4, ""},
+	} {
+		if diff := cmp.Diff(c.want, text(Rules(c.config, c.family))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+	all := Rules(Config{Masquerade: true, Forward: true, RandomFully: true}, v4)
+	if diff := cmp.Diff(strings.ReplaceAll(golden4, " --random-fully", ""), text(withoutRandom(all))); diff != "" {
+		t.Errorf("without random ports (-want +got):\n%s", diff)
+	}
+	if !usesRandom(all) {
+		t.Error("withoutRandom changed its argument")
+	}
+}

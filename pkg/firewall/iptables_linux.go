@@ -1,0 +1,261 @@
+//go:build linux
+
+package firewall
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+)
+
+// errRefused marks that the kernel (or iptables) did not take rules that we made.
+var errRefused = errors.New("rules refused")
+
+// variant is where iptables keeps its rules: two worlds in one kernel that do not see each other.
+type variant string
+
+const (
+	variantNFT    variant = "nf_tables"
+	variantLegacy variant = "legacy"
+)
+
+// tools are the variants that are installed, by the name that their commands begin with after "iptables"/"ip6tables".
+type tools struct {
+	suffix   map[variant]string // "-nft", "-legacy" or ""
+	standard variant            // that of plain "iptables"; "" where there is none
+}
+
+// findTools looks for the programs. It starts one: what plain iptables is, only it can tell.
+func findTools(ctx context.Context) tools {
+	t := tools{suffix: map[variant]string{}}
+	if _, err := exec.LookPath("iptables-restore"); err == nil {
+		// Before 1.8 there was only one variant, and the version says nothing about it.
+		if out, err := run(ctx, nil, "iptables", "--version"); err == nil {
+			t.standard = variantLegacy
+			if bytes.Contains(out, []byte("nf_tables")) {
+				t.standard = variantNFT
+			}
+			t.suffix[t.standard] = ""
+		}
+	}
+	for v, suffix := range map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"} {
+		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
+			t.suffix[v] = suffix
+		}
+	}
+	return t
+}
+
+// choose returns the variant that this host uses: the one that kubelet has left its mark in (the rule that the
+// Kubernetes project gives for containers, whose own default says nothing about the host), else plain iptables.
+func (t tools) choose(ctx context.Context) (variant, error) {
+	if len(t.suffix) == 0 {
+		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
+	}
+	for v := range t.suffix {
+		if v == variantNFT && (kubeletChain(nftables.TableFamilyIPv4) || kubeletChain(nftables.TableFamilyIPv6)) {
+			return v, nil
+		}
+	}
+	if suffix, ok := t.suffix[variantLegacy]; ok {
+		for _, command := range []string{"iptables", "ip6tables"} {
+			p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy, log: slog.New(slog.DiscardHandler)}
+			if !p.loaded("mangle") {
+				continue
+			}
+			if s, err := p.read(ctx, nil); err == nil && s.kubelet {
+				return variantLegacy, nil
+			}
+		}
+	}
+	if t.standard != "" {
+		return t.standard, nil
+	}
+	if _, ok := t.suffix[variantNFT]; ok {
+		return variantNFT, nil
+	}
+	return variantLegacy, nil
+}
+
+func kubeletChain(family nftables.TableFamily) bool {
+	return hasChain(family, "mangle", "KUBE-IPTABLES-HINT") || hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
+}
+
+// iptablesPlace is one family in one variant.
+type iptablesPlace struct {
+	command string // "iptables" or "ip6tables"
+	suffix  string
+	variant variant
+	log     *slog.Logger
+	written map[string]string // content of our chains in tables that iptables-save cannot read, by chain
+}
+
+func (p *iptablesPlace) String() string { return p.command + " (" + string(p.variant) + ")" }
+
+func (p *iptablesPlace) family() nftables.TableFamily {
+	if p.command == "iptables" {
+		return nftables.TableFamilyIPv4
+	}
+	return nftables.TableFamilyIPv6
+}
+
+func (p *iptablesPlace) generation() uint32 {
+	if p.variant == variantNFT {
+		return generation()
+	}
+	return 0
+}
+
+// loaded tells whether the legacy table exists. Asking iptables-legacy for it by name would make it.
+func (p *iptablesPlace) loaded(table string) bool {
+	file := "/proc/net/ip_tables_names"
+	if p.command == "ip6tables" {
+		file = "/proc/net/ip6_tables_names"
+	}
+	names, err := os.ReadFile(file)
+	return err == nil && slices.Contains(strings.Fields(string(names)), table)
+}
+
+// present tells, without starting a program, whether there can be anything of ours.
+func (p *iptablesPlace) present() bool {
+	return slices.ContainsFunc(chains(), func(c Chain) bool {
+		if p.variant == variantLegacy {
+			return p.loaded(c.Table)
+		}
+		return hasChain(p.family(), c.Table, c.Name)
+	})
+}
+
+func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
+	if !p.present() {
+		return nil, nil
+	}
+	s, err := p.read(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, own := range chains() {
+		c := s.chain(own)
+		for _, jump := range c.jumps {
+			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
+		}
+		for _, f := range c.foreign {
+			all = append(all, fmt.Sprintf("%s: %s: -A %s", p, own.Table, f))
+		}
+		if c.exists {
+			all = append(all, fmt.Sprintf("%s: %s: chain %s, %d rules", p, own.Table, own.Name, len(c.rules)))
+		}
+	}
+	return all, nil
+}
+
+// sync reads, compares and writes. Deleting a jump names it by its text, so somebody who changes it in between makes
+// the transaction fail as a whole: then it is read again.
+func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, err error) {
+	if len(want) == 0 && !p.present() {
+		return 0, nil
+	}
+	for range 3 {
+		have, readErr := p.read(ctx, want)
+		if readErr != nil {
+			return 0, readErr
+		}
+		script, n := restore(have, want)
+		if n == 0 {
+			return 0, nil
+		}
+		_, err = run(ctx, []byte(script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
+		if err == nil {
+			p.remember(have)
+			return n, nil
+		}
+		err = fmt.Errorf("write rules: %w", errors.Join(errRefused, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, err
+}
+
+func (p *iptablesPlace) read(ctx context.Context, want []Chain) (saved, error) {
+	out, err := run(ctx, nil, p.command+p.suffix+"-save")
+	if err != nil {
+		return saved{}, fmt.Errorf("read rules: %w", err)
+	}
+	s := parseSave(out)
+	for _, own := range chains() {
+		if slices.Contains(s.unreadable, own.Table) {
+			s.chains[own.Name] = p.glimpse(own, want)
+		}
+	}
+	return s, nil
+}
+
+// glimpse is what netlink tells about a chain of a table that iptables-save cannot express because of another
+// program's rules: enough to know whether the chain is still as we wrote it, and how many jumps lead to it.
+func (p *iptablesPlace) glimpse(own Chain, want []Chain) *savedChain {
+	c := &savedChain{exists: hasChain(p.family(), own.Table, own.Name)}
+	jumps, _ := readRules(p.family(), own.Table, own.Parent)
+	for i, r := range jumps {
+		if r.jump == own.Name {
+			c.jumps = append(c.jumps, own.jump())
+			c.first = c.first || i == 0
+		}
+	}
+	if written, ok := p.written[own.Name]; ok && written == p.content(own) {
+		for _, w := range want {
+			if w.Name != own.Name {
+				continue
+			}
+			for _, r := range w.Rules {
+				c.rules = append(c.rules, r.spec(w.Comment))
+			}
+		}
+	}
+	return c
+}
+
+// remember keeps, for the next glimpse, how the chains look that were just written.
+func (p *iptablesPlace) remember(have saved) {
+	p.written = map[string]string{}
+	for _, own := range chains() {
+		if slices.Contains(have.unreadable, own.Table) {
+			p.written[own.Name] = p.content(own)
+		}
+	}
+	if len(have.unreadable) > 0 {
+		p.log.Warn("iptables cannot read this table, for it holds rules made with nft; ours are kept there all the same",
+			"where", p.String(), "tables", have.unreadable)
+	}
+}
+
+func (p *iptablesPlace) content(own Chain) string {
+	rules, err := readRules(p.family(), own.Table, own.Name)
+	return fmt.Sprint(rules, err)
+}
+
+// run starts a program; its error holds the first line of what it complained.
+func run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = bytes.NewReader(input)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, fmt.Errorf("%w: install the package iptables", err)
+	}
+	if err != nil {
+		line, _, _ := bytes.Cut(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
+		return nil, fmt.Errorf("%s: %w: %s", name, err, line)
+	}
+	return out, nil
+}
