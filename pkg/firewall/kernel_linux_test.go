@@ -1,0 +1,207 @@
+package firewall
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// sh runs a script in the test's namespaces and returns what it printed.
+func sh(t *testing.T, script string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+func both(w Writer) Config {
+	return Config{Writer: w, V4: v4, V6: v6, Masquerade: true, Forward: true, RandomFully: true}
+}
+
+type logs struct{ t *testing.T }
+
+func (l logs) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func open(t *testing.T, resync time.Duration) *Firewall {
+	t.Helper()
+	f, err := New(Options{Log: slog.New(slog.NewTextHandler(logs{t}, nil)), Resync: resync})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func apply(t *testing.T, f *Firewall, c Config) int {
+	t.Helper()
+	n, err := f.Apply(t.Context(), c)
+	if err != nil {
+		t.Fatalf("Apply: %v", err)
+	}
+	return n
+}
+
+// serve applies c whenever the firewall asks for it, as the daemon does, until stop is called.
+func serve(t *testing.T, f *Firewall, c Config) (stop func()) {
+	t.Helper()
+	apply(t, f, c)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-f.Changes():
+				if _, err := f.Apply(ctx, c); err != nil && ctx.Err() == nil {
+					t.Errorf("Apply: %v", err)
+				}
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+		if err := f.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+}
+
+// rules prints what of ours is in the kernel and where, by other means than the code under test uses: our chains, and
+// the first rule and number of jumps in their parents.
+func rules(family, suffix string) string {
+	c := family + suffix
+	return `for x in nat:POSTROUTING:FLANNEL-POSTRTG filter:FORWARD:FLANNEL-FWD; do
+		IFS=: read table parent chain <<-E
+		$x
+		E
+		` + c + ` -t $table -S $chain 2>&1 || true
+		` + c + ` -t $table -S $parent | grep -e ^-A | head -n 1 || true
+		` + c + ` -t $table -S $parent | grep -c -e "-j $chain" || true
+	done`
+}
+
+var counters = regexp.MustCompile(`packets \d+ bytes \d+`)
+
+// place under test: how a person sees it.
+type seen struct {
+	name   string
+	writer Writer
+	setup  string
+	show   func(t *testing.T) string
+}
+
+func iptablesSeen(variant, setup string) seen {
+	return seen{"iptables-" + variant, IPTables, setup, func(t *testing.T) string {
+		return sh(t, rules("iptables-", variant)+"\n"+rules("ip6tables-", variant))
+	}}
+}
+
+var (
+	seenNFT    = iptablesSeen("nft", "")
+	seenLegacy = iptablesSeen("legacy", "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY")
+	seenTables = seen{"nftables", NFTables, "", func(t *testing.T) string {
+		out := sh(t, "nft list table ip flannel-ipv4 2>&1 || true; nft list table ip6 flannel-ipv6 2>&1 || true")
+		return counters.ReplaceAllString(out, "")
+	}}
+)
+
+// drift does each damage and waits until the rules are as they were.
+func drift(t *testing.T, s seen, resync, atMost time.Duration, damages []string) {
+	t.Helper()
+	sh(t, s.setup)
+	stop := serve(t, open(t, resync), both(s.writer))
+	defer stop()
+	want := s.show(t)
+	if !strings.Contains(want, "10.5.34.0/24") || !strings.Contains(want, "2001:cafe:42:1::/64") {
+		t.Fatalf("rules are not there:\n%s", want)
+	}
+	for _, damage := range damages {
+		settled(t, s, want)
+		sh(t, damage)
+		start := time.Now()
+		var got string
+		for got = s.show(t); got != want && time.Since(start) < atMost; got = s.show(t) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got != want {
+			t.Errorf("%s: not mended within %v:\n%s", damage, atMost, cmp.Diff(want, got))
+			return
+		}
+		t.Logf("%-12s %-80s mended in %v", s.name, damage, time.Since(start).Round(time.Millisecond))
+	}
+}
+
+// settled waits until the answer to the damage before is over: one notification is told 200 ms after the last.
+func settled(t *testing.T, s seen, want string) {
+	t.Helper()
+	time.Sleep(2 * interval)
+	if got := s.show(t); got != want {
+		t.Fatalf("the rules changed again:\n%s", cmp.Diff(want, got))
+	}
+}
+
+func iptablesDamages(suffix string) []string {
+	var all []string
+	for _, d := range []string{
+		"iptables -t nat -D POSTROUTING 1",
+		"iptables -t nat -F FLANNEL-POSTRTG",
+		"iptables -t nat -I FLANNEL-POSTRTG -s 10.9.0.0/16 -j RETURN",
+		"iptables -t nat -D FLANNEL-POSTRTG 2",
+		"iptables -t nat -R FLANNEL-POSTRTG 5 -s 10.5.0.0/16 -j MASQUERADE",
+		"iptables -t nat -I POSTROUTING -s 10.5.0.0/16 -j MASQUERADE",
+		"iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
+		"iptables -F FORWARD",
+		"iptables -F; iptables -X",
+		"iptables -t nat -F; iptables -t nat -X",
+		"ip6tables -t nat -F POSTROUTING",
+		"ip6tables -F FLANNEL-FWD",
+	} {
+		d = strings.ReplaceAll(d, "iptables ", "iptables"+suffix+" ")
+		all = append(all, strings.ReplaceAll(d, "ip6tables ", "ip6tables"+suffix+" "))
+	}
+	return all
+}
+
+// wrapPrograms puts a script before every program that the firewall starts, which notes the start in a file; count
+// returns how many there were since it was last called.
+func wrapPrograms(t *testing.T) (count func() int) {
+	t.Helper()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	for _, glob := range []string{"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/nft", "/usr/sbin/xtables*"} {
+		programs, _ := filepath.Glob(glob)
+		for _, p := range programs {
+			script := "#!/bin/sh\necho \"$0 $*\" >>" + log + "\nexec " + p + " \"$@\"\n"
+			if err := os.WriteFile(filepath.Join(dir, filepath.Base(p)), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() int {
+		out, err := os.ReadFile(log)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if len(out) > 0 {
+			t.Logf("programs started:\n%s", out)
+		}
+		os.Remove(log)
+		return strings.Count(string(out), "\n")
+	}
+}
