@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// patience is how long a demo waits for what flanneld mends: far longer than it should take.
+const patience = 8 * time.Second
+
+func (d *show) loseRoute(ctx context.Context) error {
+	n := d.lab.Nodes[0]
+	subnets, err := subnetsOf(d.lab.Nodes[1])
+	if err != nil {
+		return err
+	}
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	if err != nil {
+		return err
+	}
+	time.Sleep(200 * time.Millisecond)
+	begin := time.Now() // so the command's own time counts too: never shown as faster than it was
+	_, err = d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String())
+	if err == nil {
+		_, err = lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) })
+	}
+	took := time.Since(begin)
+	time.Sleep(200 * time.Millisecond)
+	r, floodErr := flood.Stop()
+	if err != nil {
+		return err
+	}
+	if floodErr != nil {
+		return floodErr
+	}
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "show", subnets[0].String()); err != nil {
+		return err
+	}
+	d.result("back within %v of the command; of 500 pings a second between %s and %s: %s", took.Round(100*time.Microsecond), d.pods[0].Name, d.pods[1].Name, r)
+	return nil
+}
+
+func hasRoute(n *lab.Node, to netip.Prefix) error {
+	return n.Do(func() error {
+		dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
+		if err == nil && len(routes) == 0 {
+			err = fmt.Errorf("the route to %s has not come back", to)
+		}
+		return err
+	})
+}
+
+func (d *show) loseDevice(ctx context.Context) error {
+	n := d.lab.Nodes[0]
+	begin := time.Now()
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "link", "del", d.device()); err != nil {
+		return err
+	}
+	for _, p := range d.pods[1:] { // both ways: the others must find this node again
+		if _, err := d.pods[0].Reach(ctx, p.IP4, patience); err != nil {
+			return err
+		}
+		if _, err := p.Reach(ctx, d.pods[0].IP4, patience); err != nil {
+			return err
+		}
+	}
+	took := time.Since(begin)
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "-br", "link", "show", d.device()); err != nil {
+		return err
+	}
+	d.result("device and all entries are back: every pod answers within %v of the command", took.Round(time.Millisecond))
+	return nil
+}
+
+func (d *show) kill(ctx context.Context) error {
+	n := d.lab.Nodes[0]
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	if err != nil {
+		return err
+	}
+	err = d.killAndStart(ctx, n)
+	r, floodErr := flood.Stop()
+	if err != nil {
+		return err
+	}
+	if floodErr != nil {
+		return floodErr
+	}
+	if r.Lost > 0 {
+		return fmt.Errorf("of the pings between %s and %s: %s (%v at a time)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+	}
+	d.result("500 pings a second between %s and %s all the while: %s", d.pods[0].Name, d.pods[1].Name, r)
+	return nil
+}
+
+func (d *show) killAndStart(ctx context.Context, n *lab.Node) error {
+	time.Sleep(200 * time.Millisecond)
+	pid, err := n.PIDInside()
+	if err != nil {
+		return err
+	}
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "kill", "-9", fmt.Sprint(pid)); err != nil {
+		return err
+	}
+	code, err := n.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	d.result("flanneld on %s has ended (status %d); its work stays in the kernel", n.Name, code)
+	time.Sleep(time.Second)
+	begin := time.Now()
+	d.prompt(n.Name, "flanneld …")
+	if err := n.Start(); err != nil {
+		return err
+	}
+	if err := n.Ready(ctx); err != nil {
+		return err
+	}
+	d.result("ready again after %v", time.Since(begin).Round(time.Millisecond))
+	time.Sleep(time.Second)
+	return nil
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+func (d *show) nodes(ctx context.Context) error {
+	for _, n := range d.lab.Nodes {
+		d.say("   %s  %s", n.Name, join(n.IP4, n.IP6))
+	}
+	n := d.lab.Nodes[0]
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "ping", "-q", "-c1", "-W2", d.lab.Nodes[1].Name); err != nil {
+		return err
+	}
+	d.result("etcd answers at %s", d.lab.Etcd.Endpoint())
+	return nil
+}
+
+func (d *show) configure(ctx context.Context) error {
+	config := d.lab.Config(d.options.backend)
+	d.say("   /coreos.com/network/config = %s", config)
+	return d.lab.SetConfig(ctx, config)
+}
+
+func (d *show) start(ctx context.Context) error {
+	for _, n := range d.lab.Nodes {
+		d.prompt(n.Name, filepath.Base(d.lab.Flanneld())+" "+strings.Join(n.Args(), " "))
+		begin := time.Now()
+		if err := n.Start(); err != nil {
+			return err
+		}
+		if err := n.Ready(ctx); err != nil {
+			return err
+		}
+		subnets, err := subnetsOf(n)
+		if err != nil {
+			return err
+		}
+		env, err := n.SubnetEnv()
+		if err != nil {
+			return err
+		}
+		d.result("%s is ready after %v: pods on it get addresses of %s, packets of up to %s bytes",
+			n.Name, time.Since(begin).Round(time.Millisecond), fmt.Sprint(subnets), env["FLANNEL_MTU"])
+	}
+	return nil
+}
+
+func (d *show) leases(ctx context.Context) error {
+	leases, err := d.lab.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(leases)) {
+		d.say("   /coreos.com/network/subnets/%s\n     = %s", key, leases[key])
+	}
+	for _, n := range d.lab.Nodes {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(leases)), func(value string) bool {
+			var lease struct{ PublicIP, PublicIPv6 netip.Addr }
+			return json.Unmarshal([]byte(value), &lease) == nil && (lease.PublicIP == n.IP4 || lease.PublicIPv6 == n.IP6)
+		}) {
+			return fmt.Errorf("no lease has %s's address", n.Name)
+		}
+	}
+	d.result("%d leases, one for each node", len(leases))
+	return nil
+}
+
+func (d *show) device() string { return fmt.Sprintf("flannel.%d", d.backend.VNI) }
+
+func (d *show) kernel(ctx context.Context) error {
+	n := d.lab.Nodes[0]
+	for _, peer := range d.lab.Nodes[1:] {
+		subnets, err := subnetsOf(peer)
+		if err != nil {
+			return err
+		}
+		for _, subnet := range subnets { // that of the last node may just be on its way
+			if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
+				return err
+			}
+		}
+	}
+	commands := [][]string{{"ip", "route"}}
+	if d.options.dual {
+		commands = append(commands, []string{"ip", "-6", "route", "show", "root", "fd05::/48"})
+	}
+	if d.backend.Type == "vxlan" {
+		commands = append(commands, []string{"ip", "neigh", "show", "dev", d.device(), "nud", "permanent"}, []string{"bridge", "fdb", "show", "dev", d.device()})
+	}
+	var out string
+	for _, command := range commands {
+		more, err := d.run(ctx, n.Name, n.Namespaces, command...)
+		if err != nil {
+			return err
+		}
+		out += more
+	}
+	for _, peer := range d.lab.Nodes[1:] {
+		if !strings.Contains(out, peer.IP4.String()) {
+			return fmt.Errorf("nothing there leads to %s (%s)", peer.Name, peer.IP4)
+		}
+	}
+	if d.backend.Type == "vxlan" {
+		d.result("route: into the tunnel, to the other node's tunnel address; neighbour: its MAC; FDB: the node behind that MAC")
+	} else {
+		d.result("a route for each other node's subnet, by way of that node")
+	}
+	return nil
+}
+
+func (d *show) makePods(ctx context.Context) error {
+	for i, n := range d.lab.Nodes {
+		begin := time.Now()
+		p, err := n.AddPod(ctx, fmt.Sprintf("pod%d", i+1))
+		if err != nil {
+			return err
+		}
+		d.pods = append(d.pods, p)
+		d.result("%s on %s has %s (flannel → bridge → host-local, %v)", p.Name, n.Name, join(p.IP4, p.IP6), time.Since(begin).Round(time.Millisecond))
+	}
+	return nil
+}
+
+func (d *show) pings(ctx context.Context) error {
+	p, last := d.pods[0], d.pods[len(d.pods)-1]
+	for _, at := range []netip.Addr{last.IP4, last.IP6} {
+		if !at.IsValid() {
+			continue
+		}
+		if _, err := d.run(ctx, p.Name, p.Namespaces, "ping", "-c2", "-i0.2", "-W2", at.String()); err != nil {
+			return err
+		}
+	}
+	pairs := 0
+	var errs []error
+	for _, from := range d.pods {
+		for _, to := range d.pods {
+			for _, at := range []netip.Addr{to.IP4, to.IP6} {
+				if from == to || !at.IsValid() {
+					continue
+				}
+				pairs++
+				if _, err := from.Ping(ctx, at); err != nil {
+					errs = append(errs, fmt.Errorf("%s to %s: %w", from.Name, to.Name, err))
+				}
+			}
+		}
+	}
+	if errs == nil {
+		d.result("%d of %d ways answer", pairs, pairs)
+	}
+	return errors.Join(errs...)
+}
+
+func (d *show) transfer(ctx context.Context) error {
+	from, to := d.pods[0], d.pods[1]
+	moved, err := lab.Transfer(ctx, from.Namespaces, to.Namespaces, to.IP(), time.Second)
+	if err != nil {
+		return err
+	}
+	d.result("%s → %s, one TCP connection: %.2f GB in %.1f s, %.1f Gbit/s, all of it arrived",
+		from.Name, to.Name, float64(moved.Bytes)/1e9, moved.Time.Seconds(), moved.Gbit())
+	return nil
+}
+
+func (d *show) masquerade(ctx context.Context) error {
+	p := d.pods[0]
+	l, err := d.lab.Infra.Listen("tcp", lab.Outside4.String()+":80")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	d.prompt(p.Name, "connect to "+l.Addr().String()+", outside of the cluster")
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := p.Dial(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	seen, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer seen.Close()
+	from, err := netip.ParseAddrPort(seen.RemoteAddr().String())
+	if err != nil {
+		return err
+	}
+	if from.Addr() != p.Node.IP4 {
+		return fmt.Errorf("%s was seen as %s, not as its node's %s", p.Name, from.Addr(), p.Node.IP4)
+	}
+	d.result("%s (%s) is seen as %s, which is %s", p.Name, p.IP4, from.Addr(), p.Node.Name)
+	return nil
+}
+
+// subnetsOf reads the node's subnets, IPv4 first, from what flanneld has written for CNI.
+func subnetsOf(n *lab.Node) (subnets []netip.Prefix, err error) {
+	env, err := n.SubnetEnv()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"} {
+		if env[name] == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(env[name])
+		if err != nil {
+			return nil, fmt.Errorf("subnet.env of %s: %w", n.Name, err)
+		}
+		subnets = append(subnets, p.Masked())
+	}
+	if subnets == nil {
+		err = fmt.Errorf("subnet.env of %s names no subnet", n.Name)
+	}
+	return subnets, err
+}

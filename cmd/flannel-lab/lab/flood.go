@@ -1,0 +1,209 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+)
+
+// Flood is a stream of pings under way.
+type Flood struct {
+	conn     *icmp.PacketConn
+	to       netip.Addr
+	id       int
+	interval time.Duration
+	stop     chan struct{}
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	sent   []time.Time
+	answer []time.Duration // by number; 0 is none (yet)
+	err    error
+}
+
+// FloodResult is what became of a Flood.
+type FloodResult struct {
+	Sent, Lost int
+	Outage     time.Duration // the longest time for which every ping was lost
+	Worst      time.Duration // the slowest answer
+}
+
+// String is one line for a reader.
+func (r FloodResult) String() string {
+	return fmt.Sprintf("%d sent, %d lost", r.Sent, r.Lost)
+}
+
+// Ping sends one echo request, waits up to a second for its answer, and returns how long that took.
+func (ns Namespaces) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
+	r, err := ns.untilAnswer(ctx, to, 1, time.Second)
+	return r.Worst, err
+}
+
+// Reach pings an address until it answers, and returns how long that took.
+func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Duration) (time.Duration, error) {
+	start := time.Now()
+	_, err := ns.untilAnswer(ctx, to, 200, timeout)
+	return time.Since(start), err
+}
+
+func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, rate int, timeout time.Duration) (FloodResult, error) {
+	f, err := ns.Flood(to, rate)
+	if err != nil {
+		return FloodResult{}, err
+	}
+	_, err = Until(ctx, timeout, func(context.Context) error {
+		if f.answered() == 0 {
+			return fmt.Errorf("no answer from %s", to)
+		}
+		return nil
+	})
+	r, stopErr := f.end(0)
+	return r, errors.Join(err, stopErr)
+}
+
+// Flood sends rate pings a second to an address until Stop. (ping(8) cannot tell one that is under way when it is
+// stopped from one that is lost, and not how long an outage was.)
+func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
+	f := &Flood{to: to, interval: time.Second / time.Duration(rate), stop: make(chan struct{})}
+	network, any := "ip4:icmp", "0.0.0.0"
+	if to.Is6() {
+		network, any = "ip6:ipv6-icmp", "::"
+	}
+	err := ns.Do(func() (err error) {
+		f.conn, err = icmp.ListenPacket(network, any)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ping %s: %w", to, err)
+	}
+	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // others may ping from the same place
+	f.wg.Add(1)
+	go f.send()
+	go f.receive()
+	return f, nil
+}
+
+func (f *Flood) send() {
+	defer f.wg.Done()
+	tick := time.NewTicker(f.interval)
+	defer tick.Stop()
+	for {
+		f.sendOne()
+		select {
+		case <-f.stop:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// sendOne counts a ping that could not be sent as sent and lost: for who waits for the answer it is the same.
+func (f *Flood) sendOne() {
+	f.mu.Lock()
+	n := len(f.sent)
+	f.sent = append(f.sent, time.Now())
+	f.answer = append(f.answer, 0)
+	f.mu.Unlock()
+	echo := &icmp.Echo{ID: f.id, Seq: n & 0xffff, Data: []byte(fmt.Sprintf("%08x", n))}
+	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: echo}
+	if f.to.Is6() {
+		m.Type = ipv6.ICMPTypeEchoRequest // the kernel fills in the checksum
+	}
+	b, err := m.Marshal(nil)
+	if err == nil {
+		_, err = f.conn.WriteTo(b, &net.IPAddr{IP: f.to.AsSlice()})
+	}
+	if err != nil {
+		f.mu.Lock()
+		f.err = err
+		f.mu.Unlock()
+	}
+}
+
+func (f *Flood) receive() {
+	proto, reply := 1, icmp.Type(ipv4.ICMPTypeEchoReply)
+	if f.to.Is6() {
+		proto, reply = 58, ipv6.ICMPTypeEchoReply
+	}
+	buf := make([]byte, 256)
+	for {
+		n, _, err := f.conn.ReadFrom(buf)
+		now := time.Now()
+		if err != nil {
+			return // closed by Stop
+		}
+		m, err := icmp.ParseMessage(proto, buf[:n])
+		if err != nil || m.Type != reply {
+			continue
+		}
+		echo, ok := m.Body.(*icmp.Echo)
+		var number int
+		if !ok || echo.ID != f.id {
+			continue
+		}
+		if _, err := fmt.Sscanf(string(echo.Data), "%08x", &number); err != nil {
+			continue
+		}
+		f.mu.Lock()
+		if number < len(f.sent) && f.answer[number] == 0 {
+			f.answer[number] = now.Sub(f.sent[number])
+		}
+		f.mu.Unlock()
+	}
+}
+
+func (f *Flood) answered() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.answer {
+		if a != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Stop ends the stream, waits up to a second for the last answers, and counts. The error is of the last ping that
+// the kernel refused to send, if nothing at all came back.
+func (f *Flood) Stop() (FloodResult, error) { return f.end(time.Second) }
+
+func (f *Flood) end(patience time.Duration) (FloodResult, error) {
+	close(f.stop)
+	f.wg.Wait()
+	for deadline := time.Now().Add(patience); f.answered() < len(f.sent) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	closeErr := f.conn.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := count(f.sent, f.answer, f.interval)
+	if r.Lost == r.Sent && f.err != nil {
+		return r, f.err
+	}
+	return r, closeErr
+}
+
+func count(sent []time.Time, answer []time.Duration, interval time.Duration) FloodResult {
+	r := FloodResult{Sent: len(sent)}
+	silent := 0
+	for _, a := range answer {
+		if a != 0 {
+			silent = 0
+			r.Worst = max(r.Worst, a)
+			continue
+		}
+		r.Lost++
+		silent++
+		r.Outage = max(r.Outage, time.Duration(silent)*interval)
+	}
+	return r
+}

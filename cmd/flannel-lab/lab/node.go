@@ -1,0 +1,196 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// HealthPort is where a node's flanneld answers /healthz, /readyz and /metrics.
+const HealthPort = 8471
+
+// Node is a machine with a flanneld and pods.
+type Node struct {
+	*Machine
+	IP4, IP6 netip.Addr // on the underlay; zero where the family is off
+	Network  int        // which of the underlay's networks the node is on, from 0
+
+	// Env is further environment for flanneld, as "NAME=value".
+	Env []string
+
+	lab    *Lab
+	daemon *process
+	pods   map[string]*Pod
+}
+
+func (l *Lab) newNode(i int) (*Node, error) {
+	m, err := newMachine(fmt.Sprintf("node%d", i+1))
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Machine: m, lab: l, Network: i % l.opts.Subnets, pods: map[string]*Pod{}}
+	host := 11 + i
+	if l.opts.Family.Has4() {
+		n.IP4 = address(false, n.Network, host).Addr()
+	}
+	if l.opts.Family.Has6() {
+		n.IP6 = address(true, n.Network, host).Addr()
+	}
+	if err := l.Infra.Do(func() error { return l.plug(m, n.Network) }); err != nil {
+		return n, err
+	}
+	return n, n.Do(func() error { return l.addressUplink(n.Network, host) })
+}
+
+// Args are the arguments with which Start calls flanneld; all are flannel's own.
+func (n *Node) Args() []string {
+	return []string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix,
+		"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+}
+
+// Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.
+func (n *Node) Start(more ...string) error {
+	if n.Running() {
+		return fmt.Errorf("flanneld already runs on %s", n.Name)
+	}
+	cmd := exec.Command(n.lab.opts.Flanneld, append(n.Args(), more...)...)
+	cmd.Env = append([]string{"NODE_NAME=" + n.Name}, n.Env...)
+	p, err := startProcess(n.Machine, cmd, "flanneld.log")
+	if err == nil {
+		n.daemon = p
+	}
+	return err
+}
+
+// Running tells whether flanneld runs.
+func (n *Node) Running() bool { return n.daemon != nil && n.daemon.running() }
+
+// PID of flanneld as this process sees it, for /proc; 0 before Start.
+func (n *Node) PID() int {
+	if n.daemon == nil {
+		return 0
+	}
+	return n.daemon.cmd.Process.Pid
+}
+
+// PIDInside is flanneld's PID in the node, for kill(1) there.
+func (n *Node) PIDInside() (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if pids := strings.Fields(line); len(pids) > 1 && pids[0] == "NSpid:" {
+			return strconv.Atoi(pids[len(pids)-1])
+		}
+	}
+	return 0, errors.New("the kernel does not tell NSpid")
+}
+
+var errNotStarted = errors.New("flanneld was not started")
+
+// Stop ends flanneld with SIGTERM and returns its exit status.
+func (n *Node) Stop(ctx context.Context) (int, error) { return n.end(ctx, syscall.SIGTERM) }
+
+// Kill ends flanneld with SIGKILL.
+func (n *Node) Kill() error {
+	_, err := n.end(context.Background(), syscall.SIGKILL)
+	return err
+}
+
+func (n *Node) end(ctx context.Context, s syscall.Signal) (int, error) {
+	if n.daemon == nil {
+		return -1, errNotStarted
+	}
+	return n.daemon.stop(ctx, s)
+}
+
+// Signal sends flanneld a signal.
+func (n *Node) Signal(s syscall.Signal) error {
+	if n.daemon == nil {
+		return errNotStarted
+	}
+	return n.daemon.signal(s)
+}
+
+// Wait waits until flanneld ends and returns its exit status; one ended by a signal counts 128 more than the signal.
+func (n *Node) Wait(ctx context.Context) (int, error) {
+	if n.daemon == nil {
+		return -1, errNotStarted
+	}
+	return n.daemon.wait(ctx)
+}
+
+// Log is what the node's flannelds have written so far (also /run/flanneld.log in the node).
+func (n *Node) Log() string {
+	if n.daemon == nil {
+		return ""
+	}
+	return n.daemon.log()
+}
+
+// SubnetEnv reads /run/flannel/subnet.env.
+func (n *Node) SubnetEnv() (map[string]string, error) {
+	data, err := n.ReadFile("/run/flannel/subnet.env")
+	if err != nil {
+		return nil, err
+	}
+	env := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			env[name] = value
+		}
+	}
+	return env, nil
+}
+
+// Ask asks flanneld's health port for a path such as /metrics, from within the node.
+func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
+	at := netip.MustParseAddr("127.0.0.1")
+	if !n.lab.opts.Family.Has4() {
+		at = netip.IPv6Loopback()
+	}
+	return n.Get(ctx, "http://"+net.JoinHostPort(at.String(), fmt.Sprint(HealthPort))+path)
+}
+
+// Ready waits until flanneld says so and subnet.env is there. It fails at once when flanneld has ended.
+func (n *Node) Ready(ctx context.Context) error {
+	_, err := Until(ctx, 30*time.Second, func(ctx context.Context) error {
+		if !n.Running() {
+			return Fatal(fmt.Errorf("flanneld on %s ended: %s", n.Name, lastLine(n.Log())))
+		}
+		code, body, err := n.Ask(ctx, "/readyz")
+		if err == nil && code != 200 {
+			err = fmt.Errorf("%s says %d %s", n.Name, code, strings.TrimSpace(body))
+		}
+		if err != nil {
+			return err
+		}
+		_, err = n.SubnetEnv()
+		return err
+	})
+	return err
+}
+
+// StartAll starts flanneld on every node and waits until each is ready.
+func (l *Lab) StartAll(ctx context.Context, more ...string) error {
+	for _, n := range l.Nodes {
+		if err := n.Start(more...); err != nil {
+			return err
+		}
+	}
+	for _, n := range l.Nodes {
+		if err := n.Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

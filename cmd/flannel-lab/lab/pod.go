@@ -1,0 +1,196 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	types "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Pod is a network namespace that the CNI plugins have joined to the pod network of its node. Commands that run in
+// it see its network and the node's files.
+type Pod struct {
+	Namespaces
+	Node     *Node
+	Name     string
+	IP4, IP6 netip.Addr // zero where the family is off
+}
+
+// conflist is kube-flannel's CNI configuration.
+const conflist = `{
+  "name": "cbr0",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`
+
+const conflistPath = "/etc/cni/net.d/10-flannel.conflist"
+
+var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
+
+// AddPod makes a pod as a container runtime does: a network namespace (/run/netns/NAME in the node), then ADD through
+// the chain of plugins in /etc/cni/net.d.
+func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
+	if !podName.MatchString(name) {
+		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, - and .", name)
+	}
+	if err := n.writeConflist(); err != nil {
+		return nil, err
+	}
+	if out, err := n.Run(ctx, "ip", "netns", "add", name); err != nil {
+		return nil, fmt.Errorf("make the pod's network namespace: %w %s", err, out)
+	}
+	p := &Pod{Node: n, Name: name}
+	err := n.Do(func() error {
+		f, err := os.Open(p.netns())
+		if err != nil {
+			return err
+		}
+		p.Namespaces = n.withNet(f)
+		return p.add(ctx)
+	})
+	if err != nil {
+		_, undo := n.Run(ctx, "ip", "netns", "delete", name)
+		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), undo)
+	}
+	n.lab.podsMu.Lock()
+	defer n.lab.podsMu.Unlock()
+	n.pods[name] = p
+	return p, n.lab.writeHosts()
+}
+
+// Pods are the node's pods by name.
+func (n *Node) Pods() map[string]*Pod {
+	n.lab.podsMu.Lock()
+	defer n.lab.podsMu.Unlock()
+	return maps.Clone(n.pods)
+}
+
+func (p *Pod) netns() string { return "/run/netns/" + p.Name }
+
+// chain runs f with the node's configuration; the caller is in the node.
+func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
+	text, err := os.ReadFile(conflistPath)
+	if err != nil {
+		return err
+	}
+	list, err := libcni.NetworkConfFromBytes([]byte(strings.Replace(string(text), `"0.3.1"`, `"`+version+`"`, 1)))
+	if err != nil {
+		return err
+	}
+	cni := libcni.NewCNIConfig([]string{filepath.Join(p.Node.lab.opts.BinDir, "cni")}, nil)
+	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns(), IfName: "eth0"})
+}
+
+func (p *Pod) add(ctx context.Context) error {
+	return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+		res, err := cni.AddNetworkList(ctx, list, rt)
+		if err != nil {
+			return fmt.Errorf("CNI ADD: %w", err)
+		}
+		got, err := types.NewResultFromResult(res)
+		if err != nil {
+			return err
+		}
+		for _, ip := range got.IPs {
+			a, _ := netip.AddrFromSlice(ip.Address.IP)
+			if a = a.Unmap(); a.Is4() {
+				p.IP4 = a
+			} else {
+				p.IP6 = a
+			}
+		}
+		return nil
+	})
+}
+
+// Check runs the plugins' CHECK: does the pod's network look as ADD left it? CHECK came with CNI 0.4.0, whose
+// results are those of 0.3.1, so that version is asked for.
+func (p *Pod) Check(ctx context.Context) error {
+	return p.Node.Do(func() error {
+		return p.chain("0.4.0", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+			if err := cni.CheckNetworkList(ctx, list, rt); err != nil {
+				return fmt.Errorf("CNI CHECK: %w", err)
+			}
+			return nil
+		})
+	})
+}
+
+// Delete runs the plugins' DEL and removes the network namespace.
+func (p *Pod) Delete(ctx context.Context) error {
+	err := p.Node.Do(func() error {
+		return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+			if err := cni.DelNetworkList(ctx, list, rt); err != nil {
+				return fmt.Errorf("CNI DEL: %w", err)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := p.Node.Run(ctx, "ip", "netns", "delete", p.Name); err != nil {
+		return err
+	}
+	p.Node.lab.podsMu.Lock()
+	defer p.Node.lab.podsMu.Unlock()
+	delete(p.Node.pods, p.Name)
+	// The other files are the node's.
+	return errors.Join(p.files[0].Close(), p.Node.lab.writeHosts())
+}
+
+// IP is the pod's address: IPv4 where it has one.
+func (p *Pod) IP() netip.Addr {
+	if p.IP4.IsValid() {
+		return p.IP4
+	}
+	return p.IP6
+}
+
+// writeConflist configures CNI once subnet.env is there. The flannel plugin that the Go module proxy has knows IPv4
+// alone, so with IPv6 the chain begins with what the newer one would delegate to.
+func (n *Node) writeConflist() error {
+	env, err := n.SubnetEnv()
+	if err != nil {
+		return fmt.Errorf("pods need a running flanneld: %w", err)
+	}
+	if !n.lab.opts.Family.Has6() {
+		return n.WriteFile(conflistPath, conflist)
+	}
+	type object map[string]any
+	var ranges [][]object
+	var routes []object
+	for _, family := range []string{"", "IPV6_"} {
+		own, err := netip.ParsePrefix(env["FLANNEL_"+family+"SUBNET"])
+		if err != nil {
+			continue
+		}
+		ranges = append(ranges, []object{{"subnet": own.Masked().String()}})
+		routes = append(routes, object{"dst": env["FLANNEL_"+family+"NETWORK"]})
+	}
+	if len(ranges) == 0 {
+		return errors.New("subnet.env names no subnet")
+	}
+	bridge := object{
+		"type": "bridge", "mtu": json.Number(env["FLANNEL_MTU"]), "hairpinMode": true, "isGateway": true, "isDefaultGateway": true,
+		"ipam": object{"type": "host-local", "ranges": ranges, "routes": routes},
+	}
+	text, err := json.MarshalIndent(object{"name": "cbr0", "cniVersion": "0.3.1", "plugins": []any{bridge}}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return n.WriteFile(conflistPath, string(text)+"\n")
+}

@@ -1,0 +1,90 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// TransferResult is what a Transfer moved.
+type TransferResult struct {
+	Bytes int64
+	Time  time.Duration
+}
+
+// Gbit is the throughput in 10⁹ bits a second.
+func (t TransferResult) Gbit() float64 { return float64(t.Bytes) * 8 / t.Time.Seconds() / 1e9 }
+
+// Transfer sends from one place to an address of another over one TCP connection for a time (at least one write), and
+// checks that every byte arrived. Sender and receiver are goroutines of this process.
+func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, lasting time.Duration) (TransferResult, error) {
+	l, err := to.Listen("tcp", net.JoinHostPort(at.String(), "0"))
+	if err != nil {
+		return TransferResult{}, fmt.Errorf("listen: %w", err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(ctx, lasting+10*time.Second)
+	defer cancel()
+	start := time.Now()
+	received := make(chan int64, 1)
+	go func() {
+		n := int64(-1)
+		defer func() { received <- n }()
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		n = receive(c)
+	}()
+	sent, err := send(ctx, from, l.Addr().String(), lasting)
+	if err != nil {
+		return TransferResult{}, err
+	}
+	select {
+	case n := <-received:
+		if n != sent {
+			err = fmt.Errorf("%d bytes were sent and %d arrived", sent, n)
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return TransferResult{Bytes: sent, Time: time.Since(start)}, err
+}
+
+func receive(c net.Conn) (n int64) {
+	buf := make([]byte, 256<<10)
+	for {
+		got, err := c.Read(buf)
+		n += int64(got)
+		if err != nil {
+			return n // the sender compares: what is missing shows there
+		}
+	}
+}
+
+func send(ctx context.Context, from Namespaces, addr string, lasting time.Duration) (n int64, err error) {
+	c, err := from.Dial(ctx, "tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return 0, err
+	}
+	buf := make([]byte, 256<<10)
+	for end := time.Now().Add(lasting); ; {
+		sent, err := c.Write(buf)
+		n += int64(sent)
+		if err != nil {
+			return n, fmt.Errorf("after %d bytes: %w", n, err)
+		}
+		if !time.Now().Before(end) || ctx.Err() != nil {
+			return n, nil
+		}
+	}
+}

@@ -1,0 +1,130 @@
+// Command flannel-lab runs several nodes on one machine: to show what flannel does, to play with it, and (its package
+// lab) to test it. The machine's own network is left alone.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+const usage = `flannel-lab: several flannel nodes on one machine, without touching the machine's own network
+
+  flannel-lab demo [options]            show what flannel does, step by step
+  flannel-lab up [options]              leave a lab running in the background
+  flannel-lab status                    its nodes, leases and pods
+  flannel-lab exec NODE|POD|infra [-- COMMAND…]   run a command there (default: a shell)
+  flannel-lab pod add NODE NAME         make a pod, through the CNI plugins
+  flannel-lab pod del NAME
+  flannel-lab pod list
+  flannel-lab flanneld start|stop|kill|log NODE
+  flannel-lab down                      end the lab; nothing of it is left
+
+Options of demo and up:
+`
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	lab.Continue()
+	command := ""
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	if command == "demo" || command == "serve" {
+		lab.Init()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	code, err := dispatch(ctx, command, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "flannel-lab:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+func dispatch(ctx context.Context, command string, args []string) (int, error) {
+	switch command {
+	case "demo", "up", "serve": // serve is what up leaves behind
+		o, err := parseOptions(command, args)
+		if err != nil {
+			return 2, err
+		}
+		switch command {
+		case "demo":
+			return 0, demo(ctx, os.Stdout, o)
+		case "up":
+			return 0, up(ctx, args)
+		}
+		return 0, serve(ctx, o)
+	case "status", "pod", "flanneld":
+		return 0, ask(append([]string{command}, args...))
+	case "exec":
+		return execute(args)
+	case "down":
+		return 0, down()
+	case "", "help", "-h", "-help", "--help":
+		fmt.Print(usage)
+		flags := new(options).flags("")
+		flags.SetOutput(os.Stdout)
+		flags.PrintDefaults()
+		return 0, nil
+	}
+	return 2, fmt.Errorf("no command %q; flannel-lab help lists them", command)
+}
+
+// options are the command line of demo and up.
+type options struct {
+	lab     lab.Options
+	backend string
+	dual    bool
+}
+
+func (o *options) flags(name string) *flag.FlagSet {
+	f := flag.NewFlagSet("flannel-lab "+name, flag.ContinueOnError)
+	f.IntVar(&o.lab.Nodes, "nodes", 3, "number of `nodes`")
+	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
+	f.BoolVar(&o.dual, "ipv6", false, "IPv6 beside IPv4")
+	f.IntVar(&o.lab.Subnets, "subnets", 1, "underlay `networks` (1 or 2) with a router between them")
+	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
+	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
+	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")
+	return f
+}
+
+func parseOptions(command string, args []string) (options, error) {
+	var o options
+	f := o.flags(command)
+	f.SetOutput(io.Discard)
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(os.Stdout)
+		f.PrintDefaults()
+		return o, err
+	}
+	if err == nil && f.NArg() > 0 {
+		err = fmt.Errorf("%s takes no %q", command, f.Arg(0))
+	}
+	if err == nil && o.lab.Nodes < 2 {
+		err = fmt.Errorf("--nodes %d: there is nothing to join below 2", o.lab.Nodes)
+	}
+	if o.dual {
+		o.lab.Family = lab.Dual
+	}
+	if !strings.HasPrefix(o.backend, "{") {
+		o.backend = fmt.Sprintf(`{"Type":%q}`, o.backend)
+	}
+	return o, err
+}

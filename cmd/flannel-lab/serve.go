@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// socket is where the lab that up has left running listens: one on a machine.
+const socket = "/run/flannel-lab.sock"
+
+// reply answers a request, which is a list of words. Namespaces come with it as open files.
+type reply struct {
+	Text  string
+	Error string
+}
+
+type server struct {
+	lab  *lab.Lab
+	stop context.CancelFunc
+}
+
+// serve is the lab in the background. It answers requests on descriptor 3 one by one, from when the lab is ready.
+func serve(ctx context.Context, o options) error {
+	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has long gone
+	listener, err := net.FileListener(os.NewFile(3, socket))
+	if err != nil {
+		return fmt.Errorf("serve is for up to start: %w", err)
+	}
+	defer os.Remove(socket)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l, err := lab.New(ctx, o.lab)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := populate(ctx, l, o); err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { listener.Close() })
+	s := &server{l, cancel}
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return nil // closed
+		}
+		s.answer(ctx, c.(*net.UnixConn))
+	}
+}
+
+// populate starts flanneld on every node and makes a pod on each.
+func populate(ctx context.Context, l *lab.Lab, o options) error {
+	if err := l.SetConfig(ctx, l.Config(o.backend)); err != nil {
+		return err
+	}
+	if err := l.StartAll(ctx); err != nil {
+		return err
+	}
+	for i, n := range l.Nodes {
+		if _, err := n.AddPod(ctx, fmt.Sprintf("pod%d", i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) answer(ctx context.Context, c *net.UnixConn) {
+	defer c.Close()
+	var request []string
+	if err := json.NewDecoder(c).Decode(&request); err != nil {
+		return
+	}
+	text, files, err := s.do(ctx, request)
+	r := reply{Text: text}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return
+	}
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	// A client that has gone away is its own business.
+	if n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err == nil && n < len(b) {
+		_, _ = c.Write(b[n:])
+	}
+}
+
+func (s *server) do(ctx context.Context, request []string) (string, []*os.File, error) {
+	words := append(slices.Clone(request), "", "", "")
+	switch words[0] + " " + words[1] {
+	case "status ":
+		text, err := s.status(ctx)
+		return text, nil, err
+	case "down ":
+		s.stop()
+		return "", nil, nil
+	case "pod list":
+		return s.pods(), nil, nil
+	case "pod add":
+		text, err := s.addPod(ctx, words[2], words[3])
+		return text, nil, err
+	case "pod del":
+		p := s.pod(words[2])
+		if p == nil {
+			return "", nil, fmt.Errorf("there is no pod %q", words[2])
+		}
+		return "", nil, p.Delete(ctx)
+	case "flanneld start", "flanneld stop", "flanneld kill", "flanneld log":
+		text, err := s.flanneld(ctx, words[1], words[2])
+		return text, nil, err
+	}
+	if words[0] == "enter" {
+		files, err := s.enter(words[1])
+		return "", files, err
+	}
+	return "", nil, fmt.Errorf("%q is no request; flannel-lab help lists them", strings.Join(request, " "))
+}
+
+func (s *server) enter(name string) ([]*os.File, error) {
+	if name == "infra" {
+		return s.lab.Infra.Files(), nil
+	}
+	if p := s.pod(name); p != nil {
+		return p.Files(), nil
+	}
+	n, err := s.lab.Node(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w; pods are shown by flannel-lab pod list", err)
+	}
+	return n.Files(), nil
+}
+
+func (s *server) pod(name string) *lab.Pod {
+	for _, n := range s.lab.Nodes {
+		if p := n.Pods()[name]; p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *server) addPod(ctx context.Context, node, name string) (string, error) {
+	n, err := s.lab.Node(node)
+	if err != nil {
+		return "", err
+	}
+	if _, err := s.lab.Node(name); err == nil || name == "infra" || s.pod(name) != nil {
+		return "", fmt.Errorf("there already is a %s", name)
+	}
+	if _, err := n.AddPod(ctx, name); err != nil {
+		return "", err
+	}
+	return s.pods(), nil
+}
+
+func (s *server) flanneld(ctx context.Context, verb, node string) (string, error) {
+	n, err := s.lab.Node(node)
+	if err != nil {
+		return "", err
+	}
+	switch verb {
+	case "start":
+		if err := n.Start(); err != nil {
+			return "", err
+		}
+		return "", n.Ready(ctx)
+	case "stop":
+		code, err := n.Stop(ctx)
+		return fmt.Sprintf("flanneld ended with status %d\n", code), err
+	case "kill":
+		return "", n.Kill()
+	}
+	return n.Log(), nil
+}
+
+func (s *server) status(ctx context.Context) (string, error) {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "NODE\tADDRESS\tFLANNELD\tSUBNET\tMTU")
+	for _, n := range s.lab.Nodes {
+		env, err := n.SubnetEnv()
+		if err != nil {
+			env = map[string]string{} // not written yet
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Name, join(n.IP4, n.IP6), state(ctx, n),
+			strings.TrimSpace(env["FLANNEL_SUBNET"]+" "+env["FLANNEL_IPV6_SUBNET"]), env["FLANNEL_MTU"])
+	}
+	_ = w.Flush() // into memory
+	leases, err := s.lab.Leases(ctx)
+	if err != nil {
+		fmt.Fprintf(&b, "\netcd: %v\n", err)
+	} else {
+		fmt.Fprintln(&b, "\nLEASES")
+	}
+	for _, key := range slices.Sorted(maps.Keys(leases)) {
+		fmt.Fprintln(&b, key, leases[key])
+	}
+	return b.String() + "\n" + s.pods(), nil
+}
+
+func state(ctx context.Context, n *lab.Node) string {
+	if !n.Running() {
+		return "not running"
+	}
+	code, body, err := n.Ask(ctx, "/readyz")
+	switch {
+	case err != nil:
+		return "running, does not answer: " + err.Error()
+	case code != 200:
+		return "not ready: " + strings.Join(strings.Fields(body), " ")
+	}
+	return "ready"
+}
+
+func (s *server) pods() string {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "POD\tNODE\tADDRESS")
+	for _, n := range s.lab.Nodes {
+		for _, name := range slices.Sorted(maps.Keys(n.Pods())) {
+			p := n.Pods()[name]
+			fmt.Fprintf(w, "%s\t%s\t%s\n", name, n.Name, join(p.IP4, p.IP6))
+		}
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}
+
+var errNoLab = errors.New("no lab is running: start one with flannel-lab up")

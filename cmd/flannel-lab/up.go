@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// up starts serve in a session of its own, waits until it answers, and leaves it.
+func up(ctx context.Context, args []string) error {
+	if err := lab.CheckRoot(); err != nil {
+		return err
+	}
+	if c, err := net.Dial("unix", socket); err == nil {
+		c.Close()
+		return errors.New("a lab is running already: flannel-lab status shows it, flannel-lab down ends it")
+	}
+	_ = os.Remove(socket) // of a lab that was killed
+	cmd, err := startServer(args)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	ready := make(chan error, 1)
+	go func() { ready <- ask([]string{"status"}) }() // is answered when the lab is ready
+	select {
+	case err := <-ready:
+		if err == nil {
+			fmt.Println("\nTry: flannel-lab exec pod1 -- ping pod2 · flannel-lab exec node1 -- ip route · flannel-lab down")
+			return nil
+		}
+		<-ended
+		return errors.New("the lab did not start")
+	case <-ctx.Done():
+		_ = cmd.Process.Kill()
+		<-ended
+		return errors.Join(ctx.Err(), os.Remove(socket))
+	}
+}
+
+func startServer(args []string) (*exec.Cmd, error) {
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	if err != nil {
+		return nil, err
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, err
+	}
+	file, err := listener.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cmd := lab.Command(append([]string{"serve"}, args...)...)
+	lab.HandOn(cmd, file)
+	cmd.Stderr = os.Stderr // where it says why it did not start
+	cmd.SysProcAttr.Setsid = true
+	return cmd, cmd.Start()
+}
+
+// call sends a request to the running lab.
+func call(request []string) (reply, []*os.File, error) {
+	var r reply
+	conn, err := net.Dial("unix", socket)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return r, nil, errNoLab
+	}
+	if err != nil {
+		return r, nil, err
+	}
+	defer conn.Close()
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		return r, nil, err
+	}
+	buf, oob := make([]byte, 64<<10), make([]byte, 256)
+	n, oobn, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(buf, oob)
+	if err != nil {
+		return r, nil, fmt.Errorf("the lab did not answer: %w", err)
+	}
+	rest, err := io.ReadAll(conn)
+	if err != nil {
+		return r, nil, err
+	}
+	if err := json.Unmarshal(append(buf[:n], rest...), &r); err != nil {
+		return r, nil, fmt.Errorf("the lab did not answer: %w", err)
+	}
+	if r.Error != "" {
+		return r, nil, errors.New(r.Error)
+	}
+	files, err := received(oob[:oobn])
+	return r, files, err
+}
+
+func received(oob []byte) (files []*os.File, err error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return nil, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "namespace"))
+		}
+	}
+	return files, nil
+}
+
+func ask(request []string) error {
+	r, _, err := call(request)
+	fmt.Print(r.Text)
+	return err
+}
+
+// execute runs a command in a node, a pod or infra as a child of this process, so a terminal works as usual.
+func execute(args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("exec where? flannel-lab exec NODE|POD|infra [-- COMMAND…]")
+	}
+	if err := lab.CheckRoot(); err != nil {
+		return 1, err
+	}
+	command := args[1:]
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 {
+		command = []string{"sh"}
+	}
+	_, files, err := call([]string{"enter", args[0]})
+	if err != nil {
+		return 1, err
+	}
+	dir, err := lab.BinDir()
+	if err != nil {
+		return 1, err
+	}
+	lab.SetPath(dir)
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = []string{"PS1=" + args[0] + "# "}
+	if err := lab.NamespacesOf(files).Start(cmd); err != nil {
+		return 127, err
+	}
+	err = cmd.Wait()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		ws := exit.Sys().(syscall.WaitStatus)
+		if ws.Signaled() {
+			return 128 + int(ws.Signal()), nil
+		}
+		return ws.ExitStatus(), nil
+	}
+	return 0, err
+}
+
+func down() error {
+	if _, _, err := call([]string{"down"}); err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(socket); errors.Is(err, os.ErrNotExist) { // the last thing that serve does
+			return nil
+		}
+	}
+	return errors.New("the lab was told to end, and has not")
+}
+
+// join writes the addresses that there are.
+func join(addrs ...netip.Addr) string {
+	var s []string
+	for _, a := range addrs {
+		if a.IsValid() {
+			s = append(s, a.String())
+		}
+	}
+	return strings.Join(s, " ")
+}
