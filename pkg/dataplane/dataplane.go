@@ -56,7 +56,10 @@ type Path struct {
 // State is everything that shall be there beside the devices. Paths are never changed once handed over; an unchanged
 // one keeps its pointer, so that comparing two states costs next to nothing.
 type State struct {
-	Paths []*Path
+	// Networks are the pod networks, one for each family in use: packets of that family are forwarded, and routes into
+	// a network that a flannel left are ours.
+	Networks []netip.Prefix
+	Paths    []*Path
 	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
 	Blackholes []netip.Prefix
 }

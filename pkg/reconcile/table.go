@@ -62,6 +62,9 @@ func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
 	return &Table[K, V]{store: store, want: map[K]V{}, have: map[K]V{}, dirty: map[K]struct{}{}, stale: true}
 }
 
+// Name is the store's.
+func (t *Table[K, V]) Name() string { return t.store.Name() }
+
 // Want says that the entry shall be there.
 func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
@@ -78,7 +81,7 @@ func (t *Table[K, V]) Drop(key K) {
 	t.dirty[key] = struct{}{}
 }
 
-// Reset forgets all wishes; with the Wants that follow, it replaces the whole wanted state.
+// Reset forgets all wishes; with the Wants that follow it replaces the whole wanted state.
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,6 +96,14 @@ func (t *Table[K, V]) Relist() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stale = true
+}
+
+// Wanted tells whether an entry of that key shall be there.
+func (t *Table[K, V]) Wanted(key K) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.want[key]
+	return ok
 }
 
 // Len is the number of wanted entries.

@@ -1,0 +1,262 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// conn is an rtnetlink socket that sends many messages in one system call and tells their errors apart.
+type conn struct {
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+const (
+	// batchBytes is how much is sent at once: far below the default send buffer (208 KiB), where a larger one gains
+	// nothing any more.
+	batchBytes = 64 << 10
+	// receiveBytes leaves room for the errors of a whole batch, and for the notifications of a storm of changes.
+	receiveBytes = 16 << 20
+	// interrupted dumps are read again this often before we give up until the next pass.
+	dumpTries = 10
+)
+
+// dial opens a socket in the network namespace of the calling thread and joins groups. The kernel answers at once,
+// so that only a watching socket (wait) blocks without limit.
+func dial(wait bool, groups ...int) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	c := &conn{fd: fd, buf: make([]byte, 256<<10)}
+	if err := c.prepare(wait, groups); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a netlink socket: %w", err), unix.Close(fd))
+	}
+	return c, nil
+}
+
+func (c *conn) prepare(wait bool, groups []int) error {
+	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	// A larger buffer than the system's limit takes NET_ADMIN in the first user namespace; without, the default must do.
+	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBytes) != nil {
+		if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBytes); err != nil {
+			return err
+		}
+	}
+	// Kernels before 4.20 know neither; then errors have no text and dumps are not filtered.
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
+		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, option, 1); err != nil && err != unix.ENOPROTOOPT {
+			return err
+		}
+	}
+	for _, g := range groups {
+		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil && err != unix.EINVAL {
+			return err // EINVAL: an older kernel has no such group, and so nothing to tell
+		}
+	}
+	timeout := unix.NsecToTimeval((5 * time.Second).Nanoseconds())
+	if wait {
+		timeout = unix.NsecToTimeval((500 * time.Millisecond).Nanoseconds()) // to notice Close
+	}
+	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
+}
+
+func (c *conn) Close() error { return unix.Close(c.fd) }
+
+// refusal is the kernel's no: its errno, and its reason where it gives one.
+type refusal struct {
+	errno unix.Errno
+	text  string
+}
+
+func (r refusal) Error() string {
+	if r.text == "" {
+		return r.errno.Error()
+	}
+	return fmt.Sprintf("%v (%s)", r.errno, r.text)
+}
+
+func (r refusal) Unwrap() error { return r.errno }
+
+// batch sends the messages in as few calls as sensible and returns one error for each, or nil if there is none.
+func (c *conn) batch(messages []message) []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	errs := make([]error, len(messages))
+	failed := false
+	for start := 0; start < len(messages); {
+		end, size := start, 0
+		for end < len(messages) && size < batchBytes {
+			size += len(messages[end])
+			end++
+		}
+		failed = c.send(messages[start:end], errs[start:end]) || failed
+		start = end
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+// send sends one batch. The kernel works through it before sendmsg returns; it answers every message that failed,
+// and the last one, which alone asks for it.
+func (c *conn) send(messages []message, errs []error) (failed bool) {
+	first := c.seq + 1
+	out := make([]byte, 0, batchBytes+4096)
+	for i, m := range messages {
+		c.seq++
+		binary.NativeEndian.PutUint32(m, uint32(len(m)))
+		binary.NativeEndian.PutUint32(m[8:], c.seq)
+		if i == len(messages)-1 {
+			flags := binary.NativeEndian.Uint16(m[6:])
+			binary.NativeEndian.PutUint16(m[6:], flags|unix.NLM_F_ACK)
+		}
+		out = append(out, m...)
+	}
+	fail := func(err error) bool {
+		for i := range errs {
+			errs[i] = err
+		}
+		return true
+	}
+	if err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fail(fmt.Errorf("send to the kernel: %w", err))
+	}
+	for done := false; !done; {
+		err := c.receive(func(h header, body []byte) error {
+			if h.kind != unix.NLMSG_ERROR || h.seq < first || h.seq > c.seq {
+				return nil // the rest of an answer that was given up
+			}
+			if r := parseRefusal(h, body); r.errno != 0 {
+				errs[h.seq-first], failed = r, true
+			}
+			done = done || h.seq == c.seq
+			return nil
+		})
+		if err != nil {
+			return fail(err) // what was done is not known
+		}
+	}
+	return failed
+}
+
+// dump asks for a whole table and hands every entry to each; reset is called before each try, since a table that
+// changes while it is read is read again.
+func (c *conn) dump(kind uint16, body []byte, filter func(message) message, reset func(), each func(body []byte) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	for range dumpTries {
+		reset()
+		m := newMessage(kind, unix.NLM_F_DUMP, body)
+		if filter != nil {
+			m = filter(m)
+		}
+		if err = c.dumpOnce(m, each); err == nil || !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: the table changed during each of %d readings", err, dumpTries)
+}
+
+func (c *conn) dumpOnce(m message, each func([]byte) error) error {
+	c.seq++
+	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	binary.NativeEndian.PutUint32(m[8:], c.seq)
+	if err := unix.Sendto(c.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send to the kernel: %w", err)
+	}
+	torn, done := false, false
+	var failed error
+	for !done {
+		err := c.receive(func(h header, body []byte) error {
+			if h.seq != c.seq {
+				return nil
+			}
+			torn = torn || h.flags&unix.NLM_F_DUMP_INTR != 0
+			switch h.kind {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				done = true
+				if r := parseRefusal(h, body); r.errno != 0 {
+					failed = r
+				}
+			default:
+				if failed == nil {
+					failed = each(body)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if failed == nil && torn {
+		return unix.EINTR
+	}
+	return failed
+}
+
+// header is struct nlmsghdr without the length.
+type header struct {
+	kind, flags uint16
+	seq         uint32
+}
+
+// receive reads once from the socket and hands over each message.
+func (c *conn) receive(each func(h header, body []byte) error) error {
+	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
+	for err == unix.EINTR {
+		n, from, err = unix.Recvfrom(c.fd, c.buf, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("receive from the kernel: %w", err)
+	}
+	if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+		return nil // not from the kernel: another process may send to us, and is not believed
+	}
+	return messages(c.buf[:n], each)
+}
+
+// messages walks over the messages of one datagram; it ends at the first that is cut off.
+func messages(b []byte, each func(h header, body []byte) error) error {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return errShort
+		}
+		h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])}
+		if err := each(h, b[unix.NLMSG_HDRLEN:size]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return nil
+}
+
+// parseRefusal reads NLMSG_ERROR or NLMSG_DONE: a negative errno (0 is success), and the kernel's text if any.
+func parseRefusal(h header, body []byte) refusal {
+	if len(body) < 4 {
+		return refusal{}
+	}
+	r := refusal{errno: unix.Errno(-int32(binary.NativeEndian.Uint32(body)))}
+	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; the request is cut down to its header (NETLINK_CAP_ACK)
+	if rest := 4 + unix.NLMSG_HDRLEN; h.kind == unix.NLMSG_ERROR && h.flags&ackTLVs != 0 && len(body) > rest {
+		for kind, value := range attrs(body[rest:]) {
+			if kind == 1 { // NLMSGERR_ATTR_MSG
+				r.text = string(value[:max(0, len(value)-1)])
+			}
+		}
+	}
+	return r
+}

@@ -1,0 +1,251 @@
+//go:build linux
+
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"flannel/pkg/reconcile"
+)
+
+// Options of the Linux dataplane.
+type Options struct {
+	Log *slog.Logger
+	// Report is told after each Apply what a table holds of ours (entries) and what was done to it. May be nil.
+	Report func(table string, entries int, done reconcile.Result)
+}
+
+// Linux is the Dataplane of the Linux kernel, in the network namespace of the thread that called New.
+type Linux struct {
+	opts    Options
+	conn    *conn
+	scope   scopePointer
+	changes chan struct{}
+	watcher *watcher
+
+	nexthops *reconcile.Table[nexthopKey, struct{}]
+	routes   *reconcile.Table[routeKey, hop]
+	neighs   *reconcile.Table[neighKey, MAC]
+	fdb      *reconcile.Table[fdbKey, netip.Addr]
+	store    *nexthopStore
+
+	// What the tables were last told to want.
+	paths      []*Path
+	blackholes []netip.Prefix
+	links      Links
+	uses       map[hop]int // how many wanted routes lead through a hop
+
+	devices []Device       // of the last Ensure
+	ensured Links          // what it found
+	macs    map[string]MAC // what our devices had when first seen; kept, since the peers know it
+
+	// What may differ from what we want, since nothing was read since somebody changed something there.
+	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
+}
+
+// New opens the kernel's tables and begins to watch them. The caller closes it.
+func New(opts Options) (*Linux, error) {
+	c, err := dial(false)
+	if err != nil {
+		return nil, err
+	}
+	d := &Linux{opts: opts, conn: c, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}}
+	d.scope.Store(&scope{})
+	d.suspectDevices()
+	d.store = newNexthopStore(c)
+	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
+	d.routes = reconcile.NewTable[routeKey, hop](routeStore{c, &d.scope, d.store})
+	d.neighs = reconcile.NewTable[neighKey, MAC](neighStore{c, &d.scope})
+	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
+	if d.watcher, err = watch(d); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return d, nil
+}
+
+// Changes implements Dataplane.
+func (d *Linux) Changes() <-chan struct{} { return d.changes }
+
+// Close implements Dataplane.
+func (d *Linux) Close() error {
+	return errors.Join(d.watcher.close(), d.conn.Close())
+}
+
+// Distrust makes the next Ensure and Apply read everything from the kernel again.
+func (d *Linux) Distrust() {
+	d.suspectDevices()
+	d.relist()
+}
+
+func (d *Linux) suspectDevices() {
+	d.devicesDirty.Store(true)
+	d.strayDevices.Store(true)
+	d.sysctlsDirty.Store(true)
+}
+
+func (d *Linux) relist() {
+	d.nexthops.Relist()
+	d.routes.Relist()
+	d.neighs.Relist()
+	d.fdb.Relist()
+}
+
+func (d *Linux) wake() {
+	select {
+	case d.changes <- struct{}{}:
+	default:
+	}
+}
+
+// Apply implements Dataplane.
+func (d *Linux) Apply(ctx context.Context, links Links, s State) error {
+	errs := []error{d.want(links, s), d.forward(s.Networks)}
+	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
+	// Deleting goes the other way.
+	errs = append(errs,
+		step(ctx, d, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
+		step(ctx, d, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
+		step(ctx, d, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
+		step(ctx, d, d.routes, (*reconcile.Table[routeKey, hop]).Add),
+		step(ctx, d, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
+		step(ctx, d, d.neighs, (*reconcile.Table[neighKey, MAC]).Prune),
+		step(ctx, d, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
+		step(ctx, d, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
+		d.pruneDevices(),
+	)
+	return errors.Join(errs...)
+}
+
+func step[K, V comparable](ctx context.Context, d *Linux, t *reconcile.Table[K, V],
+	do func(*reconcile.Table[K, V], context.Context) (reconcile.Result, error)) error {
+	done, err := do(t, ctx)
+	if d.opts.Report != nil {
+		d.opts.Report(t.Name(), t.Len(), done)
+	}
+	return err
+}
+
+// want tells the tables what differs from what they were told before.
+func (d *Linux) want(links Links, s State) error {
+	scope := d.scope.Load()
+	if !slices.Equal(scope.networks, s.Networks) {
+		next := *scope
+		next.networks = slices.Clone(s.Networks)
+		d.scope.Store(&next)
+		d.routes.Relist() // other routes are ours now
+		d.sysctlsDirty.Store(true)
+	}
+	if !sameIndexes(d.links, links) {
+		d.forget()
+		d.links = links
+	}
+	added, removed := differing(d.paths, s.Paths)
+	missing := map[string]error{} // one for each device, not one for each of ten thousand paths
+	for _, p := range removed {
+		if e, err := lower(p, d.links); err == nil {
+			d.drop(e)
+		}
+	}
+	for _, p := range added {
+		e, err := lower(p, d.links)
+		if err != nil {
+			missing[p.Device] = err
+			continue
+		}
+		d.add(e)
+	}
+	d.paths = s.Paths
+	d.wantBlackholes(s.Blackholes)
+	return errors.Join(slices.Collect(maps.Values(missing))...)
+}
+
+// forget makes the tables want nothing, so that everything is told anew.
+func (d *Linux) forget() {
+	d.nexthops.Reset()
+	d.routes.Reset()
+	d.neighs.Reset()
+	d.fdb.Reset()
+	clear(d.uses)
+	d.paths, d.blackholes = nil, nil
+}
+
+func sameIndexes(a, b Links) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, link := range a {
+		if b[name].Index != link.Index {
+			return false
+		}
+	}
+	return true
+}
+
+// differing returns what only one of the two lists holds. Most often they differ in one place, if at all.
+func differing(old, new []*Path) (added, removed []*Path) {
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
+	kept := make(map[*Path]bool, len(old))
+	for _, p := range old {
+		kept[p] = false
+	}
+	for _, p := range new {
+		if _, ok := kept[p]; ok {
+			kept[p] = true
+		} else {
+			added = append(added, p)
+		}
+	}
+	for _, p := range old {
+		if !kept[p] {
+			removed = append(removed, p)
+		}
+	}
+	return added, removed
+}
+
+func (d *Linux) add(e lowered) {
+	if d.uses[e.hop]++; d.uses[e.hop] == 1 {
+		d.nexthops.Want(nexthopKey{hop: e.hop}, struct{}{})
+	}
+	d.routes.Want(e.route, e.hop)
+	if e.mac != (MAC{}) {
+		d.neighs.Want(e.neigh, e.mac)
+		d.fdb.Want(e.fdb, e.via)
+	}
+}
+
+func (d *Linux) drop(e lowered) {
+	if d.uses[e.hop]--; d.uses[e.hop] == 0 {
+		delete(d.uses, e.hop)
+		d.nexthops.Drop(nexthopKey{hop: e.hop})
+	}
+	d.routes.Drop(e.route)
+	if e.mac != (MAC{}) {
+		d.neighs.Drop(e.neigh)
+		d.fdb.Drop(e.fdb)
+	}
+}
+
+func (d *Linux) wantBlackholes(now []netip.Prefix) {
+	if slices.Equal(d.blackholes, now) {
+		return
+	}
+	for _, p := range d.blackholes {
+		d.routes.Drop(routeKey{p, blackholeMetric})
+	}
+	for _, p := range now {
+		d.routes.Want(routeKey{p, blackholeMetric}, hop{Blackhole: true})
+	}
+	d.blackholes = slices.Clone(now)
+}

@@ -1,0 +1,141 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// The Linux kernel's tables, as far as we fill them. All of it is pure, and so tested on any system.
+
+// routeKey is what makes a route of the main table unique.
+type routeKey struct {
+	Dst    netip.Prefix
+	Metric uint32
+}
+
+func (k routeKey) String() string {
+	if k.Metric == defaultMetric(k.Dst.Addr()) {
+		return k.Dst.String()
+	}
+	return fmt.Sprintf("%s metric %d", k.Dst, k.Metric)
+}
+
+// hop is where a route leads. Whether the kernel holds it in the route or as a nexthop object makes no difference.
+type hop struct {
+	Blackhole bool
+	Via       netip.Addr
+	Index     int // of the device
+	Onlink    bool
+	Odd       bool // something about it that we never set, e.g. several gateways, or another route before it
+}
+
+func (h hop) String() string {
+	switch {
+	case h.Odd:
+		return "odd"
+	case h.Blackhole:
+		return "blackhole"
+	case h.Onlink:
+		return fmt.Sprintf("via %s on link %d onlink", h.Via, h.Index)
+	}
+	return fmt.Sprintf("via %s on link %d", h.Via, h.Index)
+}
+
+// neighKey is an address on a link; its value is the MAC address.
+type neighKey struct {
+	Index int
+	IP    netip.Addr
+}
+
+func (k neighKey) String() string { return fmt.Sprintf("%s on link %d", k.IP, k.Index) }
+
+// fdbKey is a MAC address behind a tunnel device; its value is the address of the other tunnel end.
+type fdbKey struct {
+	Index int
+	MAC   MAC
+}
+
+func (k fdbKey) String() string { return fmt.Sprintf("%s on link %d", k.MAC, k.Index) }
+
+// Metrics. The kernel gives IPv6 routes 1024 when none is asked for. A blackhole must lose against the connected
+// route that the pods' bridge has for the same prefix (0, and 256 for IPv6), and against any that an operator adds.
+const blackholeMetric = 1 << 16
+
+func defaultMetric(a netip.Addr) uint32 {
+	if a.Is6() {
+		return 1024
+	}
+	return 0
+}
+
+// lowered is what one path comes to; without a MAC it is a route alone.
+type lowered struct {
+	route routeKey
+	hop   hop
+	neigh neighKey
+	fdb   fdbKey
+	mac   MAC
+	via   netip.Addr
+}
+
+// lower turns a path into entries. A path into a tunnel goes through an invented gateway, the base address of the
+// peer's subnet, which the neighbour maps to the peer's VTEP, which the FDB maps to the peer's underlay address.
+func lower(p *Path, links Links) (lowered, error) {
+	link, ok := links[p.Device]
+	if !ok {
+		return lowered{}, fmt.Errorf("path to %s: device %s is not there", p.Dst, p.Device)
+	}
+	key := routeKey{p.Dst, defaultMetric(p.Dst.Addr())}
+	if p.MAC == (MAC{}) {
+		return lowered{route: key, hop: hop{Via: p.Via, Index: link.Index}}, nil
+	}
+	gateway := p.Dst.Addr()
+	return lowered{
+		route: key,
+		hop:   hop{Via: gateway, Index: link.Index, Onlink: true},
+		neigh: neighKey{link.Index, gateway},
+		fdb:   fdbKey{link.Index, p.MAC},
+		mac:   p.MAC,
+		via:   p.Via,
+	}, nil
+}
+
+// kernelRoute is a route of the main table as a message describes it.
+type kernelRoute struct {
+	key      routeKey
+	hop      hop
+	protocol uint8
+	nexthop  uint32 // ID of its nexthop object, 0 if it has none
+}
+
+// Protocol numbers of rtnetlink: who made a route. 70 is ours, and free in iproute2's list.
+const (
+	protocolBoot = 3
+	protocolOurs = 70
+)
+
+// ours tells whether a route may be changed and deleted: it carries our protocol number, or has exactly the shape of
+// flannel's: the protocol "boot" that a route gets when nobody says otherwise, the usual metric, a destination inside
+// the pod network and a gateway (through a tunnel of ours: the destination's own base address, onlink).
+func (r kernelRoute) ours(networks []netip.Prefix, tunnels map[int]bool) bool {
+	if r.protocol == protocolOurs {
+		return true
+	}
+	if r.protocol != protocolBoot || r.key.Metric != defaultMetric(r.key.Dst.Addr()) || r.hop.Odd {
+		return false
+	}
+	if tunnels[r.hop.Index] && r.hop.Onlink && r.hop.Via == r.key.Dst.Addr() {
+		return true
+	}
+	return (r.hop.Via.IsValid() || r.hop.Blackhole) && inside(r.key.Dst, networks)
+}
+
+// inside tells whether s is a real part of one of the networks.
+func inside(s netip.Prefix, networks []netip.Prefix) bool {
+	for _, n := range networks {
+		if n.Contains(s.Addr()) && s.Bits() > n.Bits() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,175 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
+)
+
+// nexthopStore are our nexthop objects (kernel 5.3 and later). The kernel finds plain routes through one device only
+// by walking over all of them, so that n routes cost n²; with one object for each gateway they cost n.
+type nexthopStore struct {
+	conn *conn
+
+	mu   sync.Mutex
+	none bool           // the kernel has no nexthop objects
+	ids  map[hop]uint32 // the object of a hop
+	hops map[uint32]hop // every object that is there, also another hand's
+	last uint32         // the last ID given to an object of ours
+}
+
+// nexthopKey is a hop; extra tells apart objects of ours that lead to the same one, of which only one is needed.
+type nexthopKey struct {
+	hop
+	extra uint32
+}
+
+// firstNexthop is where our IDs start: far from the small numbers that people choose by hand.
+const firstNexthop = 70 << 24
+
+func newNexthopStore(c *conn) *nexthopStore {
+	return &nexthopStore{conn: c, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: firstNexthop}
+}
+
+func (*nexthopStore) Name() string { return "nexthops" }
+
+func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
+	out, ids, hops := map[nexthopKey]struct{}{}, map[hop]uint32{}, map[uint32]hop{}
+	reset := func() { clear(out); clear(ids); clear(hops) }
+	err := s.conn.dump(unix.RTM_GETNEXTHOP, make([]byte, 8), nil, reset, func(body []byte) error {
+		id, protocol, h, err := parseNexthop(body)
+		if err != nil {
+			return err
+		}
+		hops[id] = h
+		if protocol != protocolOurs {
+			return nil
+		}
+		key := nexthopKey{hop: h}
+		if _, twice := ids[h]; twice {
+			key.extra = id
+		} else {
+			ids[h] = id
+		}
+		out[key] = struct{}{}
+		return nil
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		s.none, err = true, nil
+	}
+	s.ids, s.hops = ids, hops
+	return out, err
+}
+
+// id returns the object of a hop, 0 if there is none: then the route is a plain one.
+func (s *nexthopStore) id(h hop) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids[h]
+}
+
+func (s *nexthopStore) unsupported() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.none
+}
+
+// resolve completes a route that names its nexthop object alone (sysctl nexthop_compat_mode 0).
+func (s *nexthopStore) resolve(r kernelRoute) hop {
+	if r.nexthop == 0 || r.hop.Via.IsValid() {
+		return r.hop
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h, ok := s.hops[r.nexthop]; ok {
+		return h
+	}
+	return hop{Odd: true}
+}
+
+// claim reserves an ID for a hop before it is sent, so that its notification is known as our own.
+func (s *nexthopStore) claim(h hop) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = max(s.last, firstNexthop) + 1
+	for s.hops[s.last] != (hop{}) {
+		s.last++
+	}
+	s.ids[h], s.hops[s.last] = s.last, h
+	return s.last
+}
+
+// release forgets an object; its notification will then concern nobody.
+func (s *nexthopStore) release(key nexthopKey) (id uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id = key.extra
+	if id == 0 {
+		id = s.ids[key.hop]
+		delete(s.ids, key.hop)
+	}
+	delete(s.hops, id)
+	return id
+}
+
+type nexthopEntry = reconcile.Entry[nexthopKey, struct{}]
+
+func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
+	if s.unsupported() {
+		return nil
+	}
+	errs := s.conn.batch(each(entries, func(e nexthopEntry) message {
+		return nexthopMessage(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.claim(e.Key.hop), e.Key.hop)
+	}))
+	for i, err := range errs {
+		if err != nil {
+			s.release(entries[i].Key)
+			errs[i] = fmt.Errorf("%s: %w", entries[i].Key.hop, err)
+		}
+	}
+	return errs
+}
+
+func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error {
+	if s.unsupported() {
+		return nil
+	}
+	return gone(s.conn.batch(each(entries, func(e nexthopEntry) message {
+		return nexthopMessage(unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
+	})))
+}
+
+// observe takes in a notification about any nexthop object. It returns what to tell the table, and whether routes may
+// have gone or changed with it: the kernel does not tell of those.
+func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, tell, routes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, known := s.hops[id]
+	if present && known && old == h {
+		return key, false, false // our own, or no change
+	}
+	mine := known && s.ids[old] == id
+	if known {
+		delete(s.hops, id)
+	}
+	if mine {
+		delete(s.ids, old)
+	}
+	if present {
+		s.hops[id] = h
+	}
+	switch {
+	case mine: // deleted, or another hand gave it another content
+		return nexthopKey{hop: old}, true, true
+	case present && protocol == protocolOurs:
+		return nexthopKey{hop: h, extra: id}, true, false
+	}
+	return key, false, false
+}

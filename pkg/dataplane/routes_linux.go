@@ -1,0 +1,112 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
+)
+
+// routeStore are our routes in the main table. A new one leads through a nexthop object where there is one; whether
+// the kernel holds a route in this or in the plain form makes no difference, so what a flannel left is not touched.
+type routeStore struct {
+	conn     *conn
+	scope    *scopePointer
+	nexthops *nexthopStore
+}
+
+func (routeStore) Name() string { return "routes" }
+
+func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
+	out := map[routeKey]hop{}
+	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		if err := s.list(fam, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
+	scope := s.scope.Load()
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0] = fam
+	filter := func(m message) message { return m.uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN) }
+	first := map[routeKey]bool{} // another hand's routes: the kernel uses the first of a key
+	reset := func() {
+		clear(first)
+		for key := range out {
+			if family(key.Dst.Addr()) == fam {
+				delete(out, key)
+			}
+		}
+	}
+	err := s.conn.dump(unix.RTM_GETROUTE, body, filter, reset, func(body []byte) error {
+		r, ok, err := parseRoute(body)
+		if err != nil || !ok {
+			return err
+		}
+		r.hop = s.nexthops.resolve(r)
+		if !r.ours(scope.networks, scope.tunnels) {
+			if inside(r.key.Dst, scope.networks) {
+				first[r.key] = true
+			}
+			return nil
+		}
+		r.hop.Odd = r.hop.Odd || first[r.key]
+		if _, twice := out[r.key]; !twice {
+			out[r.key] = r.hop
+		}
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // no route was ever added, or the family is switched off
+	}
+	return err
+}
+
+type routeEntry = reconcile.Entry[routeKey, hop]
+
+func (s routeStore) Set(_ context.Context, entries []routeEntry) []error {
+	set := func(e routeEntry) message {
+		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolOurs, nexthop: s.nexthops.id(e.Value)}
+		return routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
+	}
+	errs := s.conn.batch(each(entries, set))
+	for i, err := range errs {
+		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
+		if errors.Is(err, unix.EEXIST) {
+			s.Delete(nil, entries[i:i+1]) //nolint:staticcheck // no context is used
+			errs[i] = first(s.conn.batch([]message{set(entries[i])}))
+		}
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
+		}
+	}
+	return errs
+}
+
+func first(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+// Delete tries our own protocol number first, and then flannel's shape: so another hand's route of the same key stays.
+func (s routeStore) Delete(_ context.Context, entries []routeEntry) []error {
+	errs := s.conn.batch(each(entries, func(e routeEntry) message {
+		return routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
+	}))
+	for i, err := range errs {
+		if errors.Is(err, unix.ESRCH) {
+			errs[i] = first(s.conn.batch([]message{
+				routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: entries[i].Key, hop: entries[i].Value, protocol: protocolBoot}),
+			}))
+		}
+	}
+	return gone(errs)
+}

@@ -1,0 +1,126 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
+)
+
+// scope is what tells ours from theirs; it changes with the devices and the network, and is replaced as a whole.
+type scope struct {
+	tunnels  map[int]bool // indexes of our own devices
+	links    map[int]bool // the same and the underlay's
+	networks []netip.Prefix
+}
+
+type scopePointer = atomic.Pointer[scope]
+
+// gone turns "there is no such thing" into success: what shall be deleted is not there.
+func gone(errs []error) []error {
+	for i, err := range errs {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
+			errs[i] = nil
+		}
+	}
+	return errs
+}
+
+// neighStore are the permanent neighbours on our devices.
+type neighStore struct {
+	conn  *conn
+	scope *scopePointer
+}
+
+func (neighStore) Name() string { return "neighbours" }
+
+func (s neighStore) List(context.Context) (map[neighKey]MAC, error) {
+	out := map[neighKey]MAC{}
+	scope := s.scope.Load()
+	if len(scope.tunnels) == 0 {
+		return out, nil
+	}
+	err := s.conn.dump(unix.RTM_GETNEIGH, make([]byte, 12), nil, func() { clear(out) }, func(body []byte) error {
+		n, ok, err := parseNeigh(body)
+		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
+			out[neighKey{n.index, n.ip}] = n.mac
+		}
+		return err
+	})
+	return out, err
+}
+
+func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
+	return s.conn.batch(each(entries, func(e reconcile.Entry[neighKey, MAC]) message {
+		return neighMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	}))
+}
+
+func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
+	return gone(s.conn.batch(each(entries, func(e reconcile.Entry[neighKey, MAC]) message {
+		return neighMessage(unix.RTM_DELNEIGH, 0, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	})))
+}
+
+// each makes one message for each entry.
+func each[E any](entries []E, make1 func(E) message) []message {
+	out := make([]message, len(entries))
+	for i, e := range entries {
+		out[i] = make1(e)
+	}
+	return out
+}
+
+// fdbStore are the permanent FDB entries of our tunnel devices.
+type fdbStore struct {
+	conn  *conn
+	scope *scopePointer
+}
+
+func (fdbStore) Name() string { return "fdb" }
+
+func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
+	out := map[fdbKey]netip.Addr{}
+	for index := range s.scope.Load().tunnels {
+		body := make([]byte, 12)
+		body[0] = unix.AF_BRIDGE
+		filter := func(m message) message { return m.uint32(unix.NDA_IFINDEX, uint32(index)) }
+		reset := func() {
+			for key := range out {
+				if key.Index == index {
+					delete(out, key)
+				}
+			}
+		}
+		err := s.conn.dump(unix.RTM_GETNEIGH, body, filter, reset, func(body []byte) error {
+			n, ok, err := parseNeigh(body)
+			if ok && n.permanent && n.ip.IsValid() && n.index == index {
+				out[fdbKey{n.index, n.mac}] = n.ip
+			}
+			return err
+		})
+		if errors.Is(err, unix.ENODEV) {
+			continue // the device has just gone; the notification brings us back
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
+	return s.conn.batch(each(entries, func(e reconcile.Entry[fdbKey, netip.Addr]) message {
+		return neighMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	}))
+}
+
+func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
+	return gone(s.conn.batch(each(entries, func(e reconcile.Entry[fdbKey, netip.Addr]) message {
+		return neighMessage(unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	})))
+}
