@@ -379,7 +379,7 @@ func TestChangesOfConfiguration(t *testing.T) {
 		}
 		m.state.Paths = paths
 		m.mustPass()
-		if got := run(t, "ip -br link show type vxlan | grep -o "^[^ @]*"; ip route show proto 70 | grep -c flannel.2; bridge fdb show dev flannel.2 | wc -l"); got != "flannel-v6.1\nflannel.2\n3\n3\n" {
+		if got := run(t, "ip -br link show type vxlan | sed 's,[ @].*,,'; ip route show proto 70 | grep -c flannel.2; bridge fdb show dev flannel.2 | wc -l"); got != "flannel-v6.1\nflannel.2\n3\n3\n" {
 			t.Errorf("after a change of VNI: %s", got)
 		}
 		// host-gw: routes only, and no device.
