@@ -1,0 +1,152 @@
+package underlay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Choose picks the interface on which this node meets the others, with an address of each enabled family. The error
+// tells of every interface why it was not picked.
+func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
+	var whynot []string
+	for _, w := range wishes(s, o, v4, v6) {
+		if w.iface == nil {
+			whynot = append(whynot, w.why+": "+w.problem)
+			continue
+		}
+		l, err := fit(*w.iface, w.source, v4, v6)
+		if err == nil {
+			return publish(l, o), nil
+		}
+		whynot = append(whynot, fmt.Sprintf("%s: %s %v", w.why, w.iface.Name, err))
+	}
+	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(whynot, verdicts(s, v4, v6)...), "\n  "))
+}
+
+// wish is one thing that the user, or else the routing table, asks for.
+type wish struct {
+	why     string       // "--iface=eth0"
+	iface   *Interface   // nil: there is none
+	source  []netip.Addr // addresses to prefer; one that was named may be link-local
+	problem string       // where iface is nil
+}
+
+// wishes lists what to try, the best first. Someone who names interfaces gets one of them or an error, never another.
+func wishes(s Snapshot, o Options, v4, v6 bool) []wish {
+	var all []wish
+	for _, name := range o.Iface {
+		all = append(all, named(s, name))
+	}
+	for _, re := range o.IfaceRegex {
+		all = append(all, matching(s, re.String(), re.MatchString)...)
+	}
+	switch {
+	case len(all) > 0:
+		return all
+	case o.CanReach.IsValid():
+		return []wish{reaching(s, o.CanReach)}
+	}
+	return byDefaultRoute(s, v4, v6)
+}
+
+func named(s Snapshot, name string) wish {
+	w := wish{why: "--iface=" + name, problem: "there is no such interface"}
+	ip, err := netip.ParseAddr(name)
+	for i := range s.Interfaces {
+		in := &s.Interfaces[i]
+		if err != nil && (in.Name == name || slices.Contains(in.AltNames, name)) {
+			w.iface = in
+			return w
+		}
+		if err == nil && slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip.WithZone("") }) &&
+			(ip.Zone() == "" || ip.Zone() == in.Name) {
+			w.iface, w.source = in, []netip.Addr{ip.WithZone("")}
+			return w
+		}
+	}
+	if err == nil {
+		w.problem = "no interface has this address"
+	}
+	return w
+}
+
+func matching(s Snapshot, text string, match func(string) bool) []wish {
+	why := "--iface-regex=" + text
+	var byAddr, byName []wish
+	for i := range s.Interfaces {
+		in := &s.Interfaces[i]
+		for _, a := range in.Addrs {
+			if match(a.IP.String()) {
+				byAddr = append(byAddr, wish{why: why, iface: in, source: []netip.Addr{a.IP}})
+			}
+		}
+		if match(in.Name) {
+			byName = append(byName, wish{why: why, iface: in})
+		}
+	}
+	if all := append(byAddr, byName...); len(all) > 0 {
+		return all
+	}
+	return []wish{{why: why, problem: "no interface has an address or name that matches"}}
+}
+
+func reaching(s Snapshot, to netip.Addr) wish {
+	w := wish{why: "--iface-can-reach=" + to.String(), source: []netip.Addr{s.Reach.Source}}
+	w.iface = s.byIndex(s.Reach.Index)
+	w.problem = cmp.Or(s.Reach.Problem, "no route leads there")
+	return w
+}
+
+// byDefaultRoute follows the default routes of IPv4, where that is on, else of IPv6. In dual-stack the IPv6 address
+// must be on the same interface; what the IPv6 default route says of that interface's source address counts.
+func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
+	family := "IPv4"
+	if !v4 {
+		family = "IPv6"
+	}
+	why := "the " + family + " default route"
+	defaults := slices.Clone(s.Defaults)
+	slices.SortStableFunc(defaults, func(a, b Default) int { return cmp.Compare(a.Metric, b.Metric) })
+	var all []wish
+	for _, d := range defaults {
+		in := s.byIndex(d.Index)
+		if d.V6 == v4 || in == nil {
+			continue
+		}
+		w := wish{why: why, iface: in}
+		for _, other := range defaults {
+			if other.Index == d.Index && other.Source.IsValid() {
+				w.source = append(w.source, other.Source)
+			}
+		}
+		all = append(all, w)
+	}
+	if len(all) > 0 {
+		return all
+	}
+	return []wish{{why: why, problem: "there is none; name an interface with --iface"}}
+}
+
+func (s Snapshot) byIndex(index int) *Interface {
+	for i := range s.Interfaces {
+		if s.Interfaces[i].Index == index {
+			return &s.Interfaces[i]
+		}
+	}
+	return nil
+}
+
+func publish(l Link, o Options) Link {
+	l.PublicV4, l.PublicV6 = l.V4, l.V6
+	if l.V4.IsValid() && o.PublicV4.IsValid() {
+		l.PublicV4 = o.PublicV4
+	}
+	if l.V6.IsValid() && o.PublicV6.IsValid() {
+		l.PublicV6 = o.PublicV6
+	}
+	return l
+}

@@ -1,0 +1,271 @@
+package underlay
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/dataplane"
+)
+
+var (
+	pfx = netip.MustParsePrefix
+	ip  = netip.MustParseAddr
+)
+
+// dev makes an interface from "192.168.1.5/24 secondary"-like addresses, all global.
+func dev(index int, name string, addrs ...string) Interface {
+	in := Interface{Name: name, Index: index, MTU: 1500, Up: true, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(index)}}
+	for _, text := range addrs {
+		words := strings.Fields(text)
+		p := pfx(words[0])
+		a := Addr{IP: p.Addr(), Net: p.Masked(), Global: !p.Addr().IsLinkLocalUnicast()}
+		for _, w := range words[1:] {
+			switch w {
+			case "secondary":
+				a.Secondary = true
+			case "temporary":
+				a.Temporary = true
+			case "deprecated":
+				a.Deprecated = true
+			case "tentative":
+				a.Tentative = true
+			case "local":
+				a.Global = false
+			default:
+				panic(w)
+			}
+		}
+		in.Addrs = append(in.Addrs, a)
+	}
+	return in
+}
+
+func host() Snapshot {
+	lo := dev(1, "lo", "127.0.0.1/8", "::1/128")
+	lo.Loopback = true
+	down := dev(5, "eth2", "10.2.0.5/24")
+	down.Up = false
+	return Snapshot{
+		Interfaces: []Interface{
+			lo,
+			dev(2, "eth0", "192.168.1.5/24", "192.168.1.6/24 secondary", "2001:db8:1::5/64", "fe80::5/64"),
+			dev(3, "eth1", "10.1.0.5/16", "fe80::6/64"),
+			dev(4, "wlan0", "169.254.7.7/16", "fd00:7::7/64"),
+			down,
+			dev(6, "flannel.1", "10.5.1.0/32"),
+			dev(7, "cni0", "10.5.1.1/24"),
+		},
+		Defaults: []Default{
+			{Index: 3, Gateway: ip("10.1.0.1"), Metric: 200},
+			{Index: 2, Gateway: ip("192.168.1.1"), Metric: 100},
+			{Index: 2, V6: true, Gateway: ip("fe80::1"), Metric: 1024},
+		},
+	}
+}
+
+func re(texts ...string) (all []*regexp.Regexp) {
+	for _, t := range texts {
+		all = append(all, regexp.MustCompile(t))
+	}
+	return all
+}
+
+func TestChoose(t *testing.T) {
+	with := func(change func(*Snapshot)) Snapshot { s := host(); change(&s); return s }
+	for _, c := range []struct {
+		name   string
+		s      Snapshot
+		o      Options
+		v4, v6 bool
+		want   string // name, v4, v6, public v4, public v6; else a part of the error
+	}{
+		{"default route, lowest metric", host(), Options{}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"default route, dual", host(), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::5 192.168.1.5 2001:db8:1::5"},
+		{"default route, v6 only", host(), Options{}, false, true, "eth0 - 2001:db8:1::5 - 2001:db8:1::5"},
+		{"default route's source", with(func(s *Snapshot) { s.Defaults[1].Source = ip("192.168.1.6") }), Options{}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"v6 default route's source in dual", with(func(s *Snapshot) {
+			s.Interfaces[1] = dev(2, "eth0", "192.168.1.5/24", "2001:db8:1::5/64", "2001:db8:1::6/64")
+			s.Defaults[2].Source = ip("2001:db8:1::6")
+		}), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::6 192.168.1.5 2001:db8:1::6"},
+		{"next default route when the first is down", with(func(s *Snapshot) { s.Interfaces[1].Up = false }), Options{}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"next default route in dual has no v6", with(func(s *Snapshot) { s.Interfaces[1].Up = false }), Options{}, true, true, "the IPv4 default route: eth1 has no IPv6 address that can be used: fe80::6 is link-local"},
+		{"default route through cni0", with(func(s *Snapshot) { s.Defaults = []Default{{Index: 7}} }), Options{}, true, false, "the IPv4 default route: cni0 belongs to the pod network itself"},
+		{"default route to nowhere", with(func(s *Snapshot) { s.Defaults = []Default{{Index: 99}} }), Options{}, true, false, "the IPv4 default route: there is none"},
+		{"v6 default elsewhere", with(func(s *Snapshot) { s.Defaults[2].Index = 4 }), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::5 192.168.1.5 2001:db8:1::5"},
+		{"no default route", with(func(s *Snapshot) { s.Defaults = nil }), Options{}, true, false, "the IPv4 default route: there is none; name an interface with --iface"},
+		{"no v6 default route", with(func(s *Snapshot) { s.Defaults = s.Defaults[:2] }), Options{}, false, true, "the IPv6 default route: there is none"},
+		{"equal metrics keep their order", with(func(s *Snapshot) { s.Defaults[0].Metric = 100 }), Options{}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+
+		{"iface by name", host(), Options{Iface: []string{"eth1"}}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"iface by other name", with(func(s *Snapshot) { s.Interfaces[2].AltNames = []string{"enp3s0"} }), Options{Iface: []string{"enp3s0"}}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"iface by address", host(), Options{Iface: []string{"10.1.0.5"}}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"iface by secondary address", host(), Options{Iface: []string{"192.168.1.6"}}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"iface by v6 address, dual", host(), Options{Iface: []string{"2001:db8:1::5"}}, true, true, "eth0 192.168.1.5 2001:db8:1::5 192.168.1.5 2001:db8:1::5"},
+		{"iface by link-local address", host(), Options{Iface: []string{"169.254.7.7"}}, true, false, "wlan0 169.254.7.7 - 169.254.7.7 -"},
+		{"iface by link-local address and zone", host(), Options{Iface: []string{"fe80::6%eth1"}}, false, true, "eth1 - fe80::6 - fe80::6"},
+		{"iface by link-local address, wrong zone", host(), Options{Iface: []string{"fe80::6%eth0"}}, false, true, "--iface=fe80::6%eth0: no interface has this address"},
+		{"iface by name is no leave for link-local", host(), Options{Iface: []string{"wlan0"}}, true, false, "--iface=wlan0: wlan0 has no IPv4 address that can be used: 169.254.7.7 is link-local"},
+		{"ifaces in order", host(), Options{Iface: []string{"eth9", "1.2.3.4", "eth2", "wlan0", "eth1", "eth0"}}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"no iface fits", host(), Options{Iface: []string{"eth9"}}, true, false, "--iface=eth9: there is no such interface"},
+		{"iface down", host(), Options{Iface: []string{"eth2"}}, true, false, "--iface=eth2: eth2 is down"},
+		{"iface lo", host(), Options{Iface: []string{"lo"}}, true, false, "--iface=lo: lo is the loopback interface"},
+		{"iface of ours", host(), Options{Iface: []string{"flannel.1"}}, true, false, "belongs to the pod network itself"},
+		{"no fallback to can-reach", with(func(s *Snapshot) { s.Reach = Reach{Index: 2} }), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false, "--iface=eth9"},
+		{"neither family fits", host(), Options{Iface: []string{"eth9", "cni0", "eth3"}}, true, true, "--iface=eth3: there is no such interface"},
+
+		{"regex on address before name", host(), Options{IfaceRegex: re(`^10\.1\.|eth0`)}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"regex on name", host(), Options{IfaceRegex: re("^eth[12]$")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"regex on secondary address", host(), Options{IfaceRegex: re(`1\.6$`)}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"regexes in order", host(), Options{IfaceRegex: re("^nothing$", "^wlan", "^eth1", "^eth0")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"iface before regex", host(), Options{Iface: []string{"eth9", "eth0"}, IfaceRegex: re("eth1")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"regex after iface", host(), Options{Iface: []string{"eth9"}, IfaceRegex: re("eth1")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"regex that takes all leaves ours out", host(), Options{IfaceRegex: re(".*")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"regex without a match", host(), Options{IfaceRegex: re("^bond")}, true, false, "--iface-regex=^bond: no interface has an address or name that matches"},
+
+		{"can reach", with(func(s *Snapshot) { s.Reach = Reach{Index: 2, Source: ip("192.168.1.6")} }), Options{CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"can reach, dual", with(func(s *Snapshot) { s.Reach = Reach{Index: 2, Source: ip("192.168.1.6")} }), Options{CanReach: ip("9.9.9.9")}, true, true, "eth0 192.168.1.6 2001:db8:1::5 192.168.1.6 2001:db8:1::5"},
+		{"cannot reach", with(func(s *Snapshot) { s.Reach = Reach{Problem: "network is unreachable"} }), Options{CanReach: ip("9.9.9.9")}, true, false, "--iface-can-reach=9.9.9.9: network is unreachable"},
+		{"can reach itself", with(func(s *Snapshot) { s.Reach = Reach{Index: 1, Source: ip("192.168.1.5")} }), Options{CanReach: ip("192.168.1.5")}, true, false, "lo is the loopback interface"},
+
+		{"public address of the host", host(), Options{PublicV4: ip("192.168.1.6")}, true, false, "eth0 192.168.1.5 - 192.168.1.6 -"},
+		{"public address of nobody", host(), Options{PublicV4: ip("203.0.113.9"), PublicV6: ip("2001:db8::9")}, true, true, "eth0 192.168.1.5 2001:db8:1::5 203.0.113.9 2001:db8::9"},
+		{"public v6 with v6 off", host(), Options{PublicV6: ip("2001:db8::9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			l, err := Choose(c.s, c.o, c.v4, c.v6)
+			if err == nil {
+				got = fmt.Sprintf("%s %s %s %s %s", l.Name, show(l.V4), show(l.V6), show(l.PublicV4), show(l.PublicV6))
+			} else {
+				if got = err.Error(); strings.Contains(got, c.want) {
+					got = c.want
+				}
+			}
+			if got != c.want {
+				t.Errorf("%s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func show(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+// TestChooseAddress has one interface; its addresses are what differs.
+func TestChooseAddress(t *testing.T) {
+	for _, c := range []struct {
+		addrs        string
+		want4, want6 string
+	}{
+		{"192.168.1.6/24 secondary, 192.168.1.5/24", "192.168.1.5", "-"},
+		{"192.168.1.5/24, 10.0.0.5/24", "192.168.1.5", "-"},
+		{"169.254.1.1/16, 10.0.0.5/24 secondary", "10.0.0.5", "-"},
+		{"10.0.0.9/24 local, 10.0.0.5/24", "10.0.0.5", "-"},
+		{"10.0.0.9/24 local", "10.0.0.9", "-"},
+		{"127.0.0.9/8", "-", "-"},
+		{"fd00::1/64, fd00::2/64", "-", "fd00::1"},
+		{"fd00::1/64 temporary, fd00::2/64", "-", "fd00::2"},
+		{"fd00::1/64 deprecated, fd00::2/64 temporary", "-", "fd00::2"},
+		{"fd00::1/64 deprecated", "-", "fd00::1"},
+		{"fd00::1/64 tentative, fd00::2/64 deprecated", "-", "fd00::2"},
+		{"fd00::1/64 tentative", "-", "-"},
+		{"fe80::1/64", "-", "-"},
+		{"fe80::1/64, 2001:db8::1/128, 10.0.0.1/32", "10.0.0.1", "2001:db8::1"},
+	} {
+		s := Snapshot{Interfaces: []Interface{dev(2, "eth0", strings.Split(c.addrs, ",")...)}, Defaults: []Default{{Index: 2}, {Index: 2, V6: true}}}
+		l4, _ := Choose(s, Options{}, true, false)
+		l6, _ := Choose(s, Options{}, false, true)
+		if show(l4.V4) != c.want4 || show(l6.V6) != c.want6 {
+			t.Errorf("%s: %s and %s, want %s and %s", c.addrs, show(l4.V4), show(l6.V6), c.want4, c.want6)
+		}
+		_, err := Choose(s, Options{}, true, true)
+		if want := c.want4 != "-" && c.want6 != "-"; (err == nil) != want {
+			t.Errorf("%s, dual: %v", c.addrs, err)
+		}
+	}
+}
+
+func TestChosenLink(t *testing.T) {
+	s := host()
+	s.Interfaces[1].OnLink = []netip.Prefix{pfx("172.16.0.0/24"), pfx("192.168.1.0/24"), pfx("fe80::/64"), pfx("ff00::/8")}
+	s.Interfaces[1].MTU = 9000
+	got, err := Choose(s, Options{}, true, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Link{
+		Name: "eth0", Index: 2, MTU: 9000, MAC: dataplane.MAC{2, 0, 0, 0, 0, 2},
+		V4: ip("192.168.1.5"), V6: ip("2001:db8:1::5"), PublicV4: ip("192.168.1.5"), PublicV6: ip("2001:db8:1::5"),
+		OnLink: []netip.Prefix{pfx("172.16.0.0/24"), pfx("192.168.1.0/24"), pfx("2001:db8:1::/64")},
+	}
+	if !got.Equal(want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	for a, want := range map[string]bool{"192.168.1.77": true, "172.16.0.1": true, "172.16.1.1": false, "2001:db8:1::77": true, "fe80::1": false} {
+		if got.Reaches(ip(a)) != want {
+			t.Errorf("reaches %s: %t", a, !want)
+		}
+	}
+	// A link-local underlay reaches its neighbours.
+	local, err := Choose(s, Options{Iface: []string{"fe80::5"}}, false, true)
+	if err != nil || !local.Reaches(ip("fe80::1")) {
+		t.Errorf("%v, %v", local, err)
+	}
+}
+
+// TestChooseExplains is what a person reads when nothing fits.
+func TestChooseExplains(t *testing.T) {
+	s := host()
+	s.Interfaces[1].Up = false
+	for range 60 {
+		s.Interfaces = append(s.Interfaces, dev(len(s.Interfaces)+1, fmt.Sprint("veth", len(s.Interfaces)+1)))
+	}
+	s.Interfaces = append(s.Interfaces[:7:7], s.Interfaces[20:]...)
+	s.Interfaces[6] = dev(7, "bond0", "10.7.0.1/24", "10.7.0.2/24", "10.7.0.3/24", "10.7.0.4/24", "fd00::7/64")
+	_, err := Choose(s, Options{Iface: []string{"eth9"}, IfaceRegex: re("^eth")}, true, true)
+	if err == nil {
+		t.Fatal("chosen")
+	}
+	const want = `no interface can be the underlay
+  --iface=eth9: there is no such interface
+  --iface-regex=^eth: eth0 is down
+  --iface-regex=^eth: eth1 has no IPv6 address that can be used: fe80::6 is link-local
+  --iface-regex=^eth: eth2 is down
+  the interfaces are:
+    lo (127.0.0.1, ::1) is the loopback interface
+    eth0 (192.168.1.5, 192.168.1.6, 2001:db8:1::5, fe80::5) is down
+    eth1 (10.1.0.5, fe80::6) has no IPv6 address that can be used: fe80::6 is link-local
+    wlan0 (169.254.7.7, fd00:7::7) has no IPv4 address that can be used: 169.254.7.7 is link-local
+    eth2 (10.2.0.5) is down
+    flannel.1 (10.5.1.0) belongs to the pod network itself
+    bond0 (10.7.0.1, 10.7.0.2, 10.7.0.3, 10.7.0.4, …) can be chosen with --iface=bond0
+    veth21 has no IPv4 address and has no IPv6 address
+`
+	head, tail := err.Error()[:len(want)], err.Error()[len(err.Error())-20:]
+	if d := cmp.Diff(want, head); d != "" {
+		t.Error(d)
+	}
+	if !strings.HasSuffix(tail, "    and 14 more") {
+		t.Errorf("ends with %q", tail)
+	}
+}
+
+func TestOurs(t *testing.T) {
+	for name, want := range map[string]bool{
+		"flannel.1": true, "flannel-v6.1": true, "flannel.ipip": true, "flannel-wg": true, "flannel0": true, "flannel12": true, "cni0": true,
+		"eth0": false, "flannel": false, "flannelnet": false, "cni1": false, "": false,
+	} {
+		if Ours(name) != want {
+			t.Errorf("Ours(%q) = %t", name, !want)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package underlay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+)
+
+// dumps is how often a listing that changed while it was read is read again.
+const dumps = 20
+
+// Read takes a Snapshot of the network namespace of the calling goroutine's thread.
+func Read(o Options) (Snapshot, error) {
+	links, err := dump(netlink.LinkList)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list addresses: %w", err)
+	}
+	routes, err := dump(interesting)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("list routes: %w", err)
+	}
+	var s Snapshot
+	for _, l := range links {
+		s.Interfaces = append(s.Interfaces, toInterface(l.Attrs()))
+	}
+	slices.SortFunc(s.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Index, b.Index) })
+	for _, a := range addrs {
+		if in := s.byIndex(a.LinkIndex); in != nil {
+			in.Addrs = append(in.Addrs, toAddr(a))
+		}
+	}
+	for i := range s.Interfaces {
+		s.Interfaces[i].Addrs = oldestFirst(s.Interfaces[i].Addrs)
+	}
+	for _, r := range routes {
+		s.addRoute(r)
+	}
+	if o.CanReach.IsValid() {
+		s.Reach = reach(o.CanReach)
+	}
+	return s, nil
+}
+
+// dump reads a list until the kernel did not change it meanwhile.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for i := range dumps {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond)
+	}
+	return nil, err
+}
+
+func toInterface(a *netlink.LinkAttrs) Interface {
+	in := Interface{
+		Name: a.Name, AltNames: a.AltNames, Index: a.Index, MTU: a.MTU,
+		Up: a.RawFlags&unix.IFF_UP != 0, Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+	}
+	if len(a.HardwareAddr) == len(in.MAC) {
+		in.MAC = dataplane.MAC(a.HardwareAddr)
+	}
+	return in
+}
+
+func toAddr(a netlink.Addr) Addr {
+	ip := toIP(a.IP)
+	addr := Addr{
+		IP:         ip,
+		Global:     a.Scope == unix.RT_SCOPE_UNIVERSE,
+		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
+		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
+	}
+	// The kernel has one bit for both.
+	if again := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
+		addr.Secondary = again
+	} else {
+		addr.Temporary = again
+	}
+	if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 {
+		n := a.IPNet
+		if a.Peer != nil {
+			n = a.Peer
+		}
+		if p := toPrefix(n); a.Peer != nil || p.Bits() < ip.BitLen() {
+			addr.Net = p
+		}
+	}
+	return addr
+}
+
+// oldestFirst undoes the kernel's order of IPv6 addresses, which is newest first; that of IPv4 is oldest first.
+func oldestFirst(addrs []Addr) []Addr {
+	var v4, v6 []Addr
+	for _, a := range addrs {
+		if a.IP.Is4() {
+			v4 = append(v4, a)
+		} else {
+			v6 = append(v6, a)
+		}
+	}
+	slices.Reverse(v6)
+	return append(v4, v6...)
+}
+
+// interesting lists the main table's default routes and those without a gateway; a node has many others.
+func interesting() ([]netlink.Route, error) {
+	var all []netlink.Route
+	err := netlink.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
+		isDefault := toPrefix(r.Dst).Bits() <= 0
+		direct := r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0 && (r.Family == netlink.FAMILY_V6 || r.Scope == netlink.SCOPE_LINK)
+		if r.Type == unix.RTN_UNICAST && (isDefault || direct) {
+			all = append(all, r)
+		}
+		return true
+	})
+	return all, err
+}
+
+func (s *Snapshot) addRoute(r netlink.Route) {
+	if dst := toPrefix(r.Dst); dst.Bits() > 0 {
+		if in := s.byIndex(r.LinkIndex); in != nil {
+			in.OnLink = append(in.OnLink, dst)
+		}
+		return
+	}
+	d := Default{Index: r.LinkIndex, V6: r.Family == netlink.FAMILY_V6, Gateway: toIP(r.Gw), Source: toIP(r.Src), Metric: r.Priority}
+	if len(r.MultiPath) == 0 {
+		s.Defaults = append(s.Defaults, d)
+	}
+	for _, hop := range r.MultiPath {
+		d.Index, d.Gateway = hop.LinkIndex, toIP(hop.Gw)
+		s.Defaults = append(s.Defaults, d)
+	}
+}
+
+func reach(to netip.Addr) Reach {
+	routes, err := netlink.RouteGet(to.AsSlice())
+	if err != nil {
+		return Reach{Problem: err.Error()}
+	}
+	if len(routes) == 0 {
+		return Reach{}
+	}
+	return Reach{Index: routes[0].LinkIndex, Source: toIP(routes[0].Src)}
+}
+
+func toIP(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// toPrefix returns the network, masked; the zero Prefix, whose Bits are -1, for nil.
+func toPrefix(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(toIP(n.IP), ones).Masked()
+}
