@@ -1,0 +1,266 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+)
+
+// Acquire claims a subnet; see subnet.Manager. It waits for etcd; the other errors, a full network above all, are
+// returned at once.
+func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	id := newLeaseID()
+	granted := false
+	for {
+		var snap *snapshot
+		err := m.retry(ctx, "list the leases", func(ctx context.Context) (err error) {
+			snap, err = m.list(ctx, m.subnets, clientv3.GetPrefixRangeEnd(m.subnets))
+			return err
+		})
+		if err != nil {
+			return subnet.Lease{}, err
+		}
+		all := m.records(snap.kvs)
+		fit, misfits := ours(cfg, want, all)
+		if fit != nil {
+			if granted {
+				m.drop(ctx, id)
+			}
+			m.tellOthers(fit.key, misfits)
+			return complete(m.hold(snap, reuse(fit, snap.at), "our public address is in it"), want), nil
+		}
+		pick, how, err := candidate(cfg, want, all)
+		if err != nil {
+			if granted {
+				m.drop(ctx, id)
+			}
+			return subnet.Lease{}, err
+		}
+		if !granted {
+			err := m.retry(ctx, "grant a lease", func(ctx context.Context) error { return m.grant(ctx, id) })
+			if err != nil {
+				return subnet.Lease{}, err
+			}
+			granted = true
+		}
+		c := m.newClaim(pick, want, id)
+		won, err := m.make(ctx, c, snap.at.rev, misfits)
+		if err != nil {
+			m.drop(ctx, id)
+			return subnet.Lease{}, err
+		}
+		if won {
+			return m.hold(snap, c, how), nil
+		}
+	}
+}
+
+// record is an entry of the store as far as it can be read: who holds what matters even where the rest is garbage.
+type record struct {
+	key   string
+	kv    *mvccpb.KeyValue
+	lease *subnet.Lease // subnets only
+	value *Value        // nil: unreadable
+}
+
+func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
+	var all []record
+	for _, kv := range kvs {
+		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
+		var err error
+		r.lease.V4.Subnet, r.lease.V6.Subnet, err = ParseKey(r.key[len(m.subnets):])
+		if err != nil {
+			continue
+		}
+		if v, err := DecodeValue(kv.Value); err == nil {
+			r.value = &v
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// ours finds the entries that carry our public address: the first that fits the configuration, and the others.
+func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, others []record) {
+	for _, r := range all {
+		switch {
+		case r.value == nil || !carries(cfg, want, *r.value):
+		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
+			fit = &r
+		default:
+			others = append(others, r)
+		}
+	}
+	return fit, others
+}
+
+// carries tells whether v is about this node. Without IPv4, PublicIP is 0.0.0.0 in every value and says nothing.
+func carries(cfg subnet.Config, want subnet.Lease, v Value) bool {
+	if cfg.V4.On() {
+		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
+	}
+	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
+}
+
+// candidate picks what to claim: what the subnet file remembers if it is free, else at random.
+func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.Lease, how string, err error) {
+	taken := make([]*subnet.Lease, len(all))
+	for i, r := range all {
+		taken[i] = r.lease
+	}
+	if subnet.Fits(cfg, &want) == nil && subnet.Free(&want, taken) {
+		pick.V4.Subnet, pick.V6.Subnet = want.V4.Subnet, want.V6.Subnet
+		return pick, "the subnet file remembers it", nil
+	}
+	pick.V4.Subnet, pick.V6.Subnet, err = subnet.Choose(cfg, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
+	return pick, "it was free", err
+}
+
+// reuse makes the claim on an entry that the store has already. It is left as it is until Publish.
+func reuse(r *record, at position) *claim {
+	at.witness, at.mod = r.key, r.kv.ModRevision
+	return &claim{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
+		want: *r.value, stored: r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
+}
+
+// complete adds the public address that a reservation written by hand leaves out.
+func complete(l, want subnet.Lease) subnet.Lease {
+	if l.V6.On() && !l.V6.PublicIP.IsValid() {
+		l.V6.PublicIP = want.V6.PublicIP
+	}
+	return l
+}
+
+// newClaim holds our addresses and no backend: a flannel on another node passes over such a lease, where it would
+// stumble over one with a backend and no data.
+func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *claim {
+	c := &claim{key: m.subnets + FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+	if c.v4.IsValid() {
+		c.want.PublicIP = want.V4.PublicIP
+	}
+	if c.v6.IsValid() {
+		c.want.PublicIPv6 = want.V6.PublicIP
+	}
+	return c
+}
+
+// make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
+// else was faster. rev is that of the list by which the subnet is free.
+func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record) (won bool, err error) {
+	raw, err := EncodeValue(c.want)
+	if err != nil {
+		return false, err
+	}
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
+	// A key of another name can overlap ours, in the other family or with another length. The transactions are in
+	// order: who finds such a key, made since the list was read, is the later one and gives way.
+	steps := []clientv3.Op{clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id)),
+		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())}
+	var etcdLeases []clientv3.LeaseID
+	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
+		if r.kv.Lease == 0 {
+			m.log.Warn("a reservation with our public address does not fit the network configuration: left as it is", "key", r.key)
+			continue
+		}
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
+		steps = append(steps, clientv3.OpDelete(r.key))
+		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
+	}
+	var resp *clientv3.TxnResponse
+	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
+		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(c.key)).Commit()
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("claim %s: %w", c.key, err)
+	}
+	if !resp.Succeeded {
+		kvs := resp.Responses[0].GetResponseRange().Kvs
+		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != c.id {
+			return false, nil
+		}
+		// It is ours: an earlier attempt got through and its answer was lost. Look again for what overlaps it.
+		return m.again(ctx, c, rev)
+	}
+	for _, id := range etcdLeases {
+		m.drop(ctx, id)
+	}
+	return m.keep(ctx, c, resp.Header.Revision, resp.Responses[1].GetResponseRange().Kvs)
+}
+
+// again finishes a claim of which only the answer was lost.
+func (m *Manager) again(ctx context.Context, c *claim, rev int64) (won bool, err error) {
+	var resp *clientv3.GetResponse
+	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
+		resp, err = m.client.Get(ctx, m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("claim %s: %w", c.key, err)
+	}
+	for _, kv := range resp.Kvs {
+		if string(kv.Key) == c.key {
+			return m.keep(ctx, c, kv.CreateRevision, resp.Kvs)
+		}
+	}
+	return false, nil
+}
+
+// keep keeps the claim that was made at rev, unless one of the newcomers was there before and overlaps it.
+func (m *Manager) keep(ctx context.Context, c *claim, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
+	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
+	for _, r := range m.records(newcomers) {
+		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {
+			continue
+		}
+		err := m.retry(ctx, "give a claim back", func(ctx context.Context) error {
+			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key), "=", rev)).Then(clientv3.OpDelete(c.key)).Commit()
+			return err
+		})
+		return false, err
+	}
+	v := c.want
+	c.stored, c.mod, c.created = &v, rev, rev
+	return true, nil
+}
+
+// hold makes c the claim, and returns it as the store has it.
+func (m *Manager) hold(snap *snapshot, c *claim, how string) subnet.Lease {
+	if c.at.rev == 0 {
+		c.at = position{cluster: snap.at.cluster, rev: c.mod, witness: c.key, mod: c.mod}
+	}
+	m.log.Info("subnet leased", "key", c.key, "because", how, "reservation", c.id == clientv3.NoLease)
+	m.mu.Lock()
+	m.claim, m.seed = c, snap
+	m.mu.Unlock()
+	m.own.Store(&c.key)
+	token(m.ownChanged)
+	token(m.leaseIsNew)
+	m.acquireOnce.Do(func() { close(m.acquired) })
+	l := subnet.Lease{Name: c.key, Backend: c.stored.BackendType}
+	if c.v4.IsValid() {
+		l.V4 = subnet.Endpoint{Subnet: c.v4, PublicIP: c.stored.PublicIP, Data: c.stored.Data}
+	}
+	if c.v6.IsValid() {
+		l.V6 = subnet.Endpoint{Subnet: c.v6, PublicIP: c.stored.PublicIPv6, Data: c.stored.V6Data}
+	}
+	return l
+}
+
+// tellOthers warns of further keys with our address: left by an earlier life of this node, or another node has it.
+func (m *Manager) tellOthers(key string, others []record) {
+	if len(others) == 0 {
+		return
+	}
+	var keys []string
+	for _, r := range others {
+		keys = append(keys, r.key)
+	}
+	m.log.Warn("several leases carry our public address: taking the first that fits", "key", key, "others", clip(strings.Join(keys, " ")))
+}

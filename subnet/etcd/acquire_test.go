@@ -1,0 +1,215 @@
+package etcd
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/etcdtest"
+)
+
+func TestAcquireAndPublish(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), nil)
+	l := n.acquire(at("192.168.64.3"))
+	raw, id := st.value(l.Name)
+	if raw != `{"PublicIP":"192.168.64.3","PublicIPv6":null}` || id == 0 || l.Backend != "" {
+		t.Fatalf("claimed %+v: stored %s on etcd lease %x", l, raw, id)
+	}
+	ttl, err := st.TimeToLive(t.Context(), id)
+	if err != nil || ttl.GrantedTTL != 86400 {
+		t.Fatalf("etcd lease: %+v, %v", ttl, err)
+	}
+	l.Backend, l.V4.Data = "vxlan", []byte(` { "VNI": 1, "VtepMAC":"c6:d2:32:6f:8f:44"}`)
+	for range 2 {
+		if err := n.Publish(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if raw, again := st.value(l.Name); raw != peer("192.168.64.3") || again != id {
+		t.Errorf("published %s on etcd lease %x, want %x", raw, again, id)
+	}
+	resp, _ := st.Get(t.Context(), l.Name)
+	if v := resp.Kvs[0].Version; v != 2 {
+		t.Errorf("the key was written %d times, want 2", v)
+	}
+	l.V4.PublicIP = addr("192.168.64.33")
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if raw, again := st.value(l.Name); raw != peer("192.168.64.33") || again != id {
+		t.Errorf("with another address: %s on etcd lease %x, want %x", raw, again, id)
+	}
+
+	// A restart finds it by the address and changes nothing.
+	next := start(t, srv.Endpoint(), nil)
+	same := next.acquire(at("192.168.64.33"))
+	if !same.Equal(&subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: l.V4.Subnet, PublicIP: addr("192.168.64.33"), Data: []byte(mac1)}}) {
+		t.Errorf("after a restart: %+v", same)
+	}
+	if err := next.Publish(t.Context(), same); err != nil {
+		t.Fatal(err)
+	}
+	resp, _ = st.Get(t.Context(), l.Name)
+	if v := resp.Kvs[0].Version; v != 3 || st.etcdLeases() != 1 {
+		t.Errorf("after a restart: %d writes, want 3; %d etcd leases, want 1", v, st.etcdLeases())
+	}
+}
+
+func TestAcquirePrefersTheSubnetFile(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	want := at("192.168.64.3")
+	want.V4.Subnet = netip.MustParsePrefix("10.5.72.0/24")
+	if l := start(t, srv.Endpoint(), nil).acquire(want); l.V4.Subnet != want.V4.Subnet {
+		t.Errorf("got %v, the file says %v", l.V4.Subnet, want.V4.Subnet)
+	}
+	want.V4.PublicIP = addr("192.168.64.4")
+	if l := start(t, srv.Endpoint(), nil).acquire(want); l.V4.Subnet == want.V4.Subnet {
+		t.Errorf("got %v, which is another's", l.V4.Subnet)
+	}
+}
+
+func TestReservationStays(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.34.0-24", `{"PublicIP":"192.168.64.3"}`)
+	n := start(t, srv.Endpoint(), nil)
+	l := n.publish(at("192.168.64.3"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	raw, id := st.value(base + "/subnets/10.5.34.0-24")
+	if l.V4.Subnet.String() != "10.5.34.0/24" || id != 0 || raw != peer("192.168.64.3") || st.etcdLeases() != 0 {
+		t.Errorf("%v, stored %s on etcd lease %x (%d of them)", l.V4.Subnet, raw, id, st.etcdLeases())
+	}
+	st.put("subnets/10.5.34.0-24", `garbage`)
+	eventually(t, "put back", 5*time.Second, func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.3") })
+	if _, id := st.value(l.Name); id != 0 {
+		t.Errorf("put back on etcd lease %x", id)
+	}
+}
+
+// The first of two fitting keys with our address is taken; one that does not fit goes when the new claim stands.
+func TestSeveralKeysOfOurs(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	grant, err := st.Grant(t.Context(), 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.put("subnets/10.9.1.0-24", peer("192.168.64.3"), clientv3.WithLease(grant.ID))
+	st.put("subnets/10.9.2.0-24", peer("192.168.64.3")) // a reservation
+	n := start(t, srv.Endpoint(), nil)
+	l := n.acquire(at("192.168.64.3"))
+	if subnet.Fits(tenNet, &l) != nil {
+		t.Fatalf("got %v", l.V4.Subnet)
+	}
+	if raw, _ := st.value(base + "/subnets/10.9.1.0-24"); raw != "" {
+		t.Error("the former key is still there")
+	}
+	if raw, _ := st.value(base + "/subnets/10.9.2.0-24"); raw == "" {
+		t.Error("the reservation is gone")
+	}
+	if c := st.etcdLeases(); c != 1 {
+		t.Errorf("%d etcd leases, want 1", c)
+	}
+	st.put("subnets/10.5.0.0-24", peer("192.168.64.3")) // before Min, does not fit
+	st.put("subnets/10.5.255.0-24", peer("192.168.64.3"))
+	n = start(t, srv.Endpoint(), nil)
+	if again := n.acquire(at("192.168.64.3")); again.Name != l.Name && l.V4.Subnet.String() != "10.5.255.0/24" {
+		t.Errorf("got %v, want %v", again.Name, l.Name)
+	}
+	if n.logs.count("several leases carry our public address") != 1 {
+		t.Error("nothing is said about the others")
+	}
+}
+
+func TestIPv6Only(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	cfg := subnet.Config{V6: cafeNet}
+	seen := map[netip.Prefix]bool{}
+	for i := range 3 {
+		n := start(t, srv.Endpoint(), nil)
+		want := subnet.Lease{V6: subnet.Endpoint{PublicIP: addr(fmt.Sprintf("fc00::%d", i+1))}}
+		l, err := n.Acquire(t.Context(), cfg, want)
+		if err != nil || seen[l.V6.Subnet] || l.V4.On() {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		seen[l.V6.Subnet] = true
+		if raw, _ := st.value(l.Name); raw != fmt.Sprintf(`{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::%d"}`, i+1) ||
+			!strings.HasPrefix(l.Name, base+"/subnets/0.0.0.0-0&2001:cafe:42:") {
+			t.Errorf("%s: %s", l.Name, raw)
+		}
+		again, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), cfg, want)
+		if err != nil || again.Name != l.Name {
+			t.Errorf("a restart got %v (%v), before %v", again.Name, err, l.Name)
+		}
+	}
+}
+
+func TestFullNetwork(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.0.0-16", "garbage") // unreadable, but somebody's
+	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), tenNet, at("192.168.64.3"))
+	if err == nil || !strings.Contains(err.Error(), "no free subnet: 255 of 255 in 10.5.0.0/16") {
+		t.Errorf("%v", err)
+	}
+	if c := st.etcdLeases(); c != 0 {
+		t.Errorf("%d etcd leases, want 0", c)
+	}
+}
+
+// 40 nodes want the same subnet at once, in both families: none fails, no two overlap, no etcd lease is left over.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	cfg := subnet.Config{V4: tenNet.V4, V6: cafeNet}
+	cfg.V6.Max = addr("2001:cafe:42:31::") // 49 of them: they meet often
+	const nodes = 40
+	leases := make([]*subnet.Lease, nodes)
+	managers := make([]*node, nodes)
+	for i := range managers {
+		managers[i] = start(t, srv.Endpoint(), nil)
+	}
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, n := range managers {
+		wg.Go(func() {
+			want := subnet.Lease{
+				V4: subnet.Endpoint{PublicIP: addr(fmt.Sprintf("192.168.64.%d", i+1)), Subnet: netip.MustParsePrefix("10.5.72.0/24")},
+				V6: subnet.Endpoint{PublicIP: addr(fmt.Sprintf("fc00::%d", i+1)), Subnet: netip.MustParsePrefix("2001:cafe:42:7::/64")},
+			}
+			l, err := n.Acquire(t.Context(), cfg, want)
+			if err != nil {
+				t.Errorf("node %d: %v", i, err)
+			}
+			leases[i] = &l
+		})
+	}
+	wg.Wait()
+	t.Logf("%d nodes: %v", nodes, time.Since(began).Round(time.Millisecond))
+	for i, l := range leases {
+		if subnet.Fits(cfg, l) != nil || !subnet.Free(l, leases[:i]) {
+			t.Errorf("node %d: %v %v does not fit or is another's too", i, l.V4.Subnet, l.V6.Subnet)
+		}
+	}
+	resp, err := st.Get(t.Context(), base+"/subnets/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || resp.Count != nodes || st.etcdLeases() != nodes {
+		t.Errorf("%d keys, %d etcd leases (%v), want %d", resp.Count, st.etcdLeases(), err, nodes)
+	}
+}

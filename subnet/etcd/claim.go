@@ -1,0 +1,178 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+)
+
+// claim is our own key: what it should hold, and what we last saw there. Manager.mu guards it.
+type claim struct {
+	key    string
+	v4, v6 netip.Prefix
+	id     clientv3.LeaseID // the etcd lease that the key hangs on; NoLease: it is a reservation
+	grant  bool             // id must be granted before it can be used
+	want   Value
+
+	stored       *Value   // what the key held when last seen, nil if that could not be read or the key is missing
+	mod, created int64    // its revisions; 0: there is none, and that is how it may be made
+	at           position // where Hold starts to follow the key
+	mending      bool     // another hand changed the key, and that is not yet undone
+	quarrel      quarrel
+}
+
+// verdict is what is to be done about our key.
+type verdict int
+
+const (
+	fine verdict = iota
+	mend
+	lost
+)
+
+// see takes in what our key holds now, nil if it is missing. A key that is ours no more means that the claim is lost,
+// unless the store is another one, which cannot know of us.
+func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
+	switch {
+	case kv == nil && replaced:
+		c.mod, c.created, c.stored = 0, 0, nil
+		c.renewed()
+		return mend
+	case kv == nil:
+		return lost
+	case !replaced && kv.ModRevision <= c.mod:
+		return c.verdict() // no news: we have done this, or have seen it
+	}
+	var is *Value
+	if v, err := DecodeValue(kv.Value); err == nil {
+		is = &v
+	}
+	if !replaced && kv.CreateRevision != c.created && (is == nil || !is.same(c.want)) {
+		return lost // it was deleted, and somebody else has made it anew
+	}
+	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, is
+	if id := clientv3.LeaseID(kv.Lease); c.verdict() == fine {
+		c.id, c.grant = id, false // it may have become a reservation, or its operator's
+	} else if replaced && c.id != clientv3.NoLease {
+		c.renewed() // our etcd lease was one of the former store
+	}
+	return c.verdict()
+}
+
+func (c *claim) verdict() verdict {
+	if c.stored != nil && c.stored.same(c.want) {
+		return fine
+	}
+	return mend
+}
+
+// renewed gives the claim a new etcd lease, to be granted; a reservation needs none.
+func (c *claim) renewed() {
+	if c.id != clientv3.NoLease {
+		c.id, c.grant = newLeaseID(), true
+	}
+}
+
+// settle makes our key hold what it should, and writes only if it does not. m.mu must be held; ctx bounds that.
+func (m *Manager) settle(ctx context.Context) error {
+	c := m.claim
+	for c.verdict() != fine {
+		if c.grant {
+			if err := m.grant(ctx, c.id); err != nil {
+				return err
+			}
+			c.grant = false
+			token(m.leaseIsNew)
+		}
+		raw, err := EncodeValue(c.want)
+		if err != nil {
+			return final{err}
+		}
+		resp, err := m.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(c.key), "=", c.mod)).
+			Then(clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id))).
+			Else(clientv3.OpGet(c.key)).Commit()
+		switch {
+		case errors.Is(err, rpctypes.ErrLeaseNotFound):
+			c.renewed() // the key outlived its lease: another hand had put it elsewhere
+			continue
+		case err != nil:
+			return fmt.Errorf("write %s: %w", c.key, err)
+		case resp.Succeeded:
+			if c.mod == 0 {
+				c.created = resp.Header.Revision
+			}
+			v := c.want
+			c.mod, c.stored, c.mending = resp.Header.Revision, &v, false
+			return nil
+		}
+		var now *mvccpb.KeyValue
+		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+			now = kvs[0]
+		}
+		id := c.id
+		if c.see(now, c.mod == 0) == lost {
+			return fmt.Errorf("%s is gone from etcd: %w", c.key, subnet.ErrLost)
+		}
+		if c.id != id {
+			token(m.leaseIsNew)
+		}
+	}
+	c.mending = false
+	return nil
+}
+
+// Publish makes the others see l; see subnet.Manager.
+func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
+	v := valueOf(l)
+	if _, err := EncodeValue(v); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	if m.claim == nil || m.claim.v4 != l.V4.Subnet || m.claim.v6 != l.V6.Subnet {
+		m.mu.Unlock()
+		return fmt.Errorf("publish %v %v: this is not the subnet that was acquired", l.V4.Subnet, l.V6.Subnet)
+	}
+	m.claim.want = v
+	m.mu.Unlock()
+	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.settle(ctx)
+	})
+}
+
+// quarrel paces how often we undo what another hand does to our key: at once at first, then ever more slowly, for two
+// nodes that hold each other's key for their own would else do nothing but write.
+type quarrel struct {
+	rounds int
+	last   time.Time
+}
+
+const (
+	quarrelMax  = time.Minute
+	quarrelOver = 2 * quarrelMax
+)
+
+// next is the pause before the next round.
+func (q *quarrel) next(now time.Time) time.Duration {
+	if now.Sub(q.last) > quarrelOver {
+		q.rounds = 0
+	}
+	q.rounds++
+	q.last = now
+	if q.rounds == 1 {
+		return 0
+	}
+	d := min(time.Second<<min(q.rounds-2, 6), quarrelMax)
+	return d*3/4 + rand.N(d/4)
+}

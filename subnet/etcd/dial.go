@@ -1,0 +1,147 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// client turns the options into those of the etcd client.
+func (o Options) client() (clientv3.Config, error) {
+	var endpoints []string
+	for _, e := range o.Endpoints {
+		if e = strings.TrimSpace(e); e == "" {
+			continue
+		}
+		if strings.Contains(e, "@") { // the part before it may be a password: do not quote it
+			return clientv3.Config{}, errors.New("etcd endpoint: no user name belongs in the URL, there are options for it")
+		}
+		endpoints = append(endpoints, e)
+	}
+	if len(endpoints) == 0 {
+		return clientv3.Config{}, errors.New("no etcd endpoint given")
+	}
+	secure, err := o.tls()
+	if err != nil {
+		return clientv3.Config{}, err
+	}
+	cfg := clientv3.Config{
+		Endpoints:   endpoints,
+		TLS:         secure,
+		DialTimeout: requestTimeout,
+		// A peer that falls silent is noticed after 13 s. gRPC takes no less than 10 s, and a server closes
+		// connections that are pinged while no request is open on them.
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		MaxUnaryRetries:      3,
+		Logger:               zap.NewNop(), // an outage would be a line per retry
+	}
+	if o.Username != "" && o.Password != "" {
+		cfg.Username, cfg.Password = o.Username, o.Password
+	}
+	return cfg, nil
+}
+
+// tls is nil when no file is given; an https endpoint is then checked against the system's authorities.
+func (o Options) tls() (*tls.Config, error) {
+	if o.CAFile == "" && o.CertFile == "" && o.KeyFile == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("etcd CA file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("etcd CA file: no certificate in %s", o.CAFile)
+		}
+	}
+	switch {
+	case o.CertFile == "" && o.KeyFile == "":
+		return c, nil
+	case o.CertFile == "":
+		return nil, fmt.Errorf("etcd key file %s is given without a certificate file", o.KeyFile)
+	case o.KeyFile == "":
+		return nil, fmt.Errorf("etcd certificate file %s is given without a key file", o.CertFile)
+	}
+	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("etcd client certificate %s with key %s: %w", o.CertFile, o.KeyFile, err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(nil); err != nil {
+		return nil, err
+	}
+	c.GetClientCertificate = load // a certificate renewed on disk is taken at the next connection
+	return c, nil
+}
+
+// wire watches the requests go by. It keeps why the last one failed: the client's own error for a server that cannot
+// be reached is "context deadline exceeded", whatever the reason.
+type wire struct {
+	last  atomic.Pointer[string]
+	calls atomic.Int64 // requests and streams so far
+}
+
+func (w *wire) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return w.note(invoke(ctx, method, req, reply, cc, opts...))
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			return s, w.note(err)
+		}),
+		// A server that is back must be noticed within seconds, however long it was away.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+	}
+}
+
+func (w *wire) note(err error) error {
+	w.calls.Add(1)
+	if err != nil {
+		text := status.Convert(err).Message()
+		w.last.Store(&text)
+	}
+	return err
+}
+
+// explain puts the reason in the place of a mere timeout.
+func (w *wire) explain(err error) error {
+	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
+		vague = true
+	}
+	if text := w.last.Load(); vague && text != nil {
+		return errors.New(*text)
+	}
+	return err
+}
+
+// streamOptions are for streams that are opened without the help of the client library.
+func streamOptions() []grpc.CallOption {
+	return []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+}

@@ -1,0 +1,259 @@
+// Package etcdtest runs a real etcd for a test, and does to it what happens to one: it is stopped, killed, paused,
+// emptied, cut off. Nothing of it outlives the test, and it listens on loopback addresses only.
+package etcdtest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Server is one etcd on loopback ports of its own, which it keeps over restarts.
+type Server struct {
+	t            testing.TB
+	dir          string
+	client, peer string // host:port
+	tls          bool
+	clientCerts  bool // only clients with a certificate are let in
+	password     string
+	cmd          *exec.Cmd
+	exited       chan struct{}
+}
+
+// Option changes how Start runs etcd.
+type Option func(*Server)
+
+// TLS makes etcd speak TLS; see Server.File for the files.
+func TLS() Option { return func(s *Server) { s.tls = true } }
+
+// ClientCerts is TLS, and clients need a certificate.
+func ClientCerts() Option { return func(s *Server) { s.tls, s.clientCerts = true, true } }
+
+// Password turns authentication on, with the user root.
+func Password(p string) Option { return func(s *Server) { s.password = p } }
+
+// Start runs etcd and returns when it answers. It ends with the test.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: t.TempDir(), client: freePort(t), peer: freePort(t)}
+	for _, o := range opts {
+		o(s)
+	}
+	if s.tls {
+		s.makeFiles()
+	}
+	t.Cleanup(s.Kill)
+	password := s.password
+	s.password = "" // not yet
+	s.Start()
+	if password != "" {
+		c := s.Client()
+		ctx := context.Background()
+		s.check("add user root", second(c.UserAdd(ctx, "root", password)))
+		s.check("grant role root", second(c.UserGrantRole(ctx, "root", "root")))
+		s.check("turn authentication on", second(c.AuthEnable(ctx)))
+		s.password = password
+	}
+	return s
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func (s *Server) check(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("etcd: %s: %v\n%s", what, err, s.log())
+	}
+}
+
+// freePort asks the kernel for a port. Somebody else could take it before etcd does, but the kernel hands out others
+// first.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Endpoint is the URL for clients.
+func (s *Server) Endpoint() string { return s.scheme() + "://" + s.client }
+
+// Addr is the host and port for clients.
+func (s *Server) Addr() string { return s.client }
+
+func (s *Server) scheme() string {
+	if s.tls {
+		return "https"
+	}
+	return "http"
+}
+
+// Client is a client with all rights. It ends with the test.
+func (s *Server) Client() *clientv3.Client {
+	s.t.Helper()
+	cfg := clientv3.Config{Endpoints: []string{s.Endpoint()}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}
+	if s.tls {
+		cfg.TLS = s.clientTLS()
+	}
+	if s.password != "" {
+		cfg.Username, cfg.Password = "root", s.password
+	}
+	c, err := clientv3.New(cfg)
+	s.check("connect", err)
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Start runs etcd again, on the same data and ports, after Stop or Kill.
+func (s *Server) Start() {
+	s.t.Helper()
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	s.check("open its log", err)
+	defer log.Close()
+	url, peer := s.Endpoint(), "http://"+s.peer
+	s.cmd = exec.Command(binary(s.t), "--name=test", "--data-dir="+filepath.Join(s.dir, "data"), "--unsafe-no-fsync",
+		"--listen-client-urls="+url, "--advertise-client-urls="+url, "--listen-peer-urls="+peer,
+		"--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer, "--log-level=warn",
+		"--heartbeat-interval=50", "--election-timeout=250", "--bcrypt-cost=4")
+	if s.tls {
+		s.cmd.Args = append(s.cmd.Args, "--cert-file="+s.File("server.crt"), "--key-file="+s.File("server.key"))
+	}
+	if s.clientCerts {
+		s.cmd.Args = append(s.cmd.Args, "--client-cert-auth", "--trusted-ca-file="+s.File("ca.crt"))
+	}
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	exited := make(chan struct{})
+	s.exited = exited
+	started := make(chan error, 1)
+	go func() {
+		// The death signal is bound to the thread that starts the process: it must live as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(exited)
+		err := s.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = s.cmd.Wait()
+		}
+	}()
+	s.check("start", <-started)
+	s.wait()
+}
+
+// wait returns when etcd has a leader and answers.
+func (s *Server) wait() {
+	s.t.Helper()
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", s.client); err == nil {
+			conn.Close()
+			break
+		}
+		select {
+		case <-s.exited:
+			s.t.Fatalf("etcd: ended at once\n%s", s.log())
+		default:
+		}
+		if time.Since(start) > 20*time.Second {
+			s.t.Fatalf("etcd: does not listen\n%s", s.log())
+		}
+	}
+	c := s.Client()
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s.check("first request", second(c.Get(ctx, "etcdtest")))
+}
+
+// Stop ends etcd in an orderly way.
+func (s *Server) Stop() { s.end(syscall.SIGTERM) }
+
+// Kill ends etcd at once.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+func (s *Server) end(sig syscall.Signal) {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(sig)
+	_ = s.cmd.Process.Signal(syscall.SIGCONT)
+	<-s.exited
+}
+
+// Pause stops etcd as it stands: its kernel still takes packets, it answers none.
+func (s *Server) Pause() { s.check("pause", s.cmd.Process.Signal(syscall.SIGSTOP)) }
+
+// Resume ends a pause.
+func (s *Server) Resume() { s.check("resume", s.cmd.Process.Signal(syscall.SIGCONT)) }
+
+// Wipe kills etcd and starts it with an empty store. Authentication is then off.
+func (s *Server) Wipe() {
+	s.t.Helper()
+	s.Kill()
+	s.check("remove its data", os.RemoveAll(filepath.Join(s.dir, "data")))
+	s.password = ""
+	s.Start()
+}
+
+// Compact forgets all history before now.
+func (s *Server) Compact() {
+	s.t.Helper()
+	c := s.Client()
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	resp, err := c.Get(ctx, "etcdtest")
+	s.check("ask for the revision", err)
+	s.check("compact", second(c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())))
+}
+
+// File is the path of ca.crt, server.crt, server.key, client.crt or client.key.
+func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) clientTLS() *tls.Config {
+	pair, err := tls.LoadX509KeyPair(s.File("client.crt"), s.File("client.key"))
+	s.check("load the client certificate", err)
+	return &tls.Config{RootCAs: s.pool(), Certificates: []tls.Certificate{pair}}
+}
+
+// log is the end of what etcd wrote.
+func (s *Server) log() string {
+	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+	return fmt.Sprintf("its log ends:\n%s", text[max(0, len(text)-4000):])
+}
+
+// binary finds bin/etcd in the directory that holds the main go.mod.
+func binary(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			path := filepath.Join(dir, "bin", "etcd")
+			if _, err := os.Stat(path); err == nil {
+				return path
+			}
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			t.Fatal("bin/etcd is missing: run make tools")
+		}
+		dir = up
+	}
+}

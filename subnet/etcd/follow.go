@@ -1,0 +1,184 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+)
+
+// feed is a part of the store and who wants to know about it.
+type feed struct {
+	name     string          // for messages
+	key, end string          // [key, end); without end: key alone
+	wake     <-chan struct{} // calls the consumer's woken; may be nil
+	to       consumer
+}
+
+// consumer is called from one goroutine. An error makes follow list again after a pause, subnet.ErrLost ends it.
+type consumer interface {
+	// listed gets everything, sorted by key. replaced: the store is not the one of the call before, or an older one.
+	listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced bool) error
+	// happened gets what changed since, in order.
+	happened(ctx context.Context, events []*mvccpb.Event) error
+	woken(ctx context.Context) error
+}
+
+// snapshot is a complete list and where it stands in the store's history.
+type snapshot struct {
+	kvs  []*mvccpb.KeyValue
+	at   position
+	read time.Time
+}
+
+// errRelist says that the watch cannot go on from where it was.
+var errRelist = errors.New("the position in the store is lost")
+
+// follow keeps f's consumer in step with the store, over outages of any length, until ctx ends (nil) or the consumer
+// says that our lease is lost. With a start, it goes on from there; its list is handed over unless it is nil.
+func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
+	defer m.outage.forget(f.name)
+	s := session{m: m, feed: f}
+	if start != nil {
+		s.at = start.at
+		if start.kvs != nil {
+			s.err(f.to.listed(ctx, start.kvs, false))
+		}
+	}
+	for ctx.Err() == nil {
+		err := s.run(ctx)
+		switch {
+		case errors.Is(err, subnet.ErrLost):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errRelist):
+			continue
+		}
+		m.outage.failed(f.name, fmt.Errorf("%s: %w", f.name, m.wire.explain(err)))
+		s.pause.wait(ctx)
+	}
+	return nil
+}
+
+// session is a follower's state from one connection to the next.
+type session struct {
+	m     *Manager
+	feed  feed
+	at    position // zero: list first
+	other bool     // the store was found to be another one
+	sure  bool     // at was read from this store just now
+	pause backoff
+}
+
+// err notes that the consumer could not take what it got, so that it gets the whole again.
+func (s *session) err(err error) error {
+	if err != nil {
+		s.at.stale = true
+	}
+	return err
+}
+
+// run gets in step, and stays so until something breaks.
+func (s *session) run(ctx context.Context) error {
+	if s.at.rev == 0 || s.at.stale || s.other {
+		if err := s.list(ctx); err != nil {
+			return err
+		}
+	} else if !s.sure {
+		if err := s.check(ctx); err != nil {
+			return err
+		}
+	}
+	s.sure = false
+	return s.watch(ctx)
+}
+
+func (s *session) list(ctx context.Context) error {
+	snap, err := s.m.list(ctx, s.feed.key, s.feed.end)
+	if err != nil {
+		return err
+	}
+	replaced := s.other || s.at.replacedBy(snap.at)
+	if err := s.err(s.feed.to.listed(ctx, snap.kvs, replaced)); err != nil {
+		// The consumer must hear again that the store is another one, else it takes what is missing for deleted.
+		s.other = replaced
+		return err
+	}
+	s.at, s.other, s.sure = snap.at, false, true
+	return nil
+}
+
+// list reads [key, end) in one request.
+func (m *Manager) list(ctx context.Context, key, end string) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, 6*requestTimeout)
+	defer cancel()
+	var opts []clientv3.OpOption
+	if end != "" {
+		opts = append(opts, clientv3.WithRange(end))
+	}
+	resp, err := m.client.Get(ctx, key, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", key, err)
+	}
+	at := position{cluster: resp.Header.ClusterId, rev: resp.Header.Revision}
+	for _, kv := range resp.Kvs {
+		at.seen(kv)
+	}
+	return &snapshot{kvs: resp.Kvs, at: at, read: time.Now()}, nil
+}
+
+// watch delivers events from the position on until the stream breaks.
+func (s *session) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, err := s.m.openWatch(ctx, s.feed, s.at)
+	if err != nil {
+		return err
+	}
+	s.m.outage.over(s.feed.name)
+	s.pause = backoff{}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.feed.wake:
+			if err := s.err(s.feed.to.woken(ctx)); err != nil {
+				return err
+			}
+		case r := <-in:
+			if err := s.take(ctx, gather(ctx, r, in)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take hands over one batch and moves the position behind it.
+func (s *session) take(ctx context.Context, b batch) error {
+	if len(b.events) > 0 {
+		if err := s.err(s.feed.to.happened(ctx, b.events)); err != nil {
+			return err
+		}
+	}
+	for _, e := range b.events {
+		s.at.happened(e)
+	}
+	s.at.rev = max(s.at.rev, b.rev)
+	if b.compacted {
+		s.at.stale = true
+		return errRelist
+	}
+	return b.err
+}
+
+// standing is what every answer carries.
+func standing(h *pb.ResponseHeader) position {
+	return position{cluster: h.GetClusterId(), rev: h.GetRevision()}
+}

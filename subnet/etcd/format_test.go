@@ -1,0 +1,191 @@
+package etcd
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseKey(t *testing.T) {
+	for _, c := range []struct {
+		in, v4, v6 string // the prefixes; both empty: refused
+		err        string
+	}{
+		{"10.5.34.0-24", "10.5.34.0/24", "", ""},
+		{"10.5.34.0-24&2001:cafe:42:1::-64", "10.5.34.0/24", "2001:cafe:42:1::/64", ""},
+		{"0.0.0.0-0&fd05:0:0:8::-64", "", "fd05:0:0:8::/64", ""},
+		{"128.0.0.0-1", "128.0.0.0/1", "", ""},
+		{"10.5.34.7-32", "10.5.34.7/32", "", ""},
+		{"0.0.0.0-0", "", "", "prefix length of 1 to 32"},
+		{"10.5.34.0-33", "", "", "prefix length of 1 to 32"},
+		{"10.5.34.0--1", "", "", "prefix length"},
+		{"10.5.34.0-+24", "", "", "prefix length"},
+		{"10.5.34.1-24", "", "", "host bits"},
+		{"10.5.034.0-24", "", "", "not an address"},
+		{"foo", "", "", "not ADDRESS-LENGTH"},
+		{"", "", "", "not ADDRESS-LENGTH"},
+		{"10.5.34.0-24&", "", "", "not ADDRESS-LENGTH"},
+		{"10.5.34.0-24&10.6.0.0-24", "", "", "IPv6 subnet belongs"},
+		{"fd05::-64", "", "", "IPv4 subnet belongs"},
+		{"0.0.0.0-0&fd05::1-64", "", "", "host bits"},
+		{"0.0.0.0-0&fe80::%eth0-64", "", "", "zone"},
+		{"0.0.0.0-0&::ffff:10.5.0.0-120", "", "", "IPv4 address in IPv6 form"},
+		{strings.Repeat("x", 1000), "", "", "…"},
+	} {
+		v4, v6, err := ParseKey(c.in)
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) || len(err.Error()) > 200 {
+				t.Errorf("%s: %v, want an error with %q", clip(c.in), err, c.err)
+			}
+			continue
+		}
+		if err != nil || prefixText(v4) != c.v4 || prefixText(v6) != c.v6 {
+			t.Errorf("%s: %v %v %v", c.in, v4, v6, err)
+		}
+		if back := FormatKey(v4, v6); back != c.in {
+			t.Errorf("%s is written as %s", c.in, back)
+		}
+	}
+}
+
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
+}
+
+func addr(s string) netip.Addr {
+	if s == "" {
+		return netip.Addr{}
+	}
+	return netip.MustParseAddr(s)
+}
+
+func TestValueToTheByte(t *testing.T) {
+	for _, c := range []struct {
+		v    Value
+		want string
+	}{
+		{Value{PublicIP: addr("192.168.64.3"), BackendType: "vxlan", Data: []byte(`{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`)},
+			`{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}`},
+		{Value{PublicIP: addr("192.168.64.3")}, `{"PublicIP":"192.168.64.3","PublicIPv6":null}`},
+		{Value{PublicIPv6: addr("fc00::3"), BackendType: "vxlan", V6Data: []byte(`{"VNI":1}`)},
+			`{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::3","BackendType":"vxlan","BackendV6Data":{"VNI":1}}`},
+		{Value{PublicIP: addr("192.168.64.3"), PublicIPv6: addr("fc00::3"), BackendType: "extension", Data: []byte(`"a <b> & c"`)},
+			`{"PublicIP":"192.168.64.3","PublicIPv6":"fc00::3","BackendType":"extension","BackendData":"a <b> & c"}`},
+	} {
+		got, err := EncodeValue(c.v)
+		if err != nil || string(got) != c.want {
+			t.Errorf("wrote %s (%v)\nwant  %s", got, err, c.want)
+		}
+		back, err := DecodeValue(got)
+		if err != nil || !back.same(c.v) {
+			t.Errorf("%s: read %+v, %v", got, back, err)
+		}
+	}
+	if _, err := EncodeValue(Value{Data: []byte(`{`)}); err == nil {
+		t.Error("broken backend data was written")
+	}
+}
+
+func TestDecodeValue(t *testing.T) {
+	for _, c := range []struct{ in, err string }{
+		{`{"PublicIP":"192.168.64.3","BackendType":"host-gw","BackendData":null}`, ""},
+		{`{"PublicIP":"192.168.64.3","PublicIPv6":null,"Whatever":[1]}`, ""},
+		{`{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::3"}`, ""},
+		{``, "not a JSON object"},
+		{`garbage`, "not a JSON object"},
+		{`null`, "not a JSON object"},
+		{`[]`, "not a JSON object"},
+		{`{"PublicIP":"192.168.64.3"`, "is not JSON"},
+		{`{"PublicIP":"192.168.64.3"} x`, "is not JSON"},
+		{`{"PublicIP":` + strings.Repeat("7", 5000) + `}`, "is not a string"},
+		{`{"PublicIP":"none"}`, "not an IPv4 address"},
+		{`{"PublicIP":"::ffff:1.2.3.4"}`, "not an IPv4 address"},
+		{`{"PublicIP":"fc00::1"}`, "not an IPv4 address"},
+		{`{"PublicIP":"1.2.3.4","PublicIPv6":"1.2.3.4"}`, "not an IPv6 address"},
+		{`{"PublicIP":"1.2.3.4","PublicIPv6":"::ffff:1.2.3.4"}`, "not an IPv6 address"},
+		{`{"PublicIP":"1.2.3.4","PublicIPv6":"fe80::1%eth0"}`, "not an IPv6 address"},
+		{`{"PublicIP":"` + strings.Repeat("1", 70_000) + `"}`, "more than 65536"},
+	} {
+		v, err := DecodeValue([]byte(c.in))
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %+v, %v, want an error with %q", clip(c.in), v, err, c.err)
+		}
+		if err != nil && len(err.Error()) > 200 {
+			t.Errorf("%s: the error has %d bytes", clip(c.in), len(err.Error()))
+		}
+		if err == nil && v.Data != nil {
+			t.Errorf("%s: data %s where there is none", c.in, v.Data)
+		}
+	}
+}
+
+func TestParseLease(t *testing.T) {
+	for _, c := range []struct{ name, value, err string }{
+		{"10.5.34.0-24", `{"PublicIP":"1.2.3.4"}`, ""},
+		{"10.5.34.0-24&fd05:0:0:8::-64", `{"PublicIP":"1.2.3.4","PublicIPv6":"fc00::1"}`, ""},
+		{"10.5.34.0-24&fd05:0:0:8::-64", `{"PublicIP":"1.2.3.4","PublicIPv6":null}`, "no public address for fd05:0:0:8::/64"},
+		{"10.5.34.0-24", `{"PublicIP":"0.0.0.0"}`, "no public address for 10.5.34.0/24"},
+		{"0.0.0.0-0&fd05:0:0:8::-64", `{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::1"}`, ""},
+	} {
+		l, err := parseLease(c.name, []byte(c.value))
+		if c.err == "" && (err != nil || l.Name != c.name) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s %s: %+v, %v", c.name, c.value, l, err)
+		}
+	}
+}
+
+func FuzzKey(f *testing.F) {
+	for _, s := range []string{"10.5.34.0-24", "10.5.34.0-24&2001:cafe:42:1::-64", "0.0.0.0-0&fd05:0:0:8::-64", "0.0.0.0-0",
+		"10.5.34.0-33", "foo", "&", "-", "10.5.34.0-24&", "::ffff:1.2.3.0-24", "0.0.0.0-0&fe80::%a-64"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		v4, v6, err := ParseKey(s)
+		if err != nil {
+			if len(err.Error()) > 600 {
+				t.Fatalf("the error has %d bytes", len(err.Error()))
+			}
+			return
+		}
+		if !v4.IsValid() && !v6.IsValid() || v4.IsValid() && v4 != v4.Masked() || v6.IsValid() && v6 != v6.Masked() {
+			t.Fatalf("%q gave %v and %v", s, v4, v6)
+		}
+		again4, again6, err := ParseKey(FormatKey(v4, v6))
+		if err != nil || again4 != v4 || again6 != v6 {
+			t.Fatalf("%q: %v %v became %v %v (%v)", s, v4, v6, again4, again6, err)
+		}
+	})
+}
+
+func FuzzValue(f *testing.F) {
+	for _, s := range []string{`{"PublicIP":"192.168.64.3","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}}`,
+		`{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::3","BackendV6Data": [ 1 ]}`, `garbage`, `{}`, `{"publicip":"1.2.3.4","BackendData":null}`,
+		`{"PublicIP":"1.2.3.4","BackendData":"<\u2028>"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		v, err := DecodeValue(raw)
+		if err != nil {
+			if len(err.Error()) > 600 {
+				t.Fatalf("the error has %d bytes", len(err.Error()))
+			}
+			return
+		}
+		out, err := EncodeValue(v)
+		if err != nil {
+			t.Fatalf("%q was read as %+v and cannot be written: %v", raw, v, err)
+		}
+		if len(out) > maxValue {
+			return // what was read had invalid UTF-8, which grows when written
+		}
+		again, err := DecodeValue(out)
+		if err != nil || !again.same(v) {
+			t.Fatalf("%q: %s", raw, cmp.Diff(v.BackendType, again.BackendType))
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// newLeaseID is for a grant that can be repeated: with an ID of our own, a second request after a lost answer does
+// not leave a first lease behind.
+func newLeaseID() clientv3.LeaseID { return clientv3.LeaseID(rand.Int64N(1<<63-1) + 1) }
+
+// grant makes the etcd lease id; that it exists already is no error.
+func (m *Manager) grant(ctx context.Context, id clientv3.LeaseID) error {
+	_, err := pb.NewLeaseClient(m.client.ActiveConnection()).LeaseGrant(ctx,
+		&pb.LeaseGrantRequest{ID: int64(id), TTL: int64((m.ttl + time.Second - 1) / time.Second)}, streamOptions()...)
+	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
+		return fmt.Errorf("grant a lease: %w", err)
+	}
+	return nil
+}
+
+// drop revokes an etcd lease that holds no key any more. It is worth one try, no more: else it expires by itself.
+func (m *Manager) drop(ctx context.Context, id clientv3.LeaseID) {
+	if id == clientv3.NoLease {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if left, err := m.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys()); err == nil && left.TTL > 0 && len(left.Keys) == 0 {
+		_, _ = m.client.Revoke(ctx, id)
+	}
+}
+
+// prolong renews id and returns the time it then has. It asks once, where the library's KeepAliveOnce asks a server
+// in trouble again and again without a pause.
+func (m *Manager) prolong(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewLeaseClient(m.client.ActiveConnection()).LeaseKeepAlive(ctx, streamOptions()...)
+	if err == nil {
+		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
+	}
+	var resp *pb.LeaseKeepAliveResponse
+	if err == nil {
+		resp, err = stream.Recv()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("renew the lease: %w", rpctypes.Error(err))
+	}
+	return time.Duration(resp.TTL) * time.Second, nil // 0: there is no such lease any more
+}

@@ -1,0 +1,250 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/etcdtest"
+)
+
+const base = "/coreos.com/network"
+
+// logs collects what a manager logs.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logs) count(part string) int { return strings.Count(l.String(), part) }
+
+// node is a manager under test and what it has told.
+type node struct {
+	*Manager
+	t    *testing.T
+	logs *logs
+
+	mu     sync.Mutex
+	set    *subnet.Set
+	calls  int
+	config []string
+	held   chan error // what Hold returned
+}
+
+// start makes a manager; change may alter its options.
+func start(t *testing.T, endpoint string, change func(*Options)) *node {
+	t.Helper()
+	n := &node{t: t, logs: &logs{}, held: make(chan error, 1)}
+	o := Options{Endpoints: []string{endpoint}, Log: slog.New(slog.NewTextHandler(n.logs, nil))}
+	if change != nil {
+		change(&o)
+	}
+	m, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	n.Manager = m
+	t.Cleanup(func() {
+		m.Close()
+		if t.Failed() {
+			t.Logf("log:\n%s", n.logs)
+		}
+	})
+	return n
+}
+
+var tenNet = subnet.Config{V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24,
+	Min: addr("10.5.1.0"), Max: addr("10.5.255.0")}}
+
+var cafeNet = subnet.Network{Prefix: netip.MustParsePrefix("2001:cafe:42::/56"), SubnetLen: 64,
+	Min: addr("2001:cafe:42:1::"), Max: addr("2001:cafe:42:ff::")}
+
+// at is what a node with that public address wants, and no more.
+func at(ip string) subnet.Lease { return subnet.Lease{V4: subnet.Endpoint{PublicIP: addr(ip)}} }
+
+func (n *node) acquire(want subnet.Lease) subnet.Lease {
+	n.t.Helper()
+	l, err := n.Acquire(n.t.Context(), tenNet, want)
+	if err != nil {
+		n.t.Fatalf("Acquire: %v", err)
+	}
+	return l
+}
+
+const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
+
+// publish acquires and describes, as the daemon does.
+func (n *node) publish(want subnet.Lease, data string) subnet.Lease {
+	n.t.Helper()
+	l := n.acquire(want)
+	l.Backend, l.V4.Data = "vxlan", []byte(data)
+	if err := n.Publish(n.t.Context(), l); err != nil {
+		n.t.Fatalf("Publish: %v", err)
+	}
+	return l
+}
+
+// run starts Watch and Hold, until the test ends or the returned function is called.
+func (n *node) run() (stop func()) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.Watch(ctx, n.take); err != nil {
+			n.t.Errorf("Watch: %v", err)
+		}
+	})
+	wg.Go(func() { n.held <- n.Hold(ctx) })
+	end := func() { cancel(); wg.Wait() }
+	n.t.Cleanup(end)
+	return end
+}
+
+func (n *node) take(s subnet.Set) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.set = &s
+	n.calls++
+}
+
+func (n *node) last() (subnet.Set, int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.set == nil {
+		return subnet.Set{}, 0
+	}
+	return *n.set, n.calls
+}
+
+// peers are the last part of the keys of the last set, and its rejects in brackets; "none" before the first.
+func (n *node) peers() string {
+	s, calls := n.last()
+	if calls == 0 {
+		return "none"
+	}
+	var names []string
+	for _, l := range s.Leases {
+		names = append(names, strings.TrimPrefix(l.Name, base+"/subnets/"))
+	}
+	for _, r := range s.Rejects {
+		names = append(names, "["+strings.TrimPrefix(r.Name, base+"/subnets/")+"]")
+	}
+	return strings.Join(names, " ")
+}
+
+// eventually polls until ok, and says how long that took.
+func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > within {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
+}
+
+func (n *node) sees(want string, within time.Duration) {
+	n.t.Helper()
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("it sees %q", n.peers())
+		}
+	}()
+	eventually(n.t, fmt.Sprintf("peers are %q", want), within, func() bool { return n.peers() == want })
+}
+
+// lost waits for Hold to say that the lease is lost.
+func (n *node) lost(within time.Duration) {
+	n.t.Helper()
+	start := time.Now()
+	select {
+	case err := <-n.held:
+		if !errors.Is(err, subnet.ErrLost) {
+			n.t.Fatalf("Hold returned %v", err)
+		}
+		n.t.Logf("%v: after %v", err, time.Since(start).Round(time.Millisecond))
+	case <-time.After(within):
+		n.t.Fatalf("Hold has not noticed within %v", within)
+	}
+}
+
+func (n *node) notLost() {
+	n.t.Helper()
+	select {
+	case err := <-n.held:
+		n.t.Fatalf("Hold returned %v", err)
+	default:
+	}
+}
+
+// store is the view from outside.
+type store struct {
+	*clientv3.Client
+	t *testing.T
+}
+
+func outside(t *testing.T, s *etcdtest.Server) store { return store{s.Client(), t} }
+
+func (s store) put(name, value string, opts ...clientv3.OpOption) {
+	s.t.Helper()
+	if _, err := s.Put(s.t.Context(), base+"/"+name, value, opts...); err != nil {
+		s.t.Fatalf("put %s: %v", name, err)
+	}
+}
+
+func (s store) remove(name string) {
+	s.t.Helper()
+	if _, err := s.Delete(s.t.Context(), base+"/"+name); err != nil {
+		s.t.Fatalf("delete %s: %v", name, err)
+	}
+}
+
+// value of a key by its full name, "" if it is missing, and the etcd lease that it hangs on.
+func (s store) value(key string) (string, clientv3.LeaseID) {
+	s.t.Helper()
+	resp, err := s.Get(s.t.Context(), key)
+	if err != nil {
+		s.t.Fatalf("get %s: %v", key, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return "", 0
+	}
+	return string(resp.Kvs[0].Value), clientv3.LeaseID(resp.Kvs[0].Lease)
+}
+
+func (s store) etcdLeases() int {
+	s.t.Helper()
+	resp, err := s.Client.Lease.Leases(s.t.Context())
+	if err != nil {
+		s.t.Fatalf("list etcd leases: %v", err)
+	}
+	return len(resp.Leases)
+}
+
+// peer is the value of a node that has described itself.
+func peer(ip string) string {
+	return `{"PublicIP":"` + ip + `","PublicIPv6":null,"BackendType":"vxlan","BackendData":` + mac1 + `}`
+}

@@ -1,0 +1,179 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"flannel/subnet"
+)
+
+// Hold keeps the claim; see subnet.Manager.
+func (m *Manager) Hold(ctx context.Context) error {
+	m.mu.Lock()
+	if m.claim == nil {
+		m.mu.Unlock()
+		return errors.New("hold: no subnet was acquired")
+	}
+	key, start := m.claim.key, &snapshot{at: m.claim.at}
+	m.mu.Unlock()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return m.follow(ctx, feed{name: "watch our lease", key: key, wake: m.claimAgain, to: holder{m}}, start)
+	})
+	g.Go(func() error {
+		m.renew(ctx)
+		return nil
+	})
+	return g.Wait()
+}
+
+// holder watches over our own key.
+type holder struct{ m *Manager }
+
+func (h holder) listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
+	if len(kvs) == 0 {
+		return h.look(ctx, nil, replaced)
+	}
+	return h.look(ctx, kvs[0], replaced)
+}
+
+func (h holder) happened(ctx context.Context, events []*mvccpb.Event) error {
+	e := events[len(events)-1]
+	if e.Type == mvccpb.DELETE {
+		h.m.mu.Lock()
+		old := e.Kv.ModRevision < h.m.claim.mod // we have put it back since
+		h.m.mu.Unlock()
+		if old {
+			return nil
+		}
+		return h.look(ctx, nil, false)
+	}
+	return h.look(ctx, e.Kv, false)
+}
+
+// look judges what our key holds now and mends it.
+func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) error {
+	m := h.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.claim
+	id, known := c.id, c.mod
+	switch verdict := c.see(kv, replaced); {
+	case verdict == lost:
+		m.drop(ctx, c.id)
+		return fmt.Errorf("%s was deleted or given away: %w", c.key, subnet.ErrLost)
+	case verdict == fine:
+		if c.id != id {
+			m.log.Info("our key was put on another etcd lease by another hand", "key", c.key, "reservation", c.id == clientv3.NoLease)
+			token(m.leaseIsNew)
+			m.drop(ctx, id)
+		}
+		return nil
+	case replaced:
+		m.log.Error("etcd holds another or an older store than before: putting our lease back", "key", c.key)
+		return m.mendNow(ctx)
+	case c.mod == known && c.mending:
+		return m.mendNow(ctx) // the attempt before this one failed
+	case c.mod == known:
+		return nil // only what is not yet published, which is not ours to do here
+	}
+	c.mending = true
+	wait := c.quarrel.next(time.Now())
+	switch c.quarrel.rounds {
+	case 1:
+		m.log.Warn("our lease was changed by another hand: putting it back", "key", c.key, "to", foreign(c.stored))
+	case 3:
+		m.log.Warn("our lease is changed again and again: is there another node with our public address?",
+			"key", c.key, "to", foreign(c.stored))
+	}
+	if wait > 0 {
+		time.AfterFunc(wait, func() { token(m.claimAgain) })
+		return nil
+	}
+	return m.mendNow(ctx)
+}
+
+// foreign is what a log line says of a value that is not ours.
+func foreign(v *Value) string {
+	if v == nil {
+		return "something unreadable"
+	}
+	return fmt.Sprintf("%v %v %s", v.PublicIP, v.PublicIPv6, clip(v.BackendType))
+}
+
+func (h holder) woken(ctx context.Context) error {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	return h.m.mendNow(ctx)
+}
+
+// mendNow is settle with a bound. m.mu must be held.
+func (m *Manager) mendNow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return m.settle(ctx)
+}
+
+// renew keeps the etcd lease of our key alive until ctx ends. That the lease is gone is not decided here: the key
+// goes with it, and whoever follows the key sees that.
+func (m *Manager) renew(ctx context.Context) {
+	for ctx.Err() == nil {
+		m.mu.Lock()
+		id := m.claim.id
+		if m.claim.grant {
+			id = clientv3.NoLease
+		}
+		m.mu.Unlock()
+		if id == clientv3.NoLease {
+			m.sleep(ctx, time.Hour)
+			continue
+		}
+		var left, whole time.Duration
+		err := m.retry(ctx, "ask how long our lease lasts", func(ctx context.Context) error {
+			resp, err := m.client.TimeToLive(ctx, id)
+			if err == nil {
+				left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
+			}
+			return err
+		})
+		for err == nil && left > 0 {
+			if !m.sleep(ctx, due(left, whole, m.margin)) {
+				break
+			}
+			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
+				left, err = m.prolong(ctx, id)
+				return err
+			})
+		}
+		if left <= 0 {
+			m.sleep(ctx, 2*time.Second)
+		}
+	}
+}
+
+// due is how long renewing can wait: until the margin before the end begins, and a little less, lest all nodes of a
+// cluster that was started at once renew at once.
+func due(left, whole, margin time.Duration) time.Duration {
+	margin = min(margin, whole*2/3)
+	return max(0, left-margin-rand.N(max(margin/10, 1)))
+}
+
+// sleep waits for d and returns true, or earlier and false when ctx ends or our etcd lease is another.
+func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-m.leaseIsNew:
+	case <-ctx.Done():
+	}
+	return false
+}

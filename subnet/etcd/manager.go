@@ -1,0 +1,190 @@
+// Package etcd keeps subnet leases in etcd, in flannel's layout: one key per node below <prefix>/subnets/, on an etcd
+// lease of 24 hours, and the network configuration at <prefix>/config.
+//
+// Everything that is read is read by one means (follow): a list, then a watch from its revision. What it learns goes
+// to a consumer, of which there are three: the network configuration, the others' leases, our own key.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+)
+
+// Options says where etcd is and how to speak to it. Only Endpoints is required.
+type Options struct {
+	Endpoints []string // URLs; the first one's scheme counts for all
+	Prefix    string   // of all keys, "/coreos.com/network" when empty
+
+	CertFile, KeyFile string // client certificate (PEM), read again for each connection
+	CAFile            string // what the server's certificate is checked against; empty: the system's
+	Username          string
+	Password          string // never logged
+
+	RenewMargin time.Duration // renew so long before the lease ends; 0 is an hour
+	TTL         time.Duration // of a new lease; 0 is 24 hours, which is what flannel expects
+	Log         *slog.Logger  // nil: silence
+}
+
+// Manager implements subnet.Manager. Its methods may run side by side; Publish and Hold need an Acquire before them.
+type Manager struct {
+	client *clientv3.Client
+	wire   *wire
+	log    *slog.Logger
+	outage *outage
+
+	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
+	margin, ttl     time.Duration
+
+	mu    sync.Mutex
+	claim *claim    // nil before Acquire; its fields are guarded by mu, too
+	seed  *snapshot // what Acquire listed, to spare Watch a list of its own
+
+	own         atomic.Pointer[string] // our key, nil before Acquire; Watch must not wait for mu
+	acquired    chan struct{}          // closed when there is a claim
+	ownChanged  chan struct{}          // a token for Watch: the key that it leaves out is another
+	claimAgain  chan struct{}          // a token for Hold: try again to mend our key
+	leaseIsNew  chan struct{}          // a token for the renewal: our etcd lease is another
+	acquireOnce sync.Once
+}
+
+var _ subnet.Manager = (*Manager)(nil)
+
+// New checks o and prepares a client. It connects in the background, but with a user name it logs in first, and waits
+// for etcd to do so. Its errors are those that waiting cannot mend: a file, an endpoint, a wrong password. The Manager
+// outlives ctx and must be closed.
+func New(ctx context.Context, o Options) (*Manager, error) {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	cfg, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	if (o.Username == "") != (o.Password == "") {
+		log.Warn("etcd: user name and password count only together: going on without a login")
+	}
+	prefix := "/" + strings.Trim(o.Prefix, "/")
+	if prefix == "/" {
+		prefix = "/coreos.com/network"
+	}
+	m := &Manager{
+		wire: &wire{}, log: log, outage: newOutage(log),
+		prefix: prefix, subnets: prefix + "/subnets/",
+		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour),
+		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
+		claimAgain: make(chan struct{}, 1), leaseIsNew: make(chan struct{}, 1),
+	}
+	cfg.DialOptions = append(cfg.DialOptions, m.wire.dialOptions()...)
+	err = m.retry(ctx, "log in", func(ctx context.Context) error { return m.connect(ctx, cfg) })
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return m, nil
+}
+
+// connect makes the client, which must outlive ctx but must not outwait it.
+func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	cfg.Context = life
+	stop := context.AfterFunc(ctx, end)
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		end()
+		if errors.Is(err, rpctypes.ErrAuthFailed) {
+			return final{fmt.Errorf("log in as %q: wrong user name or password", cfg.Username)}
+		}
+		return err
+	}
+	if !stop() {
+		client.Close()
+		return ctx.Err()
+	}
+	m.client = client
+	return nil
+}
+
+// Close ends the connections; what is still running fails. Nothing is taken out of the store.
+func (m *Manager) Close() error {
+	if err := m.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close etcd client: %w", err)
+	}
+	return nil
+}
+
+func positive(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+// token leaves a note in a channel of capacity one; a note that lies there already will do.
+func token(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+const requestTimeout = 5 * time.Second // for one request; it includes waiting for a connection
+
+// final marks an error that no retry mends.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// retry calls op until it succeeds, ctx ends, or the error is final or the loss of our lease.
+func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
+	defer m.outage.forget(what)
+	for b := (backoff{}); ; {
+		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(b.tries, 3))
+		err := op(attempt)
+		cancel()
+		if err == nil {
+			m.outage.over(what)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", what, ctx.Err())
+		}
+		if f := (final{}); errors.As(err, &f) {
+			return f.error
+		}
+		if errors.Is(err, subnet.ErrLost) {
+			return err
+		}
+		m.outage.failed(what, m.wire.explain(err))
+		b.wait(ctx)
+	}
+}
+
+// backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not come in step.
+type backoff struct{ tries int }
+
+func (b *backoff) wait(ctx context.Context) {
+	d := min(100*time.Millisecond<<min(b.tries, 5), 1600*time.Millisecond)
+	b.tries++
+	pause(ctx, d*3/4+rand.N(d/2))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,203 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"flannel/subnet"
+)
+
+// ghostLife is how long a peer stays that a replaced store does not know: as long as its lease could have lasted.
+const ghostLife = 24 * time.Hour
+
+// peers turns what is below <prefix>/subnets/ into Sets. Slices that were handed out are never written to again.
+type peers struct {
+	log     *slog.Logger
+	prefix  string
+	own     func() string // our key, which is left out
+	again   func(after time.Duration)
+	changed func(subnet.Set)
+
+	known   map[string]entry // by key
+	ghosts  map[string]time.Time
+	leases  []*subnet.Lease // as handed out last
+	rejects []subnet.Rejected
+	left    string // the key that was left out of leases
+}
+
+// entry is what one key holds: a lease, or why not.
+type entry struct {
+	mod    int64
+	lease  *subnet.Lease
+	reject string
+}
+
+// order is that of subnet.Compare; two keys can spell the same subnets, and every node must order these, too.
+func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Compare(a.Name, b.Name)) }
+
+func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
+	first := p.known == nil
+	if first {
+		p.known, p.ghosts = make(map[string]entry, len(kvs)), map[string]time.Time{}
+	}
+	before := maps.Clone(p.known)
+	for _, kv := range kvs {
+		delete(before, string(kv.Key))
+		delete(p.ghosts, string(kv.Key))
+		p.read(kv, replaced)
+	}
+	for key, e := range before { // what the list no longer has
+		if _, ghost := p.ghosts[key]; ghost {
+			continue
+		}
+		if replaced && e.lease != nil && key != p.own() {
+			p.ghosts[key] = time.Now().Add(ghostLife)
+			continue
+		}
+		delete(p.known, key)
+	}
+	p.exorcise(kvs)
+	if replaced {
+		p.log.Error("etcd holds another or an older store than before: peers that it lacks stay until they are back, a day at most",
+			"missing", len(p.ghosts), "present", len(kvs))
+		p.again(ghostLife)
+	}
+	p.deliver(p.all(), first)
+	return nil
+}
+
+func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
+	leases := slices.Clone(p.leases)
+	rejects := false
+	for _, e := range events {
+		key := string(e.Kv.Key)
+		delete(p.ghosts, key)
+		old := p.known[key]
+		if e.Type == mvccpb.DELETE {
+			delete(p.known, key)
+		} else {
+			p.read(e.Kv, false)
+		}
+		now := p.known[key]
+		rejects = rejects || old.reject != now.reject
+		if key != p.left {
+			leases = replace(leases, old.lease, now.lease)
+		}
+	}
+	if len(p.ghosts) > 0 {
+		for _, e := range events {
+			p.exorcise([]*mvccpb.KeyValue{e.Kv})
+		}
+		leases = p.all()
+	}
+	if rejects || !slices.Equal(leases, p.leases) {
+		p.deliver(leases, rejects)
+	}
+	return nil
+}
+
+// woken is called when our own key is another or a ghost's time may be over.
+func (p *peers) woken(context.Context) error {
+	for key, end := range p.ghosts {
+		if !time.Now().Before(end) {
+			delete(p.ghosts, key)
+			delete(p.known, key)
+		}
+	}
+	p.deliver(p.all(), false)
+	return nil
+}
+
+// read takes an entry in. A lease that says what it said before keeps its pointer.
+func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
+	key := string(kv.Key)
+	old, have := p.known[key]
+	if have && old.mod == kv.ModRevision && !replaced {
+		return
+	}
+	e := entry{mod: kv.ModRevision}
+	l, err := parseLease(key[len(p.prefix):], kv.Value)
+	switch {
+	case err != nil:
+		e.reject = err.Error()
+	case old.lease != nil && old.lease.Equal(l):
+		e.lease = old.lease
+	default:
+		l.Name = key
+		e.lease = l
+	}
+	p.known[key] = e
+}
+
+// exorcise drops the ghosts whose subnet or node turns up under another key: what the store says now counts for more.
+func (p *peers) exorcise(kvs []*mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if len(p.ghosts) == 0 {
+			return
+		}
+		l := p.known[string(kv.Key)].lease
+		if _, ghost := p.ghosts[string(kv.Key)]; l == nil || ghost {
+			continue
+		}
+		for key := range p.ghosts {
+			g := p.known[key].lease
+			if !subnet.Free(g, []*subnet.Lease{l}) || g.V4.On() && g.V4.PublicIP == l.V4.PublicIP ||
+				!g.V4.On() && g.V6.PublicIP == l.V6.PublicIP {
+				delete(p.ghosts, key)
+				delete(p.known, key)
+			}
+		}
+	}
+}
+
+// replace puts now in the place of old, both of the same key, into an ordered slice that is ours alone.
+func replace(leases []*subnet.Lease, old, now *subnet.Lease) []*subnet.Lease {
+	if old == now {
+		return leases
+	}
+	if old != nil {
+		if i, found := slices.BinarySearchFunc(leases, old, order); found {
+			leases = slices.Delete(leases, i, i+1)
+		}
+	}
+	if now != nil {
+		i, _ := slices.BinarySearchFunc(leases, now, order)
+		leases = slices.Insert(leases, i, now)
+	}
+	return leases
+}
+
+// all orders everything that is known, without our own.
+func (p *peers) all() []*subnet.Lease {
+	p.left = p.own()
+	leases := make([]*subnet.Lease, 0, len(p.known))
+	for key, e := range p.known {
+		if e.lease != nil && key != p.left {
+			leases = append(leases, e.lease)
+		}
+	}
+	slices.SortFunc(leases, order)
+	return leases
+}
+
+// deliver hands the set over if it differs from the last one, or always.
+func (p *peers) deliver(leases []*subnet.Lease, always bool) {
+	var rejects []subnet.Rejected
+	for key, e := range p.known {
+		if e.reject != "" && key != p.left {
+			rejects = append(rejects, subnet.Rejected{Name: key, Reason: e.reject})
+		}
+	}
+	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
+	if !always && slices.Equal(leases, p.leases) && slices.Equal(rejects, p.rejects) {
+		return
+	}
+	p.leases, p.rejects = leases, rejects
+	p.changed(subnet.Set{Leases: leases, Rejects: rejects})
+}
