@@ -5,7 +5,9 @@ package subnet
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Lease is one node's part of the pod network and how to reach it.
@@ -38,6 +40,15 @@ func (l *Lease) Endpoints() []Endpoint {
 		}
 	}
 	return on
+}
+
+// String names the lease for a person: "10.5.34.0/24 at 192.168.64.3", both families if there are two.
+func (l *Lease) String() string {
+	var parts []string
+	for _, e := range l.Endpoints() {
+		parts = append(parts, fmt.Sprintf("%s at %s", e.Subnet, e.PublicIP))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Equal tells whether a and b say the same; Name does not count.

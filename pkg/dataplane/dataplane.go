@@ -74,6 +74,9 @@ type Dataplane interface {
 	Apply(ctx context.Context, links Links, s State) error
 	// Changes receives a value (of any number of changes) after another hand touched something of ours.
 	Changes() <-chan struct{}
+	// Distrust makes the next Ensure and Apply compare with all that is there, not only with what was told to have
+	// changed.
+	Distrust()
 	// Close releases what watching holds; the network stays as it is.
 	Close() error
 }

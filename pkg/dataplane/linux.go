@@ -77,7 +77,7 @@ func (d *Linux) Close() error {
 	return errors.Join(d.watcher.close(), d.conn.Close())
 }
 
-// Distrust makes the next Ensure and Apply read everything from the kernel again.
+// Distrust implements Dataplane.
 func (d *Linux) Distrust() {
 	d.suspectDevices()
 	d.relist()

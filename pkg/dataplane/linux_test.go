@@ -131,7 +131,10 @@ func (m *machine) serve() {
 
 type testWriter struct{ t *testing.T }
 
-func (w testWriter) Write(p []byte) (int, error) { w.t.Log(strings.TrimSpace(string(p))); return len(p), nil }
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
 
 var noise = regexp.MustCompile(`nhid \d+ |id \d+ | (state \w+ )?$|pref medium|expires \S+`)
 

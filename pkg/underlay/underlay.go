@@ -3,9 +3,11 @@
 package underlay
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	"flannel/pkg/dataplane"
 )
@@ -25,6 +27,17 @@ type Link struct {
 // Reaches tells whether a is a neighbour on the link, to be reached without a gateway.
 func (l Link) Reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(l.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// String names the link for a person.
+func (l Link) String() string {
+	var addrs []string
+	for _, a := range []netip.Addr{l.V4, l.V6} {
+		if a.IsValid() {
+			addrs = append(addrs, a.String())
+		}
+	}
+	return fmt.Sprintf("%s (%s, MTU %d)", l.Name, strings.Join(addrs, ", "), l.MTU)
 }
 
 // Equal tells whether nothing of the link differs.

@@ -1,0 +1,143 @@
+// Package daemon is the program in one page: acquire a subnet, ensure the devices, publish how to reach us, watch the
+// others, apply; forever. Every pass compares all that shall be with what is there, so that a start, a restart, a new
+// peer, drift and a changed address are the same case.
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/firewall"
+	"flannel/pkg/health"
+	"flannel/pkg/metrics"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// Daemon joins its parts. All fields but the last group must be set; Run may be called once.
+type Daemon struct {
+	Manager   subnet.Manager
+	Dataplane dataplane.Dataplane
+	Firewall  Firewall
+	Underlay  Underlay
+	Parse     func(raw []byte) (subnet.Config, backend.Maker, []string, error) // validates a network configuration
+
+	Settings Settings
+	Log      *slog.Logger
+	Status   *health.Status
+	Metrics  *metrics.Metrics
+
+	Notify   func(state string) // tells the service manager ("READY=1"); never nil
+	Watchdog time.Duration      // how often it wants to hear of us; 0: never
+	EnvFile  <-chan struct{}    // another hand touched the subnet file
+}
+
+// Settings are the options that the loop needs.
+type Settings struct {
+	OS, Identity string // see backend.Node
+	SubnetFile   string
+	IPMasq       bool
+	RandomFully  bool
+	ForwardRules bool
+	BlackholeOwn bool          // a blackhole route for the node's own subnet
+	CompareAll   time.Duration // how often everything is compared although nothing was told to have changed
+}
+
+// Firewall is *firewall.Firewall.
+type Firewall interface {
+	Apply(ctx context.Context, c firewall.Config) (changed int, err error)
+	Changes() <-chan struct{}
+}
+
+// Underlay chooses the interface to the other nodes, and tells when the choice may be another.
+type Underlay interface {
+	Choose(v4, v6 bool) (underlay.Link, error)
+	Changes() <-chan struct{}
+}
+
+// Run works until ctx ends (nil), the lease is lost (subnet.ErrLost) or a part fails for good. It leaves the network
+// as it is.
+func (d *Daemon) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	in := newInbox()
+	tasks.Go(func() error { return d.Manager.WatchConfig(ctx, in.setConfig) })
+	tasks.Go(func() error {
+		n, err := d.join(ctx, in)
+		if err != nil {
+			return err
+		}
+		tasks.Go(func() error { return d.Manager.Watch(ctx, in.setPeers) })
+		tasks.Go(func() error { return d.Manager.Hold(ctx) })
+		tasks.Go(func() error { return d.publish(ctx, in) })
+		return d.loop(ctx, n, in)
+	})
+	return tasks.Wait()
+}
+
+// loop passes once, then whenever something may have changed.
+func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
+	alarm := newAlarm(d.Settings.CompareAll, d.Watchdog)
+	defer alarm.stop()
+	for {
+		d.Status.Begin()
+		began := time.Now()
+		failed := d.pass(ctx, n, in)
+		if ctx.Err() != nil {
+			return nil
+		}
+		d.report(n, failed, time.Since(began))
+		alarm.rest(ctx, time.Since(began))
+		if d.wait(ctx, n, in, alarm.retry(len(failed) > 0)); ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// wait returns when a pass is due. What it learns, it leaves in the node.
+func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
+	for {
+		select {
+		case <-ctx.Done():
+		case <-in.changed:
+		case <-d.Dataplane.Changes():
+		case <-d.Firewall.Changes():
+		case <-d.EnvFile:
+		case <-d.Underlay.Changes():
+			n.underlayMoved = true
+		case <-alarm.retryC():
+			n.underlayMoved = true
+		case <-alarm.compare.C:
+			n.underlayMoved = true
+			d.Dataplane.Distrust()
+		case <-alarm.watchdogC():
+			d.Notify("WATCHDOG=1")
+			continue
+		}
+		return
+	}
+}
+
+// pass brings everything in step, each part as far as it can go, and returns what failed.
+func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
+	var f failures
+	f.add("config", d.reconfigure(n, in))
+	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
+	f.add("devices", err)
+	f.add("publish", d.describe(n, in, links))
+	if peers, complete := in.peers(); complete {
+		paths, rejects := n.plan.Paths(peers.Leases)
+		n.valid, n.rejects = len(peers.Leases)-len(rejects), append(rejects, peers.Rejects...)
+		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings)))
+	} else {
+		f.add("peers", errNoPeers)
+	}
+	_, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
+	f.add("firewall", err)
+	f.add("subnet-file", d.writeEnv(n))
+	return f
+}

@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/firewall"
+	"flannel/pkg/plan"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// node is what the loop knows: the configuration in force, where we are, and what follows from both.
+type node struct {
+	config  subnet.Config
+	maker   backend.Maker
+	refused error // why the only configuration that there was cannot work
+	link    underlay.Link
+	backend backend.Backend
+	lease   subnet.Lease // as described last
+	plan    *plan.Plan
+
+	underlayMoved bool // the underlay may be another; look again
+	valid         int
+	rejects       []subnet.Rejected
+	report        reported
+}
+
+var (
+	errNoPeers      = errors.New("the set of peers is not complete yet")
+	errNotPublished = errors.New("the others do not know yet how to reach this node")
+)
+
+// reconfigure follows the configuration and the underlay. What cannot work is refused, and the last good state kept.
+func (d *Daemon) reconfigure(n *node, in *inbox) error {
+	next := *n
+	raw, fresh := in.newConfig()
+	if fresh {
+		if err := d.readConfig(&next, raw); err != nil {
+			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+			next, fresh = *n, false
+		} else if err := n.config.CanBecome(next.config); err != nil {
+			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+			next, fresh = *n, false
+		}
+	}
+	var lost error
+	if n.underlayMoved {
+		link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+		if err == nil {
+			next.link = link
+		}
+		lost = err
+	}
+	n.underlayMoved = lost != nil
+	if !fresh && next.link.Equal(n.link) {
+		return lost
+	}
+	if err := d.build(&next); err != nil {
+		if fresh {
+			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+			return lost
+		}
+		return errors.Join(lost, err)
+	}
+	if !next.link.Equal(n.link) {
+		d.Log.Info("the underlay changed", "from", n.link, "to", next.link)
+	}
+	next.underlayMoved = n.underlayMoved
+	*n = next
+	return lost
+}
+
+// readConfig validates a raw configuration into n.
+func (d *Daemon) readConfig(n *node, raw []byte) error {
+	config, maker, warnings, err := d.Parse(raw)
+	for _, w := range warnings {
+		d.Log.Warn("network configuration: " + w)
+	}
+	if err != nil {
+		return err
+	}
+	n.config, n.maker = config, maker
+	return nil
+}
+
+// build makes what follows from configuration, underlay and lease.
+func (d *Daemon) build(n *node) error {
+	if err := n.config.CheckUnderlay(n.link.V4, n.link.V6); err != nil {
+		return err
+	}
+	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Identity: d.Settings.Identity, Underlay: n.link,
+		V4: n.config.V4.On(), V6: n.config.V6.On()})
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		d.Log.Warn("network configuration: " + w)
+	}
+	n.backend = b
+	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
+	if n.config.V4.On() {
+		n.lease.V4.PublicIP = n.link.PublicV4
+	}
+	if n.config.V6.On() {
+		n.lease.V6.PublicIP = n.link.PublicV6
+	}
+	n.plan = plan.New(n.config, n.lease, b)
+	return nil
+}
+
+// describe has the lease published if the devices make it another.
+func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
+	described, err := n.backend.Describe(n.lease, links)
+	if err != nil {
+		return err
+	}
+	n.lease = described
+	seen, refused := in.tell(described)
+	switch {
+	case refused != nil:
+		return fmt.Errorf("publish the lease: %w", refused)
+	case !seen:
+		return errNotPublished
+	}
+	return nil
+}
+
+func (n *node) networks() []netip.Prefix {
+	var on []netip.Prefix
+	for _, net := range []subnet.Network{n.config.V4, n.config.V6} {
+		if net.On() {
+			on = append(on, net.Prefix)
+		}
+	}
+	return on
+}
+
+func (n *node) state(paths []*dataplane.Path, s Settings) dataplane.State {
+	state := dataplane.State{Networks: n.networks(), Paths: paths}
+	if s.BlackholeOwn {
+		for _, e := range n.lease.Endpoints() {
+			state.Blackholes = append(state.Blackholes, e.Subnet)
+		}
+	}
+	return state
+}
+
+func (n *node) firewall(s Settings) firewall.Config {
+	c := firewall.Config{
+		Writer:     firewall.IPTables,
+		V4:         firewall.Family{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet},
+		V6:         firewall.Family{Network: n.config.V6.Prefix, Subnet: n.lease.V6.Subnet},
+		Masquerade: s.IPMasq, Forward: s.ForwardRules, RandomFully: s.RandomFully,
+	}
+	if n.config.NFTables {
+		c.Writer = firewall.NFTables
+	}
+	return c
+}
+
+func (d *Daemon) writeEnv(n *node) error {
+	changed, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{
+		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,
+		V6Network: n.config.V6.Prefix, V6Subnet: n.lease.V6.Subnet,
+		MTU: n.backend.MTU(), IPMasq: d.Settings.IPMasq,
+	})
+	if changed {
+		d.Log.Info("wrote the subnet file", "path", d.Settings.SubnetFile, "mtu", n.backend.MTU())
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// failures are the parts of a pass that failed.
+type failures []failure
+
+type failure struct {
+	part string
+	err  error
+}
+
+func (f *failures) add(part string, err error) {
+	if err != nil {
+		*f = append(*f, failure{part, err})
+	}
+}
+
+// err joins them to one error that names each part.
+func (f failures) err() error {
+	var all []error
+	for _, one := range f {
+		all = append(all, fmt.Errorf("%s: %w", one.part, one.err))
+	}
+	return errors.Join(all...)
+}
+
+// reported is what was said last, so that nothing is said twice.
+type reported struct {
+	inStep  bool
+	ready   bool // the service manager knows that we are
+	problem string
+	at      time.Time
+	rejects map[string]string // by name
+}
+
+// report tells the outcome of a pass: to metrics and readiness always, to the log only what is new.
+func (d *Daemon) report(n *node, failed failures, took time.Duration) {
+	err := failed.err()
+	d.Status.InStep(err)
+	parts := make([]string, len(failed))
+	for i, f := range failed {
+		parts[i] = f.part
+	}
+	d.Metrics.Pass(took, parts)
+	d.Metrics.Peers(n.valid, len(n.rejects))
+	d.reportRejects(n)
+
+	r := &n.report
+	if err == nil {
+		if !r.inStep {
+			d.Log.Info("the network is in step", "peers", n.valid, "took", took.Round(time.Microsecond))
+		}
+		if !r.ready {
+			d.Notify("READY=1")
+		}
+		r.inStep, r.ready, r.problem = true, true, ""
+		return
+	}
+	r.inStep = false
+	if waiting(failed) {
+		return // at a start, for the answer of the store; nothing is wrong
+	}
+	if text := err.Error(); text != r.problem || time.Since(r.at) > tellAgain {
+		d.Log.Warn("the network is not in step; trying again", "problem", strings.ReplaceAll(text, "\n", "; "))
+		r.problem, r.at = text, time.Now()
+	}
+}
+
+// waiting tells whether nothing failed but what the store has yet to answer.
+func waiting(failed failures) bool {
+	for _, f := range failed {
+		if !errors.Is(f.err, errNoPeers) && !errors.Is(f.err, errNotPublished) {
+			return false
+		}
+	}
+	return true
+}
+
+// maxWarnings bounds how many peers one pass names.
+const maxWarnings = 20
+
+// reportRejects warns of each peer that is left out, once for each reason.
+func (d *Daemon) reportRejects(n *node) {
+	now := make(map[string]string, len(n.rejects))
+	fresh := 0
+	for _, r := range n.rejects {
+		now[r.Name] = r.Reason
+		if n.report.rejects[r.Name] == r.Reason {
+			continue
+		}
+		if fresh++; fresh <= maxWarnings {
+			d.Log.Warn("left out a peer", "peer", r.Name, "reason", r.Reason)
+		}
+	}
+	if fresh > maxWarnings {
+		d.Log.Warn("left out more peers", "count", fresh-maxWarnings)
+	}
+	for name := range n.report.rejects {
+		if _, still := now[name]; !still {
+			d.Log.Info("no longer leaving out a peer", "peer", name)
+		}
+	}
+	n.report.rejects = now
+}
+
+// alarm wakes the loop when nothing else does.
+type alarm struct {
+	compare  *time.Ticker
+	watchdog *time.Ticker // nil: nobody wants to hear of us
+	backoff  time.Duration
+	again    *time.Timer // nil: nothing failed
+}
+
+func newAlarm(compareAll, watchdog time.Duration) *alarm {
+	a := &alarm{compare: time.NewTicker(compareAll)}
+	if watchdog > 0 {
+		a.watchdog = time.NewTicker(watchdog / 2)
+	}
+	return a
+}
+
+func (a *alarm) stop() {
+	a.compare.Stop()
+	if a.watchdog != nil {
+		a.watchdog.Stop()
+	}
+	if a.again != nil {
+		a.again.Stop()
+	}
+}
+
+// A failed pass is tried again after firstRetry, then ever more rarely: what the kernel refuses for good must not
+// keep the machine busy. A notification still wakes us at once.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 15 * time.Second
+)
+
+// retry sets when a pass is due though nothing happened.
+func (a *alarm) retry(failed bool) *alarm {
+	if a.again != nil {
+		a.again.Stop()
+		a.again = nil
+	}
+	if !failed {
+		a.backoff = 0
+		return a
+	}
+	a.backoff = min(max(a.backoff*2, firstRetry), lastRetry)
+	a.again = time.NewTimer(a.backoff)
+	return a
+}
+
+func (a *alarm) retryC() <-chan time.Time {
+	if a.again == nil {
+		return nil
+	}
+	return a.again.C
+}
+
+func (a *alarm) watchdogC() <-chan time.Time {
+	if a.watchdog == nil {
+		return nil
+	}
+	return a.watchdog.C
+}
+
+// longestRest bounds how long a change waits because the pass before it was expensive.
+const longestRest = 100 * time.Millisecond
+
+// rest makes passes take at most half of the time, however many things happen.
+func (a *alarm) rest(ctx context.Context, passTook time.Duration) {
+	t := time.NewTimer(min(passTook, longestRest))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,113 @@
+// Package health tells others how the daemon is: over HTTP (/healthz, /readyz, /metrics) and to systemd.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Status is what the daemon knows of itself. The zero Status is not ready.
+type Status struct {
+	mu      sync.Mutex
+	ready   bool
+	problem string
+	began   time.Time // of the pass under way; zero between passes
+}
+
+// stuckAfter is how long a pass may take before the process counts as dead: far longer than the largest cluster needs.
+const stuckAfter = 2 * time.Minute
+
+// Waiting says that the daemon is not ready, and what for it waits.
+func (s *Status) Waiting(reason string) { s.set(false, reason) }
+
+// InStep says that the last pass left the network as it shall be (nil), or what is not.
+func (s *Status) InStep(problem error) {
+	if problem == nil {
+		s.set(true, "")
+	} else {
+		s.set(false, problem.Error())
+	}
+}
+
+func (s *Status) set(ready bool, problem string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready, s.problem, s.began = ready, problem, time.Time{}
+}
+
+// Begin says that a pass begins; it ends with InStep.
+func (s *Status) Begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = time.Now()
+}
+
+// Ready returns nil while the network is in step, else what is not.
+func (s *Status) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ready:
+		return nil
+	case s.problem == "":
+		return errors.New("starting")
+	}
+	return errors.New(s.problem)
+}
+
+// Alive returns nil unless the daemon hangs in a pass.
+func (s *Status) Alive() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.began.IsZero() && time.Since(s.began) > stuckAfter {
+		return fmt.Errorf("a pass has been under way for %s", time.Since(s.began).Round(time.Second))
+	}
+	return nil
+}
+
+// Handler answers /healthz (200 while the process works), /readyz (200 while the network is in step; else 503 and
+// what is not) and /metrics.
+func Handler(s *Status, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", answer(s.Alive))
+	mux.HandleFunc("/readyz", answer(s.Ready))
+	mux.Handle("/metrics", metrics)
+	return mux
+}
+
+func answer(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := check(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintln(w, err) //nolint:errcheck // the client has gone
+			return
+		}
+		fmt.Fprintln(w, "ok") //nolint:errcheck // the client has gone
+	}
+}
+
+// Listen binds the address, so that a port that is taken is told at once; Serve takes the listener over.
+func Listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("health and metrics on %s: %w (choose another --healthz-port, or 0 for none)", addr, err)
+	}
+	return l, nil
+}
+
+// Serve answers until ctx ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
