@@ -1,0 +1,203 @@
+package backend_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"flannel/backend"
+	"flannel/backend/alloc"
+	"flannel/backend/hostgw"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+var (
+	eth0 = underlay.Link{
+		Name: "eth0", Index: 2, MTU: 1500,
+		V4: netip.MustParseAddr("192.168.100.1"), V6: netip.MustParseAddr("fd00:100::1"),
+		PublicV4: netip.MustParseAddr("192.168.100.1"), PublicV6: netip.MustParseAddr("fd00:100::1"),
+		OnLink: []netip.Prefix{netip.MustParsePrefix("192.168.100.0/24"), netip.MustParsePrefix("fd00:100::/64")},
+	}
+	local = lease("10.5.1.0/24", "192.168.100.1", "", "2001:cafe:42:1::/64", "fd00:100::1", "")
+)
+
+// lease makes a lease; an empty subnet switches the family off.
+func lease(v4, ip4, data4, v6, ip6, data6 string) subnet.Lease {
+	l := subnet.Lease{Backend: "vxlan"}
+	for _, e := range []struct {
+		to               *subnet.Endpoint
+		subnet, ip, data string
+	}{{&l.V4, v4, ip4, data4}, {&l.V6, v6, ip6, data6}} {
+		if e.subnet == "" {
+			continue
+		}
+		e.to.Subnet, e.to.PublicIP = netip.MustParsePrefix(e.subnet), netip.MustParseAddr(e.ip)
+		if e.data != "" {
+			e.to.Data = json.RawMessage(e.data)
+		}
+	}
+	return l
+}
+
+func make1(t *testing.T, kind backend.Kind, config, os string, n backend.Node) (backend.Backend, []string) {
+	t.Helper()
+	o := conf.Parse([]byte(config))
+	maker := kind.Parse(o, os)
+	if err := o.Err(); err != nil {
+		t.Fatal(err)
+	}
+	b, warnings, err := maker(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, warnings
+}
+
+func show(b backend.Backend, peers ...subnet.Lease) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "MTU %d\n", b.MTU())
+	links := dataplane.Links{}
+	for _, d := range b.Devices(local) {
+		d.MAC = dataplane.MAC{} // derived, tested elsewhere
+		fmt.Fprintf(&s, "device %+v\n", d)
+		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(len(links))}, MTU: d.MTU}
+	}
+	described, err := b.Describe(local, links)
+	fmt.Fprintf(&s, "lease %s %s %s %v\n", described.Backend, described.V4.Data, described.V6.Data, err)
+	for _, p := range peers {
+		paths, err := b.Paths(&p)
+		fmt.Fprintf(&s, "peer %s: %v %v\n", p.V4.Subnet, paths, err)
+	}
+	return s.String()
+}
+
+func TestGolden(t *testing.T) {
+	near := lease("10.5.2.0/24", "192.168.100.2", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, "2001:cafe:42:2::/64", "fd00:100::2", `{"VNI":1,"VtepMAC":"c6-d2-32-6f-8f-45"}`)
+	far := lease("10.5.3.0/24", "192.168.101.3", `{"VtepMAC":"c6:d2:32:6f:8f:46"}`, "2001:cafe:42:3::/64", "fd00:101::3", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:47"}`)
+	dual := backend.Node{OS: "linux", Identity: "node1", Underlay: eth0, V4: true, V6: true}
+	v4 := dual
+	v4.V6 = false
+	tests := []struct {
+		name   string
+		kind   backend.Kind
+		config string
+		node   backend.Node
+		want   string
+	}{
+		{"vxlan, dual-stack", vxlan.Kind(), `{}`, dual, `MTU 1430
+device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+device {Name:flannel.1 Kind:vxlan MTU:1450 MAC:00:00:00:00:00:00 Addr:[10.5.1.0/32] VNI:1 Port:0 Parent:eth0 Local:192.168.100.1 Learning:false GBP:false}
+device {Name:flannel-v6.1 Kind:vxlan MTU:1430 MAC:00:00:00:00:00:00 Addr:[2001:cafe:42:1::/128] VNI:1 Port:0 Parent:eth0 Local:fd00:100::1 Learning:false GBP:false}
+lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"} {"VNI":1,"VtepMAC":"02:00:00:00:00:02"} <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.1 c6:d2:32:6f:8f:44} {2001:cafe:42:2::/64 fd00:100::2 flannel-v6.1 c6:d2:32:6f:8f:45}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46} {2001:cafe:42:3::/64 fd00:101::3 flannel-v6.1 c6:d2:32:6f:8f:47}] <nil>
+`},
+		{"vxlan with all options, IPv4", vxlan.Kind(), `{"VNI": 1, "Port": 4789, "MTU": 1400, "GBP": true, "Learning": true, "DirectRouting": true, "MacPrefix": "0E-2A"}`, v4, `MTU 1350
+device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+device {Name:flannel.1 Kind:vxlan MTU:1350 MAC:00:00:00:00:00:00 Addr:[10.5.1.0/32] VNI:1 Port:4789 Parent:eth0 Local:192.168.100.1 Learning:true GBP:true}
+lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"}  describe the lease: device flannel-v6.1 is not there
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46}] <nil>
+`},
+		{"host-gw", hostgw.Kind(), `{"Name": "cbr0"}`, dual, `MTU 1500
+device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+lease host-gw   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00} {2001:cafe:42:2::/64 fd00:100::2 eth0 00:00:00:00:00:00}] <nil>
+peer 10.5.3.0/24: [] its public IP 192.168.101.3 is not on the link of eth0 ([192.168.100.0/24 fd00:100::/64]), and a route without a tunnel cannot pass a router
+`},
+		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
+device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+lease alloc   <nil>
+peer 10.5.2.0/24: [] <nil>
+peer 10.5.3.0/24: [] <nil>
+`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			b, _ := make1(t, test.kind, test.config, "linux", test.node)
+			if got := show(b, near, far); got != test.want {
+				t.Errorf("got\n%s\nwant\n%s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestVTEPAddress(t *testing.T) {
+	mac := func(identity string, l subnet.Lease) dataplane.MAC {
+		b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Identity: identity, Underlay: eth0, V4: true})
+		return b.Devices(l)[1].MAC
+	}
+	other := lease("10.5.2.0/24", "192.168.100.2", "", "", "", "")
+	one := mac("node1", local)
+	if !one.Unicast() || one[0]&2 == 0 {
+		t.Errorf("%s is not a locally administered unicast address", one)
+	}
+	if one != mac("node1", local) {
+		t.Error("the same node gets another address")
+	}
+	if one == mac("node2", local) || one == mac("node1", other) {
+		t.Error("another node, or another lease, gets the same address")
+	}
+}
+
+func TestRefusedLeaseData(t *testing.T) {
+	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Underlay: eth0, V4: true})
+	for data, want := range map[string]string{
+		``:                                       "no backend data",
+		`"x"`:                                    "backend data is not",
+		`{"VNI":1}`:                              `VtepMAC "" is not a MAC address`,
+		`{"VNI":1,"VtepMAC":"zz"}`:               `VtepMAC "zz" is not a MAC address`,
+		`{"VNI":2,"VtepMAC":"02:00:00:00:00:1"}`: "VNI is 2 and ours 1",
+		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`:       "not a unicast address",
+		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`:       "not a unicast address",
+		`{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`:       "not a unicast address",
+		`{"VNI":1,"VtepMAC":"02:00:5e:10:00:00:00:01"}`: "not a MAC address of six bytes",
+	} {
+		p := lease("10.5.2.0/24", "192.168.100.2", data, "", "", "")
+		if paths, err := b.Paths(&p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s gives %v, %v; want an error with %q", data, paths, err, want)
+		}
+	}
+}
+
+func TestRefusedConfiguration(t *testing.T) {
+	for _, test := range []struct {
+		kind       backend.Kind
+		config, os string
+		mtu        int
+		v6         bool
+		want       string
+	}{
+		{vxlan.Kind(), `{"VNI": 16777216}`, "linux", 1500, false, "VNI: 16777216 is above 16777215"},
+		{vxlan.Kind(), `{"VNI": 0}`, "linux", 1500, false, "VNI: 0 is below 1"},
+		{vxlan.Kind(), `{"VNI": 4095}`, "windows", 1500, false, "VNI: 4095 is below 4096"},
+		{vxlan.Kind(), `{"Port": 70000}`, "linux", 1500, false, "Port: 70000 is above 65535"},
+		{vxlan.Kind(), `{"Port": -1}`, "linux", 1500, false, "Port: -1 is below 0"},
+		{vxlan.Kind(), `{"MTU": -5}`, "linux", 1500, false, "MTU: -5 is below 0"},
+		{vxlan.Kind(), `{"MTU": 600}`, "linux", 1500, false, "MTU: 600 leaves less than 576"},
+		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "leaves 1230 for pods after VXLAN's 70; at least 1280 is needed, so take 1350 or more"},
+		{vxlan.Kind(), `{}`, "linux", 600, false, "leaves 550 for pods"},
+		{hostgw.Kind(), `{}`, "linux", 1000, true, "at least 1280"},
+	} {
+		o := conf.Parse([]byte(test.config))
+		maker := test.kind.Parse(o, test.os)
+		err := o.Err()
+		if err == nil {
+			link := eth0
+			link.MTU = test.mtu
+			_, _, err = maker(backend.Node{OS: test.os, Underlay: link, V4: true, V6: test.v6})
+		}
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s with MTU %d gives %v, want %q", test.config, test.mtu, err, test.want)
+		}
+	}
+	if _, warnings := make1(t, vxlan.Kind(), `{"MTU": 9000}`, "linux", backend.Node{Underlay: eth0, V4: true}); len(warnings) != 1 || !strings.Contains(warnings[0], "9000 is above the MTU of eth0") {
+		t.Errorf("an MTU above the underlay's gives the warnings %q", warnings)
+	}
+}

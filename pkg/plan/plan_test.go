@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/backend"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+func network(s string, length int) subnet.Network {
+	return subnet.Network{Prefix: netip.MustParsePrefix(s), SubnetLen: length}
+}
+
+func newPlan(t testing.TB, dual bool) *Plan {
+	t.Helper()
+	cfg := subnet.Config{V4: network("10.5.0.0/16", 24), Backend: "vxlan"}
+	own := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: netip.MustParseAddr("192.168.100.1")}}
+	if dual {
+		cfg.V6 = network("2001:cafe:42::/56", 64)
+		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1")}
+	}
+	o := conf.Parse([]byte(`{}`))
+	b, _, err := vxlan.Kind().Parse(o, "linux")(backend.Node{V4: true, V6: dual, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(cfg, own, b)
+}
+
+// peerLease makes a lease; mac is the last byte of its VTEP's address.
+func peerLease(v4, ip string, mac int) *subnet.Lease {
+	return &subnet.Lease{Name: "subnets/" + v4, Backend: "vxlan", V4: subnet.Endpoint{
+		Subnet: netip.MustParsePrefix(v4), PublicIP: netip.MustParseAddr(ip),
+		Data: json.RawMessage(fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:%02x:%02x"}`, mac>>8, mac&255)),
+	}}
+}
+
+func dsts(paths []*dataplane.Path) string {
+	var all []string
+	for _, p := range paths {
+		all = append(all, p.Dst.String())
+	}
+	return strings.Join(all, " ")
+}
+
+// Every lease that cannot be believed leaves itself out, and no other.
+func TestSuspects(t *testing.T) {
+	good := peerLease("10.5.2.0/24", "192.168.100.2", 2)
+	for _, test := range []struct {
+		name string
+		bad  *subnet.Lease
+		want string
+	}{
+		{"half of the Internet", peerLease("128.0.0.0/1", "192.168.100.9", 9), "not a part of the network 10.5.0.0/16"},
+		{"the default route", peerLease("0.0.0.0/0", "192.168.100.9", 9), "not a part of the network"},
+		{"the whole network", peerLease("10.5.0.0/16", "192.168.100.9", 9), "not a part of the network"},
+		{"etcd's host", peerLease("192.168.100.0/31", "192.168.100.9", 9), "not a part of the network"},
+		{"our own subnet", peerLease("10.5.1.0/24", "192.168.100.9", 9), "overlaps our own 10.5.1.0/24"},
+		{"inside our own", peerLease("10.5.1.128/25", "192.168.100.9", 9), "overlaps our own"},
+		{"around ours", peerLease("10.5.0.0/22", "192.168.100.9", 9), "overlaps our own"},
+		{"inside a peer's", peerLease("10.5.2.128/25", "192.168.100.9", 9), "overlaps 10.5.2.0/24 of subnets/10.5.2.0/24"},
+		{"around a peer's", peerLease("10.5.2.0/23", "192.168.100.9", 9), "overlaps 10.5.2.0/24"},
+		{"a peer's MAC", peerLease("10.5.9.0/24", "192.168.100.9", 2), "VtepMAC 02:00:00:00:00:02 is also that of subnets/10.5.2.0/24"},
+		{"our public IP", peerLease("10.5.9.0/24", "192.168.100.1", 9), "public IP 192.168.100.1 is our own"},
+		{"loopback", peerLease("10.5.9.0/24", "127.0.0.1", 9), "not an address that a node can have"},
+		{"multicast", peerLease("10.5.9.0/24", "224.0.0.1", 9), "not an address that a node can have"},
+		{"broadcast", peerLease("10.5.9.0/24", "255.255.255.255", 9), "not an address that a node can have"},
+		{"link-local", peerLease("10.5.9.0/24", "169.254.1.1", 9), "not an address that a node can have"},
+		{"nowhere", peerLease("10.5.9.0/24", "0.0.0.0", 9), "no public IP"},
+		{"a pod's address", peerLease("10.5.9.0/24", "10.5.9.1", 9), "lies inside the pod network"},
+		{"another family", peerLease("10.5.9.0/24", "fd00::9", 9), "of another family"},
+		{"another backend", &subnet.Lease{Name: "x", Backend: "host-gw", V4: peerLease("10.5.9.0/24", "192.168.100.9", 9).V4}, `backend is "host-gw" and ours "vxlan"`},
+		{"no family in common", &subnet.Lease{Name: "x", Backend: "vxlan", V6: subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:db8::/64")}}, "no address family in common"},
+		{"a broadcast MAC", &subnet.Lease{Name: "x", Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.9.0/24"),
+			PublicIP: netip.MustParseAddr("192.168.100.9"), Data: json.RawMessage(`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`)}}, "not a unicast address"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			set := []*subnet.Lease{good, test.bad}
+			slices.SortFunc(set, subnet.Compare)
+			paths, rejects := newPlan(t, false).Paths(set)
+			if got := dsts(paths); got != "10.5.2.0/24" {
+				t.Errorf("paths to %s, want to the good peer alone", got)
+			}
+			if len(rejects) != 1 || rejects[0].Name != test.bad.Name || !strings.Contains(rejects[0].Reason, test.want) {
+				t.Errorf("left out %v, want the bad one because of %q", rejects, test.want)
+			}
+		})
+	}
+	half := &subnet.Lease{V4: good.V4}
+	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 {
+		t.Errorf("a peer that has yet to describe itself gives %v and %v", paths, rejects)
+	}
+	odd := peerLease("10.5.64.0/20", "192.168.100.9", 9)
+	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{odd}); len(paths) != 1 {
+		t.Errorf("a subnet of another size that is in nobody's way is left out: %v", rejects)
+	}
+}
+
+// randomSet draws leases with many conflicts among them.
+func randomSet(rnd *rand.Rand, pool []*subnet.Lease) []*subnet.Lease {
+	var set []*subnet.Lease
+	for _, l := range pool {
+		if rnd.IntN(3) > 0 {
+			set = append(set, l)
+		}
+	}
+	return set
+}
+
+// Whatever way led to a set, the outcome is the same as for a plan that sees it first; and unchanged leases keep
+// their paths.
+func TestIncrementalIsTheSameAsFresh(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	var pool []*subnet.Lease
+	for i := range 40 {
+		bits := 24
+		if rnd.IntN(5) == 0 {
+			bits = 22 + rnd.IntN(5)
+		}
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(rnd.IntN(30)), 0}), bits).Masked()
+		l := peerLease(p.String(), fmt.Sprintf("192.168.100.%d", i+2), rnd.IntN(40))
+		l.Name = fmt.Sprint("lease ", i)
+		pool = append(pool, l)
+	}
+	slices.SortStableFunc(pool, subnet.Compare)
+	p := newPlan(t, false)
+	for range 500 {
+		set := randomSet(rnd, pool)
+		gotPaths, gotRejects := p.Paths(set)
+		wantPaths, wantRejects := newPlan(t, false).Paths(set)
+		if dsts(gotPaths) != dsts(wantPaths) || !slices.Equal(gotRejects, wantRejects) {
+			t.Fatalf("after changes: %s, %v\nfresh: %s, %v", dsts(gotPaths), gotRejects, dsts(wantPaths), wantRejects)
+		}
+		for i, a := range gotPaths {
+			for _, b := range gotPaths[:i] {
+				if a.Dst.Overlaps(b.Dst) || a.MAC == b.MAC {
+					t.Fatalf("two paths are in each other's way: %v and %v", a, b)
+				}
+			}
+		}
+	}
+	set := randomSet(rnd, pool)
+	before, _ := p.Paths(set)
+	after, _ := p.Paths(slices.Clone(set))
+	if !slices.Equal(before, after) {
+		t.Error("the same leases got other paths")
+	}
+}
+
+func TestDualStack(t *testing.T) {
+	l := peerLease("10.5.2.0/24", "192.168.100.2", 2)
+	l.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:2::/64"), PublicIP: netip.MustParseAddr("fd00:100::2"), Data: l.V4.Data}
+	paths, rejects := newPlan(t, true).Paths([]*subnet.Lease{l})
+	if got := dsts(paths); got != "10.5.2.0/24 2001:cafe:42:2::/64" || rejects != nil {
+		t.Errorf("paths to %s, left out %v", got, rejects)
+	}
+	twin := peerLease("10.5.3.0/24", "192.168.100.3", 3)
+	twin.V6 = l.V6
+	twin.V6.PublicIP = netip.MustParseAddr("fd00:100::3")
+	if paths, rejects := newPlan(t, true).Paths([]*subnet.Lease{l, twin}); len(paths) != 2 || len(rejects) != 1 {
+		t.Errorf("two peers with one IPv6 subnet: paths to %s, left out %v", dsts(paths), rejects)
+	}
+	if paths, _ := newPlan(t, false).Paths([]*subnet.Lease{l}); dsts(paths) != "10.5.2.0/24" {
+		t.Errorf("a node with IPv4 only has paths to %s", dsts(paths))
+	}
+}
+
+func TestUnchanged(t *testing.T) {
+	for _, test := range []struct {
+		old, new   string
+		head, tail int
+	}{{"", "", 0, 0}, {"abc", "abc", 3, 0}, {"abc", "abxc", 2, 1}, {"abxc", "abc", 2, 1}, {"aa", "a", 1, 0}, {"abc", "xyz", 0, 0}, {"abc", "axc", 1, 1}} {
+		if head, tail := Unchanged([]byte(test.old), []byte(test.new)); head != test.head || tail != test.tail {
+			t.Errorf("%q and %q: %d, %d, want %d, %d", test.old, test.new, head, tail, test.head, test.tail)
+		}
+	}
+}
+
+func BenchmarkOnePeerOfMany(b *testing.B) {
+	for _, n := range []int{1000, 5000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			p := newPlan(b, false)
+			p.cfg.V4 = network("10.0.0.0/8", 24)
+			var set []*subnet.Lease
+			for i := range n {
+				set = append(set, peerLease(fmt.Sprintf("10.%d.%d.0/24", 64+i>>8, i&255), "192.168.100.2", i))
+			}
+			p.Paths(set)
+			for b.Loop() {
+				next := slices.Clone(set)
+				l := *next[n/2]
+				next[n/2] = &l
+				p.Paths(next)
+				set = next
+			}
+		})
+	}
+}
