@@ -44,8 +44,10 @@ const (
 func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
 	switch {
 	case kv == nil && replaced:
-		c.mod, c.created, c.stored = 0, 0, nil
-		c.renewed()
+		if c.mod != 0 { // else an attempt before this one has failed
+			c.mod, c.created, c.stored = 0, 0, nil
+			c.renewed()
+		}
 		return mend
 	case kv == nil:
 		return lost
@@ -136,6 +138,11 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	v := valueOf(l)
 	if _, err := EncodeValue(v); err != nil {
 		return err
+	}
+	for _, e := range l.Endpoints() {
+		if e.PublicIP.BitLen() != e.Subnet.Addr().BitLen() {
+			return fmt.Errorf("publish %v: %v is no public address for it", e.Subnet, e.PublicIP)
+		}
 	}
 	m.mu.Lock()
 	if m.claim == nil || m.claim.v4 != l.V4.Subnet || m.claim.v6 != l.V6.Subnet {

@@ -117,7 +117,7 @@ func (s *session) list(ctx context.Context) error {
 
 // list reads [key, end) in one request.
 func (m *Manager) list(ctx context.Context, key, end string) (*snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, 6*requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 10*requestTimeout)
 	defer cancel()
 	var opts []clientv3.OpOption
 	if end != "" {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -17,6 +18,15 @@ import (
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 )
+
+// These tests mostly wait: more of them at once than there are processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
 
 const base = "/coreos.com/network"
 
@@ -83,6 +93,13 @@ var cafeNet = subnet.Network{Prefix: netip.MustParsePrefix("2001:cafe:42::/56"),
 
 // at is what a node with that public address wants, and no more.
 func at(ip string) subnet.Lease { return subnet.Lease{V4: subnet.Endpoint{PublicIP: addr(ip)}} }
+
+// outOfTheWay is at with a subnet that no other node of a test has.
+func outOfTheWay(ip string) subnet.Lease {
+	l := at(ip)
+	l.V4.Subnet = netip.MustParsePrefix("10.5.250.0/24")
+	return l
+}
 
 func (n *node) acquire(want subnet.Lease) subnet.Lease {
 	n.t.Helper()

@@ -14,18 +14,18 @@ import (
 	"flannel/subnet"
 )
 
-// Hold keeps the claim; see subnet.Manager.
+// Hold keeps the claim; see subnet.Manager. It is for the claim of the last Acquire: another one needs another Hold.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
 	if m.claim == nil {
 		m.mu.Unlock()
 		return errors.New("hold: no subnet was acquired")
 	}
-	key, start := m.claim.key, &snapshot{at: m.claim.at}
+	c, key, start := m.claim, m.claim.key, &snapshot{at: m.claim.at}
 	m.mu.Unlock()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return m.follow(ctx, feed{name: "watch our lease", key: key, wake: m.claimAgain, to: holder{m}}, start)
+		return m.follow(ctx, feed{name: "watch our lease", key: key, wake: m.claimAgain, to: holder{m, c}}, start)
 	})
 	g.Go(func() error {
 		m.renew(ctx)
@@ -35,7 +35,10 @@ func (m *Manager) Hold(ctx context.Context) error {
 }
 
 // holder watches over our own key.
-type holder struct{ m *Manager }
+type holder struct {
+	m *Manager
+	c *claim // nothing is done once the Manager has another one
+}
 
 func (h holder) listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
 	if len(kvs) == 0 {
@@ -48,7 +51,7 @@ func (h holder) happened(ctx context.Context, events []*mvccpb.Event) error {
 	e := events[len(events)-1]
 	if e.Type == mvccpb.DELETE {
 		h.m.mu.Lock()
-		old := e.Kv.ModRevision < h.m.claim.mod // we have put it back since
+		old := e.Kv.ModRevision < h.c.mod // we have put it back since
 		h.m.mu.Unlock()
 		if old {
 			return nil
@@ -63,7 +66,10 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.claim
+	c := h.c
+	if c != m.claim {
+		return nil
+	}
 	id, known := c.id, c.mod
 	switch verdict := c.see(kv, replaced); {
 	case verdict == lost:
@@ -77,7 +83,10 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 		}
 		return nil
 	case replaced:
-		m.log.Error("etcd holds another or an older store than before: putting our lease back", "key", c.key)
+		if !c.mending {
+			m.log.Error("etcd holds another or an older store than before: putting our lease back", "key", c.key)
+		}
+		c.mending = true
 		return m.mendNow(ctx)
 	case c.mod == known && c.mending:
 		return m.mendNow(ctx) // the attempt before this one failed
@@ -105,7 +114,11 @@ func foreign(v *Value) string {
 	if v == nil {
 		return "something unreadable"
 	}
-	return fmt.Sprintf("%v %v %s", v.PublicIP, v.PublicIPv6, clip(v.BackendType))
+	raw, err := EncodeValue(*v)
+	if err != nil {
+		return "something that cannot be written"
+	}
+	return clip(string(raw))
 }
 
 func (h holder) woken(ctx context.Context) error {

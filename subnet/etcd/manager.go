@@ -69,7 +69,8 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	cfg, err := o.client()
+	w := &wire{}
+	cfg, err := o.client(w)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = "/coreos.com/network"
 	}
 	m := &Manager{
-		wire: &wire{}, log: log, outage: newOutage(log),
+		wire: w, log: log, outage: newOutage(log),
 		prefix: prefix, subnets: prefix + "/subnets/",
 		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour),
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
@@ -139,7 +140,8 @@ func token(c chan<- struct{}) {
 	}
 }
 
-const requestTimeout = 5 * time.Second // for one request; it includes waiting for a connection
+// requestTimeout is for the first attempt of a request, waiting for a connection included; later ones get more.
+const requestTimeout = 3 * time.Second
 
 // final marks an error that no retry mends.
 type final struct{ error }

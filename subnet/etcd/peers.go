@@ -68,7 +68,7 @@ func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool)
 			"missing", len(p.ghosts), "present", len(kvs))
 		p.again(ghostLife)
 	}
-	p.deliver(p.all(), first)
+	p.deliver(p.all(), p.unreadable(), first)
 	return nil
 }
 
@@ -96,9 +96,11 @@ func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
 		}
 		leases = p.all()
 	}
-	if rejects || !slices.Equal(leases, p.leases) {
-		p.deliver(leases, rejects)
+	unreadable := p.rejects
+	if rejects {
+		unreadable = p.unreadable()
 	}
+	p.deliver(leases, unreadable, false)
 	return nil
 }
 
@@ -110,7 +112,7 @@ func (p *peers) woken(context.Context) error {
 			delete(p.known, key)
 		}
 	}
-	p.deliver(p.all(), false)
+	p.deliver(p.all(), p.unreadable(), false)
 	return nil
 }
 
@@ -186,8 +188,8 @@ func (p *peers) all() []*subnet.Lease {
 	return leases
 }
 
-// deliver hands the set over if it differs from the last one, or always.
-func (p *peers) deliver(leases []*subnet.Lease, always bool) {
+// unreadable are the keys that hold no lease, in order. Our own is not reported: it is put back.
+func (p *peers) unreadable() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for key, e := range p.known {
 		if e.reject != "" && key != p.left {
@@ -195,6 +197,11 @@ func (p *peers) deliver(leases []*subnet.Lease, always bool) {
 		}
 	}
 	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
+	return rejects
+}
+
+// deliver hands the set over if it differs from the last one, or always.
+func (p *peers) deliver(leases []*subnet.Lease, rejects []subnet.Rejected, always bool) {
 	if !always && slices.Equal(leases, p.leases) && slices.Equal(rejects, p.rejects) {
 		return
 	}

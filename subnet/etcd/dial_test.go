@@ -1,0 +1,176 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/subnet/etcd/etcdtest"
+)
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	srv, strict := etcdtest.Start(t, etcdtest.TLS()), etcdtest.Start(t, etcdtest.ClientCerts())
+	for _, c := range []struct {
+		name string
+		srv  *etcdtest.Server
+		opts Options
+		says string // when it cannot connect
+	}{
+		{"CA only", srv, Options{CAFile: srv.File("ca.crt")}, ""},
+		{"client certificate", strict, Options{CAFile: strict.File("ca.crt"), CertFile: strict.File("client.crt"), KeyFile: strict.File("client.key")}, ""},
+		{"client certificate missing", strict, Options{CAFile: strict.File("ca.crt")}, "the server asks for a client certificate, and none is configured"},
+		{"wrong CA", srv, Options{CAFile: strict.File("ca.crt")}, "certificate signed by unknown authority"},
+		{"system's CA", srv, Options{}, "certificate signed by unknown authority"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t, c.srv.Endpoint(), func(o *Options) { o.CAFile, o.CertFile, o.KeyFile = c.opts.CAFile, c.opts.CertFile, c.opts.KeyFile })
+			if c.says == "" {
+				n.publish(at("192.168.64.3"), mac1)
+				return
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			failed := make(chan error)
+			go func() { _, err := n.Acquire(ctx, tenNet, at("192.168.64.3")); failed <- err }()
+			eventually(t, "it says why it waits", 20*time.Second, func() bool { return n.logs.count(c.says) > 0 })
+			cancel()
+			if err := <-failed; err == nil {
+				t.Error("it got a lease")
+			}
+			if n.logs.count("\n") != 1 {
+				t.Errorf("log:\n%s", n.logs)
+			}
+		})
+	}
+}
+
+// A client certificate that is renewed on disk is used for the next connection.
+func TestCertificateRotation(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.ClientCerts())
+	dir := t.TempDir()
+	move := func(from, to string) {
+		text, err := os.ReadFile(srv.File(from))
+		if err == nil {
+			err = os.WriteFile(dir+"/"+to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	move("ca.crt", "crt") // no good: not a client's
+	move("ca.key", "key")
+	n := start(t, srv.Endpoint(), func(o *Options) { o.CAFile, o.CertFile, o.KeyFile = srv.File("ca.crt"), dir+"/crt", dir+"/key" })
+	move("client.crt", "crt")
+	move("client.key", "key")
+	n.acquire(at("192.168.64.3"))
+}
+
+func TestOptions(t *testing.T) {
+	srv := etcdtest.Start(t, etcdtest.TLS())
+	empty := t.TempDir() + "/empty"
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		o    Options
+		says []string
+	}{
+		{"no endpoint", Options{Endpoints: []string{" "}}, []string{"no etcd endpoint"}},
+		{"user in the URL", Options{Endpoints: []string{"http://root:hunter2@127.0.0.1:2379"}}, []string{"no user name belongs in the URL"}},
+		{"no CA file", Options{CAFile: "/nowhere/ca.crt"}, []string{"CA file", "/nowhere/ca.crt", "no such file"}},
+		{"CA file without certificate", Options{CAFile: empty}, []string{"no certificate in " + empty}},
+		{"key only", Options{KeyFile: srv.File("client.key")}, []string{"client.key", "without a certificate file"}},
+		{"certificate only", Options{CertFile: srv.File("client.crt")}, []string{"client.crt", "without a key file"}},
+		{"no key file", Options{CertFile: srv.File("client.crt"), KeyFile: "/nowhere/key"}, []string{"/nowhere/key", "no such file"}},
+		{"not each other's", Options{CertFile: srv.File("client.crt"), KeyFile: srv.File("server.key")}, []string{"server.key", "does not match"}},
+	} {
+		if c.o.Endpoints == nil {
+			c.o.Endpoints = []string{srv.Endpoint()}
+		}
+		_, err := New(t.Context(), c.o)
+		for _, part := range c.says {
+			if err == nil || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v, want %q", c.name, err, part)
+			}
+		}
+	}
+}
+
+// The password opens the store, and appears in no log and no error: not when it is wrong, not in an outage.
+func TestPassword(t *testing.T) {
+	t.Parallel()
+	const right, wrong = "correct-horse", "battery-staple"
+	srv := etcdtest.Start(t, etcdtest.Password(right))
+	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", right })
+	n.publish(outOfTheWay("192.168.64.3"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	srv.Kill()
+	time.Sleep(2 * time.Second)
+	srv.Start() // tokens are forgotten by a restart
+	st := outside(t, srv)
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	n.sees("10.5.2.0-24", 15*time.Second)
+	l := n.acquire(at("192.168.64.3"))
+	l.V4.PublicIP = addr("192.168.64.4")
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Error(err)
+	}
+	n.notLost()
+
+	bad := &logs{}
+	_, err := New(t.Context(), Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: wrong,
+		Log: slog.New(slog.NewTextHandler(bad, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err == nil || !strings.Contains(err.Error(), `log in as "root": wrong user name or password`) {
+		t.Errorf("wrong password: %v", err)
+	}
+	none := start(t, srv.Endpoint(), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := none.Acquire(ctx, tenNet, at("192.168.64.3")); err == nil || none.logs.count("user name is empty") != 1 {
+		t.Errorf("no user: %v\n%s", err, none.logs)
+	}
+	if everything := n.logs.String() + bad.String() + err.Error(); strings.Contains(everything, right) || strings.Contains(everything, wrong) {
+		t.Errorf("a password appears:\n%s", everything)
+	}
+}
+
+// etcd that is away at the start is waited for, with or without a login; ctx ends that at once.
+func TestAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Password("secret"))
+	srv.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := New(ctx, Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: "secret"})
+	if took := time.Since(began); err == nil || took > 2*time.Second {
+		t.Errorf("New returned %v after %v", err, took)
+	}
+	time.AfterFunc(2*time.Second, srv.Start)
+	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", "secret" })
+	n.acquire(at("192.168.64.3"))
+}
+
+// One of several endpoints is enough.
+func TestSeveralEndpoints(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	dead := etcdtest.NewProxy(t, srv.Addr(), 0)
+	dead.BlackHole(true)
+	n := start(t, "http://127.0.0.1:1", func(o *Options) { o.Endpoints = append(o.Endpoints, "http://"+dead.Addr(), srv.Endpoint()) })
+	began := time.Now()
+	n.publish(outOfTheWay("192.168.64.3"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,221 @@
+package etcd
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet/etcd/etcdtest"
+)
+
+// short makes leases that end, and are renewed, while a test watches.
+func short(o *Options) { o.TTL, o.RenewMargin = 4*time.Second, 2*time.Second }
+
+func TestRenewExtendsTheSameLease(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), short)
+	l := n.publish(at("192.168.64.3"), mac1)
+	_, id := st.value(l.Name)
+	n.run()
+	least := time.Hour
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		ttl, err := st.TimeToLive(t.Context(), id)
+		if err != nil || ttl.TTL <= 0 {
+			t.Fatalf("the lease is gone: %+v, %v", ttl, err)
+		}
+		least = min(least, time.Duration(ttl.TTL)*time.Second)
+	}
+	raw, now := st.value(l.Name)
+	resp, _ := st.Get(t.Context(), l.Name)
+	if now != id || st.etcdLeases() != 1 || raw != peer("192.168.64.3") || resp.Kvs[0].Version != 2 {
+		t.Errorf("etcd lease %x, want %x; %d of them; version %d; %s", now, id, st.etcdLeases(), resp.Kvs[0].Version, raw)
+	}
+	t.Logf("never less than %v left, of 4s", least)
+	n.notLost()
+}
+
+func TestLostLease(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(st store, key string)
+	}{
+		{"revoked", func(st store, key string) {
+			_, id := st.value(key)
+			if _, err := st.Revoke(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"deleted", func(st store, key string) { st.Delete(t.Context(), key) }},
+		{"given away", func(st store, key string) {
+			st.Delete(t.Context(), key)
+			st.Put(t.Context(), key, peer("192.168.64.77"))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t)
+			st := outside(t, srv)
+			n := start(t, srv.Endpoint(), nil)
+			l := n.publish(at("192.168.64.3"), mac1)
+			n.run()
+			n.sees("", 5*time.Second)
+			c.do(st, l.Name)
+			n.lost(5 * time.Second)
+			eventually(t, "no etcd lease left over", 5*time.Second, func() bool { return st.etcdLeases() == 0 })
+			if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
+				t.Errorf("the key is there again: %s", raw)
+			}
+		})
+	}
+}
+
+// Deleted, or expired, while we could not see it, with history compacted: noticed at the first look.
+func TestLostWhileAway(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	n := start(t, "http://"+proxy.Addr(), short)
+	n.publish(at("192.168.64.3"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	proxy.BlackHole(true)
+	eventually(t, "the lease has ended", 20*time.Second, func() bool { return st.etcdLeases() == 0 })
+	srv.Compact()
+	n.notLost()
+	proxy.BlackHole(false)
+	n.lost(25 * time.Second) // 13 s for the keepalive, if the hole was shorter
+}
+
+func TestPutBack(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	other, err := st.Grant(t.Context(), 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		name, value string
+		opts        []clientv3.OpOption
+	}{
+		{"damaged", "garbage", nil},
+		{"taken over", peer("192.168.64.77"), nil},
+		{"other data", `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":` + mac2 + `}`, nil},
+		{"on another lease", peer("192.168.64.77"), []clientv3.OpOption{clientv3.WithLease(other.ID)}},
+		{"on ours", "garbage", []clientv3.OpOption{clientv3.WithIgnoreLease()}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st := store{st.Client, t}
+			n := start(t, srv.Endpoint(), nil)
+			ip := fmt.Sprintf("192.168.65.%d", i)
+			l := n.publish(at(ip), mac1)
+			_, id := st.value(l.Name)
+			stop := n.run()
+			eventually(t, "it watches", 5*time.Second, func() bool { return n.peers() != "none" })
+			if _, err := st.Put(t.Context(), l.Name, c.value, c.opts...); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "put back", 2*time.Second, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
+			n.notLost()
+			if n.logs.count("changed by another hand") != 1 {
+				t.Errorf("it says:\n%s", n.logs)
+			}
+			stop()
+		})
+	}
+}
+
+// A key that is written again without a lease and with the same meaning has become a reservation.
+func TestBecomesReservation(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), short)
+	l := n.publish(at("192.168.64.3"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its etcd lease is given up", 5*time.Second, func() bool { return st.etcdLeases() == 0 })
+	time.Sleep(3 * time.Second)
+	if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
+		t.Errorf("%s on etcd lease %x", raw, id)
+	}
+	n.notLost()
+}
+
+// Two nodes with one public address: both hold the same key. They must not drown etcd in writes, nor their logs.
+func TestQuarrel(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	a, b := start(t, srv.Endpoint(), nil), start(t, srv.Endpoint(), nil)
+	l := a.publish(at("192.168.64.3"), mac1)
+	a.run()
+	b.publish(at("192.168.64.3"), mac2)
+	b.run()
+	time.Sleep(6 * time.Second)
+	resp, err := st.Get(t.Context(), l.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := resp.Kvs[0].Version
+	t.Logf("%d writes in 6s", v)
+	if v < 4 || v > 16 {
+		t.Errorf("%d writes in 6s", v)
+	}
+	for _, n := range []*node{a, b} {
+		n.notLost()
+		if c := n.logs.count("\n"); c > 4 {
+			t.Errorf("%d lines:\n%s", c, n.logs)
+		}
+	}
+}
+
+// An etcd that comes back empty costs nobody anything: keys are put back, peers stay until theirs are.
+func TestReplacedStore(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.1.0-24", peer("192.168.64.1"))
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
+	a := start(t, srv.Endpoint(), nil)
+	l := a.publish(outOfTheWay("192.168.64.99"), mac1)
+	a.run()
+	a.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 5*time.Second)
+	before, _ := a.last()
+
+	srv.Wipe()
+	st = outside(t, srv)
+	st.put("subnets/10.5.3.0-24", peer("192.168.64.3")) // is back
+	for range 30 {
+		st.put("whatever", "makes revisions") // the new store gets further than the old one was
+	}
+	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
+	a.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", 5*time.Second)
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	st.remove("subnets/10.5.3.0-24")                    // deleted indeed
+	st.put("subnets/10.5.9.0-24", peer("192.168.64.1")) // is back, elsewhere
+	a.sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", 5*time.Second)
+	after, _ := a.last()
+	if after.Leases[0] != before.Leases[1] {
+		t.Error("another pointer, but nothing changed")
+	}
+	a.notLost()
+	if c := a.logs.count("another or an older store"); c != 2 {
+		t.Errorf("it is said %d times, want once for our key and once for the peers:\n%s", c, a.logs)
+	}
+	if c := st.etcdLeases(); c != 1 {
+		t.Errorf("%d etcd leases", c)
+	}
+	st.Delete(t.Context(), l.Name)
+	a.lost(5 * time.Second) // in the new store, a deletion is one
+}

@@ -1,0 +1,263 @@
+package etcd
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/etcdtest"
+)
+
+func TestWatchPeers(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.20.0-24", peer("192.168.64.20"))
+	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
+	n := start(t, srv.Endpoint(), nil)
+	n.publish(outOfTheWay("192.168.64.99"), mac1)
+	n.run()
+	n.sees("10.5.3.0-24 10.5.20.0-24", 5*time.Second)
+	first, _ := n.last()
+
+	// Garbage beside and among the leases disturbs none of them.
+	st.put("subnets-backup/10.5.4.0-24", peer("192.168.64.4"))
+	st.put("subnets", "garbage")
+	for i, name := range []string{"foo", "10.5.5.0-33", "10.5.6.1-24", "a/10.5.7.0-24", ""} {
+		st.put("subnets/"+name, peer(fmt.Sprintf("192.168.64.%d", i+30)))
+	}
+	st.put("subnets/10.5.8.0-24", "garbage")
+	st.put("subnets/10.5.9.0-24", `{"PublicIP":"none"}`)
+	st.put("subnets/10.5.10.0-24", `{"PublicIP":"1.2.3.4","BackendData":"`+strings.Repeat("x", 70_000)+`"}`)
+	n.sees("10.5.3.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24] [foo]", 5*time.Second)
+	set, _ := n.last()
+	for _, r := range set.Rejects {
+		if len(r.Reason) > 200 || r.Reason == "" {
+			t.Errorf("%s: reason of %d bytes: %s", r.Name, len(r.Reason), r.Reason)
+		}
+	}
+	for i := range first.Leases {
+		if set.Leases[i] != first.Leases[i] {
+			t.Errorf("%s: another pointer, but nothing changed", set.Leases[i].Name)
+		}
+	}
+
+	// Written again with the same meaning: no call, same pointer. Then changed, added, removed.
+	_, calls := n.last()
+	st.put("subnets/10.5.3.0-24", strings.ReplaceAll(peer("192.168.64.3"), ",", " , "))
+	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
+	st.remove("subnets/foo")
+	n.sees("10.5.3.0-24 10.5.4.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24]", 5*time.Second)
+	set, now := n.last()
+	if set.Leases[0] != first.Leases[0] || now > calls+2 {
+		t.Errorf("the pointer was kept: %v; %d calls, want 2 at most", set.Leases[0] == first.Leases[0], now-calls)
+	}
+	old := set.Leases[2]
+	st.put("subnets/10.5.20.0-24", strings.Replace(peer("192.168.64.20"), ":44", ":55", 1))
+	eventually(t, "changed lease", 5*time.Second, func() bool {
+		s, _ := n.last()
+		return strings.Contains(string(s.Leases[2].V4.Data), ":55")
+	})
+	if strings.Contains(string(old.V4.Data), ":55") {
+		t.Error("a lease that was handed out was written to")
+	}
+	st.Delete(t.Context(), base+"/subnets/", clientv3.WithPrefix(), clientv3.WithRange(base+"/subnets/10.5.4.0-25"))
+	for _, name := range []string{"", "10.5.10.0-24", "10.5.20.0-24", "10.5.3.0-24", "10.5.4.0-24", "10.5.5.0-33", "10.5.6.1-24", "10.5.8.0-24", "10.5.9.0-24", "a/10.5.7.0-24"} {
+		st.remove("subnets/" + name)
+	}
+	n.sees("", 5*time.Second)
+}
+
+// fill puts n peers into the store, 100 in a transaction.
+func (s store) fill(n int) {
+	s.t.Helper()
+	for i := 0; i < n; i += 100 {
+		var ops []clientv3.Op
+		for k := i; k < min(i+100, n); k++ {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("%s/subnets/10.%d.%d.0-24", base, 100+k/256, k%256), peer(fmt.Sprintf("192.168.%d.%d", k/256, k%256))))
+		}
+		if _, err := s.Txn(s.t.Context()).Then(ops...).Commit(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// From New to the first complete set and a published lease: a handful of requests, however many peers there are.
+func TestFewRoundTrips(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	outside(t, srv).fill(10_000)
+	const oneWay = 20 * time.Millisecond
+	proxy := etcdtest.NewProxy(t, srv.Addr(), oneWay)
+	began := time.Now()
+	n := start(t, "http://"+proxy.Addr(), nil)
+	n.acquire(at("192.168.255.3"))
+	acquired := time.Since(began)
+	n.run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
+	took, calls := time.Since(began), n.wire.calls.Load()
+	t.Logf("acquired after %v, all peers after %v, %v round trips of %v, %d requests", acquired, took, int(took/(2*oneWay)), 2*oneWay, calls)
+	// list, grant, claim; TimeToLive, check and two watches run side by side
+	if calls > 8 || took > 40*oneWay {
+		t.Errorf("%d requests in %v", calls, took)
+	}
+}
+
+// One change among 10,000 leases costs neither a list nor a look at the others.
+func TestOneChangeAmongMany(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.fill(10_000)
+	n := start(t, srv.Endpoint(), nil)
+	n.acquire(at("192.168.255.3"))
+	n.run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
+	before, calls := n.wire.calls.Load(), 0
+	began := time.Now()
+	for i := range 50 {
+		st.put("subnets/10.5.3.0-24", peer(fmt.Sprintf("192.168.64.%d", i+1)))
+		for {
+			s, c := n.last()
+			if l := s.Leases[0]; l.V4.Subnet.String() == "10.5.3.0/24" && l.V4.PublicIP == addr(fmt.Sprintf("192.168.64.%d", i+1)) {
+				calls = c
+				break
+			}
+			if time.Since(began) > 20*time.Second {
+				t.Fatal("a change has not arrived")
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	t.Logf("one change, from put to set: %v (%d calls)", time.Since(began)/50, calls)
+	if now := n.wire.calls.Load(); now > before+2 { // what Hold did meanwhile
+		t.Errorf("%d requests for 50 changes", now-before)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), nil)
+	go n.WatchConfig(t.Context(), func(raw []byte) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.config = append(n.config, string(raw))
+	})
+	has := func(want string) func() bool {
+		return func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return strings.Join(n.config, " ") == want
+		}
+	}
+	eventually(t, "it says that it waits, and for what", 5*time.Second, func() bool {
+		return n.logs.count("waiting for the network configuration") == 1 && n.logs.count("key="+base+"/config") == 1
+	})
+	st.put("configuration", "foreign")
+	st.put("config", "one")
+	eventually(t, "first", 5*time.Second, has("one"))
+	st.put("config", "one")
+	st.put("config", "two")
+	eventually(t, "changed", 5*time.Second, has("one two"))
+	st.remove("config")
+	eventually(t, "it says that it was deleted", 5*time.Second, func() bool { return n.logs.count("deleted") == 1 })
+	srv.Kill()
+	srv.Start()
+	st.put("config", "three")
+	eventually(t, "changed after an outage", 15*time.Second, has("one two three"))
+}
+
+// What changes while etcd is away, or we are cut off, is caught up with, compacted or not; until then the set stands.
+func TestOutageAndCompaction(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	for i := range 6 {
+		st.put(fmt.Sprintf("subnets/10.5.%d.0-24", i+1), peer(fmt.Sprintf("192.168.64.%d", i+1)))
+	}
+	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	n := start(t, "http://"+proxy.Addr(), nil)
+	n.publish(outOfTheWay("192.168.64.99"), mac1)
+	n.run()
+	n.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", 5*time.Second)
+	before, calls := n.last()
+
+	srv.Stop()
+	time.Sleep(3 * time.Second)
+	if _, now := n.last(); now != calls {
+		t.Errorf("%d calls during an outage", now-calls)
+	}
+	// etcd is back, but not for us: what others do meanwhile is history when we come.
+	proxy.BlackHole(true)
+	srv.Start()
+	st.remove("subnets/10.5.2.0-24")
+	st.put("subnets/10.5.4.0-24", strings.Replace(peer("192.168.64.4"), ":44", ":55", 1))
+	st.put("subnets/10.5.7.0-24", peer("192.168.64.7"))
+	srv.Compact()
+	proxy.BlackHole(false)
+	n.sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24", 10*time.Second)
+	n.notLost()
+	after, _ := n.last()
+	for i, old := range map[int]*subnet.Lease{0: before.Leases[0], 1: before.Leases[2], 3: before.Leases[4]} {
+		if after.Leases[i] != old {
+			t.Errorf("%s: another pointer after the outage", old.Name)
+		}
+	}
+	if !strings.Contains(string(after.Leases[2].V4.Data), ":55") {
+		t.Error("the change was missed")
+	}
+	st.put("subnets/10.5.8.0-24", peer("192.168.64.8"))
+	n.sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", 2*time.Second)
+	eventually(t, "it says that etcd is back", 10*time.Second, func() bool { return n.logs.count("etcd answers again") == 1 })
+	if n.logs.count("etcd does not answer") != 1 || n.logs.count("\n") > 4 {
+		t.Errorf("log of one outage:\n%s", n.logs)
+	}
+}
+
+// Packets vanish without a word, for longer than a keepalive: once they get through again, we are there within 10 s.
+func TestBlackHole(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.1.0-24", peer("192.168.64.1"))
+	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	n := start(t, "http://"+proxy.Addr(), nil)
+	n.publish(outOfTheWay("192.168.64.99"), mac1)
+	n.run()
+	n.sees("10.5.1.0-24", 5*time.Second)
+	proxy.BlackHole(true)
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	time.Sleep(22 * time.Second)
+	if n.peers() != "10.5.1.0-24" {
+		t.Errorf("during the black hole: %s", n.peers())
+	}
+	if n.logs.count("etcd does not answer") != 1 {
+		t.Errorf("it has not noticed, or says so again and again:\n%s", n.logs)
+	}
+	proxy.BlackHole(false)
+	n.sees("10.5.1.0-24 10.5.2.0-24", 10*time.Second)
+	n.notLost()
+}
+
+// A paused etcd still has its kernel accept connections.
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), nil)
+	n.publish(outOfTheWay("192.168.64.99"), mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	srv.Pause()
+	time.Sleep(20 * time.Second)
+	srv.Resume()
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	n.sees("10.5.2.0-24", 10*time.Second)
+	n.notLost()
+}
