@@ -209,7 +209,7 @@ func TestBounded(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	known := []string{"Network", "SubnetLen", "SubnetMin", "SubnetMax", "Backend", "VNI", "EnableIPv4", "IPv6Network"}
+	known := []string{"Network", "SubnetLen", "SubnetMin", "SubnetMax", "Backend", "VNI", "EnableIPv4", "IPv6Network", "V"}
 	for in, want := range map[string]string{
 		"netwrok": "Network", "Subnetlne": "SubnetLen", "Backends": "Backend", "VN": "VNI", "IPv6Netwrk": "IPv6Network",
 		"EnableIPV": "EnableIPv4", "": "", "x": "", "Whatever": "", "Foo": "", "SubnetMix": "SubnetMin",

@@ -84,7 +84,7 @@ func oneLine(s string) string { return lineEnds.Replace(s) }
 
 // Nearest returns the word of known that key is most likely a misspelling of, or "".
 func Nearest(key string, known []string) string {
-	if len(key) > maxKey {
+	if len(key) < 2 || len(key) > maxKey { // one letter is near to every other
 		return ""
 	}
 	best, nearest := max(1, len(key)/3)+1, ""

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// look shows options as one text, with regular expressions and the password as what they are.
+func look(o options) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "etcd %v %s key=%s cert=%s ca=%s user=%s password=%s margin=%v\n", o.Etcd.Endpoints, o.Etcd.Prefix, o.Etcd.KeyFile,
+		o.Etcd.CertFile, o.Etcd.CAFile, o.Etcd.Username, o.Etcd.Password.reveal(), o.Etcd.RenewMargin)
+	fmt.Fprintf(&b, "kube %t api=%s kubeconfig=%s annotations=%s conf=%s unavailable=%t\n", o.Kube.On, o.Kube.APIURL, o.Kube.Kubeconfig,
+		o.Kube.AnnotationPrefix, o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable)
+	fmt.Fprintf(&b, "underlay iface=%v regex=%v reach=%v public=%v,%v\n", o.Underlay.Iface, o.Underlay.IfaceRegex, o.Underlay.CanReach,
+		o.Underlay.PublicV4, o.Underlay.PublicV6)
+	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v\n", o.SubnetFile, o.IPMasq, o.RandomFully, o.ForwardRules,
+		o.Blackhole, o.Resync)
+	fmt.Fprintf(&b, "health %v log=%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.LogFormat, o.Verbosity, o.VModule, o.LogBacktraceAt,
+		o.Version, o.Help)
+	fmt.Fprintf(&b, "command %q %q", o.Command, o.Args)
+	return b.String()
+}
+
+func TestDefaults(t *testing.T) {
+	const want = `etcd [http://127.0.0.1:4001 http://127.0.0.1:2379] /coreos.com/network key= cert= ca= user= password= margin=1h0m0s
+kube false api= kubeconfig= annotations=flannel.alpha.coreos.com/ conf=/etc/kube-flannel/net-conf.json unavailable=true
+underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP
+network file=/run/flannel/subnet.env masq=false random=true forward=true blackhole=false resync=5s
+health 0.0.0.0:0 log=text v=0 vmodule= at= version=false help=false
+command "" []`
+	o, err := parseOptions(nil, nil)
+	if err != nil || len(o.Warnings) > 0 {
+		t.Fatal(err, o.Warnings)
+	}
+	if d := cmp.Diff(want, look(o)); d != "" {
+		t.Error(d)
+	}
+}
+
+// everything sets every flag to something other than its default.
+var everything = []string{
+	"etcd-endpoints=https://10.0.0.1:2379/, https://etcd.example:2379", "etcd-prefix=/a/b/", "etcd-keyfile=k", "etcd-certfile=c", "etcd-cafile=ca",
+	"etcd-username=u", "etcd-password=p=w", "subnet-lease-renew-margin=1439", "kube-subnet-mgr=1", "kube-api-url=https://10.0.0.9:6443",
+	"kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
+	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "subnet-file=s", "ip-masq=1",
+	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "ip-blackhole-route=T", "healthz-ip=::1", "healthz-port=8080",
+	"log-format=json", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
+}
+
+const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
+kube true api=https://10.0.0.9:6443 kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
+underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1
+network file=s masq=true random=false forward=false blackhole=true resync=16s
+health [::1]:8080 log=json v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
+command "" []`
+
+// TestEveryFlag gives every flag in every way: one dash, two, the value apart, as a variable, and as both.
+func TestEveryFlag(t *testing.T) {
+	var two, one, apart, env, wrong []string
+	for _, e := range everything {
+		name, value, _ := strings.Cut(e, "=")
+		two, one = append(two, "--"+e), append(one, "-"+e)
+		if value == "1" || value == "0" || value == "T" || value == "true" || value == "false" {
+			apart = append(apart, "--"+e) // a boolean takes no argument of its own
+		} else {
+			apart = append(apart, "--"+name, value)
+		}
+		env = append(env, variable(name)+"="+value)
+		wrong = append(wrong, variable(name)+"=") // empty counts as absent
+	}
+	for name, c := range map[string]struct{ args, env []string }{
+		"two dashes": {two, nil}, "one dash": {one, nil}, "apart": {apart, nil}, "environment": {nil, env}, "empty environment": {two, wrong},
+		"both": {two, []string{"FLANNELD_IFACE=eth7", "FLANNELD_IFACE_REGEX=(", "FLANNELD_V=99", "FLANNELD_HEALTHZ_PORT=x", "OTHER=1", "broken"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseOptions(c.args, c.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(everythingElse, look(o)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+	// A flag that is not in the list above was forgotten there.
+	for _, g := range flagGroups() {
+		for _, f := range g.flags {
+			if !f.noEnv && !slices.ContainsFunc(everything, func(e string) bool { return strings.HasPrefix(e, f.name+"=") }) {
+				t.Errorf("--%s is not tested", f.name)
+			}
+		}
+	}
+}
+
+func TestForms(t *testing.T) {
+	for _, c := range []struct {
+		args, env, part string // part of what look shows, or of the error after "!"
+	}{
+		{"--ip-masq", "", "masq=true"},
+		{"-ip-masq --kube-subnet-mgr", "", "kube true"},
+		{"--ip-masq=false", "FLANNELD_IP_MASQ=true", "masq=false"},
+		{`--kubeconfig-file=c:\k\config --iface=10.0.0.5 --ip-masq=1 --kube-subnet-mgr=1`, "", "iface=[10.0.0.5]"},
+		{"--iface=a -iface b --iface-regex=x --iface-regex=y", "", "iface=[a b] regex=[x y]"},
+		{"--iface=a", "FLANNELD_IFACE=b", "iface=[a] regex"},
+		{"--iface= --public-ip= --iface-regex= --iface-can-reach= --kube-api-url=", "", "iface=[] regex=[] reach=invalid IP public=invalid IP"},
+		{"--healthz-port=1 --healthz-port=2", "", "health 0.0.0.0:2"},
+		{"--healthz-port=9 --healthz-ip=localhost", "", "health 127.0.0.1:9"},
+		{"--healthz-ip=", "", "health 0.0.0.0:0"},
+		{"--healthz-port", "", "!--healthz-port: the value is missing; write --healthz-port=PORT"},
+		{"--version", "", "version=true"},
+		{"-h --nonsense", "", "help=true"},
+		{"--help --healthz-port=x", "", "help=true"},
+		{"", "FLANNELD_VERSION=v0.28.9 FLANNELD_HELP=1", "version=false help=false"},
+		{"--iface=a cleanup --dry-run x", "", `command "cleanup" ["--dry-run" "x"]`},
+		{"-- cleanup", "", `command "cleanup" []`},
+		{"clean", "", `!"clean" is no command; there is cleanup`},
+		{"- x", "", `!"-" is no command`},
+		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
+		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},
+		{"--etcd-endpoint=x", "", "!did you mean --etcd-endpoints?"},
+		{"---iface=x", "", "!---iface: unknown flag"},
+		{"--xyzzy", "", "!--xyzzy: unknown flag; see --help"},
+		{"--=x", "", "!--: unknown flag; see --help"},
+	} {
+		o, err := parseOptions(strings.Fields(c.args), strings.Fields(c.env))
+		got := look(o)
+		want, wrong := strings.CutPrefix(c.part, "!")
+		if wrong {
+			got = fmt.Sprint(err)
+		} else if err != nil {
+			t.Errorf("%s %s: %v", c.env, c.args, err)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s %s:\n%s\nlacks %s", c.env, c.args, got, want)
+		}
+	}
+}
+
+func TestImpossible(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--healthz-port=70000":                  "--healthz-port: 70000 is above 65535; use 0 to 65535",
+		"--healthz-port=-1":                     "--healthz-port: -1 is below 0; use 0 to 65535",
+		"--healthz-port=http":                   `--healthz-port: "http" is no whole number; use 0 to 65535`,
+		"--healthz-port=99999999999999999":      "--healthz-port: 99999999999999999 is above 65535; use 0 to 65535",
+		"--healthz-port=99999999999999999999":   "--healthz-port: 99999999999999999999 is above 65535; use 0 to 65535",
+		"--healthz-ip=host":                     `--healthz-ip: "host" is no IP address`,
+		"--subnet-lease-renew-margin=0":         "--subnet-lease-renew-margin: 0 is below 1; use 1 to 1439",
+		"--subnet-lease-renew-margin=1440":      "--subnet-lease-renew-margin: 1440 is above 1439; use 1 to 1439",
+		"--iptables-resync=0":                   "--iptables-resync: 0 is below 1; use 1 to 86400",
+		"--v=11":                                "--v: 11 is above 10; use 0 to 10",
+		"--ip-masq=yes":                         `--ip-masq: "yes" is no truth value; use true or false`,
+		"--ip-masq-fully-random-disable=on":     `--ip-masq-fully-random-disable: "on" is no truth value; use true or false`,
+		"--public-ip=fd05::1":                   "--public-ip: fd05::1 is an IPv6 address; give it as --public-ipv6",
+		"--public-ipv6=10.0.0.1":                "--public-ipv6: 10.0.0.1 is an IPv4 address; give it as --public-ip",
+		"--public-ipv6=::ffff:10.0.0.1":         "--public-ipv6: 10.0.0.1 is an IPv4 address; give it as --public-ip",
+		"--public-ip=10.0.0.1/24":               `--public-ip: "10.0.0.1/24" is no IP address`,
+		"--public-ip=0.0.0.0":                   "--public-ip: 0.0.0.0 is no address that other nodes could reach; use this node's own",
+		"--public-ip=255.255.255.255":           "--public-ip: 255.255.255.255 is no address that other nodes could reach; use this node's own",
+		"--public-ipv6=ff02::1":                 "--public-ipv6: ff02::1 is no address that other nodes could reach; use this node's own",
+		"--public-ipv6=fe80::1%eth0":            `--public-ipv6: "fe80::1%eth0" is no IP address`,
+		"--iface-can-reach=example.com":         `--iface-can-reach: "example.com" is no IP address`,
+		"--iface-regex=(":                       "--iface-regex: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`",
+		"--subnet-file=":                        "--subnet-file: the name is empty; use one like /run/flannel/subnet.env",
+		"--etcd-prefix=/":                       `--etcd-prefix: "/" is not a path of etcd; use one like /coreos.com/network`,
+		"--etcd-endpoints=":                     "--etcd-endpoints: there is none; use one like http://127.0.0.1:2379",
+		"--etcd-endpoints=127.0.0.1:2379":       `--etcd-endpoints: "127.0.0.1:2379" begins with neither http:// nor https://; use one like http://127.0.0.1:2379`,
+		"--etcd-endpoints=unix:///run/etcd":     `--etcd-endpoints: "unix:///run/etcd" begins with neither http:// nor https://; use one like http://127.0.0.1:2379`,
+		"--etcd-endpoints=http://etcd":          `--etcd-endpoints: "http://etcd" lacks a host or a port; use one like http://127.0.0.1:2379`,
+		"--etcd-endpoints=http://:2379":         `--etcd-endpoints: "http://:2379" lacks a host or a port; use one like http://127.0.0.1:2379`,
+		"--etcd-endpoints=http://a:0":           `--etcd-endpoints: "http://a:0" has an impossible port; use 1 to 65535`,
+		"--etcd-endpoints=http://a:1/v2":        `--etcd-endpoints: "http://a:1/v2" holds a path; use only http://a:1`,
+		"--etcd-endpoints=http://u:hunter2@a:1": "--etcd-endpoints: an endpoint must not hold a user; use --etcd-username and --etcd-password",
+		"--kube-api-url=10.0.0.1":               "--kube-api-url: this is no URL of an API server; use one like https://10.0.0.1:6443",
+		"--kube-annotation-prefix=a/b/c":        `--kube-annotation-prefix: "a/b/c" is no prefix of an annotation; use a domain, with at most one / and a word after it`,
+		"--log-format=xml":                      `--log-format: "xml" is no format; use text or json`,
+		"--etcd-certfile=c":                     "--etcd-certfile: needs --etcd-keyfile too",
+		"--etcd-keyfile=k":                      "--etcd-keyfile: needs --etcd-certfile too",
+		"--etcd-username=u":                     "--etcd-username: needs --etcd-password too",
+		"--etcd-password=hunter2":               "--etcd-password: needs --etcd-username too",
+	} {
+		if _, err := parseOptions([]string{arg}, nil); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", arg, err, want)
+		}
+		// The same as a variable.
+		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if value == "" {
+			continue
+		}
+		want = strings.Replace(want, "--"+name, variable(name), 1)
+		if _, err := parseOptions(nil, []string{variable(name) + "=" + value}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", variable(name), err, want)
+		}
+	}
+	_, err := parseOptions([]string{"--healthz-port=x", "--v=11", "--etcd-keyfile=k", "--public-ip=x", "--public-ip=1.2.3.4"}, []string{"FLANNELD_LOG_FORMAT=xml"})
+	if n := strings.Count(fmt.Sprint(err), "\n") + 1; n != 5 {
+		t.Errorf("%d problems of 5 at once:\n%v", n, err)
+	}
+}
+
+func TestAnnotationPrefix(t *testing.T) {
+	for in, want := range map[string]string{
+		"flannel.alpha.coreos.com": "flannel.alpha.coreos.com/", "example.com/": "example.com/", "example.com/net": "example.com/net-",
+		"example.com/net-": "example.com/net-", "a": "a/",
+		"": "", "/": "", "a/b/c": "", "/x": "", "a b": "", "a/-": "", "A.com": "", "a/" + strings.Repeat("x", 60): "", "a\n": "",
+	} {
+		got, err := annotationPrefix(in)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestOptionWarnings(t *testing.T) {
+	for _, c := range []struct{ args, env, want string }{
+		{"--kube-subnet-mgr --etcd-prefix=/x", "FLANNELD_ETCD_USERNAME=u FLANNELD_ETCD_PASSWORD=hunter2",
+			"--etcd-prefix: without effect, because --kube-subnet-mgr is on|FLANNELD_ETCD_USERNAME: without effect, because --kube-subnet-mgr is on|" +
+				"FLANNELD_ETCD_PASSWORD: without effect, because --kube-subnet-mgr is on"},
+		{"--kubeconfig-file=x --kube-subnet-mgr=false", "", "--kubeconfig-file: without effect, because --kube-subnet-mgr is off"},
+		{"--iface=eth0 --iface-can-reach=9.9.9.9", "", "--iface-can-reach: without effect, because an interface is named"},
+		{"", "FLANNELD_IFCAE=secret FLANNELD_PORT=tcp://10.0.0.1:80 FLANNELD_=x FLANNELD FLANNELD_VERSION=v1 NODE_NAME=x FLANNELD_EMPTY=",
+			"FLANNELD_: no flag goes by this variable|FLANNELD_IFCAE: no flag goes by this variable, did you mean FLANNELD_IFACE?|" +
+				"FLANNELD_PORT: no flag goes by this variable|FLANNELD_VERSION: no flag goes by this variable"},
+	} {
+		o, err := parseOptions(strings.Fields(c.args), strings.Fields(c.env))
+		if err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff(strings.Split(c.want, "|"), o.Warnings); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var b bytes.Buffer
+	if err := printHelp(&b); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("testdata/help.txt", b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/help.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), b.String()); d != "" {
+		t.Errorf("--help changed; if that is right, run go test ./cmd/flanneld -update\n%s", d)
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > helpWidth || strings.HasSuffix(line, " \n") {
+			t.Errorf("%d characters: %q", n, line)
+		}
+	}
+	if err := printHelp(brokenWriter{}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a closed output: %v", err)
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// TestNothingSecret writes options in every way that a log or an error could.
+func TestNothingSecret(t *testing.T) {
+	const password = "hunter2"
+	o, err := parseOptions([]string{"--etcd-username=u", "--etcd-password=" + password}, nil)
+	if err != nil || o.Etcd.Password.reveal() != password {
+		t.Fatal(err)
+	}
+	hidden := struct{ within options }{o} // fmt calls no methods here
+	var out bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {
+		fmt.Fprintf(&out, verb+"\n", o)
+		fmt.Fprintf(&out, verb+"\n", &o)
+		fmt.Fprintf(&out, verb+"\n", o.Etcd.Password)
+		fmt.Fprintf(&out, verb+"\n", hidden)
+	}
+	fmt.Fprintln(&out, o, o.Etcd.Password, o.Etcd.Password.String())
+	for _, v := range []any{o, o.Etcd.Password, map[string]secret{"x": o.Etcd.Password}} {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			t.Error(err)
+		}
+		out.Write(raw)
+	}
+	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		slog.New(h).Info("options", "all", o, "etcd", o.Etcd, "password", o.Etcd.Password, "hidden", hidden)
+	}
+	for _, args := range [][]string{{"--etcd-password=" + password}, {"--etcd-password", password, "--v=x", "--nonsense"},
+		{"--etcd-endpoints=http://u:" + password + "@x:1"}, {"--etcd-endpoints=u:" + password + "@x"}, {"--kube-api-url=http://u:" + password + "@x"}} {
+		o, err := parseOptions(args, nil)
+		fmt.Fprintln(&out, err, o, o.Warnings)
+		if err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+	o, err = parseOptions([]string{"--kube-subnet-mgr"}, []string{"FLANNELD_ETCD_PASSWORD=" + password, "FLANNELD_ETCD_PASWORD=" + password, "FLANNELD_ETCD_USERNAME=u"})
+	fmt.Fprintln(&out, err, o, o.Warnings)
+	if i := strings.Index(out.String(), password); i >= 0 {
+		t.Errorf("the password is in …%s…", out.String()[max(0, i-200):i+20])
+	}
+	if strings.Contains(out.String(), fmt.Sprintf("%x", password)) || strings.Contains(out.String(), fmt.Sprintf("%X", password)) {
+		t.Error("the password is there in hexadecimal")
+	}
+	if n := strings.Count(out.String(), redacted); n < 20 {
+		t.Errorf("only %d places say that something is redacted", n)
+	}
+	if (secret{}).reveal() != "" {
+		t.Error("no secret is not empty")
+	}
+}
+
+func FuzzOptions(f *testing.F) {
+	for _, s := range []string{"--iface\neth0\n--v=3", "-h", "--\ncleanup\n-x", "--etcd-endpoints=http://[::1]:2379,http://a:1", "--iface-regex=[", "-ip-masq=1\n--healthz-ip=::"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		o, err := parseOptions(strings.Split(s, "\n"), nil)
+		if err != nil || o.Help || o.Version {
+			return
+		}
+		if len(o.Etcd.Endpoints) == 0 || !strings.HasPrefix(o.Etcd.Prefix, "/") || o.Resync < time.Second || !o.Healthz.Addr().IsValid() ||
+			o.Etcd.RenewMargin < time.Minute || o.Kube.AnnotationPrefix == "" || o.SubnetFile == "" {
+			t.Errorf("accepted: %s", look(o))
+		}
+	})
+}

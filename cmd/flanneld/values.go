@@ -1,0 +1,192 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+func parseBool(v string) (bool, error) {
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, fmt.Errorf("%.60q is no truth value; use true or false", v)
+	}
+	return b, nil
+}
+
+// parseInt takes the notations that Go's flags take.
+func parseInt(v string, least, most int) (int, error) {
+	n, err := strconv.ParseInt(v, 0, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, fmt.Errorf("%.60q is no whole number; use %d to %d", v, least, most)
+	case n < int64(least):
+		return 0, fmt.Errorf("%.60s is below %d; use %d to %d", v, least, least, most)
+	case n > int64(most):
+		return 0, fmt.Errorf("%.60s is above %d; use %d to %d", v, most, least, most)
+	}
+	return int(n), nil
+}
+
+func setEndpoints(o *options, v string) error {
+	o.Etcd.Endpoints = nil
+	for e := range strings.SplitSeq(v, ",") {
+		if e = strings.TrimSpace(e); e == "" {
+			continue
+		}
+		if err := checkEndpoint(e); err != nil {
+			return err
+		}
+		o.Etcd.Endpoints = append(o.Etcd.Endpoints, strings.TrimSuffix(e, "/"))
+	}
+	if len(o.Etcd.Endpoints) == 0 {
+		return errors.New("there is none; use one like http://127.0.0.1:2379")
+	}
+	return nil
+}
+
+// checkEndpoint quotes an endpoint only when it holds no password.
+func checkEndpoint(e string) error {
+	if strings.Contains(e, "@") {
+		return errors.New("an endpoint must not hold a user; use --etcd-username and --etcd-password")
+	}
+	u, err := url.Parse(e)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("%.60q begins with neither http:// nor https://; use one like http://127.0.0.1:2379", e)
+	case u.Hostname() == "" || u.Port() == "":
+		return fmt.Errorf("%.60q lacks a host or a port; use one like http://127.0.0.1:2379", e)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("%.60q holds a path; use only %s://%s", e, u.Scheme, u.Host)
+	}
+	if n, err := strconv.Atoi(u.Port()); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("%.60q has an impossible port; use 1 to 65535", e)
+	}
+	return nil
+}
+
+// setPrefix brings the prefix to one form, for keys are made by adding to it.
+func setPrefix(o *options, v string) error {
+	trimmed := strings.Trim(v, "/")
+	if trimmed == "" {
+		return fmt.Errorf("%.60q is not a path of etcd; use one like /coreos.com/network", v)
+	}
+	o.Etcd.Prefix = "/" + trimmed
+	return nil
+}
+
+func setAPIURL(o *options, v string) error {
+	if v == "" {
+		return nil
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return errors.New("this is no URL of an API server; use one like https://10.0.0.1:6443")
+	}
+	o.Kube.APIURL = v
+	return nil
+}
+
+func setAnnotationPrefix(o *options, v string) (err error) {
+	o.Kube.AnnotationPrefix, err = annotationPrefix(v)
+	return err
+}
+
+var annotationForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9][-A-Za-z0-9_.]{0,40})?$`)
+
+// annotationPrefix completes the prefix so that the names of annotations can be added to it: "example.com" becomes
+// "example.com/", and "example.com/net" becomes "example.com/net-".
+func annotationPrefix(v string) (string, error) {
+	p := v
+	if !strings.Contains(p, "/") {
+		p += "/"
+	}
+	if !strings.HasSuffix(p, "/") && !strings.HasSuffix(p, "-") {
+		p += "-"
+	}
+	if !annotationForm.MatchString(p) {
+		return "", fmt.Errorf("%.60q is no prefix of an annotation; use a domain, with at most one / and a word after it", v)
+	}
+	return p, nil
+}
+
+func setIface(o *options, v string) error {
+	if v != "" {
+		o.Underlay.Iface = append(o.Underlay.Iface, v)
+	}
+	return nil
+}
+
+func setCanReach(o *options, v string) error { return setIP(&o.Underlay.CanReach, v) }
+
+func setPublicV4(o *options, v string) error { return setPublic(&o.Underlay.PublicV4, v, false) }
+
+func setPublicV6(o *options, v string) error { return setPublic(&o.Underlay.PublicV6, v, true) }
+
+func setIP(to *netip.Addr, v string) error {
+	if v == "" {
+		return nil
+	}
+	a, err := netip.ParseAddr(v)
+	if err != nil || a.Zone() != "" {
+		return fmt.Errorf("%.60q is no IP address", v)
+	}
+	*to = a.Unmap()
+	return nil
+}
+
+func setPublic(to *netip.Addr, v string, v6 bool) error {
+	var a netip.Addr
+	if err := setIP(&a, v); err != nil || !a.IsValid() {
+		return err
+	}
+	switch {
+	case a.Is4() && v6:
+		return fmt.Errorf("%s is an IPv4 address; give it as --public-ip", a)
+	case a.Is6() && !v6:
+		return fmt.Errorf("%s is an IPv6 address; give it as --public-ipv6", a)
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("%s is no address that other nodes could reach; use this node's own", a)
+	}
+	*to = a
+	return nil
+}
+
+func setSubnetFile(o *options, v string) error {
+	if v == "" {
+		return errors.New("the name is empty; use one like /run/flannel/subnet.env")
+	}
+	o.SubnetFile = v
+	return nil
+}
+
+func setHealthzIP(o *options, v string) error {
+	switch v {
+	case "":
+		v = "0.0.0.0"
+	case "localhost":
+		v = "127.0.0.1"
+	}
+	var a netip.Addr
+	if err := setIP(&a, v); err != nil {
+		return err
+	}
+	o.Healthz = netip.AddrPortFrom(a, o.Healthz.Port())
+	return nil
+}
+
+func setHealthzPort(o *options, n int) {
+	o.Healthz = netip.AddrPortFrom(o.Healthz.Addr(), uint16(n))
+}
+
+func setLogFormat(o *options, v string) error {
+	if v != "text" && v != "json" {
+		return fmt.Errorf("%.60q is no format; use text or json", v)
+	}
+	o.LogFormat = v
+	return nil
+}
