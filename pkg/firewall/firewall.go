@@ -6,9 +6,9 @@
 // netlink alone, no program is started. Both hold the same rules. One difference lies in the kernel: an ACCEPT of our
 // FLANNEL-FWD ends iptables' FORWARD chain, whereas an accept in an nftables chain overrules no other table's drop.
 //
-// Cost in steady state: where the kernel's ruleset is nf_tables (nftables, iptables-nft) a check first asks for its
-// generation and ends there if no program changed a rule since the last one. Otherwise each family of the iptables
-// writer costs one iptables-save per resync; two families take turns half a resync apart, one process each time.
+// Cost: each resync asks the kernel directly whether anything changed (our chains and those before them in nf_tables,
+// the whole table in the legacy variant), a few system calls. Only then, once for each family, iptables-save is started.
+// In steady state no program is.
 package firewall
 
 import (

@@ -29,8 +29,8 @@ type place interface {
 	sync(ctx context.Context, want []Chain) (int, error)
 	// list says what of ours is there, for a person.
 	list(ctx context.Context) ([]string, error)
-	// generation is the same number twice only if nobody changed the place's ruleset in between; 0: cannot tell.
-	generation() uint32
+	// digest is the same number twice only if what concerns us is the same, without starting a program; 0: cannot tell.
+	digest() uint64
 }
 
 // spot is a place and what we know of it.
@@ -40,7 +40,7 @@ type spot struct {
 	want    []Chain
 	check   bool   // to be looked at
 	settled bool   // it was in step since want was set: whatever differs now was done by another hand
-	clean   uint32 // generation in which it was as wanted
+	clean   uint64 // its digest when it was as wanted; 0: look closer
 	err     error
 	pause   time.Duration // between two tries after an error
 	notBy   time.Time     // not looked at before
@@ -59,8 +59,7 @@ type Firewall struct {
 	config  Config
 	variant variant // of the IPTables writer
 	spots   []*spot
-	tick    time.Time // when the next spot's resync is due
-	turn    int       // whose
+	tick    time.Time // when the next resync is due
 	plain   bool      // --random-fully was refused
 
 	wake  chan struct{}
@@ -220,33 +219,29 @@ func allSpots(t tools, log *slog.Logger) []*spot {
 // due marks what notifications and the clock want looked at.
 func (f *Firewall) due(now time.Time) {
 	seen := f.inbox.take()
-	var polled []*spot
+	tick := f.resync > 0 && !now.Before(f.tick)
+	if tick {
+		f.tick = now.Add(f.resync)
+	}
 	for _, s := range f.spots {
-		if len(s.want) > 0 {
-			s.check = s.check || s.note&seen != 0
-			polled = append(polled, s)
+		if len(s.want) > 0 && (tick || s.note&seen != 0) {
+			s.check = true
 		}
-	}
-	if f.resync <= 0 || len(polled) == 0 {
-		f.tick = time.Time{}
-		return
-	}
-	if f.tick.IsZero() {
-		f.tick = now.Add(f.resync / time.Duration(len(polled)))
-	}
-	if !now.Before(f.tick) {
-		polled[f.turn%len(polled)].check = true
-		f.turn++
-		f.tick = now.Add(f.resync / time.Duration(len(polled)))
 	}
 }
 
-// sleep sets the timer to the next moment at which a spot is to be looked at.
+// sleep sets the timer to the next moment at which something is to be looked at.
 func (f *Firewall) sleep(now time.Time) {
-	next := f.tick
+	var next time.Time
 	for _, s := range f.spots {
-		if s.check && s.notBy.After(now) && (next.IsZero() || s.notBy.Before(next)) {
-			next = s.notBy
+		at := s.notBy
+		if !s.check || !at.After(now) {
+			if at = f.tick; len(s.want) == 0 || f.resync <= 0 {
+				continue
+			}
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
 		}
 	}
 	if next.IsZero() {

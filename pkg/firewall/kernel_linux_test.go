@@ -28,6 +28,8 @@ func both(w Writer) Config {
 	return Config{Writer: w, V4: v4, V6: v6, Masquerade: true, Forward: true, RandomFully: true}
 }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 type logs struct{ t *testing.T }
 
 func (l logs) Write(p []byte) (int, error) {

@@ -22,9 +22,9 @@ func (f *Firewall) look(ctx context.Context, s *spot, now time.Time) (int, error
 	if !s.check || now.Before(s.notBy) {
 		return 0, s.err
 	}
-	// Asked before the rules are read: a change in between makes the number old, and they are read once more.
-	gen := s.generation()
-	if gen != 0 && gen == s.clean {
+	// Taken before the rules are read: after a change in between, the next one differs and they are read once more.
+	digest := s.digest()
+	if digest != 0 && digest == s.clean {
 		s.check = false
 		return 0, nil
 	}
@@ -35,9 +35,9 @@ func (f *Firewall) look(ctx context.Context, s *spot, now time.Time) (int, error
 		s.notBy = now.Add(s.pause)
 		return 0, err
 	}
-	s.check, s.err, s.pause, s.clean = false, nil, 0, gen
+	s.check, s.err, s.pause, s.clean = false, nil, 0, digest
 	if n > 0 {
-		s.clean = 0 // the write itself makes a new generation, and only reading can tell whether it was ours alone
+		s.clean = 0 // what we wrote is yet to be read once
 		f.wrote(s, now)
 	}
 	s.settled = true

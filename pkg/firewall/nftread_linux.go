@@ -54,23 +54,6 @@ func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// generation counts the changes to nf_tables in this network namespace, by whomever; 0: not known.
-func generation() uint32 {
-	answer, err := ask(unix.NFT_MSG_GETGEN, 0, 0, nil)
-	if err != nil || len(answer) == 0 {
-		return 0
-	}
-	var id uint32
-	if each(answer[0].Data, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == unix.NFTA_GEN_ID {
-			id = ad.Uint32()
-		}
-	}) != nil {
-		return 0
-	}
-	return id
-}
-
 // hasChain tells whether the chain is there; a kernel without nf_tables has none.
 func hasChain(family nftables.TableFamily, table, chain string) bool {
 	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
