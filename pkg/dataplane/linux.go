@@ -5,7 +5,6 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,13 +12,6 @@ import (
 
 	"flannel/pkg/reconcile"
 )
-
-// Options of the Linux dataplane.
-type Options struct {
-	Log *slog.Logger
-	// Report is told after each Apply what a table holds of ours (entries) and what was done to it. May be nil.
-	Report func(table string, entries int, done reconcile.Result)
-}
 
 // Linux is the Dataplane of the Linux kernel, in the network namespace of the thread that called New.
 type Linux struct {

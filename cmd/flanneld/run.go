@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"errors"
+	goflag "flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"flannel/pkg/daemon"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/firewall"
+	"flannel/pkg/health"
+	"flannel/pkg/metrics"
+	"flannel/pkg/underlay"
+	"flannel/pkg/version"
+	"flannel/subnet"
+	"flannel/subnet/etcd"
+)
+
+// Exit codes; they are in Documentation/running.md.
+const (
+	exitOK    = 0 // stopped by a signal, or a command that did its work
+	exitError = 1 // the lease was lost, or a part failed in a way that waiting cannot mend
+	exitUsage = 2 // the command line or the environment cannot work
+)
+
+// run is the program without the process around it.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	o, err := parseOptions(args, environ)
+	switch {
+	case err != nil:
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintln(stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
+		}
+		return exitUsage
+	case o.Help:
+		return code(printHelp(stdout), stderr)
+	case o.Version:
+		_, err := fmt.Fprintln(stdout, version.String())
+		return code(err, stderr)
+	}
+	log, err := newLog(o, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
+		return exitUsage
+	}
+	for _, w := range o.Warnings {
+		log.Warn(w)
+	}
+	if o.Command == "cleanup" {
+		return code(cleanup(ctx, o, log, stdout), stderr)
+	}
+	return serve(ctx, o, log)
+}
+
+func code(err error, stderr io.Writer) int {
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
+	return exitError
+}
+
+// stopWithin bounds how long an orderly end may take after a signal, whatever the store does.
+const stopWithin = 1500 * time.Millisecond
+
+// serve runs the daemon until a signal comes or it fails.
+func serve(ctx context.Context, o options, log *slog.Logger) int {
+	log.Info("flanneld starts", "version", version.String())
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx, o, log) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		select {
+		case err = <-ended:
+		case <-time.After(stopWithin):
+			log.Warn("stopping although not every part has ended", "after", stopWithin)
+		}
+	}
+	switch {
+	case errors.Is(err, subnet.ErrLost):
+		log.Error("this node's lease was revoked; its pods need new addresses, so restart it all. The network stays as it is", "error", err)
+		return exitError
+	case err != nil && ctx.Err() == nil:
+		log.Error("flanneld ends", "error", err)
+		return exitError
+	}
+	log.Info("flanneld stops; the network stays as it is")
+	return exitOK
+}
+
+// start puts the parts together and runs them. Sockets to the kernel are opened here, before any other goroutine
+// could do so in another network namespace.
+func start(ctx context.Context, o options, log *slog.Logger) (err error) {
+	if o.Kube.On {
+		return errors.New("--kube-subnet-mgr: this flanneld has no Kubernetes lease manager yet; use etcd")
+	}
+	closeLater := func(close func() error) { err = errors.Join(err, close()) }
+	counts, status := metrics.New(version.Version), &health.Status{}
+	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table})
+	if err != nil {
+		return err
+	}
+	defer closeLater(plane.Close)
+	rules, err := firewall.New(firewall.Options{Log: log, Resync: o.Resync})
+	if err != nil {
+		return err
+	}
+	defer closeLater(rules.Close)
+	link, err := newUnderlay(ctx, o.Underlay)
+	if err != nil {
+		return err
+	}
+	env, err := subnet.WatchFile(ctx, o.SubnetFile)
+	if err != nil {
+		return err
+	}
+	tasks, ctx := errgroup.WithContext(ctx)
+	if o.Healthz.Port() != 0 {
+		l, err := health.Listen(o.Healthz.String())
+		if err != nil {
+			return err
+		}
+		tasks.Go(func() error { return health.Serve(ctx, l, health.Handler(status, counts.Handler())) })
+	}
+	tasks.Go(func() (err error) {
+		status.Waiting("connecting to etcd")
+		manager, err := newManager(ctx, o.Etcd, log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, manager.Close()) }()
+		return (&daemon.Daemon{
+			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
+			Settings: settings(o), Log: log, Status: status, Metrics: counts,
+			Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
+		}).Run(ctx)
+	})
+	err = tasks.Wait()
+	notify(log)(sd.SdNotifyStopping)
+	return err
+}
+
+// compareEvery is how often everything is compared though the kernel told of no change. It tells of all that matters,
+// so this is for what nobody thought of, and rare: with 10,000 peers it takes some 50 ms.
+const compareEvery = 5 * time.Minute
+
+func settings(o options) daemon.Settings {
+	return daemon.Settings{
+		OS: runtime.GOOS, Identity: identity(),
+		SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
+		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
+	}
+}
+
+// identity names this machine among the nodes: its name alone may be "localhost" on all, its ID that of a cloned disk.
+func identity() string {
+	name := os.Getenv("NODE_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	id, _ := os.ReadFile("/etc/machine-id")
+	return name + " " + strings.TrimSpace(string(id))
+}
+
+func newManager(ctx context.Context, o etcdOptions, log *slog.Logger) (*etcd.Manager, error) {
+	return etcd.New(ctx, etcd.Options{
+		Endpoints: o.Endpoints, Prefix: o.Prefix,
+		CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile,
+		Username: o.Username, Password: o.Password.reveal(),
+		RenewMargin: o.RenewMargin, Log: log,
+	})
+}
+
+// underlayOf is the machine's own daemon.Underlay.
+type underlayOf struct {
+	options underlay.Options
+	changes <-chan struct{}
+}
+
+func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
+	changes, err := underlay.Watch(ctx)
+	return underlayOf{o, changes}, err
+}
+
+func (u underlayOf) Changes() <-chan struct{} { return u.changes }
+
+func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, error) {
+	snapshot, err := underlay.Read(u.options)
+	if err != nil {
+		return underlay.Link{}, err
+	}
+	return underlay.Choose(snapshot, u.options, v4, v6)
+}
+
+// notify tells systemd, if it wants to know.
+func notify(log *slog.Logger) func(string) {
+	return func(state string) {
+		if _, err := sd.SdNotify(false, state); err != nil {
+			log.Warn("tell systemd how we are", "state", state, "error", err)
+		}
+	}
+}
+
+func watchdog(log *slog.Logger) time.Duration {
+	every, err := sd.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("read systemd's watchdog settings", "error", err)
+	}
+	return every
+}
+
+// newLog logs to w in the form asked for, and takes in what libraries log by klog. -v=4 and more is debugging, as in
+// Kubernetes.
+func newLog(o options, w io.Writer) (*slog.Logger, error) {
+	h := &slog.HandlerOptions{Level: slog.Level(-o.Verbosity)}
+	var handler slog.Handler = slog.NewTextHandler(w, h)
+	if o.LogFormat == "json" {
+		handler = slog.NewJSONHandler(w, h)
+	}
+	log := slog.New(handler)
+	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
+	klog.InitFlags(flags)
+	for name, value := range map[string]string{"v": strconv.Itoa(o.Verbosity), "vmodule": o.VModule, "log_backtrace_at": o.LogBacktraceAt} {
+		if value == "" {
+			continue
+		}
+		if err := flags.Set(name, value); err != nil {
+			return nil, fmt.Errorf("--%s: %q is not what klog takes: %w", name, value, err)
+		}
+	}
+	klog.SetSlogLogger(log)
+	return log, nil
+}
