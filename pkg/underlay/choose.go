@@ -118,6 +118,9 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
 			continue
 		}
 		w := wish{why: why, iface: in}
+		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
+			w.why += " (that of IPv6 leads through " + elsewhere + ")"
+		}
 		for _, other := range defaults {
 			if other.Index == d.Index && other.Source.IsValid() {
 				w.source = append(w.source, other.Source)
@@ -129,6 +132,16 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
 		return all
 	}
 	return []wish{{why: why, problem: "there is none; name an interface with --iface"}}
+}
+
+// v6Default names the interface of the best IPv6 default route, "" if there is none.
+func (s Snapshot) v6Default(sorted []Default) string {
+	for _, d := range sorted {
+		if in := s.byIndex(d.Index); d.V6 && in != nil {
+			return in.Name
+		}
+	}
+	return ""
 }
 
 func (s Snapshot) byIndex(index int) *Interface {

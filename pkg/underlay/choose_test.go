@@ -93,7 +93,7 @@ func TestChoose(t *testing.T) {
 			s.Defaults[2].Source = ip("2001:db8:1::6")
 		}), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::6 192.168.1.5 2001:db8:1::6"},
 		{"next default route when the first is down", with(func(s *Snapshot) { s.Interfaces[1].Up = false }), Options{}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
-		{"next default route in dual has no v6", with(func(s *Snapshot) { s.Interfaces[1].Up = false }), Options{}, true, true, "the IPv4 default route: eth1 has no IPv6 address that can be used: fe80::6 is link-local"},
+		{"next default route in dual has no v6", with(func(s *Snapshot) { s.Interfaces[1].Up = false }), Options{}, true, true, "the IPv4 default route (that of IPv6 leads through eth0): eth1 has no IPv6 address that can be used: fe80::6 is link-local"},
 		{"default route through cni0", with(func(s *Snapshot) { s.Defaults = []Default{{Index: 7}} }), Options{}, true, false, "the IPv4 default route: cni0 belongs to the pod network itself"},
 		{"default route to nowhere", with(func(s *Snapshot) { s.Defaults = []Default{{Index: 99}} }), Options{}, true, false, "the IPv4 default route: there is none"},
 		{"v6 default elsewhere", with(func(s *Snapshot) { s.Defaults[2].Index = 4 }), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::5 192.168.1.5 2001:db8:1::5"},
