@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"flannel/pkg/file"
 )
 
 // Env is what the subnet file (subnet.env) tells the CNI plugin.
@@ -123,7 +125,7 @@ func WriteEnv(path string, e Env) (changed bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, fmt.Errorf("write subnet file: %w", err)
 	}
-	if err := replaceFile(path, text); err != nil {
+	if err := file.Replace(path, text); err != nil {
 		return false, fmt.Errorf("write subnet file: %w", err)
 	}
 	return true, nil

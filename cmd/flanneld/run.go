@@ -19,6 +19,7 @@ import (
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/metrics"
@@ -124,7 +125,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	env, err := subnet.WatchFile(ctx, o.SubnetFile)
+	env, err := file.Watch(ctx, o.SubnetFile)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func foreign(v *Value) string {
 	if err != nil {
 		return "something that cannot be written"
 	}
-	return clip(string(raw))
+	return string(raw[:min(len(raw), 200)])
 }
 
 func (h holder) woken(ctx context.Context) error {

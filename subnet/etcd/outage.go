@@ -17,7 +17,8 @@ type outage struct {
 	failing map[string]bool // the activities that wait for etcd
 	since   time.Time
 	reason  error
-	say     *time.Timer
+	say     *time.Timer // nil: etcd answers
+	number  int         // of the outage, so that the timer of an earlier one stays silent
 	said    bool
 }
 
@@ -30,16 +31,16 @@ func (o *outage) failed(activity string, err error) {
 	o.failing[activity], o.reason = true, err
 	if o.say == nil {
 		o.since = time.Now()
-		var timer *time.Timer
-		timer = time.AfterFunc(patience, func() { o.speak(timer) })
-		o.say = timer
+		o.number++
+		number := o.number
+		o.say = time.AfterFunc(patience, func() { o.speak(number) })
 	}
 }
 
-func (o *outage) speak(mine *time.Timer) {
+func (o *outage) speak(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.say == mine {
+	if o.say != nil && o.number == number {
 		o.said = true
 		o.log.Warn("etcd does not answer: waiting for it, the network stays as it is", "error", o.reason)
 	}

@@ -102,7 +102,7 @@ func TestFewRoundTrips(t *testing.T) {
 	took, calls := time.Since(began), n.wire.calls.Load()
 	t.Logf("acquired after %v, all peers after %v, %v round trips of %v, %d requests", acquired, took, int(took/(2*oneWay)), 2*oneWay, calls)
 	// list, grant, claim; TimeToLive, check and two watches run side by side
-	if calls > 8 || took > 40*oneWay {
+	if calls > 8 || took > 10*time.Second { // a request for each peer, one after the other, is 400 s
 		t.Errorf("%d requests in %v", calls, took)
 	}
 }

@@ -1,4 +1,4 @@
-package subnet
+package file
 
 import (
 	"errors"
@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// replaceFile writes beside the file and renames. Windows refuses that while somebody has the file open, which
-// readers of it do only for a moment.
-func replaceFile(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".subnet-*")
+// Replace makes the file at path hold text: readers see the old text or the new one, never a part. Windows refuses
+// to rename over a file that somebody has open, which readers do only for a moment.
+func Replace(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
 		return err
 	}

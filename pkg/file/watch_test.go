@@ -1,4 +1,4 @@
-package subnet
+package file
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestWatchFile(t *testing.T) {
+func TestWatch(t *testing.T) {
 	t.Parallel() // most of its time it waits for quiet
 	dir := filepath.Join(t.TempDir(), "flannel")
 	path := filepath.Join(dir, "subnet.env")
@@ -19,7 +19,7 @@ func TestWatchFile(t *testing.T) {
 		}
 	}
 	write := func(text string) { t.Helper(); do(os.WriteFile(path, []byte(text), 0o644)) }
-	changed, err := WatchFile(t.Context(), path)
+	changed, err := Watch(t.Context(), path)
 	do(err)
 	for _, step := range []struct {
 		what string
@@ -40,9 +40,7 @@ func TestWatchFile(t *testing.T) {
 		{"another directory moved in", func() { do(os.Rename(dir+".old", dir)) }},
 		{"deleted in it", func() { do(os.Remove(path)) }},
 		{"written by us", func() {
-			if wrote, err := WriteEnv(path, dualEnv); err != nil || !wrote {
-				t.Fatal(wrote, err)
-			}
+			do(Replace(path, []byte("d")))
 		}},
 	} {
 		quiet(t, changed)
@@ -64,12 +62,12 @@ func TestWatchFile(t *testing.T) {
 	}
 }
 
-func TestWatchFileEnds(t *testing.T) {
+func TestWatchEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "subnet.env")
 	before := openFiles(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 10 {
-		if _, err := WatchFile(ctx, path); err != nil {
+		if _, err := Watch(ctx, path); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build !windows
 
-package subnet
+package file
 
 import (
 	"path/filepath"
@@ -8,7 +8,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-func replaceFile(path string, text []byte) error {
+// Replace makes the file at path hold text, mode 0644: readers see the old text or the new one, never a part.
+func Replace(path string, text []byte) error {
 	// Beside the file, for another directory may be another file system.
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(0o644))
 	if err != nil {
