@@ -10,6 +10,7 @@ import (
 )
 
 func TestDriftIPTablesNFT(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		// No resync: notifications alone must do.
 		drift(t, seenNFT, 0, time.Second, append(iptablesDamages("-nft"),
@@ -24,6 +25,7 @@ func TestDriftIPTablesNFT(t *testing.T) {
 
 // Rules of nft in a table of iptables make iptables-save leave out the table. Ours are kept there nevertheless.
 func TestTableThatIPTablesCannotRead(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		f := open(t, time.Second)
 		stop := serve(t, f, both(IPTables))
@@ -62,6 +64,7 @@ func TestTableThatIPTablesCannotRead(t *testing.T) {
 }
 
 func TestDriftIPTablesLegacy(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		// The kernel tells nothing about these: within the resync of each family, and some time to do it.
 		drift(t, seenLegacy, 300*time.Millisecond, 2*time.Second, iptablesDamages("-legacy"))
@@ -69,6 +72,7 @@ func TestDriftIPTablesLegacy(t *testing.T) {
 }
 
 func TestDriftNFTables(t *testing.T) {
+	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		drift(t, seenTables, 0, time.Second, []string{
 			"nft flush chain ip flannel-ipv4 postrtg",

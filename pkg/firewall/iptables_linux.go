@@ -20,6 +20,9 @@ import (
 // errRefused marks that the kernel (or iptables) did not take rules that we made.
 var errRefused = errors.New("rules refused")
 
+// exitLocked is what iptables ends with when another one holds the lock all the time.
+const exitLocked = 4
+
 // variant is where iptables keeps its rules: two worlds in one kernel that do not see each other.
 type variant string
 
@@ -205,10 +208,11 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 			p.remember(have)
 			return n, nil
 		}
-		err = fmt.Errorf("write rules: %w", errors.Join(errRefused, err))
-		if ctx.Err() != nil {
-			break
+		var exit *exec.ExitError
+		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil {
+			return 0, fmt.Errorf("write rules: %w", err)
 		}
+		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
 	}
 	return 0, err
 }

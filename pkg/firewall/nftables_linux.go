@@ -78,7 +78,7 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 		}
 	}
 	if err := conn.Flush(); err != nil {
-		return 0, fmt.Errorf("write %s: %w", p, errors.Join(errRefused, err))
+		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
 	}
 	return max(len(want), 1), nil
 }
@@ -211,7 +211,8 @@ func exprText(e expr.Any) string {
 	return fmt.Sprintf("%T%+v", e, e)
 }
 
-// absent tells whether err says that a table or chain, or nf_tables itself, is not there.
+// absent tells whether err says that a table or chain is not there, or (all but ENOENT) nf_tables itself.
 func absent(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) ||
+		errors.Is(err, unix.EPROTONOSUPPORT)
 }

@@ -1,0 +1,138 @@
+package firewall
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/nstest"
+)
+
+// The issue allows one program in a resync; ours starts none, whatever traffic and other programs do.
+func TestSteadyStateStartsNoProgram(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		off := both(IPTables)
+		off.Masquerade, off.Forward = false, false
+		for _, c := range []struct {
+			name, setup, meanwhile string
+			config                 Config
+		}{
+			{"iptables-nft", "iptables-nft -N KUBE", "iptables-nft -A KUBE -j RETURN; ping -c 1 127.0.0.1", both(IPTables)},
+			{"nftables", "true", "iptables-nft -t nat -I POSTROUTING -j KUBE-MARK || iptables-nft -F FORWARD", both(NFTables)},
+			{"nothing wanted", "true", "iptables-nft -F FORWARD", off},
+			{"legacy", "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY", "ping -c 1 127.0.0.1; iptables-legacy-save -c | grep [1-9]:", both(IPTables)},
+		} {
+			sh(t, c.setup)
+			func() {
+				const resync = 250 * time.Millisecond
+				f := open(t, resync)
+				defer serve(t, f, c.config)()
+				time.Sleep(2*resync + 300*time.Millisecond) // what was written is read once
+				path := os.Getenv("PATH")
+				count := wrapPrograms(t)
+				for range 4 {
+					cmd := exec.Command("sh", "-c", c.meanwhile)
+					cmd.Env = append(os.Environ(), "PATH="+path)
+					if out, err := cmd.CombinedOutput(); err != nil {
+						t.Errorf("%s: %s: %v\n%s", c.name, c.meanwhile, err, out)
+					}
+					time.Sleep(resync)
+				}
+				if n := count(); n > 0 {
+					t.Errorf("%s: %d programs started", c.name, n)
+				}
+				t.Setenv("PATH", path)
+			}()
+		}
+	})
+}
+
+// A change of any kind to a big legacy table is seen without reading it through iptables-save.
+func TestLegacyDigest(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, c := range []struct{ command, address, loopback string }{
+			{"iptables", "10.%d.%d.1/32", "127.0.0.1"}, {"ip6tables", "fd00:%x:%x::1/128", "::1"}} {
+			var rules strings.Builder
+			rules.WriteString("*filter\n:KUBE - [0:0]\n-A INPUT -m limit --limit 9/sec -j KUBE\n")
+			for i := range 20000 {
+				fmt.Fprintf(&rules, "-A KUBE -s "+c.address+" -p tcp -m tcp --dport 443 -j RETURN\n", i/256, i%256)
+			}
+			rules.WriteString("COMMIT\n")
+			file := filepath.Join(t.TempDir(), "rules")
+			if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			sh(t, c.command+"-legacy-restore <"+file+"; "+c.command+"-legacy -t nat -N FLANNEL-POSTRTG")
+			p := &iptablesPlace{command: c.command, suffix: "-legacy", variant: variantLegacy, log: quiet}
+			before := p.digest()
+			sh(t, "ping -c 2 -i 0.1 "+c.loopback)
+			start := time.Now()
+			after := p.digest()
+			t.Logf("%s: digest of 20,000 rules in %v", c.command, time.Since(start).Round(100*time.Microsecond))
+			if before == 0 || before != after {
+				t.Errorf("%s: digest %d, after traffic %d, want the same", c.command, before, after)
+			}
+			for _, change := range []string{"-A KUBE -j DROP", "-R KUBE 777 -p tcp -m tcp --dport 444 -j RETURN", "-t nat -A FLANNEL-POSTRTG -j RETURN", "-P FORWARD DROP"} {
+				before := p.digest()
+				sh(t, c.command+"-legacy "+change)
+				if p.digest() == before {
+					t.Errorf("%s: %s was not seen", c.command, change)
+				}
+			}
+		}
+	})
+}
+
+func TestApplyIsCheapWhenInStep(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, time.Hour)
+		defer f.Close()
+		apply(t, f, both(IPTables))
+		time.Sleep(2 * interval)
+		apply(t, f, both(IPTables))
+		count := wrapPrograms(t)
+		start := time.Now()
+		for range 1000 {
+			apply(t, f, both(IPTables))
+		}
+		t.Logf("1000 Applies in %v", time.Since(start))
+		if n := count(); n > 0 {
+			t.Errorf("%d programs started", n)
+		}
+	})
+}
+
+// A program that insists on being first is not fought with for long.
+func TestFight(t *testing.T) {
+	t.Parallel()
+	nstest.Run(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f, err := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Resync: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := serve(t, f, both(IPTables))
+		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+		defer cancel()
+		rounds := 0
+		for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+			if sh(t, "iptables-nft -t nat -S POSTROUTING | sed -n 2p | grep -c FLANNEL || true") == "1\n" {
+				sh(t, "iptables-nft -t nat -D POSTROUTING -s 10.6.0.0/16 -j MASQUERADE || true; iptables-nft -t nat -I POSTROUTING -s 10.6.0.0/16 -j MASQUERADE")
+				rounds++
+			}
+		}
+		stop()
+		warned := strings.Count(log.String(), "again and again")
+		t.Logf("mended %d times in 9 s, %d warnings", rounds, warned)
+		if rounds < burst/2 || rounds > burst+12 || warned != 1 {
+			t.Errorf("mended %d times with %d warnings, want some %d times and one warning:\n%s", rounds, warned, burst, log.String())
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package firewall
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/nstest"
+)
+
+// nftGolden is how nft, the program, reads what we write.
+const nftGolden = `table ip flannel-ipv4 {
+	chain postrtg {
+		type nat hook postrouting priority srcnat; policy accept;
+		meta mark & 0x4000 == 0x4000 counter return comment "flanneld masq"
+		ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 counter return comment "flanneld masq"
+		ip saddr 10.5.0.0/16 ip daddr 10.5.34.0/24 counter return comment "flanneld masq"
+		ip saddr != 10.5.0.0/16 ip daddr 10.5.34.0/24 counter return comment "flanneld masq"
+		ip saddr 10.5.0.0/16 ip daddr != 224.0.0.0/4 counter masquerade fully-random comment "flanneld masq"
+		ip saddr != 10.5.0.0/16 ip daddr 10.5.0.0/16 counter masquerade fully-random comment "flanneld masq"
+	}
+
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		ip saddr 10.5.0.0/16 counter accept comment "flanneld forward"
+		ip daddr 10.5.0.0/16 counter accept comment "flanneld forward"
+	}
+}
+table ip6 flannel-ipv6 {
+	chain postrtg {
+		type nat hook postrouting priority srcnat; policy accept;
+		meta mark & 0x4000 == 0x4000 counter return comment "flanneld masq"
+		ip6 saddr 2001:cafe:42:1::/64 ip6 daddr 2001:cafe:42::/56 counter return comment "flanneld masq"
+		ip6 saddr 2001:cafe:42::/56 ip6 daddr 2001:cafe:42:1::/64 counter return comment "flanneld masq"
+		ip6 saddr != 2001:cafe:42::/56 ip6 daddr 2001:cafe:42:1::/64 counter return comment "flanneld masq"
+		ip6 saddr 2001:cafe:42::/56 ip6 daddr != ff00::/8 counter masquerade fully-random comment "flanneld masq"
+		ip6 saddr != 2001:cafe:42::/56 ip6 daddr 2001:cafe:42::/56 counter masquerade fully-random comment "flanneld masq"
+	}
+
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		ip6 saddr 2001:cafe:42::/56 counter accept comment "flanneld forward"
+		ip6 daddr 2001:cafe:42::/56 counter accept comment "flanneld forward"
+	}
+}
+`
+
+// nftList leaves out what differs between versions of nft and from run to run.
+func nftList(t *testing.T) string {
+	t.Helper()
+	out := regexp.MustCompile(` packets \d+ bytes \d+`).ReplaceAllString(sh(t, "nft list ruleset"), "")
+	return regexp.MustCompile(`\b0x0+`).ReplaceAllString(out, "0x")
+}
+
+func TestNFTablesText(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(NFTables))
+		got := nftList(t)
+		if diff := cmp.Diff(nftGolden, got); diff != "" {
+			t.Errorf("rules as nft lists them (-want +got):\n%s", diff)
+		}
+		// Prefixes of any length, also those that end within a byte, mean what they say.
+		for _, network := range []string{"10.64.0.0/10", "10.0.0.0/8", "192.168.128.0/17", "172.16.5.16/28", "10.1.2.0/23"} {
+			c := both(NFTables)
+			c.V4 = Family{Network: netip.MustParsePrefix(network), Subnet: netip.MustParsePrefix(network)}
+			apply(t, f, c)
+			if n := apply(t, f, c); n != 0 {
+				t.Errorf("%s: a second Apply changed %d chains", network, n)
+			}
+			again := open(t, 0)
+			if n := apply(t, again, c); n != 0 {
+				t.Errorf("%s: a restart changed %d chains", network, n)
+			}
+			again.Close()
+			if got := sh(t, "nft list table ip flannel-ipv4"); strings.Count(got, "addr "+network)+strings.Count(got, "addr != "+network) != 11 {
+				t.Errorf("%s: nft lists\n%s", network, got)
+			}
+		}
+	})
+}
+
+// A table that flannel left, made with the nft program, is replaced in one go.
+func TestNFTablesAdoption(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `nft -f - <<-E
+			table ip flannel-ipv4 {
+				comment "rules for flannel-ipv4"
+				chain forward { comment "chain to accept flannel traffic"; type filter hook forward priority filter; policy accept;
+					ip saddr 10.5.0.0/16 accept
+				}
+				chain postrtg { type nat hook postrouting priority srcnat; policy accept;
+					meta mark 0x4000 return
+					ip saddr 10.5.34.0/24 ip daddr 10.5.0.0/16 return
+				}
+			}
+			E`)
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(NFTables))
+		got := nftList(t)
+		if diff := cmp.Diff(nftGolden, got); diff != "" {
+			t.Errorf("rules as nft lists them (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package firewall
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/nstest"
+)
+
+// heard subscribes, runs a script and returns what the notifications were about.
+func heard(t *testing.T, script string) (n notes) {
+	t.Helper()
+	socket, err := listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	sh(t, script)
+	buf := make([]byte, 64<<10)
+	for {
+		socket.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		size, err := socket.Read(buf)
+		if err != nil {
+			return n
+		}
+		n |= interest(buf[:size])
+	}
+}
+
+func TestInterest(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, "for f in iptables-nft ip6tables-nft; do $f -t nat -A OUTPUT -j RETURN; $f -A OUTPUT -j RETURN; done") // makes the tables
+		for _, c := range []struct {
+			script string
+			want   notes
+		}{
+			{"iptables-nft -t nat -N KUBE-SERVICES", 0},
+			{"iptables-nft -t nat -A KUBE-SERVICES -j RETURN", 0},
+			{"iptables-nft -t nat -A POSTROUTING -j RETURN", noteIPTables4},
+			{"ip6tables-nft -A FORWARD -j RETURN", noteIPTables6},
+			{"iptables-nft -A INPUT -j RETURN", 0},
+			{"iptables-nft -t nat -N FLANNEL-POSTRTG", noteIPTables4},
+			{"iptables-nft -t nat -A FLANNEL-POSTRTG -j RETURN", noteIPTables4},
+			{"iptables-nft -t mangle -A POSTROUTING -j RETURN", 0},
+			{"nft delete table ip nat", noteIPTables4},
+			{"nft add table ip flannel-ipv4", noteNFT4},
+			{"nft add set ip flannel-ipv4 s '{type ipv4_addr;}'", noteNFT4},
+			{"nft add element ip flannel-ipv4 s '{1.2.3.4}'", noteNFT4},
+			{"nft add table ip6 flannel-ipv6; nft delete table ip6 flannel-ipv6", noteNFT6},
+			{"nft add table inet flannel-ipv4", 0},
+			{"nft flush ruleset", noteNFT4 | noteIPTables4 | noteIPTables6},
+		} {
+			if got := heard(t, c.script); got != c.want {
+				t.Errorf("%s: notes %b, want %b", c.script, got, c.want)
+			}
+		}
+	})
+}
+
+// A storm in a chain of ours wakes the daemon a few times a second, one elsewhere never.
+func TestStorm(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(IPTables))
+		wakes := func(script string) (n int) {
+			time.Sleep(2 * interval)
+			select {
+			case <-f.Changes():
+			default:
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				sh(t, script)
+			}()
+			for end := time.After(2 * time.Second); ; {
+				select {
+				case <-f.Changes():
+					n++
+				case <-end:
+					<-done
+					return n
+				}
+			}
+		}
+		sh(t, "iptables-nft -t nat -N KUBE")
+		ours, theirs := wakes(`nft -f - <<-E
+			$(for i in $(seq 5000); do echo "add rule ip filter FORWARD ip saddr 10.9.0.1 counter return"; done)
+			E
+			for i in $(seq 100); do nft "add rule ip filter FORWARD counter; flush chain ip filter FORWARD"; done`), wakes(`nft -f - <<-E
+			$(for i in $(seq 5000); do echo "add rule ip nat KUBE ip saddr 10.9.0.1 counter return"; done)
+			E
+			nft flush chain ip nat KUBE`)
+		t.Logf("wake-ups in 2 s: %d by a storm in FORWARD, %d by one elsewhere", ours, theirs)
+		if ours < 2 || ours > 11 || theirs != 0 {
+			t.Errorf("%d wake-ups in 2 s by a storm in our chain, want a few; %d by one elsewhere, want none", ours, theirs)
+		}
+	})
+}
+
+func FuzzInterest(f *testing.F) {
+	f.Add([]byte{24, 0, 0, 0, unix.NFT_MSG_DELTABLE, unix.NFNL_SUBSYS_NFTABLES, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 1, 0, 'n', 'a', 't', 0})
+	f.Add([]byte{20, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		if n := interest(datagram); n&^noteAll != 0 {
+			t.Errorf("notes %b", n)
+		}
+	})
+}
