@@ -31,6 +31,17 @@ func (f failures) err() error {
 	return errors.Join(all...)
 }
 
+// parts names those that failed; waiting for the store is no failure.
+func (f failures) parts() []string {
+	var names []string
+	for _, one := range f {
+		if !errors.Is(one.err, errNoPeers) && !errors.Is(one.err, errNotPublished) {
+			names = append(names, one.part)
+		}
+	}
+	return names
+}
+
 // reported is what was said last, so that nothing is said twice.
 type reported struct {
 	inStep  bool
@@ -44,11 +55,7 @@ type reported struct {
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.InStep(err)
-	parts := make([]string, len(failed))
-	for i, f := range failed {
-		parts[i] = f.part
-	}
-	d.Metrics.Pass(took, parts)
+	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(n.valid, len(n.rejects))
 	d.reportRejects(n)
 
@@ -64,23 +71,13 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		return
 	}
 	r.inStep = false
-	if waiting(failed) {
-		return // at a start, for the answer of the store; nothing is wrong
+	if len(failed.parts()) == 0 {
+		return // the store has yet to answer; nothing is wrong
 	}
 	if text := err.Error(); text != r.problem || time.Since(r.at) > tellAgain {
 		d.Log.Warn("the network is not in step; trying again", "problem", strings.ReplaceAll(text, "\n", "; "))
 		r.problem, r.at = text, time.Now()
 	}
-}
-
-// waiting tells whether nothing failed but what the store has yet to answer.
-func waiting(failed failures) bool {
-	for _, f := range failed {
-		if !errors.Is(f.err, errNoPeers) && !errors.Is(f.err, errNotPublished) {
-			return false
-		}
-	}
-	return true
 }
 
 // maxWarnings bounds how many peers one pass names.

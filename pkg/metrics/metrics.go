@@ -72,13 +72,13 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	}
 }
 
-// Pass takes the outcome of a pass: its duration and the parts that failed.
-func (m *Metrics) Pass(took time.Duration, failed []string) {
+// Pass takes the outcome of a pass: its duration, whether it left the network in step, and the parts that failed.
+func (m *Metrics) Pass(took time.Duration, inStep bool, failed []string) {
 	m.sync.Observe(took.Seconds())
 	for _, part := range failed {
 		m.errors.WithLabelValues(part).Inc()
 	}
-	if len(failed) > 0 {
+	if !inStep {
 		m.inStep.Set(0)
 		return
 	}
