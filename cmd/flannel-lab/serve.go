@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,8 +21,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// socket is where the lab that up has left running listens: one on a machine.
-const socket = "/run/flannel-lab.sock"
+// socket is where the lab that up has left running listens: one on a machine, unless the environment says otherwise.
+func socket() string { return cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock") }
 
 // reply answers a request, which is a list of words. Namespaces come with it as open files.
 type reply struct {
@@ -37,11 +38,11 @@ type server struct {
 // serve is the lab in the background. It answers requests on descriptor 3 one by one, from when the lab is ready.
 func serve(ctx context.Context, o options) error {
 	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has long gone
-	listener, err := net.FileListener(os.NewFile(3, socket))
+	listener, err := net.FileListener(os.NewFile(3, socket()))
 	if err != nil {
 		return fmt.Errorf("serve is for up to start: %w", err)
 	}
-	defer os.Remove(socket)
+	defer os.Remove(socket())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l, err := lab.New(ctx, o.lab)
@@ -63,7 +64,7 @@ func serve(ctx context.Context, o options) error {
 	}
 }
 
-// populate starts flanneld on every node and makes a pod on each.
+// populate starts flanneld on every node, makes a pod on each, and waits until they reach each other.
 func populate(ctx context.Context, l *lab.Lab, o options) error {
 	if err := l.SetConfig(ctx, l.Config(o.backend)); err != nil {
 		return err
@@ -71,9 +72,20 @@ func populate(ctx context.Context, l *lab.Lab, o options) error {
 	if err := l.StartAll(ctx); err != nil {
 		return err
 	}
+	var pods []*lab.Pod
 	for i, n := range l.Nodes {
-		if _, err := n.AddPod(ctx, fmt.Sprintf("pod%d", i+1)); err != nil {
+		p, err := n.AddPod(ctx, fmt.Sprintf("pod%d", i+1))
+		if err != nil {
 			return err
+		}
+		pods = append(pods, p)
+	}
+	for _, p := range pods[1:] {
+		for _, way := range [][2]*lab.Pod{{pods[0], p}, {p, pods[0]}} {
+			if _, err := way[0].Reach(ctx, way[1].IP(), patience); err != nil {
+				// A lab in which something does not work is what its user may want to look at.
+				fmt.Fprintf(os.Stderr, "%s does not reach %s: %v\n", way[0].Name, way[1].Name, err)
+			}
 		}
 	}
 	return nil

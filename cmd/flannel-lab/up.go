@@ -24,17 +24,20 @@ func up(ctx context.Context, args []string) error {
 	if err := lab.CheckRoot(); err != nil {
 		return err
 	}
-	if c, err := net.Dial("unix", socket); err == nil {
+	if c, err := net.Dial("unix", socket()); err == nil {
 		c.Close()
 		return errors.New("a lab is running already: flannel-lab status shows it, flannel-lab down ends it")
 	}
-	_ = os.Remove(socket) // of a lab that was killed
-	cmd, err := startServer(args)
+	_ = os.Remove(socket()) // of a lab that was killed
+	cmd, said, err := startServer(args)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() {
+		_, _ = io.Copy(os.Stderr, said) // until it ends, or we do
+		ended <- cmd.Wait()
+	}()
 	ready := make(chan error, 1)
 	go func() { ready <- ask([]string{"status"}) }() // is answered when the lab is ready
 	select {
@@ -48,36 +51,40 @@ func up(ctx context.Context, args []string) error {
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
 		<-ended
-		return errors.Join(ctx.Err(), os.Remove(socket))
+		return errors.Join(ctx.Err(), os.Remove(socket()))
 	}
 }
 
-func startServer(args []string) (*exec.Cmd, error) {
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+// startServer also returns what the lab says on stderr. It must not have our own: who called us might wait for its end.
+func startServer(args []string) (*exec.Cmd, io.Reader, error) {
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket()})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return nil, err
+	if err := os.Chmod(socket(), 0o600); err != nil {
+		return nil, nil, err
 	}
 	file, err := listener.File()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer file.Close()
 	cmd := lab.Command(append([]string{"serve"}, args...)...)
 	lab.HandOn(cmd, file)
-	cmd.Stderr = os.Stderr // where it says why it did not start
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, nil, err
+	}
 	cmd.SysProcAttr.Setsid = true
-	return cmd, cmd.Start()
+	return cmd, said, cmd.Start()
 }
 
 // call sends a request to the running lab.
 func call(request []string) (reply, []*os.File, error) {
 	var r reply
-	conn, err := net.Dial("unix", socket)
+	conn, err := net.Dial("unix", socket())
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 		return r, nil, errNoLab
 	}
@@ -179,7 +186,7 @@ func down() error {
 		return err
 	}
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(socket); errors.Is(err, os.ErrNotExist) { // the last thing that serve does
+		if _, err := os.Stat(socket()); errors.Is(err, os.ErrNotExist) { // the last thing that serve does
 			return nil
 		}
 	}

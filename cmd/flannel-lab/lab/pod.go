@@ -49,8 +49,10 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if err := n.writeConflist(); err != nil {
 		return nil, err
 	}
-	if out, err := n.Run(ctx, "ip", "netns", "add", name); err != nil {
-		return nil, fmt.Errorf("make the pod's network namespace: %w %s", err, out)
+	for _, command := range []string{"netns add " + name, "-n " + name + " link set lo up"} {
+		if _, err := n.Run(ctx, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
+			return nil, fmt.Errorf("make the pod's network namespace: %w", err)
+		}
 	}
 	p := &Pod{Node: n, Name: name}
 	err := n.Do(func() error {
