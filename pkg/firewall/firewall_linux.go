@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +35,7 @@ type place interface {
 // spot is a place and what we know of it.
 type spot struct {
 	place
+	six     bool  // of IPv6
 	note    notes // the notifications that concern it
 	want    []Chain
 	check   bool   // to be looked at
@@ -67,7 +67,8 @@ type Firewall struct {
 	inbox inbox
 }
 
-// New opens the sockets, in the network namespace of the calling thread. It changes nothing.
+// New subscribes to notifications, in the network namespace of the calling thread; Apply has to be called in the same
+// one. It changes nothing.
 func New(o Options) (*Firewall, error) {
 	f := &Firewall{log: o.Log, resync: o.Resync, wake: make(chan struct{}, 1)}
 	f.inbox.wake = f.signal
@@ -118,19 +119,19 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 	}
 	f.due(now)
 	var errs []error
+	failed := map[bool]bool{} // by spot.six
 	for _, wanted := range []bool{true, false} {
 		for _, s := range f.spots {
-			if len(s.want) > 0 != wanted {
+			// A family's old rules serve until its new ones are there.
+			if len(s.want) > 0 != wanted || !wanted && failed[s.six] {
 				continue
 			}
 			n, err := f.look(ctx, s, now)
 			changed += n
 			if err != nil {
+				failed[s.six] = true
 				errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
 			}
-		}
-		if len(errs) > 0 {
-			break // the old rules serve until the new ones are there
 		}
 	}
 	f.sleep(now)
@@ -156,7 +157,11 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 	for _, s := range f.spots {
 		s.check = true
 		if f.holds(c.Writer, s.place) {
-			s.want = Rules(c, family(c, s.place))
+			family := c.V4
+			if s.six {
+				family = c.V6
+			}
+			s.want = Rules(c, family)
 		}
 		if f.plain {
 			s.want = withoutRandom(s.want)
@@ -181,25 +186,11 @@ func (f *Firewall) holds(w Writer, p place) bool {
 	return false
 }
 
-func family(c Config, p place) Family {
-	switch p := p.(type) {
-	case nftPlace:
-		if p.family == nftables.TableFamilyIPv4 {
-			return c.V4
-		}
-	case *iptablesPlace:
-		if p.command == "iptables" {
-			return c.V4
-		}
-	}
-	return c.V6
-}
-
 // allSpots are all places where rules of ours can be.
 func allSpots(t tools, log *slog.Logger) []*spot {
 	spots := []*spot{
 		{place: nftPlace{nftables.TableFamilyIPv4}, note: noteNFT4},
-		{place: nftPlace{nftables.TableFamilyIPv6}, note: noteNFT6},
+		{place: nftPlace{nftables.TableFamilyIPv6}, note: noteNFT6, six: true},
 	}
 	for _, v := range []variant{variantNFT, variantLegacy} {
 		suffix, ok := t.suffix[v]
@@ -207,7 +198,7 @@ func allSpots(t tools, log *slog.Logger) []*spot {
 			continue
 		}
 		four := &spot{place: &iptablesPlace{command: "iptables", suffix: suffix, variant: v, log: log}}
-		six := &spot{place: &iptablesPlace{command: "ip6tables", suffix: suffix, variant: v, log: log}}
+		six := &spot{place: &iptablesPlace{command: "ip6tables", suffix: suffix, variant: v, log: log}, six: true}
 		if v == variantNFT {
 			four.note, six.note = noteIPTables4, noteIPTables6
 		}
@@ -266,5 +257,5 @@ func Cleanup(ctx context.Context, log *slog.Logger, dryRun bool) (removed []stri
 		}
 		removed = append(removed, found...)
 	}
-	return slices.Clip(removed), errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }

@@ -64,26 +64,16 @@ func (t tools) choose(ctx context.Context) (variant, error) {
 	if len(t.suffix) == 0 {
 		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
 	}
-	for v := range t.suffix {
-		if v == variantNFT && (kubeletChain(nftables.TableFamilyIPv4) || kubeletChain(nftables.TableFamilyIPv6)) {
-			return v, nil
-		}
-	}
-	if suffix, ok := t.suffix[variantLegacy]; ok {
-		for _, command := range []string{"iptables", "ip6tables"} {
-			p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy, log: slog.New(slog.DiscardHandler)}
-			if !p.loaded("mangle") {
-				continue
-			}
-			if s, err := p.read(ctx, nil); err == nil && s.kubelet {
-				return variantLegacy, nil
-			}
-		}
-	}
-	if t.standard != "" {
+	_, nft := t.suffix[variantNFT]
+	legacy, old := t.suffix[variantLegacy]
+	switch {
+	case nft && (kubeletChain(nftables.TableFamilyIPv4) || kubeletChain(nftables.TableFamilyIPv6)):
+		return variantNFT, nil
+	case old && (kubeletLegacy(ctx, "iptables", legacy) || kubeletLegacy(ctx, "ip6tables", legacy)):
+		return variantLegacy, nil
+	case t.standard != "":
 		return t.standard, nil
-	}
-	if _, ok := t.suffix[variantNFT]; ok {
+	case nft:
 		return variantNFT, nil
 	}
 	return variantLegacy, nil
@@ -91,6 +81,15 @@ func (t tools) choose(ctx context.Context) (variant, error) {
 
 func kubeletChain(family nftables.TableFamily) bool {
 	return hasChain(family, "mangle", "KUBE-IPTABLES-HINT") || hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
+}
+
+func kubeletLegacy(ctx context.Context, command, suffix string) bool {
+	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
+	if !p.loaded("mangle") {
+		return false
+	}
+	s, err := p.read(ctx, nil)
+	return err == nil && s.kubelet
 }
 
 // iptablesPlace is one family in one variant.

@@ -29,6 +29,9 @@ func (f *Firewall) look(ctx context.Context, s *spot, now time.Time) (int, error
 		return 0, nil
 	}
 	n, err := f.write(ctx, s)
+	if err != nil && ctx.Err() != nil {
+		return 0, err // says nothing about the next try
+	}
 	if err != nil {
 		s.err, s.clean = err, 0
 		s.pause = min(max(2*s.pause, minPause), maxPause)

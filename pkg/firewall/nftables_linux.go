@@ -63,10 +63,10 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open nftables: %w", err)
 	}
+	// Adding first makes the deletion succeed whether or not the table is (still) there.
 	table := p.table()
-	if have != "" {
-		conn.DelTable(table)
-	}
+	conn.AddTable(table)
+	conn.DelTable(table)
 	if len(want) > 0 {
 		conn.AddTable(table)
 	}
