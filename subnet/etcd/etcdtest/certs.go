@@ -17,8 +17,10 @@ import (
 func (s *Server) makeFiles() {
 	s.t.Helper()
 	caKey, ca := s.issue("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
+	host, _, err := net.SplitHostPort(s.client)
+	s.check("read its address", err)
 	s.issue("server", &x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.ParseIP(host)}, DNSNames: []string{"localhost"},
 		KeyUsage: x509.KeyUsageDigitalSignature,
 		// etcd speaks to itself with this one, too
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

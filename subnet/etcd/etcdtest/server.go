@@ -6,11 +6,13 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -46,7 +48,7 @@ func Password(p string) Option { return func(s *Server) { s.password = p } }
 // Start runs etcd and returns when it answers. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), client: freePort(t), peer: freePort(t)}
+	s := &Server{t: t, dir: t.TempDir(), client: own(t), peer: own(t)}
 	for _, o := range opts {
 		o(s)
 	}
@@ -77,16 +79,22 @@ func (s *Server) check(what string, err error) {
 	}
 }
 
-// freePort asks the kernel for a port. Somebody else could take it before etcd does, but the kernel hands out others
-// first.
-func freePort(t testing.TB) string {
+// own finds an address that stays ours while etcd is down, too: below the ports that the kernel gives to connections,
+// and on a loopback address of its own.
+func own(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 20 {
+		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		var l net.Listener
+		l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(20_000+rand.IntN(10_000))))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatalf("no free port: %v", err)
+	return ""
 }
 
 // Endpoint is the URL for clients.
