@@ -9,13 +9,23 @@ PLUGINS := v1.9.1
 # The last release in which the plugins' repository had the flannel meta-plugin.
 FLANNEL_PLUGIN := v0.9.1
 
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := build
-.PHONY: build tools demo
+.PHONY: build cross tools demo test bench lint fuzz clean help
 
 build: ## bin/flanneld, for this machine
-	$(GO) build -o bin/flanneld ./cmd/flanneld
+	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
+
+# Every architecture that people run Linux nodes on.
+ARCHES := amd64 arm64 arm riscv64 s390x ppc64le
+
+cross: $(ARCHES:%=cross-%) ## dist/out/flanneld-linux-*, static
+.PHONY: $(ARCHES:%=cross-%)
+$(ARCHES:%=cross-%): cross-%:
+	GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' -o dist/out/flanneld-linux-$* ./cmd/flanneld
 
 tools: bin/etcd bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
@@ -24,6 +34,39 @@ demo: ## three nodes on this machine, and what flannel does for them, in half a 
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools
 	@bin/flannel-lab demo $(ARGS)
+
+# The tests of the daemon run with the race detector, which takes a C compiler. The end-to-end tests run the daemon as
+# it is shipped.
+test: ## all tests, those of the kernel and the end-to-end ones included; a few minutes
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory build tools lint cross
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./...
+	cd $(LAB) && $(GO) test -timeout 20m ./...
+
+# Pinned here, so that neither module's dependencies have it.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+lint: ## gofmt, go vet for Linux and Windows, staticcheck, go.mod
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./... && GOOS=windows $(GO) vet ./...
+	cd $(LAB) && $(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./... && cd $(LAB) && $(GO) run $(STATICCHECK) ./...
+	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
+
+FUZZTIME ?= 30s
+
+fuzz: ## each fuzz target for FUZZTIME (30s); what they find becomes a seed in testdata/fuzz
+	@for package in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+			echo "$$package $$target" && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || exit 1; \
+		done; \
+	done
+
+clean: ## what was built
+	rm -rf bin dist/out
+
+help: ## these targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 # A tool is built when it is missing or when the stamp of its version is newer.
 stamp = @mkdir -p bin && rm -f bin/.$(1)-v* && touch $@

@@ -1,0 +1,196 @@
+// Package flannel_test holds the rules of the house: what every part of the repository keeps to.
+package flannel_test
+
+import (
+	"go/ast"
+	"go/build/constraint"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// source is one Go file of this module or the lab's.
+type source struct {
+	path string // below the repository
+	dir  string
+	test bool
+	file *ast.File
+	fset *token.FileSet
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || e.Name() == "bin" || e.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if e.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		all = append(all, source{filepath.ToSlash(path), filepath.ToSlash(filepath.Dir(path)), strings.HasSuffix(path, "_test.go"), f, fset})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 50 {
+		t.Fatalf("only %d Go files found: the test looks in the wrong place", len(all))
+	}
+	return all
+}
+
+// within tells whether dir is one of the folders or below one.
+func within(dir string, folders ...string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return dir == f || strings.HasPrefix(dir, f+"/") })
+}
+
+// pure are the packages that know nothing of any operating system.
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon"}
+
+// mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
+// any but each other.
+var mayImport = map[string][]string{
+	"backend":       {"backend", "pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
+	"subnet":        {"pkg/conf", "pkg/file"},
+	"subnet/etcd":   {"subnet", "subnet/etcd"},
+	"pkg/conf":      {},
+	"pkg/file":      {},
+	"pkg/reconcile": {},
+	"pkg/dataplane": {"pkg/reconcile"},
+	"pkg/firewall":  {},
+	"pkg/underlay":  {"pkg/dataplane"},
+	"pkg/plan":      {"backend", "pkg/dataplane", "subnet"},
+	"pkg/health":    {},
+	"pkg/metrics":   {"pkg/reconcile"},
+	"pkg/version":   {},
+	"pkg/nstest":    {},
+	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/underlay",
+		"subnet"},
+}
+
+// rulesFor finds the row of mayImport for a folder: the longest name that it is within.
+func rulesFor(dir string) (allowed []string, ruled bool) {
+	best := ""
+	for folder, list := range mayImport {
+		if within(dir, folder) && len(folder) >= len(best) {
+			best, allowed, ruled = folder, list, true
+		}
+	}
+	return allowed, ruled
+}
+
+func TestImportGraph(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		allowed, ruled := rulesFor(s.dir)
+		if !ruled && within(s.dir, "pkg", "backend", "subnet") {
+			t.Errorf("%s: give its package a row in mayImport", s.path)
+		}
+		for _, i := range s.file.Imports {
+			path, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, isOurs := strings.CutPrefix(path, "flannel/")
+			switch {
+			case isOurs && within(own, "cmd") && !within(s.dir, "cmd"):
+				t.Errorf("%s imports %s: nothing builds on a command", s.path, path)
+			case isOurs && ruled && !within(own, allowed...):
+				t.Errorf("%s imports %s, which its package may not know", s.path, path)
+			case within(s.dir, pure...) && strings.Contains(path, "vishvananda/netlink"):
+				t.Errorf("%s imports %s: it is to be pure", s.path, path)
+			case path == "log":
+				t.Errorf("%s imports %s: the log is handed in, a *slog.Logger", s.path, path)
+			}
+		}
+	}
+}
+
+func TestNoBuildTagsBeyondTheSeam(t *testing.T) {
+	systems := []string{"_linux", "_windows", "_unix", "_other"}
+	for _, s := range sources(t) {
+		if s.test || !within(s.dir, pure...) || within(s.dir, "subnet/etcd/etcdtest") {
+			continue
+		}
+		name := strings.TrimSuffix(s.path, ".go")
+		if slices.ContainsFunc(systems, func(end string) bool { return strings.HasSuffix(name, end) }) {
+			t.Errorf("%s is for one operating system: that belongs into dataplane, firewall, underlay, file or hns", s.path)
+		}
+		for _, group := range s.file.Comments {
+			for _, c := range group.List {
+				if constraint.IsGoBuild(c.Text) {
+					t.Errorf("%s has %s: that belongs into dataplane, firewall, underlay, file or hns", s.path, c.Text)
+				}
+			}
+		}
+	}
+}
+
+func TestPackagesAreDocumented(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		if !s.test || strings.HasSuffix(s.file.Name.Name, "_test") || s.dir == "cmd/flannel-lab/e2e" {
+			documented[s.dir] = documented[s.dir] || s.file.Doc != nil
+		}
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+// Only main ends the process, nothing runs before it, and nothing panics on purpose.
+func TestNoHiddenExits(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name == "init" && f.Recv == nil {
+				t.Errorf("%s: func init runs before main, where nobody looks for it", s.fset.Position(f.Pos()))
+			}
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			where := s.fset.Position(call.Pos())
+			switch f := call.Fun.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := f.X.(*ast.Ident); ok && x.Name == "os" && f.Sel.Name == "Exit" && !within(s.dir, "cmd") {
+					t.Errorf("%s: os.Exit outside of cmd", where)
+				}
+			case *ast.Ident:
+				if f.Name == "panic" {
+					t.Errorf("%s: panic", where)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// A file of more than 400 lines wants to be two; 300 is the aim.
+func TestFilesAreShort(t *testing.T) {
+	for _, s := range sources(t) {
+		if lines := s.fset.File(s.file.Pos()).LineCount(); lines > 400 && !s.test {
+			t.Errorf("%s has %d lines", s.path, lines)
+		}
+	}
+}
