@@ -86,6 +86,15 @@ func (l *Lab) plug(m *Machine, network int) error {
 	return netlink.LinkSetUp(veth)
 }
 
+// unplug runs in a node.
+func unplug() error {
+	dev, err := netlink.LinkByName(Uplink)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(dev)
+}
+
 // addressUplink runs in a node: addresses on the underlay, and a default route through the router.
 func (l *Lab) addressUplink(network, host int) error {
 	dev, err := netlink.LinkByName(Uplink)

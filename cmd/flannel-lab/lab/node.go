@@ -27,6 +27,7 @@ type Node struct {
 	Env []string
 
 	lab    *Lab
+	host   int // in the addresses of its uplink
 	daemon *process
 	pods   map[string]*Pod
 }
@@ -36,19 +37,27 @@ func (l *Lab) newNode(i int) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{Machine: m, lab: l, Network: i % l.opts.Subnets, pods: map[string]*Pod{}}
-	host := 11 + i
+	n := &Node{Machine: m, lab: l, host: 11 + i, Network: i % l.opts.Subnets, pods: map[string]*Pod{}}
 	if l.opts.Family.Has4() {
-		n.IP4 = address(false, n.Network, host).Addr()
+		n.IP4 = address(false, n.Network, n.host).Addr()
 	}
 	if l.opts.Family.Has6() {
-		n.IP6 = address(true, n.Network, host).Addr()
+		n.IP6 = address(true, n.Network, n.host).Addr()
 	}
-	if err := l.Infra.Do(func() error { return l.plug(m, n.Network) }); err != nil {
-		return n, err
-	}
-	return n, n.Do(func() error { return l.addressUplink(n.Network, host) })
+	return n, n.Plug()
 }
+
+// Plug makes the node's uplink, with the addresses and routes that it has from the start. After Unplug it is a new
+// device, of another index and MAC address.
+func (n *Node) Plug() error {
+	if err := n.lab.Infra.Do(func() error { return n.lab.plug(n.Machine, n.Network) }); err != nil {
+		return err
+	}
+	return n.Do(func() error { return n.lab.addressUplink(n.Network, n.host) })
+}
+
+// Unplug removes the node's uplink: the device, and with it all that hangs on it.
+func (n *Node) Unplug() error { return n.Do(unplug) }
 
 // Args are the arguments with which Start calls flanneld; all are flannel's own.
 func (n *Node) Args() []string {
@@ -57,11 +66,14 @@ func (n *Node) Args() []string {
 }
 
 // Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.
-func (n *Node) Start(more ...string) error {
+func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
+
+// StartWith starts flanneld with these arguments alone.
+func (n *Node) StartWith(args ...string) error {
 	if n.Running() {
 		return fmt.Errorf("flanneld already runs on %s", n.Name)
 	}
-	cmd := exec.Command(n.lab.opts.Flanneld, append(n.Args(), more...)...)
+	cmd := exec.Command(n.lab.opts.Flanneld, args...)
 	cmd.Env = append([]string{"NODE_NAME=" + n.Name}, n.Env...)
 	p, err := startProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
