@@ -219,3 +219,26 @@ func TestReplacedStore(t *testing.T) {
 	st.Delete(t.Context(), l.Name)
 	a.lost(5 * time.Second) // in the new store, a deletion is one
 }
+
+// An etcd restored from a backup knows an older value of our key, and lacks newer peers.
+func TestRestoredStore(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	st.put("subnets/10.5.1.0-24", peer("192.168.64.1"))
+	n := start(t, srv.Endpoint(), nil)
+	l := n.publish(outOfTheWay("192.168.64.99"), mac2)
+	srv.Backup()
+	l.V4.Data = []byte(mac1)
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	n.run()
+	n.sees("10.5.1.0-24 10.5.2.0-24", 5*time.Second)
+	srv.Restore()
+	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
+	n.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 5*time.Second)
+	n.notLost()
+}

@@ -77,9 +77,9 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if (o.Username == "") != (o.Password == "") {
 		log.Warn("etcd: user name and password count only together: going on without a login")
 	}
-	prefix := "/" + strings.Trim(o.Prefix, "/")
-	if prefix == "/" {
-		prefix = "/coreos.com/network"
+	prefix := "/coreos.com/network"
+	if o.Prefix != "" {
+		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
 		wire: w, log: log, outage: newOutage(log),

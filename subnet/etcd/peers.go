@@ -163,13 +163,14 @@ func replace(leases []*subnet.Lease, old, now *subnet.Lease) []*subnet.Lease {
 	if old == now {
 		return leases
 	}
-	if old != nil {
-		if i, found := slices.BinarySearchFunc(leases, old, order); found {
-			leases = slices.Delete(leases, i, i+1)
-		}
-	}
-	if now != nil {
-		i, _ := slices.BinarySearchFunc(leases, now, order)
+	at := cmp.Or(old, now) // of the same key, hence with the same subnets: one place serves both
+	i, found := slices.BinarySearchFunc(leases, at, order)
+	switch {
+	case found && now != nil:
+		leases[i] = now
+	case found:
+		leases = slices.Delete(leases, i, i+1)
+	case now != nil:
 		leases = slices.Insert(leases, i, now)
 	}
 	return leases

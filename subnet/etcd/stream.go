@@ -77,6 +77,9 @@ func created(r *pb.WatchResponse, at position) error {
 	return nil
 }
 
+// enough events are handed over even if still more arrive.
+const enough = 10_000
+
 // batch is what several responses said.
 type batch struct {
 	events    []*mvccpb.Event
@@ -112,6 +115,9 @@ func gather(ctx context.Context, r received, in <-chan received) batch {
 			case <-ctx.Done():
 				return batch{err: ctx.Err()}
 			}
+		}
+		if len(b.events) > enough {
+			return b
 		}
 		select {
 		case r = <-in:

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,22 @@ func TestOneChangeAmongMany(t *testing.T) {
 	if now := n.wire.calls.Load(); now > before+2 { // what Hold did meanwhile
 		t.Errorf("%d requests for 50 changes", now-before)
 	}
+}
+
+// Much that happened between the list and the watch arrives in fragments, and is put together again.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	n := start(t, srv.Endpoint(), nil)
+	n.acquire(at("192.168.255.3"))
+	outside(t, srv).fill(10_000)
+	n.run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
+	s, calls := n.last()
+	if !slices.IsSortedFunc(s.Leases, subnet.Compare) || calls > 20 {
+		t.Errorf("sorted: %v; %d calls", slices.IsSortedFunc(s.Leases, subnet.Compare), calls)
+	}
+	t.Logf("%d calls", calls)
 }
 
 func TestConfig(t *testing.T) {

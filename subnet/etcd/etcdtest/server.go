@@ -144,7 +144,7 @@ func (s *Server) Start() {
 		s.cmd.Args = append(s.cmd.Args, "--client-cert-auth", "--trusted-ca-file="+s.File("ca.crt"))
 	}
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	dieWithUs(s.cmd)
 	exited := make(chan struct{})
 	s.exited = exited
 	started := make(chan error, 1)
@@ -193,20 +193,20 @@ func (s *Server) Stop() { s.end(syscall.SIGTERM) }
 // Kill ends etcd at once.
 func (s *Server) Kill() { s.end(syscall.SIGKILL) }
 
-func (s *Server) end(sig syscall.Signal) {
+func (s *Server) end(sig os.Signal) {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return
 	}
 	_ = s.cmd.Process.Signal(sig)
-	_ = s.cmd.Process.Signal(syscall.SIGCONT)
+	_ = resume(s.cmd.Process) // a paused one takes no other signal than the last
 	<-s.exited
 }
 
 // Pause stops etcd as it stands: its kernel still takes packets, it answers none.
-func (s *Server) Pause() { s.check("pause", s.cmd.Process.Signal(syscall.SIGSTOP)) }
+func (s *Server) Pause() { s.check("pause", pause(s.cmd.Process)) }
 
 // Resume ends a pause.
-func (s *Server) Resume() { s.check("resume", s.cmd.Process.Signal(syscall.SIGCONT)) }
+func (s *Server) Resume() { s.check("resume", resume(s.cmd.Process)) }
 
 // Wipe kills etcd and starts it with an empty store. Authentication is then off.
 func (s *Server) Wipe() {
@@ -214,6 +214,23 @@ func (s *Server) Wipe() {
 	s.Kill()
 	s.check("remove its data", os.RemoveAll(filepath.Join(s.dir, "data")))
 	s.password = ""
+	s.Start()
+}
+
+// Backup copies the store, stopping etcd meanwhile.
+func (s *Server) Backup() {
+	s.t.Helper()
+	s.Stop()
+	s.check("copy its data", os.CopyFS(filepath.Join(s.dir, "backup"), os.DirFS(filepath.Join(s.dir, "data"))))
+	s.Start()
+}
+
+// Restore kills etcd and starts it with the store of the Backup: same cluster, older history.
+func (s *Server) Restore() {
+	s.t.Helper()
+	s.Kill()
+	s.check("remove its data", os.RemoveAll(filepath.Join(s.dir, "data")))
+	s.check("copy its data back", os.CopyFS(filepath.Join(s.dir, "data"), os.DirFS(filepath.Join(s.dir, "backup"))))
 	s.Start()
 }
 

@@ -1,0 +1,114 @@
+package etcd
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"flannel/subnet"
+)
+
+const below = "/n/subnets/"
+
+// table is a peers that keeps its last set.
+func table(own string) (*peers, *subnet.Set) {
+	set := &subnet.Set{}
+	return &peers{log: slog.New(slog.DiscardHandler), prefix: below, own: func() string { return below + own },
+		again: func(time.Duration) {}, changed: func(s subnet.Set) { *set = s }}, set
+}
+
+func entryOf(rev int64, name, value string) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(below + name), Value: []byte(value), CreateRevision: rev, ModRevision: rev}
+}
+
+func names(s *subnet.Set) (all []string) {
+	for _, l := range s.Leases {
+		all = append(all, l.Name[len(below):])
+	}
+	return all
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Peers that a replaced store lacks stay for a day, over ordinary lists, and go when their subnet is another's.
+func TestGhosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, set := table("10.5.1.0-24")
+		must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", peer("1.1.1.1")), entryOf(2, "10.5.2.0-24", peer("1.1.1.2")),
+			entryOf(3, "10.5.3.0-24", peer("1.1.1.3")), entryOf(4, "10.5.4.0-24", peer("1.1.1.4")), entryOf(5, "foo", "garbage")}, false))
+		is := func(when string, want ...string) {
+			t.Helper()
+			if got := names(set); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", when, got, want)
+			}
+		}
+		is("at first", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
+		must(t, p.listed(t.Context(), nil, true))
+		is("emptied", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
+		if len(set.Rejects) != 0 {
+			t.Errorf("a reject became a ghost: %v", set.Rejects)
+		}
+		back := entryOf(2, "10.5.3.0-24", peer("1.1.1.3"))
+		must(t, p.happened(t.Context(), []*mvccpb.Event{{Kv: back}}))
+		must(t, p.listed(t.Context(), []*mvccpb.KeyValue{back}, false))
+		time.Sleep(ghostLife - time.Second)
+		must(t, p.woken(t.Context()))
+		is("a second before", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
+		wide := entryOf(3, "10.5.4.0-23", peer("1.1.1.9"))
+		must(t, p.happened(t.Context(), []*mvccpb.Event{{Kv: wide}}))
+		is("given to another", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-23")
+		time.Sleep(time.Second)
+		must(t, p.woken(t.Context()))
+		is("a day after", "10.5.3.0-24", "10.5.4.0-23")
+	})
+}
+
+func TestDue(t *testing.T) {
+	for _, c := range []struct{ left, whole, margin, least, most time.Duration }{
+		{24 * time.Hour, 24 * time.Hour, time.Hour, 22*time.Hour + 54*time.Minute, 23 * time.Hour},
+		{time.Minute, 24 * time.Hour, time.Hour, 0, 0},
+		{2 * time.Hour, 24 * time.Hour, time.Hour, 54 * time.Minute, time.Hour},
+		{time.Hour, time.Hour, 23 * time.Hour, 16 * time.Minute, 20 * time.Minute}, // a margin wider than the lease
+	} {
+		if d := due(c.left, c.whole, c.margin); d < c.least || d > c.most {
+			t.Errorf("%v left of %v, margin %v: %v, want %v to %v", c.left, c.whole, c.margin, d, c.least, c.most)
+		}
+	}
+}
+
+func TestQuarrelSlowsDown(t *testing.T) {
+	var q quarrel
+	now := time.Now()
+	for i, most := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 60, 60} {
+		most *= time.Second
+		if d := q.next(now); d > most || d < most*3/4 {
+			t.Errorf("round %d: %v, want up to %v", i, d, most)
+		}
+		now = now.Add(most)
+	}
+	if d := q.next(now.Add(quarrelOver + time.Second)); d != 0 {
+		t.Errorf("long after: %v", d)
+	}
+}
+
+func BenchmarkOneEventAmong10000(b *testing.B) {
+	p, _ := table("10.5.1.0-24")
+	var kvs []*mvccpb.KeyValue
+	for i := range 10_000 {
+		kvs = append(kvs, entryOf(int64(i+1), fmt.Sprintf("10.%d.%d.0-24", 100+i/256, i%256), peer("1.1.1.1")))
+	}
+	must(b, p.listed(b.Context(), kvs, false))
+	for i := 0; b.Loop(); i++ {
+		must(b, p.happened(b.Context(), []*mvccpb.Event{{Kv: entryOf(int64(20_000+i), "10.110.7.0-24", peer(fmt.Sprintf("1.1.%d.%d", i/200%200+1, i%200+1)))}}))
+	}
+}
