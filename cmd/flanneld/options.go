@@ -98,6 +98,7 @@ func parseOptions(args, environ []string) (options, error) {
 			}
 		}
 	}
+	o.Etcd.complete()
 	problems = append(problems, o.setCommand(rest)...)
 	if o.Help || o.Version {
 		return o, nil // who asks for help may have got the rest wrong

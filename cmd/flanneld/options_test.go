@@ -169,7 +169,7 @@ func TestImpossible(t *testing.T) {
 		"--subnet-file=":                        "--subnet-file: the name is empty; use one like /run/flannel/subnet.env",
 		"--etcd-prefix=/":                       `--etcd-prefix: "/" is not a path of etcd; use one like /coreos.com/network`,
 		"--etcd-endpoints=":                     "--etcd-endpoints: there is none; use one like http://127.0.0.1:2379",
-		"--etcd-endpoints=127.0.0.1:2379":       `--etcd-endpoints: "127.0.0.1:2379" begins with neither http:// nor https://; use one like http://127.0.0.1:2379`,
+		"--etcd-endpoints=127.0.0.1":            `--etcd-endpoints: "127.0.0.1" lacks a host or a port; use one like http://127.0.0.1:2379`,
 		"--etcd-endpoints=unix:///run/etcd":     `--etcd-endpoints: "unix:///run/etcd" begins with neither http:// nor https://; use one like http://127.0.0.1:2379`,
 		"--etcd-endpoints=http://etcd":          `--etcd-endpoints: "http://etcd" lacks a host or a port; use one like http://127.0.0.1:2379`,
 		"--etcd-endpoints=http://:2379":         `--etcd-endpoints: "http://:2379" lacks a host or a port; use one like http://127.0.0.1:2379`,
@@ -251,4 +251,17 @@ func FuzzOptions(f *testing.F) {
 			t.Errorf("accepted: %s", look(o))
 		}
 	})
+}
+
+func TestBareEndpoints(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--etcd-endpoints=10.0.0.1:2379,https://b:1", "http://10.0.0.1:2379,https://b:1"},
+		{"--etcd-endpoints=10.0.0.1:2379 --etcd-cafile=ca", "https://10.0.0.1:2379"},
+		{"--etcd-endpoints=[fd00::1]:2379", "http://[fd00::1]:2379"},
+	} {
+		o, err := parseOptions(strings.Fields(test.args), nil)
+		if got := strings.Join(o.Etcd.Endpoints, ","); err != nil || got != test.want {
+			t.Errorf("%s gives %s, %v; want %s", test.args, got, err, test.want)
+		}
+	}
 }

@@ -54,7 +54,11 @@ func checkEndpoint(e string) error {
 	if strings.Contains(e, "@") {
 		return errors.New("an endpoint must not hold a user; use --etcd-username and --etcd-password")
 	}
-	u, err := url.Parse(e)
+	full := e
+	if !strings.Contains(e, "://") {
+		full = "http://" + e // a bare host:port is fine; complete gives it its scheme
+	}
+	u, err := url.Parse(full)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("%.60q begins with neither http:// nor https://; use one like http://127.0.0.1:2379", e)
@@ -67,6 +71,19 @@ func checkEndpoint(e string) error {
 		return fmt.Errorf("%.60q has an impossible port; use 1 to 65535", e)
 	}
 	return nil
+}
+
+// complete gives endpoints without a scheme theirs: TLS where there is anything to do it with.
+func (o *etcdOptions) complete() {
+	scheme := "http://"
+	if o.CAFile != "" || o.CertFile != "" {
+		scheme = "https://"
+	}
+	for i, e := range o.Endpoints {
+		if !strings.Contains(e, "://") {
+			o.Endpoints[i] = scheme + e
+		}
+	}
 }
 
 // setPrefix brings the prefix to one form, for keys are made by adding to it.
