@@ -15,6 +15,7 @@ import (
 // Acquire claims a subnet; see subnet.Manager. It waits for etcd; the other errors, a full network above all, are
 // returned at once.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	// One etcd lease serves all attempts, so that a lost race leaves none behind.
 	id := newLeaseID()
 	granted := false
 	for {
@@ -27,6 +28,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			return subnet.Lease{}, err
 		}
 		all := m.records(snap.kvs)
+		// Looked for each time: a claim of ours may have got through although we never heard of it.
 		fit, misfits := ours(cfg, want, all)
 		if fit != nil {
 			if granted {
@@ -90,6 +92,7 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, others []record) {
 	for _, r := range all {
 		switch {
+		// What cannot be read is nobody's for certain, so not ours to take over or to remove.
 		case r.value == nil || !carries(cfg, want, *r.value):
 		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
 			fit = &r
@@ -110,6 +113,7 @@ func carries(cfg subnet.Config, want subnet.Lease, v Value) bool {
 
 // candidate picks what to claim: what the subnet file remembers if it is free, else at random.
 func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.Lease, how string, err error) {
+	// Everything whose key can be read is taken, our own former subnets included: pods may still have their addresses.
 	taken := make([]*subnet.Lease, len(all))
 	for i, r := range all {
 		taken[i] = r.lease
@@ -157,6 +161,7 @@ func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record
 	if err != nil {
 		return false, err
 	}
+	// Equal names exclude each other here.
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
 	// A key of another name can overlap ours, in the other family or with another length. The transactions are in
 	// order: who finds such a key, made since the list was read, is the later one and gives way.
@@ -164,7 +169,7 @@ func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record
 		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())}
 	var etcdLeases []clientv3.LeaseID
 	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
-		if r.kv.Lease == 0 {
+		if r.kv.Lease == 0 { // its operator's, who may be about to change the configuration
 			m.log.Warn("a reservation with our public address does not fit the network configuration: left as it is", "key", r.key)
 			continue
 		}

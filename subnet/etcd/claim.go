@@ -117,6 +117,7 @@ func (m *Manager) settle(ctx context.Context) error {
 			c.mod, c.stored, c.mending = resp.Header.Revision, &v, false
 			return nil
 		}
+		// Another hand was faster: judge what is there now.
 		var now *mvccpb.KeyValue
 		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 			now = kvs[0]

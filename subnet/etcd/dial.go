@@ -81,6 +81,7 @@ func (o Options) tls(w *wire) (*tls.Config, error) {
 	case o.KeyFile == "":
 		return nil, fmt.Errorf("etcd certificate file %s is given without a key file", o.CertFile)
 	}
+	// A wrong file is an error now, where somebody reads it, rather than at the first handshake.
 	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -136,6 +137,7 @@ func (w *wire) note(err error) error {
 
 // explain puts the reason in the place of a mere timeout.
 func (w *wire) explain(err error) error {
+	// The client library gives the context's errors, gRPC its own.
 	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
 		vague = true

@@ -2,11 +2,14 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -171,6 +174,68 @@ func TestSeveralEndpoints(t *testing.T) {
 	n.run()
 	n.sees("", 5*time.Second)
 	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// A user that may touch nothing but our prefix is enough.
+func TestRestrictedUser(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Password("secret"))
+	st := outside(t, srv)
+	role := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := st.RoleAdd(t.Context(), "flannel")
+	role(err)
+	_, err = st.RoleGrantPermission(t.Context(), "flannel", base+"/", clientv3.GetPrefixRangeEnd(base+"/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	role(err)
+	_, err = st.UserAdd(t.Context(), "flannel", "hunter2")
+	role(err)
+	_, err = st.UserGrantRole(t.Context(), "flannel", "flannel")
+	role(err)
+	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", "hunter2" })
+	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
+	n.run()
+	n.sees("10.5.2.0-24", 5*time.Second)
+	time.Sleep(5 * time.Second) // it has to renew
+	st.remove("subnets/10.5.2.0-24")
+	n.sees("", 5*time.Second)
+	n.notLost()
+	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.count("\n") != 1 {
+		t.Errorf("%s\n%s", raw, n.logs)
+	}
+}
+
+// Stopping takes no time, whatever etcd does.
+func TestEndsInABlackHole(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	n := start(t, "http://"+proxy.Addr(), short)
+	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
+	stop := n.run()
+	n.sees("", 5*time.Second)
+	proxy.BlackHole(true)
+	time.Sleep(3 * time.Second) // a renewal is under way
+	l.V4.Data = []byte(mac2)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := n.Publish(ctx, l); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Publish: %v", err)
+	}
+	stop()
+	if err := <-n.held; err != nil {
+		t.Errorf("Hold: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }

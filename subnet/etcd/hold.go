@@ -23,6 +23,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 	}
 	c, key, start := m.claim, m.claim.key, &snapshot{at: m.claim.at}
 	m.mu.Unlock()
+	// Two tasks that know nothing of each other but the claim: one keeps the key, the other the time.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return m.follow(ctx, feed{name: "watch our lease", key: key, wake: m.claimAgain, to: holder{m, c}}, start)
@@ -48,6 +49,7 @@ func (h holder) listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced boo
 }
 
 func (h holder) happened(ctx context.Context, events []*mvccpb.Event) error {
+	// Only how it stands in the end counts: whoever restored a deleted key has restored it.
 	e := events[len(events)-1]
 	if e.Type == mvccpb.DELETE {
 		h.m.mu.Lock()
@@ -73,7 +75,7 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 	id, known := c.id, c.mod
 	switch verdict := c.see(kv, replaced); {
 	case verdict == lost:
-		m.drop(ctx, c.id)
+		m.drop(ctx, c.id) // a deleted key leaves its etcd lease behind
 		return fmt.Errorf("%s was deleted or given away: %w", c.key, subnet.ErrLost)
 	case verdict == fine:
 		if c.id != id {
@@ -144,10 +146,11 @@ func (m *Manager) renew(ctx context.Context) {
 			id = clientv3.NoLease
 		}
 		m.mu.Unlock()
-		if id == clientv3.NoLease {
+		if id == clientv3.NoLease { // a reservation does not end; the note will wake us if it becomes a lease
 			m.sleep(ctx, time.Hour)
 			continue
 		}
+		// A lease taken over at a restart has any time left: asked once, and not renewed if that is plenty.
 		var left, whole time.Duration
 		err := m.retry(ctx, "ask how long our lease lasts", func(ctx context.Context) error {
 			resp, err := m.client.TimeToLive(ctx, id)
@@ -165,7 +168,7 @@ func (m *Manager) renew(ctx context.Context) {
 				return err
 			})
 		}
-		if left <= 0 {
+		if left <= 0 { // gone: the follower of the key is about to hear of it
 			m.sleep(ctx, 2*time.Second)
 		}
 	}

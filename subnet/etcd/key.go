@@ -60,12 +60,13 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	if err := plain(a); err != nil {
 		return netip.Prefix{}, err
 	}
+	// Length 0 would be the whole Internet; as part of an IPv6-only key it was dealt with above.
 	n, err := strconv.ParseUint(bits, 10, 8)
 	if err != nil || n < 1 || int(n) > a.BitLen() {
 		return netip.Prefix{}, fmt.Errorf("%s is not a prefix length of 1 to %d", clip(bits), a.BitLen())
 	}
 	p := netip.PrefixFrom(a, int(n))
-	if p != p.Masked() {
+	if p != p.Masked() { // two keys must not name one subnet
 		return netip.Prefix{}, fmt.Errorf("%v has host bits set", p)
 	}
 	return p, nil

@@ -22,6 +22,7 @@ type received struct {
 // openWatch starts a watch behind the position at and returns when it stands. It ends with ctx, or after an error.
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	// Opening waits for a connection. If that takes long, the outage must be told, and the position checked again.
 	impatience := time.AfterFunc(requestTimeout, cancel)
 	stream, err := pb.NewWatchClient(m.client.ActiveConnection()).Watch(ctx, streamOptions()...)
 	if err == nil {

@@ -53,6 +53,7 @@ func DecodeValue(raw []byte) (Value, error) {
 	if len(raw) > maxValue {
 		return Value{}, fmt.Errorf("the value has %d bytes, more than %d", len(raw), maxValue)
 	}
+	// JSON's null would be read as an empty object without complaint.
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return Value{}, fmt.Errorf("the value %s is not a JSON object", clip(string(raw)))
 	}
@@ -62,6 +63,7 @@ func DecodeValue(raw []byte) (Value, error) {
 	}
 	v := Value{BackendType: s.BackendType, Data: compact(s.BackendData), V6Data: compact(s.BackendV6Data)}
 	var err error
+	// A node without IPv4 writes 0.0.0.0, because flannel cannot write nothing: it is no address of anybody.
 	if s.PublicIP != "" && s.PublicIP != "0.0.0.0" {
 		if v.PublicIP, err = netip.ParseAddr(s.PublicIP); err != nil || !v.PublicIP.Is4() {
 			return Value{}, fmt.Errorf("PublicIP: %s is not an IPv4 address", clip(s.PublicIP))
@@ -131,7 +133,7 @@ func parseLease(name string, raw []byte) (*subnet.Lease, error) {
 	if v6.IsValid() {
 		l.V6 = subnet.Endpoint{Subnet: v6, PublicIP: v.PublicIPv6, Data: v.V6Data}
 	}
-	for _, e := range l.Endpoints() {
+	for _, e := range l.Endpoints() { // half a lease is none: its owner would see traffic in one family only
 		if !e.PublicIP.IsValid() {
 			return nil, fmt.Errorf("no public address for %v", e.Subnet)
 		}

@@ -30,6 +30,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	m.seed = nil
 	m.mu.Unlock()
 	switch {
+	// An old list would show peers that are gone by now, if only for the moment until the watch catches up.
 	case start == nil:
 	case time.Since(start.read) > seedLife:
 		start = nil
@@ -84,6 +85,7 @@ func (c *config) woken(context.Context) error { return nil }
 
 func (c *config) is(raw []byte) {
 	c.missing = false
+	// Another list, after an outage, is no change.
 	if c.last != nil && bytes.Equal(raw, c.last) {
 		return
 	}
