@@ -52,7 +52,7 @@ func hasRoute(n *lab.Node, to netip.Prefix) error {
 		dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
 		if err == nil && len(routes) == 0 {
-			err = fmt.Errorf("the route to %s has not come back", to)
+			err = fmt.Errorf("there is no route to %s", to)
 		}
 		return err
 	})

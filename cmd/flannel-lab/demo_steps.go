@@ -52,7 +52,7 @@ func (d *show) start(ctx context.Context) error {
 			return err
 		}
 		d.result("%s is ready after %v: pods on it get addresses of %s, packets of up to %s bytes",
-			n.Name, time.Since(begin).Round(time.Millisecond), fmt.Sprint(subnets), env["FLANNEL_MTU"])
+			n.Name, time.Since(begin).Round(time.Millisecond), join(subnets...), env["FLANNEL_MTU"])
 	}
 	return nil
 }

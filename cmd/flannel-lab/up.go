@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -193,10 +192,13 @@ func down() error {
 	return errors.New("the lab was told to end, and has not")
 }
 
-// join writes the addresses that there are.
-func join(addrs ...netip.Addr) string {
+// join writes the addresses or prefixes that there are.
+func join[T interface {
+	IsValid() bool
+	String() string
+}](all ...T) string {
 	var s []string
-	for _, a := range addrs {
+	for _, a := range all {
 		if a.IsValid() {
 			s = append(s, a.String())
 		}

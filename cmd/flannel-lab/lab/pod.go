@@ -11,9 +11,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	types "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Pod is a network namespace that the CNI plugins have joined to the pod network of its node. Commands that run in
@@ -41,7 +44,8 @@ const conflistPath = "/etc/cni/net.d/10-flannel.conflist"
 var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 
 // AddPod makes a pod as a container runtime does: a network namespace (/run/netns/NAME in the node), then ADD through
-// the chain of plugins in /etc/cni/net.d.
+// the chain of plugins in /etc/cni/net.d. The gateway of a node's first IPv6 pod does not answer before duplicate
+// address detection is over: AddPod waits for that, some two seconds.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
 		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, - and .", name)
@@ -61,7 +65,11 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 			return err
 		}
 		p.Namespaces = n.withNet(f)
-		return p.add(ctx)
+		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
+			return err
+		}
+		_, err = Until(ctx, 10*time.Second, func(context.Context) error { return settled("cni0") })
+		return err
 	})
 	if err != nil {
 		_, undo := n.Run(ctx, "ip", "netns", "delete", name)
@@ -71,6 +79,21 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	defer n.lab.podsMu.Unlock()
 	n.pods[name] = p
 	return p, n.lab.writeHosts()
+}
+
+// settled tells whether the IPv6 addresses of a device can be used.
+func settled(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+			return fmt.Errorf("%s of %s is still tentative", a.IP, device)
+		}
+	}
+	return err
 }
 
 // Pods are the node's pods by name.

@@ -87,11 +87,16 @@ func Until(ctx context.Context, timeout time.Duration, f func(context.Context) e
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return time.Since(start), nil
 		}
+		if last != nil && ctx.Err() != nil {
+			err = last // what f says once its time is up is not the reason
+		}
+		last = err
 		if fatal := new(fatalError); errors.As(err, &fatal) {
 			return time.Since(start), fatal.error
 		}

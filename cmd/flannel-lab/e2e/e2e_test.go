@@ -1,0 +1,91 @@
+// Package e2e runs flanneld as its users do: several nodes, a real etcd, pods made by the CNI plugins, traffic.
+// LAB_FLANNELD names another flannel-compatible binary to run.
+package e2e
+
+import (
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+func TestMain(m *testing.M) {
+	lab.Init()
+	os.Exit(m.Run())
+}
+
+// start makes a lab with a configuration, with flanneld ready on every node; it ends with the test. The log of every
+// flanneld is shown if the test fails.
+func start(t *testing.T, o lab.Options, backend string, args ...string) *lab.Lab {
+	t.Helper()
+	o.Flanneld = os.Getenv("LAB_FLANNELD")
+	l, err := lab.New(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range l.Nodes {
+				t.Logf("log of %s:\n%s", n.Name, n.Log())
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error("close the lab:", err)
+		}
+	})
+	must(t, l.SetConfig(t.Context(), l.Config(backend)))
+	must(t, l.StartAll(t.Context(), args...))
+	return l
+}
+
+func pod(t *testing.T, n *lab.Node, name string) *lab.Pod {
+	t.Helper()
+	p, err := n.AddPod(t.Context(), name)
+	must(t, err)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPodsOfTwoNodesTalk(t *testing.T) {
+	for name, family := range map[string]lab.Family{"IPv4": lab.V4, "dual": lab.Dual, "IPv6": lab.V6} {
+		for _, backend := range []string{"vxlan", "host-gw"} {
+			t.Run(backend+" "+name, func(t *testing.T) {
+				l := start(t, lab.Options{Nodes: 2, Family: family}, `{"Type":"`+backend+`"}`)
+				a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[1], "b")
+				if family.Has4() {
+					talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
+				}
+				if family.Has6() {
+					talk(t, a, b, a.IP6, b.IP6, lab.Outside6)
+				}
+				must(t, a.Check(t.Context()))
+				gone := a.IP()
+				must(t, a.Delete(t.Context()))
+				if _, err := b.Ping(t.Context(), gone); err == nil {
+					t.Error("a deleted pod answers")
+				}
+			})
+		}
+	}
+}
+
+// talk checks that two pods reach each other and the world outside, and that many bytes pass.
+func talk(t *testing.T, a, b *lab.Pod, ofA, ofB, outside netip.Addr) {
+	t.Helper()
+	ctx := t.Context()
+	there, err := a.Reach(ctx, ofB, 5*time.Second)
+	must(t, err)
+	back, err := b.Reach(ctx, ofA, 5*time.Second)
+	must(t, err)
+	moved, err := lab.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
+	must(t, err)
+	t.Logf("%s reaches %s after %v, and is reached after %v; %.1f Gbit/s", ofA, ofB, there, back, moved.Gbit())
+	_, err = a.Ping(ctx, outside)
+	must(t, err)
+}

@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
+const patience = 5 * time.Second
+
+// prepare makes a lab with a configuration, as start does, but starts no flanneld.
+func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
+	t.Helper()
+	o.Flanneld = os.Getenv("LAB_FLANNELD")
+	l, err := lab.New(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range l.Nodes {
+				t.Logf("log of %s:\n%s", n.Name, n.Log())
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error("close the lab:", err)
+		}
+	})
+	must(t, l.SetConfig(t.Context(), l.Config(backend)))
+	return l
+}
+
+// try runs a shell command in a place.
+func try(ctx context.Context, at lab.Namespaces, format string, args ...any) (string, error) {
+	out, err := at.Run(ctx, "sh", "-ec", fmt.Sprintf(format, args...))
+	return strings.TrimSpace(out), err
+}
+
+// shell is try for what must succeed.
+func shell(t *testing.T, at lab.Namespaces, format string, args ...any) string {
+	t.Helper()
+	out, err := try(t.Context(), at, format, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// eventually waits until what reads gives what is wanted, and returns how long that took.
+func eventually(t *testing.T, why string, want string, read func(context.Context) (string, error)) time.Duration {
+	t.Helper()
+	took, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+		got, err := read(ctx)
+		if err == nil && got != want {
+			err = fmt.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", why, err)
+	}
+	return took
+}
+
+// noise is what may differ between two states that are alike: numbers of nexthop objects and devices, timers.
+var noise = regexp.MustCompile(`nhid \d+ |^id \d+ |^\d+: | (state \w+ )?$|pref medium|expires \S+|qlen \d+|group default|linkdown`)
+
+// words sorts the lines of a command's output and takes the noise out.
+func words(out string) string {
+	var lines []string
+	for line := range strings.Lines(out) {
+		if line = strings.Join(strings.Fields(noise.ReplaceAllString(strings.TrimSpace(line), "")), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// kernel is all that flanneld keeps in a node's kernel but for the firewall, for a reader and to compare.
+func kernel(ctx context.Context, n *lab.Node) (string, error) {
+	out, err := try(ctx, n.Namespaces, `ip route show | grep -v 'proto kernel' || true
+		ip -6 route show | grep -v 'proto kernel' || true
+		ip nexthop show proto 70
+		for dev in $(ls /sys/class/net | grep -v -e lo -e cni -e veth -e eth0); do
+			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
+			bridge fdb show dev $dev | grep permanent | sed "s/^/$dev fdb /" || true
+			ip -o addr show dev $dev scope global | awk '{print $2, $3, $4}'
+			ip -d -o link show $dev
+		done 2>/dev/null || true
+		echo forwarding $(cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding)`)
+	return words(out), err
+}
+
+// entries are the routes, neighbours and FDB entries of all tunnels of a node, one in a line.
+func entries(ctx context.Context, n *lab.Node) (string, error) {
+	out, err := try(ctx, n.Namespaces, `for dev in $(ls /sys/class/net | grep ^flannel); do
+			ip route show dev $dev root 10.5.0.0/16 | sed "s/^/$dev /"
+			ip -6 route show dev $dev root fd05::/48 proto 70 | sed "s/^/$dev /"
+			ip -6 route show dev $dev root fd05::/48 proto boot | sed "s/^/$dev /"
+			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
+			bridge fdb show dev $dev | grep permanent | sed "s/^/$dev fdb /" || true
+		done`)
+	return words(strings.NewReplacer(" proto 70", "", " metric 1024", "").Replace(out)), err
+}
+
+// value is a lease as flannel writes it.
+type value struct {
+	PublicIP      string
+	PublicIPv6    *string
+	BackendType   string `json:",omitempty"`
+	BackendData   *vtep  `json:",omitempty"`
+	BackendV6Data *vtep  `json:",omitempty"`
+}
+
+type vtep struct {
+	VNI     int
+	VtepMAC string
+}
+
+// leases are those in etcd by key.
+func leases(t *testing.T, l *lab.Lab) map[string]value {
+	t.Helper()
+	raw, err := l.Leases(t.Context())
+	must(t, err)
+	all := map[string]value{}
+	for key, text := range raw {
+		var v value
+		must(t, json.Unmarshal([]byte(text), &v))
+		all[key] = v
+	}
+	return all
+}
+
+const leasePrefix = "/coreos.com/network/subnets/"
+
+// putLease writes a lease as another node would; nil deletes it.
+func putLease(t *testing.T, l *lab.Lab, key string, v *value) {
+	t.Helper()
+	c, err := l.Etcd.Client()
+	must(t, err)
+	if v == nil {
+		_, err = c.Delete(t.Context(), leasePrefix+key)
+		must(t, err)
+		return
+	}
+	text, err := json.Marshal(v)
+	must(t, err)
+	_, err = c.Put(t.Context(), leasePrefix+key, string(text))
+	must(t, err)
+}
+
+// ghost is the lease of a node that does not exist.
+func ghost(i, generation int) (string, *value) {
+	six := fmt.Sprintf("fd00:100::%x:%x", generation, i)
+	mac := func(family int) *vtep { return &vtep{1, fmt.Sprintf("02:00:00:%02x:%02x:%02x", family, generation, i)} }
+	return fmt.Sprintf("10.5.%d.0-24&fd05:0:0:%x::-64", i, i),
+		&value{fmt.Sprintf("192.168.100.%d", (i+generation*3)%150+100), &six, "vxlan", mac(4), mac(6)}
+}
+
+// entriesOf is what entries must be on a node, worked out from the leases alone.
+func entriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
+	t.Helper()
+	var lines []string
+	for key, v := range leases(t, l) {
+		if v.PublicIP == n.IP4.String() {
+			continue
+		}
+		add := func(key, device, public string, data *vtep) {
+			base, _, _ := strings.Cut(key, "-")
+			lines = append(lines,
+				fmt.Sprintf("%s %s via %s onlink", device, strings.Replace(key, "-", "/", 1), base),
+				fmt.Sprintf("%s neigh %s lladdr %s PERMANENT", device, base, data.VtepMAC),
+				fmt.Sprintf("%s fdb %s dst %s self permanent", device, data.VtepMAC, public))
+		}
+		four, six, dual := strings.Cut(key, "&")
+		add(four, "flannel.1", v.PublicIP, v.BackendData)
+		if dual {
+			add(six, "flannel-v6.1", *v.PublicIPv6, v.BackendV6Data)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// inStep waits until a node holds exactly what the leases say.
+func inStep(t *testing.T, l *lab.Lab, n *lab.Node) time.Duration {
+	t.Helper()
+	return eventually(t, n.Name+" in step with the leases", entriesOf(t, l, n), func(ctx context.Context) (string, error) {
+		return entries(ctx, n)
+	})
+}
+
+// reach pings between two pods in every family that they have.
+func reach(ctx context.Context, from, to *lab.Pod) error {
+	var errs []error
+	for _, at := range []netip.Addr{to.IP4, to.IP6} {
+		if at.IsValid() {
+			_, err := from.Reach(ctx, at, patience)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// deadline is how long a test waits for what takes well under a second on a machine with nothing else to do.
+const deadline = 15 * time.Second
+
+// bare makes a lab without a configuration, in which no flanneld runs; it ends with the test.
+func bare(t *testing.T, o lab.Options) *lab.Lab {
+	t.Helper()
+	o.Flanneld = os.Getenv("LAB_FLANNELD")
+	l, err := lab.New(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range l.Nodes {
+				t.Logf("log of %s:\n%s", n.Name, n.Log())
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error("close the lab:", err)
+		}
+	})
+	return l
+}
+
+// within waits until f succeeds, says how long that took, and fails the test when it never does.
+func within(t *testing.T, what string, f func() error) time.Duration {
+	t.Helper()
+	return withinOf(t, deadline, what, f)
+}
+
+func withinOf(t *testing.T, limit time.Duration, what string, f func() error) time.Duration {
+	t.Helper()
+	took, err := lab.Until(t.Context(), limit, func(context.Context) error {
+		err := f()
+		if err != nil {
+			time.Sleep(5 * time.Millisecond) // what is asked costs more than the answer
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	t.Logf("%s after %v", what, took.Round(time.Millisecond))
+	return took
+}
+
+// in runs a shell script on a node, and returns what it wrote.
+func in(t *testing.T, n lab.Namespaces, script string) string {
+	t.Helper()
+	out, err := n.Run(t.Context(), "sh", "-ec", script)
+	must(t, err)
+	return out
+}
+
+// says checks that a command's output holds a text.
+func says(t *testing.T, n *lab.Node, text string, command ...string) error {
+	out, err := n.Run(t.Context(), command...)
+	if err == nil && !strings.Contains(out, text) {
+		err = fmt.Errorf("%s says %q, without %q", strings.Join(command, " "), out, text)
+	}
+	return err
+}
+
+// silent is says turned round.
+func silent(t *testing.T, n *lab.Node, text string, command ...string) error {
+	out, err := n.Run(t.Context(), command...)
+	if err == nil && strings.Contains(out, text) {
+		err = fmt.Errorf("%s says %q", strings.Join(command, " "), out)
+	}
+	return err
+}
+
+// logged waits for a text in what a node's flanneld has logged after a mark (a length of its log).
+func logged(t *testing.T, n *lab.Node, mark int, text string) {
+	t.Helper()
+	within(t, fmt.Sprintf("%q is logged", text), func() error {
+		if log := n.Log()[mark:]; !strings.Contains(log, text) {
+			return fmt.Errorf("the log says:\n%s", log)
+		}
+		return nil
+	})
+}
+
+// ready tells whether /readyz says ok.
+func ready(t *testing.T, n *lab.Node) error {
+	code, body, err := n.Ask(t.Context(), "/readyz")
+	if err == nil && code != 200 {
+		err = fmt.Errorf("/readyz: %d %s", code, body)
+	}
+	return err
+}
+
+// unready tells whether /readyz says 503 and a text.
+func unready(t *testing.T, n *lab.Node, text string) error {
+	code, body, err := n.Ask(t.Context(), "/readyz")
+	if err == nil && (code != 503 || !strings.Contains(body, text)) {
+		err = fmt.Errorf("/readyz: %d %q, want 503 with %q", code, body, text)
+	}
+	return err
+}
+
+// ends waits until flanneld ends, and checks its exit status.
+func ends(t *testing.T, n *lab.Node, want int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	began := time.Now()
+	code, err := n.Wait(ctx)
+	must(t, err)
+	t.Logf("%s: flanneld ended with %d after %v", n.Name, code, time.Since(began).Round(time.Millisecond))
+	if code != want {
+		t.Errorf("flanneld ended with %d, want %d", code, want)
+	}
+}
+
+// stopped sends SIGTERM and checks that flanneld ends well, within the 2 s that the documentation promises.
+func stopped(t *testing.T, n *lab.Node) {
+	t.Helper()
+	began := time.Now()
+	must(t, n.Signal(syscall.SIGTERM))
+	ends(t, n, 0)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+}
+
+// unlost floods an address with pings, 200 a second; the function that it returns stops and allows no loss.
+func unlost(t *testing.T, from *lab.Pod, to netip.Addr) (stop func()) {
+	t.Helper()
+	f, err := from.Flood(to, 200)
+	must(t, err)
+	return func() {
+		t.Helper()
+		r, err := f.Stop()
+		must(t, err)
+		t.Logf("%s to %s: %v", from.IP(), to, r)
+		if r.Lost > 0 {
+			t.Errorf("%s to %s: %v, an outage of %v", from.IP(), to, r, r.Outage)
+		}
+	}
+}
+
+// reaches waits until a pod gets an answer.
+func reaches(t *testing.T, what string, from *lab.Pod, to netip.Addr) {
+	t.Helper()
+	took, err := from.Reach(t.Context(), to, deadline)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	t.Logf("%s: %s reaches %s after %v", what, from.IP(), to, took.Round(time.Millisecond))
+}
+
+func etcdClient(t *testing.T, l *lab.Lab) *clientv3.Client {
+	t.Helper()
+	c, err := l.Etcd.Client()
+	must(t, err)
+	return c
+}
+
+const subnetKeys = "/coreos.com/network/subnets/"
+
+// keyOf finds a node's lease by its address on the underlay; the key is without the prefix.
+func keyOf(t *testing.T, l *lab.Lab, n *lab.Node) (key, value string, err error) {
+	leases, err := l.Leases(t.Context())
+	if err != nil {
+		return "", "", err
+	}
+	for _, key := range slices.Sorted(maps.Keys(leases)) {
+		if strings.Contains(leases[key], `"`+n.IP4.String()+`"`) {
+			return key, leases[key], nil
+		}
+	}
+	return "", "", errors.New("no lease has the address " + n.IP4.String())
+}
+
+func leaseOf(t *testing.T, l *lab.Lab, n *lab.Node) (key, value string) {
+	t.Helper()
+	key, value, err := keyOf(t, l, n)
+	must(t, err)
+	return key, value
+}
