@@ -87,6 +87,7 @@ func New(o Options) (*Firewall, error) {
 // Changes receives a value when Apply should be called: something of ours may have changed, or is to be looked at.
 func (f *Firewall) Changes() <-chan struct{} { return f.wake }
 
+// signal never blocks: one value waiting says all there is to say.
 func (f *Firewall) signal() {
 	select {
 	case f.wake <- struct{}{}:
@@ -144,7 +145,7 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
 		v, err := t.choose(ctx)
 		if err != nil {
-			f.timer.Reset(maxPause)
+			f.timer.Reset(maxPause) // it may be installed meanwhile
 			return err
 		}
 		if v != f.variant {
@@ -210,6 +211,7 @@ func allSpots(t tools, log *slog.Logger) []*spot {
 // due marks what notifications and the clock want looked at.
 func (f *Firewall) due(now time.Time) {
 	seen := f.inbox.take()
+	// Spots without rules are not polled: nobody but us has a reason to write there.
 	tick := f.resync > 0 && !now.Before(f.tick)
 	if tick {
 		f.tick = now.Add(f.resync)
@@ -246,6 +248,7 @@ func (f *Firewall) sleep(now time.Time) {
 // A dry run only lists. An error about one place stops no other.
 func Cleanup(ctx context.Context, log *slog.Logger, dryRun bool) (removed []string, err error) {
 	var errs []error
+	// Listed and removed one after the other: what is reported is what was there when it was removed.
 	for _, s := range allSpots(findTools(ctx), log) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {

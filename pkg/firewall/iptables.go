@@ -35,6 +35,9 @@ func (c Chain) jump() string {
 	return fmt.Sprintf("-m comment --comment %q -j %s", c.Comment, c.Name)
 }
 
+// Scripts for iptables-restore. Addresses come as netip.Prefix and comments are constants, so nothing that a peer or a
+// configuration says can put a word of its own into one.
+
 // restore is the input of iptables-restore --noflush that turns have into want, and the number of chains that it
 // changes: 0, with an empty script, when nothing differs. Each table is one transaction: a chain is never seen empty.
 func restore(have saved, want []Chain) (script string, changed int) {
@@ -57,6 +60,7 @@ func restore(have saved, want []Chain) (script string, changed int) {
 	return b.String(), changed
 }
 
+// inStep compares order and number too: a rule by another hand in our chain differs as much as a missing one.
 func inStep(have savedChain, want Chain) bool {
 	if !have.exists || !have.first || len(have.jumps) != 1 || normalise(have.jumps[0]) != normalise(want.jump()) {
 		return false
@@ -66,6 +70,8 @@ func inStep(have savedChain, want Chain) bool {
 	})
 }
 
+// replace rewrites the chain and moves the jump to the front. A jump is deleted by the very text that iptables-save
+// gave for it, whatever another hand has made of it; one that is gone meanwhile fails the transaction.
 func replace(b *strings.Builder, want Chain, have savedChain) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // makes the chain, or empties it
 	for _, jump := range have.jumps {
@@ -84,6 +90,7 @@ func remove(b *strings.Builder, own Chain, have savedChain) {
 	for _, jump := range have.jumps {
 		fmt.Fprintf(b, "-D %s %s\n", own.Parent, jump)
 	}
+	// These stand in other programs' chains, and only here, where our chain goes for good, are they touched.
 	for _, f := range have.foreign {
 		fmt.Fprintf(b, "-D %s\n", f)
 	}

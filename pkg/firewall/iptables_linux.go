@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"hash/fnv"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -50,6 +50,7 @@ func findTools(ctx context.Context) tools {
 			t.suffix[t.standard] = ""
 		}
 	}
+	// The name with a suffix is preferred: an administrator may turn plain iptables from one to the other at any time.
 	for v, suffix := range map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"} {
 		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
 			t.suffix[v] = suffix
@@ -83,6 +84,7 @@ func kubeletChain(family nftables.TableFamily) bool {
 	return hasChain(family, "mangle", "KUBE-IPTABLES-HINT") || hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
 }
 
+// kubeletLegacy reads all tables: asking for mangle alone would make it.
 func kubeletLegacy(ctx context.Context, command, suffix string) bool {
 	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
 	if !p.loaded("mangle") {
@@ -116,18 +118,17 @@ func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
 	}
-	var hash maphash.Hash
-	hash.SetSeed(digestSeed)
+	h := fnv.New64a()
 	for _, own := range chains() {
 		for _, chain := range []string{own.Parent, own.Name} {
 			rules, err := readRules(p.family(), own.Table, chain)
 			if err != nil && !absent(err) {
 				return 0
 			}
-			fmt.Fprintln(&hash, chain, rules, err)
+			fmt.Fprintln(h, chain, rules, err)
 		}
 	}
-	return hash.Sum64()
+	return h.Sum64()
 }
 
 func (p *iptablesPlace) legacyDigest() uint64 {
@@ -153,7 +154,8 @@ func (p *iptablesPlace) loaded(table string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(names)), table)
 }
 
-// present tells, without starting a program, whether there can be anything of ours.
+// present tells, without starting a program, whether there can be anything of ours. A host that uses one variant only
+// is thereby spared from the other's programs, which may not even work there.
 func (p *iptablesPlace) present() bool {
 	return slices.ContainsFunc(chains(), func(c Chain) bool {
 		if p.variant == variantLegacy {
@@ -193,6 +195,8 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 	if len(want) == 0 && !p.present() {
 		return 0, nil
 	}
+	// Without --noflush, iptables-restore would throw away everybody's rules. --wait is for the legacy variant's lock,
+	// in seconds; the nft variant takes it and needs none.
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {
@@ -262,6 +266,7 @@ func (p *iptablesPlace) remember(have saved) {
 			p.written[own.Name] = p.content(own)
 		}
 	}
+	// Said at every write, which is seldom: the administrator should know that iptables shows nothing of the table.
 	if len(have.unreadable) > 0 {
 		p.log.Warn("iptables cannot read this table, for it holds rules made with nft; ours are kept there all the same",
 			"where", p.String(), "tables", have.unreadable)
@@ -273,7 +278,8 @@ func (p *iptablesPlace) content(own Chain) string {
 	return fmt.Sprint(rules, err)
 }
 
-// run starts a program; its error holds the first line of what it complained.
+// run starts a program and waits for it, or kills it when ctx ends: a transaction is then in the kernel as a whole, or
+// not at all. Its error holds the first line of what it complained.
 func run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = bytes.NewReader(input)

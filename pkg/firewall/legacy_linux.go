@@ -4,7 +4,8 @@ package firewall
 
 import (
 	"encoding/binary"
-	"hash/maphash"
+	"hash"
+	"hash/fnv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -33,28 +34,26 @@ const (
 	countersSize = 16
 )
 
-var digestSeed = maphash.MakeSeed()
-
-// digest is a number for the content of legacy tables, packet counts left out; 0: cannot tell.
+// digest is a number for the content of legacy tables, packet counts left out; 0: cannot tell. Only tables that exist
+// may be asked for, since asking makes them. 20,000 rules take some 10 ms, and no process.
 func (l layout) digest(tables []string) uint64 {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return 0
 	}
 	defer unix.Close(fd)
-	var hash maphash.Hash
-	hash.SetSeed(digestSeed)
+	h := fnv.New64a()
 	for _, table := range tables {
-		hash.WriteString(table)
-		if !l.add(&hash, fd, table) {
+		h.Write([]byte(table))
+		if !l.add(h, fd, table) {
 			return 0
 		}
 	}
-	return hash.Sum64()
+	return h.Sum64()
 }
 
 // add hashes one table; false if the kernel does not answer as expected, or the table changes right now.
-func (l layout) add(hash *maphash.Hash, fd int, table string) bool {
+func (l layout) add(h hash.Hash, fd int, table string) bool {
 	info := make([]byte, infoSize)
 	copy(info[:nameSize-1], table)
 	if !getsockopt(fd, l.level, soGetInfo, info) {
@@ -64,9 +63,11 @@ func (l layout) add(hash *maphash.Hash, fd int, table string) bool {
 	all := make([]byte, headSize+int(size))
 	copy(all[:nameSize-1], table)
 	binary.NativeEndian.PutUint32(all[nameSize:], size)
+	// A table that changed its size since gives an error here, and "cannot tell" is the right answer then.
 	if !getsockopt(fd, l.level, soGetEntries, all) {
 		return false
 	}
+	// Nothing the kernel says is believed without a look at the bounds: a 32-bit program may get another layout.
 	for entries := all[headSize:]; len(entries) > 0; {
 		if len(entries) < l.counters+countersSize {
 			return false
@@ -75,8 +76,9 @@ func (l layout) add(hash *maphash.Hash, fd int, table string) bool {
 		if next < l.counters+countersSize || next > len(entries) {
 			return false
 		}
+		// Packets must not look like a change. What matches such as limit count is not handed out by the kernel.
 		clear(entries[l.counters : l.counters+countersSize])
-		hash.Write(entries[:next])
+		h.Write(entries[:next])
 		entries = entries[next:]
 	}
 	return true

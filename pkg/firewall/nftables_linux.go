@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftPlace is our nftables table of one family.
+// nftPlace is our nftables table of one family. A table of our own has its own hooks: no jump to keep first, and nothing
+// of others in it.
 type nftPlace struct {
 	family nftables.TableFamily
 }
@@ -94,6 +95,8 @@ type nftRule struct {
 	comment string
 }
 
+// wanted puts chains in the kernel's terms. Priorities are those of the iptables tables of the same name, so that both
+// writers see a packet at the same point of its way.
 func (p nftPlace) wanted(want []Chain) []nftChain {
 	var all []nftChain
 	for _, c := range want {
@@ -150,6 +153,7 @@ func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 	}
 	addr := p.Masked().Addr().AsSlice()
 	size := (p.Bits() + 7) / 8
+	// As nft does, a prefix of whole bytes is compared without a mask.
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset}
 	if p.Bits()%8 == 0 && size > 0 {
 		load.Len = uint32(size)
@@ -165,6 +169,7 @@ func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 		&expr.Cmp{Op: op, Register: 1, Data: addr}}
 }
 
+// commentData is a comment in the form that nft shows; the kernel only keeps it.
 func commentData(comment string) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, comment)
 }
@@ -176,6 +181,7 @@ func tableText(chains []nftChain) string {
 	}
 	lines := []string{tableLine(0, uint32(len(chains)))}
 	chains = slices.Clone(chains)
+	// The order of chains means nothing.
 	slices.SortFunc(chains, func(a, b nftChain) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range chains {
 		lines = append(lines, chainLine(&c.Chain))
@@ -204,6 +210,7 @@ func nftRuleLine(exprs []string, user []byte) string {
 	return " " + strings.Join(exprs, " ") + " " + hex.EncodeToString(user)
 }
 
+// exprText leaves out what counters count.
 func exprText(e expr.Any) string {
 	if _, ok := e.(*expr.Counter); ok {
 		return "counter"

@@ -17,7 +17,10 @@ import (
 // The google/nftables library writes for us, but does not read faithfully enough to compare: it leaves out expressions
 // that it does not know. So the few questions below are asked directly.
 
-// ask sends one request to nf_tables; names are its first attributes, by type.
+// ask opens a socket for each request: they are few, and after an error on a shared one the answers that are still
+// under way would be taken for those of the next request.
+//
+// It sends one request to nf_tables; names are its first attributes, by type.
 func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -38,7 +41,7 @@ func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names 
 	})
 }
 
-// each calls f with every attribute of a message.
+// each skips the four bytes of nfgenmsg and calls f with every attribute of a message.
 func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	if len(data) < 4 {
 		return fmt.Errorf("nf_tables message of %d bytes", len(data))
@@ -81,6 +84,7 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 		return "", fmt.Errorf("read nftables table %s: %w", name, err)
 	}
 	lines := []string{tableLine(flags, use)}
+	// Only the chains that we know are read; any other is visible in the table's count.
 	names := []string{}
 	for _, c := range chains() {
 		names = append(names, c.NFTName)
@@ -96,6 +100,8 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
+// readChain is a chain and its rules as tableText has them, nothing if it is not there: the table's count tells that it
+// is missing.
 func readChain(family nftables.TableFamily, table, name string) ([]string, error) {
 	key := map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name}
 	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, key)
@@ -139,6 +145,7 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 	return nil
 }
 
+// readRule is a rule as it is in the kernel, without counters.
 type readRule struct {
 	exprs []string // exprText of those that we use, the name and bytes of any other
 	user  []byte
@@ -187,6 +194,7 @@ func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 			data = ad.Bytes()
 		}
 	}
+	// Any other immediate (one that loads a value) reads as a verdict that none of our rules has.
 	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
 		"counter": &expr.Counter{}, "immediate": &expr.Verdict{}, "masq": &expr.Masq{}}
 	e := kinds[name]

@@ -48,7 +48,7 @@ func parseSave(out []byte) saved {
 			table, lastParent = string(line[1:]), nil
 		case ':':
 			s.declare(table, firstWord(line[1:]))
-		case '[', '-':
+		case '[', '-': // all others are comments, COMMIT, and what a later version may think of
 			parent, args, ok := ruleLine(line)
 			if ok {
 				s.rule(table, parent, args, !bytes.Equal(parent, lastParent))
@@ -92,6 +92,7 @@ func firstWord(b []byte) []byte {
 	return b
 }
 
+// declare notes a line that makes a chain. Names count only in the table where we would use them.
 func (s *saved) declare(table string, name []byte) {
 	if table == "mangle" && (string(name) == "KUBE-IPTABLES-HINT" || string(name) == "KUBE-KUBELET-CANARY") {
 		s.kubelet = true
@@ -112,7 +113,9 @@ func (s *saved) of(name string) *savedChain {
 	return c
 }
 
+// rule notes a rule if it stands in a chain of ours or leads to one; first: no other stands before it in its chain.
 func (s *saved) rule(table string, parent, args []byte, first bool) {
+	// Nearly all rules end here, before anything is taken apart.
 	if !bytes.Contains(args, []byte("FLANNEL-")) && !bytes.HasPrefix(parent, []byte("FLANNEL-")) {
 		return
 	}
@@ -137,7 +140,7 @@ func (s *saved) rule(table string, parent, args []byte, first bool) {
 	}
 }
 
-// target is the chain or verdict that a rule leads to.
+// target is the chain or verdict that a rule leads to. A comment that says "-j FLANNEL-FWD" is one word, not two.
 func target(args string) string {
 	w := words(args)
 	for i := 0; i+1 < len(w); i++ {
@@ -206,6 +209,7 @@ func normalise(args string) string {
 	return strings.Join(options, "\x01")
 }
 
+// canonical gives one text to all spellings of a prefix, e.g. those with host bits.
 func canonical(address string) string {
 	if p, err := netip.ParsePrefix(address); err == nil {
 		return p.Masked().String()

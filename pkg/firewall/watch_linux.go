@@ -51,6 +51,7 @@ func listen() (*os.File, error) {
 
 // watch reads notifications until Close.
 func (f *Firewall) watch() {
+	// Larger than any message of the kernel, which fills at most a page or two.
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := f.socket.Read(buf)
@@ -81,6 +82,7 @@ type inbox struct {
 	timer   *time.Timer // tells it
 }
 
+// listenTo: the place of a writer that is not in use wakes nobody.
 func (b *inbox) listenTo(active notes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,6 +96,7 @@ func (b *inbox) arrive(n notes, delay time.Duration) {
 	if n &= b.active; n == 0 {
 		return
 	}
+	// Whoever changes several things is answered once, and whoever does not stop, a few times a second.
 	at := time.Now().Add(max(delay, time.Until(b.last.Add(interval))))
 	if b.pending == 0 {
 		b.due, b.timer = at, time.AfterFunc(time.Until(at), b.tell)
@@ -104,6 +107,7 @@ func (b *inbox) arrive(n notes, delay time.Duration) {
 	b.pending |= n
 }
 
+// tell hands over before it wakes: Apply never finds a wake-up without its reason.
 func (b *inbox) tell() {
 	b.mu.Lock()
 	b.ready |= b.pending
@@ -112,6 +116,7 @@ func (b *inbox) tell() {
 	b.wake()
 }
 
+// take returns what was told since it was last called.
 func (b *inbox) take() notes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,6 +136,7 @@ func (b *inbox) stop() {
 
 // interest says what of ours the messages are about.
 func interest(datagram []byte) (n notes) {
+	// Every message has a netlink header and the four bytes of nfgenmsg, the first of which is the family.
 	for len(datagram) >= unix.NLMSG_HDRLEN+4 {
 		size := int(binary.NativeEndian.Uint32(datagram))
 		if size < unix.NLMSG_HDRLEN+4 || size > len(datagram) {
@@ -155,7 +161,7 @@ func concerns(kind int, family byte, attrs []byte) notes {
 	} else if family != unix.NFPROTO_IPV4 {
 		return 0
 	}
-	chainAttr := uint16(0)
+	chainAttr := uint16(0) // sets, objects and flowtables have no chain; in tables that are not ours they do not matter
 	switch kind {
 	case unix.NFT_MSG_NEWGEN:
 		return 0
