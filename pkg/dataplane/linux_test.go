@@ -223,6 +223,7 @@ var drifts = []struct{ name, command string }{
 	{"route added with our protocol", "ip route add 10.77.0.0/24 via 192.168.100.77 proto 70"},
 	{"nexthop object deleted", "ip nexthop del id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2)"},
 	{"nexthop object replaced", "ip nexthop replace id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2) via 192.168.100.77 dev eth0"},
+	{"nexthop object replaced, still with our protocol", "ip nexthop replace id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2) via 192.168.100.77 dev eth0 proto 70"},
 	{"nexthop objects flushed", "ip nexthop flush proto 70"},
 	{"nexthop object added with our protocol", "ip nexthop add id 9 via 192.168.100.77 dev eth0 proto 70"},
 	{"neighbour deleted", "ip neigh del 10.5.2.0 dev flannel.1"},
@@ -259,7 +260,7 @@ func TestDriftIsMended(t *testing.T) {
 		m.serve()
 		all := func() string {
 			return kernel(t) + run(t, `cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding
-				ip route show 10.77.0.0/24; ip link show flannel.9 2>/dev/null || true; ip nexthop show id 9 2>/dev/null || true`)
+				ip route show 10.77.0.0/24; ip link show flannel.9 2>/dev/null || true; ip nexthop show id 9 2>/dev/null || true; ip nexthop show proto 70 | wc -l`)
 		}
 		want := all()
 		for _, d := range drifts {

@@ -119,6 +119,7 @@ func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
 	}
 	if routes {
 		w.d.routes.Relist()
+		w.d.nexthops.Relist() // what replaced ours may still carry our protocol
 	}
 	return w.d.nexthops.Observe(key, struct{}{}, present && !routes) || routes, nil
 }
