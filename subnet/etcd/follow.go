@@ -101,7 +101,10 @@ func (s *session) run(ctx context.Context) error {
 }
 
 func (s *session) list(ctx context.Context) error {
-	snap, err := s.m.list(ctx, s.feed.key, s.feed.end)
+	// The first attempt is short, for that the store does not answer, and why, comes out only at its end.
+	attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(s.pause.tries, 3))
+	defer cancel()
+	snap, err := s.m.list(attempt, s.feed.key, s.feed.end)
 	if err != nil {
 		return err
 	}
