@@ -50,6 +50,8 @@ func (l *Lab) connectInfra() error {
 			return err
 		}
 	}
+	// The router is to know its neighbours from the first packet. (Absent on a kernel without IPv6.)
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 	for network := range l.opts.Subnets {
 		snooping := false // there is no querier: neighbour discovery must not depend on one
 		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU}, MulticastSnooping: &snooping}

@@ -1,0 +1,209 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func TestMain(m *testing.M) {
+	Init()
+	os.Exit(m.Run())
+}
+
+// start makes a lab whose flanneld is a shell script.
+func start(t *testing.T, o Options, script string) *Lab {
+	t.Helper()
+	o.Flanneld = filepath.Join(t.TempDir(), "flanneld")
+	must(t, os.WriteFile(o.Flanneld, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	l, err := New(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error("close the lab:", err)
+		}
+	})
+	return l
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNodesAreMachinesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := start(t, Options{Nodes: 3, Subnets: 2, Family: Dual, MTU: 1400}, "")
+	for i, n := range l.Nodes {
+		name, err := n.Run(ctx, "hostname")
+		must(t, err)
+		if strings.TrimSpace(name) != n.Name {
+			t.Errorf("%s calls itself %s", n.Name, name)
+		}
+		for _, file := range []string{"/etc/cni/net.d/x", "/run/x", "/var/lib/cni/x", "/run/flannel/x"} {
+			must(t, n.WriteFile(file, n.Name))
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s written on a node can be seen outside", file)
+			}
+			if got, err := l.Nodes[0].ReadFile(file); err != nil || string(got) != "node1" {
+				t.Errorf("%s of node1 is %q %v", file, got, err)
+			}
+		}
+		link, err := n.Run(ctx, "ip", "link", "show", Uplink)
+		must(t, err)
+		if !strings.Contains(link, "mtu 1400") {
+			t.Errorf("the uplink of %s: %s", n.Name, link)
+		}
+		for _, to := range l.Nodes {
+			if _, err := n.Ping(ctx, to.IP4); err != nil {
+				t.Error(err)
+			}
+			if _, err := n.Ping(ctx, to.IP6); err != nil {
+				t.Error(err)
+			}
+		}
+		if want := i % 2; n.Network != want {
+			t.Errorf("%s is on network %d", n.Name, n.Network)
+		}
+	}
+}
+
+func TestDaemon(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l := start(t, Options{Nodes: 1}, `echo "$@" "$HELLO" $NODE_NAME; trap 'exit 7' TERM; while :; do sleep 0.01; done`)
+	n := l.Nodes[0]
+	if n.Running() {
+		t.Error("runs before Start")
+	}
+	n.Env = []string{"HELLO=hello"}
+	must(t, n.Start("-v=4"))
+	if err := n.Start(); err == nil {
+		t.Error("started twice")
+	}
+	_, err := Until(ctx, 5*time.Second, func(context.Context) error {
+		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) || !strings.Contains(n.Log(), "-v=4 hello node1") {
+			return errors.New(n.Log())
+		}
+		return nil
+	})
+	must(t, err)
+	time.Sleep(20 * time.Millisecond) // the trap is the script's second command
+	if code, err := n.Stop(ctx); code != 7 || err != nil {
+		t.Errorf("Stop: %d %v", code, err)
+	}
+	must(t, n.Start())
+	must(t, n.Kill())
+	if code, err := n.Wait(ctx); code != 128+int(syscall.SIGKILL) || err != nil {
+		t.Errorf("Wait after Kill: %d %v", code, err)
+	}
+	if err := n.Ready(ctx); err == nil || !strings.Contains(err.Error(), "ended") {
+		t.Errorf("Ready of one that has ended: %v", err)
+	}
+	if _, err := n.AddPod(ctx, "a"); err == nil {
+		t.Error("a pod without subnet.env")
+	}
+}
+
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := start(t, Options{Nodes: 1}, "")
+	must(t, l.SetConfig(ctx, "{}"))
+	answers := func() bool {
+		code, _, err := l.Nodes[0].Get(ctx, l.Etcd.Endpoint()+"/health")
+		return err == nil && code == 200
+	}
+	for name, fault := range map[string][2]func() error{
+		"kill":  {l.Etcd.Kill, func() error { return l.Etcd.Start(ctx) }},
+		"stop":  {func() error { return l.Etcd.Stop(ctx) }, func() error { return l.Etcd.Start(ctx) }},
+		"pause": {l.Etcd.Pause, l.Etcd.Resume},
+	} {
+		if !answers() {
+			t.Fatalf("before %s: does not answer", name)
+		}
+		must(t, fault[0]())
+		if answers() {
+			t.Errorf("answers in spite of %s", name)
+		}
+		must(t, fault[1]())
+		if got, err := l.Etcd.list(ctx, "/coreos.com/network/"); got["config"] != "{}" || err != nil {
+			t.Errorf("after %s: %v %v", name, got, err)
+		}
+	}
+	c, err := l.Etcd.Client()
+	must(t, err)
+	old, err := c.Put(ctx, "a", "1")
+	must(t, err)
+	_, err = c.Put(ctx, "a", "2")
+	must(t, err)
+	must(t, l.Etcd.Compact(ctx))
+	if r := <-c.Watch(ctx, "a", clientv3.WithRev(old.Header.Revision)); r.CompactRevision == 0 {
+		t.Error("a watch from before Compact goes on")
+	}
+	must(t, l.Etcd.Wipe(ctx))
+	if got, err := l.Etcd.list(ctx, "/"); len(got) > 0 || err != nil {
+		t.Errorf("after Wipe: %v %v", got, err)
+	}
+}
+
+func TestFloodCountsWhatIsLost(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := start(t, Options{Nodes: 2}, "")
+	a, b := l.Nodes[0], l.Nodes[1]
+	f, err := a.Flood(b.IP4, 500)
+	must(t, err)
+	time.Sleep(100 * time.Millisecond)
+	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "down")
+	must(t, err)
+	begin := time.Now()
+	time.Sleep(200 * time.Millisecond)
+	outage := time.Since(begin)
+	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "up")
+	must(t, err)
+	_, err = Until(ctx, 5*time.Second, func(ctx context.Context) error {
+		_, err := a.Ping(ctx, b.IP4)
+		return err
+	})
+	must(t, err)
+	r, err := f.Stop()
+	must(t, err)
+	t.Logf("%v, %v at a time; the link was down for %v", r, r.Outage, outage)
+	if r.Sent < 100 || r.Lost < 50 || r.Lost >= r.Sent || r.Outage < outage/2 {
+		t.Errorf("%+v", r)
+	}
+	f, err = a.Flood(b.IP4, 500)
+	must(t, err)
+	time.Sleep(200 * time.Millisecond)
+	if r, err := f.Stop(); r.Lost != 0 || r.Sent < 50 || err != nil {
+		t.Errorf("undisturbed: %+v %v", r, err)
+	}
+}
+
+func TestRunTellsWhatFailed(t *testing.T) {
+	t.Parallel()
+	l := start(t, Options{Nodes: 1}, "")
+	_, err := l.Nodes[0].Run(t.Context(), "sh", "-c", "echo first; echo last words >&2; exit 3")
+	if err == nil || err.Error() != "sh -c echo first; echo last words >&2; exit 3: exit status 3: last words" {
+		t.Errorf("%v", err)
+	}
+	begin := time.Now()
+	for range 20 {
+		_, err := l.Nodes[0].Run(t.Context(), "true")
+		must(t, err)
+	}
+	t.Logf("%v for a command", time.Since(begin)/20)
+}
