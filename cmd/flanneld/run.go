@@ -15,6 +15,7 @@ import (
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
 	"flannel/pkg/daemon"
@@ -244,5 +245,7 @@ func newLog(o options, w io.Writer) (*slog.Logger, error) {
 		}
 	}
 	klog.SetSlogLogger(log)
+	// What gRPC has to say of a connection, the etcd manager says once.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	return log, nil
 }

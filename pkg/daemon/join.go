@@ -33,15 +33,39 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	if n.config.V6.On() {
 		want.V6 = subnet.Endpoint{Subnet: env.V6Subnet, PublicIP: n.link.PublicV6}
 	}
-	d.Status.Waiting("waiting for a subnet lease")
-	lease, err := d.Manager.Acquire(ctx, n.config, want)
+	lease, err := d.acquire(ctx, n.config, want)
 	if err != nil {
-		return nil, fmt.Errorf("acquire a subnet: %w", err)
+		return nil, err
 	}
 	in.published = &lease
 	n.lease = lease
 	d.Log.Info("this node's subnet", "lease", &lease, "underlay", n.link.Name)
 	return n, d.build(n)
+}
+
+// acquireAgain is how long to wait when no subnet is to be had: until another node's lease ends, that is.
+const acquireAgain = 5 * time.Second
+
+// acquire claims a subnet, however long that takes.
+func (d *Daemon) acquire(ctx context.Context, c subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	d.Status.Waiting("waiting for a subnet lease")
+	said := time.Time{}
+	for {
+		lease, err := d.Manager.Acquire(ctx, c, want)
+		if err == nil || ctx.Err() != nil {
+			return lease, err
+		}
+		d.Status.Waiting("acquire a subnet: " + err.Error())
+		if time.Since(said) > tellAgain {
+			d.Log.Warn("cannot start yet; waiting for a subnet", "reason", err)
+			said = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return subnet.Lease{}, ctx.Err()
+		case <-time.After(acquireAgain):
+		}
+	}
 }
 
 // prepare needs a configuration and an underlay that go together.

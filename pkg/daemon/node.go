@@ -34,44 +34,53 @@ var (
 	errNotPublished = errors.New("the others do not know yet how to reach this node")
 )
 
-// reconfigure follows the configuration and the underlay. What cannot work is refused, and the last good state kept.
+// reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
 func (d *Daemon) reconfigure(n *node, in *inbox) error {
+	err := d.followUnderlay(n)
+	if raw, fresh := in.newConfig(); fresh {
+		if err := d.followConfig(n, raw); err != nil {
+			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+		}
+	}
+	return err
+}
+
+func (d *Daemon) followUnderlay(n *node) error {
+	if !n.underlayMoved {
+		return nil
+	}
 	next := *n
-	raw, fresh := in.newConfig()
-	if fresh {
-		if err := d.readConfig(&next, raw); err != nil {
-			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
-			next, fresh = *n, false
-		} else if err := n.config.CanBecome(next.config); err != nil {
-			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
-			next, fresh = *n, false
-		}
+	link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	if err != nil {
+		return err
 	}
-	var lost error
-	if n.underlayMoved {
-		link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
-		if err == nil {
-			next.link = link
-		}
-		lost = err
+	n.underlayMoved = false
+	if link.Equal(n.link) {
+		return nil
 	}
-	n.underlayMoved = lost != nil
-	if !fresh && next.link.Equal(n.link) {
-		return lost
+	next.link, next.underlayMoved = link, false
+	if err := d.build(&next); err != nil {
+		return err
+	}
+	d.Log.Info("the underlay changed", "from", n.link, "to", link)
+	*n = next
+	return nil
+}
+
+func (d *Daemon) followConfig(n *node, raw []byte) error {
+	next := *n
+	if err := d.readConfig(&next, raw); err != nil {
+		return err
+	}
+	if err := n.config.CanBecome(next.config); err != nil {
+		return err
 	}
 	if err := d.build(&next); err != nil {
-		if fresh {
-			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
-			return lost
-		}
-		return errors.Join(lost, err)
+		return err
 	}
-	if !next.link.Equal(n.link) {
-		d.Log.Info("the underlay changed", "from", n.link, "to", next.link)
-	}
-	next.underlayMoved = n.underlayMoved
+	d.Log.Info("the network configuration changed", "backend", next.config.Backend)
 	*n = next
-	return lost
+	return nil
 }
 
 // readConfig validates a raw configuration into n.

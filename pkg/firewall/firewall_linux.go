@@ -152,6 +152,7 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 			f.log.Info("firewall rules go through iptables", "variant", v)
 		}
 		f.variant = v
+		f.plain = f.plain || !t.randomFully(v)
 	}
 	f.spots = allSpots(t, f.log)
 	var active notes

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
 )
 
@@ -78,6 +79,13 @@ func (t tools) choose(ctx context.Context) (variant, error) {
 		return variantNFT, nil
 	}
 	return variantLegacy, nil
+}
+
+// randomFully tells whether the programs of v are new enough for --random-fully; whether the kernel is, it tells when
+// it is asked to take it.
+func (t tools) randomFully(v variant) bool {
+	ipt, err := iptables.New(iptables.Path("iptables" + t.suffix[v]))
+	return err == nil && ipt.HasRandomFully()
 }
 
 func kubeletChain(family nftables.TableFamily) bool {

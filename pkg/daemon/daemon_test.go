@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/health"
+	"flannel/pkg/metrics"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// What the loop does to a kernel and to etcd is tested by the end-to-end tests; here is what it decides.
+
+type fixedUnderlay struct {
+	link underlay.Link
+	err  error
+}
+
+func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, error) { return f.link, f.err }
+func (f *fixedUnderlay) Changes() <-chan struct{}                 { return nil }
+
+// namedBackend is a backend whose only trait is its name.
+type namedBackend struct{ name string }
+
+func (b namedBackend) Devices(subnet.Lease) []dataplane.Device { return nil }
+func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
+	l.Backend = b.name
+	return l, nil
+}
+func (b namedBackend) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
+func (b namedBackend) MTU() int                                      { return 1500 }
+
+// parseText understands "<backend> <network>".
+func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+	name, network, ok := strings.Cut(string(raw), " ")
+	if !ok {
+		return subnet.Config{}, nil, nil, fmt.Errorf("%q has no network", raw)
+	}
+	config := subnet.Config{Backend: name, V4: subnet.Network{Prefix: netip.MustParsePrefix(network), SubnetLen: 24}}
+	return config, func(backend.Node) (backend.Backend, []string, error) {
+		if name == "impossible" {
+			return nil, nil, errors.New("impossible on this node")
+		}
+		return namedBackend{name}, nil, nil
+	}, nil, nil
+}
+
+func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
+	return &Daemon{Underlay: u, Parse: parseText, Log: slog.New(slog.NewTextHandler(&log, nil)), Status: &health.Status{},
+		Metrics: metrics.New("test"), Notify: func(string) {}}, u, &log
+}
+
+func TestReconfigure(t *testing.T) {
+	d, u, log := newDaemon(t)
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	for _, step := range []struct {
+		name, config string // no config: the underlay is looked at
+		link         func()
+		backend      string
+		publicIP     string
+		fails        bool
+		logs         string
+	}{
+		{name: "another backend", config: "two 10.5.0.0/16", backend: "two"},
+		{name: "another network", config: "two 10.6.0.0/16", backend: "two", logs: "restart"},
+		{name: "garbage", config: "garbage", backend: "two", logs: "has no network"},
+		{name: "impossible here", config: "impossible 10.5.0.0/16", backend: "two", logs: "impossible on this node"},
+		{name: "covers the underlay", config: "one 192.168.0.0/16", backend: "two", logs: "refused"},
+		{name: "another address", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2"); u.link.PublicV4 = u.link.V4 },
+			backend: "two", publicIP: "192.168.0.2", logs: "the underlay changed"},
+		{name: "the underlay is gone", link: func() { u.err = errors.New("no interface") }, backend: "two", publicIP: "192.168.0.2", fails: true},
+		{name: "and back", link: func() { u.err = nil }, backend: "two", publicIP: "192.168.0.2"},
+		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
+			publicIP: "192.168.0.2", fails: true},
+		{name: "a better one", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2") }, backend: "two", publicIP: "192.168.0.2"},
+	} {
+		log.Reset()
+		if step.link != nil {
+			step.link()
+			n.underlayMoved = true
+		} else {
+			in.setConfig([]byte(step.config))
+		}
+		err := d.reconfigure(n, in)
+		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !strings.Contains(log.String(), step.logs) {
+			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
+		}
+		if want := step.publicIP; want != "" && n.lease.V4.PublicIP.String() != want {
+			t.Errorf("%s: public IP %s, want %s", step.name, n.lease.V4.PublicIP, want)
+		}
+	}
+}
+
+func TestEverythingIsSaidOnce(t *testing.T) {
+	d, _, log := newDaemon(t)
+	n := &node{}
+	lines := func() int {
+		defer log.Reset()
+		return strings.Count(log.String(), "\n")
+	}
+	broken := failures{{"dataplane", errors.New("no")}}
+	for _, step := range []struct {
+		name   string
+		failed failures
+		bad    int
+		lines  int
+	}{
+		{"waiting for the store", failures{{"peers", errNoPeers}, {"publish", errNotPublished}}, 0, 0},
+		{"in step", nil, 0, 1},
+		{"still", nil, 0, 0},
+		{"broken", broken, 0, 1},
+		{"still broken", broken, 0, 0},
+		{"broken in another way", failures{{"dataplane", errors.New("yes")}}, 0, 1},
+		{"mended", nil, 0, 1},
+		{"rejects", nil, 3, 3},
+		{"the same", nil, 3, 0},
+		{"one less", nil, 2, 1},
+		{"hundreds", nil, 500, maxWarnings + 1},
+		{"still hundreds", nil, 500, 0},
+	} {
+		n.rejects = nil
+		for i := range step.bad {
+			n.rejects = append(n.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
+		}
+		d.report(n, step.failed, time.Millisecond)
+		if got := lines(); got != step.lines {
+			t.Errorf("%s: %d log lines, want %d", step.name, got, step.lines)
+		}
+	}
+}
+
+func TestAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAlarm(time.Hour, 0)
+		defer a.stop()
+		began := time.Now()
+		for range 12 {
+			<-a.retry(true).retryC()
+		}
+		// 0.1 + 0.2 + … + 12.8 + 4 × 15 seconds.
+		if took := time.Since(began); took < 80*time.Second || took > 90*time.Second {
+			t.Errorf("12 tries took %v", took)
+		}
+		if a.retry(false).retryC() != nil {
+			t.Error("retries though nothing failed")
+		}
+		began = time.Now()
+		<-a.retry(true).retryC()
+		if took := time.Since(began); took != firstRetry {
+			t.Errorf("the first retry after success comes after %v", took)
+		}
+		began = time.Now()
+		a.rest(t.Context(), time.Millisecond)
+		a.rest(t.Context(), time.Minute)
+		if took := time.Since(began); took != time.Millisecond+longestRest {
+			t.Errorf("rested %v", took)
+		}
+	})
+}
+
+func TestPublishOnlyWhatDiffers(t *testing.T) {
+	in := newInbox()
+	one := subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24")}}
+	in.published = &one
+	if seen, err := in.tell(one); !seen || err != nil {
+		t.Errorf("what is published already: %t, %v", seen, err)
+	}
+	other := one
+	other.V4.Data = []byte("{}")
+	<-in.publish
+	if seen, _ := in.tell(other); seen {
+		t.Error("what is not published yet counts as seen")
+	}
+	<-in.publish
+	in.tell(other)
+	select {
+	case <-in.publish:
+		t.Error("asked twice for the same")
+	default:
+	}
+}

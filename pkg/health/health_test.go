@@ -1,0 +1,85 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, strings.TrimSpace(string(body))
+}
+
+func TestServe(t *testing.T) {
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "--healthz-port") {
+		t.Errorf("a port that is taken gives %v, want an error that names the flag", err)
+	}
+	s := &Status{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, Handler(s, http.NotFoundHandler())) }()
+	url := "http://" + l.Addr().String()
+	for _, step := range []struct {
+		do   func()
+		code int
+		body string
+	}{
+		{func() {}, 503, "starting"},
+		{func() { s.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
+		{func() { s.InStep(nil) }, 200, "ok"},
+		{func() { s.Begin() }, 200, "ok"},
+		{func() { s.InStep(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
+		{func() { s.InStep(nil) }, 200, "ok"},
+	} {
+		step.do()
+		if code, body := get(t, url+"/readyz"); code != step.code || body != step.body {
+			t.Errorf("/readyz answers %d %q, want %d %q", code, body, step.code, step.body)
+		}
+		if code, body := get(t, url+"/healthz"); code != 200 || body != "ok" {
+			t.Errorf("/healthz answers %d %q", code, body)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Serve ended with %v", err)
+	}
+}
+
+func TestAHungPassIsNotAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Status{}
+		s.Begin()
+		time.Sleep(stuckAfter)
+		if err := s.Alive(); err != nil {
+			t.Errorf("dead too early: %v", err)
+		}
+		time.Sleep(time.Second)
+		if err := s.Alive(); err == nil {
+			t.Error("a pass that hangs is taken for alive")
+		}
+		s.InStep(nil)
+		time.Sleep(time.Hour)
+		if err := s.Alive(); err != nil {
+			t.Errorf("idle is not dead: %v", err)
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package metrics
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/reconcile"
+)
+
+func TestMetrics(t *testing.T) {
+	m := New("v1")
+	m.Peers(7, 2)
+	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
+	m.Table("routes", 8, reconcile.Result{Set: 1})
+	m.Pass(time.Millisecond, false, []string{"dataplane"})
+	scrape := func() string {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	text := scrape()
+	for _, want := range []string{
+		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
+		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
+		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
+		`flanneld_build_info{version="v1"} 1`, "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
+		"process_resident_memory_bytes", "go_goroutines",
+	} {
+		if !strings.Contains(text, want+"\n") && !strings.Contains(text, want+" ") {
+			t.Errorf("%q is not among the metrics", want)
+		}
+	}
+	m.Pass(time.Millisecond, true, nil)
+	if text := scrape(); !strings.Contains(text, "flanneld_in_step 1\n") || strings.Contains(text, "flanneld_last_sync_timestamp_seconds 0\n") {
+		t.Error("a pass that went well does not show")
+	}
+}
