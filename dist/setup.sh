@@ -39,8 +39,9 @@ install_packages() {
 		echo "setup: installing $missing" >&2
 		export DEBIAN_FRONTEND=noninteractive
 		log=$(mktemp)
+		# An update that fails (offline, one repository gone) need not keep the install from succeeding.
 		# shellcheck disable=SC2086 # a list of words
-		if { apt-get -qq update && apt-get -qq -y --no-install-recommends install $missing; } >"$log" 2>&1 </dev/null; then
+		if { apt-get -qq update; apt-get -qq -y --no-install-recommends install $missing; } >"$log" 2>&1 </dev/null; then
 			rm -f "$log"
 			return 0
 		fi

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// process is a process that can be recognised.
+type process struct {
+	pid   int
+	name  string
+	start string // in clock ticks: tells another process of the same PID apart
+	ended bool   // a zombie: whoever is its parent now has not looked yet
+}
+
+func readProcess(pid int) (p process, parent int, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return p, 0, err
+	}
+	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	fields := strings.Fields(string(stat[shut+1:]))
+	parent, err = strconv.Atoi(fields[1])
+	return process{pid, string(stat[open+1 : shut]), fields[19], fields[0] == "Z"}, parent, err
+}
+
+// descendants are the processes below pid, each after its parent.
+func descendants(t *testing.T, pid int) (below []process) {
+	t.Helper()
+	children := map[int][]process{}
+	for _, pid := range pids(t) {
+		if p, parent, err := readProcess(pid); err == nil { // else it has just ended
+			children[parent] = append(children[parent], p)
+		}
+	}
+	for queue := children[pid]; len(queue) > 0; queue = queue[1:] {
+		below = append(below, queue[0])
+		queue = append(queue, children[queue[0].pid]...)
+	}
+	return below
+}
+
+func pids(t *testing.T) (all []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+var kinds = []string{"net", "mnt", "pid", "uts", "ipc"}
+
+// namespacesOf are the namespaces of the processes but not of this one.
+func namespacesOf(processes []process) map[string]bool {
+	spaces := map[string]bool{}
+	for _, kind := range kinds {
+		for _, p := range processes {
+			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind)); err == nil {
+				spaces[name] = true
+			}
+		}
+		if own, err := os.Readlink("/proc/self/ns/" + kind); err == nil {
+			delete(spaces, own)
+		}
+	}
+	return spaces
+}
+
+// remains are the processes that still run, and whatever still holds one of the namespaces: a process in it, an open
+// file, or a mount.
+func remains(t *testing.T, below []process, spaces map[string]bool) (left []string) {
+	t.Helper()
+	for _, pid := range pids(t) {
+		now, _, err := readProcess(pid)
+		if err != nil || now.ended { // a zombie names its PID namespace still
+			continue
+		}
+		if slices.Contains(below, now) {
+			left = append(left, fmt.Sprint(now))
+		}
+		held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
+		open, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, path := range append(held, open...) {
+			if name, err := os.Readlink(path); err == nil && spaces[name] {
+				left = append(left, path+" "+name)
+			}
+		}
+		mounts, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		for line := range strings.Lines(string(mounts)) {
+			if f := strings.Fields(line); len(f) > 3 && spaces[f[3]] { // the root of an nsfs mount is its namespace
+				left = append(left, f[3]+" mounted for "+now.name)
+			}
+		}
+	}
+	return left
+}
+
+var changing = regexp.MustCompile(`"(valid_life_time|preferred_life_time)":\d+|\[\d+:\d+\]|(?m)^#.*$`)
+
+// hostState is the machine's own network as text.
+func hostState(t *testing.T) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	for _, command := range []string{"ip -j addr", "ip -j link", "ip -j route show table all", "ip -6 -j route show table all", "ip -j rule",
+		"ip -j neigh show nud permanent", "ip netns list", "iptables-save", "ip6tables-save", "nft list ruleset"} {
+		out, err := exec.Command("sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; "+command).Output()
+		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		state[command] = changing.ReplaceAllString(string(out), "")
+	}
+	var sysctls strings.Builder
+	err := filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || strings.HasSuffix(path, "_count") {
+			return nil // counters; and what another hand has just removed
+		}
+		value, _ := os.ReadFile(path) // some can only be written
+		fmt.Fprintf(&sysctls, "%s=%s", path, value)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state["sysctls"] = sysctls.String()
+	tmp, err := os.ReadDir(os.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours []string
+	for _, e := range tmp {
+		if strings.Contains(e.Name(), "flannel-lab") {
+			ours = append(ours, e.Name())
+		}
+	}
+	state["temporary files"] = fmt.Sprint(ours)
+	return state
+}
