@@ -43,6 +43,11 @@ test: ## all tests, those of the kernel and the end-to-end ones included; a few 
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./...
 	cd $(LAB) && $(GO) test -timeout 20m ./...
 
+bench: ## what the daemon costs at 1,000 to 10,000 peers, beside the kernel alone; three minutes, ARGS=--quick for a first look
+	@dist/setup.sh demo
+	@$(MAKE) --no-print-directory build tools
+	@bin/flannel-lab bench $(ARGS)
+
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

@@ -27,6 +27,7 @@ const usage = `flannel-lab: several flannel nodes on one machine, without touchi
   flannel-lab pod list
   flannel-lab flanneld start|stop|kill|log NODE
   flannel-lab down                      end the lab; nothing of it is left
+  flannel-lab bench [options]           what a daemon costs at scale, beside the kernel alone (bench -h: its options)
 
 Options of demo and up:
 `
@@ -39,7 +40,7 @@ func run(args []string) int {
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
 	}
-	if command == "demo" || command == "serve" {
+	if command == "demo" || command == "serve" || command == "bench" {
 		lab.Init()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -69,6 +70,12 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 			return 0, up(ctx, args)
 		}
 		return 0, serve(ctx, o)
+	case "bench":
+		o, err := parseBenchOptions(args)
+		if err != nil {
+			return 2, err
+		}
+		return 0, benchMain(ctx, os.Stdout, o)
 	case "status", "pod", "flanneld":
 		return 0, ask(append([]string{command}, args...))
 	case "exec":

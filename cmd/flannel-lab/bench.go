@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// benchOptions are the command line of bench.
+type benchOptions struct {
+	lab      lab.Options
+	peers    []int
+	backends []string
+	delays   []time.Duration
+	rounds   int
+	samples  int
+	idle     time.Duration
+	nftables bool
+	json     bool
+}
+
+func (o *benchOptions) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
+	o.peers, o.backends = []int{1000, 5000, 10000}, []string{"vxlan", "host-gw"}
+	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
+	f.Func("peers", "comma list of `numbers` of peers (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
+	f.Func("backends", "comma list of `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
+	f.Func("delays", "comma list of one-way `delays` to etcd, or 0 for none of this (default 0.5ms,2.5ms)", list(&o.delays, time.ParseDuration))
+	f.IntVar(&o.rounds, "rounds", 3, "starts from nothing per column, of which the `median` counts")
+	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is watched")
+	f.BoolVar(&o.nftables, "nftables", false, "firewall by nftables instead of iptables")
+	f.BoolVar(&o.json, "json", false, "JSON instead of a table")
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle", func(string) error {
+		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
+		return nil
+	})
+	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
+	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
+	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")
+	return f
+}
+
+// list parses a comma list in the place of what to holds.
+func list[T any](to *[]T, parse func(string) (T, error)) func(string) error {
+	return func(s string) error {
+		*to = nil
+		for word := range strings.SplitSeq(s, ",") {
+			one, err := parse(strings.TrimSpace(word))
+			if err != nil {
+				return err
+			}
+			*to = append(*to, one)
+		}
+		return nil
+	}
+}
+
+func parseBenchOptions(args []string) (benchOptions, error) {
+	var o benchOptions
+	f := o.flags()
+	f.SetOutput(io.Discard)
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(os.Stdout)
+		f.PrintDefaults()
+		return o, err
+	}
+	o.delays = slices.DeleteFunc(o.delays, func(d time.Duration) bool { return d <= 0 })
+	for _, n := range o.peers {
+		if most := lastPeer - o.samples - n/50; n < 100 || n > most {
+			err = errors.Join(err, fmt.Errorf("--peers %d: from 100 to %d there is room", n, most))
+		}
+	}
+	for _, b := range o.backends {
+		if b != "vxlan" && b != "host-gw" {
+			err = errors.Join(err, fmt.Errorf("--backends %q: the bench knows vxlan and host-gw", b))
+		}
+	}
+	switch {
+	case err == nil && f.NArg() > 0:
+		err = fmt.Errorf("bench takes no %q", f.Arg(0))
+	case err == nil && (o.rounds < 1 || o.samples < 1):
+		err = errors.New("--rounds and --samples start at 1")
+	}
+	o.lab.Nodes = 2
+	return o, err
+}
+
+// benchMain measures column by column and prints all in the end; what it is at goes to stderr.
+func benchMain(ctx context.Context, w io.Writer, o benchOptions) error {
+	var columns []column
+	for _, backend := range o.backends {
+		for _, peers := range o.peers {
+			c, err := measureColumn(ctx, o, backend, peers)
+			if err != nil {
+				return fmt.Errorf("%s with %d peers: %w", backend, peers, err)
+			}
+			columns = append(columns, c)
+		}
+	}
+	if o.json {
+		return printJSON(w, columns)
+	}
+	return printTable(w, columns)
+}
+
+// measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last.
+func measureColumn(ctx context.Context, o benchOptions, backend string, peers int) (column, error) {
+	c := column{Backend: backend, Peers: peers, Figures: map[string]float64{}}
+	var all []map[string]float64
+	for i := range o.rounds {
+		fmt.Fprintf(os.Stderr, "%s, %d peers: start %d of %d\n", backend, peers, i+1, o.rounds)
+		figures, err := measureRound(ctx, o, backend, peers, i == o.rounds-1)
+		if err != nil {
+			return c, err
+		}
+		all = append(all, figures)
+	}
+	for _, d := range o.delays {
+		fmt.Fprintf(os.Stderr, "%s, %d peers: etcd %v away\n", backend, peers, d)
+		figures, err := measureDelay(ctx, o, backend, peers, d)
+		if err != nil {
+			return c, err
+		}
+		all = append(all, figures)
+	}
+	samples := map[string][]float64{}
+	for _, figures := range all {
+		for key, v := range figures {
+			samples[key] = append(samples[key], v)
+		}
+	}
+	for key, v := range samples {
+		c.Figures[key] = quantile(v, 0.5)
+	}
+	c.compare(o.delays)
+	return c, nil
+}
+
+// measureRound measures the first sync and the kernel beside it; the last round also all that comes later in a
+// daemon's life.
+func measureRound(ctx context.Context, o benchOptions, backend string, peers int, last bool) (map[string]float64, error) {
+	b, err := newBench(ctx, o, backend, peers)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	steps := []func(context.Context) error{b.kernelAlone, b.firstSync}
+	if last {
+		steps = append(steps, b.idlePass, b.oneByOne, b.idle, b.restart)
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("%w; the daemon's last words: %s", err, lastWords(b.node.Log()))
+		}
+	}
+	return b.figures, nil
+}
+
+func lastWords(log string) string {
+	return log[max(0, len(log)-500):]
+}
+
+// quantile sorts v.
+func quantile(v []float64, q float64) float64 {
+	slices.Sort(v)
+	return v[min(len(v)-1, int(q*float64(len(v))))]
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// bench is one lab: the daemon under test on its first node, the kernel alone on its second.
+type bench struct {
+	options benchOptions
+	backend string
+	peers   []benchPeer
+	lab     *lab.Lab
+	node    *lab.Node
+	watch   *kernelWatch
+	etcd    *clientv3.Client
+	day     clientv3.LeaseID
+	notify  *net.UnixConn // what the daemon tells its service manager
+	figures map[string]float64
+}
+
+func newBench(ctx context.Context, o benchOptions, backend string, peers int) (*bench, error) {
+	b := &bench{options: o, backend: backend, peers: peersFrom(0, peers), figures: map[string]float64{}}
+	var err error
+	if b.lab, err = lab.New(ctx, o.lab); err != nil {
+		return nil, err
+	}
+	if err := b.prepare(ctx); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bench) prepare(ctx context.Context) (err error) {
+	b.node = b.lab.Nodes[0]
+	if b.etcd, err = b.lab.Etcd.Client(); err != nil {
+		return err
+	}
+	for _, n := range b.lab.Nodes { // the peers' nodes are on the link
+		if _, err := n.Run(ctx, "ip", "address", "add", nodesNet, "dev", lab.Uplink); err != nil {
+			return err
+		}
+	}
+	if b.day, err = populateEtcd(ctx, b.etcd, b.options, b.backend, b.peers); err != nil {
+		return err
+	}
+	b.node.Env = []string{"NOTIFY_SOCKET=/run/notify"}
+	err = b.node.Do(func() (err error) {
+		b.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "/run/notify", Net: "unixgram"})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.watch, err = watchKernel(b.node)
+	return err
+}
+
+func (b *bench) close() {
+	if b.watch != nil {
+		b.watch.close()
+	}
+	if b.notify != nil {
+		_ = b.notify.Close() // the lab's end would do it, too
+	}
+	if err := b.lab.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "flannel-lab:", err)
+	}
+}
+
+// ready waits until the daemon has told its service manager READY=1, and returns when it did.
+func (b *bench) ready() (time.Time, error) {
+	buf := make([]byte, 4096)
+	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute)) // fails only when it is closed, as will Read
+	for {
+		n, err := b.notify.Read(buf)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("wait for READY=1: %w", err)
+		}
+		if strings.Contains(string(buf[:n]), "READY=1") {
+			return time.Now(), nil
+		}
+	}
+}
+
+// envWritten waits until subnet.env is there. It looks from outside, which costs less than entering the node.
+func (b *bench) envWritten(ctx context.Context) (time.Time, error) {
+	path := fmt.Sprintf("/proc/%d/root/run/flannel/subnet.env", b.node.PID())
+	for ctx.Err() == nil && b.node.Running() {
+		if _, err := os.Stat(path); err == nil {
+			return time.Now(), nil
+		}
+		time.Sleep(500 * time.Microsecond)
+	}
+	return time.Time{}, errors.Join(errors.New("the daemon ended before it wrote subnet.env"), ctx.Err())
+}
+
+// start is a daemon that is on its way.
+type start struct{ inStep, ready, env time.Duration }
+
+// launch starts the daemon and waits until goal is reached, READY=1 is said and subnet.env is there.
+func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...string) (s start, err error) {
+	reached := b.watch.expect(goal)
+	began := time.Now()
+	if err := b.node.Start(args...); err != nil {
+		return s, err
+	}
+	env, err := b.envWritten(ctx)
+	if err != nil {
+		return s, err
+	}
+	inStep, err := reached(ctx)
+	if err != nil {
+		return s, err
+	}
+	ready, err := b.ready()
+	return start{inStep.Sub(began), ready.Sub(began), env.Sub(began)}, err
+}
+
+// cpu is what a process has used so far, to the nanosecond, and what its children that have ended used, to 10 ms.
+func cpu(pid int) (own, children time.Duration, err error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // clock_getcpuclockid(3)
+		return 0, 0, fmt.Errorf("CPU time of %d: %w", pid, err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for _, ticks := range fields[13:15] { // cutime and cstime of proc(5), which counts from the PID as 1
+		n, err := strconv.Atoi(ticks)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+		}
+		children += time.Duration(n) * 10 * time.Millisecond
+	}
+	return time.Duration(t.Nano()), children, nil
+}
+
+// peakRSS is in MB.
+func peakRSS(pid int) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0, errors.New("the kernel does not tell VmHWM")
+	}
+	kb, err := strconv.ParseFloat(fields[0], 64)
+	return kb / 1024, err
+}
+
+// metric adds up the samples of a metric whose line begins so. ok is false for a daemon that has no such metric.
+func (b *bench) metric(ctx context.Context, name string) (sum float64, ok bool) {
+	code, body, err := b.node.Ask(ctx, "/metrics")
+	if err != nil || code != 200 {
+		return 0, false
+	}
+	for line := range strings.Lines(body) {
+		rest, found := strings.CutPrefix(line, name)
+		if !found || rest == "" || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		fields := strings.Fields(rest)
+		v, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err != nil {
+			return 0, false
+		}
+		sum, ok = sum+v, true
+	}
+	return sum, ok
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// kernelAlone measures what the kernel itself takes for the same entries on a node without a daemon, written by
+// iproute2 from files, in the two forms that there are: plain routes, and routes through one nexthop object each.
+func (b *bench) kernelAlone(ctx context.Context) error {
+	n := b.lab.Nodes[1]
+	device := lab.Uplink
+	if b.backend == "vxlan" {
+		device = "flannel.1"
+	}
+	total := map[string]float64{}
+	for _, form := range []string{"plain", "nexthop"} {
+		if b.backend == "vxlan" {
+			if err := newVXLAN(ctx, n); err != nil {
+				return err
+			}
+		}
+		for _, f := range b.files(form, device) {
+			took, err := batch(ctx, n, f)
+			if err != nil {
+				return err
+			}
+			b.figures["kernel_"+f.key+"_ms"] = took
+			total[form] += took
+		}
+		b.figures["kernel_"+form+"_ms"] = total[form]
+		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // takes its routes along
+			return err
+		}
+		if _, err := n.Run(ctx, "ip", "link", "set", device, "up"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newVXLAN(ctx context.Context, n *lab.Node) error {
+	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // of the form before
+	for _, command := range []string{
+		"ip link add flannel.1 type vxlan id 1 dev eth0 local " + n.IP4.String() + " dstport 8472 nolearning",
+		"ip address add 10.254.0.0/32 dev flannel.1",
+		"ip link set flannel.1 up",
+	} {
+		if _, err := n.Run(ctx, strings.Fields(command)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batchFile is what a program of iproute2 reads with -batch.
+type batchFile struct{ key, program, text string }
+
+func (b *bench) files(form, device string) []batchFile {
+	var neighs, fdb, routes, nexthops strings.Builder
+	for i, p := range b.peers {
+		via, onlink := p.base(), " onlink"
+		if b.backend != "vxlan" {
+			via, onlink = p.publicIP(), ""
+		}
+		fmt.Fprintf(&neighs, "neighbour replace %s lladdr %s dev %s nud permanent\n", p.base(), p.mac(), device)
+		fmt.Fprintf(&fdb, "fdb replace %s dev %s dst %s self permanent\n", p.mac(), device, p.publicIP())
+		if form == "plain" {
+			fmt.Fprintf(&routes, "route replace %s via %s dev %s%s\n", p.subnet(), via, device, onlink)
+			continue
+		}
+		fmt.Fprintf(&nexthops, "nexthop add id %d via %s dev %s%s\n", i+1, via, device, onlink)
+		fmt.Fprintf(&routes, "route replace %s nhid %d\n", p.subnet(), i+1)
+	}
+	var all []batchFile
+	if b.backend == "vxlan" {
+		all = append(all, batchFile{"neighbours", "ip", neighs.String()}, batchFile{"fdb", "bridge", fdb.String()})
+	}
+	if form == "plain" {
+		return append(all, batchFile{"plain_routes", "ip", routes.String()})
+	}
+	return append(all, batchFile{"nexthops", "ip", nexthops.String()}, batchFile{"nexthop_routes", "ip", routes.String()})
+}
+
+// batch returns how many milliseconds a file takes.
+func batch(ctx context.Context, n *lab.Node, f batchFile) (float64, error) {
+	if err := n.WriteFile("/run/batch", f.text); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	_, err := n.Run(ctx, f.program, "-batch", "/run/batch")
+	return milliseconds(time.Since(began)), err
+}

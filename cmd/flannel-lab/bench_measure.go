@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// settled is how long a daemon is left alone before its CPU time is read: what a step causes shall be in it.
+const settled = 300 * time.Millisecond
+
+// firstSync starts the daemon on an empty kernel.
+func (b *bench) firstSync(ctx context.Context) error {
+	s, err := b.launch(ctx, func(s *seen) bool { return s.full(b.backend, len(b.peers)) })
+	if err != nil {
+		return fmt.Errorf("first sync: %w", err)
+	}
+	b.figures["first_sync_ms"], b.figures["ready_ms"], b.figures["subnet_env_ms"] = milliseconds(s.inStep), milliseconds(s.ready), milliseconds(s.env)
+	time.Sleep(settled)
+	own, children, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	b.figures["first_cpu_s"], b.figures["first_children_s"] = own.Seconds(), children.Seconds()
+	if b.figures["first_rss_mb"], err = peakRSS(b.node.PID()); err != nil {
+		return err
+	}
+	b.figures["first_log_bytes"] = float64(len(b.node.Log()))
+	if n, ok := b.metric(ctx, "go_memstats_mallocs_total"); ok {
+		b.figures["first_allocs"] = n
+	}
+	if n, ok := b.metric(ctx, "go_memstats_alloc_bytes_total"); ok {
+		b.figures["first_alloc_mb"] = n / (1 << 20)
+	}
+	return nil
+}
+
+// idlePass gives the daemon a reason to compare everything: an address that makes no difference to anything.
+func (b *bench) idlePass(ctx context.Context) error {
+	before, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	spent, counted := b.metric(ctx, "flanneld_sync_seconds_sum")
+	if _, err := b.node.Run(ctx, "ip", "address", "add", "172.31.255.253/12", "dev", lab.Uplink); err != nil {
+		return err
+	}
+	time.Sleep(settled)
+	after, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	b.figures["pass_cpu_ms"] = milliseconds(after - before)
+	if now, ok := b.metric(ctx, "flanneld_sync_seconds_sum"); ok && counted {
+		b.figures["pass_ms"] = (now - spent) * 1000
+	}
+	return nil
+}
+
+// oneByOne adds, changes and removes peers beside those that stay.
+func (b *bench) oneByOne(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	told := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	<-told
+	peers := peersFrom(len(b.peers), b.options.samples)
+	before, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"add", "change", "remove"} {
+		var all, kernel []float64
+		for _, p := range peers {
+			if kind == "change" {
+				p.version++
+			}
+			took, after, err := b.one(ctx, kind, p, told)
+			if err != nil {
+				return fmt.Errorf("%s a peer: %w", kind, err)
+			}
+			all, kernel = append(all, milliseconds(took)), append(kernel, milliseconds(after))
+			time.Sleep(5 * time.Millisecond)
+		}
+		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(all, 0.5), quantile(all, 0.99)
+		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
+	}
+	time.Sleep(settled)
+	after, _, err := cpu(b.node.PID())
+	b.figures["change_cpu_ms"] = milliseconds(after-before) / float64(3*len(peers))
+	return err
+}
+
+// one writes one change to etcd and returns the time until the kernel has it, from the call, and from the moment when
+// another watcher of etcd, our own, hears of it.
+func (b *bench) one(ctx context.Context, kind string, p benchPeer, told clientv3.WatchChan) (all, fromEvent time.Duration, err error) {
+	goal := func(s *seen) bool { return s.has(b.backend, p) }
+	write := func() (err error) {
+		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
+		return err
+	}
+	if kind == "remove" {
+		goal = func(s *seen) bool { return s.lacks(p) }
+		write = func() (err error) {
+			_, err = b.etcd.Delete(ctx, p.key())
+			return err
+		}
+	}
+	heard := make(chan time.Time, 1)
+	go func() {
+		for r := range told {
+			if r.Err() != nil || len(r.Events) > 0 && string(r.Events[0].Kv.Key) == p.key() {
+				break
+			}
+		}
+		heard <- time.Now()
+	}()
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	wait := b.watch.expect(goal)
+	began := time.Now()
+	if err := write(); err != nil {
+		return 0, 0, err
+	}
+	reached, err := wait(limited)
+	return reached.Sub(began), max(0, reached.Sub(<-heard)), err
+}
+
+// idle watches a daemon that has nothing to do.
+func (b *bench) idle(ctx context.Context) error {
+	time.Sleep(settled)
+	own, children, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	select {
+	case <-time.After(b.options.idle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	own2, children2, err := cpu(b.node.PID())
+	b.figures["idle_cpu_percent"] = 100 * (own2 - own + children2 - children).Seconds() / b.options.idle.Seconds()
+	return err
+}
+
+// restart stops the daemon over a full kernel, twice: nothing changes meanwhile, and 1 % do, a third of these each
+// added, changed and removed.
+func (b *bench) restart(ctx context.Context) error {
+	if err := b.again(ctx, "same", nil, nil, nil); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	third := max(1, len(b.peers)/300)
+	added, removed := peersFrom(len(b.peers), third), b.peers[:third]
+	changed := make([]benchPeer, third)
+	for i, p := range b.peers[third : 2*third] {
+		changed[i] = benchPeer{p.number, p.version + 1}
+	}
+	if err := b.again(ctx, "changed", added, changed, removed); err != nil {
+		return fmt.Errorf("restart with changes: %w", err)
+	}
+	return nil
+}
+
+func (b *bench) again(ctx context.Context, name string, added, changed, removed []benchPeer) error {
+	if _, err := b.node.Stop(ctx); err != nil {
+		return err
+	}
+	if err := writePeers(ctx, b.etcd, b.backend, b.day, append(added, changed...), removed); err != nil {
+		return err
+	}
+	goal := func(s *seen) bool {
+		for _, p := range append(added, changed...) {
+			if !s.has(b.backend, p) {
+				return false
+			}
+		}
+		for _, p := range removed {
+			if !s.lacks(p) {
+				return false
+			}
+		}
+		return true
+	}
+	before := b.watch.writes()
+	s, err := b.launch(ctx, goal)
+	if err != nil {
+		return err
+	}
+	time.Sleep(settled)
+	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.inStep))
+	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before)
+	if n, ok := b.metric(ctx, "flanneld_changes_total"); ok {
+		b.figures["restart_"+name+"_writes"] = n
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// column is what was measured for one backend and number of peers. A figure that the daemon does not give is missing.
+type column struct {
+	Backend string             `json:"backend"`
+	Peers   int                `json:"peers"`
+	Figures map[string]float64 `json:"figures"`
+}
+
+// row is a line of the table.
+type row struct{ key, title, target string }
+
+var rows = []row{
+	{"", "start on an empty kernel", ""},
+	{"first_sync_ms", "until every entry is there, ms", ""},
+	{"ready_ms", "until READY=1, ms", ""},
+	{"subnet_env_ms", "until subnet.env, ms", "100"},
+	{"first_cpu_s", "CPU of the daemon, s", ""},
+	{"first_children_s", "CPU of its children, s", ""},
+	{"first_rss_mb", "peak RSS, MB", "60"},
+	{"first_log_bytes", "log, bytes", ""},
+	{"first_allocs", "allocations", ""},
+	{"first_alloc_mb", "allocated, MB", ""},
+	{"", "the kernel alone, written by ip -batch and bridge -batch", ""},
+	{"kernel_neighbours_ms", "neighbours, ms", ""},
+	{"kernel_fdb_ms", "FDB, ms", ""},
+	{"kernel_plain_routes_ms", "plain routes, ms", ""},
+	{"kernel_nexthops_ms", "nexthop objects, ms", ""},
+	{"kernel_nexthop_routes_ms", "routes through them, ms", ""},
+	{"kernel_plain_ms", "all in plain form, ms", ""},
+	{"kernel_nexthop_ms", "all in nexthop form, ms", ""},
+	{"ratio_plain", "first sync / plain form", "0.25"},
+	{"ratio_nexthop", "first sync / nexthop form", "1.1"},
+	{"", "a pass that compares everything and finds nothing", ""},
+	{"pass_ms", "duration, ms", "60"},
+	{"pass_cpu_ms", "CPU, ms", ""},
+	{"", "one peer among them, etcd put until the kernel has it", ""},
+	{"add_p50_ms", "added: p50, ms", ""},
+	{"add_p99_ms", "added: p99, ms", ""},
+	{"change_p50_ms", "changed: p50, ms", ""},
+	{"change_p99_ms", "changed: p99, ms", ""},
+	{"remove_p50_ms", "removed: p50, ms", ""},
+	{"remove_p99_ms", "removed: p99, ms", ""},
+	{"", "the same, from etcd's event until the kernel has it", ""},
+	{"add_event_p50_ms", "added: p50, ms", ""},
+	{"add_event_p99_ms", "added: p99, ms", "2"},
+	{"change_event_p50_ms", "changed: p50, ms", ""},
+	{"change_event_p99_ms", "changed: p99, ms", "2"},
+	{"remove_event_p50_ms", "removed: p50, ms", ""},
+	{"remove_event_p99_ms", "removed: p99, ms", "2"},
+	{"change_cpu_ms", "CPU per change, ms", ""},
+	{"", "restart over a full kernel", ""},
+	{"restart_same_ms", "nothing changed: until READY=1, ms", "150"},
+	{"restart_same_writes", "nothing changed: written, by /metrics", "0"},
+	{"restart_same_seen", "nothing changed: written, by the kernel", "0"},
+	{"restart_changed_ms", "1 % changed: until in step, ms", ""},
+	{"restart_changed_writes", "1 % changed: written, by /metrics", ""},
+	{"restart_changed_seen", "1 % changed: written, by the kernel", ""},
+	{"", "nothing happens", ""},
+	{"idle_cpu_percent", "CPU with children, % of a core", "0.1"},
+}
+
+// compare adds the ratios, and what a distance to etcd costs in round trips.
+func (c *column) compare(delays []time.Duration) {
+	f := c.Figures
+	f["ratio_plain"] = f["first_sync_ms"] / f["kernel_plain_ms"]
+	f["ratio_nexthop"] = f["first_sync_ms"] / f["kernel_nexthop_ms"]
+	for _, d := range delays {
+		key := delayKey(d)
+		f[strings.TrimSuffix(key, "ms")+"round_trips"] = (f[key] - max(f["ready_ms"], f["first_sync_ms"])) / milliseconds(2*d)
+	}
+}
+
+func printJSON(w io.Writer, columns []column) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(columns)
+}
+
+func printTable(w io.Writer, columns []column) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	line := func(title string, cell func(column) string, target string) {
+		fmt.Fprintf(t, "%s\t", title)
+		for _, c := range columns {
+			fmt.Fprintf(t, "%s\t", cell(c))
+		}
+		fmt.Fprintf(t, "%s\t\n", target)
+	}
+	widest := 0
+	for _, r := range rows {
+		widest = max(widest, len(r.title)+2)
+	}
+	pad := func(s string) string { return fmt.Sprintf("%-*s", widest, s) } // all cells are aligned to the right, and these are not
+	line(pad(""), func(c column) string { return c.Backend }, "target")
+	line(pad("peers"), func(c column) string { return fmt.Sprint(c.Peers) }, "at 10000")
+	for _, r := range append(rows, awayRows(columns)...) {
+		if r.key == "" {
+			line(pad(r.title), func(column) string { return "" }, "")
+			continue
+		}
+		line(pad("  "+r.title), func(c column) string { return number(c.Figures, r.key) }, r.target)
+	}
+	return t.Flush()
+}
+
+// awayRows are those for the distances to etcd that were asked for.
+func awayRows(columns []column) []row {
+	all := []row{{"", "start with etcd some way off", ""}}
+	for _, key := range slices.Sorted(maps.Keys(columns[0].Figures)) {
+		d, ours := strings.CutPrefix(key, "away_")
+		switch {
+		case !ours:
+		case strings.HasSuffix(d, "_round_trips"):
+			all = append(all, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: round trips more", "20"})
+		default:
+			all = append(all, row{key, strings.TrimSuffix(d, "_ms") + " one way: until in step, ms", ""})
+		}
+	}
+	if len(all) == 1 {
+		return nil
+	}
+	return all
+}
+
+// number writes three digits that count.
+func number(figures map[string]float64, key string) string {
+	v, ok := figures[key]
+	switch {
+	case !ok:
+		return "–"
+	case v == 0:
+		return "0"
+	case v < 1:
+		return fmt.Sprintf("%.2g", v)
+	case v < 100:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
