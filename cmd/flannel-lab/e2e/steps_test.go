@@ -197,3 +197,12 @@ func leaseOf(t *testing.T, l *lab.Lab, n *lab.Node) (key, value string) {
 	must(t, err)
 	return key, value
 }
+
+// address is the first address of the subnet that a lease's key names: that of its owner's tunnel device.
+func address(t *testing.T, key string) netip.Addr {
+	t.Helper()
+	text, _, _ := strings.Cut(key, "-")
+	a, err := netip.ParseAddr(text)
+	must(t, err)
+	return a
+}

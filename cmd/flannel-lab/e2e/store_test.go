@@ -198,7 +198,7 @@ func TestEtcdAway(t *testing.T) {
 
 	stop := unlost(t, a, b.IP4)
 	mark := len(nodes[0].Log())
-	must(t, l.Etcd.Stop(t.Context()))
+	must(t, l.Etcd.Kill())
 	end := time.Now().Add(20 * time.Second)
 	must(t, late.Start()) // it can only wait
 	logged(t, nodes[0], mark, "etcd does not answer")

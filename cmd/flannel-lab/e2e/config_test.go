@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestConfigChanges changes the network configuration under running nodes.
+func TestConfigChanges(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
+	reaches(t, "at first", a, b.IP4)
+	// become sets a configuration and waits until each node says a text of it.
+	become := func(t *testing.T, config, text string, command ...string) {
+		t.Helper()
+		must(t, l.SetConfig(t.Context(), config))
+		for _, n := range l.Nodes {
+			within(t, fmt.Sprintf("%s has %q", n.Name, text), func() error { return says(t, n, text, command...) })
+			within(t, n.Name+" is in step", func() error { return ready(t, n) })
+		}
+		reaches(t, "after the change", a, b.IP4)
+		reaches(t, "after the change", b, a.IP4)
+	}
+	kernel := func() string {
+		return words(in(t, n.Namespaces, `ip -o link show type vxlan; ip route; ip nexthop; ip neigh show dev flannel.1
+			bridge fdb show dev flannel.1; nft list tables; iptables-save | grep -v '^[#:]'; cat /run/flannel/subnet.env`))
+	}
+
+	t.Run("MTU", func(t *testing.T) {
+		stop := unlost(t, a, b.IP4)
+		become(t, l.Config(`{"Type":"vxlan","MTU":1400}`), "mtu 1350", "ip", "link", "show", "flannel.1")
+		for _, n := range l.Nodes {
+			within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+		}
+		become(t, l.Config(`{"Type":"vxlan"}`), "mtu 1450", "ip", "link", "show", "flannel.1")
+		stop()
+	})
+	t.Run("VNI", func(t *testing.T) {
+		before := kernel()
+		become(t, l.Config(`{"Type":"vxlan","VNI":77}`), "vxlan id 77 ", "ip", "-d", "link", "show", "flannel.77")
+		if left := in(t, n.Namespaces, "ip -o link; ip route"); strings.Contains(left, "flannel.1 ") || strings.Contains(left, "flannel.1:") {
+			t.Errorf("of VNI 1 there is left:\n%s", left)
+		}
+		become(t, l.Config(`{"Type":"vxlan"}`), "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
+		within(t, "all is as before", func() error { return same(before, kernel()) })
+	})
+	t.Run("host-gw and back", func(t *testing.T) {
+		before := kernel()
+		become(t, l.Config(`{"Type":"host-gw"}`), "via 192.168.100.", "ip", "route", "show", "root", "10.5.0.0/16")
+		within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1500\n", "cat", "/run/flannel/subnet.env") })
+		within(t, "no tunnel is left", func() error { return silent(t, n, "flannel", "ip", "link") })
+		become(t, l.Config(`{"Type":"vxlan"}`), "dev flannel.1 ", "ip", "route")
+		within(t, "all is as before", func() error { return same(before, kernel()) })
+	})
+	t.Run("nftables and back", func(t *testing.T) {
+		before, nft := kernel(), strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"EnableNFTables":true,`, 1)
+		become(t, nft, "table ip flannel-ipv4", "nft", "list", "tables")
+		within(t, "no rule by iptables is left", func() error { return silent(t, n, "FLANNEL", "iptables-save") })
+		_, err := a.Ping(t.Context(), lab.Outside4)
+		must(t, err)
+		become(t, l.Config(`{"Type":"vxlan"}`), "-A FLANNEL-POSTRTG", "iptables-save")
+		within(t, "all is as before", func() error { return same(before, kernel()) })
+		_, err = a.Ping(t.Context(), lab.Outside4)
+		must(t, err)
+	})
+
+	for _, c := range []struct{ name, config, log string }{
+		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network changed from 10.5.0.0/16 to 10.9.0.0/16"},
+		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen changed from 24 to 26"},
+		{"garbage", "garbage", "refused the changed network configuration"},
+		{"nothing", "", "refused the changed network configuration"},
+		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "use one of: vxlan, host-gw, alloc"},
+		{"an impossible MTU", l.Config(`{"Type":"vxlan","MTU":100}`), "Backend.MTU: 100"},
+		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16", 1), "Network changed"},
+	} {
+		t.Run("refuse "+c.name, func(t *testing.T) {
+			before, mark := kernel(), len(n.Log())
+			must(t, l.SetConfig(t.Context(), c.config))
+			logged(t, n, mark, c.log)
+			time.Sleep(100 * time.Millisecond)
+			must(t, ready(t, n))
+			must(t, same(before, kernel()))
+			if times := strings.Count(n.Log()[mark:], "refused"); times != 1 {
+				t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
+			}
+			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+		})
+	}
+	reaches(t, "after all that was refused", a, b.IP4)
+	// A change after a refused one counts again.
+	become(t, l.Config(`{"Type":"vxlan","MTU":1300}`), "mtu 1250", "ip", "link", "show", "flannel.1")
+}
+
+func same(before, after string) error {
+	if before != after {
+		return fmt.Errorf("there was\n%s\nand there is\n%s", before, after)
+	}
+	return nil
+}
+
+// TestWaitsForConfig starts before there is a configuration that can work.
+func TestWaitsForConfig(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 2})
+	n := l.Nodes[0]
+	for _, n := range l.Nodes {
+		must(t, n.Start())
+	}
+	logged(t, n, 0, "cannot start yet; waiting")
+	must(t, unready(t, n, "the network configuration is not known yet"))
+	if code, _, err := n.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
+		t.Errorf("/healthz: %d %v", code, err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if times := strings.Count(n.Log(), "cannot start yet"); times != 1 {
+		t.Errorf("it is said %d times:\n%s", times, n.Log())
+	}
+	for _, c := range []struct{ config, reason string }{
+		{`{"Network":"10.5.0.0/16"}`, "Backend.Type: is missing; use one of: vxlan, host-gw, alloc"},
+		{l.Config(`{"Type":"teleport"}`), `"teleport" is none that this flanneld has; use one of: vxlan, host-gw, alloc`},
+		{`{"Network":"127.0.0.0/8","Backend":{"Type":"vxlan","VNI":17000000}}`, "VNI: 17000000 is above 16777215"},
+		{`{"Network":"192.168.0.0/16","Backend":{"Type":"vxlan"}}`, "contains this node's own address 192.168.100.11"},
+		{"garbage", "the network configuration cannot work"},
+	} {
+		mark := len(n.Log())
+		must(t, l.SetConfig(t.Context(), c.config))
+		within(t, "/readyz says "+c.reason, func() error { return unready(t, n, c.reason) })
+		// In the log, quotes are escaped.
+		logged(t, n, mark, strings.ReplaceAll(c.reason, `"`, `\"`))
+		if times := strings.Count(n.Log()[mark:], "cannot start yet"); times != 1 {
+			t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
+		}
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" goes on", func() error { return ready(t, n) })
+	}
+	reaches(t, "at last", pod(t, n, "a"), pod(t, l.Nodes[1], "b").IP4)
+}
+
+// TestAllAtOnce starts the daemons of a cluster at the same instant: each gets a subnet of its own.
+func TestAllAtOnce(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 8})
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	began := time.Now()
+	must(t, l.StartAll(t.Context()))
+	t.Logf("%d nodes are ready after %v", len(l.Nodes), time.Since(began).Round(time.Millisecond))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" has every peer", func() error { return has(t, n, "flanneld_peers 7") })
+	}
+	leases, err := l.Leases(t.Context())
+	must(t, err)
+	if len(leases) != len(l.Nodes) {
+		t.Errorf("the leases are %v, want one for each node", leases)
+	}
+	began = time.Now()
+	for _, n := range l.Nodes {
+		for _, to := range l.Nodes {
+			key, _ := leaseOf(t, l, to)
+			vtep := address(t, key)
+			if _, err := n.Ping(t.Context(), vtep); err != nil {
+				t.Errorf("%s cannot reach %s: %v", n.Name, to.Name, err)
+			}
+		}
+		stopped(t, n)
+	}
+	t.Logf("every node reaches every other, seen in %v", time.Since(began).Round(time.Millisecond))
+}
