@@ -73,7 +73,7 @@ func (l *Lab) connectInfra() error {
 func bridgeName(network int) string { return fmt.Sprintf("br%d", network) }
 
 // plug runs in Infra: it makes the cable from the bridge of a network to a machine.
-func (l *Lab) plug(m *Machine, network int) error {
+func (l *Lab) plug(m *Machine, network, host int) error {
 	br, err := netlink.LinkByName(bridgeName(network))
 	if err != nil {
 		return err
@@ -81,6 +81,8 @@ func (l *Lab) plug(m *Machine, network int) error {
 	veth := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: m.Name, MTU: l.opts.MTU, MasterIndex: br.Attrs().Index},
 		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.files[0].Fd()), PeerMTU: uint32(l.opts.MTU),
+		// A cable that is pulled and plugged in again leaves nobody with a wrong neighbour entry.
+		PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, byte(network), byte(host)},
 	}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add veth %s: %w", m.Name, err)

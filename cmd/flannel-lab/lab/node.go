@@ -48,9 +48,9 @@ func (l *Lab) newNode(i int) (*Node, error) {
 }
 
 // Plug makes the node's uplink, with the addresses and routes that it has from the start. After Unplug it is a new
-// device, of another index and MAC address.
+// device, of another index.
 func (n *Node) Plug() error {
-	if err := n.lab.Infra.Do(func() error { return n.lab.plug(n.Machine, n.Network) }); err != nil {
+	if err := n.lab.Infra.Do(func() error { return n.lab.plug(n.Machine, n.Network, n.host) }); err != nil {
 		return err
 	}
 	return n.Do(func() error { return n.lab.addressUplink(n.Network, n.host) })
