@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestUnderlayChanges does to a node's uplink what DHCP, operators and broken cables do. Nothing is restarted.
+func TestUnderlayChanges(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
+			n, other := l.Nodes[0], l.Nodes[1]
+			a, b := pod(t, n, "a"), pod(t, other, "b")
+			reaches(t, "at first", a, b.IP4)
+			key, _ := leaseOf(t, l, n)
+			both := func(t *testing.T, what string) {
+				t.Helper()
+				reaches(t, what, b, a.IP4)
+				reaches(t, what, a, b.IP4)
+				within(t, "the node is in step", func() error { return ready(t, n) })
+			}
+			t.Run("address", func(t *testing.T) { changeAddress(t, l, backend, both) })
+			t.Run("MTU", func(t *testing.T) { changeMTU(t, n, backend) })
+			t.Run("down and up", func(t *testing.T) {
+				in(t, n.Namespaces, "ip link set eth0 down; sleep 0.3; ip link set eth0 up; ip route replace default via 192.168.100.1")
+				both(t, "up again")
+			})
+			t.Run("unplugged and plugged in again", func(t *testing.T) {
+				before := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex")
+				must(t, n.Unplug())
+				within(t, "/readyz says what is missing", func() error { return unready(t, n, "--iface=eth0: there is no such interface") })
+				must(t, n.Plug())
+				both(t, "plugged in")
+				if after := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex"); after == before {
+					t.Error("the device has the same index: this tests nothing")
+				}
+			})
+			t.Run("replaced at once", func(t *testing.T) {
+				must(t, n.Unplug())
+				must(t, n.Plug())
+				both(t, "plugged in")
+			})
+			if after, value := leaseOf(t, l, n); after != key {
+				t.Errorf("the lease is %s %s, was %s", after, value, key)
+			}
+		})
+	}
+}
+
+// changeAddress gives the node another address, and then takes the first one away, as when DHCP renumbers.
+func changeAddress(t *testing.T, l *lab.Lab, backend string, both func(*testing.T, string)) {
+	n, other := l.Nodes[0], l.Nodes[1]
+	for _, move := range [][2]string{{"192.168.100.11", "192.168.100.99"}, {"192.168.100.99", "192.168.100.11"}} {
+		from, to := move[0], move[1]
+		in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv4/conf/eth0/promote_secondaries; ip address add "+to+"/24 dev eth0; ip address delete "+from+
+			"/24 dev eth0; ip route replace default via 192.168.100.1")
+		both(t, "with "+to)
+		within(t, "the lease follows", func() error {
+			leases, err := l.Leases(t.Context())
+			if all := fmt.Sprint(leases); err == nil && (!strings.Contains(all, `"`+to+`"`) || strings.Contains(all, `"`+from+`"`)) {
+				err = errors.New(all)
+			}
+			return err
+		})
+		entry, show := "via ", []string{"ip", "route"}
+		if backend == "vxlan" {
+			must(t, says(t, n, "local "+to+" ", "ip", "-d", "link", "show", "flannel.1"))
+			entry, show = "dst ", []string{"bridge", "fdb", "show", "dev", "flannel.1"}
+		}
+		within(t, "the other node follows", func() error { return says(t, other, entry+to+" ", show...) })
+		within(t, "and forgets the old address", func() error { return silent(t, other, entry+from+" ", show...) })
+	}
+}
+
+func changeMTU(t *testing.T, n *lab.Node, backend string) {
+	for _, mtu := range []int{1400, 1500} {
+		in(t, n.Namespaces, fmt.Sprintf("ip link set eth0 mtu %d", mtu))
+		pods := mtu
+		if backend == "vxlan" {
+			pods -= 50
+			within(t, "the device follows", func() error {
+				return says(t, n, fmt.Sprintf("mtu %d ", pods), "ip", "link", "show", "flannel.1")
+			})
+		}
+		within(t, "subnet.env follows", func() error {
+			return says(t, n, fmt.Sprintf("FLANNEL_MTU=%d\n", pods), "cat", "/run/flannel/subnet.env")
+		})
+	}
+}
+
+// TestUnderlayChoice starts a node of two interfaces with every way to say which one.
+func TestUnderlayChoice(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 1})
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	n := l.Nodes[0]
+	in(t, n.Namespaces, `ip link add eth1 link eth0 type macvlan mode bridge; ip link set eth1 up
+		ip address add 192.168.100.111/24 dev eth1 noprefixroute; ip route add 203.0.113.0/24 via 192.168.100.1 dev eth1 onlink`)
+	launch := func(t *testing.T, args ...string) {
+		t.Helper()
+		must(t, n.StartWith(append([]string{"-etcd-endpoints=" + l.Etcd.Endpoint(), fmt.Sprintf("-healthz-port=%d", lab.HealthPort)}, args...)...))
+	}
+	published := func(t *testing.T, address string) {
+		t.Helper()
+		within(t, address+" is published", func() error {
+			leases, err := l.Leases(t.Context())
+			if all := fmt.Sprint(leases); err == nil && (len(leases) != 1 || !strings.Contains(all, `"PublicIP":"`+address+`"`) || !strings.Contains(all, "vxlan")) {
+				err = errors.New(all)
+			}
+			return err
+		})
+	}
+	fresh := func(t *testing.T) { // neither key nor subnet file of the case before
+		stopped(t, n)
+		must(t, l.Etcd.Wipe(t.Context()))
+		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	}
+	for _, c := range []struct{ args, address string }{
+		{"", "192.168.100.11"}, {"-iface=eth1", "192.168.100.111"}, {"--iface eth9 --iface eth1", "192.168.100.111"},
+		{"-iface=192.168.100.111", "192.168.100.111"}, {"-iface-regex=^eth1$", "192.168.100.111"}, {"-iface-regex=\\.100\\.111$", "192.168.100.111"},
+		{"-iface-can-reach=203.0.113.9", "192.168.100.111"}, {"-iface-can-reach=192.168.100.200", "192.168.100.11"},
+		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"},
+	} {
+		t.Run("args "+c.args, func(t *testing.T) {
+			launch(t, strings.Fields(c.args)...)
+			published(t, c.address)
+			within(t, "ready", func() error { return ready(t, n) })
+			fresh(t)
+		})
+	}
+	t.Run("the default route moves", func(t *testing.T) {
+		launch(t)
+		published(t, "192.168.100.11")
+		in(t, n.Namespaces, "ip route replace default via 192.168.100.1 dev eth1 onlink")
+		published(t, "192.168.100.111")
+		within(t, "the tunnel follows", func() error {
+			return says(t, n, "local 192.168.100.111 dev eth1", "ip", "-d", "link", "show", "flannel.1")
+		})
+		in(t, n.Namespaces, "ip route replace default via 192.168.100.1 dev eth0")
+		published(t, "192.168.100.11")
+		within(t, "the tunnel follows", func() error {
+			return says(t, n, "local 192.168.100.11 dev eth0", "ip", "-d", "link", "show", "flannel.1")
+		})
+		fresh(t)
+	})
+	t.Run("nothing fits", func(t *testing.T) {
+		mark := len(n.Log())
+		launch(t, "-iface=eth7", "-iface=10.9.9.9")
+		for _, text := range []string{"--iface=eth7: there is no such interface", "--iface=10.9.9.9: no interface has this address",
+			"lo (127.0.0.1, ::1) is the loopback interface", "can be chosen with --iface=eth0"} {
+			within(t, "/readyz says "+text, func() error { return unready(t, n, text) })
+			logged(t, n, mark, text)
+		}
+		in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
+		within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7 is down") })
+		time.Sleep(300 * time.Millisecond)
+		if times := strings.Count(n.Log()[mark:], "cannot start yet"); times > 2 {
+			t.Errorf("it is said %d times", times)
+		}
+		in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
+		published(t, "10.9.0.7")
+		within(t, "ready", func() error { return ready(t, n) })
+		stopped(t, n)
+	})
+}
