@@ -76,6 +76,8 @@ func routeMessage(kind, flags uint16, r kernelRoute) message {
 		m = m.uint32(rtaNexthopID, r.nexthop)
 	case r.hop.Via.IsValid():
 		m = m.attr(unix.RTA_GATEWAY, r.hop.Via.AsSlice()).uint32(unix.RTA_OIF, uint32(r.hop.Index))
+	case r.hop.Index != 0:
+		m = m.uint32(unix.RTA_OIF, uint32(r.hop.Index))
 	}
 	return m
 }

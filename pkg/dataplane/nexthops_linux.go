@@ -125,9 +125,14 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() {
 		return nil
 	}
-	errs := s.conn.batch(each(entries, func(e nexthopEntry) message {
-		return nexthopMessage(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.claim(e.Key.hop), e.Key.hop)
-	}))
+	create := func(h hop, id uint32) message {
+		return nexthopMessage(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
+	}
+	errs := s.conn.batch(each(entries, func(e nexthopEntry) message { return create(e.Key.hop, s.claim(e.Key.hop)) }))
+	s.conn.overrule(errs, func(i int) (hop, message) {
+		h := entries[i].Key.hop
+		return h, create(h, s.id(h))
+	})
 	for i, err := range errs {
 		if err != nil {
 			s.release(entries[i].Key)

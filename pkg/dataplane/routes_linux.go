@@ -76,6 +76,7 @@ func (s routeStore) Set(_ context.Context, entries []routeEntry) []error {
 		return routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := s.conn.batch(each(entries, set))
+	s.conn.overrule(errs, func(i int) (hop, message) { return entries[i].Value, set(entries[i]) })
 	for i, err := range errs {
 		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
 		if errors.Is(err, unix.EEXIST) {
