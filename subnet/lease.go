@@ -33,7 +33,7 @@ func (e Endpoint) On() bool { return e.Subnet.IsValid() }
 
 // Endpoints returns the families in use, IPv4 first.
 func (l *Lease) Endpoints() []Endpoint {
-	var on []Endpoint
+	on := make([]Endpoint, 0, 2) // of constant size: it stays on the caller's stack
 	for _, e := range []Endpoint{l.V4, l.V6} {
 		if e.On() {
 			on = append(on, e)

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -68,20 +69,17 @@ type record struct {
 	key   string
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // subnets only
-	value *Value        // nil: unreadable
+	value Value         // only of those that ours returns
 }
 
 func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
-	var all []record
+	all := make([]record, 0, len(kvs))
 	for _, kv := range kvs {
 		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
 		var err error
 		r.lease.V4.Subnet, r.lease.V6.Subnet, err = ParseKey(r.key[len(m.subnets):])
 		if err != nil {
 			continue
-		}
-		if v, err := DecodeValue(kv.Value); err == nil {
-			r.value = &v
 		}
 		all = append(all, r)
 	}
@@ -91,9 +89,14 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 // ours finds the entries that carry our public address: the first that fits the configuration, and the others.
 func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, others []record) {
 	for _, r := range all {
+		if !mentions(cfg, want, r.kv.Value) {
+			continue
+		}
+		var err error
+		r.value, err = DecodeValue(r.kv.Value)
 		switch {
 		// What cannot be read is nobody's for certain, so not ours to take over or to remove.
-		case r.value == nil || !carries(cfg, want, *r.value):
+		case err != nil || !carries(cfg, want, r.value):
 		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
 			fit = &r
 		default:
@@ -101,6 +104,12 @@ func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, othe
 		}
 	}
 	return fit, others
+}
+
+// mentions tells whether a value can carry our public address. Of ten thousand values hardly one does, and reading them
+// all takes time that a start does not have. An IPv4 address is spelt in one way only, unless JSON escapes it.
+func mentions(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
+	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
 }
 
 // carries tells whether v is about this node. Without IPv4, PublicIP is 0.0.0.0 in every value and says nothing.
@@ -130,7 +139,7 @@ func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.
 func reuse(r *record, at position) *claim {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &claim{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
-		want: *r.value, stored: r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
+		want: r.value, stored: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
 }
 
 // complete adds the public address that a reservation written by hand leaves out.

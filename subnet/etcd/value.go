@@ -91,8 +91,14 @@ func explain(raw []byte, err error) error {
 }
 
 func compact(data json.RawMessage) json.RawMessage {
+	if len(data) == 0 || bytes.Equal(data, []byte("null")) {
+		return nil
+	}
+	if !bytes.ContainsAny(data, " \t\r\n") && json.Valid(data) {
+		return data // as nearly always: no copy
+	}
 	var b bytes.Buffer
-	if len(data) == 0 || bytes.Equal(data, []byte("null")) || json.Compact(&b, data) != nil {
+	if json.Compact(&b, data) != nil {
 		return nil
 	}
 	return b.Bytes()
