@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -37,14 +38,13 @@ type Store[K, V comparable] interface {
 type Table[K, V comparable] struct {
 	store Store[K, V]
 
-	mu    sync.Mutex
-	want  map[K]V
-	have  map[K]V
-	dirty map[K]struct{} // keys whose wanted and present values may differ; all others agree
-	stale bool           // have cannot be trusted
-	// seen are the keys of notifications that came in while the store was being read or written: they are newer than
-	// what that call returns. Nil while no call is under way.
-	seen map[K]struct{}
+	mu      sync.Mutex
+	rows    map[K]*row[K, V] // of all keys that are wanted, there, or dirty
+	wanted  int              // how many of them are wanted
+	dirty   []*row[K, V]     // those whose wanted and present values may differ; all others agree
+	stale   bool             // what is said to be there cannot be trusted
+	call    int              // counts the readings and writings of the store
+	listing bool             // it is being read
 }
 
 // Result counts what a table did.
@@ -59,7 +59,7 @@ func (r Result) Plus(o Result) Result {
 
 // NewTable returns a table that wants nothing and has yet to list its store.
 func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
-	return &Table[K, V]{store: store, want: map[K]V{}, have: map[K]V{}, dirty: map[K]struct{}{}, stale: true}
+	return &Table[K, V]{store: store, rows: map[K]*row[K, V]{}, stale: true}
 }
 
 // Name is the store's.
@@ -69,26 +69,30 @@ func (t *Table[K, V]) Name() string { return t.store.Name() }
 func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.want[key] = value
-	t.dirty[key] = struct{}{}
+	r := t.row(key)
+	if !r.wanted {
+		t.wanted++
+	}
+	r.want, r.wanted = value, true
+	t.mark(r)
 }
 
 // Drop says that no entry of that key shall be there.
 func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.want, key)
-	t.dirty[key] = struct{}{}
+	if r, ok := t.rows[key]; ok {
+		t.drop(r)
+	}
 }
 
 // Reset forgets all wishes; with the Wants that follow it replaces the whole wanted state.
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key := range t.want {
-		t.dirty[key] = struct{}{}
+	for _, r := range t.rows {
+		t.drop(r)
 	}
-	clear(t.want)
 }
 
 // Relist distrusts what is known of the store: the next Add lists it.
@@ -102,15 +106,15 @@ func (t *Table[K, V]) Relist() {
 func (t *Table[K, V]) Wanted(key K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, ok := t.want[key]
-	return ok
+	r, ok := t.rows[key]
+	return ok && r.wanted
 }
 
 // Len is the number of wanted entries.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.want)
+	return t.wanted
 }
 
 // Observe takes in a notification: the entry is now there (present), or is gone. It tells whether that differs from
@@ -118,25 +122,44 @@ func (t *Table[K, V]) Len() int {
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if present {
-		t.have[key] = value
-	} else {
-		delete(t.have, key)
+	if _, known := t.rows[key]; !known && !present && !t.listing {
+		return false // nothing was there as far as we know; only a list under way might say otherwise
 	}
-	if t.seen != nil {
-		t.seen[key] = struct{}{}
-	}
-	if t.agrees(key) {
-		return false
-	}
-	t.dirty[key] = struct{}{}
-	return true
+	r := t.row(key)
+	r.is(value, present)
+	r.seen = t.call
+	t.mark(r)
+	return !r.agrees()
 }
 
-func (t *Table[K, V]) agrees(key K) bool {
-	want, wanted := t.want[key]
-	have, there := t.have[key]
-	return wanted == there && want == have
+// row returns the row of a key, a new one if there is none.
+func (t *Table[K, V]) row(key K) *row[K, V] {
+	r, ok := t.rows[key]
+	if !ok {
+		r = &row[K, V]{key: key, seen: -1}
+		t.rows[key] = r
+	}
+	return r
+}
+
+func (t *Table[K, V]) drop(r *row[K, V]) {
+	if r.wanted {
+		t.wanted--
+	}
+	r.want, r.wanted = *new(V), false
+	t.mark(r)
+}
+
+// mark notes that a row has changed.
+func (t *Table[K, V]) mark(r *row[K, V]) {
+	switch {
+	case r.dirty:
+	case !r.agrees():
+		r.dirty = true
+		t.dirty = append(t.dirty, r)
+	case r.empty() && !t.listing:
+		delete(t.rows, r.key)
+	}
 }
 
 // Add lists the store if it must, then sets every wanted entry that is missing or differs. One entry that fails blocks
@@ -145,24 +168,24 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if err := t.list(ctx); err != nil {
 		return Result{}, err
 	}
-	missing := t.pending(true)
+	rows, missing := t.pending(true)
 	if len(missing) == 0 {
 		return Result{}, nil
 	}
 	errs := t.store.Set(ctx, missing)
-	failed := t.settle(missing, errs, true)
+	failed := t.settle(rows, missing, errs, true)
 	return Result{Set: len(missing) - failed, Failed: failed}, t.describe("set", missing, errs, failed)
 }
 
 // Prune deletes the entries that are ours and not wanted. It is to be called after Add, never before the whole
 // wanted state is known.
 func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
-	extra := t.pending(false)
+	rows, extra := t.pending(false)
 	if len(extra) == 0 {
 		return Result{}, nil
 	}
 	errs := t.store.Delete(ctx, extra)
-	failed := t.settle(extra, errs, false)
+	failed := t.settle(rows, extra, errs, false)
 	return Result{Deleted: len(extra) - failed, Failed: failed}, t.describe("delete", extra, errs, failed)
 }
 
@@ -171,91 +194,72 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 	stale := t.stale
 	if stale {
 		t.stale = false // before listing, so that a Relist meanwhile is not lost
-		t.seen = map[K]struct{}{}
+		t.listing = true
+		t.call++
 	}
 	t.mu.Unlock()
 	if !stale {
 		return nil
 	}
 	have, err := t.store.List(ctx)
-
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer func() { t.seen = nil }()
+	t.listing = false
 	if err != nil {
 		t.stale = true
 		return fmt.Errorf("list %s: %w", t.store.Name(), err)
 	}
-	for key := range t.seen {
-		if value, there := t.have[key]; there {
-			have[key] = value
-		} else {
-			delete(have, key)
-		}
-	}
-	t.have = have
-	clear(t.dirty)
-	for key := range t.want {
-		t.mark(key)
-	}
 	for key := range have {
-		t.mark(key)
+		t.row(key)
+	}
+	for key, r := range t.rows {
+		if r.seen != t.call {
+			value, there := have[key]
+			r.is(value, there)
+		}
+		t.mark(r)
 	}
 	return nil
 }
 
-func (t *Table[K, V]) mark(key K) {
-	if !t.agrees(key) {
-		t.dirty[key] = struct{}{}
-	}
-}
-
-// pending returns the dirty entries that must be set (wanted) or deleted (not wanted), and clears keys that agree.
-// If there are any, a write is under way until settle.
-func (t *Table[K, V]) pending(wanted bool) []Entry[K, V] {
+// pending returns the dirty rows that must be set (wanted) or deleted (not wanted), and their entries. Those that
+// agree are dirty no more. If there is anything to do, a write is under way until settle.
+func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out []Entry[K, V]
-	for key := range t.dirty {
-		if t.agrees(key) {
-			delete(t.dirty, key)
+	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
+		r.dirty = !r.agrees()
+		if r.empty() {
+			delete(t.rows, r.key)
+		}
+		return !r.dirty
+	})
+	for _, r := range t.dirty {
+		if r.wanted != wanted {
 			continue
 		}
-		value, ok := t.want[key]
-		if ok != wanted {
-			continue
-		}
+		value := r.want
 		if !wanted {
-			value = t.have[key]
+			value = r.have
 		}
-		out = append(out, Entry[K, V]{key, value})
+		rows, entries = append(rows, r), append(entries, Entry[K, V]{r.key, value})
 	}
-	if len(out) > 0 {
-		t.seen = map[K]struct{}{}
-	}
-	return out
+	t.call++
+	return rows, entries
 }
 
 // settle notes what was written, but for keys of which a notification knows better. A refusal means that the table
 // holds something else than we believed, or that the system cannot take the entry: list again before the next try.
-func (t *Table[K, V]) settle(entries []Entry[K, V], errs []error, present bool) (failed int) {
+func (t *Table[K, V]) settle(rows []*row[K, V], entries []Entry[K, V], errs []error, present bool) (failed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, e := range entries {
+	for i, r := range rows {
 		if errs != nil && errs[i] != nil {
 			failed++
-			continue
-		}
-		if _, newer := t.seen[e.Key]; newer {
-			continue
-		}
-		if present {
-			t.have[e.Key] = e.Value
-		} else {
-			delete(t.have, e.Key)
+		} else if r.seen != t.call {
+			r.is(entries[i].Value, present)
 		}
 	}
-	t.seen = nil
 	t.stale = t.stale || failed > 0
 	return failed
 }
