@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -86,15 +87,17 @@ func TestDriftIsMended(t *testing.T) {
 		name    string
 		family  lab.Family
 		backend string
+		asleep  bool
 		drifts  [][]drift
 	}{
-		{"vxlan", lab.V4, "vxlan", [][]drift{routeDrifts, tunnelDrifts}},
-		{"vxlan dual", lab.Dual, "vxlan", [][]drift{routeDrifts, routeDrifts6, tunnelDrifts, tunnelDrifts6}},
-		{"host-gw dual", lab.Dual, "host-gw", [][]drift{routeDrifts, routeDrifts6}},
+		{"vxlan", lab.V4, "vxlan", false, [][]drift{routeDrifts, tunnelDrifts}},
+		{"vxlan dual", lab.Dual, "vxlan", true, [][]drift{routeDrifts, routeDrifts6, tunnelDrifts, tunnelDrifts6}},
+		{"host-gw dual", lab.Dual, "host-gw", false, [][]drift{routeDrifts, routeDrifts6}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2, Family: c.family}, `{"Type":"`+c.backend+`"}`)
 			d := newDrifter(t, l)
+			d.asleep = c.asleep
 			for _, list := range c.drifts {
 				for _, one := range list {
 					d.suffer(t, one)
@@ -109,6 +112,7 @@ func TestDriftIsMended(t *testing.T) {
 type drifter struct {
 	node      *lab.Node
 	a, b      *lab.Pod
+	asleep    bool // flanneld is stopped while it happens: shows that there was something to mend
 	vars      string
 	want      string
 	six       bool
@@ -118,7 +122,8 @@ type drifter struct {
 }
 
 func newDrifter(t *testing.T, l *lab.Lab) *drifter {
-	d := &drifter{node: l.Nodes[0], a: pod(t, l.Nodes[0], "a"), b: pod(t, l.Nodes[1], "b")}
+	d := &drifter{node: l.Nodes[0]}
+	d.a, d.b = pair(t, l)
 	for key, v := range leases(t, l) {
 		if v.PublicIP != l.Nodes[1].IP4.String() {
 			continue
@@ -158,7 +163,16 @@ func (d *drifter) suffer(t *testing.T, one drift) {
 		addr := fmt.Sprintf("%sip addr replace %s/64 dev eth0 nodad; ip -6 route replace default via fd00:100::1; ", underlayUp, d.node.IP6)
 		command = strings.Replace(command, underlayUp, addr, 1)
 	}
+	if d.asleep {
+		must(t, d.node.Signal(syscall.SIGSTOP))
+	}
 	shell(t, d.node.Namespaces, "%s%s", d.vars, command)
+	if d.asleep && !strings.Contains(command, "eth0 down") { // that does not touch what leads through a tunnel
+		if got, err := kernel(t.Context(), d.node); err != nil || got == d.want {
+			t.Fatalf("%s: the kernel is as before (%v): this is no drift", one.name, err)
+		}
+		must(t, d.node.Signal(syscall.SIGCONT))
+	}
 	began := time.Now()
 	eventually(t, one.name, d.want, func(ctx context.Context) (string, error) { return kernel(ctx, d.node) })
 	mended := time.Since(began)

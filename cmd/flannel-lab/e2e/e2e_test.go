@@ -57,13 +57,14 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 		for _, backend := range []string{"vxlan", "host-gw"} {
 			t.Run(backend+" "+name, func(t *testing.T) {
 				l := start(t, lab.Options{Nodes: 2, Family: family}, `{"Type":"`+backend+`"}`)
-				a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[1], "b")
+				a, b := pair(t, l)
 				if family.Has4() {
 					talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 				}
 				if family.Has6() {
 					talk(t, a, b, a.IP6, b.IP6, lab.Outside6)
 				}
+				inFullSize(t, a, b, podMTU(backend, family))
 				must(t, a.Check(t.Context()))
 				gone := a.IP()
 				must(t, a.Delete(t.Context()))

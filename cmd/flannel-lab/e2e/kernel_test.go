@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"flannel/cmd/flannel-lab/lab"
 )
 
@@ -159,7 +161,10 @@ func putLease(t *testing.T, l *lab.Lab, key string, v *value) {
 	must(t, err)
 }
 
-// ghost is the lease of a node that does not exist.
+// apart, after the backend, keeps the real nodes' subnets out of the way of the ghosts'.
+const apart = `,"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`
+
+// ghost is the lease of a node that does not exist; i is below 128.
 func ghost(i, generation int) (string, *value) {
 	six := fmt.Sprintf("fd00:100::%x:%x", generation, i)
 	mac := func(family int) *vtep { return &vtep{1, fmt.Sprintf("02:00:00:%02x:%02x:%02x", family, generation, i)} }
@@ -210,4 +215,14 @@ func reach(ctx context.Context, from, to *lab.Pod) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// pair makes a pod on each of the first two nodes: a and b.
+func pair(t *testing.T, l *lab.Lab) (a, b *lab.Pod) {
+	t.Helper()
+	var both errgroup.Group // a first pod on a node takes a second, for the bridge that the plugin makes
+	both.Go(func() (err error) { a, err = l.Nodes[0].AddPod(t.Context(), "a"); return err })
+	both.Go(func() (err error) { b, err = l.Nodes[1].AddPod(t.Context(), "b"); return err })
+	must(t, both.Wait())
+	return a, b
 }

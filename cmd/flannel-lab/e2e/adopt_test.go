@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// relic is what a flannel that stopped has left on a node, entry by entry.
+type relic struct {
+	node            *lab.Node
+	four, six       string // the node's subnets, without their last bits: 10.5.21, fd05:0:0:15
+	mac, mac6       string
+	device, device6 string // index and MAC
+}
+
+// leave puts the entries of one node into its kernel as flannel does, toward one living peer and one that has gone.
+func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
+	t.Helper()
+	n := r.node
+	must(t, n.WriteFile("/run/flannel/subnet.env", fmt.Sprintf("FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=%s.1/24\n"+
+		"FLANNEL_IPV6_NETWORK=fd05::/48\nFLANNEL_IPV6_SUBNET=%s::1/64\nFLANNEL_MTU=1430\nFLANNEL_IPMASQ=true\n", r.four, r.six)))
+	shell(t, n.Namespaces, `sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+		ip link add flannel.1 type vxlan id 1 dev eth0 local %[1]s dstport 8472 nolearning
+		ip link add flannel-v6.1 type vxlan id 1 dev eth0 local %[2]s dstport 8472 nolearning
+		sysctl -qw net/ipv6/conf/flannel.1/accept_ra=0 net/ipv6/conf/flannel-v6.1/accept_ra=0
+		ip link set flannel.1 address %[5]s mtu 1450; ip link set flannel-v6.1 address %[6]s mtu 1430
+		ip addr add %[3]s.0/32 dev flannel.1; ip addr add %[4]s::/128 dev flannel-v6.1 nodad
+		ip link set flannel.1 up; ip link set flannel-v6.1 up`, n.IP4, n.IP6, r.four, r.six, r.mac, r.mac6)
+	for _, p := range []*relic{peer, {four: "10.5.99", six: "fd05:0:0:63", mac: "02:00:00:00:00:63", mac6: "02:00:00:00:06:63", node: &lab.Node{IP4: n.IP4.Next().Next(), IP6: n.IP6.Next().Next()}}} {
+		r.program(t, p, "add")
+	}
+	for _, family := range []struct{ command, net, sub, cast string }{
+		{"iptables", "10.5.0.0/16", r.four + ".0/24", "224.0.0.0/4"}, {"ip6tables", "fd05::/48", r.six + "::/64", "ff00::/8"},
+	} {
+		shell(t, n.Namespaces, `C='-m comment --comment'; M="$C flanneld\ masq"; net=%[2]s sub=%[3]s
+			ipt() { %[1]s -w "$@"; }
+			ipt -t nat -N FLANNEL-POSTRTG; ipt -N FLANNEL-FWD
+			for rule in "-m mark --mark 0x4000/0x4000 @ -j RETURN" "-s $sub -d $net @ -j RETURN" "-s $net -d $sub @ -j RETURN" \
+				"! -s $net -d $sub @ -j RETURN" "-s $net ! -d %[4]s @ -j MASQUERADE --random-fully" "! -s $net -d $net @ -j MASQUERADE --random-fully"; do
+				ipt -t nat -A FLANNEL-POSTRTG ${rule%%%%@*} -m comment --comment "flanneld masq" ${rule#*@}
+			done
+			ipt -t nat -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+			ipt -A FLANNEL-FWD -s $net -m comment --comment "flanneld forward" -j ACCEPT
+			ipt -A FLANNEL-FWD -d $net -m comment --comment "flanneld forward" -j ACCEPT
+			ipt -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`, family.command, family.net, family.sub, family.cast)
+	}
+	six := n.IP6.String()
+	putLease(t, l, fmt.Sprintf("%s.0-24&%s::-64", r.four, r.six), &value{n.IP4.String(), &six, "vxlan", &vtep{1, r.mac}, &vtep{1, r.mac6}})
+	r.device, r.device6 = r.identity(t)
+}
+
+// program writes a peer's entries as flannel does; verb is add, or replace where they may be there.
+func (r *relic) program(t *testing.T, p *relic, verb string) {
+	t.Helper()
+	shell(t, r.node.Namespaces, `ip route %[1]s %[2]s.0/24 via %[2]s.0 dev flannel.1 onlink
+		ip neigh %[1]s %[2]s.0 lladdr %[3]s dev flannel.1 nud permanent
+		bridge fdb %[1]s %[3]s dev flannel.1 dst %[4]s self permanent
+		ip route %[1]s %[5]s::/64 via %[5]s:: dev flannel-v6.1 onlink
+		ip neigh %[1]s %[5]s:: lladdr %[6]s dev flannel-v6.1 nud permanent
+		bridge fdb %[1]s %[6]s dev flannel-v6.1 dst %[7]s self permanent`, verb, p.four, p.mac, p.node.IP4, p.six, p.mac6, p.node.IP6)
+}
+
+func (r *relic) identity(t *testing.T) (four, six string) {
+	t.Helper()
+	read := func(dev string) string {
+		return shell(t, r.node.Namespaces, "cd /sys/class/net/%s; cat ifindex address", dev)
+	}
+	return read("flannel.1"), read("flannel-v6.1")
+}
+
+// A node changes over from flannel to our flanneld, and back, while its pods talk.
+func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
+	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	r := []*relic{
+		{node: l.Nodes[0], four: "10.5.21", six: "fd05:0:0:15", mac: "c6:d2:32:6f:8f:44", mac6: "c6:d2:32:6f:8f:46"},
+		{node: l.Nodes[1], four: "10.5.22", six: "fd05:0:0:16", mac: "7a:11:22:6f:8f:44", mac6: "7a:11:22:6f:8f:46"},
+	}
+	r[0].leave(t, l, r[1])
+	r[1].leave(t, l, r[0])
+	shell(t, l.Nodes[0].Namespaces, "ip route add 10.5.88.0/24 via %s dev eth0", l.Nodes[1].IP4) // of a host-gw before
+	a, b := pair(t, l)
+	must(t, reach(t.Context(), a, b))
+	before := leases(t, l)
+	flow := flood(t, a, b)
+
+	must(t, l.StartAll(t.Context()))
+	for i, n := range l.Nodes {
+		inStep(t, l, n)
+		if four, six := r[i].identity(t); four != r[i].device || six != r[i].device6 {
+			t.Errorf("%s: the devices are now %q %q, were %q %q", n.Name, four, six, r[i].device, r[i].device6)
+		}
+		if out := shell(t, n.Namespaces, "ip route show 10.5.88.0/24; ip route show dev flannel.1; ip -6 route show root fd05::/48 dev flannel-v6.1"); strings.Contains(out, "proto 70") {
+			t.Errorf("%s: routes were made anew: %s", n.Name, out)
+		} else if strings.Contains(out, "10.5.88.0") {
+			t.Errorf("%s: a stale route stays: %s", n.Name, out)
+		}
+		for _, command := range []string{"iptables", "ip6tables"} {
+			out := shell(t, n.Namespaces, "%s-save", command)
+			if count := strings.Count(out, "flanneld"); count != 10 || strings.Count(out, "-j FLANNEL") != 2 {
+				t.Errorf("%s: %d rules of ours, want 10:\n%s", n.Name, count, out)
+			}
+		}
+	}
+	if after := leases(t, l); fmt.Sprint(keys(after)) != fmt.Sprint(keys(before)) || fmt.Sprint(ours(t, l, l.Nodes[0])) != fmt.Sprint([]string{"10.5.21.0-24&fd05:0:0:15::-64", "1 " + r[0].mac, "1 " + r[0].mac6}) {
+		t.Errorf("the leases are %v, were %v", after, before)
+	}
+	flow.lostNone(t, "from flannel to ours")
+
+	// A peer that joins while ours runs gets an entry of our own kind, which flannel must be able to take over too.
+	third := &relic{four: "10.5.23", six: "fd05:0:0:17", mac: "02:00:00:00:00:17", mac6: "02:00:00:00:06:17", node: &lab.Node{IP4: l.Nodes[1].IP4.Next(), IP6: l.Nodes[1].IP6.Next()}}
+	six := third.node.IP6.String()
+	putLease(t, l, "10.5.23.0-24&fd05:0:0:17::-64", &value{third.node.IP4.String(), &six, "vxlan", &vtep{1, third.mac}, &vtep{1, third.mac6}})
+	for _, n := range l.Nodes {
+		inStep(t, l, n)
+	}
+	flow = flood(t, a, b)
+	for i, n := range l.Nodes {
+		_, err := n.Stop(t.Context())
+		must(t, err)
+		for _, p := range []*relic{r[1-i], third} {
+			r[i].program(t, p, "replace")
+		}
+		if out := shell(t, n.Namespaces, "ip route show dev flannel.1; ip -6 route show dev flannel-v6.1"); strings.Contains(out, "proto 70") {
+			t.Errorf("%s: after flannel's turn there are still routes of ours: %s", n.Name, out)
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	flow.lostNone(t, "from ours to flannel")
+	must(t, l.StartAll(t.Context()))
+	for _, n := range l.Nodes {
+		inStep(t, l, n)
+		eventually(t, "nexthop objects that nothing needs", "4", func(ctx context.Context) (string, error) {
+			return try(ctx, n.Namespaces, "ip nexthop show proto 70 | wc -l")
+		})
+	}
+	must(t, reach(t.Context(), a, b))
+}
+
+func keys[V any](m map[string]V) map[string]bool {
+	all := map[string]bool{}
+	for key := range m {
+		all[key] = true
+	}
+	return all
+}

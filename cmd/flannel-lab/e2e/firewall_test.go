@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// writer is one of the ways in which rules come into the kernel.
+type writer struct {
+	name     string
+	multi    string // the program behind iptables, put first in PATH
+	nftables bool
+	// rules is a command that prints ours, and those that must be first.
+	rules  string
+	polled bool // the kernel does not tell of changes, so they are seen at the next --iptables-resync
+	// blocks: another program's DROP in FORWARD stops pods although we accept them, as Documentation says of nftables.
+	blocks bool
+	// policy sets the policy of FORWARD; %s is DROP or ACCEPT.
+	policy string
+}
+
+func writers() []writer {
+	rules := func(suffix string) string {
+		return fmt.Sprintf(`for c in iptables%s ip6tables%s; do
+			$c -t nat -S POSTROUTING | sed -n 2p; $c -t nat -S FLANNEL-POSTRTG; $c -S FORWARD | sed -n 2p; $c -S FLANNEL-FWD; done 2>/dev/null`, suffix, suffix)
+	}
+	policy := func(suffix string) string {
+		return fmt.Sprintf("iptables%s -P FORWARD %%[1]s; ip6tables%s -P FORWARD %%[1]s", suffix, suffix)
+	}
+	return []writer{
+		{name: "iptables-nft", multi: "xtables-nft-multi", rules: rules("-nft"), policy: policy("-nft")},
+		{name: "iptables-legacy", multi: "xtables-legacy-multi", polled: true, rules: rules("-legacy"), policy: policy("-legacy")},
+		{name: "nftables", multi: "xtables-nft-multi", nftables: true,
+			rules: "(nft list table ip flannel-ipv4; nft list table ip6 flannel-ipv6) | sed 's/counter packets [0-9]* bytes [0-9]*//'", policy: policy("-nft"), blocks: true},
+	}
+}
+
+// use makes iptables be of a writer's kind on a node, as a distribution's alternatives do.
+func (w writer) use(t *testing.T, n *lab.Node) {
+	t.Helper()
+	dir := "/run/" + w.name
+	shell(t, n.Namespaces, `mkdir -p %[1]s; for c in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+		ln -sf $(command -v %[2]s) %[1]s/$c; done`, dir, w.multi)
+	n.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+}
+
+// config is a network configuration for the writer.
+func (w writer) config(l *lab.Lab) string {
+	return l.Config(fmt.Sprintf(`{"Type":"vxlan"},"EnableNFTables":%t`, w.nftables))
+}
+
+// places says in which of all places on a node there is anything of ours.
+func places(ctx context.Context, n *lab.Node) (string, error) {
+	out, err := try(ctx, n.Namespaces, `for c in nft legacy; do for f in iptables ip6tables; do
+			if $f-$c-save 2>/dev/null | grep -qi flannel; then echo iptables-$c; fi; done; done
+		nft list tables | grep flannel- | sed 's/.*/nftables/'`)
+	return strings.Join(strings.Fields(out), " "), err
+}
+
+// seen sends a datagram of a new flow and returns the source address that arrives.
+func seen(ctx context.Context, from, to lab.Namespaces, at netip.Addr) (netip.Addr, error) {
+	var receiver, sender *net.UDPConn
+	err := to.Do(func() (err error) {
+		receiver, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		return err
+	})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer receiver.Close()
+	err = from.Do(func() (err error) {
+		sender, err = net.DialUDP("udp", nil, receiver.LocalAddr().(*net.UDPAddr))
+		return err
+	})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer sender.Close()
+	_, err = sender.Write([]byte("who am I?"))
+	deadline := receiver.SetReadDeadline(time.Now().Add(time.Second))
+	_, source, readErr := receiver.ReadFromUDPAddrPort(make([]byte, 16))
+	return source.Addr().Unmap(), errors.Join(err, deadline, readErr, ctx.Err())
+}
+
+// sees checks as whom a pod on another node and the world outside see a pod, in both families.
+func sees(t *testing.T, l *lab.Lab, a, b *lab.Pod, masquerade bool) {
+	t.Helper()
+	outside4, outside6 := a.IP4, a.IP6
+	if masquerade {
+		outside4, outside6 = a.Node.IP4, a.Node.IP6
+	}
+	for _, c := range []struct {
+		who      string
+		to       lab.Namespaces
+		at, want netip.Addr
+	}{
+		{"the pod on the other node", b.Namespaces, b.IP4, a.IP4},
+		{"the pod on the other node", b.Namespaces, b.IP6, a.IP6},
+		{"the world outside", l.Infra.Namespaces, lab.Outside4, outside4},
+		{"the world outside", l.Infra.Namespaces, lab.Outside6, outside6},
+	} {
+		if got, err := seen(t.Context(), a.Namespaces, c.to, c.at); err != nil || got != c.want {
+			t.Errorf("%s sees the pod %s as %v (%v), want %v", c.who, c.at, got, err, c.want)
+		}
+	}
+}
+
+// connected checks whether two pods on two nodes reach each other, in both families.
+func connected(t *testing.T, a, b *lab.Pod, want bool) {
+	t.Helper()
+	var pings sync.WaitGroup
+	for _, at := range []netip.Addr{b.IP4, b.IP6} {
+		pings.Go(func() {
+			if _, err := a.Ping(t.Context(), at); (err == nil) != want {
+				t.Errorf("%s reaches %s: %v, want %t", a.Name, at, err, want)
+			}
+		})
+	}
+	pings.Wait()
+}
+
+func TestFirewall(t *testing.T) {
+	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	// A source that nobody has a route to is what the world sees of a pod that is not masqueraded.
+	shell(t, l.Infra.Namespaces, "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done")
+	must(t, l.StartAll(t.Context()))
+	n := l.Nodes[0]
+	a, b := pair(t, l)
+	restart := func(w writer, args ...string) {
+		t.Helper()
+		_, err := n.Stop(t.Context())
+		must(t, err)
+		must(t, l.SetConfig(t.Context(), w.config(l)))
+		w.use(t, n)
+		must(t, n.Start(append(args, "-iptables-resync=1")...))
+		must(t, n.Ready(t.Context()))
+	}
+	for _, w := range writers() {
+		t.Run(w.name, func(t *testing.T) {
+			restart(w)
+			eventually(t, "rules in one place alone, of IPv4 and IPv6", w.name+" "+w.name, func(ctx context.Context) (string, error) { return places(ctx, n) })
+			sees(t, l, a, b, true)
+			shell(t, n.Namespaces, w.policy, "DROP")
+			connected(t, a, b, !w.blocks)
+			shell(t, n.Namespaces, w.policy, "ACCEPT")
+			w.suffer(t, l, a, b)
+
+			restart(w, "-ip-masq=false")
+			sees(t, l, a, b, false)
+			restart(w, "-iptables-forward-rules=false")
+			sees(t, l, a, b, true)
+			shell(t, n.Namespaces, w.policy, "DROP")
+			connected(t, a, b, false)
+			shell(t, n.Namespaces, w.policy, "ACCEPT")
+			restart(w, "-iptables-forward-rules=false", "-ip-masq=false")
+			eventually(t, "no rules at all", "", func(ctx context.Context) (string, error) { return places(ctx, n) })
+			restart(w) // for the next writer to find
+		})
+	}
+	t.Run("switched at run time", func(t *testing.T) { switchWriters(t, l, a, b) })
+}
+
+// switchWriters goes from one writer to the other and back while packets flow.
+func switchWriters(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
+	all := writers()
+	f := flood(t, a, b)
+	for _, w := range []writer{all[2], all[0], all[2], all[0]} {
+		began := time.Now()
+		must(t, l.SetConfig(t.Context(), w.config(l)))
+		for _, n := range l.Nodes {
+			eventually(t, "all rules with "+w.name, w.name+" "+w.name, func(ctx context.Context) (string, error) { return places(ctx, n) })
+		}
+		t.Logf("both nodes use %s alone after %v", w.name, time.Since(began).Round(time.Millisecond))
+		sees(t, l, a, b, true)
+	}
+	f.lostNone(t, "writers switched 4 times")
+}

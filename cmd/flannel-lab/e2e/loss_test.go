@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+const floodRate = 250 // pings a second
+
+// flow is traffic under way: floods between two pods, both ways and in each of their families, and from both to the
+// world outside of the cluster, masqueraded.
+type flow struct {
+	floods []*lab.Flood
+	names  []string
+	began  time.Time
+	stop   chan struct{}
+	wg     sync.WaitGroup
+
+	fresh, unanswered int // connections begun anew, which must find the masquerade rules in force
+}
+
+func flood(t *testing.T, a, b *lab.Pod) *flow {
+	t.Helper()
+	f := &flow{began: time.Now(), stop: make(chan struct{})}
+	add := func(name string, from *lab.Pod, to netip.Addr) {
+		if !to.IsValid() {
+			return
+		}
+		one, err := from.Flood(to, floodRate)
+		must(t, err)
+		f.floods, f.names = append(f.floods, one), append(f.names, name)
+	}
+	add("a to b", a, b.IP4)
+	add("b to a", b, a.IP4)
+	add("a to b, IPv6", a, b.IP6)
+	add("b to a, IPv6", b, a.IP6)
+	if a.IP4.IsValid() {
+		add("a to outside", a, lab.Outside4)
+		f.wg.Add(1)
+		go f.begin(t.Context(), b, lab.Outside4)
+	}
+	if a.IP6.IsValid() {
+		add("b to outside, IPv6", b, lab.Outside6)
+	}
+	time.Sleep(100 * time.Millisecond)
+	return f
+}
+
+// begin begins one flow after the other.
+func (f *flow) begin(ctx context.Context, from *lab.Pod, to netip.Addr) {
+	defer f.wg.Done()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+		f.fresh++
+		if _, err := from.Ping(ctx, to); err != nil {
+			f.unanswered++
+		}
+	}
+}
+
+// lostNone ends the traffic and fails if anything was lost.
+func (f *flow) lostNone(t *testing.T, during string) {
+	t.Helper()
+	close(f.stop)
+	f.wg.Wait()
+	sent, lost, lasted := 0, 0, time.Since(f.began)
+	for i, one := range f.floods {
+		r, err := one.Stop()
+		if err != nil || r.Lost > 0 {
+			t.Errorf("%s: %s: %v (%v at a time): %v", during, f.names[i], r, r.Outage, err)
+		}
+		if rate := float64(r.Sent) / lasted.Seconds(); rate < 200 {
+			t.Logf("%s: %s: only %.0f pings a second: the machine is busy", during, f.names[i], rate)
+		}
+		sent, lost = sent+r.Sent, lost+r.Lost
+	}
+	if f.unanswered > 0 {
+		t.Errorf("%s: %d of %d new flows to outside got no answer", during, f.unanswered, f.fresh)
+	}
+	t.Logf("%-40s %4.1f s, %d pings in %d streams, %d lost; %d new flows, %d lost", during, lasted.Seconds(), sent, len(f.floods), lost, f.fresh, f.unanswered)
+}
+
+func TestNoPacketIsLost(t *testing.T) {
+	for _, c := range []struct{ backend, firewall string }{
+		{"vxlan", ``},
+		{"host-gw", ``},
+		{"vxlan", `,"EnableNFTables":true`},
+		{"host-gw", `,"EnableNFTables":true`},
+	} {
+		t.Run(c.backend+c.firewall, func(t *testing.T) {
+			t.Parallel()
+			l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"`+c.backend+`"}`+c.firewall+apart)
+			a, b := pair(t, l)
+			must(t, reach(t.Context(), a, b))
+			must(t, reach(t.Context(), b, a))
+
+			f := flood(t, a, b)
+			for range 5 {
+				restartAll(t, l, func(n *lab.Node) error { _, err := n.Stop(t.Context()); return err })
+			}
+			f.lostNone(t, "stopped and started 5 times")
+
+			f = flood(t, a, b)
+			for range 10 {
+				restartAll(t, l, (*lab.Node).Kill)
+			}
+			f.lostNone(t, "killed and started 10 times")
+
+			f = flood(t, a, b)
+			churn(t, l, c.backend, 50)
+			restartAll(t, l, (*lab.Node).Kill)
+			churn(t, l, c.backend, 50)
+			f.lostNone(t, "50 leases come, change and go")
+		})
+	}
+}
+
+// restartAll ends and starts one node's flanneld after the other's.
+func restartAll(t *testing.T, l *lab.Lab, end func(*lab.Node) error) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		must(t, end(n))
+		must(t, n.Start())
+		must(t, n.Ready(t.Context()))
+	}
+}
+
+// churn has leases come, change and go.
+func churn(t *testing.T, l *lab.Lab, backend string, n int) {
+	t.Helper()
+	for generation := range 3 {
+		for i := range n {
+			key, v := ghost(i+1, generation+1)
+			if v.BackendType = backend; backend != "vxlan" {
+				v.BackendData, v.BackendV6Data = nil, nil
+			}
+			if generation == 2 {
+				v = nil
+			}
+			putLease(t, l, key, v)
+		}
+		if generation == 0 {
+			eventually(t, "routes to all that came", fmt.Sprint(n+1), func(ctx context.Context) (string, error) {
+				return try(ctx, l.Nodes[0].Namespaces, "ip route show root 10.5.0.0/16 proto 70 | wc -l")
+			})
+		}
+	}
+}
