@@ -53,10 +53,13 @@ type vxlan struct {
 	options
 	node  backend.Node
 	outer int // MTU of the outer interface, bytes
+
+	name4, name6 string // of the devices; every peer's path carries one
 }
 
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
-	v := vxlan{options: o, node: n, outer: n.Underlay.MTU}
+	v := vxlan{options: o, node: n, outer: n.Underlay.MTU,
+		name4: fmt.Sprintf("flannel.%d", o.vni), name6: fmt.Sprintf("flannel-v6.%d", o.vni)}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
@@ -86,9 +89,9 @@ func (v vxlan) MTU() int { return v.outer - overhead(v.node.V6) }
 
 func (v vxlan) deviceName(v6 bool) string {
 	if v6 {
-		return fmt.Sprintf("flannel-v6.%d", v.vni)
+		return v.name6
 	}
-	return fmt.Sprintf("flannel.%d", v.vni)
+	return v.name4
 }
 
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {

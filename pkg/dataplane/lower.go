@@ -22,9 +22,9 @@ func (k routeKey) String() string {
 
 // hop is where a route leads. Whether the kernel holds it in the route or as a nexthop object makes no difference.
 type hop struct {
-	Blackhole bool
 	Via       netip.Addr
 	Index     int // of the device
+	Blackhole bool
 	Onlink    bool
 	Odd       bool // something about it that we never set, e.g. several gateways, or another route before it
 }

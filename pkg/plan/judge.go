@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -24,10 +23,6 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 	}
 	for _, path := range paths {
 		one.paths = append(one.paths, &path)
-		one.claims = append(one.claims, claim{subnet: path.Dst})
-		if path.MAC != (dataplane.MAC{}) {
-			one.claims = append(one.claims, claim{device: path.Device, mac: path.MAC})
-		}
 		one.odd = one.odd || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
 	}
 	return one

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -30,7 +31,6 @@ type Plan struct {
 type peer struct {
 	lease  *subnet.Lease
 	paths  []*dataplane.Path
-	claims []claim
 	odd    bool
 	reason string // why it is left out
 }
@@ -42,6 +42,20 @@ type claim struct {
 	mac    dataplane.MAC
 }
 
+// claims are worked out when asked for: kept, they would be the largest part of a plan.
+func (one *peer) claims() iter.Seq[claim] {
+	return func(yield func(claim) bool) {
+		for _, path := range one.paths {
+			if !yield(claim{subnet: path.Dst}) {
+				return
+			}
+			if path.MAC != (dataplane.MAC{}) && !yield(claim{device: path.Device, mac: path.MAC}) {
+				return
+			}
+		}
+	}
+}
+
 // New returns a plan without peers. local is our own lease as published.
 func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	return &Plan{cfg: cfg, local: local, backend: b, claims: map[claim]int{}}
@@ -50,6 +64,9 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 // Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
 // that can be believed, and the others with the reason. A path whose lease keeps its pointer keeps its own.
 func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
+	if len(p.leases) == 0 {
+		p.claims = make(map[claim]int, 2*len(leases)) // to grow it step by step takes longer than all else here
+	}
 	head, tail := Unchanged(p.leases, leases)
 	for _, old := range p.peers[head : len(p.peers)-tail] {
 		p.count(old, -1)
@@ -89,7 +106,7 @@ func (p *Plan) count(one *peer, by int) {
 	if one.odd {
 		p.odd += by
 	}
-	for _, c := range one.claims {
+	for c := range one.claims() {
 		before := p.claims[c]
 		after := before + by
 		if before < 2 && after >= 2 {
@@ -125,7 +142,7 @@ func (p *Plan) losers() map[*peer]string {
 				continue
 			}
 			subnets = append(subnets, one)
-			for _, c := range one.claims {
+			for c := range one.claims() {
 				owner[c] = one
 			}
 		}
@@ -136,7 +153,7 @@ func (p *Plan) losers() map[*peer]string {
 // conflict finds what of one's claims an earlier peer has. Only a subnet of another size can overlap without being
 // the same, so only then all subnets are compared.
 func conflict(one *peer, owner map[claim]*peer, others []*peer, overlaps bool) string {
-	for _, c := range one.claims {
+	for c := range one.claims() {
 		if other, taken := owner[c]; taken {
 			if c.subnet.IsValid() {
 				return fmt.Sprintf("its subnet %s is also that of %s", c.subnet, other.lease.Name)
@@ -149,7 +166,7 @@ func conflict(one *peer, owner map[claim]*peer, others []*peer, overlaps bool) s
 	}
 	for _, other := range others {
 		for _, path := range other.paths {
-			for _, c := range one.claims {
+			for c := range one.claims() {
 				if c.subnet.IsValid() && c.subnet.Overlaps(path.Dst) {
 					return fmt.Sprintf("its subnet %s overlaps %s of %s", c.subnet, path.Dst, other.lease.Name)
 				}
