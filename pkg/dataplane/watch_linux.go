@@ -49,6 +49,7 @@ func watch(d *Linux) (*watcher, error) {
 
 func (w *watcher) close() error {
 	w.stop.Store(true)
+	w.conn.rouse()
 	w.done.Wait()
 	return w.conn.Close()
 }
