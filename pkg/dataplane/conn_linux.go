@@ -15,7 +15,8 @@ type conn struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
-	buf []byte
+	buf []byte // what is received
+	out []byte // what is sent
 }
 
 const (
@@ -112,7 +113,7 @@ func (c *conn) batch(messages []message) []error {
 // and the last one, which alone asks for it.
 func (c *conn) send(messages []message, errs []error) (failed bool) {
 	first := c.seq + 1
-	out := make([]byte, 0, batchBytes+4096)
+	out := c.out[:0]
 	for i, m := range messages {
 		c.seq++
 		binary.NativeEndian.PutUint32(m, uint32(len(m)))
@@ -123,6 +124,7 @@ func (c *conn) send(messages []message, errs []error) (failed bool) {
 		}
 		out = append(out, m...)
 	}
+	c.out = out
 	fail := func(err error) bool {
 		for i := range errs {
 			errs[i] = err

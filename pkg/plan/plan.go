@@ -177,7 +177,11 @@ func conflict(one *peer, owner map[claim]*peer, others []*peer, overlaps bool) s
 }
 
 func (p *Plan) collect(lost map[*peer]string) (paths []*dataplane.Path, rejects []subnet.Rejected) {
-	paths = make([]*dataplane.Path, 0, len(p.peers)*2)
+	n := 0
+	for _, one := range p.peers {
+		n += len(one.paths)
+	}
+	paths = make([]*dataplane.Path, 0, n)
 	for _, one := range p.peers {
 		reason := one.reason
 		if reason == "" && lost != nil {

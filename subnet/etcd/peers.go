@@ -75,7 +75,7 @@ func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool)
 
 func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
 	// One copy for the whole batch; then each event costs a binary search, and nothing is parsed but what changed.
-	leases := slices.Clone(p.leases)
+	leases := append(make([]*subnet.Lease, 0, len(p.leases)+len(events)), p.leases...) // with room for what is new
 	rejects := false
 	for _, e := range events {
 		key := string(e.Kv.Key)
