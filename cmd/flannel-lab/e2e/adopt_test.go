@@ -18,6 +18,27 @@ type relic struct {
 	device, device6 string // index and MAC
 }
 
+// relicOf is a node of a flannel cluster; i makes its subnets and addresses its own.
+func relicOf(n *lab.Node, i int) *relic {
+	return &relic{
+		node: n, four: fmt.Sprintf("10.5.%d", i), six: fmt.Sprintf("fd05:0:0:%x", i),
+		mac: fmt.Sprintf("c6:d2:32:6f:04:%02x", i), mac6: fmt.Sprintf("c6:d2:32:6f:06:%02x", i),
+	}
+}
+
+// stranger is a node that does not exist, next to another on the underlay.
+func stranger(beside *lab.Node, i int) *relic {
+	return relicOf(&lab.Node{IP4: beside.IP4.Next().Next(), IP6: beside.IP6.Next().Next()}, i)
+}
+
+func (r *relic) key() string { return r.four + ".0-24&" + r.six + "::-64" }
+
+func (r *relic) publish(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	six := r.node.IP6.String()
+	putLease(t, l, r.key(), &value{r.node.IP4.String(), &six, "vxlan", &vtep{1, r.mac}, &vtep{1, r.mac6}})
+}
+
 // leave puts the entries of one node into its kernel as flannel does, toward one living peer and one that has gone.
 func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 	t.Helper()
@@ -31,7 +52,7 @@ func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 		ip link set flannel.1 address %[5]s mtu 1450; ip link set flannel-v6.1 address %[6]s mtu 1430
 		ip addr add %[3]s.0/32 dev flannel.1; ip addr add %[4]s::/128 dev flannel-v6.1 nodad
 		ip link set flannel.1 up; ip link set flannel-v6.1 up`, n.IP4, n.IP6, r.four, r.six, r.mac, r.mac6)
-	for _, p := range []*relic{peer, {four: "10.5.99", six: "fd05:0:0:63", mac: "02:00:00:00:00:63", mac6: "02:00:00:00:06:63", node: &lab.Node{IP4: n.IP4.Next().Next(), IP6: n.IP6.Next().Next()}}} {
+	for _, p := range []*relic{peer, stranger(n, 99)} {
 		r.program(t, p, "add")
 	}
 	for _, family := range []struct{ command, net, sub, cast string }{
@@ -49,8 +70,7 @@ func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 			ipt -A FLANNEL-FWD -d $net -m comment --comment "flanneld forward" -j ACCEPT
 			ipt -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`, family.command, family.net, family.sub, family.cast)
 	}
-	six := n.IP6.String()
-	putLease(t, l, fmt.Sprintf("%s.0-24&%s::-64", r.four, r.six), &value{n.IP4.String(), &six, "vxlan", &vtep{1, r.mac}, &vtep{1, r.mac6}})
+	r.publish(t, l)
 	r.device, r.device6 = r.identity(t)
 }
 
@@ -76,57 +96,39 @@ func (r *relic) identity(t *testing.T) (four, six string) {
 // A node changes over from flannel to our flanneld, and back, while its pods talk.
 func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
-	r := []*relic{
-		{node: l.Nodes[0], four: "10.5.21", six: "fd05:0:0:15", mac: "c6:d2:32:6f:8f:44", mac6: "c6:d2:32:6f:8f:46"},
-		{node: l.Nodes[1], four: "10.5.22", six: "fd05:0:0:16", mac: "7a:11:22:6f:8f:44", mac6: "7a:11:22:6f:8f:46"},
-	}
+	r := []*relic{relicOf(l.Nodes[0], 21), relicOf(l.Nodes[1], 22)}
 	r[0].leave(t, l, r[1])
 	r[1].leave(t, l, r[0])
-	shell(t, l.Nodes[0].Namespaces, "ip route add 10.5.88.0/24 via %s dev eth0", l.Nodes[1].IP4) // of a host-gw before
+	// Of a host-gw before, and of a peer's former VTEP: flannel forgets to delete these.
+	shell(t, l.Nodes[0].Namespaces, `ip route add 10.5.88.0/24 via %[1]s dev eth0; ip route add fd05:0:0:58::/64 via %[2]s dev eth0
+		bridge fdb add 02:00:00:00:00:58 dev flannel.1 dst %[1]s self permanent`, l.Nodes[1].IP4, l.Nodes[1].IP6)
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
-	before := leases(t, l)
-	flow := flood(t, a, b)
 
+	flow := flood(t, a, b)
 	must(t, l.StartAll(t.Context()))
-	for i, n := range l.Nodes {
-		inStep(t, l, n)
-		if four, six := r[i].identity(t); four != r[i].device || six != r[i].device6 {
-			t.Errorf("%s: the devices are now %q %q, were %q %q", n.Name, four, six, r[i].device, r[i].device6)
-		}
-		if out := shell(t, n.Namespaces, "ip route show 10.5.88.0/24; ip route show dev flannel.1; ip -6 route show root fd05::/48 dev flannel-v6.1"); strings.Contains(out, "proto 70") {
-			t.Errorf("%s: routes were made anew: %s", n.Name, out)
-		} else if strings.Contains(out, "10.5.88.0") {
-			t.Errorf("%s: a stale route stays: %s", n.Name, out)
-		}
-		for _, command := range []string{"iptables", "ip6tables"} {
-			out := shell(t, n.Namespaces, "%s-save", command)
-			if count := strings.Count(out, "flanneld"); count != 10 || strings.Count(out, "-j FLANNEL") != 2 {
-				t.Errorf("%s: %d rules of ours, want 10:\n%s", n.Name, count, out)
-			}
-		}
+	for _, one := range r {
+		one.adopted(t, l)
 	}
-	if after := leases(t, l); fmt.Sprint(keys(after)) != fmt.Sprint(keys(before)) || fmt.Sprint(ours(t, l, l.Nodes[0])) != fmt.Sprint([]string{"10.5.21.0-24&fd05:0:0:15::-64", "1 " + r[0].mac, "1 " + r[0].mac6}) {
-		t.Errorf("the leases are %v, were %v", after, before)
+	if got := len(leases(t, l)); got != 2 {
+		t.Errorf("%d leases, want the two that were there", got)
 	}
 	flow.lostNone(t, "from flannel to ours")
 
 	// A peer that joins while ours runs gets an entry of our own kind, which flannel must be able to take over too.
-	third := &relic{four: "10.5.23", six: "fd05:0:0:17", mac: "02:00:00:00:00:17", mac6: "02:00:00:00:06:17", node: &lab.Node{IP4: l.Nodes[1].IP4.Next(), IP6: l.Nodes[1].IP6.Next()}}
-	six := third.node.IP6.String()
-	putLease(t, l, "10.5.23.0-24&fd05:0:0:17::-64", &value{third.node.IP4.String(), &six, "vxlan", &vtep{1, third.mac}, &vtep{1, third.mac6}})
+	third := stranger(l.Nodes[1], 23)
+	third.publish(t, l)
 	for _, n := range l.Nodes {
 		inStep(t, l, n)
 	}
 	flow = flood(t, a, b)
-	for i, n := range l.Nodes {
-		_, err := n.Stop(t.Context())
+	for i, one := range r {
+		_, err := one.node.Stop(t.Context())
 		must(t, err)
-		for _, p := range []*relic{r[1-i], third} {
-			r[i].program(t, p, "replace")
-		}
-		if out := shell(t, n.Namespaces, "ip route show dev flannel.1; ip -6 route show dev flannel-v6.1"); strings.Contains(out, "proto 70") {
-			t.Errorf("%s: after flannel's turn there are still routes of ours: %s", n.Name, out)
+		one.program(t, r[1-i], "replace")
+		one.program(t, third, "replace")
+		if out := shell(t, one.node.Namespaces, "ip route show dev flannel.1; ip -6 route show dev flannel-v6.1"); strings.Contains(out, "proto 70") {
+			t.Errorf("%s: after flannel's turn there are still routes of ours: %s", one.node.Name, out)
 		}
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -134,17 +136,34 @@ func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 	must(t, l.StartAll(t.Context()))
 	for _, n := range l.Nodes {
 		inStep(t, l, n)
-		eventually(t, "nexthop objects that nothing needs", "4", func(ctx context.Context) (string, error) {
+		eventually(t, "one nexthop object for each gateway", "4", func(ctx context.Context) (string, error) {
 			return try(ctx, n.Namespaces, "ip nexthop show proto 70 | wc -l")
 		})
 	}
 	must(t, reach(t.Context(), a, b))
 }
 
-func keys[V any](m map[string]V) map[string]bool {
-	all := map[string]bool{}
-	for key := range m {
-		all[key] = true
+// adopted checks that all that was right is as flannel left it, and that the rest is gone.
+func (r *relic) adopted(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	n := r.node
+	inStep(t, l, n)
+	if four, six := r.identity(t); four != r.device || six != r.device6 {
+		t.Errorf("%s: the devices are now %q %q, were %q %q", n.Name, four, six, r.device, r.device6)
 	}
-	return all
+	if got, want := fmt.Sprint(ours(t, l, n)), fmt.Sprint([]string{r.key(), "1 " + r.mac, "1 " + r.mac6}); got != want {
+		t.Errorf("%s: the lease is %s, was %s", n.Name, got, want)
+	}
+	if out := shell(t, n.Namespaces, "ip route show root 10.5.0.0/16 proto 70; ip -6 route show root fd05::/48 proto 70"); out != "" {
+		t.Errorf("%s: routes were made anew: %s", n.Name, out)
+	}
+	if out := shell(t, n.Namespaces, "ip route show 10.5.88.0/24; ip -6 route show fd05:0:0:58::/64"); out != "" {
+		t.Errorf("%s: stale routes stay: %s", n.Name, out)
+	}
+	for _, command := range []string{"iptables", "ip6tables"} {
+		out := shell(t, n.Namespaces, "%s-save", command)
+		if count := strings.Count(out, "flanneld"); count != 10 || strings.Count(out, "-j FLANNEL") != 2 {
+			t.Errorf("%s: %d rules of ours, want 10:\n%s", n.Name, count, out)
+		}
+	}
 }

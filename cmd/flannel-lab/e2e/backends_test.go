@@ -155,7 +155,8 @@ func TestBlackholeRoute(t *testing.T) {
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, "-ip-blackhole-route")
 	n := l.Nodes[0]
 	four, six, _ := strings.Cut(ours(t, l, n)[0], "&")
-	want := words("blackhole " + strings.Replace(four, "-", "/", 1) + " proto 70 metric 65536\nblackhole " + strings.Replace(six, "-", "/", 1) + " dev lo proto 70 metric 65536")
+	four, six = strings.Replace(four, "-", "/", 1), strings.Replace(six, "-", "/", 1)
+	want := words("blackhole " + four + " proto 70 metric 65536\nblackhole " + six + " dev lo proto 70 metric 65536")
 	blackholes := func(ctx context.Context) (string, error) {
 		out, err := try(ctx, n.Namespaces, "ip route show type blackhole; ip -6 route show type blackhole")
 		return words(out), err
@@ -166,7 +167,7 @@ func TestBlackholeRoute(t *testing.T) {
 	for _, pair := range [][2]*lab.Pod{{a, a2}, {a, b}, {b, a2}} {
 		must(t, reach(t.Context(), pair[0], pair[1]))
 	}
-	shell(t, n.Namespaces, "ip route del blackhole %s metric 65536", strings.Replace(four, "-", "/", 1))
+	shell(t, n.Namespaces, "ip route del blackhole %s metric 65536", four)
 	t.Logf("a deleted blackhole is back after %v", eventually(t, "blackhole again", want, blackholes))
 	_, err := n.Stop(t.Context())
 	must(t, err)

@@ -40,8 +40,8 @@ func writers() []writer {
 	return []writer{
 		{name: "iptables-nft", multi: "xtables-nft-multi", rules: rules("-nft"), policy: policy("-nft")},
 		{name: "iptables-legacy", multi: "xtables-legacy-multi", polled: true, rules: rules("-legacy"), policy: policy("-legacy")},
-		{name: "nftables", multi: "xtables-nft-multi", nftables: true,
-			rules: "(nft list table ip flannel-ipv4; nft list table ip6 flannel-ipv6) | sed 's/counter packets [0-9]* bytes [0-9]*//'", policy: policy("-nft"), blocks: true},
+		{name: "nftables", multi: "xtables-nft-multi", nftables: true, blocks: true, policy: policy("-nft"),
+			rules: "(nft list table ip flannel-ipv4; nft list table ip6 flannel-ipv6) | sed 's/counter packets [0-9]* bytes [0-9]*//'"},
 	}
 }
 

@@ -87,7 +87,8 @@ func (f *flow) lostNone(t *testing.T, during string) {
 	if f.unanswered > 0 {
 		t.Errorf("%s: %d of %d new flows to outside got no answer", during, f.unanswered, f.fresh)
 	}
-	t.Logf("%-40s %4.1f s, %d pings in %d streams, %d lost; %d new flows, %d lost", during, lasted.Seconds(), sent, len(f.floods), lost, f.fresh, f.unanswered)
+	t.Logf("%-40s %4.1f s, %d pings in %d streams, %d lost; %d new flows, %d lost",
+		during, lasted.Seconds(), sent, len(f.floods), lost, f.fresh, f.unanswered)
 }
 
 func TestNoPacketIsLost(t *testing.T) {
