@@ -97,8 +97,8 @@ func TestConfigChanges(t *testing.T) {
 }
 
 func same(before, after string) error {
-	if before != after {
-		return fmt.Errorf("there was\n%s\nand there is\n%s", before, after)
+	if change := changes(before, after); change != "" {
+		return fmt.Errorf("changed:\n%s", change)
 	}
 	return nil
 }

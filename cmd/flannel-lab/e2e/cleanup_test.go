@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// neighbours of ours that cleanup must not touch: things like ours, by another hand.
+const foreign = `
+	# what IPv6 does by itself in its own time is of no interest
+	echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
+	echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+	ip link add vxlan9 type vxlan id 9 dev eth0 dstport 4789; ip link set vxlan9 up
+	ip address add 10.77.0.1/32 dev vxlan9
+	ip link add cni0 type bridge; ip link set cni0 up; ip address add 10.5.200.1/24 dev cni0
+	ip route add 10.78.0.0/24 via 10.78.0.0 dev vxlan9 onlink
+	ip route add 10.79.0.0/24 via 192.168.100.1
+	ip route add 10.5.240.0/24 via 192.168.100.1 proto static
+	ip route add blackhole 10.80.0.0/24
+	ip nexthop add id 7 via 192.168.100.1 dev eth0; ip route add 10.81.0.0/24 nhid 7
+	ip neigh add 10.78.0.0 lladdr 02:00:00:00:00:78 dev vxlan9 nud permanent
+	bridge fdb append 02:00:00:00:00:78 dev vxlan9 dst 192.168.100.1 self permanent
+	for ipt in iptables ip6tables; do
+		$ipt -t nat -N MINE; $ipt -t nat -A POSTROUTING -j MINE; $ipt -t nat -A MINE -m comment --comment flanneld -j RETURN
+		$ipt -N FLANNEL-FWD-NOT; $ipt -A FORWARD -j FLANNEL-FWD-NOT
+	done
+	nft add table ip flannel-ipv4-not; nft add table inet mine`
+
+// everything is what a node's kernel knows of its network; lines that clocks and packets change are left out.
+const everything = `
+	echo "# address"; ip -o address | sed 's/^[0-9]*: //; s/\\.*//'
+	echo "# link"; ip -d -o link | sed 's/^[0-9]*: //; s/timer *[0-9.]*//g'
+	echo "# route"; ip route show table all; ip -6 route show table all | grep -v ' expires '; ip nexthop
+	echo "# rule"; ip rule; ip -6 rule
+	echo "# neigh"; ip neigh show nud permanent; bridge fdb | grep -v -e ^33:33 -e ^01:00
+	echo "# iptables"; for ipt in iptables ip6tables; do $ipt-save | grep -v '^#' | sed 's/\[[0-9:]*\]//'; done
+	echo "# nft"; nft list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*/counter/'`
+
+// TestCleanup compares a node before flanneld's first start and after its cleanup.
+func TestCleanup(t *testing.T) {
+	for _, c := range []struct {
+		name, config string
+		family       lab.Family
+		args         []string
+		routes       string   // how many, blackholes included
+		removed      []string // of what the list must tell
+	}{
+		{"vxlan dual by iptables", `{"Type":"vxlan"}`, lab.Dual, []string{"-ip-blackhole-route"}, "4",
+			[]string{"device flannel.1\n", "device flannel-v6.1\n", "route 10.5.", "route fd05:", "nexthop object"}},
+		{"host-gw by iptables", `{"Type":"host-gw"}`, lab.V4, nil, "1", []string{"route 10.5.", "nexthop object"}},
+		{"vxlan dual by nftables", `{"Type":"vxlan","VNI":42},"EnableNFTables":true`, lab.Dual, nil, "2",
+			[]string{"device flannel.42\n", "device flannel-v6.42\n", "flannel-ipv4", "flannel-ipv6"}},
+		{"host-gw by nftables", `{"Type":"host-gw"},"EnableNFTables":true`, lab.Dual, nil, "2", []string{"route 10.5.", "route fd05:", "flannel-ipv6"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := bare(t, lab.Options{Nodes: 2, Family: c.family})
+			n := l.Nodes[0]
+			in(t, n.Namespaces, foreign)
+			before := in(t, n.Namespaces, everything)
+			must(t, l.SetConfig(t.Context(), l.Config(c.config)))
+			must(t, l.StartAll(t.Context(), c.args...))
+			within(t, "the other node counts", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
+			within(t, "in step", func() error { return ready(t, n) })
+			stopped(t, n)
+
+			running := in(t, n.Namespaces, everything)
+			planned := in(t, n.Namespaces, l.Flanneld()+" cleanup --dry-run 2>&1")
+			if change := changes(running, in(t, n.Namespaces, everything)); change != "" {
+				t.Errorf("the dry run changed\n%s", change)
+			}
+			for _, what := range c.removed {
+				if !strings.Contains(planned, "would remove "+what) && !strings.Contains(planned, what) {
+					t.Errorf("the dry run tells\n%s\nwithout %q", planned, what)
+				}
+			}
+			done := in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
+			if done != strings.ReplaceAll(planned, "would remove ", "removed ") {
+				t.Errorf("cleanup tells\n%s\nand the dry run told\n%s", done, planned)
+			}
+			if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
+				t.Errorf("start and cleanup changed\n%s", change)
+			}
+			if again := in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1"); again != "nothing of flannel is on this node\n" {
+				t.Errorf("a second cleanup tells\n%s", again)
+			}
+			must(t, n.Start(c.args...))
+			must(t, n.Ready(t.Context()))
+			within(t, "all is as it was", func() error {
+				return same(words(running), words(in(t, n.Namespaces, everything)))
+			})
+		})
+	}
+	t.Run("bad argument", func(t *testing.T) {
+		l := bare(t, lab.Options{Nodes: 1})
+		out, err := l.Nodes[0].Run(t.Context(), l.Flanneld(), "cleanup", "all")
+		if err == nil || !strings.Contains(out, `takes no argument "all"`) {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+}
+
+// changes are the lines that only one of two texts has.
+func changes(before, after string) string {
+	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	var all []string
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			all = append(all, "- "+line)
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			all = append(all, "+ "+line)
+		}
+	}
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,316 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestSubnetEnv compares the file with the contract to the byte, in each family, and then damages it.
+func TestSubnetEnv(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		family  lab.Family
+		backend string
+		want    *regexp.Regexp
+	}{
+		{"IPv4", lab.V4, "vxlan", regexp.MustCompile(`^FLANNEL_NETWORK=10\.5\.0\.0/16\nFLANNEL_SUBNET=10\.5\.\d+\.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n$`)},
+		{"dual", lab.Dual, "vxlan", regexp.MustCompile(`^FLANNEL_NETWORK=10\.5\.0\.0/16\nFLANNEL_SUBNET=10\.5\.\d+\.1/24\n` +
+			`FLANNEL_IPV6_NETWORK=fd05::/48\nFLANNEL_IPV6_SUBNET=fd05:0:0:[0-9a-f]+::1/64\nFLANNEL_MTU=1430\nFLANNEL_IPMASQ=true\n$`)},
+		{"IPv6", lab.V6, "host-gw", regexp.MustCompile(`^FLANNEL_IPV6_NETWORK=fd05::/48\nFLANNEL_IPV6_SUBNET=fd05:0:0:[0-9a-f]+::1/64\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n$`)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := start(t, lab.Options{Nodes: 1, Family: c.family}, `{"Type":"`+c.backend+`"}`)
+			n := l.Nodes[0]
+			text := in(t, n.Namespaces, "cat /run/flannel/subnet.env")
+			if !c.want.MatchString(text) {
+				t.Errorf("subnet.env is\n%s", text)
+			}
+			for _, damage := range []string{"rm subnet.env", "echo FLANNEL_MTU=9000 > subnet.env", "> subnet.env", "mv subnet.env /run/elsewhere",
+				"sed -i s/FLANNEL_MTU=.*/FLANNEL_MTU=1/ subnet.env", "mv /run/flannel /run/gone", "mv /run/flannel /run/again", "rm subnet.env"} {
+				in(t, n.Namespaces, "cd /run/flannel; "+damage)
+				within(t, "after "+damage+": back", func() error {
+					got, err := n.Run(t.Context(), "sh", "-c", "cat /run/flannel/subnet.env; stat -c %a /run/flannel/subnet.env")
+					if err == nil && got != text+"644\n" {
+						err = fmt.Errorf("subnet.env is\n%s", got)
+					}
+					return err
+				})
+			}
+			within(t, "the node is in step", func() error { return ready(t, n) })
+			if left := in(t, n.Namespaces, "ls -A /run/flannel"); left != "subnet.env\n" {
+				t.Errorf("in /run/flannel there is\n%s", left)
+			}
+		})
+	}
+}
+
+// TestHealth asks the health port in every state, and counts the log in steady state and under drift.
+func TestHealth(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	within(t, "every peer counts", func() error { return has(t, n, "flanneld_peers 2") })
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
+		if code, body, err := n.Ask(t.Context(), path); err != nil || code != 200 || body != want {
+			t.Errorf("%s: %d %q %v", path, code, body, err)
+		}
+	}
+	metrics(t, n)
+
+	t.Run("not in step", func(t *testing.T) {
+		in(t, n.Namespaces, "ip link delete eth0") // the tunnel goes with it
+		within(t, "/readyz says why", func() error { return unready(t, n, "--iface=eth0: there is no such interface") })
+		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 0") })
+		if code, _, err := n.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
+			t.Errorf("/healthz: %d %v", code, err)
+		}
+		must(t, n.Plug())
+		within(t, "in step again", func() error { return ready(t, n) })
+		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 1") })
+	})
+	t.Run("the kernel refuses", func(t *testing.T) {
+		n := l.Nodes[1]
+		stopped(t, n)
+		// Another device has our VNI and port.
+		in(t, n.Namespaces, "ip link delete flannel.1; ip link add taken type vxlan id 1 dev eth0 dstport 8472")
+		must(t, n.Start())
+		within(t, "/readyz says why", func() error { return unready(t, n, "device flannel.1: create it with VNI 1 and port 8472") })
+		in(t, n.Namespaces, "ip link delete taken")
+		within(t, "in step", func() error { return ready(t, n) })
+		within(t, "errors were counted", func() error {
+			if numbers(t, n)[`flanneld_errors_total{part="devices"}`] == 0 {
+				return fmt.Errorf("flanneld_errors_total is 0")
+			}
+			return nil
+		})
+	})
+	t.Run("drift", func(t *testing.T) {
+		n := l.Nodes[2]
+		dst := strings.Fields(in(t, n.Namespaces, "ip route show dev flannel.1"))[0]
+		mark, before := len(n.Log()), numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]
+		for range 50 {
+			in(t, n.Namespaces, "ip route delete "+dst+"; until ip route show "+dst+" | grep -q .; do sleep 0.002; done")
+		}
+		if after := numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]; after < before+50 {
+			t.Errorf("%v routes were set, want 50 more than %v", after, before)
+		}
+		if said := n.Log()[mark:]; strings.Count(said, "\n") > 60 || len(said) > 20_000 {
+			t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(said, "\n"), len(said), said)
+		}
+	})
+	t.Run("quiet", func(t *testing.T) {
+		var marks []int
+		var before []map[string]float64
+		time.Sleep(time.Second)
+		for _, n := range l.Nodes {
+			marks, before = append(marks, len(n.Log())), append(before, numbers(t, n))
+		}
+		time.Sleep(15 * time.Second)
+		for i, n := range l.Nodes {
+			if said := n.Log()[marks[i]:]; said != "" {
+				t.Errorf("%s in steady state:\n%s", n.Name, said)
+			}
+			after := numbers(t, n)
+			for name, was := range before[i] {
+				if strings.HasPrefix(name, "flanneld_changes_total") && after[name] != was {
+					t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, was, after[name])
+				}
+			}
+			t.Logf("%s: %.0f ms of CPU in 15 s", n.Name, 1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
+		}
+	})
+}
+
+// metrics checks names and values on the first of three nodes in step.
+func metrics(t *testing.T, n *lab.Node) {
+	all := numbers(t, n)
+	for name, want := range map[string]float64{
+		"flanneld_peers": 2, "flanneld_invalid_peers": 0, "flanneld_in_step": 1,
+		`flanneld_entries{table="routes"}`: 2, `flanneld_entries{table="neighbours"}`: 2, `flanneld_entries{table="fdb"}`: 2,
+	} {
+		if got, ok := all[name]; !ok || got != want {
+			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
+		}
+	}
+	if count, sum := all["flanneld_sync_seconds_count"], all["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 || sum > 10 {
+		t.Errorf("%v passes took %v s", count, sum)
+	}
+	if age := time.Since(time.UnixMicro(int64(1e6 * all["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Minute {
+		t.Errorf("the last sync was %v ago", age)
+	}
+	if all["go_goroutines"] == 0 || all["process_cpu_seconds_total"] == 0 {
+		t.Error("there are no metrics of the process")
+	}
+	if !slices.ContainsFunc(keysOf(all), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{version="`) }) {
+		t.Error("flanneld_build_info is missing")
+	}
+}
+
+func keysOf(m map[string]float64) (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	return names
+}
+
+// numbers reads /metrics.
+func numbers(t *testing.T, n *lab.Node) map[string]float64 {
+	t.Helper()
+	code, body, err := n.Ask(t.Context(), "/metrics")
+	if err != nil || code != 200 {
+		t.Fatalf("/metrics: %d %v", code, err)
+	}
+	all := map[string]float64{}
+	for line := range strings.Lines(body) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if number, err := strconv.ParseFloat(value, 64); ok && err == nil && name != "#" {
+			all[name] = number
+		}
+	}
+	return all
+}
+
+// TestServiceManager listens where systemd would.
+func TestServiceManager(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 1})
+	n := l.Nodes[0]
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(t, err)
+	defer socket.Close()
+	var mu sync.Mutex
+	var told []string
+	go func() {
+		for buf := make([]byte, 1000); ; {
+			size, err := socket.Read(buf)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			told = append(told, string(buf[:size]))
+			mu.Unlock()
+		}
+	}()
+	count := func(state string) (times int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, s := range told {
+			if s == state {
+				times++
+			}
+		}
+		return times
+	}
+	n.Env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=200000"}
+	must(t, n.Start())
+	logged(t, n, 0, "cannot start yet; waiting")
+	if count("READY=1") != 0 {
+		t.Error("READY=1 before there is a configuration")
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	heard := func(state string, times int) func() error {
+		return func() error {
+			if got := count(state); got < times {
+				return fmt.Errorf("%s %d times, want %d", state, got, times)
+			}
+			return nil
+		}
+	}
+	within(t, "READY=1", heard("READY=1", 1))
+	within(t, "WATCHDOG=1 five times", heard("WATCHDOG=1", 5))
+	in(t, n.Namespaces, "ip link delete flannel.1; sleep 0.2")
+	stopped(t, n)
+	within(t, "STOPPING=1", heard("STOPPING=1", 1))
+	if count("READY=1") != 1 || count("STOPPING=1") != 1 {
+		t.Errorf("systemd was told %v", told)
+	}
+}
+
+// TestEnd is about every way to end but a lost lease: the exit status, the words, the time.
+func TestEnd(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 1})
+	n := l.Nodes[0]
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	for _, c := range []struct {
+		says   string
+		status int
+		args   []string
+	}{
+		{"--ifcae: unknown flag; did you mean --iface?", 2, []string{"-ifcae=eth0"}},
+		{"--healthz-port: 70000 is above 65535", 2, []string{"-healthz-port=70000"}},
+		{"is no command", 2, []string{"sing"}},
+		{"choose another --healthz-port", 1, []string{"-healthz-port=7777"}},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			taken, err := n.Listen("tcp", ":7777")
+			must(t, err)
+			defer taken.Close()
+			mark := len(n.Log())
+			must(t, n.Start(c.args...))
+			ends(t, n, c.status)
+			if said := n.Log()[mark:]; !strings.Contains(said, c.says) {
+				t.Errorf("it says\n%s\nwant %q", said, c.says)
+			}
+		})
+	}
+	t.Run("JSON", func(t *testing.T) {
+		mark := len(n.Log())
+		must(t, n.Start("-log-format=json", "-v=10"))
+		must(t, n.Ready(t.Context()))
+		stopped(t, n)
+		for line := range strings.Lines(n.Log()[mark:]) {
+			var entry struct {
+				Time       time.Time
+				Level, Msg string
+			}
+			if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time.IsZero() || entry.Level == "" || entry.Msg == "" {
+				t.Errorf("%q: %v", line, err)
+			}
+		}
+	})
+	t.Run("SIGINT", func(t *testing.T) {
+		must(t, n.Start())
+		must(t, n.Ready(t.Context()))
+		must(t, n.Signal(syscall.SIGINT))
+		ends(t, n, 0)
+	})
+	// Whatever etcd does, and however far the daemon has come.
+	for _, c := range []struct {
+		name   string
+		harm   func() error
+		undo   func() error
+		joined bool
+	}{
+		{"etcd paused", l.Etcd.Pause, l.Etcd.Resume, true},
+		{"etcd paused from the start", l.Etcd.Pause, l.Etcd.Resume, false},
+		{"etcd gone", l.Etcd.Kill, func() error { return l.Etcd.Start(t.Context()) }, true},
+		{"etcd never reached", l.Etcd.Kill, func() error { return nil }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.joined {
+				must(t, n.Start())
+				must(t, n.Ready(t.Context()))
+				must(t, c.harm())
+			} else {
+				must(t, c.harm())
+				must(t, n.Start())
+				within(t, "it is alive", func() error { _, _, err := n.Ask(t.Context(), "/healthz"); return err })
+			}
+			time.Sleep(500 * time.Millisecond)
+			stopped(t, n)
+			must(t, c.undo())
+		})
+	}
+}
