@@ -16,6 +16,10 @@ import (
 // a mount over it.
 const pollEvery = time.Second
 
+// lookAgain is after how long a directory that has just gone is looked for, at first: it is often back at once, and
+// what happens in it before it is watched goes unseen.
+const lookAgain = 10 * time.Millisecond
+
 // Watch tells of changes of the file at path by anybody, us included, its deletion and its return; neither the file
 // nor its directory must be there. The channel receives one value for any number of changes, and nothing more once
 // ctx has ended; it is never closed.
@@ -46,7 +50,8 @@ type watch struct {
 // run looks at the file once in a while whatever the system tells, for it may not tell all. A notification counts
 // without looking: two writes within one tick of the file system's clock leave the same time stamp.
 func (w *watch) run(ctx context.Context) {
-	tick := time.NewTicker(pollEvery)
+	look := pollEvery
+	tick := time.NewTicker(look)
 	defer tick.Stop()
 	defer w.notify.Close() //nolint:errcheck // it only frees
 	for {
@@ -57,7 +62,7 @@ func (w *watch) run(ctx context.Context) {
 		case e := <-w.notify.Events:
 			told = e.Name == w.path
 			if e.Name == w.dir {
-				w.armed = nil // deleted or moved: another may stand there now
+				w.armed, look = nil, lookAgain/2 // deleted or moved: another may stand there now
 			} else if !told {
 				continue
 			}
@@ -72,6 +77,10 @@ func (w *watch) run(ctx context.Context) {
 			poke(w.changed)
 		}
 		w.last = now
+		if look *= 2; w.armed != nil || look > pollEvery {
+			look = pollEvery
+		}
+		tick.Reset(look)
 	}
 }
 
