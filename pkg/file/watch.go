@@ -17,7 +17,7 @@ import (
 const pollEvery = time.Second
 
 // lookAgain is after how long a directory that has just gone is looked for, at first: it is often back at once, and
-// what happens in it before it is watched goes unseen.
+// what happens in it before it is watched goes unseen. That it may have been back, and gone again, counts as a change.
 const lookAgain = 10 * time.Millisecond
 
 // Watch tells of changes of the file at path by anybody, us included, its deletion and its return; neither the file
@@ -73,7 +73,8 @@ func (w *watch) run(ctx context.Context) {
 		// A directory that came anew may have got its file before it was watched.
 		fresh := w.rearm()
 		now := stat(w.path)
-		if told || fresh || !same(w.last, now) {
+		justGone := w.armed == nil && look < pollEvery
+		if told || fresh || justGone || !same(w.last, now) {
 			poke(w.changed)
 		}
 		w.last = now
