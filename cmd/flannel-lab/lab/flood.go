@@ -13,11 +13,12 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 // Flood is a stream of pings under way.
 type Flood struct {
-	conn     *icmp.PacketConn
+	conn     *net.IPConn
 	to       netip.Addr
 	id       int
 	interval time.Duration
@@ -74,12 +75,8 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, rate int, t
 // stopped from one that is lost, and not how long an outage was.)
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 	f := &Flood{to: to, interval: time.Second / time.Duration(rate), stop: make(chan struct{})}
-	network, any := "ip4:icmp", "0.0.0.0"
-	if to.Is6() {
-		network, any = "ip6:ipv6-icmp", "::"
-	}
 	err := ns.Do(func() (err error) {
-		f.conn, err = icmp.ListenPacket(network, any)
+		f.conn, err = listenEcho(to.Is6())
 		return err
 	})
 	if err != nil {
@@ -90,6 +87,42 @@ func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 	go f.send()
 	go f.receive()
 	return f, nil
+}
+
+// listenEcho opens a socket that is given echo replies alone, and holds many of them: on a busy machine, what waits
+// until this process has its turn must not count as lost.
+func listenEcho(v6 bool) (*net.IPConn, error) {
+	network := "ip4:icmp"
+	if v6 {
+		network = "ip6:ipv6-icmp"
+	}
+	c, err := net.ListenIP(network, nil)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	const room = 16 << 20 // bytes
+	controlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+	})
+	if v6 {
+		var only ipv6.ICMPFilter
+		only.SetAll(true)
+		only.Accept(ipv6.ICMPTypeEchoReply)
+		err = errors.Join(err, ipv6.NewPacketConn(c).SetICMPFilter(&only))
+	} else {
+		var only ipv4.ICMPFilter
+		only.SetAll(true)
+		only.Accept(ipv4.ICMPTypeEchoReply)
+		err = errors.Join(err, ipv4.NewPacketConn(c).SetICMPFilter(&only))
+	}
+	if err = errors.Join(err, controlErr); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }
 
 func (f *Flood) send() {
