@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
-const patience = 5 * time.Second
+const patience = 15 * time.Second
 
 // prepare makes a lab with a configuration, as start does, but starts no flanneld.
 func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
