@@ -12,8 +12,10 @@ import (
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// settled is how long a daemon is left alone before its CPU time is read: what a step causes shall be in it.
-const settled = 300 * time.Millisecond
+// settle leaves the daemon alone before its CPU time is read: what a step causes shall be in it.
+func (b *bench) settle() {
+	time.Sleep(300*time.Millisecond + time.Duration(len(b.peers))*20*time.Microsecond)
+}
 
 // firstSync starts the daemon on an empty kernel.
 func (b *bench) firstSync(ctx context.Context) error {
@@ -22,7 +24,7 @@ func (b *bench) firstSync(ctx context.Context) error {
 		return fmt.Errorf("first sync: %w", err)
 	}
 	b.figures["first_sync_ms"], b.figures["ready_ms"], b.figures["subnet_env_ms"] = milliseconds(s.inStep), milliseconds(s.ready), milliseconds(s.env)
-	time.Sleep(settled)
+	b.settle()
 	own, children, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -51,7 +53,7 @@ func (b *bench) idlePass(ctx context.Context) error {
 	if _, err := b.node.Run(ctx, "ip", "address", "add", "172.31.255.253/12", "dev", lab.Uplink); err != nil {
 		return err
 	}
-	time.Sleep(settled)
+	b.settle()
 	after, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -92,7 +94,7 @@ func (b *bench) oneByOne(ctx context.Context) error {
 		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)
 		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
 	}
-	time.Sleep(settled)
+	b.settle()
 	after, _, err := cpu(b.node.PID())
 	b.figures["change_cpu_ms"] = milliseconds(after-before) / float64(3*len(peers))
 	return err
@@ -135,7 +137,7 @@ func (b *bench) one(ctx context.Context, kind string, p benchPeer, told clientv3
 
 // idle watches a daemon that has nothing to do.
 func (b *bench) idle(ctx context.Context) error {
-	time.Sleep(settled)
+	b.settle()
 	own, children, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -193,7 +195,7 @@ func (b *bench) again(ctx context.Context, name string, added, changed, removed 
 	if err != nil {
 		return err
 	}
-	time.Sleep(settled)
+	b.settle()
 	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.inStep))
 	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before)
 	if n, ok := b.metric(ctx, "flanneld_changes_total"); ok {
