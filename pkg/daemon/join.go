@@ -18,7 +18,7 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 		if err == nil {
 			break
 		}
-		if err := d.waitToJoin(ctx, in, err); err != nil {
+		if err := d.waitToJoin(ctx, n, in, err); err != nil {
 			return nil, err
 		}
 	}
@@ -92,11 +92,15 @@ var errNoConfig = errors.New("the network configuration is not known yet")
 // tellAgain is how often a daemon that cannot start says why.
 const tellAgain = time.Minute
 
-// waitToJoin waits for a change that may help, and says what it waits for.
-func (d *Daemon) waitToJoin(ctx context.Context, in *inbox, why error) error {
+// waitToJoin waits for a change that may help, and says what it waits for. A change that did not help is no reason
+// to say it again.
+func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) error {
 	d.Status.Waiting(why.Error())
-	grace := time.NewTimer(0)
-	if errors.Is(why, errNoConfig) {
+	said, grace := &n.report, time.NewTimer(0)
+	switch {
+	case why.Error() == said.problem:
+		grace.Reset(tellAgain - time.Since(said.at))
+	case errors.Is(why, errNoConfig):
 		grace.Reset(time.Second) // it is on its way from the store, which says itself when it cannot be reached
 	}
 	defer grace.Stop()
@@ -110,6 +114,7 @@ func (d *Daemon) waitToJoin(ctx context.Context, in *inbox, why error) error {
 			return nil
 		case <-grace.C:
 			d.Log.Warn("cannot start yet; waiting", "reason", why)
+			said.problem, said.at = why.Error(), time.Now()
 			grace.Reset(tellAgain)
 		}
 	}
