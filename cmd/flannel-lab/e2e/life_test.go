@@ -119,8 +119,11 @@ func TestHealth(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		for i, n := range l.Nodes {
-			if said := n.Log()[marks[i]:]; said != "" {
-				t.Errorf("%s in steady state:\n%s", n.Name, said)
+			for line := range strings.Lines(n.Log()[marks[i]:]) {
+				// On a machine that is busy enough, etcd really does not answer for seconds.
+				if !strings.Contains(line, "etcd does not answer") && !strings.Contains(line, "etcd answers again") {
+					t.Errorf("%s in steady state: %s", n.Name, line)
+				}
 			}
 			after := numbers(t, n)
 			for name, was := range before[i] {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"flannel/cmd/flannel-lab/lab"
 )
 
 // TestUnderlayChanges does to a node's uplink what DHCP, operators and broken cables do. Nothing is restarted.
 func TestUnderlayChanges(t *testing.T) {
+	t.Parallel() // it waits more than it works: etcd is deaf to the old address, which takes 3 s to notice
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
@@ -158,9 +158,15 @@ func TestUnderlayChoice(t *testing.T) {
 		}
 		in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
 		within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7 is down") })
-		time.Sleep(300 * time.Millisecond)
-		if times := strings.Count(n.Log()[mark:], "cannot start yet"); times > 2 {
-			t.Errorf("it is said %d times", times)
+		in(t, n.Namespaces, "for i in 1 2 3; do ip route add 10.99.0.0/16 dev eth1; sleep 0.1; ip route delete 10.99.0.0/16; sleep 0.1; done")
+		said := map[string]bool{}
+		for line := range strings.Lines(n.Log()[mark:]) {
+			if _, reason, ok := strings.Cut(line, "cannot start yet"); ok {
+				if said[reason] {
+					t.Error("said again:" + reason)
+				}
+				said[reason] = true
+			}
 		}
 		in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
 		published(t, "10.9.0.7")
