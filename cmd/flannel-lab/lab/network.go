@@ -55,6 +55,8 @@ func (l *Lab) connectInfra() error {
 	for network := range l.opts.Subnets {
 		snooping := false // there is no querier: neighbour discovery must not depend on one
 		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU}, MulticastSnooping: &snooping}
+		// Left to itself, a bridge takes the lowest address of its ports: the router's would change with every cable.
+		br.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, byte(network), 1}
 		if err := netlink.LinkAdd(br); err != nil {
 			return fmt.Errorf("add bridge: %w", err)
 		}
