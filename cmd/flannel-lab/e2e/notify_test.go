@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestServiceManager listens where systemd would.
+func TestServiceManager(t *testing.T) {
+	l := bare(t, lab.Options{Nodes: 1})
+	n := l.Nodes[0]
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(t, err)
+	defer socket.Close()
+	var mu sync.Mutex
+	var told []string
+	go func() {
+		for buf := make([]byte, 1000); ; {
+			size, err := socket.Read(buf)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			told = append(told, string(buf[:size]))
+			mu.Unlock()
+		}
+	}()
+	count := func(state string) (times int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, s := range told {
+			if s == state {
+				times++
+			}
+		}
+		return times
+	}
+	n.Env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=200000"}
+	must(t, n.Start())
+	logged(t, n, 0, "cannot start yet; waiting")
+	if count("READY=1") != 0 {
+		t.Error("READY=1 before there is a configuration")
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	heard := func(state string, times int) func() error {
+		return func() error {
+			if got := count(state); got < times {
+				return fmt.Errorf("%s %d times, want %d", state, got, times)
+			}
+			return nil
+		}
+	}
+	within(t, "READY=1", heard("READY=1", 1))
+	within(t, "WATCHDOG=1 five times", heard("WATCHDOG=1", 5))
+	in(t, n.Namespaces, "ip link delete flannel.1; sleep 0.2")
+	stopped(t, n)
+	within(t, "STOPPING=1", heard("STOPPING=1", 1))
+	if count("READY=1") != 1 || count("STOPPING=1") != 1 {
+		t.Errorf("systemd was told %v", told)
+	}
+}
