@@ -25,6 +25,7 @@ type Plan struct {
 	claims map[claim]int
 	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
 	contested, odd int
+	silent         int // leases whose owner has yet to describe itself
 }
 
 // peer is a lease judged on its own.
@@ -89,6 +90,9 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 	return p.collect(p.losers())
 }
 
+// Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
+func (p *Plan) Silent() int { return p.silent }
+
 // Unchanged tells how many elements at the start and at the end of two lists are the same.
 func Unchanged[T comparable](old, new []T) (head, tail int) {
 	shorter := min(len(old), len(new))
@@ -105,6 +109,9 @@ func Unchanged[T comparable](old, new []T) (head, tail int) {
 func (p *Plan) count(one *peer, by int) {
 	if one.odd {
 		p.odd += by
+	}
+	if one.lease.Backend == "" {
+		p.silent += by
 	}
 	for c := range one.claims() {
 		before := p.claims[c]

@@ -97,8 +97,12 @@ func TestSuspects(t *testing.T) {
 		})
 	}
 	half := &subnet.Lease{V4: good.V4}
-	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 {
-		t.Errorf("a peer that has yet to describe itself gives %v and %v", paths, rejects)
+	p := newPlan(t, false)
+	if paths, rejects := p.Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 || p.Silent() != 1 {
+		t.Errorf("a peer that has yet to describe itself gives %v and %v, %d silent", paths, rejects, p.Silent())
+	}
+	if p.Paths([]*subnet.Lease{good}); p.Silent() != 0 {
+		t.Error("it stays silent though it has described itself")
 	}
 	odd := peerLease("10.5.64.0/20", "192.168.100.9", 9)
 	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{odd}); len(paths) != 1 {

@@ -16,9 +16,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start makes a lab with a configuration, with flanneld ready on every node; it ends with the test. The log of every
-// flanneld is shown if the test fails.
-func start(t *testing.T, o lab.Options, backend string, args ...string) *lab.Lab {
+// patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
+const patience = 15 * time.Second
+
+// bare makes a lab without a configuration, in which no flanneld runs; it ends with the test. The log
+// of every flanneld is shown if the test fails.
+func bare(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
 	o.Flanneld = os.Getenv("LAB_FLANNELD")
 	l, err := lab.New(t.Context(), o)
@@ -33,7 +36,21 @@ func start(t *testing.T, o lab.Options, backend string, args ...string) *lab.Lab
 			t.Error("close the lab:", err)
 		}
 	})
+	return l
+}
+
+// prepare makes a lab with a configuration, in which no flanneld runs.
+func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
+	t.Helper()
+	l := bare(t, o)
 	must(t, l.SetConfig(t.Context(), l.Config(backend)))
+	return l
+}
+
+// start makes a lab with a configuration, with flanneld ready on every node.
+func start(t *testing.T, o lab.Options, backend string, args ...string) *lab.Lab {
+	t.Helper()
+	l := prepare(t, o, backend)
 	must(t, l.StartAll(t.Context(), args...))
 	return l
 }

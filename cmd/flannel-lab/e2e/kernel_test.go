@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,29 +16,6 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 )
-
-// patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
-const patience = 15 * time.Second
-
-// prepare makes a lab with a configuration, as start does, but starts no flanneld.
-func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
-	t.Helper()
-	o.Flanneld = os.Getenv("LAB_FLANNELD")
-	l, err := lab.New(t.Context(), o)
-	must(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, n := range l.Nodes {
-				t.Logf("log of %s:\n%s", n.Name, n.Log())
-			}
-		}
-		if err := l.Close(); err != nil {
-			t.Error("close the lab:", err)
-		}
-	})
-	must(t, l.SetConfig(t.Context(), l.Config(backend)))
-	return l
-}
 
 // try runs a shell command in a place.
 func try(ctx context.Context, at lab.Namespaces, format string, args ...any) (string, error) {

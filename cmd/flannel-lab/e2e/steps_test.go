@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,32 +17,10 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// deadline is how long a test waits for what takes well under a second on a machine with nothing else to do.
-const deadline = 15 * time.Second
-
-// bare makes a lab without a configuration, in which no flanneld runs; it ends with the test.
-func bare(t *testing.T, o lab.Options) *lab.Lab {
-	t.Helper()
-	o.Flanneld = os.Getenv("LAB_FLANNELD")
-	l, err := lab.New(t.Context(), o)
-	must(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, n := range l.Nodes {
-				t.Logf("log of %s:\n%s", n.Name, n.Log())
-			}
-		}
-		if err := l.Close(); err != nil {
-			t.Error("close the lab:", err)
-		}
-	})
-	return l
-}
-
 // within waits until f succeeds, says how long that took, and fails the test when it never does.
 func within(t *testing.T, what string, f func() error) time.Duration {
 	t.Helper()
-	return withinOf(t, deadline, what, f)
+	return withinOf(t, patience, what, f)
 }
 
 func withinOf(t *testing.T, limit time.Duration, what string, f func() error) time.Duration {
@@ -120,7 +97,7 @@ func unready(t *testing.T, n *lab.Node, text string) error {
 // ends waits until flanneld ends, and checks its exit status.
 func ends(t *testing.T, n *lab.Node, want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	began := time.Now()
 	code, err := n.Wait(ctx)
@@ -161,7 +138,7 @@ func unlost(t *testing.T, from *lab.Pod, to netip.Addr) (stop func()) {
 // reaches waits until a pod gets an answer.
 func reaches(t *testing.T, what string, from *lab.Pod, to netip.Addr) {
 	t.Helper()
-	took, err := from.Reach(t.Context(), to, deadline)
+	took, err := from.Reach(t.Context(), to, patience)
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
