@@ -70,7 +70,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 
 type routeEntry = reconcile.Entry[routeKey, hop]
 
-func (s routeStore) Set(_ context.Context, entries []routeEntry) []error {
+func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	set := func(e routeEntry) message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolOurs, nexthop: s.nexthops.id(e.Value)}
 		return routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
@@ -80,7 +80,7 @@ func (s routeStore) Set(_ context.Context, entries []routeEntry) []error {
 	for i, err := range errs {
 		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
 		if errors.Is(err, unix.EEXIST) {
-			s.Delete(nil, entries[i:i+1]) //nolint:staticcheck // no context is used
+			s.Delete(ctx, entries[i:i+1])
 			errs[i] = first(s.conn.batch([]message{set(entries[i])}))
 		}
 		if errs[i] != nil {

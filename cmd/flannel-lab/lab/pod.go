@@ -48,7 +48,7 @@ var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 // address detection is over: AddPod waits for that, some two seconds.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
-		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, - and .", name)
+		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, dots and dashes", name)
 	}
 	if err := n.writeConflist(); err != nil {
 		return nil, err
