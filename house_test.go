@@ -66,7 +66,8 @@ var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf"
 var mayImport = map[string][]string{
 	"backend":       {"backend", "pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
 	"subnet":        {"pkg/conf", "pkg/file"},
-	"subnet/etcd":   {"subnet", "subnet/etcd"},
+	"subnet/etcd":   {"subnet", "subnet/etcd", "subnet/patience"},
+	"subnet/kube":   {"pkg/file", "subnet", "subnet/kube", "subnet/patience"},
 	"pkg/conf":      {},
 	"pkg/file":      {},
 	"pkg/reconcile": {},
