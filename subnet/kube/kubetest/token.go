@@ -15,8 +15,11 @@ import (
 	"strings"
 	"time"
 
+	authv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"flannel/subnet/kube/kubetest/cluster"
 )
 
 // DeleteNode deletes the Node object. Pods bound to it stay: no controller takes them away here.
@@ -32,6 +35,15 @@ func (s *Server) Token(node string) string {
 	token, err := s.Cluster.Token(s.context(), node)
 	s.check("make a token", err)
 	return token
+}
+
+// LooseToken is a token of our manifest's service account that is bound to no pod and no node, as one that somebody made
+// by `kubectl create token`.
+func (s *Server) LooseToken() string {
+	s.t.Helper()
+	r, err := s.Client.CoreV1().ServiceAccounts(cluster.Namespace).CreateToken(s.context(), cluster.ServiceAccount, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	s.check("make a token", err)
+	return r.Status.Token
 }
 
 // ShortToken is a Token that ends after life, negative: it has ended. The API gives none for less than ten minutes; this
