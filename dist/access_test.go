@@ -22,7 +22,7 @@ import (
 
 // needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing.
 var needed = []string{
-	"create events", "get nodes", "list nodes", "patch events", "patch nodes/status", "watch nodes",
+	"create events", "get nodes", "list nodes", "patch nodes/status", "watch nodes",
 }
 
 // rights asks the server about every verb on every resource that it has, for one service account.

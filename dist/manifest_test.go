@@ -139,7 +139,7 @@ func TestServerAcceptsAllManifests(t *testing.T) {
 	accept := func(name, text string) {
 		t.Run(name, func(t *testing.T) {
 			all := objects(t, text)
-			if len(all) < 6 {
+			if len(all) < 5 {
 				t.Fatalf("only %d objects in\n%s", len(all), text)
 			}
 			for _, o := range all {

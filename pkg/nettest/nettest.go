@@ -49,12 +49,12 @@ func Root(t testing.TB) string {
 	}
 }
 
-// Tool finds a program that make tools has built, such as etcd.
+// Tool finds a program that make has built for tests, such as etcd.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(Root(t), "bin", name)
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("bin/%s is missing: run make tools", name)
+		t.Fatalf("bin/%s is missing: run make tools kube", name)
 	}
 	return path
 }
