@@ -109,6 +109,7 @@ type member struct {
 	server  *kubetest.Server
 	logs    *logs
 	traffic *traffic
+	scope   string // other nodes than those that begin so do not count
 
 	mu    sync.Mutex
 	set   *subnet.Set
@@ -119,7 +120,8 @@ type member struct {
 // start makes a manager for a node, with a token as flannel's pod has it; change may alter its options.
 func start(t *testing.T, s *kubetest.Server, name string, change func(*Options)) *member {
 	t.Helper()
-	n := &member{t: t, server: s, logs: &logs{}, traffic: &traffic{}, held: make(chan error, 1)}
+	scope, _, _ := strings.Cut(name, "-")
+	n := &member{t: t, scope: scope, server: s, logs: &logs{}, traffic: &traffic{}, held: make(chan error, 1)}
 	o := Options{NodeName: name, Prefix: prefix, SetCondition: true, UserAgent: "flanneld/test",
 		Log: slog.New(slog.NewTextHandler(n.logs, nil))}
 	if change != nil {
@@ -181,9 +183,15 @@ func (n *member) peers() string {
 	}
 	var names []string
 	for _, l := range s.Leases {
+		if !strings.HasPrefix(l.Name, n.scope) {
+			continue
+		}
 		names = append(names, l.Name)
 	}
 	for _, r := range s.Rejects {
+		if !strings.HasPrefix(r.Name, n.scope) {
+			continue
+		}
 		names = append(names, "["+r.Name+"]")
 	}
 	return strings.Join(names, " ")
@@ -308,3 +316,5 @@ func (o outside) ours(name string) string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+func logTo(l *logs) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

@@ -40,6 +40,9 @@ type Options struct {
 	Log       *slog.Logger        // nil: silence
 	Waiting   func(reason string) // is told what Acquire waits for; may be nil
 
+	// Grace is how long this node may be out of step before the scheduler and the operator are to know; 0 is a minute.
+	Grace time.Duration
+
 	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
 }
 
@@ -74,6 +77,9 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Grace == 0 {
+		o.Grace = time.Minute
 	}
 	if o.Waiting == nil {
 		o.Waiting = func(string) {}

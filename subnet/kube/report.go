@@ -99,8 +99,6 @@ func leftOut(rejects []subnet.Rejected) string {
 }
 
 const (
-	// grace is how long a node may be out of step before the scheduler is to know.
-	grace = time.Minute
 	// look is how often the condition is compared with what it shall be, without a reason.
 	look = 15 * time.Minute
 	// tryAgain is the pause after something could not be told.
@@ -121,7 +119,7 @@ func (t *teller) run(ctx context.Context) {
 		if s.again {
 			told = nil
 		}
-		if want, due := condition(s, time.Now()); name == "" || s.since.IsZero() {
+		if want, due := condition(s, t.m.o.Grace, time.Now()); name == "" || s.since.IsZero() {
 			// There is no Node to tell anything of, or nothing to tell.
 		} else if due > 0 {
 			wait = min(wait, due)
@@ -162,7 +160,7 @@ func (t *teller) tell(ctx context.Context, what string, err error) {
 }
 
 // condition is what the Node's shall be, or how long it is too early to say.
-func condition(s status, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
+func condition(s status, grace time.Duration, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
 	if s.inStep {
 		return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
 			Reason: "FlannelIsUp", Message: "Flannel is running on this node"}, 0
@@ -245,7 +243,7 @@ func (a *announcer) next(reason, message string, now time.Time) (write bool, wai
 // announce writes the Events that are due, and returns how long it can rest.
 func (t *teller) announce(ctx context.Context, a *announcer, name string, s status) (rest time.Duration) {
 	rest = look
-	for _, e := range a.events(s, time.Now()) {
+	for _, e := range a.events(s, t.m.o.Grace, time.Now()) {
 		write, wait := a.next(e.reason, e.message, time.Now())
 		if !write {
 			rest = min(rest, wait)
@@ -281,7 +279,7 @@ const (
 type occasion struct{ kind, reason, message string }
 
 // events are those that the status calls for.
-func (a *announcer) events(s status, now time.Time) []occasion {
+func (a *announcer) events(s status, grace time.Duration, now time.Time) []occasion {
 	var all []occasion
 	if s.moved != "" {
 		all = append(all, occasion{corev1.EventTypeWarning, reasonMoved, s.moved})
