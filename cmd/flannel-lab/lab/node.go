@@ -61,8 +61,11 @@ func (n *Node) Unplug() error { return n.Do(unplug) }
 
 // Args are the arguments with which Start calls flanneld; all are flannel's own.
 func (n *Node) Args() []string {
-	return []string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix,
-		"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+	common := []string{"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+	if n.lab.Kube != nil {
+		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + kubeconfigFile, "-net-config-path=" + netConfFile}, common...)
+	}
+	return append([]string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix}, common...)
 }
 
 // Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.

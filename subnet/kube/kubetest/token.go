@@ -32,7 +32,7 @@ func (s *Server) DeleteNode(name string) {
 // must be registered.
 func (s *Server) Token(node string) string {
 	s.t.Helper()
-	token, err := s.Cluster.Token(s.context(), node)
+	token, err := s.Cluster.Token(s.context(), node, time.Hour)
 	s.check("make a token", err)
 	return token
 }

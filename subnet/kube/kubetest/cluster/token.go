@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,8 +24,8 @@ const (
 func FlannelPod(node string) string { return "kube-flannel-ds-" + node }
 
 // Token is a token as kubelet gets one for flannel's pod on the node: of the manifest's service account, bound to the
-// pod, which is made if it is not there, and thereby to the node. It lasts an hour.
-func (c *Cluster) Token(ctx context.Context, node string) (string, error) {
+// pod, which is made if it is not there, and thereby to the node. life is ten minutes or more.
+func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (string, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: FlannelPod(node), Namespace: Namespace, Labels: map[string]string{"app": "flannel"}},
 		Spec: corev1.PodSpec{
@@ -39,7 +40,7 @@ func (c *Cluster) Token(ctx context.Context, node string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make flannel's pod on %s: %w", node, err)
 	}
-	seconds := int64(3600)
+	seconds := int64(life.Seconds())
 	r, err := c.Client.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, ServiceAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: got.Name, UID: got.UID},
