@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 )
 
 // metadataOnly has the server leave out spec and status.
@@ -18,16 +20,22 @@ const metadataOnly = protobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // Retries are ours (see retry): the client's own would hide an outage for seconds.
 
+// quiet keeps the client from logging: what goes wrong is returned, too, and told by us.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
+
 // get reads one Node.
 func (m *Manager) get(ctx context.Context, name string) (*node, error) {
-	raw, err := m.api.Get().Resource("nodes").Name(name).SetHeader("Accept", protobuf).MaxRetries(0).Do(ctx).Raw()
+	return m.parse(m.api.Get().Resource("nodes").Name(name).SetHeader("Accept", protobuf).MaxRetries(0).Do(quiet(ctx)))
+}
+
+func (m *Manager) parse(answer rest.Result) (*node, error) {
+	if err := answer.Error(); err != nil { // Raw's own error lacks what the server says
+		return nil, err
+	}
+	raw, err := answer.Raw()
 	if err != nil {
 		return nil, err
 	}
-	return m.parse(raw)
-}
-
-func (m *Manager) parse(raw []byte) (*node, error) {
 	object, err := unwrap(raw)
 	if err != nil {
 		return nil, err
@@ -42,7 +50,7 @@ func (m *Manager) list(ctx context.Context, only, at string, each func(*node)) (
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)
 	}
-	body, err := r.Stream(ctx)
+	body, err := r.Stream(quiet(ctx))
 	if err != nil {
 		return "", err
 	}
@@ -59,33 +67,29 @@ func (m *Manager) watch(ctx context.Context, only, version string) (io.ReadClose
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)
 	}
-	return r.Stream(ctx)
+	return r.Stream(quiet(ctx))
 }
 
 // patchStatus applies a strategic merge patch to the status of the Node and to its metadata.
 func (m *Manager) patchStatus(ctx context.Context, name string, patch []byte) (*node, error) {
-	raw, err := m.api.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
-		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(ctx).Raw()
-	if err != nil {
-		return nil, err
-	}
-	return m.parse(raw)
+	return m.parse(m.api.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
+		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(quiet(ctx)))
 }
 
 func (m *Manager) conditions(ctx context.Context, name string) (types.UID, []corev1.NodeCondition, error) {
 	var n corev1.Node
-	err := m.api.Get().Resource("nodes").Name(name).MaxRetries(0).Do(ctx).Into(&n)
+	err := m.api.Get().Resource("nodes").Name(name).MaxRetries(0).Do(quiet(ctx)).Into(&n)
 	return n.UID, n.Status.Conditions, err
 }
 
 func (m *Manager) createEvent(ctx context.Context, e *corev1.Event) error {
-	return m.api.Post().Namespace(e.Namespace).Resource("events").MaxRetries(0).Body(e).Do(ctx).Error()
+	return m.api.Post().Namespace(e.Namespace).Resource("events").MaxRetries(0).Body(e).Do(quiet(ctx)).Error()
 }
 
 // nodeOf asks on what node a pod runs.
 func (m *Manager) nodeOf(ctx context.Context, namespace, pod string) (string, error) {
 	var p corev1.Pod
-	if err := m.api.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(ctx).Into(&p); err != nil {
+	if err := m.api.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p); err != nil {
 		return "", err
 	}
 	if p.Spec.NodeName == "" {

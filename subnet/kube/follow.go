@@ -92,7 +92,7 @@ func (s *follower) run(ctx context.Context) error {
 // check asks, after a lost connection, whether the store has got as far as we. One that was restored from a backup
 // has not, and a watch of it would stay silent until it has.
 func (s *follower) check(ctx context.Context) error {
-	body, err := s.m.api.Get().Resource("nodes").SetHeader("Accept", protobuf).MaxRetries(0).Param("limit", "1").Stream(ctx)
+	body, err := s.m.api.Get().Resource("nodes").SetHeader("Accept", protobuf).MaxRetries(0).Param("limit", "1").Stream(quiet(ctx))
 	if err != nil {
 		return err
 	}
