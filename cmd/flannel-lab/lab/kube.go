@@ -15,6 +15,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"flannel/subnet/kube/kubetest/cluster"
@@ -24,7 +25,8 @@ import (
 const (
 	netConfFile    = "/etc/kube-flannel/net-conf.json"
 	kubeconfigFile = "/etc/kube-flannel/kubeconfig"
-	tokenFile      = "/run/secrets/kubernetes.io/serviceaccount/token"
+	accountDir     = "/run/secrets/kubernetes.io/serviceaccount" // what kubelet gives every pod
+	tokenFile      = accountDir + "/token"
 )
 
 // kubeDir is in Infra.
@@ -36,6 +38,7 @@ type Kube struct {
 	*cluster.Cluster // once it is ready for the first time
 	lab              *Lab
 	proc             *process
+	manifest         []*unstructured.Unstructured
 }
 
 func (o Options) kubeBinary() string { return filepath.Join(o.BinDir, "kube") }
@@ -97,11 +100,25 @@ func (k *Kube) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := cluster.Objects(manifest)
-	if err != nil {
+	if k.manifest, err = cluster.Objects(manifest); err != nil {
 		return err
 	}
-	return k.Apply(ctx, false, objects...)
+	return k.Apply(ctx, false, k.manifest...)
+}
+
+// Object is one of the manifest's, by its kind.
+func (k *Kube) Object(kind string) (*unstructured.Unstructured, error) {
+	for _, o := range k.manifest {
+		if o.GetKind() == kind {
+			return o, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no %s in %s", kind, k.lab.opts.Manifest)
+}
+
+// PodEnv is the environment that every pod of the cluster has, by which it finds the API server.
+func (k *Kube) PodEnv() []string {
+	return []string{"KUBERNETES_SERVICE_HOST=" + k.addr().Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", k.addr().Port())}
 }
 
 // register makes every node of the lab a node of the cluster.
@@ -139,9 +156,18 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
+	config, err := k.Object("ConfigMap")
+	if err != nil {
+		return err
+	}
+	cniConf, _, err := unstructured.NestedString(config.Object, "data", "cni-conf.json")
+	if err != nil {
+		return err
+	}
 	return n.Do(func() error {
-		return errors.Join(os.MkdirAll(filepath.Dir(tokenFile), 0o755), os.WriteFile(tokenFile, []byte(token), 0o600),
-			os.WriteFile(kubeconfigFile, kubeconfig, 0o600))
+		return errors.Join(os.MkdirAll(accountDir, 0o755), os.WriteFile(tokenFile, []byte(token), 0o600),
+			os.WriteFile(accountDir+"/ca.crt", k.Config.CAData, 0o600), os.WriteFile(kubeconfigFile, kubeconfig, 0o600),
+			os.WriteFile("/etc/kube-flannel/cni-conf.json", []byte(cniConf), 0o644))
 	})
 }
 

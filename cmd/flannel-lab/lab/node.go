@@ -72,11 +72,14 @@ func (n *Node) Args() []string {
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
 // StartWith starts flanneld with these arguments alone.
-func (n *Node) StartWith(args ...string) error {
+func (n *Node) StartWith(args ...string) error { return n.StartIn(n.lab.opts.Flanneld, args...) }
+
+// StartIn starts another program that becomes flanneld, such as what stands for a container.
+func (n *Node) StartIn(program string, args ...string) error {
 	if n.Running() {
 		return fmt.Errorf("flanneld already runs on %s", n.Name)
 	}
-	cmd := exec.Command(n.lab.opts.Flanneld, args...)
+	cmd := exec.Command(program, args...)
 	cmd.Env = append([]string{"NODE_NAME=" + n.Name}, n.Env...)
 	p, err := startProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
