@@ -3,12 +3,14 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,7 +22,7 @@ func TestKubernetesDualStack(t *testing.T) {
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			ctx := t.Context()
-			l := start(t, lab.Options{Kube: true, Family: lab.Dual}, `{"Type":"`+backend+`"}`)
+			l := start(t, lab.Options{Kube: true, KubeArgs: []string{"-audit"}, Family: lab.Dual}, `{"Type":"`+backend+`"}`)
 			var pods []*lab.Pod
 			for i, n := range l.Nodes {
 				pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
@@ -64,8 +66,48 @@ func TestKubernetesDualStack(t *testing.T) {
 				_, err := pods[0].Reach(ctx, at, 5*time.Second)
 				must(t, err)
 			}
+			within(t, "flannel's rights are used, and no more is asked for", func() error { return usesItsRights(t, l.Kube) })
 		})
 	}
+}
+
+// usesItsRights compares the manifest's role with what the API server was asked for.
+func usesItsRights(t *testing.T, k *lab.Kube) error {
+	t.Helper()
+	object, err := k.Object("ClusterRole")
+	must(t, err)
+	var role rbacv1.ClusterRole
+	text, err := object.MarshalJSON()
+	must(t, err)
+	must(t, json.Unmarshal(text, &role))
+	unused := map[string]bool{}
+	for _, rule := range role.Rules {
+		for _, verb := range rule.Verbs {
+			unused[verb+" "+rule.Resources[0]] = true
+		}
+	}
+	log, err := k.AuditLog()
+	must(t, err)
+	for line := range strings.Lines(log) {
+		var e struct {
+			Verb, RequestURI string
+			User             struct{ Username string }
+			ObjectRef        struct{ Resource, Subresource string }
+			ResponseStatus   struct{ Code int }
+		}
+		if json.Unmarshal([]byte(line), &e) != nil || e.User.Username != "system:serviceaccount:kube-flannel:flannel" {
+			continue // the last line may not be whole yet
+		}
+		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+		delete(unused, what)
+		if e.ResponseStatus.Code == 401 || e.ResponseStatus.Code == 403 || e.ResponseStatus.Code == 422 {
+			t.Errorf("flannel was refused: %s %s: %d", what, e.RequestURI, e.ResponseStatus.Code)
+		}
+	}
+	if len(unused) > 0 {
+		return fmt.Errorf("never asked for: %v", slices.Sorted(maps.Keys(unused)))
+	}
+	return nil
 }
 
 // The API server dies while nodes come and go: what it had taken is in the kernel when it is back, and nothing else.

@@ -98,7 +98,7 @@ func parse(args []string) (options, error) {
 	names := f.String("names", "", "further IP `addresses` in the serving certificate, separated by commas")
 	cidrs := f.String("cluster-cidr", "", "assign nodes podCIDRs out of these `prefixes`, separated by commas")
 	masks := f.String("node-cidr-mask", "24,64", "`length` of a node's podCIDRs, IPv4,IPv6")
-	f.BoolVar(&o.audit, "audit", false, "write audit.log, with the requests about nodes and pods")
+	f.BoolVar(&o.audit, "audit", false, "write audit.log, with all that flannel asks for, and the requests about nodes, pods and events")
 	f.Usage = func() {
 		fmt.Fprintln(f.Output(), "kube -dir DIRECTORY [options] [-- further arguments of kube-apiserver]")
 		f.PrintDefaults()

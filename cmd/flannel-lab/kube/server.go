@@ -58,6 +58,8 @@ kind: Policy
 omitStages: [RequestReceived]
 rules:
 - level: Request
+  users: [system:serviceaccount:kube-flannel:flannel]
+- level: Request
   resources: [{group: "", resources: [nodes, nodes/status, pods, events]}]
 - level: None
 `

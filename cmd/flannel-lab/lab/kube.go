@@ -72,6 +72,7 @@ func (k *Kube) launch() (err error) {
 		return err
 	}
 	cmd := exec.Command(k.lab.opts.kubeBinary(), "-dir="+kubeDir, "-listen="+k.addr().String(), "-cluster-cidr="+strings.Join(networks, ","))
+	cmd.Args = append(cmd.Args, k.lab.opts.KubeArgs...)
 	k.proc, err = startProcess(k.lab.Infra, cmd, "kube.log")
 	return err
 }
@@ -202,6 +203,12 @@ func (k *Kube) leases(ctx context.Context) (map[string]string, error) {
 		all[n.Name+" "+strings.Join(n.Spec.PodCIDRs, " ")] = string(text)
 	}
 	return all, nil
+}
+
+// AuditLog is what flannel asked it for, a JSON object on each line. It takes KubeArgs -audit.
+func (k *Kube) AuditLog() (string, error) {
+	text, err := k.lab.Infra.ReadFile(filepath.Join(kubeDir, "audit.log"))
+	return string(text), err
 }
 
 // Kill ends it as a crash would. There is no Stop: an orderly end would wait for every watch.

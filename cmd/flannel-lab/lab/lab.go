@@ -29,6 +29,7 @@ type Options struct {
 	BinDir   string   // where flanneld, etcd and cni/ are: bin/ of the repository, or where this program lies
 	Flanneld string   // any flannel-compatible binary; BinDir/flanneld
 	Kube     bool     // leases in Kubernetes: a real API server instead of etcd
+	KubeArgs []string // further arguments for bin/kube
 	Manifest string   // what is applied to it; Documentation/kube-flannel.yml beside BinDir
 	Etcd     string   // any etcd; BinDir/etcd
 	EtcdArgs []string // further arguments for etcd

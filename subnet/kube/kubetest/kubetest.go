@@ -135,7 +135,7 @@ func (s *Server) Addr() string { return s.addr }
 // File is the path of a file of the server's directory.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
-// AuditLog is what was asked of the server about nodes, pods and events, a JSON object on each line. It takes Audit.
+// AuditLog is what was asked of the server by flannel, or about nodes, pods and events, a JSON object on each line. It takes Audit.
 func (s *Server) AuditLog() string {
 	s.t.Helper()
 	text, err := os.ReadFile(s.File("audit.log"))
