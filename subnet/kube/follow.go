@@ -60,6 +60,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		err := s.run(ctx)
 		switch {
 		case errors.Is(err, errDone):
+			m.through(f.activity)
 			return nil
 		case errors.Is(err, subnet.ErrMoved):
 			return err
