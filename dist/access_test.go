@@ -155,6 +155,32 @@ func TestTokenOfANodeIsForThatNode(t *testing.T) {
 	})
 }
 
+// The chart's policy goes with the prefix that is set there.
+func TestPolicyKnowsThePrefix(t *testing.T) {
+	s := kubetest.Start(t)
+	text, err := chart(t, values["own prefix"])
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	if err := s.Apply(t.Context(), false, objects(t, text)...); err != nil {
+		t.Fatal(err)
+	}
+	s.AddNode("node1")
+	s.AddNode("node2")
+	flannel := s.As(s.Token("node1"))
+	enforced(t, flannel)
+	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "its own annotations only"} {
+		// The server may still know the former policy for a moment.
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")
+			if (err == nil) == (fails == "") || time.Now().After(end) {
+				judge(t, err, fails)
+				break
+			}
+		}
+	}
+}
+
 func judge(t *testing.T, err error, fails string) {
 	t.Helper()
 	switch {
