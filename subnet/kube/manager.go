@@ -56,10 +56,12 @@ type Manager struct {
 	outage *patience.Outage
 	teller *teller
 
-	mu       sync.Mutex
-	name     string            // of our Node, once it is known
-	claim    *claim            // nil before Acquire; its fields are guarded by mu, too
-	refusals map[string]string // by activity: what was said
+	mu    sync.Mutex
+	name  string // of our Node, once it is known
+	claim *claim // nil before Acquire; its fields are guarded by mu, too
+
+	refusing sync.Mutex         // not mu, which is held while our annotations are written
+	refusals map[string]refusal // by activity
 
 	mend chan struct{} // a token for Hold: our annotations may not be what they shall be
 }
@@ -84,7 +86,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(string) {}
 	}
-	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]string{}, mend: make(chan struct{}, 1),
+	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]refusal{}, mend: make(chan struct{}, 1),
 		outage: patience.NewOutage(o.Log, "the Kubernetes API")}
 	var err error
 	if m.api, m.wire, err = o.dial(); err != nil {
@@ -136,12 +138,12 @@ func (m *Manager) retry(ctx context.Context, activity string, op func(context.Co
 // through says that an activity got through.
 func (m *Manager) through(activity string) {
 	m.outage.Over(activity)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.refusals[activity] != "" {
+	m.refusing.Lock()
+	defer m.refusing.Unlock()
+	if m.refusals[activity].said {
 		m.log.Info("the Kubernetes API allows it now", "what", activity)
-		delete(m.refusals, activity)
 	}
+	delete(m.refusals, activity)
 }
 
 // failed tells what went wrong, once, and pauses before the next try.
@@ -149,7 +151,7 @@ func (m *Manager) failed(ctx context.Context, activity string, err error, pause 
 	switch {
 	case refused(err):
 		m.outage.Over(activity) // it does answer
-		m.refuse(activity, err)
+		m.refuse(activity, err, settling)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
 		m.outage.Over(activity) // whoever follows that object says so
 	default:
@@ -161,13 +163,28 @@ func (m *Manager) failed(ctx context.Context, activity string, err error, pause 
 	pause.Wait(ctx)
 }
 
+// refusal is what the API server does not let us do.
+type refusal struct {
+	text  string
+	since time.Time
+	said  bool
+}
+
+// settling is how long a refusal lasts before it is said: an API server that starts knows no roles at first.
+const settling = 2 * time.Second
+
 // refuse tells once what the API server does not let us do; its own words name the verb and the resource.
-func (m *Manager) refuse(activity string, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if text := err.Error(); m.refusals[activity] != text {
-		m.refusals[activity] = text
-		m.log.Warn("the Kubernetes API refuses it: waiting until it is allowed, the network stays as it is",
-			"what", activity, "error", text)
+func (m *Manager) refuse(activity string, err error, after time.Duration) {
+	m.refusing.Lock()
+	defer m.refusing.Unlock()
+	r := m.refusals[activity]
+	if text := err.Error(); r.text != text {
+		r = refusal{text: text, since: time.Now()}
 	}
+	if !r.said && time.Since(r.since) >= after {
+		r.said = true
+		m.log.Warn("the Kubernetes API refuses it: waiting until it is allowed, the network stays as it is",
+			"what", activity, "error", r.text)
+	}
+	m.refusals[activity] = r
 }

@@ -153,7 +153,7 @@ func (t *teller) run(ctx context.Context) {
 // tell says that the cluster could not be told: what it refuses, once; an outage is told by others.
 func (t *teller) tell(ctx context.Context, what string, err error) {
 	if refused(err) {
-		t.m.refuse(what, err)
+		t.m.refuse(what, err, 0)
 	} else if ctx.Err() == nil {
 		t.m.log.Debug("cannot tell the cluster", "what", what, "error", err)
 	}

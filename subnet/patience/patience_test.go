@@ -32,6 +32,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		said := func(what string, down, up int) {
 			t.Helper()
 			time.Sleep(2 * silence)
+			synctest.Wait()
 			if d, u := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); d != down || u != up {
 				t.Errorf("%s: told %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
 			}
