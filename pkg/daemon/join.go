@@ -13,7 +13,7 @@ import (
 // a subnet. Waiting is said in the log at once and then once a minute, and in /readyz.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
-	for last := (complaint{}); ; {
+	for {
 		err := d.prepare(n, in)
 		if err == nil {
 			if err = d.acquire(ctx, in, n); err == nil {
@@ -23,7 +23,7 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err := d.waitToJoin(ctx, in, err, &last); err != nil {
+		if err := d.waitToJoin(ctx, n, in, err); err != nil {
 			return nil, err
 		}
 	}
@@ -92,18 +92,13 @@ const (
 	joinAgain = 5 * time.Second
 )
 
-// complaint is what was said last.
-type complaint struct {
-	text string
-	at   time.Time
-}
-
-// waitToJoin waits for a change that may help, and says what it waits for.
-func (d *Daemon) waitToJoin(ctx context.Context, in *inbox, why error, last *complaint) error {
+// waitToJoin waits for a change that may help, and says what it waits for. A change that did not help is no reason
+// to say it again.
+func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) error {
 	d.waiting(why)
-	quiet := tellAgain - time.Since(last.at)
-	if why.Error() != last.text {
-		quiet = 0
+	said, quiet := &n.report, time.Duration(0)
+	if why.Error() == said.problem {
+		quiet = tellAgain - time.Since(said.at)
 	}
 	if errors.Is(why, errNoConfig) {
 		quiet = max(quiet, time.Second) // it is on its way from the store, which says itself when it cannot be reached
@@ -123,7 +118,8 @@ func (d *Daemon) waitToJoin(ctx context.Context, in *inbox, why error, last *com
 			return nil
 		case <-speak.C:
 			d.Log.Warn("cannot start yet; waiting", "reason", why)
-			*last = complaint{why.Error(), time.Now()}
+			said.problem, said.at = why.Error(), time.Now()
+			speak.Reset(tellAgain)
 		}
 	}
 }

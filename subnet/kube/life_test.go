@@ -184,7 +184,7 @@ func byPod(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "what is missing is said", 5*time.Second, func() bool { return n.logs.count(`cannot get resource \"pods\"`) == 1 })
+	eventually(t, "what is missing is said", 15*time.Second, func() bool { return n.logs.count(`cannot get resource \"pods\"`) == 1 })
 	_, err = o.Client.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
 	if err == nil {

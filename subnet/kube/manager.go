@@ -171,7 +171,7 @@ type refusal struct {
 }
 
 // settling is how long a refusal lasts before it is said: an API server that starts knows no roles at first.
-const settling = 2 * time.Second
+const settling = 5 * time.Second
 
 // refuse tells once what the API server does not let us do; its own words name the verb and the resource.
 func (m *Manager) refuse(activity string, err error, after time.Duration) {

@@ -185,7 +185,7 @@ func TestForbidden(t *testing.T) {
 	}()
 	said := func(verb, resource string) {
 		t.Helper()
-		eventually(t, "the lack of "+verb+" "+resource+" is said", 10*time.Second, func() bool {
+		eventually(t, "the lack of "+verb+" "+resource+" is said", 15*time.Second, func() bool {
 			return n.logs.count(fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) == 1
 		})
 	}
@@ -196,7 +196,7 @@ func TestForbidden(t *testing.T) {
 	if err := <-joined; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the lack of watch is said", 10*time.Second, func() bool { return n.logs.count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
+	eventually(t, "the lack of watch is said", 15*time.Second, func() bool { return n.logs.count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
 	n.sees("forbidden-2", 5*time.Second)
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
@@ -261,7 +261,7 @@ current-context: lab
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", 10*time.Second, func() bool { return n.logs.count("level=WARN") >= 1 })
+		eventually(t, "the refusal is said", 15*time.Second, func() bool { return n.logs.count("level=WARN") >= 1 })
 		issue(t, s, dir, time.Hour)
 		begin := time.Now()
 		if err := <-published; err != nil {
