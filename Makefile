@@ -8,6 +8,11 @@ ETCD    := $(shell sed -n 's/.*go.etcd.io\/etcd\/server\/v3 \(v[0-9.]*\).*/\1/p'
 PLUGINS := v1.9.1
 # The last release in which the plugins' repository had the flannel meta-plugin.
 FLANNEL_PLUGIN := v0.9.1
+# A Kubernetes control plane, in a module of its own because of its dependencies.
+KUBE    := $(LAB)/kube
+KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
+# All that its programs are made of, Go included.
+KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
@@ -30,23 +35,36 @@ $(ARCHES:%=cross-%): cross-%:
 tools: bin/etcd bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
+kube: bin/kube bin/render ## a Kubernetes API server for tests and demo --kube; the first time takes minutes
+
 demo: ## three nodes on this machine, and what flannel does for them, in half a minute
 	@dist/setup.sh demo
-	@$(MAKE) --no-print-directory build tools
+	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube)
 	@bin/flannel-lab demo $(ARGS)
 
 # The tests of the daemon run with the race detector, which takes a C compiler. The end-to-end tests run the daemon as
 # it is shipped.
 test: ## all tests, those of the kernel and the end-to-end ones included; a few minutes
 	@dist/setup.sh test
-	@$(MAKE) --no-print-directory build tools lint cross
-	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./...
+	@$(MAKE) --no-print-directory -j2 kube test-without-kube
+	@$(MAKE) --no-print-directory lint-kube
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(WITH_KUBE)
 	cd $(LAB) && $(GO) test -timeout 20m ./...
 
 bench: ## what the daemon costs at 1,000 to 10,000 peers, beside the kernel alone; three minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools
 	@bin/flannel-lab bench $(ARGS)
+
+# Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. Whichever of the two fails
+# ends the run.
+WITH_KUBE := ./subnet/kube/... ./dist/...
+.PHONY: kube test-without-kube lint-kube
+test-without-kube:
+	@$(MAKE) --no-print-directory build tools
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory cross
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -57,6 +75,10 @@ lint: ## gofmt, go vet for Linux and Windows, staticcheck, go.mod
 	cd $(LAB) && $(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./... && cd $(LAB) && $(GO) run $(STATICCHECK) ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
+
+# With the flags of the build, for which the compiler's work is there already.
+lint-kube: kube
+	cd $(KUBE) && $(GO) vet $(KUBE_FLAGS) ./... && $(GO) mod tidy -diff
 
 FUZZTIME ?= 30s
 
@@ -74,7 +96,7 @@ help: ## these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 # A tool is built when it is missing or when the stamp of its version is newer.
-stamp = @mkdir -p bin && rm -f bin/.$(1)-v* && touch $@
+stamp = @mkdir -p bin && rm -f bin/.$(1)-* && touch $@
 
 bin/.etcd-$(ETCD):
 	$(call stamp,etcd)
@@ -82,6 +104,17 @@ bin/.plugins-$(PLUGINS):
 	$(call stamp,plugins)
 bin/.flannel-plugin-$(FLANNEL_PLUGIN):
 	$(call stamp,flannel-plugin)
+
+bin/.kube-$(KUBE_HASH):
+	$(call stamp,kube)
+
+# Nice to the tests beside it. Nobody debugs these: without optimization, inlining and DWARF they are there in two thirds of the time.
+KUBE_FLAGS := -gcflags='all=-N -l -dwarf=false'
+
+bin/kube: bin/.kube-$(KUBE_HASH)
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o ../../../$@ .
+bin/render: bin/.kube-$(KUBE_HASH) bin/kube
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ ./render
 
 bin/etcd: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/server/v3

@@ -25,12 +25,15 @@ type Manager interface {
 	Watch(ctx context.Context, changed func(Set)) error
 
 	// Hold keeps the claim: renews it in time and puts back what another hand did to it. It returns ErrLost when
-	// the claim is gone, and nil when ctx ends.
+	// the claim is gone, ErrMoved when the node has been given another subnet, and nil when ctx ends.
 	Hold(ctx context.Context) error
 }
 
 // ErrLost says that the node's lease was revoked: its pods' addresses may be given to others.
 var ErrLost = errors.New("subnet lease lost")
+
+// ErrMoved says that the node has another subnet now, which Acquire will return.
+var ErrMoved = errors.New("the node's subnet is another one")
 
 // Set is what the store holds beside our own lease.
 type Set struct {
@@ -42,4 +45,11 @@ type Set struct {
 type Rejected struct {
 	Name   string // the etcd key or node name
 	Reason string // one sentence; never quotes more than a bounded part of the foreign value
+}
+
+// Reporter is a Manager that tells the cluster how this node's network is.
+type Reporter interface {
+	// Report takes the outcome of a pass: what is not in step (nil: nothing), and the peers that are left out, of which
+	// the slice is not kept. It does not block.
+	Report(problem error, rejects []Rejected)
 }

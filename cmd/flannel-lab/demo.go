@@ -51,17 +51,33 @@ func (d *show) steps() []step {
 		{"The network is configured in etcd, once for all", d.configure},
 		{"flanneld starts on every node and gets it a subnet", d.start},
 		{"The subnets are leases in etcd: who has what, and how to get there", d.leases},
+	}
+	if d.lab.Kube != nil {
+		steps = []step{
+			{"Nodes of a Kubernetes cluster: machines on one network, registered with an API server", d.clusterNodes},
+			{"Our manifest is applied; its network configuration is a file on every node", d.clusterConfig},
+			{"flanneld starts on every node, as flannel's service account, and takes the node's podCIDR", d.start},
+			{"How to get to each subnet is in its Node's annotations", d.annotations},
+		}
+	}
+	steps = append(steps, []step{
 		{"flanneld on node1 has told the kernel how to reach the others", d.kernel},
 		{"Pods get addresses of their node's subnet, by the usual CNI plugins", d.makePods},
 		{"Every pod reaches every pod", d.pings},
 		{"Bytes flow from node to node", d.transfer},
 		{"Outside, a pod is seen with its node's address (masquerade)", d.masquerade},
 		{"Somebody deletes a route: flanneld puts it back", d.loseRoute},
-	}
+	}...)
 	if d.backend.Type == "vxlan" {
 		steps = append(steps, step{"Somebody deletes the whole tunnel device", d.loseDevice})
 	}
-	return append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
+	steps = append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
+	if d.lab.Kube != nil {
+		steps = append(steps,
+			step{"The API server is killed: the network does not notice, and is mended all the same", d.loseAPI},
+			step{"A node is deleted from the cluster: the others forget it, until it is back", d.loseNode})
+	}
+	return steps
 }
 
 // show prints for a reader, and keeps what the steps share.

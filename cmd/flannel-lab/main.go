@@ -105,6 +105,7 @@ func (o *options) flags(name string) *flag.FlagSet {
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
 	f.BoolVar(&o.dual, "ipv6", false, "IPv6 beside IPv4")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "underlay `networks` (1 or 2) with a router between them")
+	f.BoolVar(&o.lab.Kube, "kube", false, "leases in Kubernetes, with a real API server, instead of etcd")
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
 	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
 	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")

@@ -219,7 +219,7 @@ func (s *server) status(ctx context.Context) (string, error) {
 	_ = w.Flush() // into memory
 	leases, err := s.lab.Leases(ctx)
 	if err != nil {
-		fmt.Fprintf(&b, "\netcd: %v\n", err)
+		fmt.Fprintf(&b, "\nleases: %v\n", err)
 	} else {
 		fmt.Fprintln(&b, "\nLEASES")
 	}

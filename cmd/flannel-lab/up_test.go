@@ -68,3 +68,9 @@ func TestUpAndDown(t *testing.T) {
 	c.run(0, "down")
 	contains(t, c.run(1, "status"), "flannel-lab up")
 }
+
+// Every step of the demo checks itself.
+func TestDemoInKubernetes(t *testing.T) {
+	c := cli{t, filepath.Join(t.TempDir(), "socket")}
+	contains(t, c.run(0, "demo", "--kube", "--ipv6", "--nodes", "2"), "kube-apiserver v1.", "All of it came true")
+}

@@ -36,6 +36,7 @@ func flagGroups() []group {
 		{"Leases in Kubernetes", kubeMode, kubeFlags()},
 		{"Underlay: the interface by which nodes meet; without these, that of the default route", anyMode, underlayFlags()},
 		{"Network of this node", anyMode, networkFlags()},
+		{"CNI plugin: kept in place while the daemon runs, see also install-cni", anyMode, cniFlags()},
 		{"Health and logs", anyMode, healthFlags()},
 	}
 }
@@ -91,6 +92,15 @@ func networkFlags() []flagRow {
 		number("iptables-resync", "SECONDS", "5", 1, 86400, "how often the rules are compared with what they shall be",
 			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
 		boolean("ip-blackhole-route", "false", "drop what is for pods of this node that are gone", func(o *options) *bool { return &o.Blackhole }),
+	}
+}
+
+func cniFlags() []flagRow {
+	return []flagRow{
+		text("cni-conf-from", "FILE", "", "configuration list to be copied", func(o *options) *string { return &o.CNI.ConfFrom }),
+		text("cni-conf-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.ConfTo }),
+		text("cni-plugin-from", "FILE", "", "plugin to be copied", func(o *options) *string { return &o.CNI.PluginFrom }),
+		text("cni-plugin-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.PluginTo }),
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
+	CNI      cniOptions
 	Underlay underlay.Options
 
 	SubnetFile   string
@@ -56,6 +57,8 @@ type kubeOptions struct {
 	AnnotationPrefix      string // complete: what follows is the annotation's own name
 	NetConfPath           string
 	SetNetworkUnavailable bool
+	// From the variables that every DaemonSet sets, which are no flags.
+	NodeName, PodName, PodNamespace string
 }
 
 // command is a subcommand; it reads its own arguments.
@@ -63,6 +66,7 @@ type command struct{ name, help string }
 
 func commands() []command {
 	return []command{
+		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}
 }
@@ -99,6 +103,7 @@ func parseOptions(args, environ []string) (options, error) {
 		}
 	}
 	o.Etcd.complete()
+	o.Kube.complete(environ)
 	problems = append(problems, o.setCommand(rest)...)
 	if o.Help || o.Version {
 		return o, nil // who asks for help may have got the rest wrong
@@ -219,6 +224,8 @@ func (o *options) contradictions(given map[string]values) []error {
 	}
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
 	user, password := o.Etcd.Username != "", o.Etcd.Password.reveal() != ""
+	together("cni-conf-from", o.CNI.ConfFrom != "", "cni-conf-to", o.CNI.ConfTo != "")
+	together("cni-plugin-from", o.CNI.PluginFrom != "", "cni-plugin-to", o.CNI.PluginTo != "")
 	together("etcd-certfile", cert, "etcd-keyfile", key)
 	together("etcd-keyfile", key, "etcd-certfile", cert)
 	together("etcd-username", user, "etcd-password", password)

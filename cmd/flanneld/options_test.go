@@ -21,6 +21,7 @@ func look(o options) string {
 		o.Underlay.PublicV4, o.Underlay.PublicV6)
 	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v\n", o.SubnetFile, o.IPMasq, o.RandomFully, o.ForwardRules,
 		o.Blackhole, o.Resync)
+	fmt.Fprintf(&b, "cni %v\n", o.CNI)
 	fmt.Fprintf(&b, "health %v log=%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.LogFormat, o.Verbosity, o.VModule, o.LogBacktraceAt,
 		o.Version, o.Help)
 	fmt.Fprintf(&b, "command %q %q", o.Command, o.Args)
@@ -32,6 +33,7 @@ func TestDefaults(t *testing.T) {
 kube false api= kubeconfig= annotations=flannel.alpha.coreos.com/ conf=/etc/kube-flannel/net-conf.json unavailable=true
 underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP
 network file=/run/flannel/subnet.env masq=false random=true forward=true blackhole=false resync=5s
+cni {   }
 health 0.0.0.0:0 log=text v=0 vmodule= at= version=false help=false
 command "" []`
 	o, err := parseOptions(nil, nil)
@@ -50,13 +52,14 @@ var everything = []string{
 	"kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
 	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "subnet-file=s", "ip-masq=1",
 	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "ip-blackhole-route=T", "healthz-ip=::1", "healthz-port=8080",
-	"log-format=json", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
+	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "log-format=json", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
 }
 
 const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
 kube true api=https://10.0.0.9:6443 kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
 underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1
 network file=s masq=true random=false forward=false blackhole=true resync=16s
+cni {cf ct pf pt}
 health [::1]:8080 log=json v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
 command "" []`
 
@@ -119,7 +122,7 @@ func TestForms(t *testing.T) {
 		{"", "FLANNELD_VERSION=v0.28.9 FLANNELD_HELP=1", "version=false help=false"},
 		{"--iface=a cleanup --dry-run x", "", `command "cleanup" ["--dry-run" "x"]`},
 		{"-- cleanup", "", `command "cleanup" []`},
-		{"clean", "", `!"clean" is no command; there is cleanup`},
+		{"clean", "", `!"clean" is no command; there is install-cni, cleanup`},
 		{"- x", "", `!"-" is no command`},
 		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
 		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},

@@ -28,6 +28,7 @@ import (
 	"flannel/pkg/version"
 	"flannel/subnet"
 	"flannel/subnet/etcd"
+	"flannel/subnet/kube"
 )
 
 // Exit codes; they are in Documentation/running.md.
@@ -60,8 +61,11 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	for _, w := range o.Warnings {
 		log.Warn(w)
 	}
-	if o.Command == "cleanup" {
+	switch o.Command {
+	case "cleanup":
 		return code(cleanup(ctx, o, log, stdout), stderr)
+	case "install-cni":
+		return code(installCNI(ctx, o, log, stdout), stderr)
 	}
 	return serve(ctx, o, log)
 }
@@ -107,9 +111,6 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // start puts the parts together and runs them. Sockets to the kernel are opened here, before any other goroutine
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
-	if o.Kube.On {
-		return errors.New("--kube-subnet-mgr: this flanneld has no Kubernetes lease manager yet; use etcd")
-	}
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	counts, status := metrics.New(version.Version), &health.Status{}
 	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table})
@@ -138,9 +139,9 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		tasks.Go(func() error { return health.Serve(ctx, l, health.Handler(status, counts.Handler())) })
 	}
+	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
 	tasks.Go(func() (err error) {
-		status.Waiting("connecting to etcd")
-		manager, err := newManager(ctx, o.Etcd, log)
+		manager, err := newManager(ctx, o, status, log)
 		if err != nil {
 			return err
 		}
@@ -178,12 +179,30 @@ func identity() string {
 	return name + " " + strings.TrimSpace(string(id))
 }
 
-func newManager(ctx context.Context, o etcdOptions, log *slog.Logger) (*etcd.Manager, error) {
+// manager is where leases live, and what there is to close of it.
+type manager interface {
+	subnet.Manager
+	io.Closer
+}
+
+func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
+	if o.Kube.On {
+		status.Waiting("connecting to the Kubernetes API")
+		return kube.New(ctx, kube.Options{
+			Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL,
+			NodeName: o.Kube.NodeName, PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace,
+			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
+			PublicV4Given: o.Underlay.PublicV4.IsValid(), PublicV6Given: o.Underlay.PublicV6.IsValid(),
+			SetCondition: o.Kube.SetNetworkUnavailable,
+			UserAgent:    "flanneld/" + version.Version, Log: log, Waiting: status.Waiting,
+		})
+	}
+	status.Waiting("connecting to etcd")
 	return etcd.New(ctx, etcd.Options{
-		Endpoints: o.Endpoints, Prefix: o.Prefix,
-		CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile,
-		Username: o.Username, Password: o.Password.reveal(),
-		RenewMargin: o.RenewMargin, Log: log,
+		Endpoints: o.Etcd.Endpoints, Prefix: o.Etcd.Prefix,
+		CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile, CAFile: o.Etcd.CAFile,
+		Username: o.Etcd.Username, Password: o.Etcd.Password.reveal(),
+		RenewMargin: o.Etcd.RenewMargin, Log: log,
 	})
 }
 

@@ -86,6 +86,20 @@ func (o *etcdOptions) complete() {
 	}
 }
 
+// complete takes the names of the node and the pod from the environment.
+func (o *kubeOptions) complete(environ []string) {
+	for _, e := range environ {
+		switch key, value, _ := strings.Cut(e, "="); key {
+		case "NODE_NAME":
+			o.NodeName = value
+		case "POD_NAME":
+			o.PodName = value
+		case "POD_NAMESPACE":
+			o.PodNamespace = value
+		}
+	}
+}
+
 // setPrefix brings the prefix to one form, for keys are made by adding to it.
 func setPrefix(o *options, v string) error {
 	trimmed := strings.Trim(v, "/")

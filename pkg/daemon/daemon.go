@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -67,15 +68,29 @@ func (d *Daemon) Run(ctx context.Context) error {
 	in := newInbox()
 	tasks.Go(func() error { return d.Manager.WatchConfig(ctx, in.setConfig) })
 	tasks.Go(func() error {
-		n, err := d.join(ctx, in)
-		if err != nil {
-			return err
+		err := d.member(ctx, in)
+		for errors.Is(err, subnet.ErrMoved) {
+			d.Log.Warn("joining again with another subnet; until then the network stays as it is", "reason", err)
+			d.waiting(err)
+			in.forget()
+			err = d.member(ctx, in)
 		}
-		tasks.Go(func() error { return d.Manager.Watch(ctx, in.setPeers) })
-		tasks.Go(func() error { return d.Manager.Hold(ctx) })
-		tasks.Go(func() error { return d.publish(ctx, in) })
-		return d.loop(ctx, n, in)
+		return err
 	})
+	return tasks.Wait()
+}
+
+// member joins the network and works in it for as long as it has one and the same lease.
+func (d *Daemon) member(ctx context.Context, in *inbox) error {
+	n, err := d.join(ctx, in)
+	if err != nil {
+		return err
+	}
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return d.Manager.Watch(ctx, in.setPeers) })
+	tasks.Go(func() error { return d.Manager.Hold(ctx) })
+	tasks.Go(func() error { return d.publish(ctx, in) })
+	tasks.Go(func() error { return d.loop(ctx, n, in) })
 	return tasks.Wait()
 }
 

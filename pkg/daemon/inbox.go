@@ -48,6 +48,15 @@ func (in *inbox) newConfig() (raw []byte, fresh bool) {
 	return in.config, fresh
 }
 
+// forget is for a node that joins again: all but the configuration belongs to its former lease.
+func (in *inbox) forget() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.fresh = in.config != nil
+	in.set, in.complete = subnet.Set{}, false
+	in.described, in.published, in.refused = nil, nil, nil
+}
+
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -82,6 +91,10 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 		case <-in.publish:
 		}
 		in.mu.Lock()
+		if in.described == nil { // a note from before the last forget
+			in.mu.Unlock()
+			continue
+		}
 		l := *in.described
 		seen := in.published != nil && in.published.Equal(&l)
 		in.mu.Unlock()

@@ -16,12 +16,22 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	for {
 		err := d.prepare(n, in)
 		if err == nil {
-			break
+			if err = d.acquire(ctx, in, n); err == nil {
+				return n, d.build(n)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 		if err := d.waitToJoin(ctx, n, in, err); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// acquire claims a subnet that fits the configuration.
+func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
+	d.waiting(errNoLease)
 	want := subnet.Lease{}
 	env, err := subnet.ReadEnv(d.Settings.SubnetFile)
 	if err != nil {
@@ -33,39 +43,14 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	if n.config.V6.On() {
 		want.V6 = subnet.Endpoint{Subnet: env.V6Subnet, PublicIP: n.link.PublicV6}
 	}
-	lease, err := d.acquire(ctx, n.config, want)
+	lease, err := d.Manager.Acquire(ctx, n.config, want)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("acquire a subnet: %w", err)
 	}
 	in.published = &lease
 	n.lease = lease
 	d.Log.Info("this node's subnet", "lease", &lease, "underlay", n.link.Name)
-	return n, d.build(n)
-}
-
-// acquireAgain is how long to wait when no subnet is to be had: until another node's lease ends, that is.
-const acquireAgain = 5 * time.Second
-
-// acquire claims a subnet, however long that takes.
-func (d *Daemon) acquire(ctx context.Context, c subnet.Config, want subnet.Lease) (subnet.Lease, error) {
-	d.Status.Waiting("waiting for a subnet lease")
-	said := time.Time{}
-	for {
-		lease, err := d.Manager.Acquire(ctx, c, want)
-		if err == nil || ctx.Err() != nil {
-			return lease, err
-		}
-		d.Status.Waiting("acquire a subnet: " + err.Error())
-		if time.Since(said) > tellAgain {
-			d.Log.Warn("cannot start yet; waiting for a subnet", "reason", err)
-			said = time.Now()
-		}
-		select {
-		case <-ctx.Done():
-			return subnet.Lease{}, ctx.Err()
-		case <-time.After(acquireAgain):
-		}
-	}
+	return nil
 }
 
 // prepare needs a configuration and an underlay that go together.
@@ -87,23 +72,40 @@ func (d *Daemon) prepare(n *node, in *inbox) error {
 	return d.build(n)
 }
 
-var errNoConfig = errors.New("the network configuration is not known yet")
+var (
+	errNoConfig = errors.New("the network configuration is not known yet")
+	errNoLease  = errors.New("waiting for a subnet lease")
+)
 
-// tellAgain is how often a daemon that cannot start says why.
-const tellAgain = time.Minute
+// waiting tells what the daemon waits for before it can join.
+func (d *Daemon) waiting(why error) {
+	d.Status.Waiting(why.Error())
+	if r, ok := d.Manager.(subnet.Reporter); ok {
+		r.Report(why, nil)
+	}
+}
+
+const (
+	// tellAgain is how often a daemon that cannot start says why.
+	tellAgain = time.Minute
+	// joinAgain is when to try again though nothing is known to have changed: another node's lease may have ended.
+	joinAgain = 5 * time.Second
+)
 
 // waitToJoin waits for a change that may help, and says what it waits for. A change that did not help is no reason
 // to say it again.
 func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) error {
-	d.Status.Waiting(why.Error())
-	said, grace := &n.report, time.NewTimer(0)
-	switch {
-	case why.Error() == said.problem:
-		grace.Reset(tellAgain - time.Since(said.at))
-	case errors.Is(why, errNoConfig):
-		grace.Reset(time.Second) // it is on its way from the store, which says itself when it cannot be reached
+	d.waiting(why)
+	said, quiet := &n.report, time.Duration(0)
+	if why.Error() == said.problem {
+		quiet = tellAgain - time.Since(said.at)
 	}
-	defer grace.Stop()
+	if errors.Is(why, errNoConfig) {
+		quiet = max(quiet, time.Second) // it is on its way from the store, which says itself when it cannot be reached
+	}
+	speak, again := time.NewTimer(quiet), time.NewTimer(joinAgain)
+	defer speak.Stop()
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -112,10 +114,12 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) 
 			return nil
 		case <-d.Underlay.Changes():
 			return nil
-		case <-grace.C:
+		case <-again.C:
+			return nil
+		case <-speak.C:
 			d.Log.Warn("cannot start yet; waiting", "reason", why)
 			said.problem, said.at = why.Error(), time.Now()
-			grace.Reset(tellAgain)
+			speak.Reset(tellAgain)
 		}
 	}
 }

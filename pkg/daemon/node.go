@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
@@ -22,6 +23,7 @@ type node struct {
 	backend backend.Backend
 	lease   subnet.Lease // as described last
 	plan    *plan.Plan
+	warned  []string // what the backend had to say of the configuration
 
 	underlayMoved bool // the underlay may be another; look again
 	valid         int
@@ -106,10 +108,12 @@ func (d *Daemon) build(n *node) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range warnings {
-		d.Log.Warn("network configuration: " + w)
+	if !slices.Equal(warnings, n.warned) { // a node that waits builds again and again
+		for _, w := range warnings {
+			d.Log.Warn("network configuration: " + w)
+		}
 	}
-	n.backend = b
+	n.backend, n.warned = b, warnings
 	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
 	if n.config.V4.On() {
 		n.lease.V4.PublicIP = n.link.PublicV4

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"flannel/subnet"
 )
 
 // failures are the parts of a pass that failed.
@@ -58,6 +60,9 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(n.valid, len(n.rejects))
 	d.reportRejects(n)
+	if r, ok := d.Manager.(subnet.Reporter); ok {
+		r.Report(err, n.rejects)
+	}
 
 	r := &n.report
 	if err == nil {

@@ -9,7 +9,10 @@ import (
 
 // Replace makes the file at path hold text: readers see the old text or the new one, never a part. Windows refuses
 // to rename over a file that somebody has open, which readers do only for a moment.
-func Replace(path string, text []byte) error {
+func Replace(path string, text []byte) error { return replace(path, text, 0o644) }
+
+// replace leaves the mode out: whether a file can be run is in its name.
+func replace(path string, text []byte, _ os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
 		return err

@@ -59,6 +59,14 @@ func (one *peer) claims() iter.Seq[claim] {
 
 // New returns a plan without peers. local is our own lease as published.
 func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
+	// Kubernetes gives subnets of a length of its own. What all nodes have is the usual one, whatever the configuration
+	// says: else every peer would be compared with every other.
+	if s := local.V4.Subnet; s.IsValid() {
+		cfg.V4.SubnetLen = s.Bits()
+	}
+	if s := local.V6.Subnet; s.IsValid() {
+		cfg.V6.SubnetLen = s.Bits()
+	}
 	return &Plan{cfg: cfg, local: local, backend: b, claims: map[claim]int{}}
 }
 

@@ -179,6 +179,16 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
+// podCIDRs may have another length than SubnetLen; that of our own is then the usual one.
+func TestLengthOfPodCIDRs(t *testing.T) {
+	p := newPlan(t, false)
+	p = New(p.cfg, subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/26"), PublicIP: netip.MustParseAddr("192.168.100.1")}}, p.backend)
+	paths, rejects := p.Paths([]*subnet.Lease{peerLease("10.5.1.64/26", "192.168.100.2", 2), peerLease("10.5.1.128/26", "192.168.100.3", 3)})
+	if len(paths) != 2 || len(rejects) != 0 || p.odd != 0 {
+		t.Errorf("%d paths, %d odd, left out %v", len(paths), p.odd, rejects)
+	}
+}
+
 func TestUnchanged(t *testing.T) {
 	for _, test := range []struct {
 		old, new   string

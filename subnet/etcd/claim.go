@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/patience"
 )
 
 // claim is our own key: what it should hold, and what we last saw there. Manager.mu guards it.
@@ -27,7 +26,7 @@ type claim struct {
 	mod, created int64    // its revisions; 0: there is none, and that is how it may be made
 	at           position // where Hold starts to follow the key
 	mending      bool     // another hand changed the key, and that is not yet undone
-	quarrel      quarrel
+	quarrel      patience.Quarrel
 }
 
 // verdict is what is to be done about our key.
@@ -157,30 +156,4 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 		defer m.mu.Unlock()
 		return m.settle(ctx)
 	})
-}
-
-// quarrel paces how often we undo what another hand does to our key: at once at first, then ever more slowly, for two
-// nodes that hold each other's key for their own would else do nothing but write.
-type quarrel struct {
-	rounds int
-	last   time.Time
-}
-
-const (
-	quarrelMax  = time.Minute
-	quarrelOver = 2 * quarrelMax
-)
-
-// next is the pause before the next round.
-func (q *quarrel) next(now time.Time) time.Duration {
-	if now.Sub(q.last) > quarrelOver {
-		q.rounds = 0
-	}
-	q.rounds++
-	q.last = now
-	if q.rounds == 1 {
-		return 0
-	}
-	d := min(time.Second<<min(q.rounds-2, 6), quarrelMax)
-	return d*3/4 + rand.N(d/4)
 }

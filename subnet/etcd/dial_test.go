@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
 )
 
@@ -166,7 +167,7 @@ func TestAwayAtTheStart(t *testing.T) {
 func TestSeveralEndpoints(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
-	dead := etcdtest.NewProxy(t, srv.Addr(), 0)
+	dead := nettest.NewProxy(t, srv.Addr(), 0)
 	dead.BlackHole(true)
 	n := start(t, "http://127.0.0.1:1", func(o *Options) { o.Endpoints = append(o.Endpoints, "http://"+dead.Addr(), srv.Endpoint()) })
 	began := time.Now()
@@ -214,7 +215,7 @@ func TestRestrictedUser(t *testing.T) {
 func TestEndsInABlackHole(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
-	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), short)
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	stop := n.run()

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/patience"
 )
 
 // feed is a part of the store and who wants to know about it.
@@ -43,7 +44,7 @@ var errRelist = errors.New("the position in the store is lost")
 // follow keeps f's consumer in step with the store, over outages of any length, until ctx ends (nil) or the consumer
 // says that our lease is lost. With a start, it goes on from there; its list is handed over unless it is nil.
 func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
-	defer m.outage.forget(f.name)
+	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
 	if start != nil {
 		s.at = start.at
@@ -61,8 +62,8 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 		case errors.Is(err, errRelist):
 			continue
 		}
-		m.outage.failed(f.name, fmt.Errorf("%s: %w", f.name, m.wire.explain(err)))
-		s.pause.wait(ctx)
+		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.wire.explain(err)))
+		s.pause.Wait(ctx)
 	}
 	return nil
 }
@@ -74,7 +75,7 @@ type session struct {
 	at    position // zero: list first
 	other bool     // the store was found to be another one
 	sure  bool     // at was read from this store just now
-	pause backoff
+	pause patience.Backoff
 }
 
 // err notes that the consumer could not take what it got, so that it gets the whole again.
@@ -102,7 +103,7 @@ func (s *session) run(ctx context.Context) error {
 
 func (s *session) list(ctx context.Context) error {
 	// The first attempt is short, for that the store does not answer, and why, comes out only at its end.
-	attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(s.pause.tries, 3))
+	attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(s.pause.Tries, 3))
 	defer cancel()
 	snap, err := s.m.list(attempt, s.feed.key, s.feed.end)
 	if err != nil {
@@ -145,8 +146,8 @@ func (s *session) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.m.outage.over(s.feed.name)
-	s.pause = backoff{}
+	s.m.outage.Over(s.feed.name)
+	s.pause = patience.Backoff{}
 	for {
 		select {
 		case <-ctx.Done():

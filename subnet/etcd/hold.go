@@ -96,8 +96,8 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 		return nil // only what is not yet published, which is not ours to do here
 	}
 	c.mending = true
-	wait := c.quarrel.next(time.Now())
-	switch c.quarrel.rounds {
+	wait := c.quarrel.Next(time.Now())
+	switch c.quarrel.Rounds {
 	case 1:
 		m.log.Warn("our lease was changed by another hand: putting it back", "key", c.key, "to", foreign(c.stored))
 	case 3:

@@ -7,6 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
 )
 
@@ -78,7 +79,7 @@ func TestLostWhileAway(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), short)
 	n.publish(at("192.168.64.3"), mac1)
 	n.run()

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/patience"
 )
 
 // Options says where etcd is and how to speak to it. Only Endpoints is required.
@@ -42,7 +42,7 @@ type Manager struct {
 	client *clientv3.Client
 	wire   *wire
 	log    *slog.Logger
-	outage *outage
+	outage *patience.Outage
 
 	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
 	margin, ttl     time.Duration
@@ -82,7 +82,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
-		wire: w, log: log, outage: newOutage(log),
+		wire: w, log: log, outage: patience.NewOutage(log, "etcd"),
 		prefix: prefix, subnets: prefix + "/subnets/",
 		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour),
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
@@ -150,13 +150,13 @@ func (f final) Unwrap() error { return f.error }
 
 // retry calls op until it succeeds, ctx ends, or the error is final or the loss of our lease.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
-	defer m.outage.forget(what)
-	for b := (backoff{}); ; {
-		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(b.tries, 3))
+	defer m.outage.Forget(what)
+	for b := (patience.Backoff{}); ; {
+		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(b.Tries, 3))
 		err := op(attempt)
 		cancel()
 		if err == nil {
-			m.outage.over(what)
+			m.outage.Over(what)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -168,25 +168,7 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 		if errors.Is(err, subnet.ErrLost) {
 			return err
 		}
-		m.outage.failed(what, m.wire.explain(err))
-		b.wait(ctx)
-	}
-}
-
-// backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not come in step.
-type backoff struct{ tries int }
-
-func (b *backoff) wait(ctx context.Context) {
-	d := min(100*time.Millisecond<<min(b.tries, 5), 1600*time.Millisecond)
-	b.tries++
-	pause(ctx, d*3/4+rand.N(d/2))
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+		m.outage.Failed(what, m.wire.explain(err))
+		b.Wait(ctx)
 	}
 }

@@ -86,21 +86,6 @@ func TestDue(t *testing.T) {
 	}
 }
 
-func TestQuarrelSlowsDown(t *testing.T) {
-	var q quarrel
-	now := time.Now()
-	for i, most := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 60, 60} {
-		most *= time.Second
-		if d := q.next(now); d > most || d < most*3/4 {
-			t.Errorf("round %d: %v, want up to %v", i, d, most)
-		}
-		now = now.Add(most)
-	}
-	if d := q.next(now.Add(quarrelOver + time.Second)); d != 0 {
-		t.Errorf("long after: %v", d)
-	}
-}
-
 func BenchmarkOneEventAmong10000(b *testing.B) {
 	p, _ := table("10.5.1.0-24")
 	var kvs []*mvccpb.KeyValue

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/nettest"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -93,7 +94,7 @@ func TestFewRoundTrips(t *testing.T) {
 	srv := etcdtest.Start(t)
 	outside(t, srv).fill(10_000)
 	const oneWay = 20 * time.Millisecond
-	proxy := etcdtest.NewProxy(t, srv.Addr(), oneWay)
+	proxy := nettest.NewProxy(t, srv.Addr(), oneWay)
 	began := time.Now()
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.acquire(at("192.168.255.3"))
@@ -198,7 +199,7 @@ func TestOutageAndCompaction(t *testing.T) {
 	for i := range 6 {
 		st.put(fmt.Sprintf("subnets/10.5.%d.0-24", i+1), peer(fmt.Sprintf("192.168.64.%d", i+1)))
 	}
-	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.run()
@@ -243,7 +244,7 @@ func TestBlackHole(t *testing.T) {
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
 	st.put("subnets/10.5.1.0-24", peer("192.168.64.1"))
-	proxy := etcdtest.NewProxy(t, srv.Addr(), 0)
+	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.run()

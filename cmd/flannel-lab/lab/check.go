@@ -36,6 +36,13 @@ func CheckTools(o Options) error {
 			missing = append(missing, fmt.Sprintf("%s, of the package %s", t.name, t.pkg))
 		}
 	}
+	if o.Kube {
+		for _, path := range []string{o.kubeBinary(), o.Manifest} {
+			if _, err := os.Stat(path); err != nil {
+				missing = append(missing, path+": run 'make kube'")
+			}
+		}
+	}
 	for _, path := range []string{o.Etcd, filepath.Join(o.BinDir, "cni", "flannel"), filepath.Join(o.BinDir, "cni", "bridge"), filepath.Join(o.BinDir, "cni", "host-local")} {
 		if _, err := os.Stat(path); err != nil {
 			missing = append(missing, path+": run 'make tools'")

@@ -28,6 +28,9 @@ type Options struct {
 
 	BinDir   string   // where flanneld, etcd and cni/ are: bin/ of the repository, or where this program lies
 	Flanneld string   // any flannel-compatible binary; BinDir/flanneld
+	Kube     bool     // leases in Kubernetes: a real API server instead of etcd
+	KubeArgs []string // further arguments for bin/kube
+	Manifest string   // what is applied to it; Documentation/kube-flannel.yml beside BinDir
 	Etcd     string   // any etcd; BinDir/etcd
 	EtcdArgs []string // further arguments for etcd
 	Prefix   string   // --etcd-prefix; /coreos.com/network
@@ -53,7 +56,8 @@ type Lab struct {
 	Nodes []*Node
 	// Infra is what is around the nodes: the bridges, etcd, the router, and Outside, a place that is neither node nor pod.
 	Infra *Machine
-	Etcd  *Etcd
+	Etcd  *Etcd // nil with Options.Kube
+	Kube  *Kube // nil without
 	opts  Options
 
 	podsMu sync.Mutex // every node's pods
@@ -65,7 +69,8 @@ var (
 	Outside6 = netip.MustParseAddr("2001:db8:ffff::1")
 )
 
-// New makes the machines, their network, and starts etcd. No flanneld runs yet and there is no configuration.
+// New makes the machines, their network, and starts etcd, or the API server with the nodes registered. No flanneld
+// runs yet and there is no configuration.
 // The process must have called Init. Close ends the lab.
 func New(ctx context.Context, o Options) (*Lab, error) {
 	if !inside {
@@ -88,8 +93,8 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if err := l.Infra.Do(l.connectInfra); err != nil {
 		return err
 	}
-	l.Etcd = &Etcd{lab: l}
-	if err := l.Etcd.launch(); err != nil {
+	store := l.newStore()
+	if err := store.launch(); err != nil {
 		return err
 	}
 	l.Nodes = make([]*Node, l.opts.Nodes)
@@ -101,11 +106,32 @@ func (l *Lab) build(ctx context.Context) (err error) {
 			return err
 		})
 	}
-	g.Go(func() error { return l.Etcd.ready(gctx) })
+	g.Go(func() error { return store.ready(gctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if l.Kube != nil {
+		if err := l.Kube.register(ctx); err != nil {
+			return err
+		}
+	}
 	return l.writeHosts()
+}
+
+// store is what holds the leases.
+type store interface {
+	launch() error
+	ready(context.Context) error
+	close() error
+}
+
+func (l *Lab) newStore() store {
+	if l.opts.Kube {
+		l.Kube = &Kube{lab: l}
+		return l.Kube
+	}
+	l.Etcd = &Etcd{lab: l}
+	return l.Etcd
 }
 
 // Close ends every process of the lab; their namespaces, devices and files go with them.
@@ -113,6 +139,9 @@ func (l *Lab) Close() error {
 	var errs []error
 	if l.Etcd != nil {
 		errs = append(errs, l.Etcd.close())
+	}
+	if l.Kube != nil {
+		errs = append(errs, l.Kube.close())
 	}
 	for _, n := range l.Nodes {
 		if n != nil {
@@ -125,8 +154,11 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// SetConfig writes the network configuration to etcd.
+// SetConfig writes the network configuration to etcd; with Options.Kube to the file on every node.
 func (l *Lab) SetConfig(ctx context.Context, json string) error {
+	if l.Kube != nil {
+		return l.Kube.setConfig(json)
+	}
 	c, err := l.Etcd.Client()
 	if err != nil {
 		return err
@@ -135,24 +167,33 @@ func (l *Lab) SetConfig(ctx context.Context, json string) error {
 	return err
 }
 
-// Config is a network configuration for the lab's family: Network 10.5.0.0/16, IPv6Network fd05::/48, and the
-// backend, a JSON object such as {"Type":"vxlan"}.
+// The pod networks.
+const (
+	Network4 = "10.5.0.0/16"
+	Network6 = "fd05::/48"
+)
+
+// Config is a network configuration for the lab's family: Network4, Network6, and the backend, a JSON object such as {"Type":"vxlan"}.
 func (l *Lab) Config(backend string) string {
 	var b strings.Builder
 	b.WriteString("{")
 	if l.opts.Family.Has4() {
-		b.WriteString(`"Network":"10.5.0.0/16",`)
+		b.WriteString(`"Network":"` + Network4 + `",`)
 	} else {
 		b.WriteString(`"EnableIPv4":false,`)
 	}
 	if l.opts.Family.Has6() {
-		b.WriteString(`"EnableIPv6":true,"IPv6Network":"fd05::/48",`)
+		b.WriteString(`"EnableIPv6":true,"IPv6Network":"` + Network6 + `",`)
 	}
 	return b.String() + `"Backend":` + backend + "}"
 }
 
-// Leases returns the keys (without the prefix) and values of the leases in etcd.
+// Leases returns the keys (without the prefix) and values of the leases in etcd; with Options.Kube the nodes and their
+// subnets and annotations.
 func (l *Lab) Leases(ctx context.Context) (map[string]string, error) {
+	if l.Kube != nil {
+		return l.Kube.leases(ctx)
+	}
 	return l.Etcd.list(ctx, l.opts.Prefix+"/subnets/")
 }
 
@@ -206,6 +247,9 @@ func (o *Options) complete() error {
 			return err
 		}
 		*b.path = abs
+	}
+	if o.Manifest == "" {
+		o.Manifest = filepath.Join(o.BinDir, "..", "Documentation", "kube-flannel.yml")
 	}
 	return CheckTools(*o)
 }

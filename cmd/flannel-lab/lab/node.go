@@ -61,19 +61,25 @@ func (n *Node) Unplug() error { return n.Do(unplug) }
 
 // Args are the arguments with which Start calls flanneld; all are flannel's own.
 func (n *Node) Args() []string {
-	return []string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix,
-		"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+	common := []string{"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+	if n.lab.Kube != nil {
+		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + kubeconfigFile, "-net-config-path=" + netConfFile}, common...)
+	}
+	return append([]string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix}, common...)
 }
 
 // Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
 // StartWith starts flanneld with these arguments alone.
-func (n *Node) StartWith(args ...string) error {
+func (n *Node) StartWith(args ...string) error { return n.StartIn(n.lab.opts.Flanneld, args...) }
+
+// StartIn starts another program that becomes flanneld, such as what stands for a container.
+func (n *Node) StartIn(program string, args ...string) error {
 	if n.Running() {
 		return fmt.Errorf("flanneld already runs on %s", n.Name)
 	}
-	cmd := exec.Command(n.lab.opts.Flanneld, args...)
+	cmd := exec.Command(program, args...)
 	cmd.Env = append([]string{"NODE_NAME=" + n.Name}, n.Env...)
 	p, err := startProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {

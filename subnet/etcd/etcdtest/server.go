@@ -5,20 +5,16 @@ package etcdtest
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"flannel/pkg/nettest"
 )
 
 // Server is one etcd on loopback ports of its own, which it keeps over restarts.
@@ -29,8 +25,7 @@ type Server struct {
 	tls          bool
 	clientCerts  bool // only clients with a certificate are let in
 	password     string
-	cmd          *exec.Cmd
-	exited       chan struct{}
+	proc         *nettest.Process
 }
 
 // Option changes how Start runs etcd.
@@ -48,14 +43,13 @@ func Password(p string) Option { return func(s *Server) { s.password = p } }
 // Start runs etcd and returns when it answers. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), client: own(t), peer: own(t)}
+	s := &Server{t: t, dir: t.TempDir(), client: nettest.Address(t), peer: nettest.Address(t)}
 	for _, o := range opts {
 		o(s)
 	}
 	if s.tls {
 		s.makeFiles()
 	}
-	t.Cleanup(s.Kill)
 	password := s.password
 	s.password = "" // not yet
 	s.Start()
@@ -77,24 +71,6 @@ func (s *Server) check(what string, err error) {
 	if err != nil {
 		s.t.Fatalf("etcd: %s: %v\n%s", what, err, s.log())
 	}
-}
-
-// own finds an address that stays ours while etcd is down, too: below the ports that the kernel gives to connections,
-// and on a loopback address of its own.
-func own(t testing.TB) string {
-	t.Helper()
-	var err error
-	for range 20 {
-		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
-		var l net.Listener
-		l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(20_000+rand.IntN(10_000))))
-		if err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatalf("no free port: %v", err)
-	return ""
 }
 
 // Endpoint is the URL for clients.
@@ -129,37 +105,18 @@ func (s *Server) Client() *clientv3.Client {
 // Start runs etcd again, on the same data and ports, after Stop or Kill.
 func (s *Server) Start() {
 	s.t.Helper()
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	s.check("open its log", err)
-	defer log.Close()
 	url, peer := s.Endpoint(), "http://"+s.peer
-	s.cmd = exec.Command(binary(s.t), "--name=test", "--data-dir="+filepath.Join(s.dir, "data"), "--unsafe-no-fsync",
-		"--listen-client-urls="+url, "--advertise-client-urls="+url, "--listen-peer-urls="+peer,
-		"--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer, "--log-level=warn",
-		"--heartbeat-interval=50", "--election-timeout=250", "--bcrypt-cost=4")
+	args := []string{"--name=test", "--data-dir=" + filepath.Join(s.dir, "data"), "--unsafe-no-fsync",
+		"--listen-client-urls=" + url, "--advertise-client-urls=" + url, "--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer, "--log-level=warn",
+		"--heartbeat-interval=50", "--election-timeout=250", "--bcrypt-cost=4"}
 	if s.tls {
-		s.cmd.Args = append(s.cmd.Args, "--cert-file="+s.File("server.crt"), "--key-file="+s.File("server.key"))
+		args = append(args, "--cert-file="+s.File("server.crt"), "--key-file="+s.File("server.key"))
 	}
 	if s.clientCerts {
-		s.cmd.Args = append(s.cmd.Args, "--client-cert-auth", "--trusted-ca-file="+s.File("ca.crt"))
+		args = append(args, "--client-cert-auth", "--trusted-ca-file="+s.File("ca.crt"))
 	}
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	dieWithUs(s.cmd)
-	exited := make(chan struct{})
-	s.exited = exited
-	started := make(chan error, 1)
-	go func() {
-		// The death signal is bound to the thread that starts the process: it must live as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(exited)
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait()
-		}
-	}()
-	s.check("start", <-started)
+	s.proc = nettest.Run(s.t, filepath.Join(s.dir, "log"), nettest.Tool(s.t, "etcd"), args...)
 	s.wait()
 }
 
@@ -172,7 +129,7 @@ func (s *Server) wait() {
 			break
 		}
 		select {
-		case <-s.exited:
+		case <-s.proc.Exited():
 			s.t.Fatalf("etcd: ended at once\n%s", s.log())
 		default:
 		}
@@ -188,25 +145,16 @@ func (s *Server) wait() {
 }
 
 // Stop ends etcd in an orderly way.
-func (s *Server) Stop() { s.end(syscall.SIGTERM) }
+func (s *Server) Stop() { s.proc.Stop() }
 
 // Kill ends etcd at once.
-func (s *Server) Kill() { s.end(syscall.SIGKILL) }
-
-func (s *Server) end(sig os.Signal) {
-	if s.cmd == nil || s.cmd.Process == nil {
-		return
-	}
-	_ = s.cmd.Process.Signal(sig)
-	_ = resume(s.cmd.Process) // a paused one takes no other signal than the last
-	<-s.exited
-}
+func (s *Server) Kill() { s.proc.Kill() }
 
 // Pause stops etcd as it stands: its kernel still takes packets, it answers none.
-func (s *Server) Pause() { s.check("pause", pause(s.cmd.Process)) }
+func (s *Server) Pause() { s.proc.Pause() }
 
 // Resume ends a pause.
-func (s *Server) Resume() { s.check("resume", resume(s.cmd.Process)) }
+func (s *Server) Resume() { s.proc.Resume() }
 
 // Wipe kills etcd and starts it with an empty store. Authentication is then off.
 func (s *Server) Wipe() {
@@ -257,28 +205,8 @@ func (s *Server) clientTLS() *tls.Config {
 
 // log is the end of what etcd wrote.
 func (s *Server) log() string {
-	text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-	return fmt.Sprintf("its log ends:\n%s", text[max(0, len(text)-4000):])
-}
-
-// binary finds bin/etcd in the directory that holds the main go.mod.
-func binary(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
+	if s.proc == nil {
+		return ""
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			path := filepath.Join(dir, "bin", "etcd")
-			if _, err := os.Stat(path); err == nil {
-				return path
-			}
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			t.Fatal("bin/etcd is missing: run make tools")
-		}
-		dir = up
-	}
+	return s.proc.Log()
 }

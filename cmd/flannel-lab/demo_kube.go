@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+func (d *show) clusterNodes(ctx context.Context) error {
+	for _, n := range d.lab.Nodes {
+		node, err := d.lab.Kube.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		d.say("   %s  %s  podCIDRs %s", n.Name, join(n.IP4, n.IP6), strings.Join(node.Spec.PodCIDRs, " "))
+	}
+	n := d.lab.Nodes[0]
+	if _, err := d.run(ctx, n.Name, n.Namespaces, "ping", "-q", "-c1", "-W2", d.lab.Nodes[1].Name); err != nil {
+		return err
+	}
+	v, err := d.lab.Kube.Client.Discovery().ServerVersion()
+	if err != nil {
+		return err
+	}
+	d.result("kube-apiserver %s answers at %s; its controller gave each Node a podCIDR", v.GitVersion, d.lab.Kube.Endpoint())
+	return nil
+}
+
+func (d *show) clusterConfig(ctx context.Context) error {
+	config := d.lab.Config(d.options.backend)
+	d.say("   net-conf.json = %s", config)
+	return d.lab.SetConfig(ctx, config)
+}
+
+func (d *show) annotations(ctx context.Context) error {
+	leases, err := d.lab.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(leases)) {
+		var annotations map[string]string
+		if err := json.Unmarshal([]byte(leases[name]), &annotations); err != nil {
+			return err
+		}
+		d.say("   %s", name)
+		for _, key := range slices.Sorted(maps.Keys(annotations)) {
+			d.say("     %s: %s", key, annotations[key])
+		}
+		if annotations["flannel.alpha.coreos.com/kube-subnet-manager"] != "true" {
+			return fmt.Errorf("%s is not annotated", name)
+		}
+	}
+	d.result("%d Nodes, each annotated by its own flanneld, which may change no other", len(leases))
+	return nil
+}
+
+// loseAPI takes the API server away; a deleted route comes back meanwhile, and no packet is lost.
+func (d *show) loseAPI(ctx context.Context) error {
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	if err != nil {
+		return err
+	}
+	err = d.withoutAPI(ctx)
+	r, floodErr := flood.Stop()
+	if err = errors.Join(err, floodErr); err != nil {
+		return err
+	}
+	if r.Lost > 0 {
+		return fmt.Errorf("of the pings between %s and %s: %s (%v at a time)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+	}
+	d.result("500 pings a second between %s and %s all the while: %s", d.pods[0].Name, d.pods[1].Name, r)
+	return nil
+}
+
+func (d *show) withoutAPI(ctx context.Context) error {
+	last := d.lab.Nodes[len(d.lab.Nodes)-1]
+	subnets, err := subnetsOf(last)
+	if err != nil {
+		return err
+	}
+	d.prompt("infra", "kill -9 $(pidof kube-apiserver)")
+	if err := d.lab.Kube.Kill(); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	if len(d.lab.Nodes) > 2 { // the pings go to another node
+		n := d.lab.Nodes[0]
+		if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String()); err != nil {
+			return err
+		}
+		if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
+			return err
+		}
+		d.result("a route that was deleted without an API server is back")
+	}
+	begin := time.Now()
+	if err := d.lab.Kube.Start(ctx); err != nil {
+		return err
+	}
+	d.result("the API server is back after %v", time.Since(begin).Round(time.Millisecond))
+	return nil
+}
+
+// loseNode deletes the last node and registers it again.
+func (d *show) loseNode(ctx context.Context) error {
+	first, last := d.lab.Nodes[0], d.lab.Nodes[len(d.lab.Nodes)-1]
+	subnets, err := subnetsOf(last)
+	if err != nil {
+		return err
+	}
+	d.prompt("kubectl", "delete node "+last.Name)
+	begin := time.Now()
+	if err := d.lab.Kube.Unregister(ctx, last); err != nil {
+		return err
+	}
+	// It may have to find the API server again, which was away in the last step.
+	if _, err := lab.Until(ctx, 2*patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
+		return err
+	}
+	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
+	begin = time.Now()
+	if err := d.lab.Kube.Register(ctx, last); err != nil {
+		return err
+	}
+	var now []netip.Prefix
+	if _, err := lab.Until(ctx, 4*patience, func(context.Context) (err error) {
+		if now, err = subnetsOf(last); err != nil {
+			return err
+		}
+		return hasRoute(first, now[0])
+	}); err != nil {
+		return err
+	}
+	d.result("registered again: %s has %s, which %s reaches after %v, without a restart", last.Name, join(now...), first.Name, time.Since(begin).Round(time.Millisecond))
+	return nil
+}
+
+func gone(n *lab.Node, to netip.Prefix) error {
+	if err := hasRoute(n, to); err == nil {
+		return fmt.Errorf("%s still has a route to %s", n.Name, to)
+	}
+	return nil
+}

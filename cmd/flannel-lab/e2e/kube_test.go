@@ -1,0 +1,205 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// A cluster as its operator sees it: nodes come through the API, their subnets from the controller, pods by CNI.
+func TestKubernetesDualStack(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			ctx := t.Context()
+			l := start(t, lab.Options{Kube: true, KubeArgs: []string{"-audit"}, Family: lab.Dual}, `{"Type":"`+backend+`"}`)
+			var pods []*lab.Pod
+			for i, n := range l.Nodes {
+				pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
+			}
+			for _, from := range pods {
+				for _, to := range pods {
+					for _, at := range []netip.Addr{to.IP4, to.IP6} {
+						_, err := from.Reach(ctx, at, 5*time.Second)
+						must(t, err)
+					}
+				}
+			}
+			stay, leave := l.Nodes[0], l.Nodes[2]
+			subnets, err := l.Kube.PodCIDRs(ctx, leave.Name)
+			must(t, err)
+			if len(subnets) != 2 {
+				t.Fatalf("%s has %v", leave.Name, subnets)
+			}
+			must(t, pods[2].Delete(ctx)) // drained
+			must(t, l.Kube.Unregister(ctx, leave))
+			within(t, "routes to a deleted node go away", func() error { return hasNone(t, stay, subnets...) })
+			_, err = pods[0].Reach(ctx, pods[1].IP4, 5*time.Second)
+			must(t, err)
+
+			must(t, l.Kube.Register(ctx, leave))
+			subnets, err = l.Kube.PodCIDRs(ctx, leave.Name)
+			must(t, err)
+			within(t, "routes to a node that came again", func() error { return hasAll(t, stay, subnets...) })
+			// Its former pods' bridge has another subnet's address: a real node would have been started anew.
+			_, err = leave.Run(ctx, "ip", "link", "del", "cni0")
+			must(t, err)
+			within(t, "the subnet file", func() error {
+				env, err := leave.SubnetEnv()
+				if p, _ := netip.ParsePrefix(env["FLANNEL_SUBNET"]); err == nil && p.Masked() != subnets[0] {
+					err = fmt.Errorf("it has %s, want %s", p, subnets[0])
+				}
+				return err
+			})
+			back := pod(t, leave, "back")
+			for _, at := range []netip.Addr{back.IP4, back.IP6} {
+				_, err := pods[0].Reach(ctx, at, 5*time.Second)
+				must(t, err)
+			}
+			within(t, "flannel's rights are used, and no more is asked for", func() error { return usesItsRights(t, l.Kube) })
+		})
+	}
+}
+
+// usesItsRights compares the manifest's role with what the API server was asked for.
+func usesItsRights(t *testing.T, k *lab.Kube) error {
+	t.Helper()
+	object, err := k.Object("ClusterRole")
+	must(t, err)
+	var role rbacv1.ClusterRole
+	text, err := object.MarshalJSON()
+	must(t, err)
+	must(t, json.Unmarshal(text, &role))
+	unused := map[string]bool{}
+	for _, rule := range role.Rules {
+		for _, verb := range rule.Verbs {
+			unused[verb+" "+rule.Resources[0]] = true
+		}
+	}
+	log, err := k.AuditLog()
+	must(t, err)
+	for line := range strings.Lines(log) {
+		var e struct {
+			Verb, RequestURI string
+			User             struct{ Username string }
+			ObjectRef        struct{ Resource, Subresource string }
+			ResponseStatus   struct{ Code int }
+		}
+		if json.Unmarshal([]byte(line), &e) != nil || e.User.Username != "system:serviceaccount:kube-flannel:flannel" {
+			continue // the last line may not be whole yet
+		}
+		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+		delete(unused, what)
+		if e.ResponseStatus.Code == 401 || e.ResponseStatus.Code == 403 || e.ResponseStatus.Code == 422 {
+			t.Errorf("flannel was refused: %s %s: %d", what, e.RequestURI, e.ResponseStatus.Code)
+		}
+	}
+	if len(unused) > 0 {
+		return fmt.Errorf("never asked for: %v", slices.Sorted(maps.Keys(unused)))
+	}
+	return nil
+}
+
+// The API server dies while nodes come and go: what it had taken is in the kernel when it is back, and nothing else.
+func TestKubernetesServerKilledMidChurn(t *testing.T) {
+	ctx := t.Context()
+	l := start(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
+	for i := range 20 {
+		addPeer(t, l, i)
+	}
+	for i := range 10 { // deleted, changed and added around the kill
+		must(t, l.Kube.Client.CoreV1().Nodes().Delete(ctx, peerName(i), metav1.DeleteOptions{}))
+	}
+	must(t, l.Kube.Kill())
+	time.Sleep(time.Second)
+	must(t, l.Kube.Start(ctx))
+	var want []netip.Prefix
+	for i := 10; i < 20; i++ {
+		want = append(want, addPeerCIDRs(t, l, peerName(i))...)
+	}
+	for i := 20; i < 25; i++ {
+		want = append(want, addPeer(t, l, i)...)
+	}
+	for _, n := range l.Nodes {
+		within(t, "every peer's route, and no other, on "+n.Name, func() error {
+			// The other node of the lab is a peer, too.
+			if routes := routesVia(t, n); len(routes) != len(want)+1 {
+				return fmt.Errorf("%d routes, want %d", len(routes), len(want)+1)
+			}
+			return hasAll(t, n, want...)
+		})
+	}
+}
+
+func peerName(i int) string { return fmt.Sprintf("peer%d", i) }
+
+// addPeer registers a node that exists as an object alone, with a flannel's annotations.
+func addPeer(t *testing.T, l *lab.Lab, i int) []netip.Prefix {
+	t.Helper()
+	must(t, l.Kube.AddNode(t.Context(), peerName(i)))
+	cidrs := addPeerCIDRs(t, l, peerName(i))
+	const prefix = "flannel.alpha.coreos.com/"
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "public-ip": fmt.Sprintf("192.168.100.%d", 100+i),
+		prefix + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:00:%02x"}`, i),
+	}}})
+	must(t, err)
+	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), peerName(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	return cidrs
+}
+
+func addPeerCIDRs(t *testing.T, l *lab.Lab, name string) []netip.Prefix {
+	t.Helper()
+	cidrs, err := l.Kube.PodCIDRs(t.Context(), name)
+	must(t, err)
+	return cidrs
+}
+
+// routesVia lists the destinations that a node reaches through other nodes.
+func routesVia(t *testing.T, n *lab.Node) (all []netip.Prefix) {
+	t.Helper()
+	for _, family := range []string{"-4", "-6"} {
+		out, err := n.Run(t.Context(), "ip", family, "route", "show", "proto", "70")
+		must(t, err)
+		for line := range strings.Lines(out) {
+			p, err := netip.ParsePrefix(strings.Fields(line)[0])
+			must(t, err)
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// hasAll tells of the first of the destinations that the node does not reach.
+func hasAll(t *testing.T, n *lab.Node, want ...netip.Prefix) error {
+	t.Helper()
+	have := routesVia(t, n)
+	for _, p := range want {
+		if !slices.Contains(have, p) {
+			return fmt.Errorf("%s has no route to %s, but %v", n.Name, p, have)
+		}
+	}
+	return nil
+}
+
+func hasNone(t *testing.T, n *lab.Node, unwanted ...netip.Prefix) error {
+	t.Helper()
+	have := routesVia(t, n)
+	for _, p := range unwanted {
+		if slices.Contains(have, p) {
+			return fmt.Errorf("%s still has a route to %s", n.Name, p)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// container stands for a container runtime: its arguments run with the capabilities given, on a root that can only be
+// read but for the volumes, with /proc/sys as containers have it, and with the image's files where the image has them.
+const container = `#!/bin/sh
+exec unshare -m sh -eu -c '
+	mount -t tmpfs tmpfs /opt
+	mkdir -p /opt/bin /opt/flannel/cni /opt/cni/bin
+	cp BIN/flanneld /opt/bin/flanneld
+	cp BIN/cni/flannel /opt/flannel/cni/flannel
+	touch /run/xtables.lock
+	for volume in VOLUMES; do mount --bind "$volume" "$volume"; done
+	mount --bind /proc/sys /proc/sys
+	for place in / /run /etc /var/lib /opt /proc/sys; do mount -o remount,bind,ro "$place"; done
+	exec setpriv --bounding-set=-allCAPABILITIES --inh-caps=-all --no-new-privs "$@"
+' sh "$@"
+`
+
+// script writes container for one of the manifest's.
+func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
+	t.Helper()
+	s := c.SecurityContext
+	if spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.Privileged != nil || !*s.ReadOnlyRootFilesystem ||
+		*s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		t.Fatalf("%s has more privileges than this test can grant: %+v", c.Name, s)
+	}
+	capabilities := ""
+	for _, name := range s.Capabilities.Add {
+		capabilities += ",+" + strings.ToLower(string(name))
+	}
+	var volumes []string
+	for _, m := range c.VolumeMounts {
+		if !m.ReadOnly {
+			volumes = append(volumes, m.MountPath)
+		}
+	}
+	bin, err := lab.BinDir()
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "container")
+	text := strings.NewReplacer("BIN", bin, "VOLUMES", strings.Join(volumes, " "), "CAPABILITIES", capabilities).Replace(container)
+	must(t, os.WriteFile(file, []byte(text), 0o755))
+	return file
+}
+
+// The DaemonSet's pod as the manifest has it: its commands, arguments, environment, privileges, volumes and probes, its
+// token, and no other way to the API server than every pod has.
+func TestManifestAsItIs(t *testing.T) {
+	ctx := t.Context()
+	l := bare(t, lab.Options{Kube: true, Nodes: 2, Family: lab.Dual})
+	o, err := l.Kube.Object("DaemonSet")
+	must(t, err)
+	text, err := o.MarshalJSON()
+	must(t, err)
+	var set appsv1.DaemonSet
+	must(t, json.Unmarshal(text, &set))
+	spec := set.Spec.Template.Spec
+	main, first := spec.Containers[0], spec.InitContainers[0]
+	must(t, l.SetConfig(ctx, l.Config(`{"Type":"vxlan"}`)))
+	for _, n := range l.Nodes {
+		// Kubernetes asks the operator for these, too: a container cannot set them.
+		for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			must(t, n.WriteFile("/proc/sys/net/"+name, "1"))
+		}
+		_, err := n.Run(ctx, append([]string{script(t, spec, first)}, slices.Concat(first.Command, first.Args)...)...)
+		must(t, err)
+		checkFile(t, n, "/etc/cni/net.d/10-flannel.conflist")
+		n.Env = l.Kube.PodEnv()
+		must(t, n.StartIn(script(t, spec, main), slices.Concat(main.Command, main.Args)...))
+	}
+	for _, n := range l.Nodes {
+		must(t, n.Ready(ctx)) // asks the port that the probes ask
+	}
+	for _, p := range []*corev1.Probe{main.LivenessProbe, main.ReadinessProbe} {
+		if p.HTTPGet.Port.IntValue() != lab.HealthPort || p.HTTPGet.Host != "127.0.0.1" {
+			t.Errorf("a probe asks %s:%d", p.HTTPGet.Host, p.HTTPGet.Port.IntValue())
+		}
+		code, body, err := l.Nodes[0].Ask(ctx, p.HTTPGet.Path)
+		if err != nil || code != 200 {
+			t.Errorf("%s: %d %s %v", p.HTTPGet.Path, code, body, err)
+		}
+	}
+	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[1], "b")
+	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
+	talk(t, a, b, a.IP6, b.IP6, lab.Outside6)
+	confined(t, l.Nodes[0], main)
+
+	_, err = l.Nodes[0].Run(ctx, "rm", "/etc/cni/net.d/10-flannel.conflist")
+	must(t, err)
+	within(t, "the CNI configuration comes back", func() error {
+		_, err := l.Nodes[0].ReadFile("/etc/cni/net.d/10-flannel.conflist")
+		return err
+	})
+	for _, n := range l.Nodes {
+		if log := n.Log(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+			t.Errorf("%s complains:\n%s", n.Name, log)
+		}
+	}
+}
+
+func checkFile(t *testing.T, n *lab.Node, path string) {
+	t.Helper()
+	if _, err := n.ReadFile(path); err != nil {
+		t.Error(err)
+	}
+}
+
+// confined checks that flanneld has the privileges that the test means it to have, and how much memory it takes.
+func confined(t *testing.T, n *lab.Node, c corev1.Container) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
+	must(t, err)
+	want := 0
+	for _, name := range c.SecurityContext.Capabilities.Add {
+		want |= map[corev1.Capability]int{"NET_ADMIN": 1 << 12, "NET_RAW": 1 << 13}[name]
+	}
+	if !strings.Contains(string(text), fmt.Sprintf("CapEff:\t%016x\n", want)) || !strings.Contains(string(text), "NoNewPrivs:\t1\n") {
+		t.Errorf("flanneld has other privileges than CapEff %016x:\n%s", want, text)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "VmHWM") {
+			t.Logf("it took %s; the manifest asks for %s, at most %s", strings.Fields(line)[1]+" KiB",
+				c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
+		}
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/opt/cni/bin/flannel", n.PID())); err != nil {
+		t.Error("the CNI plugin is not installed:", err)
+	}
+}

@@ -1,0 +1,158 @@
+// Command kube is a Kubernetes control plane for the lab and the tests, in one process: etcd, the real kube-apiserver,
+// and the real controller that gives nodes their podCIDRs. It listens on one address, keeps everything in one
+// directory, and can be killed at any time and started again on the same directory.
+//
+// It is a module of its own, so that Kubernetes' dependencies stay out of the daemon's and the lab's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "kube:", err)
+		os.Exit(1)
+	}
+	// Not an orderly end, which would take a minute for open watches: the store has to bear worse.
+}
+
+// options are the command line.
+type options struct {
+	dir    string
+	listen netip.AddrPort
+	names  []netip.Addr   // further addresses of the serving certificate
+	cidrs  []netip.Prefix // of the cluster; none: nobody assigns podCIDRs
+	masks  []int          // length of a node's podCIDR, for each of cidrs
+	audit  bool
+	api    []string // further arguments for kube-apiserver
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return err
+	}
+	// Everything below has names relative to the directory: the path of a socket must be short.
+	if err := os.Chdir(o.dir); err != nil {
+		return err
+	}
+	if err := os.Remove(kubeconfigFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	pki, err := loadPKI(append(o.names, o.listen.Addr()))
+	if err != nil {
+		return err
+	}
+	store, err := startEtcd(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	ended := make(chan error, 2)
+	if err := startAPIServer(ctx, o, ended); err != nil {
+		return err
+	}
+	config := pki.restConfig(o.listen)
+	if err := waitReady(ctx, config, ended); err != nil {
+		return err
+	}
+	if len(o.cidrs) > 0 {
+		if err := startNodeIPAM(ctx, config, o); err != nil {
+			return err
+		}
+	}
+	if err := pki.writeKubeconfig(o.listen); err != nil {
+		return err
+	}
+	fmt.Println("ready", filepath.Join(o.dir, kubeconfigFile))
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-ended:
+		return fmt.Errorf("kube-apiserver ended: %w", err)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("kube", flag.ContinueOnError)
+	f.StringVar(&o.dir, "dir", "", "`directory` for keys, certificates, the store, and admin.kubeconfig, which is there once the server is ready")
+	listen := f.String("listen", "127.0.0.1:6443", "`address` and port, also those in the kubeconfig")
+	names := f.String("names", "", "further IP `addresses` in the serving certificate, separated by commas")
+	cidrs := f.String("cluster-cidr", "", "assign nodes podCIDRs out of these `prefixes`, separated by commas")
+	masks := f.String("node-cidr-mask", "24,64", "`length` of a node's podCIDRs, IPv4,IPv6")
+	f.BoolVar(&o.audit, "audit", false, "write audit.log, with all that flannel asks for, and the requests about nodes, pods and events")
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), "kube -dir DIRECTORY [options] [-- further arguments of kube-apiserver]")
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	o.api = f.Args()
+	if o.dir == "" {
+		return o, errors.New("-dir is required")
+	}
+	var err error
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return o, err
+	}
+	if o.listen, err = netip.ParseAddrPort(*listen); err != nil {
+		return o, fmt.Errorf("-listen: %w", err)
+	}
+	for _, s := range words(*names) {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return o, fmt.Errorf("-names: %w", err)
+		}
+		o.names = append(o.names, a)
+	}
+	return o, o.parseCIDRs(words(*cidrs), words(*masks))
+}
+
+func (o *options) parseCIDRs(cidrs, masks []string) error {
+	if len(cidrs) > 0 && len(masks) != 2 {
+		return errors.New("-node-cidr-mask takes two lengths, for IPv4 and IPv6")
+	}
+	for _, s := range cidrs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return fmt.Errorf("-cluster-cidr: %w", err)
+		}
+		mask := masks[0]
+		if p.Addr().Is6() {
+			mask = masks[1]
+		}
+		bits, err := strconv.Atoi(mask)
+		if err != nil {
+			return fmt.Errorf("-node-cidr-mask: %w", err)
+		}
+		o.cidrs, o.masks = append(o.cidrs, p.Masked()), append(o.masks, bits)
+	}
+	return nil
+}
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Files of the directory. The keys that sign tokens are there for tests, which make tokens that the API would not.
+const (
+	kubeconfigFile = "admin.kubeconfig"
+	tokenKey       = "sa.key"
+	tokenPublic    = "sa.pub"
+)
+
+// pki is the authority and the administrator's certificate. It is made once for a directory: a restarted server is
+// the same to its clients.
+type pki struct{ ca, adminCert, adminKey []byte }
+
+func loadPKI(addresses []netip.Addr) (*pki, error) {
+	if _, err := os.Stat("admin.crt"); errors.Is(err, os.ErrNotExist) {
+		if err := makePKI(addresses); err != nil {
+			return nil, fmt.Errorf("make keys and certificates: %w", err)
+		}
+	}
+	p := &pki{}
+	var errs []error
+	for name, to := range map[string]*[]byte{"ca.crt": &p.ca, "admin.crt": &p.adminCert, "admin.key": &p.adminKey} {
+		var err error
+		*to, err = os.ReadFile(name)
+		errs = append(errs, err)
+	}
+	return p, errors.Join(errs...)
+}
+
+func makePKI(addresses []netip.Addr) error {
+	now := time.Now()
+	ca, err := issue("ca", &x509.Certificate{Subject: pkix.Name{CommonName: "flannel-lab"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}, nil, now)
+	if err != nil {
+		return err
+	}
+	// The Service's address, too, by which a pod would come.
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.IPv4(10, 96, 0, 1)}
+	for _, a := range addresses {
+		ips = append(ips, a.AsSlice())
+	}
+	if _, err := issue("apiserver", &x509.Certificate{
+		Subject: pkix.Name{CommonName: "kube-apiserver"}, IPAddresses: ips,
+		DNSNames: []string{"localhost", "kubernetes.default.svc"},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, ca, now); err != nil {
+		return err
+	}
+	tokens, err := newKey(tokenKey)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&tokens.PublicKey)
+	if err != nil {
+		return err
+	}
+	if err := writePEM(tokenPublic, "PUBLIC KEY", public); err != nil {
+		return err
+	}
+	_, err = issue("admin", &x509.Certificate{ // the last: it tells that all are there
+		Subject:  pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, ca, now)
+	return err
+}
+
+// signer is a certificate that can sign others.
+type signer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// issue writes name.key and name.crt, signed by ca, or by itself when that is nil.
+func issue(name string, c *x509.Certificate, ca *signer, now time.Time) (*signer, error) {
+	key, err := newKey(name + ".key")
+	if err != nil {
+		return nil, err
+	}
+	if c.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		return nil, err
+	}
+	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.AddDate(1, 0, 0)
+	c.BasicConstraintsValid = true
+	if ca == nil {
+		ca = &signer{c, key}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, ca.cert, &key.PublicKey, ca.key)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return &signer{signed, key}, writePEM(name+".crt", "CERTIFICATE", der)
+}
+
+func newKey(file string) (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, writePEM(file, "EC PRIVATE KEY", der)
+}
+
+func writePEM(file, kind string, der []byte) error {
+	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+}
+
+// restConfig is the administrator's way to the server.
+func (p *pki) restConfig(at netip.AddrPort) *rest.Config {
+	return &rest.Config{
+		Host:            "https://" + at.String(),
+		TLSClientConfig: rest.TLSClientConfig{CAData: p.ca, CertData: p.adminCert, KeyData: p.adminKey},
+		QPS:             1000, Burst: 1000,
+	}
+}
+
+// writeKubeconfig writes a file that is complete by itself, whole at once: its presence says that the server is ready.
+func (p *pki) writeKubeconfig(at netip.AddrPort) error {
+	c := api.NewConfig()
+	c.Clusters["lab"] = &api.Cluster{Server: "https://" + at.String(), CertificateAuthorityData: p.ca}
+	c.AuthInfos["admin"] = &api.AuthInfo{ClientCertificateData: p.adminCert, ClientKeyData: p.adminKey}
+	c.Contexts["lab"] = &api.Context{Cluster: "lab", AuthInfo: "admin"}
+	c.CurrentContext = "lab"
+	if err := clientcmd.WriteToFile(*c, kubeconfigFile+".new"); err != nil {
+		return err
+	}
+	return os.Rename(kubeconfigFile+".new", kubeconfigFile)
+}

@@ -1,0 +1,136 @@
+// Command render prints what Helm and kustomize would send to a cluster, and what a Dockerfile says. The tests check it;
+// it also serves who wants to read the chart's output without having Helm.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/linter"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+const usage = `usage: render chart DIRECTORY [VALUES.yaml]   (in namespace kube-flannel)
+       render kustomization DIRECTORY
+       render dockerfile FILE`
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "render:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, w io.Writer) error {
+	switch {
+	case len(args) == 2 && args[0] == "chart":
+		return chart(w, args[1], "")
+	case len(args) == 3 && args[0] == "chart":
+		return chart(w, args[1], args[2])
+	case len(args) == 2 && args[0] == "kustomization":
+		return kustomization(w, args[1])
+	case len(args) == 2 && args[0] == "dockerfile":
+		return dockerfile(w, args[1])
+	}
+	return errors.New(usage)
+}
+
+// chart does what `helm template` does.
+func chart(w io.Writer, dir, valuesFile string) error {
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return err
+	}
+	values := chartutil.Values{}
+	if valuesFile != "" {
+		if values, err = chartutil.ReadValuesFile(valuesFile); err != nil {
+			return err
+		}
+	}
+	release := chartutil.ReleaseOptions{Name: "flannel", Namespace: "kube-flannel", Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities)
+	if err != nil {
+		return err
+	}
+	files, err := engine.Engine{Strict: true}.Render(c, all)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if text := strings.TrimSpace(files[name]); strings.HasSuffix(name, ".yaml") && text != "" {
+			if _, err := fmt.Fprintf(w, "---\n# %s\n%s\n", name, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// kustomization does what `kubectl kustomize` does.
+func kustomization(w io.Writer, dir string) error {
+	out, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return err
+	}
+	text, err := out.AsYaml()
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}
+
+// stage is one FROM of a Dockerfile.
+type stage struct {
+	Name, Base, Platform string
+	Commands             []command
+}
+
+type command struct {
+	Name string // as RUN
+	Text string
+}
+
+// dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own parser and its checks.
+func dockerfile(w io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tree, err := parser.Parse(f)
+	if err != nil {
+		return err
+	}
+	var complaints []error
+	complain := func(rule, description, url, text string, where []parser.Range) {
+		complaints = append(complaints, fmt.Errorf("%s: %s", rule, text))
+	}
+	stages, _, err := instructions.Parse(tree.AST, linter.New(&linter.Config{Warn: complain}))
+	if err = errors.Join(append(complaints, err)...); err != nil {
+		return err
+	}
+	var out []stage
+	for _, s := range stages {
+		o := stage{Name: s.Name, Base: s.BaseName, Platform: s.Platform}
+		for _, c := range s.Commands {
+			o.Commands = append(o.Commands, command{strings.ToUpper(c.Name()), fmt.Sprint(c)})
+		}
+		out = append(out, o)
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(out)
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	goflag "flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flannel/pkg/file"
+)
+
+// cniOptions are the files that the container runtime needs; an empty pair is not ours to keep.
+type cniOptions struct{ ConfFrom, ConfTo, PluginFrom, PluginTo string }
+
+// copies are what is to be copied, the plugin first: a configuration makes the runtime call it.
+func (o cniOptions) copies() []cniCopy {
+	var all []cniCopy
+	if o.PluginFrom != "" {
+		all = append(all, cniCopy{"CNI plugin", o.PluginFrom, o.PluginTo, 0o755})
+	}
+	if o.ConfFrom != "" {
+		all = append(all, cniCopy{"CNI configuration", o.ConfFrom, o.ConfTo, 0o644})
+	}
+	return all
+}
+
+type cniCopy struct {
+	what, from, to string
+	mode           os.FileMode
+}
+
+func (c cniCopy) do(log *slog.Logger) error {
+	changed, err := file.Copy(c.from, c.to, c.mode)
+	if changed {
+		log.Info("installed the "+c.what, "path", c.to)
+	}
+	if err != nil {
+		return fmt.Errorf("install the %s: %w", c.what, err)
+	}
+	return nil
+}
+
+// installCNI is a command for an init container: it copies once, or with --watch keeps both in place.
+func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writer) error {
+	c := o.CNI
+	flags := goflag.NewFlagSet("flanneld install-cni", goflag.ContinueOnError)
+	flags.SetOutput(stdout)
+	flags.StringVar(&c.ConfFrom, "conf-from", c.ConfFrom, "copy the configuration list from this `file`")
+	flags.StringVar(&c.ConfTo, "conf-to", c.ConfTo, "to this `file`, such as /etc/cni/net.d/10-flannel.conflist")
+	flags.StringVar(&c.PluginFrom, "plugin-from", c.PluginFrom, "copy the plugin from this `file`")
+	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as /opt/cni/bin/flannel")
+	watch := flags.Bool("watch", false, "go on, and put them back when another hand deletes or changes them")
+	if err := flags.Parse(o.Args); errors.Is(err, goflag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("install-cni takes no argument %.40q; see --help", flags.Arg(0))
+	case c.ConfFrom == "" && c.PluginFrom == "":
+		return errors.New("install-cni: nothing to copy; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four")
+	case (c.ConfFrom == "") != (c.ConfTo == "") || (c.PluginFrom == "") != (c.PluginTo == ""):
+		return errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to")
+	}
+	var all []error
+	for _, one := range c.copies() {
+		all = append(all, one.do(log))
+	}
+	if err := errors.Join(all...); err != nil || !*watch {
+		return err
+	}
+	return keepCNI(ctx, c, log)
+}
+
+// keepCNI keeps the files in place until ctx ends. What cannot be written is no reason to end: it is said once a
+// minute, and tried again.
+func keepCNI(ctx context.Context, o cniOptions, log *slog.Logger) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	for _, one := range o.copies() {
+		tasks.Go(func() error { return one.keep(ctx, log) })
+	}
+	return tasks.Wait()
+}
+
+func (c cniCopy) keep(ctx context.Context, log *slog.Logger) error {
+	source, err := file.Watch(ctx, c.from)
+	if err != nil {
+		return err
+	}
+	target, err := file.Watch(ctx, c.to)
+	if err != nil {
+		return err
+	}
+	retry := time.NewTicker(5 * time.Second)
+	defer retry.Stop()
+	said := time.Time{}
+	for {
+		var again <-chan time.Time
+		if err := c.do(log); err != nil {
+			again = retry.C
+			if time.Since(said) > time.Minute {
+				log.Warn("cannot keep a file in place; trying again", "error", err)
+				said = time.Now()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-source:
+		case <-target:
+		case <-again:
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestInstallCNI(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("conf", "{}")
+	write("plugin", "binary")
+	var log bytes.Buffer
+	run := func(ctx context.Context, args ...string) error {
+		return installCNI(ctx, options{Args: args}, slog.New(slog.NewTextHandler(&log, nil)), &log)
+	}
+	all := []string{"--conf-from=" + at("conf"), "--conf-to=" + at("net.d/10-flannel.conflist"),
+		"--plugin-from=" + at("plugin"), "--plugin-to=" + at("bin/flannel")}
+	is := func(name, text string, mode os.FileMode) bool {
+		info, err := os.Stat(at(name))
+		got, _ := os.ReadFile(at(name))
+		return err == nil && info.Mode() == mode && string(got) == text
+	}
+	if err := run(t.Context(), all...); err != nil || !is("net.d/10-flannel.conflist", "{}", 0o644) || !is("bin/flannel", "binary", 0o755) {
+		t.Fatalf("copied: %v\n%s", err, &log)
+	}
+	log.Reset()
+	before, _ := os.Stat(at("bin/flannel"))
+	if err := run(t.Context(), all...); err != nil || log.Len() > 0 {
+		t.Errorf("copied what is equal: %v\n%s", err, &log)
+	}
+	if after, _ := os.Stat(at("bin/flannel")); !os.SameFile(before, after) {
+		t.Error("an equal plugin was written again")
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "nothing to copy"},
+		{[]string{"--conf-from=a"}, "--conf-from goes with --conf-to"},
+		{[]string{"--plugin-to=a", "--conf-from=a", "--conf-to=b"}, "--plugin-from with --plugin-to"},
+		{[]string{"now"}, "no argument"},
+		{[]string{"--conf-from=" + at("none"), "--conf-to=" + at("x")}, "no such file"},
+	} {
+		if err := run(t.Context(), c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %s", c.args, err, c.want)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, append(all, "--watch")...) }()
+	for _, step := range []struct {
+		what string
+		do   func()
+		conf string
+	}{
+		{"deleted", func() { os.Remove(at("net.d/10-flannel.conflist")); os.Remove(at("bin/flannel")) }, "{}"},
+		{"their directories deleted", func() { os.RemoveAll(at("net.d")); os.RemoveAll(at("bin")) }, "{}"},
+		{"changed", func() { write("net.d/10-flannel.conflist", "x"); os.Chmod(at("bin/flannel"), 0o600) }, "{}"},
+		{"the source changed", func() { write("conf", "{1}") }, "{1}"},
+	} {
+		time.Sleep(20 * time.Millisecond) // the watch of the step before stands
+		step.do()
+		start := time.Now()
+		for !is("net.d/10-flannel.conflist", step.conf, 0o644) || !is("bin/flannel", "binary", 0o755) {
+			if time.Since(start) > 10*time.Second {
+				t.Fatalf("%s: not back", step.what)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		t.Logf("%s: back after %v", step.what, time.Since(start).Round(time.Millisecond))
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

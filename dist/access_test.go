@@ -1,0 +1,210 @@
+package dist_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing.
+var needed = []string{
+	"create events", "get nodes", "list nodes", "patch nodes/status", "watch nodes",
+}
+
+// rights asks the server about every verb on every resource that it has, for one service account.
+func rights(t *testing.T, s *kubetest.Server, account string) (all []string) {
+	t.Helper()
+	lists, err := s.Client.Discovery().ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	subresources := []metav1.APIResource{{Name: "nodes/status"}, {Name: "nodes/proxy"}, {Name: "pods/exec"}, {Name: "serviceaccounts/token"}}
+	for _, list := range lists {
+		group, _, found := strings.Cut(list.GroupVersion, "/")
+		resources := list.APIResources
+		if !found {
+			group, resources = "", append(resources, subresources...)
+		}
+		for _, r := range resources {
+			name, sub, _ := strings.Cut(r.Name, "/")
+			for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {
+				review := &authv1.SubjectAccessReview{Spec: authv1.SubjectAccessReviewSpec{
+					User:               "system:serviceaccount:" + cluster.Namespace + ":" + account,
+					Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + cluster.Namespace, "system:authenticated"},
+					ResourceAttributes: &authv1.ResourceAttributes{Group: group, Resource: name, Subresource: sub, Verb: verb},
+				}}
+				got, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Status.Allowed {
+					all = append(all, strings.TrimSuffix(verb+" "+r.Name+"."+group, "."))
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestRightsAreExactlyWhatIsUsed(t *testing.T) {
+	s := kubetest.Start(t)
+	anybody := rights(t, s, "nobody") // every account may ask what it is allowed to
+	var own []string
+	for _, r := range rights(t, s, cluster.ServiceAccount) {
+		if !slices.Contains(anybody, r) {
+			own = append(own, r)
+		}
+	}
+	if diff := cmp.Diff(needed, own); diff != "" {
+		t.Error("needed (-) and granted (+) differ:\n", diff)
+	}
+}
+
+// attempt is something that a holder of node1's token tries.
+type attempt struct {
+	node  string
+	patch string
+	fails string // part of the refusal; empty: it is let through
+}
+
+const prefix = "flannel.alpha.coreos.com/"
+
+func annotate(key, value string) string {
+	text, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}) // strings
+	return string(text)
+}
+
+func condition(kind, status string) string {
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"FlannelIsUp","message":"Flannel is running on this node"}]}}`, kind, status)
+}
+
+var attempts = map[string]attempt{
+	"our annotation":               {"node1", annotate(prefix+"backend-type", "vxlan"), ""},
+	"our annotation, changed":      {"node1", annotate(prefix+"backend-data", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`), ""},
+	"our annotation, removed":      {"node1", `{"metadata":{"annotations":{"` + prefix + `backend-v6-data":null}}}`, ""},
+	"our condition":                {"node1", condition("NetworkUnavailable", "False"), ""},
+	"our condition, changed":       {"node1", condition("NetworkUnavailable", "True"), ""},
+	"another node":                 {"node2", annotate(prefix+"backend-type", "vxlan"), "flannel on node1 may tell of that node alone"},
+	"another node's condition":     {"node2", condition("NetworkUnavailable", "True"), "flannel on node1 may tell of that node alone"},
+	"the operator's annotation":    {"node1", annotate(prefix+"public-ip-overwrite", "192.0.2.9"), "its own annotations only"},
+	"a foreign annotation":         {"node1", annotate("volumes.kubernetes.io/controller-managed-attach-detach", "false"), "its own annotations only"},
+	"a foreign annotation removed": {"node1", `{"metadata":{"annotations":{"example.com/kept":null}}}`, "its own annotations only"},
+	"a label":                      {"node1", `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, "not other metadata"},
+	"a label removed":              {"node1", `{"metadata":{"labels":null}}`, "not other metadata"},
+	"a finalizer":                  {"node1", `{"metadata":{"finalizers":["example.com/stay"]}}`, "not other metadata"},
+	"an owner":                     {"node1", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"1"}]}}`, "not other metadata"},
+	"an address":                   {"node1", `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.66"}]}}`, "conditions only"},
+	"capacity":                     {"node1", `{"status":{"capacity":{"cpu":"999"}}}`, "conditions only"},
+	"node info":                    {"node1", `{"status":{"nodeInfo":{"kubeletVersion":"v0"}}}`, "conditions only"},
+	"another condition":            {"node1", condition("Ready", "False"), "NetworkUnavailable only"},
+	"a new condition":              {"node1", condition("example.com/Broken", "True"), "NetworkUnavailable only"},
+	"a condition removed":          {"node1", `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, "NetworkUnavailable only"},
+}
+
+func TestTokenOfANodeIsForThatNode(t *testing.T) {
+	s := kubetest.Start(t)
+	ctx := t.Context()
+	for _, name := range []string{"node1", "node2"} {
+		s.AddNode(name)
+		for _, a := range []string{"example.com/kept", prefix + "backend-v6-data"} {
+			if _, err := s.Client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, []byte(annotate(a, "here")), metav1.PatchOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flannel := s.As(s.Token("node1"))
+	enforced(t, flannel)
+	for name, a := range attempts {
+		t.Run(name, func(t *testing.T) {
+			_, err := flannel.CoreV1().Nodes().Patch(ctx, a.node, types.StrategicMergePatchType, []byte(a.patch), metav1.PatchOptions{}, "status")
+			judge(t, err, a.fails)
+		})
+	}
+	for node, fails := range map[string]string{"node1": "", "node2": "flannel on node1 may tell of that node alone"} {
+		t.Run("event on "+node, func(t *testing.T) {
+			e := &corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{GenerateName: "flannel.", Namespace: metav1.NamespaceDefault},
+				InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node}, Reason: "Test", Type: corev1.EventTypeNormal,
+			}
+			_, err := flannel.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, e, metav1.CreateOptions{})
+			judge(t, err, fails)
+		})
+	}
+	t.Run("a token without a node", func(t *testing.T) {
+		_, err := s.As(s.LooseToken()).CoreV1().Nodes().Patch(ctx, "node1", types.StrategicMergePatchType, []byte(annotate(prefix+"backend-type", "udp")), metav1.PatchOptions{}, "status")
+		judge(t, err, "is not bound to a node")
+	})
+	t.Run("others than flannel", func(t *testing.T) {
+		_, err := s.Client.CoreV1().Nodes().Patch(ctx, "node1", types.StrategicMergePatchType, []byte(condition("Ready", "False")), metav1.PatchOptions{}, "status")
+		judge(t, err, "")
+	})
+}
+
+// The chart's policy goes with the prefix that is set there.
+func TestPolicyKnowsThePrefix(t *testing.T) {
+	s := kubetest.Start(t)
+	text, err := chart(t, values["own prefix"])
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	if err := s.Apply(t.Context(), false, objects(t, text)...); err != nil {
+		t.Fatal(err)
+	}
+	s.AddNode("node1")
+	s.AddNode("node2")
+	flannel := s.As(s.Token("node1"))
+	enforced(t, flannel)
+	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "its own annotations only"} {
+		// The server may still know the former policy for a moment.
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")
+			if (err == nil) == (fails == "") || time.Now().After(end) {
+				judge(t, err, fails)
+				break
+			}
+		}
+	}
+}
+
+func judge(t *testing.T, err error, fails string) {
+	t.Helper()
+	switch {
+	case fails == "" && err != nil:
+		t.Error(err)
+	case fails != "" && err == nil:
+		t.Error("it was let through")
+	case fails != "" && (!apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), fails)):
+		t.Errorf("refused with %q, not for %q", err, fails)
+	}
+}
+
+// enforced waits until the server has taken notice of the policy.
+func enforced(t *testing.T, flannel kubernetes.Interface) {
+	t.Helper()
+	begin := time.Now()
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node2", types.StrategicMergePatchType, []byte(annotate(prefix+"public-ip", "192.0.2.2")), metav1.PatchOptions{}, "status")
+		if err != nil {
+			t.Logf("the policy counts after %v: %v", time.Since(begin).Round(time.Millisecond), err)
+			return
+		}
+		if time.Since(begin) > 30*time.Second {
+			t.Fatal("the policy is not enforced")
+		}
+	}
+}

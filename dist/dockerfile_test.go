@@ -1,0 +1,84 @@
+package dist_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+type stage struct {
+	Name, Base, Platform string
+	Commands             []struct{ Name, Text string }
+}
+
+func (s stage) all(command string) (texts []string) {
+	for _, c := range s.Commands {
+		if c.Name == command {
+			texts = append(texts, c.Text)
+		}
+	}
+	return texts
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func find(t *testing.T, text, pattern string) string {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("there is no %s", pattern)
+	}
+	return m[1]
+}
+
+// There may be no container engine where this runs: BuildKit's own parser and checks, and what must agree with the rest.
+func TestDockerfile(t *testing.T) {
+	out, err := render(t, "dockerfile", "Dockerfile")
+	if err != nil {
+		t.Fatal(out)
+	}
+	var stages []stage
+	if err := json.Unmarshal([]byte(out), &stages); err != nil {
+		t.Fatal(err)
+	}
+	if len(stages) != 2 || stages[0].Platform != "$BUILDPLATFORM" {
+		t.Fatalf("not a stage that builds where it runs, and the image: %+v", stages)
+	}
+	text := read(t, "Dockerfile")
+	for _, arg := range stages[0].all("ARG") {
+		if regexp.MustCompile(`TARGET[A-Z]+=`).MatchString(arg) {
+			t.Errorf("%s: the default counts for more than the platform that is built for", arg)
+		}
+	}
+	if at, mod := find(t, text, `ARG GO=([0-9.]+)`), find(t, read(t, "..", "go.mod"), `(?m)^go ([0-9]+\.[0-9]+)`); at != mod {
+		t.Errorf("Go %s, but go.mod wants %s", at, mod)
+	}
+	plugin := find(t, read(t, "..", "Makefile"), `FLANNEL_PLUGIN := (\S+)`)
+	if !strings.Contains(text, "plugins/meta/flannel@"+plugin+"\n") {
+		t.Errorf("the lab tests the plugin %s, the image has another", plugin)
+	}
+	for _, s := range stages {
+		for _, c := range slices.Concat(s.all("RUN"), s.all("ADD")) {
+			if regexp.MustCompile(`https?://|\b(curl|wget|git)\b`).MatchString(c) {
+				t.Errorf("it fetches more than packages and modules: %s", c)
+			}
+		}
+	}
+	// What the manifest runs must be where the image has it.
+	for _, path := range []string{"/opt/bin/flanneld", "/opt/flannel/cni/flannel"} {
+		if !strings.Contains(strings.Join(stages[1].all("COPY"), "\n"), path) || !strings.Contains(manifest(t), path) {
+			t.Errorf("%s is not in both the image and the manifest", path)
+		}
+	}
+}

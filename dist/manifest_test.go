@@ -1,0 +1,187 @@
+// Package dist_test checks what is for Kubernetes: the manifest, the kustomize base, the chart and the Dockerfile, where
+// it matters against a real API server.
+package dist_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"flannel/pkg/nettest"
+	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// values are what users set in the chart, by the name of the test.
+var values = map[string]string{
+	"none":        "",
+	"dual":        "podCidrv6: fd00:10:244::/56\nnetConf: {SubnetLen: 25}\n",
+	"IPv6 only":   "podCidr: ''\npodCidrv6: fd00:10:244::/56\nbackend: {Type: host-gw}\n",
+	"vxlan":       "backend: {Type: vxlan, VNI: 4096, Port: 4789, DirectRouting: true}\nnftables: true\n",
+	"no policy":   "admissionPolicy: false\n",
+	"own prefix":  "annotationPrefix: example.com/net-\n",
+	"API address": "apiServer: {host: 192.0.2.1, port: 6443}\nargs: [--iface=eth1, --v=4]\nenv: [{name: A, value: b}]\n",
+	"elsewhere": `
+image: {repository: registry.example.com/flannel, tag: v1, pullPolicy: Always}
+imagePullSecrets: [{name: pull}]
+nodeSelector: {pool: a}
+tolerations: []
+affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: edge, operator: DoesNotExist}]}]}}}
+updateStrategy: {type: OnDelete}
+podAnnotations: {a: b}
+resources: {}
+healthPort: 9000
+cniBinDir: /var/lib/cni/bin
+cniConfDir: /var/lib/cni/conf
+`,
+}
+
+// refused are values that the chart does not take.
+var refused = map[string]string{
+	"podCidr: ''\n":                   "podCidr or podCidrv6",
+	"podCIDR: 10.0.0.0/8\n":           "podCIDR", // misspelt
+	"podCidr: 10.0.0.0\n":             "podCidr",
+	"annotationPrefix: example.com\n": "annotationPrefix",
+	"healthPort: 0\n":                 "healthPort",
+}
+
+func render(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.Command(nettest.Tool(t, "render"), args...).CombinedOutput()
+	return string(out), err
+}
+
+func chart(t *testing.T, values string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return render(t, "chart", "chart", file)
+}
+
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	all, err := cluster.Objects([]byte(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return all
+}
+
+func manifest(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "Documentation", "kube-flannel.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// byName indexes objects, JSON inside of strings parsed.
+func byName(t *testing.T, text string) map[string]map[string]any {
+	t.Helper()
+	all := map[string]map[string]any{}
+	for _, o := range objects(t, text) {
+		if data, ok, _ := unstructured.NestedMap(o.Object, "data"); ok {
+			for key, value := range data {
+				var parsed any
+				if err := json.Unmarshal([]byte(value.(string)), &parsed); err != nil {
+					t.Errorf("%s of %s: %v", key, o.GetName(), err)
+				}
+				data[key] = parsed
+			}
+			o.Object["data"] = data
+		}
+		all[o.GetKind()+" "+o.GetName()] = o.Object
+	}
+	return all
+}
+
+// One text is for kubectl, one for Helm: they say the same.
+func TestChartAndManifestAreTheSame(t *testing.T) {
+	text, err := chart(t, "")
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	want := byName(t, manifest(t))
+	delete(want, "Namespace kube-flannel") // helm install --create-namespace
+	if diff := cmp.Diff(want, byName(t, text)); diff != "" {
+		t.Error("manifest (-) and chart (+) differ:\n", diff)
+	}
+	text, err = render(t, "kustomization", filepath.Join("..", "Documentation"))
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	if diff := cmp.Diff(byName(t, manifest(t)), byName(t, text)); diff != "" {
+		t.Error("manifest (-) and kustomization (+) differ:\n", diff)
+	}
+}
+
+func TestChartRefusesImpossibleValues(t *testing.T) {
+	for text, want := range refused {
+		out, err := chart(t, text)
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v %s; want %q", text, err, out, want)
+		}
+	}
+}
+
+// What the API server would say to each object, down to misspelt fields.
+func TestServerAcceptsAllManifests(t *testing.T) {
+	s := kubetest.Start(t)
+	accept := func(name, text string) {
+		t.Run(name, func(t *testing.T) {
+			all := objects(t, text)
+			if len(all) < 5 {
+				t.Fatalf("only %d objects in\n%s", len(all), text)
+			}
+			for _, o := range all {
+				if err := s.Apply(t.Context(), true, o); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	accept("manifest", manifest(t))
+	for name, v := range values {
+		text, err := chart(t, v)
+		if err != nil {
+			t.Error(name, err, text)
+			continue
+		}
+		accept("chart: "+name, text)
+	}
+	bad := strings.Replace(manifest(t), "hostNetwork", "hostNetwrk", 1)
+	for _, o := range objects(t, bad) {
+		if o.GetKind() == "DaemonSet" && s.Apply(t.Context(), true, o) == nil {
+			t.Error("a misspelt field is accepted: the test tests nothing")
+		}
+	}
+}
+
+// The configuration that the chart writes, in flanneld's own words.
+func TestChartNetConf(t *testing.T) {
+	for name, want := range map[string]string{
+		"none":      `{"Backend":{"Type":"vxlan"},"EnableNFTables":false,"Network":"10.244.0.0/16"}`,
+		"dual":      `{"Backend":{"Type":"vxlan"},"EnableIPv6":true,"EnableNFTables":false,"IPv6Network":"fd00:10:244::/56","Network":"10.244.0.0/16","SubnetLen":25}`,
+		"IPv6 only": `{"Backend":{"Type":"host-gw"},"EnableIPv4":false,"EnableIPv6":true,"EnableNFTables":false,"IPv6Network":"fd00:10:244::/56"}`,
+		"vxlan":     `{"Backend":{"DirectRouting":true,"Port":4789,"Type":"vxlan","VNI":4096},"EnableNFTables":true,"Network":"10.244.0.0/16"}`,
+	} {
+		text, err := chart(t, values[name])
+		if err != nil {
+			t.Fatal(err, text)
+		}
+		data := byName(t, text)["ConfigMap kube-flannel-cfg"]["data"].(map[string]any)
+		got, err := json.Marshal(data["net-conf.json"])
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %v\n%s, want\n%s", name, err, got, want)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+// Package nettest has what tests of clients need around a real server: the server's process, which can be killed and
+// paused and never outlives the test, an address that stays its own, and a proxy that falls silent.
+package nettest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Address finds a loopback address and port that stay the test's while its server is down, too: below the ports that
+// the kernel gives to connections, and on an address of its own.
+func Address(t testing.TB) string {
+	t.Helper()
+	var err error
+	for range 20 {
+		host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		var l net.Listener
+		l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(20_000+rand.IntN(10_000))))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatalf("no free port: %v", err)
+	return ""
+}
+
+// Root is the directory of this repository: the one of the main go.mod, at or above the working directory.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		mod, _ := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if strings.HasPrefix(string(mod), "module flannel\n") {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("the test does not run in the repository")
+		}
+	}
+}
+
+// Tool finds a program that make has built for tests, such as etcd.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	path := filepath.Join(Root(t), "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("bin/%s is missing: run make tools kube", name)
+	}
+	return path
+}

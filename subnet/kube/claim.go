@@ -1,0 +1,309 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/subnet"
+	"flannel/subnet/patience"
+)
+
+// claim is our own Node: what its annotations shall be, and what we last saw there. Manager.mu guards it.
+type claim struct {
+	v4, v6  netip.Prefix  // zero: the family is not ours
+	want    *subnet.Lease // to be seen by the others; nil: nothing was described yet
+	settled bool          // want stood there; if it does no more, another hand was at work
+	now     *node         // as last seen; nil: our Node is missing
+	quarrel patience.Quarrel
+	said    map[string]bool // problems with the operator's annotations
+}
+
+// Acquire waits for our Node and its podCIDRs; see subnet.Manager. It returns an error when these do not fit cfg.
+func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	name, err := m.findName(ctx)
+	if err != nil {
+		return subnet.Lease{}, err
+	}
+	var found *node
+	said := ""
+	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, to: func(_ context.Context, changes []change) error {
+		found = changes[len(changes)-1].node
+		reason := missing(name, found)
+		if reason == "" {
+			return errDone
+		}
+		if m.o.Waiting("waiting for this node's podCIDR: " + reason); reason != said {
+			m.log.Warn("waiting for this node's podCIDR", "reason", reason)
+			said = reason
+		}
+		return nil
+	}})
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return subnet.Lease{}, err
+	}
+	c := &claim{now: found, said: map[string]bool{}}
+	if c.v4, c.v6, err = fit(name, found.cidrs, cfg); err != nil {
+		return subnet.Lease{}, err
+	}
+	l := c.stored(name)
+	if l.Backend != "" {
+		c.want, c.settled = &l, true
+	}
+	m.mu.Lock()
+	m.claim = c
+	m.mu.Unlock()
+	if was, now := (claim{v4: want.V4.Subnet, v6: want.V6.Subnet}), (claim{v4: c.v4, v6: c.v6}); was.v4.IsValid() && was.v4 != c.v4 || was.v6.IsValid() && was.v6 != c.v6 {
+		m.log.Warn("this node's subnet is another than before; pods that have addresses of the former one must be made anew", "was", was.text(), "is", now.text())
+		m.teller.moved(was.text(), now.text())
+	}
+	m.teller.known()
+	return l, nil
+}
+
+func (c *claim) text() string {
+	var parts []string
+	for _, p := range []netip.Prefix{c.v4, c.v6} {
+		if p.IsValid() {
+			parts = append(parts, p.String())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// findName returns the name of our Node, which a pod has to ask for.
+func (m *Manager) findName(ctx context.Context) (string, error) {
+	if name := m.ownName(); name != "" {
+		return name, nil
+	}
+	var name string
+	err := m.retry(ctx, "find this pod's node", func(ctx context.Context) (err error) {
+		name, err = m.nodeOf(ctx, m.o.PodNamespace, m.o.PodName)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.name = name
+	return name, nil
+}
+
+func (m *Manager) ownName() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.name
+}
+
+// missing says what a node waits for, if anything. A podCIDR is set once and for both families: one that lacks a
+// family will not get it.
+func missing(name string, n *node) string {
+	switch {
+	case n == nil:
+		return fmt.Sprintf("there is no Node %s: the kubelet makes it when it starts", name)
+	case len(n.cidrs) == 0:
+		return fmt.Sprintf("Node %s has no podCIDR: the kube-controller-manager assigns it, given --allocate-node-cidrs and --cluster-cidr", name)
+	}
+	return ""
+}
+
+// fit finds the subnets of the families in use. Their length is the cluster's choice, not that of the configuration.
+func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
+	if v4, v6, err = subnets(cidrs); err != nil {
+		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("node %s: %w", name, err)
+	}
+	var problems []error
+	for _, f := range []struct {
+		family, key string
+		network     subnet.Network
+		s           *netip.Prefix
+	}{{"IPv4", "Network", cfg.V4, &v4}, {"IPv6", "IPv6Network", cfg.V6, &v6}} {
+		switch {
+		case !f.network.On():
+			*f.s = netip.Prefix{}
+		case !f.s.IsValid():
+			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), and the network configuration wants one: give the kube-controller-manager a --cluster-cidr of both families, or turn %s off",
+				name, f.family, strings.Join(cidrs, ", "), f.family))
+		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() <= f.network.Prefix.Bits():
+			problems = append(problems, fmt.Errorf("podCIDR %s of node %s is not a part of %s %s in the network configuration: make this the kube-controller-manager's --cluster-cidr",
+				f.s, name, f.key, f.network.Prefix))
+		}
+	}
+	return v4, v6, errors.Join(problems...)
+}
+
+// stored is our lease as our Node has it, without a backend if it was not described or cannot be read.
+func (c *claim) stored(name string) subnet.Lease {
+	l := subnet.Lease{Name: name}
+	if is, err := leaseOf(c.now); err == nil {
+		l.Backend = is.Backend
+		l.V4, l.V6 = is.V4, is.V6
+	}
+	for _, f := range []struct {
+		e *subnet.Endpoint
+		s netip.Prefix
+	}{{&l.V4, c.v4}, {&l.V6, c.v6}} {
+		if f.s.IsValid() && !f.e.On() {
+			l.Backend = "" // it is only half described
+		}
+		if f.e.Subnet = f.s; !f.s.IsValid() {
+			*f.e = subnet.Endpoint{}
+		}
+	}
+	return l
+}
+
+// Publish makes the others see l; see subnet.Manager.
+func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
+	m.mu.Lock()
+	if m.claim == nil || m.claim.v4 != l.V4.Subnet || m.claim.v6 != l.V6.Subnet {
+		m.mu.Unlock()
+		return fmt.Errorf("publish %v: this is not the subnet that was acquired", &l)
+	}
+	c := m.claim
+	c.want, c.settled = &l, false
+	m.mu.Unlock()
+	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.settle(ctx, c) })
+}
+
+var errNoNode = errors.New("this node's Node is missing, or has no podCIDR")
+
+// settle makes our annotations what they shall be, and writes only what differs.
+func (m *Manager) settle(ctx context.Context, c *claim) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c != m.claim {
+		return nil // there is another one by now
+	}
+	if c.now == nil || len(c.now.cidrs) == 0 {
+		return errNoNode // nothing is told of a Node before it is known whether it has our podCIDR
+	}
+	raw, _ := m.difference(c)
+	if raw != nil {
+		n, err := m.patchStatus(ctx, m.name, raw)
+		if err != nil {
+			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
+		}
+		n.cidrs = c.now.cidrs // it is an answer without spec
+		c.see(n)
+	}
+	c.settled = true
+	return nil
+}
+
+// difference is the patch that our Node needs, nil if none. m.mu must be held.
+func (m *Manager) difference(c *claim) (raw []byte, changes []string) {
+	if c.want == nil || c.now == nil {
+		return nil, nil
+	}
+	want, problems := describe(c.want, c.now.notes, fixed{m.o.PublicV4Given, m.o.PublicV6Given})
+	for _, p := range problems {
+		if !c.said[p] {
+			c.said[p] = true
+			m.log.Warn(p)
+		}
+	}
+	return patch(m.o.Prefix, c.now.notes, want)
+}
+
+// see takes in our Node, unless we know a newer state of it.
+func (c *claim) see(n *node) {
+	if n == nil || c.now == nil || n.uid != c.now.uid || !older(n.version, c.now.version) {
+		c.now = n
+	}
+}
+
+// Hold keeps our annotations; see subnet.Manager.
+func (m *Manager) Hold(ctx context.Context) error {
+	m.mu.Lock()
+	c := m.claim
+	m.mu.Unlock()
+	if c == nil {
+		return errors.New("hold: no subnet was acquired")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	mended := make(chan struct{})
+	go func() {
+		defer close(mended)
+		m.mendForever(ctx, c)
+	}()
+	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), to: func(_ context.Context, changes []change) error {
+		return m.look(c, changes[len(changes)-1])
+	}})
+	cancel()
+	<-mended
+	return err
+}
+
+// look judges what our Node is now.
+func (m *Manager) look(c *claim, is change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := c.now
+	if is.node == nil {
+		if c.see(nil); was != nil {
+			m.log.Warn("this node's Node was deleted: the network stays as it is until it is there again", "node", is.name)
+		}
+		return nil
+	}
+	if len(is.node.cidrs) == 0 {
+		if was == nil || was.uid != is.node.uid {
+			m.log.Warn("this node's Node was made anew and has no podCIDR yet: the network stays as it is", "node", is.name)
+		}
+		c.see(is.node)
+		return nil
+	}
+	v4, v6, err := subnets(is.node.cidrs)
+	if err != nil || c.v4.IsValid() && v4 != c.v4 || c.v6.IsValid() && v6 != c.v6 {
+		return fmt.Errorf("node %s has podCIDR %s now: %w", is.name, strings.Join(is.node.cidrs, ", "), subnet.ErrMoved)
+	}
+	c.see(is.node)
+	switch {
+	case was == nil || was.uid != is.node.uid:
+		m.log.Info("this node's Node was made anew, with the same podCIDR", "node", is.name)
+		c.quarrel = patience.Quarrel{}
+		m.teller.known()
+	case was.notes.operators() != is.node.notes.operators():
+		m.log.Info("annotations of an operator changed", "node", is.name)
+		c.quarrel = patience.Quarrel{}
+	}
+	token(m.mend)
+	return nil
+}
+
+// mendForever puts our annotations back when another hand was at them.
+func (m *Manager) mendForever(ctx context.Context, c *claim) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.mend:
+		}
+		m.mu.Lock()
+		raw, changes := m.difference(c)
+		if raw == nil || !c.settled { // else whoever publishes is about to write them
+			m.mu.Unlock()
+			continue
+		}
+		wait := c.quarrel.Next(time.Now())
+		rounds := c.quarrel.Rounds
+		m.mu.Unlock()
+		slices.Sort(changes)
+		switch rounds {
+		case 1:
+			m.log.Warn("our annotations are not what they shall be: putting them right", "annotations", strings.Join(changes, " "))
+		case 3:
+			m.log.Warn("our annotations are changed again and again: is there another flanneld or flannel with this node's name?",
+				"annotations", strings.Join(changes, " "))
+		}
+		patience.Pause(ctx, wait)
+		if err := m.retry(ctx, "put our annotations right", func(ctx context.Context) error { return m.settle(ctx, c) }); err != nil && ctx.Err() == nil {
+			m.log.Warn("cannot put our annotations right", "error", err)
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flannel/subnet"
+	"flannel/subnet/kube/kubetest"
+)
+
+// These tests mostly wait: more of them at once than there are processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
+
+const prefix = "flannel.alpha.coreos.com/"
+
+const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
+
+var tenNet = subnet.Config{V4: subnet.Network{Prefix: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24}}
+
+var dualNet = subnet.Config{V4: tenNet.V4, V6: subnet.Network{Prefix: netip.MustParsePrefix("fd00:244::/48"), SubnetLen: 64}}
+
+// logs collects what a manager logs.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logs) count(part string) int { return strings.Count(l.String(), part) }
+
+// traffic counts what goes over the wire.
+type traffic struct {
+	rt       http.RoundTripper
+	received atomic.Int64 // bytes of bodies
+	mu       sync.Mutex
+	requests []string // "PATCH /api/v1/nodes/one/status"
+}
+
+func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.requests = append(c.requests, r.Method+" "+r.URL.Path)
+	c.mu.Unlock()
+	resp, err := c.rt.RoundTrip(r)
+	if err == nil {
+		resp.Body = &counted{resp.Body, &c.received}
+	}
+	return resp, err
+}
+
+func (c *traffic) count(part string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.requests {
+		if strings.Contains(r, part) {
+			n++
+		}
+	}
+	return n
+}
+
+type counted struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// member is a manager under test and what it has told.
+type member struct {
+	*Manager
+	t       *testing.T
+	server  *kubetest.Server
+	logs    *logs
+	traffic *traffic
+	scope   string // other nodes than those that begin so do not count
+
+	mu    sync.Mutex
+	set   *subnet.Set
+	calls int
+	held  chan error // what Hold returned
+}
+
+// start makes a manager for a node, with a token as flannel's pod has it; change may alter its options.
+func start(t *testing.T, s *kubetest.Server, name string, change func(*Options)) *member {
+	t.Helper()
+	scope, _, _ := strings.Cut(name, "-")
+	n := &member{t: t, scope: scope, server: s, logs: &logs{}, traffic: &traffic{}, held: make(chan error, 1)}
+	o := Options{NodeName: name, Prefix: prefix, SetCondition: true, UserAgent: "flanneld/test",
+		Log: slog.New(slog.NewTextHandler(n.logs, nil))}
+	if change != nil {
+		change(&o)
+	}
+	if o.Kubeconfig == "" {
+		o.Kubeconfig, _ = s.Kubeconfig(s.Token(name), "")
+	}
+	o.wrap = func(rt http.RoundTripper) http.RoundTripper { n.traffic.rt = rt; return n.traffic }
+	m, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	n.Manager = m
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, n.logs)
+		}
+	})
+	return n
+}
+
+// run starts Watch and Hold, until the test ends or the returned function is called.
+func (n *member) run() (stop func()) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.Watch(ctx, n.take); err != nil {
+			n.t.Errorf("Watch: %v", err)
+		}
+	})
+	wg.Go(func() { n.held <- n.Hold(ctx) })
+	end := func() { cancel(); wg.Wait() }
+	n.t.Cleanup(end)
+	return end
+}
+
+func (n *member) take(s subnet.Set) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.set = &s
+	n.calls++
+}
+
+func (n *member) last() (subnet.Set, int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.set == nil {
+		return subnet.Set{}, 0
+	}
+	return *n.set, n.calls
+}
+
+// peers are the names of the last set, and its rejects in brackets; "none" before the first.
+func (n *member) peers() string {
+	s, calls := n.last()
+	if calls == 0 {
+		return "none"
+	}
+	var names []string
+	for _, l := range s.Leases {
+		if !strings.HasPrefix(l.Name, n.scope) {
+			continue
+		}
+		names = append(names, l.Name)
+	}
+	for _, r := range s.Rejects {
+		if !strings.HasPrefix(r.Name, n.scope) {
+			continue
+		}
+		names = append(names, "["+r.Name+"]")
+	}
+	return strings.Join(names, " ")
+}
+
+func (n *member) sees(want string, within time.Duration) {
+	n.t.Helper()
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("it sees %q", n.peers())
+		}
+	}()
+	eventually(n.t, fmt.Sprintf("peers are %q", want), within, func() bool { return n.peers() == want })
+}
+
+// eventually polls until ok, and says how long that took.
+func eventually(t testing.TB, what string, within time.Duration, ok func() bool) {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > within {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
+}
+
+// described is what a node publishes when its lease is l.
+func described(l subnet.Lease, ip, data string) subnet.Lease {
+	l.Backend = "vxlan"
+	l.V4.PublicIP, l.V4.Data = netip.MustParseAddr(ip), []byte(data)
+	if l.V6.On() {
+		l.V6.PublicIP, l.V6.Data = netip.MustParseAddr("2001:db8::"+ip[strings.LastIndex(ip, ".")+1:]), []byte(data)
+	}
+	return l
+}
+
+// join acquires and publishes, as the daemon does.
+func (n *member) join(cfg subnet.Config, ip, data string) subnet.Lease {
+	n.t.Helper()
+	l, err := n.Acquire(n.t.Context(), cfg, subnet.Lease{})
+	if err != nil {
+		n.t.Fatalf("Acquire: %v", err)
+	}
+	l = described(l, ip, data)
+	if err := n.Publish(n.t.Context(), l); err != nil {
+		n.t.Fatalf("Publish: %v", err)
+	}
+	return l
+}
+
+// outside is the administrator's view.
+type outside struct {
+	t testing.TB
+	*kubetest.Server
+}
+
+func (o outside) node(name string) *corev1.Node {
+	o.t.Helper()
+	n, err := o.Client.CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		o.t.Fatalf("get node: %v", err)
+	}
+	return n
+}
+
+// annotate sets annotations, by their names without prefix; an empty value takes one away.
+func (o outside) annotate(name string, pairs ...string) {
+	o.t.Helper()
+	values := map[string]*string{}
+	for i := 0; i < len(pairs); i += 2 {
+		values[prefix+pairs[i]] = nil
+		if pairs[i+1] != "" {
+			values[prefix+pairs[i]] = &pairs[i+1]
+		}
+	}
+	raw, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}})
+	if _, err := o.Client.CoreV1().Nodes().Patch(context.Background(), name, types.StrategicMergePatchType, raw, metav1.PatchOptions{}); err != nil {
+		o.t.Fatalf("annotate: %v", err)
+	}
+}
+
+// peer makes a Node that has described itself.
+func (o outside) peer(name, cidr, ip string) {
+	o.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "backend-data": mac1, prefix + "public-ip": ip}}}
+	if cidr != "" {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
+	}
+	if _, err := o.Client.CoreV1().Nodes().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
+		o.t.Fatalf("create node: %v", err)
+	}
+}
+
+func (o outside) remove(name string) {
+	o.t.Helper()
+	if err := o.Client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+		o.t.Fatalf("delete node: %v", err)
+	}
+}
+
+// heartbeat is an update of a node's status that says nothing to us.
+func (o outside) heartbeat(name string, i int) {
+	o.t.Helper()
+	raw := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"beat%d","lastHeartbeatTime":%q}]}}`, i, time.Now().Format(time.RFC3339))
+	if _, err := o.Client.CoreV1().Nodes().Patch(context.Background(), name, types.StrategicMergePatchType, []byte(raw), metav1.PatchOptions{}, "status"); err != nil {
+		o.t.Fatalf("heartbeat: %v", err)
+	}
+}
+
+// ours are the Node's annotations with our prefix, as "name=value" lines.
+func (o outside) ours(name string) string {
+	o.t.Helper()
+	var lines []string
+	annotations := o.node(name).Annotations
+	for i := range noteCount {
+		if v, ok := annotations[prefix+names[i]]; ok {
+			lines = append(lines, names[i]+"="+v)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func logTo(l *logs) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

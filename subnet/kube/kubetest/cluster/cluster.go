@@ -1,0 +1,129 @@
+// Package cluster does to a Kubernetes API server what an administrator, kubectl and kubelet do around flannel: apply
+// manifests, register and delete nodes, and hand out the tokens that flannel's pods get. The tests' server and the lab
+// share it.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Cluster is an API server seen by its administrator.
+type Cluster struct {
+	Config *rest.Config // the caller may copy it, not change it
+	Client kubernetes.Interface
+}
+
+// Open makes clients; it does not ask the server anything.
+func Open(config *rest.Config) (*Cluster, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{config, client}, nil
+}
+
+// Objects parses a manifest of several YAML documents.
+func Objects(manifest []byte) (objects []*unstructured.Unstructured, err error) {
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
+	for {
+		var o unstructured.Unstructured
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("parse manifest: %w", err)
+		}
+		if len(o.Object) > 0 { // a document of comments alone is none
+			objects = append(objects, &o)
+		}
+	}
+}
+
+// Apply does what `kubectl apply --server-side --validate=strict` does, object by object; with dryRun the server goes
+// through all of it and keeps nothing. Unknown and misspelt fields are errors.
+func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructured.Unstructured) error {
+	client, err := dynamic.NewForConfig(c.Config)
+	if err != nil {
+		return err
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
+	for _, o := range objects {
+		kind := o.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w", kind.Kind, o.GetName(), err)
+		}
+		text, err := o.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		opts := metav1.PatchOptions{FieldManager: "flannel-test", FieldValidation: metav1.FieldValidationStrict, Force: new(true)}
+		if dryRun {
+			opts.DryRun = []string{metav1.DryRunAll}
+		}
+		var in dynamic.ResourceInterface = client.Resource(mapping.Resource)
+		if mapping.Scope.Name() == "namespace" {
+			in = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
+		}
+		if _, err := in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts); err != nil {
+			return fmt.Errorf("apply %s %s: %w", kind.Kind, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// AddNode registers a node as kubelet does, with its addresses.
+func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.Addr) error {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	// So does kubelet with a cloud's provider: pods wait until the network is there.
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now()}}
+	if _, err := c.Client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("add node %s: %w", name, err)
+	}
+	return nil
+}
+
+// PodCIDRs waits until the controller has given the node its subnets.
+func (c *Cluster) PodCIDRs(ctx context.Context, name string) ([]netip.Prefix, error) {
+	for {
+		n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(n.Spec.PodCIDRs) > 0 {
+			return prefixes(n.Spec.PodCIDRs)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the podCIDR of %s: %w", name, errors.Join(ctx.Err(), err))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func prefixes(texts []string) (all []netip.Prefix, err error) {
+	for _, s := range texts {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}

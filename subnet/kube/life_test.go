@@ -1,0 +1,566 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet"
+	"flannel/subnet/kube/kubetest"
+)
+
+// The life of nodes in a quiet cluster. They share one, since each takes seconds to start; nobody gives them podCIDRs
+// but the tests.
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	for name, test := range map[string]func(*testing.T, outside){
+		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Anew": anew,
+		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
+		"Bound": boundToItsNode, "Heartbeat": heartbeats,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, outside{t, s})
+		})
+	}
+}
+
+// add makes a Node with these podCIDRs.
+func (o outside) add(name string, cidrs ...string) {
+	o.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if len(cidrs) > 0 {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidrs[0], cidrs
+	}
+	if _, err := o.Client.CoreV1().Nodes().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
+		o.t.Fatalf("create node: %v", err)
+	}
+}
+
+// assign gives a Node its podCIDR, as the node-ipam controller does.
+func (o outside) assign(name, cidr string) {
+	o.t.Helper()
+	raw := fmt.Sprintf(`{"spec":{"podCIDR":%q,"podCIDRs":[%q]}}`, cidr, cidr)
+	if _, err := o.Client.CoreV1().Nodes().Patch(context.Background(), name, "application/strategic-merge-patch+json", []byte(raw), metav1.PatchOptions{}); err != nil {
+		o.t.Fatalf("assign: %v", err)
+	}
+}
+
+func prefixes(cidrs ...string) (all []netip.Prefix) {
+	for _, c := range cidrs {
+		all = append(all, netip.MustParsePrefix(c))
+	}
+	return all
+}
+
+func life(t *testing.T, o outside) {
+	cidrs := prefixes("10.244.1.0/24", "fd00:244:0:1::/64")
+	o.add("life-1", cidrs[0].String(), cidrs[1].String())
+	o.add("life-2", "10.244.2.0/24", "fd00:244:0:2::/64")
+	one, two := start(t, o.Server, "life-1", nil), start(t, o.Server, "life-2", nil)
+	l := one.join(dualNet, "192.168.0.1", mac1)
+	if l.V4.Subnet != cidrs[0] || l.V6.Subnet != cidrs[1] || l.Name != "life-1" {
+		t.Errorf("acquired %v, not %v", &l, cidrs)
+	}
+	if got, want := o.ours("life-1"), `kube-subnet-manager=true
+backend-type=vxlan
+backend-data=`+mac1+`
+backend-v6-data=`+mac1+`
+public-ip=192.168.0.1
+public-ipv6=2001:db8::1`; got != want {
+		t.Errorf("annotations are\n%s\nwant\n%s", got, want)
+	}
+	two.join(dualNet, "192.168.0.2", mac2)
+	two.run()
+	one.run()
+	two.sees("life-1", 5*time.Second)
+	one.sees("life-2", 5*time.Second)
+
+	if err := one.Publish(t.Context(), l); err != nil || one.traffic.count("PATCH") != 1 {
+		t.Errorf("published the same: %v, %v", err, one.traffic.requests)
+	}
+	l.V6.Data = []byte(mac2) // one family of two
+	if err := one.Publish(t.Context(), l); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "a change of one family is seen", 5*time.Second, func() bool {
+		s, _ := two.last()
+		for _, l := range s.Leases {
+			if l.Name == "life-1" && string(l.V6.Data) == mac2 {
+				return true
+			}
+		}
+		return false
+	})
+	if n := one.traffic.count("PATCH"); n != 2 {
+		t.Errorf("%d patches for two changes", n)
+	}
+
+	// Another start of the same node writes nothing.
+	again := start(t, o.Server, "life-1", nil)
+	found, err := again.Acquire(t.Context(), dualNet, subnet.Lease{})
+	if err != nil || !found.Equal(&l) {
+		t.Errorf("found %v, %v, want %v", &found, err, &l)
+	}
+	if err := again.Publish(t.Context(), l); err != nil || again.traffic.count("PATCH") != 0 {
+		t.Errorf("a restart patched: %v, %v", err, again.traffic.requests)
+	}
+	// One that uses IPv4 alone sees that, and takes the rest away.
+	found, err = again.Acquire(t.Context(), tenNet, subnet.Lease{})
+	if err != nil || found.V6.On() {
+		t.Errorf("found %v, %v", &found, err)
+	}
+	o.remove("life-2")
+	one.sees("", 5*time.Second)
+	if one.logs.count("level=WARN") != 0 {
+		t.Errorf("warnings in a quiet life:\n%s", one.logs)
+	}
+}
+
+// waiting: for the Node, then for its podCIDR, each said once.
+func waiting(t *testing.T, o outside) {
+	o.add("waiting-0")
+	kubeconfig, _ := o.Kubeconfig(o.Token("waiting-0"), "")
+	var reasons logs
+	n := start(t, o.Server, "waiting-1", func(op *Options) {
+		op.Kubeconfig = kubeconfig
+		op.Waiting = func(reason string) { fmt.Fprintln(&reasons, reason) }
+	})
+	got := make(chan subnet.Lease, 1)
+	go func() {
+		l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	eventually(t, "the missing Node is said", 5*time.Second, func() bool { return n.logs.count("there is no Node waiting-1") == 1 })
+	o.add("waiting-1")
+	eventually(t, "the missing podCIDR is said", 5*time.Second, func() bool { return n.logs.count("Node waiting-1 has no podCIDR") == 1 })
+	for i := range 5 {
+		o.heartbeat("waiting-1", i)
+	}
+	o.assign("waiting-1", "10.244.3.0/24")
+	begin := time.Now()
+	if l := <-got; l.V4.Subnet.String() != "10.244.3.0/24" || l.Backend != "" {
+		t.Errorf("acquired %v", &l)
+	}
+	t.Logf("acquired after %v", time.Since(begin))
+	if n.logs.count("level=WARN") != 2 || !strings.Contains(reasons.String(), "no podCIDR") || o.ours("waiting-1") != "" {
+		t.Errorf("said %s\nand %s; the Node has %q", n.logs, &reasons, o.ours("waiting-1"))
+	}
+}
+
+// byPod: the name of the node is asked of the API, for which the role must allow it.
+func byPod(t *testing.T, o outside) {
+	o.add("pod-1", "10.244.4.0/24")
+	kubeconfig, _ := o.Kubeconfig(o.Token("pod-1"), "")
+	_, err := o.Client.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.Client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-x"},
+		Spec: corev1.PodSpec{NodeName: "pod-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, o.Server, "pod-1", func(op *Options) {
+		op.Kubeconfig, op.NodeName, op.PodName, op.PodNamespace = kubeconfig, "", "flannel-x", "default"
+	})
+	got := make(chan subnet.Lease, 1)
+	go func() {
+		l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	eventually(t, "what is missing is said", 15*time.Second, func() bool { return n.logs.count(`cannot get resource \"pods\"`) == 1 })
+	_, err = o.Client.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = o.Client.RbacV1().RoleBindings("default").Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "pods"},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "flannel", Namespace: "kube-flannel"}}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := <-got; l.Name != "pod-1" {
+		t.Errorf("acquired %v for %q", &l, l.Name)
+	}
+	if n.logs.count("allows it now") != 1 {
+		t.Errorf("log:\n%s", n.logs)
+	}
+}
+
+// misfit: a podCIDR that cannot be used is told, and not waited for.
+func misfit(t *testing.T, o outside) {
+	o.add("misfit-1", "10.99.1.0/24")
+	o.add("misfit-2", "10.244.5.0/24")
+	for _, c := range []struct {
+		name string
+		cfg  subnet.Config
+		want string
+	}{
+		{"misfit-1", tenNet, "podCIDR 10.99.1.0/24 of node misfit-1 is not a part of Network 10.244.0.0/16"},
+		{"misfit-2", dualNet, "node misfit-2 has no IPv6 podCIDR (only 10.244.5.0/24)"},
+	} {
+		n := start(t, o.Server, c.name, nil)
+		if _, err := n.Acquire(t.Context(), c.cfg, subnet.Lease{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	n := start(t, o.Server, "misfit-2", nil)
+	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.77.0/24")}}
+	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.count("another than before") != 1 {
+		t.Errorf("%v\n%s", err, n.logs)
+	}
+}
+
+// otherHands: our annotations are put back, ever more slowly, and nothing else is touched.
+func otherHands(t *testing.T, o outside) {
+	o.add("hands-1", "10.244.6.0/24")
+	n := start(t, o.Server, "hands-1", nil)
+	n.join(tenNet, "192.168.0.6", mac1)
+	whole := o.ours("hands-1")
+	n.run()
+	mended := func(what string, within time.Duration) {
+		t.Helper()
+		eventually(t, what, within, func() bool { return o.ours("hands-1") == whole })
+	}
+	o.annotate("hands-1", "kube-subnet-manager", "", "backend-data", "", "backend-type", "", "public-ip", "")
+	mended("all were deleted, and are back", 5*time.Second)
+	o.annotate("hands-1", "backend-data", mac2)
+	mended("one was changed, and is back", 5*time.Second)
+	o.annotate("hands-1", "public-ip", "192.168.0.66")
+	mended("another was changed, and is back", 10*time.Second)
+	if n.logs.count("not what they shall be") != 1 || n.logs.count("again and again") != 1 || n.traffic.count("PATCH") != 4 {
+		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
+	}
+	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
+	mended("a foreign one is gone", 10*time.Second)
+}
+
+// operator: annotations that say what to tell the others are followed as they come and go.
+func operator(t *testing.T, o outside) {
+	o.add("operator-1", "10.244.7.0/24")
+	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.7")
+	n := start(t, o.Server, "operator-1", nil)
+	n.join(tenNet, "192.168.0.7", mac1)
+	n.run()
+	told := func(want string) {
+		t.Helper()
+		eventually(t, "public-ip is "+want, 5*time.Second, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
+	}
+	told("203.0.113.7")
+	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.8")
+	told("203.0.113.8")
+	o.annotate("operator-1", "public-ip-overwrite", "", "node-public-ip", "203.0.113.9")
+	told("203.0.113.9")
+	o.annotate("operator-1", "node-public-ip", "nonsense")
+	told("192.168.0.7")
+	if n.logs.count("ignoring it") != 1 || n.logs.count("again and again") != 0 {
+		t.Errorf("log:\n%s", n.logs)
+	}
+}
+
+// anew: the Node is deleted and made again, with the same podCIDR and with another one.
+func anew(t *testing.T, o outside) {
+	o.add("anew-1", "10.244.8.0/24")
+	o.add("anew-2", "10.244.9.0/24")
+	// Kubelet would get a new token for a new pod; what is tested here is another thing.
+	kubeconfig := o.File("admin.kubeconfig")
+	n := start(t, o.Server, "anew-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+	l := n.join(tenNet, "192.168.0.8", mac1)
+	whole := o.ours("anew-1")
+	n.run()
+	n.sees("", 5*time.Second)
+	o.peer("anew-3", "10.244.10.0/24", "192.168.0.10")
+	n.sees("anew-3", 5*time.Second)
+
+	o.remove("anew-1")
+	eventually(t, "the deletion is said", 5*time.Second, func() bool { return n.logs.count("was deleted") == 1 })
+	o.add("anew-1")
+	eventually(t, "the missing podCIDR is said", 5*time.Second, func() bool { return n.logs.count("no podCIDR yet") == 1 })
+	if got := o.ours("anew-1"); got != "" {
+		t.Errorf("annotated before it has a podCIDR: %s", got)
+	}
+	o.assign("anew-1", "10.244.8.0/24")
+	eventually(t, "annotations are back", 5*time.Second, func() bool { return o.ours("anew-1") == whole })
+
+	// A peer that is made anew with another podCIDR.
+	o.remove("anew-3")
+	o.peer("anew-3", "10.244.11.0/24", "192.168.0.10")
+	eventually(t, "the peer's new subnet is seen", 5*time.Second, func() bool {
+		s, _ := n.last()
+		for _, l := range s.Leases {
+			if l.Name == "anew-3" {
+				return l.V4.Subnet.String() == "10.244.11.0/24"
+			}
+		}
+		return false
+	})
+
+	o.remove("anew-1")
+	o.add("anew-1")
+	o.assign("anew-1", "10.244.12.0/24")
+	select {
+	case err := <-n.held:
+		if !errors.Is(err, subnet.ErrMoved) {
+			t.Fatalf("Hold: %v", err)
+		}
+		t.Log(err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the other podCIDR was not noticed")
+	}
+	again, err := n.Acquire(t.Context(), tenNet, l)
+	if err != nil || again.V4.Subnet.String() != "10.244.12.0/24" || again.Backend != "" {
+		t.Errorf("acquired %v, %v", &again, err)
+	}
+	if n.Publish(t.Context(), l) == nil {
+		t.Error("the former lease was published")
+	}
+	if err := n.Publish(t.Context(), described(again, "192.168.0.8", mac1)); err != nil || o.ours("anew-1") != whole {
+		t.Errorf("%v: %s", err, o.ours("anew-1"))
+	}
+}
+
+// garbage leaves out its own node only, with the reason.
+func garbage(t *testing.T, o outside) {
+	o.add("garbage-0", "10.244.20.0/24")
+	n := start(t, o.Server, "garbage-0", nil)
+	n.join(tenNet, "192.168.0.20", mac1)
+	o.peer("garbage-1", "10.244.21.0/24", "192.168.0.21")
+	o.peer("garbage-2", "10.244.22.0/24", "192.168.0.22")
+	n.run()
+	n.sees("garbage-1 garbage-2", 5*time.Second)
+	before, _ := n.last()
+	o.annotate("garbage-2", "backend-data", "{")
+	n.sees("garbage-1 [garbage-2]", 5*time.Second)
+	o.annotate("garbage-2", "backend-data", mac2, "public-ip", "somewhere")
+	o.peer("garbage-3", "", "192.168.0.23")
+	n.sees("garbage-1 [garbage-2] [garbage-3]", 5*time.Second)
+	after, _ := n.last()
+	for _, r := range after.Rejects {
+		if r.Name == "garbage-2" && r.Reason != `its public-ip "somewhere" is no IPv4 address` || r.Name == "garbage-3" && r.Reason != "it has no podCIDR" {
+			t.Errorf("%+v", r)
+		}
+	}
+	for i := range before.Leases {
+		if before.Leases[i].Name == "garbage-1" && !containsPointer(after.Leases, before.Leases[i]) {
+			t.Error("a peer that did not change has another pointer")
+		}
+	}
+	o.assign("garbage-3", "10.244.23.0/24") // which the watch does not show
+	n.sees("garbage-1 garbage-3 [garbage-2]", 5*time.Second)
+	o.annotate("garbage-2", "public-ip", "192.168.0.22")
+	n.sees("garbage-1 garbage-2 garbage-3", 5*time.Second)
+	o.annotate("garbage-1", "kube-subnet-manager", "")
+	n.sees("garbage-2 garbage-3", 5*time.Second)
+}
+
+func containsPointer(all []*subnet.Lease, one *subnet.Lease) bool {
+	for _, l := range all {
+		if l == one {
+			return true
+		}
+	}
+	return false
+}
+
+// unmanaged: Nodes without our annotations cost no request, and are peers once they have them.
+func unmanaged(t *testing.T, o outside) {
+	o.add("unmanaged-0", "10.244.30.0/24")
+	n := start(t, o.Server, "unmanaged-0", nil)
+	n.join(tenNet, "192.168.0.30", mac1)
+	n.run()
+	n.sees("", 5*time.Second)
+	o.add("unmanaged-1", "10.244.31.0/24")
+	o.heartbeat("unmanaged-1", 1)
+	o.add("unmanaged-2", "10.244.32.0/24")
+	o.annotate("unmanaged-2", "kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", "192.168.0.32")
+	n.sees("unmanaged-2", 5*time.Second)
+	if gets := n.traffic.count("GET /api/v1/nodes/unmanaged-1"); gets != 0 {
+		t.Errorf("asked %d times for a node that is no peer", gets)
+	}
+	if gets := n.traffic.count("GET /api/v1/nodes/unmanaged-2"); gets != 1 {
+		t.Errorf("asked %d times for a new node", gets)
+	}
+}
+
+// conditions: False when in step, True after a while when not, and the time of the last change is kept.
+func conditions(t *testing.T, o outside) {
+	o.add("condition-1", "10.244.40.0/24")
+	n := start(t, o.Server, "condition-1", func(op *Options) { op.Grace = time.Second })
+	n.join(tenNet, "192.168.0.40", mac1)
+	get := func() corev1.NodeCondition {
+		for _, c := range o.node("condition-1").Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				return c
+			}
+		}
+		return corev1.NodeCondition{}
+	}
+	is := func(status corev1.ConditionStatus, reason, message string) {
+		t.Helper()
+		eventually(t, "the condition is "+string(status)+" "+message, 10*time.Second, func() bool {
+			c := get()
+			return c.Status == status && c.Reason == reason && c.Message == message
+		})
+	}
+	n.Report(nil, nil)
+	is("False", "FlannelIsUp", "Flannel is running on this node")
+	first, patches := get(), n.traffic.count("PATCH")
+	n.Report(errors.New("a hiccup"), nil)
+	n.Report(nil, nil)
+	time.Sleep(1200 * time.Millisecond)
+	again := start(t, o.Server, "condition-1", nil) // a restart
+	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
+		t.Fatal(err)
+	}
+	again.Report(nil, nil)
+	eventually(t, "the restart has looked", 5*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
+	time.Sleep(200 * time.Millisecond)
+	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
+		t.Errorf("was %v, is %v", first, now)
+	}
+	n.Report(errors.New("no device"), nil)
+	is("True", "FlannelIsNotInStep", "no device")
+	down := get()
+	n.Report(errors.New("no route"), nil)
+	is("True", "FlannelIsNotInStep", "no route")
+	if now := get(); now.LastTransitionTime != down.LastTransitionTime || !first.LastTransitionTime.Before(&down.LastTransitionTime) {
+		t.Errorf("the time of the change was %v, is %v", down.LastTransitionTime, now.LastTransitionTime)
+	}
+	n.Report(nil, nil)
+	is("False", "FlannelIsUp", "Flannel is running on this node")
+
+	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
+	silent.Report(errors.New("broken"), nil)
+	time.Sleep(300 * time.Millisecond)
+	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
+		t.Errorf("although it shall not: %v", c)
+	}
+}
+
+// events: each once, whatever is reported how often.
+func events(t *testing.T, o outside) {
+	o.add("events-1", "10.244.50.0/24")
+	n := start(t, o.Server, "events-1", func(op *Options) { op.Grace = 500 * time.Millisecond })
+	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.51.0/24")}}
+	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil {
+		t.Fatal(err)
+	}
+	get := func() string {
+		list, err := o.Client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{FieldSelector: "involvedObject.name=events-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, e := range list.Items {
+			lines = append(lines, e.Type+" "+e.Reason+": "+e.Message)
+		}
+		return strings.Join(lines, "\n")
+	}
+	rejects := []subnet.Rejected{{Name: "a", Reason: "no MAC"}, {Name: "b", Reason: "no address"}}
+	for range 100 {
+		n.Report(nil, rejects)
+	}
+	for range 100 {
+		n.Report(errors.New("cannot set routes"), rejects)
+		time.Sleep(10 * time.Millisecond)
+	}
+	eventually(t, "the last event", 5*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
+	for range 100 {
+		n.Report(nil, rejects[:1])
+	}
+	eventually(t, "it is over", 5*time.Second, func() bool { return strings.Contains(get(), "in step again") })
+	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
+Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
+Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
+Normal FlannelInStep: the pod network of this node is in step again`
+	if got := get(); got != want {
+		t.Errorf("events are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// restoredStore: one that was restored from a backup has not yet got to where we are.
+func restoredStore(t *testing.T, o outside) {
+	o.add("restored-0", "10.244.60.0/24")
+	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
+	n := start(t, o.Server, "restored-0", nil)
+	p := &peers{own: "restored-0", changed: n.take}
+	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", broken: true, known: map[string]known{}}
+	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.count("older store") != 1 {
+		t.Errorf("from a future: %v", err)
+	}
+}
+
+// boundToItsNode: the policy refuses what is not this node's, and that is said.
+func boundToItsNode(t *testing.T, o outside) {
+	o.add("bound-1", "10.244.65.0/24")
+	o.add("bound-2", "10.244.66.0/24")
+	kubeconfig, _ := o.Kubeconfig(o.Token("bound-2"), "")
+	n := start(t, o.Server, "bound-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+	l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "flannel on bound-2 may tell of that node alone"
+	i := 0
+	eventually(t, "it is refused", 20*time.Second, func() bool { // the server takes a while until it heeds a new policy
+		i++
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = n.Publish(ctx, described(l, fmt.Sprintf("192.168.0.%d", i%200+1), mac1))
+		return err != nil && strings.Contains(n.logs.String()+err.Error(), want)
+	})
+	t.Log(err)
+}
+
+// heartbeats of other nodes, with 50 images each, cost little.
+func heartbeats(t *testing.T, o outside) {
+	o.add("heartbeat-0", "10.244.70.0/24")
+	n := start(t, o.Server, "heartbeat-0", nil)
+	n.join(tenNet, "192.168.0.70", mac1)
+	o.peer("heartbeat-1", "10.244.71.0/24", "192.168.0.71")
+	node := o.node("heartbeat-1")
+	node.Status = sample(0).Status
+	if _, err := o.Client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// A watch of its own, which sees this node alone: the others of this cluster do not stand still.
+	var calls, versions int
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go n.follow(ctx, feed{activity: "test", only: "heartbeat-1", to: func(_ context.Context, changes []change) error { //nolint:errcheck // nil
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		calls++
+		versions += len(changes)
+		return nil
+	}})
+	seen := func() int { n.mu.Lock(); defer n.mu.Unlock(); return versions }
+	eventually(t, "the watch stands", 5*time.Second, func() bool { return seen() > 0 })
+	const beats = 50
+	before, from := n.traffic.received.Load(), seen()
+	for i := range beats {
+		o.heartbeat("heartbeat-1", i)
+	}
+	eventually(t, "all are seen", 5*time.Second, func() bool { return seen() >= from+beats })
+	each := (n.traffic.received.Load() - before) / beats
+	t.Logf("%d bytes for each", each)
+	if each > 3000 {
+		t.Errorf("%d bytes for each, more than 3000", each)
+	}
+}

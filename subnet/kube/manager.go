@@ -1,0 +1,190 @@
+// Package kube keeps subnet leases in the Kubernetes API, in flannel's layout: a node's subnet is its podCIDR, which
+// only the cluster itself sets, and how to reach it stands in annotations of its Node.
+//
+// Everything that is read is read by one means (follow): a list of whole Nodes, trimmed as it arrives, for the
+// podCIDRs, which never change; then a watch that carries nothing but metadata, for the annotations.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"flannel/subnet"
+	"flannel/subnet/patience"
+)
+
+// Options says how to reach the API server and which node this is. Prefix and NetConf are required, and NodeName or
+// else PodName and PodNamespace.
+type Options struct {
+	Kubeconfig string // path; empty: the pod's service account
+	APIURL     string // counts for more than the kubeconfig's
+
+	NodeName              string
+	PodName, PodNamespace string // the pod is asked for its node's name
+
+	Prefix  string // of annotations, complete: the name follows
+	NetConf string // path of the network configuration
+	// PublicV4Given and PublicV6Given: --public-ip counts for more than an annotation node-public-ip.
+	PublicV4Given, PublicV6Given bool
+	SetCondition                 bool // NetworkUnavailable
+
+	UserAgent string
+	Log       *slog.Logger        // nil: silence
+	Waiting   func(reason string) // is told what Acquire waits for; may be nil
+
+	// Grace is how long this node may be out of step before the scheduler and the operator are to know; 0 is a minute.
+	Grace time.Duration
+
+	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
+}
+
+// Manager implements subnet.Manager and subnet.Reporter. Its methods may run side by side; Publish and Hold need an
+// Acquire before them.
+type Manager struct {
+	o      Options
+	api    *rest.RESTClient
+	wire   *wire
+	log    *slog.Logger
+	outage *patience.Outage
+	teller *teller
+
+	mu    sync.Mutex
+	name  string // of our Node, once it is known
+	claim *claim // nil before Acquire; its fields are guarded by mu, too
+
+	refusing sync.Mutex         // not mu, which is held while our annotations are written
+	refusals map[string]refusal // by activity
+
+	mend chan struct{} // a token for Hold: our annotations may not be what they shall be
+}
+
+var (
+	_ subnet.Manager  = (*Manager)(nil)
+	_ subnet.Reporter = (*Manager)(nil)
+)
+
+// New checks o and prepares a client; it does not wait for the API server. Its errors are those that waiting cannot
+// mend. What it starts ends with ctx.
+func New(ctx context.Context, o Options) (*Manager, error) {
+	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
+		return nil, errors.New("which node is this? Set the variable NODE_NAME, or POD_NAME and POD_NAMESPACE")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Grace == 0 {
+		o.Grace = time.Minute
+	}
+	if o.Waiting == nil {
+		o.Waiting = func(string) {}
+	}
+	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]refusal{}, mend: make(chan struct{}, 1),
+		outage: patience.NewOutage(o.Log, "the Kubernetes API")}
+	var err error
+	if m.api, m.wire, err = o.dial(); err != nil {
+		return nil, err
+	}
+	m.teller = newTeller(m)
+	go m.teller.run(ctx)
+	return m, nil
+}
+
+// Close ends the connections that nobody uses. Nothing is taken out of the store.
+func (m *Manager) Close() error {
+	m.wire.current().CloseIdleConnections()
+	return nil
+}
+
+// token leaves a note in a channel of capacity one; a note that lies there already will do.
+func token(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// attempt bounds a request for one object.
+const attempt = 15 * time.Second
+
+// retry calls op until it succeeds, ctx ends, or the API server says that it never will.
+func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
+	defer m.outage.Forget(activity)
+	for pause := (patience.Backoff{}); ; {
+		one, cancel := context.WithTimeout(ctx, attempt)
+		err := op(one)
+		cancel()
+		switch {
+		case err == nil:
+			m.through(activity)
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", activity, ctx.Err())
+		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+			m.through(activity)
+			return fmt.Errorf("%s: %w", activity, err)
+		}
+		m.failed(ctx, activity, err, &pause)
+	}
+}
+
+// through says that an activity got through.
+func (m *Manager) through(activity string) {
+	m.outage.Over(activity)
+	m.refusing.Lock()
+	defer m.refusing.Unlock()
+	if m.refusals[activity].said {
+		m.log.Info("the Kubernetes API allows it now", "what", activity)
+	}
+	delete(m.refusals, activity)
+}
+
+// failed tells what went wrong, once, and pauses before the next try.
+func (m *Manager) failed(ctx context.Context, activity string, err error, pause *patience.Backoff) {
+	switch {
+	case refused(err):
+		m.outage.Over(activity) // it does answer
+		m.refuse(activity, err, settling)
+	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
+		m.outage.Over(activity) // whoever follows that object says so
+	default:
+		m.outage.Failed(activity, err)
+	}
+	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
+		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
+	}
+	pause.Wait(ctx)
+}
+
+// refusal is what the API server does not let us do.
+type refusal struct {
+	text  string
+	since time.Time
+	said  bool
+}
+
+// settling is how long a refusal lasts before it is said: an API server that starts knows no roles at first.
+const settling = 5 * time.Second
+
+// refuse tells once what the API server does not let us do; its own words name the verb and the resource.
+func (m *Manager) refuse(activity string, err error, after time.Duration) {
+	m.refusing.Lock()
+	defer m.refusing.Unlock()
+	r := m.refusals[activity]
+	if text := err.Error(); r.text != text {
+		r = refusal{text: text, since: time.Now()}
+	}
+	if !r.said && time.Since(r.since) >= after {
+		r.said = true
+		m.log.Warn("the Kubernetes API refuses it: waiting until it is allowed, the network stays as it is",
+			"what", activity, "error", r.text)
+	}
+	m.refusals[activity] = r
+}

@@ -1,0 +1,338 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	serializer "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"flannel/subnet"
+)
+
+// noted makes notes of pairs of names and values.
+func noted(pairs ...string) (n notes) {
+	for i := 0; i < len(pairs); i += 2 {
+		n.set(prefix, prefix+pairs[i], pairs[i+1])
+	}
+	return n
+}
+
+var vxlanNotes = []string{"kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", "192.168.0.1"}
+
+var dualNotes = append([]string{"backend-v6-data", mac2, "public-ipv6", "2001:db8::1"}, vxlanNotes...)
+
+func show(l *subnet.Lease) string {
+	text := l.Name + " " + l.Backend
+	for _, e := range l.Endpoints() {
+		text += fmt.Sprintf(" | %v at %v %s", e.Subnet, e.PublicIP, e.Data)
+	}
+	return text
+}
+
+func TestLeaseOf(t *testing.T) {
+	but := func(pairs ...string) notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
+	v4, dual := []string{"10.5.1.0/24"}, []string{"10.5.1.0/24", "fd05:1::/64"}
+	for _, c := range []struct {
+		name  string
+		cidrs []string
+		notes notes
+		want  string
+	}{
+		{"IPv4", v4, noted(vxlanNotes...), "n vxlan | 10.5.1.0/24 at 192.168.0.1 " + mac1},
+		{"dual-stack", dual, noted(dualNotes...), "n vxlan | 10.5.1.0/24 at 192.168.0.1 " + mac1 + " | fd05:1::/64 at 2001:db8::1 " + mac2},
+		{"the families in the other order", []string{dual[1], dual[0]}, noted(dualNotes...),
+			"n vxlan | 10.5.1.0/24 at 192.168.0.1 " + mac1 + " | fd05:1::/64 at 2001:db8::1 " + mac2},
+		{"IPv6", dual[1:], noted(dualNotes...), "n vxlan | fd05:1::/64 at 2001:db8::1 " + mac2},
+		{"one family of two is used", dual, noted(vxlanNotes...), "n vxlan | 10.5.1.0/24 at 192.168.0.1 " + mac1},
+		{"host-gw", v4, but("backend-type", "host-gw", "backend-data", "null"), "n host-gw | 10.5.1.0/24 at 192.168.0.1 "},
+		{"no data at all", v4, but("backend-data", ""), "n vxlan | 10.5.1.0/24 at 192.168.0.1 "},
+		{"data with spaces", v4, but("backend-data", "{ \"VNI\" :1}\n"), `n vxlan | 10.5.1.0/24 at 192.168.0.1 {"VNI":1}`},
+		{"data that is a text", v4, but("backend-data", `"a b"`), `n vxlan | 10.5.1.0/24 at 192.168.0.1 "a b"`},
+		{"host bits are judged by others", []string{"10.5.1.7/24"}, noted(vxlanNotes...), "n vxlan | 10.5.1.7/24 at 192.168.0.1 " + mac1},
+
+		{"no annotations", v4, notes{}, "not managed by flannel"},
+		{"not managed", v4, but("kube-subnet-manager", "false"), "not managed by flannel"},
+		{"no podCIDR", nil, noted(vxlanNotes...), "it has no podCIDR"},
+		{"no address", v4, but("public-ip", ""), "it has no public-ip annotation for its podCIDR"},
+		{"no backend", v4, but("backend-type", ""), "it has no backend-type annotation"},
+		{"garbage for a podCIDR", []string{"garbage" + strings.Repeat("x", 500)}, noted(vxlanNotes...), `its podCIDR "garbage` + strings.Repeat("x", 53) + `" is no network`},
+		{"IPv4 in IPv6 form", []string{"::ffff:10.5.1.0/120"}, noted(vxlanNotes...), `its podCIDR "::ffff:10.5.1.0/120" is no network`},
+		{"garbage for an address", v4, but("public-ip", "1.2.3"), `its public-ip "1.2.3" is no IPv4 address`},
+		{"an address with a zone", dual[1:], noted(append(dualNotes, "public-ipv6", "fe80::1%eth0")...), `its public-ipv6 "fe80::1%eth0" is no IPv6 address`},
+		{"an address of the other family", v4, but("public-ip", "2001:db8::1"), `its public-ip "2001:db8::1" is no IPv4 address`},
+		{"garbage for data", v4, but("backend-data", `{"VNI":`), `its backend-data "{\"VNI\":" is not JSON`},
+		{"endless data", v4, but("backend-data", `"`+strings.Repeat("x", maxData)+`"`), "its backend-data has 16386 bytes, more than 16384"},
+	} {
+		l, err := leaseOf(&node{name: "n", cidrs: c.cidrs, notes: c.notes})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = show(l)
+		}
+		if got != c.want {
+			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestPatch(t *testing.T) {
+	v4 := subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: netip.MustParseAddr("192.168.0.1"), Data: []byte(mac1)}
+	v6 := subnet.Endpoint{Subnet: netip.MustParsePrefix("fd05:1::/64"), PublicIP: netip.MustParseAddr("2001:db8::1"), Data: []byte(mac2)}
+	one, dual := &subnet.Lease{Backend: "vxlan", V4: v4}, &subnet.Lease{Backend: "vxlan", V4: v4, V6: v6}
+	bare := &subnet.Lease{Backend: "host-gw", V4: subnet.Endpoint{Subnet: v4.Subnet, PublicIP: v4.PublicIP}}
+	but := func(pairs ...string) notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
+	const p = `"` + prefix
+	full := func(pairs string) string { return `{"metadata":{"annotations":{` + pairs + `}}}` }
+	for _, c := range []struct {
+		name     string
+		lease    *subnet.Lease
+		now      notes
+		fixed    fixed
+		want     string
+		problems string
+	}{
+		{"a fresh node", one, notes{}, fixed{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}",` + p + `backend-type":"vxlan",` +
+			p + `kube-subnet-manager":"true",` + p + `public-ip":"192.168.0.1"`), ""},
+		{"nothing differs", one, noted(vxlanNotes...), fixed{}, "", ""},
+		{"nothing differs, dual", dual, noted(dualNotes...), fixed{}, "", ""},
+		{"spaced in another way", one, but("backend-data", "{ \"VNI\": 1, \"VtepMAC\": \"c6:d2:32:6f:8f:44\" }"), fixed{}, "", ""},
+		{"another MAC", one, but("backend-data", mac2), fixed{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}"`), ""},
+		{"a backend without data", bare, noted(vxlanNotes...), fixed{}, full(p + `backend-data":"null",` + p + `backend-type":"host-gw"`), ""},
+		{"one family left", one, noted(dualNotes...), fixed{}, full(p + `backend-v6-data":null,` + p + `public-ipv6":null`), ""},
+		{"unmanaged by another hand", one, but("kube-subnet-manager", "no"), fixed{}, full(p + `kube-subnet-manager":"true"`), ""},
+		{"overwritten", one, but("public-ip-overwrite", "203.0.113.1"), fixed{true, true}, full(p + `public-ip":"203.0.113.1"`), ""},
+		{"overwritten already", one, but("public-ip-overwrite", "203.0.113.1", "public-ip", "203.0.113.1"), fixed{}, "", ""},
+		{"behind NAT", one, but("node-public-ip", "203.0.113.2"), fixed{}, full(p + `public-ip":"203.0.113.2"`), ""},
+		{"behind NAT, but told by a flag", one, but("node-public-ip", "203.0.113.2"), fixed{v4: true}, "", ""},
+		{"both", one, but("node-public-ip", "203.0.113.2", "public-ip-overwrite", "203.0.113.1"), fixed{}, full(p + `public-ip":"203.0.113.1"`), ""},
+		{"IPv6 behind NAT", dual, noted(append(dualNotes, "node-public-ipv6", "2001:db8::77")...), fixed{v4: true}, full(p + `public-ipv6":"2001:db8::77"`), ""},
+		{"IPv6 overwritten", dual, noted(append(dualNotes, "public-ipv6-overwrite", "2001:db8::78")...), fixed{}, full(p + `public-ipv6":"2001:db8::78"`), ""},
+		{"a family that is off", one, but("public-ipv6-overwrite", "2001:db8::78"), fixed{}, "", ""},
+		{"overwritten with garbage", one, but("public-ip-overwrite", "here"), fixed{}, "", `the annotation public-ip-overwrite "here" is no IPv4 address: ignoring it`},
+	} {
+		want, problems := describe(c.lease, c.now, c.fixed)
+		raw, changes := patch(prefix, c.now, want)
+		if string(raw) != c.want || strings.Join(problems, "\n") != c.problems || (raw == nil) != (len(changes) == 0) {
+			t.Errorf("%s:\n%s\nwant\n%s\nproblems %q", c.name, raw, c.want, problems)
+		}
+	}
+}
+
+// FuzzAnnotations: what was read is written and read again as the same.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("10.5.1.0/24", "fd05:1::/64", "true", "vxlan", mac1, mac2, "192.168.0.1", "2001:db8::1")
+	f.Add("10.5.1.0/24", "", "true", "host-gw", "null", "", "192.168.0.1", "")
+	f.Add("x", "::ffff:1.2.3.4/120", "true", "", "{", " [1, 2]", "1.2.3.4.5", "fe80::1%a")
+	f.Fuzz(func(t *testing.T, a, b, managed, backend, data, data6, ip, ip6 string) {
+		n := &node{name: "n", cidrs: []string{a, b}, notes: noted("kube-subnet-manager", managed, "backend-type", backend,
+			"backend-data", data, "backend-v6-data", data6, "public-ip", ip, "public-ipv6", ip6)}
+		if b == "" {
+			n.cidrs = n.cidrs[:1]
+		}
+		l, err := leaseOf(n)
+		if err != nil {
+			if len(err.Error()) > 1000 {
+				t.Errorf("a long error: %q", err)
+			}
+			return
+		}
+		want, _ := describe(l, n.notes, fixed{})
+		raw, _ := patch(prefix, n.notes, want)
+		again, err := leaseOf(&node{name: "n", cidrs: n.cidrs, notes: want})
+		if err != nil || !again.Equal(l) {
+			t.Errorf("%s became %v, %v by %s", show(l), again, err, raw)
+		}
+		if raw, _ := patch(prefix, want, want); raw != nil {
+			t.Errorf("a patch for nothing: %s", raw)
+		}
+	})
+}
+
+// sample is a Node with all that must be passed over.
+func sample(i int) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7,
+			Labels: map[string]string{"a": "b", prefix + "backend-type": "no"}, Annotations: map[string]string{"other": "x", prefix + "unknown": "x"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{}}}},
+		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x", Unschedulable: true},
+	}
+	for j := 0; j < len(dualNotes); j += 2 {
+		n.Annotations[prefix+dualNotes[j]] = dualNotes[j+1]
+	}
+	for j := range 50 {
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example/image-%d@sha256:%064d", j, j)}, SizeBytes: 1 << 30})
+	}
+	return n
+}
+
+func encode(t testing.TB, o runtime.Object, kind string) []byte {
+	t.Helper()
+	o.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+	var b bytes.Buffer
+	if err := serializer.NewSerializer(nil, nil).Encode(o, &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+var sampleNode = &node{name: "node0", uid: "u-1", version: "100", cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...)}
+
+func TestReadANode(t *testing.T) {
+	object, err := unwrap(encode(t, sample(0), "Node"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := parseNode(object, prefix); err != nil || !reflect.DeepEqual(n, sampleNode) {
+		t.Errorf("%+v, %v", n, err)
+	}
+	old := sample(0)
+	old.Spec.PodCIDRs = nil
+	object, _ = unwrap(encode(t, old, "Node"))
+	if n, err := parseNode(object, prefix); err != nil || !reflect.DeepEqual(n.cidrs, []string{"10.5.1.0/24"}) {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if _, err := unwrap([]byte(`{"kind":"Node"}`)); !errors.Is(err, errNotProtobuf) {
+		t.Error(err)
+	}
+}
+
+func TestReadAList(t *testing.T) {
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "4711", Continue: "x"}}
+	for i := range 20 {
+		list.Items = append(list.Items, *sample(i))
+	}
+	raw := encode(t, list, "NodeList")
+	var got []*node
+	version, err := parseList(bytes.NewReader(raw), prefix, func(n *node) { got = append(got, n) })
+	if err != nil || version != "4711" || len(got) != 20 || !reflect.DeepEqual(got[0], sampleNode) || got[19].name != "node19" {
+		t.Errorf("%d nodes at %s, %v", len(got), version, err)
+	}
+	if version, err := parseList(bytes.NewReader(encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")), prefix, nil); err != nil || version != "1" {
+		t.Errorf("an empty list: %q, %v", version, err)
+	}
+	// What is cut off anywhere is never taken for the whole.
+	for end := range len(raw) {
+		if end > 200 && end < len(raw)-200 && end%97 != 0 {
+			continue
+		}
+		_, err := parseList(bytes.NewReader(raw[:end]), prefix, func(*node) {})
+		if whole := end > len(raw)-5; err == nil && !whole {
+			t.Errorf("%d of %d bytes were enough", end, len(raw))
+		}
+	}
+}
+
+func frame(t testing.TB, kind string, object []byte) []byte {
+	t.Helper()
+	e := metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}
+	raw, err := e.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
+}
+
+func TestReadAWatch(t *testing.T) {
+	meta := &metav1.PartialObjectMetadata{ObjectMeta: sample(0).ObjectMeta}
+	stream := frame(t, "MODIFIED", encode(t, meta, "PartialObjectMetadata"))
+	stream = append(stream, frame(t, "ERROR", encode(t, &metav1.Status{Code: 410, Reason: metav1.StatusReasonExpired}, "Status"))...)
+	r := newReader(bytes.NewReader(stream))
+	e, err := r.event(prefix)
+	want := *sampleNode
+	want.cidrs = nil
+	if err != nil || e.kind != "MODIFIED" || !reflect.DeepEqual(e.node, &want) {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if e, err = r.event(prefix); err != nil || e.status == nil || e.status.Code != 410 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if _, err = r.event(prefix); err == nil || err.Error() != "EOF" {
+		t.Error(err)
+	}
+	if _, err = newReader(bytes.NewReader(stream[:20])).event(prefix); err == nil || err.Error() == "EOF" {
+		t.Errorf("half a frame: %v", err)
+	}
+}
+
+// FuzzWire: nothing that comes over the wire makes it fail in another way than by an error.
+func FuzzWire(f *testing.F) {
+	f.Add(encode(f, sample(0), "Node"))
+	f.Add(encode(f, &corev1.NodeList{Items: []corev1.Node{*sample(0)}}, "NodeList"))
+	f.Add(frame(f, "ADDED", encode(f, sample(0), "Node")))
+	f.Add([]byte("\x00\x00\x00\xff"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if object, err := unwrap(raw); err == nil {
+			_, _ = parseNode(object, prefix)
+		}
+		_, _ = parseList(bytes.NewReader(raw), prefix, func(*node) {})
+		r := newReader(bytes.NewReader(raw))
+		for range 3 {
+			if _, err := r.event(prefix); err != nil {
+				break
+			}
+		}
+	})
+}
+
+func BenchmarkReadANode(b *testing.B) {
+	object, _ := unwrap(encode(b, sample(0), "Node"))
+	b.SetBytes(int64(len(object)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := parseNode(object, prefix); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestConfigMapIsSwapped(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	// As kubelet mounts it: the file is a link into ..data, which is a link to a directory that is replaced as a whole.
+	swap := func(version, text string) {
+		t.Helper()
+		err := errors.Join(os.Mkdir(dir+"/.."+version, 0o755), os.WriteFile(dir+"/.."+version+"/net-conf.json", []byte(text), 0o644),
+			os.Symlink(".."+version, dir+"/..data_tmp"), os.Rename(dir+"/..data_tmp", dir+"/..data"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log logs
+	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: logTo(&log)}
+	got := make(chan string, 10)
+	go m.WatchConfig(t.Context(), func(raw []byte) { got <- string(raw) }) //nolint:errcheck // it ends with the test
+	eventually(t, "a missing file is said", 5e9, func() bool { return log.count("waiting for it") == 1 })
+	swap("1", "one")
+	if err := os.Symlink("..data/net-conf.json", dir+"/net-conf.json"); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want string) {
+		t.Helper()
+		if s := <-got; s != want {
+			t.Errorf("got %q, want %q", s, want)
+		}
+	}
+	expect("one")
+	swap("2", "two")
+	expect("two")
+	swap("3", "two") // the same again
+	if err := os.Remove(dir + "/net-conf.json"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a deleted file is said", 5e9, func() bool { return log.count("the last one stands") == 1 })
+	if err := os.WriteFile(dir+"/net-conf.json", []byte("three"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	expect("three")
+}

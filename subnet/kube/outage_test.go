@@ -1,0 +1,313 @@
+package kube
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"flannel/pkg/nettest"
+	"flannel/subnet"
+	"flannel/subnet/kube/kubetest"
+)
+
+// A server that is killed in the middle of everything: the network stays as it was, and nothing is missed.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("killed-0", "10.244.1.0/24")
+	n := start(t, s, "killed-0", nil)
+	l := n.join(tenNet, "192.168.0.1", mac1)
+	whole := o.ours("killed-0")
+	for i := 1; i <= 5; i++ {
+		o.peer(fmt.Sprintf("killed-%d", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
+	}
+	n.run()
+	n.sees("killed-1 killed-2 killed-3 killed-4 killed-5", 5*time.Second)
+	for round := range 3 {
+		begun, killed := make(chan bool), make(chan bool)
+		go func() { // churn, as far as it gets
+			for i := 0; ; i++ {
+				raw := fmt.Sprintf(`{"metadata":{"annotations":{"%sbackend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:%02x:%02x\"}"}}}`, prefix, round, i%256)
+				_, err := s.Client.CoreV1().Nodes().Patch(t.Context(), fmt.Sprintf("killed-%d", 1+i%5), types.StrategicMergePatchType, []byte(raw), metav1.PatchOptions{})
+				if i == 20 {
+					close(begun)
+				}
+				if err != nil {
+					close(killed)
+					return
+				}
+			}
+		}()
+		<-begun
+		s.Kill()
+		<-killed
+		before, calls := n.last()
+		time.Sleep(2 * time.Second)
+		if set, now := n.last(); now != calls || len(set.Leases) != len(before.Leases) {
+			t.Errorf("%d calls while the server was away", now-calls)
+		}
+		s.Start()
+		// Nothing that was written can be missing.
+		eventually(t, "in step again", 10*time.Second, func() bool {
+			set, _ := n.last()
+			for _, l := range set.Leases {
+				if string(l.V4.Data) != o.node(l.Name).Annotations[prefix+"backend-data"] {
+					return false
+				}
+			}
+			return len(set.Leases) == 5
+		})
+	}
+	if n.logs.count("does not answer") != 3 || n.logs.count("answers again") != 3 || n.logs.count("\n") != 6 {
+		t.Errorf("log of three outages:\n%s", n.logs)
+	}
+
+	// Our annotations go and the server dies at once: they are put back when it is there again.
+	o.annotate("killed-0", "backend-data", "")
+	s.Restart()
+	eventually(t, "our annotations are back", 10*time.Second, func() bool { return o.ours("killed-0") == whole })
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that falls silent, and one to which packets are dropped without a word, are noticed and found again.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	for what, c := range map[string]struct{ away, back func(*nettest.Proxy) }{
+		"a pause":      {func(*nettest.Proxy) { s.Pause() }, func(*nettest.Proxy) { s.Resume() }},
+		"a black hole": {func(p *nettest.Proxy) { p.BlackHole(true) }, func(p *nettest.Proxy) { p.BlackHole(false) }},
+	} {
+		name := "silent-" + what[len(what)-4:]
+		o.add(name, "10.244.1.0/24")
+		proxy := nettest.NewProxy(t, s.Addr(), 0)
+		n := start(t, s, name, func(op *Options) { op.Kubeconfig, _ = s.Kubeconfig(s.Token(name), proxy.Addr()) })
+		n.scope = "peer-"
+		l := n.join(tenNet, "192.168.0.1", mac1)
+		stop := n.run()
+		n.sees("", 5*time.Second)
+		c.away(proxy)
+		eventually(t, what+" is noticed", 20*time.Second, func() bool { return n.logs.count("does not answer") == 1 })
+		published := make(chan error, 1)
+		l.V4.Data = []byte(mac2)
+		go func() { published <- n.Publish(t.Context(), l) }()
+		time.Sleep(8 * time.Second)
+		c.back(proxy)
+		o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
+		n.sees("peer-1", 10*time.Second)
+		begin := time.Now()
+		if err := <-published; err != nil || o.node(name).Annotations[prefix+"backend-data"] != mac2 {
+			t.Errorf("published meanwhile: %v", err)
+		}
+		t.Logf("%s: published %v later", what, time.Since(begin))
+		if n.logs.count("does not answer") != 1 || n.logs.count("answers again") != 1 {
+			t.Errorf("log of %s:\n%s", what, n.logs)
+		}
+		stop()
+		o.remove("peer-1")
+	}
+}
+
+// The server is away when the node starts.
+func TestStartsLater(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("later-1", "10.244.1.0/24")
+	kubeconfig, _ := s.Kubeconfig(s.Token("later-1"), "")
+	s.Kill()
+	n := start(t, s, "later-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+	got := make(chan error, 1)
+	go func() {
+		_, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+		got <- err
+	}()
+	eventually(t, "it is said", 5*time.Second, func() bool {
+		return n.logs.count("the Kubernetes API does not answer") == 1 && n.logs.count("connection refused") == 1
+	})
+	s.Start()
+	begin := time.Now()
+	if err := <-got; err != nil || n.logs.count("answers again") != 1 {
+		t.Errorf("%v\n%s", err, n.logs)
+	}
+	t.Logf("acquired %v after the server was back", time.Since(begin))
+}
+
+// What the role lacks is said, verb and resource, and waited for.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("forbidden-1", "10.244.1.0/24")
+	o.peer("forbidden-2", "10.244.2.0/24", "192.168.0.2")
+	role, err := s.Client.RbacV1().ClusterRoles().Get(t.Context(), "flannel", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := role.Rules
+	allow := func(rules ...rbacv1.PolicyRule) {
+		t.Helper()
+		role.Rules = rules
+		if role, err = s.Client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes := func(verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: verbs}
+	}
+	allow()
+	n := start(t, s, "forbidden-1", nil)
+	joined := make(chan error, 1)
+	go func() {
+		l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+		if err == nil {
+			err = n.Publish(t.Context(), described(l, "192.168.0.1", mac1))
+		}
+		n.run()
+		joined <- err
+	}()
+	said := func(verb, resource string) {
+		t.Helper()
+		eventually(t, "the lack of "+verb+" "+resource+" is said", 15*time.Second, func() bool {
+			return n.logs.count(fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) == 1
+		})
+	}
+	said("list", "nodes")
+	allow(nodes("list"))
+	said("patch", "nodes/status")
+	allow(nodes("list"), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
+	if err := <-joined; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the lack of watch is said", 15*time.Second, func() bool { return n.logs.count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
+	n.sees("forbidden-2", 5*time.Second)
+	allow(rules...)
+	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
+	n.sees("forbidden-2 forbidden-3", 10*time.Second)
+	if n.logs.count("does not answer") != 0 || n.logs.count("allows it now") < 3 {
+		t.Errorf("log:\n%s", n.logs)
+	}
+}
+
+// A token that ended and was replaced, and a certificate that expired and was renewed.
+func TestRenewedCredentials(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	const life = 5 * time.Second
+	const leeway = time.Minute // that the server grants to clocks that differ
+	t.Run("token", func(t *testing.T) {
+		t.Parallel()
+		o := outside{t, s}
+		o.add("token-1", "10.244.1.0/24")
+		kubeconfig, file := s.Kubeconfig(s.ShortToken("token-1", life-leeway), "")
+		n := start(t, s, "token-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+		l := n.join(tenNet, "192.168.0.1", mac1)
+		n.run()
+		time.Sleep(life + 11*time.Second) // for 10 seconds the server believes what it has seen to be true
+		l.V4.Data = []byte(mac2)
+		published := make(chan error, 1)
+		go func() { published <- n.Publish(t.Context(), l) }()
+		eventually(t, "the refusal is said", 30*time.Second, func() bool { return n.logs.count("Unauthorized") == 1 })
+		if err := os.WriteFile(file, []byte(s.Token("token-1")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if err := <-published; err != nil {
+			t.Error(err)
+		}
+		t.Logf("published %v after the token was renewed", time.Since(begin))
+		if text := n.logs.String(); strings.Contains(text, "eyJ") {
+			t.Errorf("a token is in the log:\n%s", text)
+		}
+	})
+	t.Run("certificate", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		kubeconfig := filepath.Join(dir, "kubeconfig")
+		text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: lab, cluster: {server: "https://%s", certificate-authority: %s}}]
+users: [{name: u, user: {client-certificate: %s, client-key: %s}}]
+contexts: [{name: lab, context: {cluster: lab, user: u}}]
+current-context: lab
+`, s.Addr(), s.File("ca.crt"), filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
+		if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		issue(t, s, dir, life)
+		o.add("certificate-1", "10.244.2.0/24")
+		n := start(t, s, "certificate-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+		l := n.join(tenNet, "192.168.0.1", mac1)
+		n.run()
+		time.Sleep(life + 2*time.Second)
+		l.V4.Data = []byte(mac2)
+		published := make(chan error, 1)
+		go func() { published <- n.Publish(t.Context(), l) }()
+		eventually(t, "the refusal is said", 15*time.Second, func() bool { return n.logs.count("level=WARN") >= 1 })
+		issue(t, s, dir, time.Hour)
+		begin := time.Now()
+		if err := <-published; err != nil {
+			t.Error(err)
+		}
+		t.Logf("published %v after the certificate was renewed\n%s", time.Since(begin), n.logs)
+	})
+}
+
+// issue writes a client certificate of the cluster's authority, good for a while.
+func issue(t *testing.T, s *kubetest.Server, dir string, life time.Duration) {
+	t.Helper()
+	read := func(name string) []byte {
+		text, err := os.ReadFile(s.File(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(text)
+		return block.Bytes
+	}
+	ca, err := x509.ParseCertificate(read("ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	caKey, err := x509.ParseECPrivateKey(read("ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject: pkix.Name{CommonName: "flannel", Organization: []string{"system:masters"}}, NotBefore: time.Now().Add(-time.Minute),
+		NotAfter: time.Now().Add(life), KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+		ca, &key.PublicKey, caKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"crt": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "EC PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Of a Node of 15 KB we want a few hundred bytes. This file reads these from Kubernetes' protobuf and passes over the
+// rest, so that neither time nor memory depend on how many images a node has; a list is read piece by piece, so that
+// memory does not depend on how many nodes there are. The numbers are those of the fields in generated.proto of
+// k8s.io/apimachinery and k8s.io/api/core/v1, which never change.
+
+// magic begins every object; what follows is a runtime.Unknown, with the object in its field 2.
+var magic = []byte("k8s\x00")
+
+// maxObject bounds one object, in bytes: etcd takes no more than 1.5 MB.
+const maxObject = 8 << 20
+
+var errNotProtobuf = errors.New("the answer is not Kubernetes' protobuf")
+
+// fields calls f for every field that has bytes; it returns the first error.
+func fields(b []byte, f func(number protowire.Number, value []byte) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+				return protowire.ParseError(n)
+			}
+			b = b[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if err := f(number, value); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// unwrap returns the object inside of a runtime.Unknown.
+func unwrap(b []byte) (object []byte, err error) {
+	b, ok := bytes.CutPrefix(b, magic)
+	if !ok {
+		return nil, errNotProtobuf
+	}
+	err = fields(b, func(number protowire.Number, value []byte) error {
+		if number == 2 {
+			object = value
+		}
+		return nil
+	})
+	return object, err
+}
+
+// parseNode reads a Node, or its PartialObjectMetadata, which differs only in having no more than the first field.
+// Nothing of b is kept.
+func parseNode(b []byte, prefix string) (*node, error) {
+	n := &node{}
+	podCIDR := ""
+	err := fields(b, func(number protowire.Number, value []byte) error {
+		switch number {
+		case 1: // metadata
+			return n.parseMeta(value, prefix)
+		case 2: // spec
+			return fields(value, func(number protowire.Number, value []byte) error {
+				switch number {
+				case 1:
+					podCIDR = string(value)
+				case 7:
+					n.cidrs = append(n.cidrs, string(value))
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if len(n.cidrs) == 0 && podCIDR != "" {
+		n.cidrs = []string{podCIDR}
+	}
+	return n, err
+}
+
+func (n *node) parseMeta(b []byte, prefix string) error {
+	return fields(b, func(number protowire.Number, value []byte) error {
+		switch number {
+		case 1:
+			n.name = string(value)
+		case 5:
+			n.uid = string(value)
+		case 6:
+			n.version = string(value)
+		case 12: // an entry of annotations
+			var key, text []byte
+			err := fields(value, func(number protowire.Number, value []byte) error {
+				switch number {
+				case 1:
+					key = value
+				case 2:
+					text = value
+				}
+				return nil
+			})
+			if bytes.HasPrefix(key, []byte(prefix)) {
+				n.notes.set(prefix, string(key), string(text))
+			}
+			return err
+		}
+		return nil
+	})
+}
+
+// reader takes a stream apart.
+type reader struct {
+	*bufio.Reader
+	buf []byte // of the last piece; the next one overwrites it
+}
+
+func newReader(r io.Reader) *reader { return &reader{Reader: bufio.NewReaderSize(r, 64<<10)} }
+
+func (r *reader) piece(n uint64) ([]byte, error) {
+	if n > maxObject {
+		return nil, fmt.Errorf("an object of %d bytes", n)
+	}
+	if uint64(cap(r.buf)) < n {
+		r.buf = make([]byte, n)
+	}
+	_, err := io.ReadFull(r, r.buf[:n])
+	return r.buf[:n], err
+}
+
+// tag reads the head of a field; the end of the stream is io.EOF.
+func (r *reader) tag() (protowire.Number, uint64, error) {
+	tag, err := binary.ReadUvarint(r)
+	if err != nil {
+		return 0, 0, err
+	}
+	number, kind := protowire.DecodeTag(tag)
+	value, err := binary.ReadUvarint(r)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	if kind == protowire.VarintType {
+		return 0, 0, err // no field of a list that we need is a number
+	}
+	if err == nil && kind != protowire.BytesType {
+		err = errNotProtobuf
+	}
+	return number, value, err
+}
+
+// parseList reads a NodeList from r and hands over one node after the other. It returns the list's resourceVersion.
+func parseList(from io.Reader, prefix string, each func(*node)) (version string, err error) {
+	r := newReader(from)
+	head, err := r.piece(uint64(len(magic)))
+	if err != nil || !bytes.Equal(head, magic) {
+		return "", errors.Join(errNotProtobuf, err)
+	}
+	for {
+		number, length, err := r.tag()
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+		if number == 2 {
+			return r.items(length, prefix, each)
+		}
+		if _, err := r.piece(length); err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+	}
+}
+
+// items reads the NodeList itself, of that many bytes.
+func (r *reader) items(length uint64, prefix string, each func(*node)) (version string, err error) {
+	whole := io.LimitReader(r.Reader, int64(length)) //nolint:gosec // beyond that, the stream ends earlier
+	in := newReader(whole)
+	for {
+		number, length, err := in.tag()
+		if err == io.EOF {
+			// A stream that was cut off between two nodes must not be taken for a short list.
+			if rest := whole.(*io.LimitedReader).N; rest > 0 {
+				return "", fmt.Errorf("read the list: %d bytes are missing: %w", rest, io.ErrUnexpectedEOF)
+			}
+			return version, nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+		piece, err := in.piece(length)
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+		switch number {
+		case 1: // metadata
+			err = fields(piece, func(number protowire.Number, value []byte) error {
+				if number == 2 {
+					version = string(value)
+				}
+				return nil
+			})
+		case 2:
+			var n *node
+			if n, err = parseNode(piece, prefix); err == nil {
+				each(n)
+			}
+		}
+		if err != nil {
+			return "", fmt.Errorf("read the list: %w", err)
+		}
+	}
+}
+
+// event is a frame of a watch.
+type event struct {
+	kind   string // ADDED, MODIFIED, DELETED, BOOKMARK
+	node   *node
+	status *metav1.Status // of an ERROR
+}
+
+// event reads the next frame: four bytes of length, then a WatchEvent.
+func (r *reader) event(prefix string) (e event, err error) {
+	head, err := r.piece(4)
+	if err != nil {
+		return e, err
+	}
+	frame, err := r.piece(uint64(binary.BigEndian.Uint32(head)))
+	if err != nil {
+		return e, err
+	}
+	var object []byte
+	err = fields(frame, func(number protowire.Number, value []byte) error {
+		switch number {
+		case 1:
+			e.kind = string(value)
+		case 2: // a RawExtension
+			return fields(value, func(number protowire.Number, value []byte) (err error) {
+				if number == 1 {
+					object, err = unwrap(value)
+				}
+				return err
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return e, fmt.Errorf("read the watch: %w", err)
+	}
+	if e.kind == "ERROR" {
+		e.status = &metav1.Status{}
+		return e, e.status.Unmarshal(object)
+	}
+	e.node, err = parseNode(object, prefix)
+	return e, err
+}

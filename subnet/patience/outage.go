@@ -1,0 +1,71 @@
+package patience
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// silence is how long a store may be away without a word in the log: a member that restarts is no outage.
+const silence = time.Second
+
+// Outage says once that a store is away, and once that it is back: however many activities notice it, and retry.
+type Outage struct {
+	log   *slog.Logger
+	store string
+
+	mu      sync.Mutex
+	failing map[string]bool // the activities that wait for the store
+	since   time.Time
+	reason  error
+	say     *time.Timer // nil: it answers
+	number  int         // of the outage, so that the timer of an earlier one stays silent
+	said    bool
+}
+
+// NewOutage is for the store of that name, as it is to be called in the log.
+func NewOutage(log *slog.Logger, store string) *Outage {
+	return &Outage{log: log, store: store, failing: map[string]bool{}}
+}
+
+// Failed says that an activity did not get through; it will try again.
+func (o *Outage) Failed(activity string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failing[activity], o.reason = true, err
+	if o.say == nil {
+		o.since = time.Now()
+		o.number++
+		number := o.number
+		o.say = time.AfterFunc(silence, func() { o.speak(number) })
+	}
+}
+
+func (o *Outage) speak(number int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.say != nil && o.number == number {
+		o.said = true
+		o.log.Warn(o.store+" does not answer: waiting for it, the network stays as it is", "error", o.reason)
+	}
+}
+
+// Over says that an activity got through.
+func (o *Outage) Over(activity string) { o.end(activity, true) }
+
+// Forget says that an activity waits no longer, for its own reasons.
+func (o *Outage) Forget(activity string) { o.end(activity, false) }
+
+func (o *Outage) end(activity string, through bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.failing, activity)
+	if o.say == nil || len(o.failing) > 0 {
+		return
+	}
+	o.say.Stop()
+	if o.said && through {
+		o.log.Info(o.store+" answers again", "after", time.Since(o.since).Round(100*time.Millisecond))
+	}
+	o.say, o.said = nil, false
+}

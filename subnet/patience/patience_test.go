@@ -1,0 +1,58 @@
+package patience
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestQuarrelSlowsDown(t *testing.T) {
+	var q Quarrel
+	now := time.Now()
+	for i, most := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 60, 60} {
+		most *= time.Second
+		if d := q.Next(now); d > most || d < most*3/4 {
+			t.Errorf("round %d: %v, want up to %v", i, d, most)
+		}
+		now = now.Add(most)
+	}
+	if d := q.Next(now.Add(QuarrelOver + time.Second)); d != 0 {
+		t.Errorf("long after: %v", d)
+	}
+}
+
+func TestAnOutageIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		o := NewOutage(slog.New(slog.NewTextHandler(&log, nil)), "the store")
+		said := func(what string, down, up int) {
+			t.Helper()
+			time.Sleep(2 * silence)
+			synctest.Wait()
+			if d, u := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); d != down || u != up {
+				t.Errorf("%s: told %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
+			}
+		}
+		o.Failed("one", errors.New("no"))
+		o.Over("one")
+		said("a hiccup", 0, 0)
+		for range 10 {
+			o.Failed("one", errors.New("no"))
+			o.Failed("two", errors.New("no"))
+			time.Sleep(silence)
+		}
+		said("an outage", 1, 0)
+		o.Over("one")
+		said("half over", 1, 0)
+		o.Over("two")
+		said("over", 1, 1)
+		o.Failed("one", errors.New("no"))
+		said("another", 2, 1)
+		o.Forget("one")
+		said("given up", 2, 1)
+	})
+}
