@@ -16,9 +16,10 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	for {
 		err := d.prepare(n, in)
 		if err == nil {
-			if err = d.acquire(ctx, in, n); err == nil {
-				return n, d.build(n)
-			}
+			err = d.acquire(ctx, in, n)
+		}
+		if err == nil {
+			return n, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -49,7 +50,10 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	in.published = &lease
 	n.lease = lease
-	d.Log.Info("this node's subnet", "lease", &lease, "underlay", n.link.Name)
+	if err := d.build(n); err != nil {
+		return err
+	}
+	d.Log.Info("this node's subnet", "lease", &n.lease, "underlay", n.link.Name)
 	return nil
 }
 
