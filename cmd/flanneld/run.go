@@ -29,6 +29,7 @@ import (
 	"flannel/subnet"
 	"flannel/subnet/etcd"
 	"flannel/subnet/kube"
+	"flannel/subnet/patience"
 )
 
 // Exit codes; they are in Documentation/running.md.
@@ -187,22 +188,26 @@ type manager interface {
 
 func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
 	if o.Kube.On {
+		outage := patience.NewOutage(log, "the Kubernetes API")
 		status.Waiting("connecting to the Kubernetes API")
+		status.Explain(outage.Err)
 		return kube.New(ctx, kube.Options{
 			Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL,
 			NodeName: o.Kube.NodeName, PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace,
 			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
 			PublicV4Given: o.Underlay.PublicV4.IsValid(), PublicV6Given: o.Underlay.PublicV6.IsValid(),
 			SetCondition: o.Kube.SetNetworkUnavailable,
-			UserAgent:    "flanneld/" + version.Version, Log: log, Waiting: status.Waiting,
+			UserAgent:    "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
 		})
 	}
+	outage := patience.NewOutage(log, "etcd")
 	status.Waiting("connecting to etcd")
+	status.Explain(outage.Err)
 	return etcd.New(ctx, etcd.Options{
 		Endpoints: o.Etcd.Endpoints, Prefix: o.Etcd.Prefix,
 		CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile, CAFile: o.Etcd.CAFile,
 		Username: o.Etcd.Username, Password: o.Etcd.Password.reveal(),
-		RenewMargin: o.Etcd.RenewMargin, Log: log,
+		RenewMargin: o.Etcd.RenewMargin, Log: log, Outage: outage,
 	})
 }
 

@@ -2,6 +2,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,18 @@ type Status struct {
 	ready   bool
 	problem string
 	began   time.Time // of the pass under way; zero between passes
+	why     func() error
 }
 
 // stuckAfter is how long a pass may take before the process counts as dead: far longer than the largest cluster needs.
 const stuckAfter = 2 * time.Minute
+
+// Explain adds to every answer "not ready" what why returns, unless nil: an outage of the store, say.
+func (s *Status) Explain(why func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = why
+}
 
 // Waiting says that the daemon is not ready, and what for it waits.
 func (s *Status) Waiting(reason string) { s.set(false, reason) }
@@ -51,13 +60,14 @@ func (s *Status) Begin() {
 func (s *Status) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.ready:
+	if s.ready {
 		return nil
-	case s.problem == "":
-		return errors.New("starting")
 	}
-	return errors.New(s.problem)
+	problem := errors.New(cmp.Or(s.problem, "starting"))
+	if s.why != nil {
+		return errors.Join(problem, s.why())
+	}
+	return problem
 }
 
 // Alive returns nil unless the daemon hangs in a pass.

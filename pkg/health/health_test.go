@@ -45,8 +45,10 @@ func TestServe(t *testing.T) {
 	}{
 		{func() {}, 503, "starting"},
 		{func() { s.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
+		{func() { s.Explain(func() error { return errors.New("etcd does not answer") }) }, 503, "waiting for etcd\netcd does not answer"},
 		{func() { s.InStep(nil) }, 200, "ok"},
 		{func() { s.Begin() }, 200, "ok"},
+		{func() { s.Explain(func() error { return nil }) }, 200, "ok"},
 		{func() { s.InStep(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
 		{func() { s.InStep(nil) }, 200, "ok"},
 	} {

@@ -6,6 +6,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,9 +33,10 @@ type Options struct {
 	Username          string
 	Password          string // never logged
 
-	RenewMargin time.Duration // renew so long before the lease ends; 0 is an hour
-	TTL         time.Duration // of a new lease; 0 is 24 hours, which is what flannel expects
-	Log         *slog.Logger  // nil: silence
+	RenewMargin time.Duration    // renew so long before the lease ends; 0 is an hour
+	TTL         time.Duration    // of a new lease; 0 is 24 hours, which is what flannel expects
+	Log         *slog.Logger     // nil: silence
+	Outage      *patience.Outage // to be told whether etcd answers; nil: nobody else wants to know
 }
 
 // Manager implements subnet.Manager. Its methods may run side by side; Publish and Hold need an Acquire before them.
@@ -82,7 +84,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
-		wire: w, log: log, outage: patience.NewOutage(log, "etcd"),
+		wire: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
 		prefix: prefix, subnets: prefix + "/subnets/",
 		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour),
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),

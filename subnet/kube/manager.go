@@ -6,6 +6,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ type Options struct {
 
 	UserAgent string
 	Log       *slog.Logger        // nil: silence
+	Outage    *patience.Outage    // to be told whether the API server answers; nil: nobody else wants to know
 	Waiting   func(reason string) // is told what Acquire waits for; may be nil
 
 	// Grace is how long this node may be out of step before the scheduler and the operator are to know; 0 is a minute.
@@ -87,7 +89,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		o.Waiting = func(string) {}
 	}
 	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]refusal{}, mend: make(chan struct{}, 1),
-		outage: patience.NewOutage(o.Log, "the Kubernetes API")}
+		outage: cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
 	if m.api, m.wire, err = o.dial(); err != nil {
 		return nil, err

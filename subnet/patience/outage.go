@@ -1,6 +1,7 @@
 package patience
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -48,6 +49,16 @@ func (o *Outage) speak(number int) {
 		o.said = true
 		o.log.Warn(o.store+" does not answer: waiting for it, the network stays as it is", "error", o.reason)
 	}
+}
+
+// Err is why the store does not answer, nil while it does.
+func (o *Outage) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.say == nil {
+		return nil
+	}
+	return fmt.Errorf("%s does not answer: %w", o.store, o.reason)
 }
 
 // Over says that an activity got through.
