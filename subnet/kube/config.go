@@ -19,6 +19,9 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 	said := ""      // what is wrong with the file
 	for {
 		raw, err := os.ReadFile(m.o.NetConf)
+		if err == nil && len(raw) == 0 { // somebody is just about to write it
+			err = fmt.Errorf("%s is empty", m.o.NetConf)
+		}
 		switch {
 		case err == nil:
 			if said = ""; last == nil || !bytes.Equal(last, raw) {

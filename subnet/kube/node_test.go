@@ -331,8 +331,10 @@ func TestConfigMapIsSwapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a deleted file is said", 5e9, func() bool { return log.count("the last one stands") == 1 })
-	if err := os.WriteFile(dir+"/net-conf.json", []byte("three"), 0o644); err != nil {
-		t.Fatal(err)
+	for _, text := range []string{"", "three"} { // an empty one is half written
+		if err := os.WriteFile(dir+"/net-conf.json", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	expect("three")
 }

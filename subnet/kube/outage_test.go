@@ -27,7 +27,7 @@ import (
 // A server that is killed in the middle of everything: the network stays as it was, and nothing is missed.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	s := kubetest.Start(t)
+	s := kubetest.Start(t, kubetest.Audit())
 	o := outside{t, s}
 	o.add("killed-0", "10.244.1.0/24")
 	n := start(t, s, "killed-0", nil)
@@ -83,6 +83,9 @@ func TestKilled(t *testing.T) {
 	eventually(t, "our annotations are back", 10*time.Second, func() bool { return o.ours("killed-0") == whole })
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Error(err)
+	}
+	if !strings.Contains(s.AuditLog(), `"userAgent":"flanneld/test"`) {
+		t.Error("the API server does not know what program asks")
 	}
 }
 

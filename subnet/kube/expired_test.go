@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What a real server does only after hours: its history no longer reaches back (410, as an answer and in the middle of
+// a watch), and it is too busy (429).
+func TestExpired(t *testing.T) {
+	t.Parallel()
+	var lists, watches atomic.Int32
+	answer := func(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", protobuf)
+		w.WriteHeader(int(code))
+		_, _ = w.Write(encode(t, &metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}, "Status"))
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", protobuf)
+		if r.URL.Query().Get("watch") == "" {
+			n := lists.Add(1)
+			if n == 2 { // the second list comes after the server was too busy for one
+				w.Header().Set("Retry-After", "1")
+				http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
+				return
+			}
+			list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * n)}}
+			for i := range int(n) {
+				list.Items = append(list.Items, *sample(i))
+			}
+			_, _ = w.Write(encode(t, list, "NodeList"))
+			return
+		}
+		switch watches.Add(1) {
+		case 1:
+			answer(w, http.StatusGone, metav1.StatusReasonExpired)
+		case 2:
+			w.WriteHeader(http.StatusOK)
+			_, _ = w.Write(frame(t, "ERROR", encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonGone}, "Status")))
+		default:
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer s.Close()
+	defer cancel()
+	n := &member{t: t, logs: &logs{}}
+	m, err := New(ctx, Options{APIURL: s.URL, NodeName: "one", Prefix: prefix, Log: logTo(n.logs)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Manager = m
+	begin := time.Now()
+	go m.Watch(ctx, n.take) //nolint:errcheck // it ends with the test
+	n.sees("node0 node1 node2 node3", 10*time.Second)
+	if took := time.Since(begin); took < time.Second {
+		t.Errorf("came again after %v, although it was asked to wait for a second", took)
+	}
+	if lists.Load() != 4 || watches.Load() < 2 || n.logs.count("\n") > 2 {
+		t.Errorf("%d lists, %d watches\n%s", lists.Load(), watches.Load(), n.logs)
+	}
+}
