@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -185,37 +184,10 @@ func (p *Pod) IP() netip.Addr {
 	return p.IP6
 }
 
-// writeConflist configures CNI once subnet.env is there. The flannel plugin that the Go module proxy has knows IPv4
-// alone, so with IPv6 the chain begins with what the newer one would delegate to.
+// writeConflist configures CNI once subnet.env is there.
 func (n *Node) writeConflist() error {
-	env, err := n.SubnetEnv()
-	if err != nil {
+	if _, err := n.SubnetEnv(); err != nil {
 		return fmt.Errorf("pods need a running flanneld: %w", err)
 	}
-	if !n.lab.opts.Family.Has6() {
-		return n.WriteFile(conflistPath, conflist)
-	}
-	type object map[string]any
-	var ranges [][]object
-	var routes []object
-	for _, family := range []string{"", "IPV6_"} {
-		own, err := netip.ParsePrefix(env["FLANNEL_"+family+"SUBNET"])
-		if err != nil {
-			continue
-		}
-		ranges = append(ranges, []object{{"subnet": own.Masked().String()}})
-		routes = append(routes, object{"dst": env["FLANNEL_"+family+"NETWORK"]})
-	}
-	if len(ranges) == 0 {
-		return errors.New("subnet.env names no subnet")
-	}
-	bridge := object{
-		"type": "bridge", "mtu": json.Number(env["FLANNEL_MTU"]), "hairpinMode": true, "isGateway": true, "isDefaultGateway": true,
-		"ipam": object{"type": "host-local", "ranges": ranges, "routes": routes},
-	}
-	text, err := json.MarshalIndent(object{"name": "cbr0", "cniVersion": "0.3.1", "plugins": []any{bridge}}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return n.WriteFile(conflistPath, string(text)+"\n")
+	return n.WriteFile(conflistPath, conflist)
 }
