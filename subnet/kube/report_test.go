@@ -1,0 +1,183 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet"
+)
+
+// conditions: False when in step, True after a while when not, and the time of the last change is kept.
+func conditions(t *testing.T, o outside) {
+	o.add("condition-1", "10.244.40.0/24")
+	n := start(t, o.Server, "condition-1", func(op *Options) { op.Grace = time.Second })
+	n.join(tenNet, "192.168.0.40", mac1)
+	get := func() corev1.NodeCondition {
+		for _, c := range o.node("condition-1").Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable {
+				return c
+			}
+		}
+		return corev1.NodeCondition{}
+	}
+	is := func(status corev1.ConditionStatus, reason, message string) {
+		t.Helper()
+		eventually(t, "the condition is "+string(status)+" "+message, 10*time.Second, func() bool {
+			c := get()
+			return c.Status == status && c.Reason == reason && c.Message == message
+		})
+	}
+	n.Report(nil, nil)
+	is("False", "FlannelIsUp", "Flannel is running on this node")
+	first, patches := get(), n.traffic.count("PATCH")
+	n.Report(errors.New("a hiccup"), nil)
+	n.Report(nil, nil)
+	time.Sleep(1200 * time.Millisecond)
+	again := start(t, o.Server, "condition-1", nil) // a restart
+	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
+		t.Fatal(err)
+	}
+	again.Report(nil, nil)
+	eventually(t, "the restart has looked", 5*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
+	time.Sleep(200 * time.Millisecond)
+	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
+		t.Errorf("was %v, is %v", first, now)
+	}
+	n.Report(errors.New("no device"), nil)
+	is("True", "FlannelIsNotInStep", "no device")
+	down := get()
+	n.Report(errors.New("no route"), nil)
+	is("True", "FlannelIsNotInStep", "no route")
+	if now := get(); now.LastTransitionTime != down.LastTransitionTime || !first.LastTransitionTime.Before(&down.LastTransitionTime) {
+		t.Errorf("the time of the change was %v, is %v", down.LastTransitionTime, now.LastTransitionTime)
+	}
+	n.Report(nil, nil)
+	is("False", "FlannelIsUp", "Flannel is running on this node")
+
+	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
+	silent.Report(errors.New("broken"), nil)
+	time.Sleep(300 * time.Millisecond)
+	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
+		t.Errorf("although it shall not: %v", c)
+	}
+}
+
+// events: each once, whatever is reported how often.
+func events(t *testing.T, o outside) {
+	o.add("events-1", "10.244.50.0/24")
+	n := start(t, o.Server, "events-1", func(op *Options) { op.Grace = 500 * time.Millisecond })
+	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.51.0/24")}}
+	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil {
+		t.Fatal(err)
+	}
+	get := func() string {
+		list, err := o.Client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{FieldSelector: "involvedObject.name=events-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, e := range list.Items {
+			lines = append(lines, e.Type+" "+e.Reason+": "+e.Message)
+		}
+		return strings.Join(lines, "\n")
+	}
+	rejects := []subnet.Rejected{{Name: "a", Reason: "no MAC"}, {Name: "b", Reason: "no address"}}
+	for range 100 {
+		n.Report(nil, rejects)
+	}
+	for range 100 {
+		n.Report(errors.New("cannot set routes"), rejects)
+		time.Sleep(10 * time.Millisecond)
+	}
+	eventually(t, "the last event", 5*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
+	for range 100 {
+		n.Report(nil, rejects[:1])
+	}
+	eventually(t, "it is over", 5*time.Second, func() bool { return strings.Contains(get(), "in step again") })
+	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
+Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
+Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
+Normal FlannelInStep: the pod network of this node is in step again`
+	if got := get(); got != want {
+		t.Errorf("events are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// restoredStore: one that was restored from a backup has not yet got to where we are.
+func restoredStore(t *testing.T, o outside) {
+	o.add("restored-0", "10.244.60.0/24")
+	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
+	n := start(t, o.Server, "restored-0", nil)
+	p := &peers{own: "restored-0", changed: n.take}
+	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", broken: true, known: map[string]known{}}
+	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.count("older store") != 1 {
+		t.Errorf("from a future: %v", err)
+	}
+}
+
+// boundToItsNode: the policy refuses what is not this node's, and that is said.
+func boundToItsNode(t *testing.T, o outside) {
+	o.add("bound-1", "10.244.65.0/24")
+	o.add("bound-2", "10.244.66.0/24")
+	kubeconfig, _ := o.Kubeconfig(o.Token("bound-2"), "")
+	n := start(t, o.Server, "bound-1", func(op *Options) { op.Kubeconfig = kubeconfig })
+	l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "flannel on bound-2 may tell of that node alone"
+	i := 0
+	eventually(t, "it is refused", 20*time.Second, func() bool { // the server takes a while until it heeds a new policy
+		i++
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err = n.Publish(ctx, described(l, fmt.Sprintf("192.168.0.%d", i%200+1), mac1))
+		return err != nil && strings.Contains(n.logs.String()+err.Error(), want)
+	})
+	t.Log(err)
+}
+
+// heartbeats of other nodes, with 50 images each, cost little.
+func heartbeats(t *testing.T, o outside) {
+	o.add("heartbeat-0", "10.244.70.0/24")
+	n := start(t, o.Server, "heartbeat-0", nil)
+	n.join(tenNet, "192.168.0.70", mac1)
+	o.peer("heartbeat-1", "10.244.71.0/24", "192.168.0.71")
+	node := o.node("heartbeat-1")
+	node.Status = sample(0).Status
+	if _, err := o.Client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// A watch of its own, which sees this node alone: the others of this cluster do not stand still.
+	var calls, versions int
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go n.follow(ctx, feed{activity: "test", only: "heartbeat-1", to: func(_ context.Context, changes []change) error { //nolint:errcheck // nil
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		calls++
+		versions += len(changes)
+		return nil
+	}})
+	seen := func() int { n.mu.Lock(); defer n.mu.Unlock(); return versions }
+	eventually(t, "the watch stands", 5*time.Second, func() bool { return seen() > 0 })
+	const beats = 50
+	before, from := n.traffic.received.Load(), seen()
+	for i := range beats {
+		o.heartbeat("heartbeat-1", i)
+	}
+	eventually(t, "all are seen", 5*time.Second, func() bool { return seen() >= from+beats })
+	each := (n.traffic.received.Load() - before) / beats
+	t.Logf("%d bytes for each", each)
+	if each > 3000 {
+		t.Errorf("%d bytes for each, more than 3000", each)
+	}
+}
