@@ -18,12 +18,13 @@ func TestRenewExtendsTheSameLease(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	n := start(t, srv.Endpoint(), short)
+	// On a busy machine a process may well stand still for some seconds: six are left when it is time to renew.
+	n := start(t, srv.Endpoint(), func(o *Options) { o.TTL, o.RenewMargin = 9*time.Second, 6*time.Second })
 	l := n.publish(at("192.168.64.3"), mac1)
 	_, id := st.value(l.Name)
 	n.run()
 	least := time.Hour
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(14 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		ttl, err := st.TimeToLive(t.Context(), id)
 		if err != nil || ttl.TTL <= 0 {
 			t.Fatalf("the lease is gone: %+v, %v", ttl, err)
@@ -35,7 +36,7 @@ func TestRenewExtendsTheSameLease(t *testing.T) {
 	if now != id || st.etcdLeases() != 1 || raw != peer("192.168.64.3") || resp.Kvs[0].Version != 2 {
 		t.Errorf("etcd lease %x, want %x; %d of them; version %d; %s", now, id, st.etcdLeases(), resp.Kvs[0].Version, raw)
 	}
-	t.Logf("never less than %v left, of 4s", least)
+	t.Logf("never less than %v left, of 9s", least)
 	n.notLost()
 }
 
