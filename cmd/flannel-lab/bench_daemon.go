@@ -16,7 +16,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// bench is one lab: the daemon under test on its first node, the kernel alone on its second.
+// bench is one lab: with etcd, the daemon under test on its first node and the kernel alone on its second; with
+// Kubernetes, a daemon under test on each in turn.
 type bench struct {
 	options benchOptions
 	backend string
@@ -44,37 +45,56 @@ func newBench(ctx context.Context, o benchOptions, backend string, peers int) (*
 }
 
 func (b *bench) prepare(ctx context.Context) (err error) {
-	b.node = b.lab.Nodes[0]
 	if b.etcd, err = b.lab.Etcd.Client(); err != nil {
 		return err
 	}
-	for _, n := range b.lab.Nodes { // the peers' nodes are on the link
-		if _, err := n.Run(ctx, "ip", "address", "add", nodesNet, "dev", lab.Uplink); err != nil {
-			return err
-		}
+	if err := b.onLink(ctx); err != nil {
+		return err
 	}
 	if b.day, err = populateEtcd(ctx, b.etcd, b.options, b.backend, b.peers); err != nil {
 		return err
 	}
-	b.node.Env = []string{"NOTIFY_SOCKET=/run/notify"}
-	err = b.node.Do(func() (err error) {
+	return b.observe(b.lab.Nodes[0])
+}
+
+// onLink gives every node an address that has the peers' nodes on the link.
+func (b *bench) onLink(ctx context.Context) error {
+	for _, n := range b.lab.Nodes {
+		if _, err := n.Run(ctx, "ip", "address", "add", nodesNet, "dev", lab.Uplink); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// observe makes n the node whose daemon is measured.
+func (b *bench) observe(n *lab.Node) (err error) {
+	b.node = n
+	n.Env = []string{"NOTIFY_SOCKET=/run/notify"}
+	err = n.Do(func() (err error) {
 		b.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "/run/notify", Net: "unixgram"})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	b.watch, err = watchKernel(b.node)
+	b.watch, err = watchKernel(n)
 	return err
 }
 
-func (b *bench) close() {
+// leave ends observe.
+func (b *bench) leave() {
 	if b.watch != nil {
 		b.watch.close()
 	}
 	if b.notify != nil {
 		_ = b.notify.Close() // the lab's end would do it, too
 	}
+	b.watch, b.notify = nil, nil
+}
+
+func (b *bench) close() {
+	b.leave()
 	if err := b.lab.Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "flannel-lab:", err)
 	}

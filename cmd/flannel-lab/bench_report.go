@@ -11,68 +11,73 @@ import (
 	"time"
 )
 
-// column is what was measured for one backend and number of peers. A figure that the daemon does not give is missing.
+// column is what was measured for one store, backend and number of peers. A figure that the daemon does not give is
+// missing.
 type column struct {
+	Store   string             `json:"store"` // etcd or kubernetes
 	Backend string             `json:"backend"`
 	Peers   int                `json:"peers"`
 	Figures map[string]float64 `json:"figures"`
 }
 
 // row is a line of the table.
-type row struct{ key, title, target string }
+type row struct {
+	key, title, target string
+	flannel            string // its figure, where one is known
+}
 
-var rows = []row{
-	{"", "start on an empty kernel", ""},
-	{"first_sync_ms", "until every entry is there, ms", ""},
-	{"ready_ms", "until READY=1, ms", ""},
-	{"subnet_env_ms", "until subnet.env, ms", "100"},
-	{"first_cpu_s", "CPU of the daemon, s", ""},
-	{"first_children_s", "CPU of its children, s", ""},
-	{"first_rss_mb", "peak RSS, MB", "60"},
-	{"first_log_bytes", "log, bytes", ""},
-	{"first_allocs", "allocations", ""},
-	{"first_alloc_mb", "allocated, MB", ""},
-	{"", "the kernel alone, written by ip -batch and bridge -batch", ""},
-	{"kernel_neighbours_ms", "neighbours, ms", ""},
-	{"kernel_fdb_ms", "FDB, ms", ""},
-	{"kernel_plain_routes_ms", "plain routes, ms", ""},
-	{"kernel_nexthops_ms", "nexthop objects, ms", ""},
-	{"kernel_nexthop_routes_ms", "routes through them, ms", ""},
-	{"kernel_plain_ms", "all in plain form, ms", ""},
-	{"kernel_nexthop_ms", "all in nexthop form, ms", ""},
-	{"ratio_plain", "first sync / plain form", "0.25"},
-	{"ratio_nexthop", "first sync / nexthop form", "1.1"},
-	{"", "a pass that compares everything and finds nothing", ""},
-	{"pass_ms", "duration, ms", "60"},
-	{"pass_cpu_ms", "CPU, ms", ""},
-	{"", "one peer among them, etcd put until the kernel has it", ""},
-	{"add_p50_ms", "added: p50, ms", ""},
-	{"add_p99_ms", "added: p99, ms", ""},
-	{"change_p50_ms", "changed: p50, ms", ""},
-	{"change_p99_ms", "changed: p99, ms", ""},
-	{"remove_p50_ms", "removed: p50, ms", ""},
-	{"remove_p99_ms", "removed: p99, ms", ""},
-	{"", "etcd put until the bench itself hears of it (for comparison)", ""},
-	{"add_etcd_p99_ms", "added: p99, ms", ""},
-	{"change_etcd_p99_ms", "changed: p99, ms", ""},
-	{"remove_etcd_p99_ms", "removed: p99, ms", ""},
-	{"", "from that event until the kernel has it", ""},
-	{"add_event_p50_ms", "added: p50, ms", ""},
-	{"add_event_p99_ms", "added: p99, ms", "2"},
-	{"change_event_p50_ms", "changed: p50, ms", ""},
-	{"change_event_p99_ms", "changed: p99, ms", "2"},
-	{"remove_event_p50_ms", "removed: p50, ms", ""},
-	{"remove_event_p99_ms", "removed: p99, ms", "2"},
-	{"change_cpu_ms", "CPU per change, ms", ""},
-	{"", "restart over a full kernel", ""},
-	{"restart_same_ms", "nothing changed: until READY=1, ms", "150"},
-	{"restart_same_writes", "nothing changed: written, by /metrics", "0"},
-	{"restart_same_seen", "nothing changed: written, by the kernel", "0"},
-	{"restart_changed_ms", "1 % changed: until in step, ms", ""},
-	{"restart_changed_writes", "1 % changed: written, by /metrics", ""},
-	{"restart_changed_seen", "1 % changed: written, by the kernel", ""},
-	{"", "nothing happens", ""},
-	{"idle_cpu_percent", "CPU with children, % of a core", "0.1"},
+var etcdRows = []row{
+	{"", "start on an empty kernel", "", ""},
+	{"first_sync_ms", "until every entry is there, ms", "", ""},
+	{"ready_ms", "until READY=1, ms", "", ""},
+	{"subnet_env_ms", "until subnet.env, ms", "100", ""},
+	{"first_cpu_s", "CPU of the daemon, s", "", ""},
+	{"first_children_s", "CPU of its children, s", "", ""},
+	{"first_rss_mb", "peak RSS, MB", "60", ""},
+	{"first_log_bytes", "log, bytes", "", ""},
+	{"first_allocs", "allocations", "", ""},
+	{"first_alloc_mb", "allocated, MB", "", ""},
+	{"", "the kernel alone, written by ip -batch and bridge -batch", "", ""},
+	{"kernel_neighbours_ms", "neighbours, ms", "", ""},
+	{"kernel_fdb_ms", "FDB, ms", "", ""},
+	{"kernel_plain_routes_ms", "plain routes, ms", "", ""},
+	{"kernel_nexthops_ms", "nexthop objects, ms", "", ""},
+	{"kernel_nexthop_routes_ms", "routes through them, ms", "", ""},
+	{"kernel_plain_ms", "all in plain form, ms", "", ""},
+	{"kernel_nexthop_ms", "all in nexthop form, ms", "", ""},
+	{"ratio_plain", "first sync / plain form", "0.25", ""},
+	{"ratio_nexthop", "first sync / nexthop form", "1.1", ""},
+	{"", "a pass that compares everything and finds nothing", "", ""},
+	{"pass_ms", "duration, ms", "60", ""},
+	{"pass_cpu_ms", "CPU, ms", "", ""},
+	{"", "one peer among them, etcd put until the kernel has it", "", ""},
+	{"add_p50_ms", "added: p50, ms", "", ""},
+	{"add_p99_ms", "added: p99, ms", "", ""},
+	{"change_p50_ms", "changed: p50, ms", "", ""},
+	{"change_p99_ms", "changed: p99, ms", "", ""},
+	{"remove_p50_ms", "removed: p50, ms", "", ""},
+	{"remove_p99_ms", "removed: p99, ms", "", ""},
+	{"", "etcd put until the bench itself hears of it (for comparison)", "", ""},
+	{"add_etcd_p99_ms", "added: p99, ms", "", ""},
+	{"change_etcd_p99_ms", "changed: p99, ms", "", ""},
+	{"remove_etcd_p99_ms", "removed: p99, ms", "", ""},
+	{"", "from that event until the kernel has it", "", ""},
+	{"add_event_p50_ms", "added: p50, ms", "", ""},
+	{"add_event_p99_ms", "added: p99, ms", "2", ""},
+	{"change_event_p50_ms", "changed: p50, ms", "", ""},
+	{"change_event_p99_ms", "changed: p99, ms", "2", ""},
+	{"remove_event_p50_ms", "removed: p50, ms", "", ""},
+	{"remove_event_p99_ms", "removed: p99, ms", "2", ""},
+	{"change_cpu_ms", "CPU per change, ms", "", ""},
+	{"", "restart over a full kernel", "", ""},
+	{"restart_same_ms", "nothing changed: until READY=1, ms", "150", ""},
+	{"restart_same_writes", "nothing changed: written, by /metrics", "0", ""},
+	{"restart_same_seen", "nothing changed: written, by the kernel", "0", ""},
+	{"restart_changed_ms", "1 % changed: until in step, ms", "", ""},
+	{"restart_changed_writes", "1 % changed: written, by /metrics", "", ""},
+	{"restart_changed_seen", "1 % changed: written, by the kernel", "", ""},
+	{"", "nothing happens", "", ""},
+	{"idle_cpu_percent", "CPU with children, % of a core", "0.1", ""},
 }
 
 // compare adds the ratios, and what a distance to etcd costs in round trips.
@@ -92,43 +97,52 @@ func printJSON(w io.Writer, columns []column) error {
 	return e.Encode(columns)
 }
 
-func printTable(w io.Writer, columns []column) error {
+// head is what is written over a column that was not measured here, in two lines.
+type head [2]string
+
+// printTable writes columns of one store; further are the heads of a row's target and, with two, of flannel's figure.
+func printTable(w io.Writer, columns []column, rows []row, further ...head) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	line := func(title string, cell func(column) string, target string) {
+	line := func(title string, cell func(column) string, further []string) {
 		fmt.Fprintf(t, "%s\t", title)
 		for _, c := range columns {
 			fmt.Fprintf(t, "%s\t", cell(c))
 		}
-		fmt.Fprintf(t, "%s\t\n", target)
+		fmt.Fprintf(t, "%s\t\n", strings.Join(further, "\t"))
 	}
 	widest := 0
 	for _, r := range rows {
 		widest = max(widest, len(r.title)+2)
 	}
 	pad := func(s string) string { return fmt.Sprintf("%-*s", widest, s) } // all cells are aligned to the right, and these are not
-	line(pad(""), func(c column) string { return c.Backend }, "target")
-	line(pad("peers"), func(c column) string { return fmt.Sprint(c.Peers) }, "at 10000")
-	for _, r := range append(rows, awayRows(columns)...) {
+	var heads [2][]string
+	for _, h := range further {
+		heads[0], heads[1] = append(heads[0], h[0]), append(heads[1], h[1])
+	}
+	line(pad(""), func(c column) string { return c.Backend }, heads[0])
+	line(pad("peers"), func(c column) string { return fmt.Sprint(c.Peers) }, heads[1])
+	for _, r := range rows {
+		beside := []string{r.target, r.flannel}[:len(further)]
 		if r.key == "" {
-			line(pad(r.title), func(column) string { return "" }, "")
+			line(pad(r.title), func(column) string { return "" }, beside)
 			continue
 		}
-		line(pad("  "+r.title), func(c column) string { return number(c.Figures, r.key) }, r.target)
+		line(pad("  "+r.title), func(c column) string { return number(c.Figures, r.key) }, beside)
 	}
 	return t.Flush()
 }
 
 // awayRows are those for the distances to etcd that were asked for.
 func awayRows(columns []column) []row {
-	all := []row{{"", "start with etcd some way off", ""}}
+	all := []row{{"", "start with etcd some way off", "", ""}}
 	for _, key := range slices.Sorted(maps.Keys(columns[0].Figures)) {
 		d, ours := strings.CutPrefix(key, "away_")
 		switch {
 		case !ours:
 		case strings.HasSuffix(d, "_round_trips"):
-			all = append(all, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: round trips more", "20"})
+			all = append(all, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: round trips more", "20", ""})
 		default:
-			all = append(all, row{key, strings.TrimSuffix(d, "_ms") + " one way: until in step, ms", ""})
+			all = append(all, row{key, strings.TrimSuffix(d, "_ms") + " one way: until in step, ms", "", ""})
 		}
 	}
 	if len(all) == 1 {

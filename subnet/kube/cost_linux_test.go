@@ -14,40 +14,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"golang.org/x/sync/errgroup"
-
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// flood makes n Nodes of some 15 KB of JSON, each with 50 images, with leases of their own.
+// flood makes n Nodes with leases of their own.
 func flood(b testing.TB, s *kubetest.Server, n int) {
 	b.Helper()
 	begin := time.Now()
-	tasks, ctx := errgroup.WithContext(b.Context())
-	tasks.SetLimit(20)
-	for i := range n {
-		tasks.Go(func() error {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Annotations: map[string]string{
-				prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan",
-				prefix + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":"c6:d2:00:00:%02x:%02x"}`, i>>8, i&255),
-				prefix + "public-ip":    fmt.Sprintf("192.168.%d.%d", i>>8, i&255)}}}
-			node.Spec.PodCIDR = fmt.Sprintf("10.%d.%d.0/24", 1+i>>8, i&255)
-			node.Spec.PodCIDRs = []string{node.Spec.PodCIDR}
-			node, err := s.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-			if err != nil {
-				return err
-			}
-			node.Status = sample(i).Status
-			for j := range node.Status.Images { // no two nodes with the same: a compressor would find that
-				node.Status.Images[j].Names = []string{fmt.Sprintf("registry.example.com/team/component-%d-%d@sha256:%032x%032x", i%97, j, uint64(i)*0x9e3779b97f4a7c15, uint64(j)*0xbf58476d1ce4e5b9),
-					fmt.Sprintf("registry.example.com/team/component-%d-%d:v1.%d.%d", i%97, j, i%13, j)}
-			}
-			_, err = s.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-			return err
-		})
-	}
-	if err := tasks.Wait(); err != nil {
+	err := s.AddPeers(b.Context(), n, func(i int) cluster.Peer {
+		return cluster.Peer{Name: fmt.Sprintf("peer-%d", i), PodCIDR: prefixes(fmt.Sprintf("10.%d.%d.0/24", 1+i>>8, i&255))[0], Annotations: map[string]string{
+			prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan",
+			prefix + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":"c6:d2:00:00:%02x:%02x"}`, i>>8, i&255),
+			prefix + "public-ip":    fmt.Sprintf("192.168.%d.%d", i>>8, i&255)}}
+	})
+	if err != nil {
 		b.Fatal(err)
 	}
 	b.Logf("%d nodes made in %v", n, time.Since(begin))

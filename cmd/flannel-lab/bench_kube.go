@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// What is measured in the last daemon's life: others' heartbeats, and nodes that join.
+const (
+	heartbeats = 500
+	newNodes   = 100
+)
+
+// The targets are for 5,000 peers, and so are flannel's figures.
+var kubeRows = []row{
+	{"", "start on an empty kernel", "", ""},
+	{"ready_ms", "until READY=1, ms", "600", "2300"},
+	{"subnet_env_ms", "until subnet.env, ms", "", ""},
+	{"first_sync_ms", "until every entry is there, ms", "1000", "3300"},
+	{"first_cpu_s", "CPU of the daemon, s", "0.6", "2.85"},
+	{"first_children_s", "CPU of its children, s", "", ""},
+	{"first_rss_mb", "peak RSS, MB", "80", "345–409"},
+	{"first_received_mb", "received, MB", "", "16.3"},
+	{"first_log_bytes", "log, bytes", "", ""},
+	{"first_alloc_mb", "allocated, MB", "", ""},
+	{"", "the API server alone, which bin/kube has without optimization", "", ""},
+	{"server_list_ms", "all Nodes as protobuf, unread, ms", "", ""},
+	{"server_plain_ms", "the same without compression, ms", "", ""},
+	{"", "a heartbeat of another node", "", ""},
+	{"heartbeat_cpu_ms", "CPU, ms", "0.2", "0.65"},
+	{"heartbeat_received_kb", "received, KB", "3", "16"},
+	{"", "a new node's route, from the answer to who annotated it", "", ""},
+	{"join_p50_ms", "p50, ms", "", "9.5"},
+	{"join_p95_ms", "p95, ms", "10", "18.6"},
+	{"", "the same, from the request", "", ""},
+	{"join_sent_p50_ms", "p50, ms", "", ""},
+	{"join_sent_p95_ms", "p95, ms", "", ""},
+	{"", "the same, from when the bench itself hears of it by a watch", "", ""},
+	{"join_event_p50_ms", "p50, ms", "", ""},
+	{"join_event_p95_ms", "p95, ms", "", ""},
+	{"join_cpu_ms", "CPU of the daemon, ms", "", ""},
+	{"", "after all this", "", ""},
+	{"idle_cpu_percent", "CPU with children when nothing happens, % of a core", "", ""},
+	{"last_rss_mb", "peak RSS, MB", "80", ""},
+}
+
+// measureKube measures the daemon among peers that are Nodes of a real API server. These are made once, and each start
+// from nothing is on a node of its own.
+func measureKube(ctx context.Context, o benchOptions, peers int) (column, error) {
+	c := column{Store: "kubernetes", Backend: "vxlan", Peers: peers}
+	o.lab.Kube, o.lab.Nodes = true, o.rounds
+	o.lab.KubeArgs = []string{"-cluster-cidr=" + benchNet} // whose controller minds podCIDRs that are not its own
+	b := &bench{options: o, backend: c.Backend, peers: peersFrom(0, peers)}
+	var err error
+	if b.lab, err = lab.New(ctx, o.lab); err != nil {
+		return c, err
+	}
+	defer b.close()
+	fmt.Fprintf(os.Stderr, "kubernetes, %d peers: making them\n", peers)
+	if err := b.populateKube(ctx); err != nil {
+		return c, err
+	}
+	var all []map[string]float64
+	for i, n := range b.lab.Nodes {
+		fmt.Fprintf(os.Stderr, "kubernetes, %d peers: start %d of %d\n", peers, i+1, o.rounds)
+		if err := b.kubeRound(ctx, n, i == o.rounds-1); err != nil {
+			return c, fmt.Errorf("%w; the daemon's last words: %s", err, lastWords(n.Log()))
+		}
+		all = append(all, b.figures)
+	}
+	c.Figures = best(all)
+	return c, nil
+}
+
+func (b *bench) populateKube(ctx context.Context) error {
+	if err := b.onLink(ctx); err != nil {
+		return err
+	}
+	config := fmt.Sprintf(`{"Network":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`, benchNet, b.options.nftables, b.backend)
+	if err := b.lab.SetConfig(ctx, config); err != nil {
+		return err
+	}
+	if err := b.lab.Kube.AddPeers(ctx, len(b.peers), func(i int) cluster.Peer { return b.peers[i].node(b.backend) }); err != nil {
+		return err
+	}
+	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond) // the server and its controller have work left
+	return nil
+}
+
+// node is the peer as a Node.
+func (p benchPeer) node(backend string) cluster.Peer {
+	const flannel = "flannel.alpha.coreos.com/"
+	return cluster.Peer{Name: fmt.Sprintf("peer-%05d", p.number), PodCIDR: p.subnet(), Annotations: map[string]string{
+		flannel + "kube-subnet-manager": "true", flannel + "backend-type": backend,
+		flannel + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, p.mac()), flannel + "public-ip": p.publicIP().String(),
+	}}
+}
+
+// kubeRound measures a daemon's start; of the last one also what comes later.
+func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
+	b.figures = map[string]float64{}
+	defer b.leave()
+	if err := b.observe(n); err != nil {
+		return err
+	}
+	if err := b.serverAlone(ctx); err != nil {
+		return err
+	}
+	before, err := b.received()
+	if err != nil {
+		return err
+	}
+	if err := b.firstSync(ctx); err != nil {
+		return err
+	}
+	after, err := b.received()
+	if err != nil {
+		return err
+	}
+	b.figures["first_received_mb"] = (after - before) / 1e6
+	if last {
+		for _, step := range []func(context.Context) error{b.heartbeats, b.join, b.idle} {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		if b.figures["last_rss_mb"], err = peakRSS(n.PID()); err != nil {
+			return err
+		}
+	}
+	_, err = n.Stop(ctx)
+	return err
+}
+
+// serverAlone is what of a daemon's start is the server's work: to send the list that the daemon asks for.
+func (b *bench) serverAlone(ctx context.Context) error {
+	for key, encoding := range map[string]string{"server_list_ms": "gzip", "server_plain_ms": "identity"} {
+		began := time.Now()
+		body, err := b.lab.Kube.Client.CoreV1().RESTClient().Get().Resource("nodes").Param("resourceVersion", "0").
+			SetHeader("Accept", "application/vnd.kubernetes.protobuf").SetHeader("Accept-Encoding", encoding).Stream(ctx)
+		if err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		_, err = io.Copy(io.Discard, body)
+		if err = errors.Join(err, body.Close()); err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		b.figures[key] = milliseconds(time.Since(began))
+	}
+	return nil
+}
+
+// received is how many bytes have come to the node from the API server, who is the only one to talk to it: with the
+// headers of TLS, TCP, IP and Ethernet.
+func (b *bench) received() (bytes float64, err error) {
+	err = b.node.Do(func() error {
+		dev, err := netlink.LinkByName(lab.Uplink)
+		if err != nil {
+			return fmt.Errorf("read the counters of %s: %w", lab.Uplink, err)
+		}
+		bytes = float64(dev.Attrs().Statistics.RxBytes)
+		return nil
+	})
+	return bytes, err
+}
+
+// heartbeats lets other nodes say that they are well, at a pace at which each is an event of its own.
+func (b *bench) heartbeats(ctx context.Context) error {
+	began, err := b.received()
+	if err != nil {
+		return err
+	}
+	before, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	writes := b.watch.writes()
+	now := time.Now()
+	for i := range heartbeats {
+		p := b.peers[i*7919%len(b.peers)]
+		if err := b.lab.Kube.Heartbeat(ctx, p.node("").Name, now.Add(time.Duration(i)*time.Second)); err != nil {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	b.settle()
+	after, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	ended, err := b.received()
+	if n := b.watch.writes() - writes; n > 0 {
+		return fmt.Errorf("heartbeats made the daemon write %d entries", n)
+	}
+	b.figures["heartbeat_cpu_ms"] = milliseconds(after-before) / heartbeats
+	b.figures["heartbeat_received_kb"] = (ended - began) / 1000 / heartbeats
+	return err
+}
+
+// join lets nodes join one by one.
+func (b *bench) join(ctx context.Context) error {
+	before, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	all := map[string][]float64{}
+	for _, p := range peersFrom(len(b.peers), newNodes) {
+		if err := b.joinOne(ctx, p, all); err != nil {
+			return fmt.Errorf("a node joins: %w", err)
+		}
+	}
+	b.settle()
+	after, _, err := cpu(b.node.PID())
+	b.figures["join_cpu_ms"] = milliseconds(after-before) / newNodes
+	for key, v := range all {
+		b.figures[key+"_p50_ms"], b.figures[key+"_p95_ms"] = quantile(v, 0.5), quantile(v, 0.95)
+	}
+	return err
+}
+
+// joinOne makes a Node with its podCIDR, which its flanneld annotates later. It adds to all the times until the kernel
+// has the route: from the request, from its answer, and from when another watcher, our own, heard of it, whom the
+// machine and the server keep waiting as they do the daemon.
+func (b *bench) joinOne(ctx context.Context, p benchPeer, all map[string][]float64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	n := p.node(b.backend)
+	bare := n
+	bare.Annotations = nil
+	if err := b.lab.Kube.AddPeer(ctx, int(p.number), bare); err != nil {
+		return err
+	}
+	told, err := b.lab.Kube.Client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + n.Name})
+	if err != nil {
+		return err
+	}
+	defer told.Stop()
+	heard := make(chan time.Time, 1)
+	go func() {
+		for e := range told.ResultChan() {
+			if node, ok := e.Object.(*corev1.Node); !ok || len(node.Annotations) > 0 {
+				break
+			}
+		}
+		heard <- time.Now()
+	}()
+	time.Sleep(20 * time.Millisecond)
+	wait := b.watch.expect(func(s *seen) bool { return s.has(b.backend, p) })
+	began := time.Now()
+	if err := b.lab.Kube.Annotate(ctx, n.Name, n.Annotations); err != nil {
+		return err
+	}
+	answered := time.Now()
+	at, err := wait(ctx)
+	for key, from := range map[string]time.Time{"join_sent": began, "join": answered, "join_event": <-heard} {
+		all[key] = append(all[key], milliseconds(max(0, at.Sub(from))))
+	}
+	return err
+}
