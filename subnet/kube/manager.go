@@ -153,11 +153,14 @@ func (m *Manager) failed(ctx context.Context, activity string, err error, pause 
 	switch {
 	case refused(err):
 		m.outage.Over(activity) // it does answer
-		m.refuse(activity, err, settling)
+		if m.refuse(activity, err, settling) {
+			*pause = patience.Backoff{} // it may be about to learn its roles, however long it was away
+		}
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
 		m.outage.Over(activity) // whoever follows that object says so
 	default:
 		m.outage.Failed(activity, err)
+		m.unsettle(activity)
 	}
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
 		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
@@ -175,13 +178,14 @@ type refusal struct {
 // settling is how long a refusal lasts before it is said: an API server that starts knows no roles at first.
 const settling = 5 * time.Second
 
-// refuse tells once what the API server does not let us do; its own words name the verb and the resource.
-func (m *Manager) refuse(activity string, err error, after time.Duration) {
+// refuse tells once what the API server does not let us do; its own words name the verb and the resource. It returns
+// whether the refusal is new.
+func (m *Manager) refuse(activity string, err error, after time.Duration) (fresh bool) {
 	m.refusing.Lock()
 	defer m.refusing.Unlock()
 	r := m.refusals[activity]
 	if text := err.Error(); r.text != text {
-		r = refusal{text: text, since: time.Now()}
+		r, fresh = refusal{text: text, since: time.Now()}, true
 	}
 	if !r.said && time.Since(r.since) >= after {
 		r.said = true
@@ -189,4 +193,14 @@ func (m *Manager) refuse(activity string, err error, after time.Duration) {
 			"what", activity, "error", r.text)
 	}
 	m.refusals[activity] = r
+	return fresh
+}
+
+// unsettle forgets a refusal that was not said yet: the server that gave it is gone, and the next one starts afresh.
+func (m *Manager) unsettle(activity string) {
+	m.refusing.Lock()
+	defer m.refusing.Unlock()
+	if !m.refusals[activity].said {
+		delete(m.refusals, activity)
+	}
 }
