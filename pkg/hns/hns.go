@@ -13,7 +13,6 @@ import (
 // A call may hang: whoever calls must not wait for it without end; Client does not. Every handle that a call opens is
 // closed before it returns. Errors are told apart by errors.Is (ErrNotFound …).
 type Calls interface {
-	// Version is that of HNS: Windows Server 2019 has 9.x, 2022 has 13.x or more.
 	Version() (Version, error)
 	// Networks returns all networks.
 	Networks() ([]json.RawMessage, error)
@@ -70,8 +69,10 @@ type Adapter struct {
 	Index       int
 	MTU         int // bytes
 	MAC         MAC
-	Up          bool
+	Up          bool // for IP: switched on, and the cable is plugged in
 	Loopback    bool
+	V4Metric    int // what Windows adds to the metric of its routes
+	V6Metric    int
 	Addrs       []Address
 	DNS         []netip.Addr
 	DHCP        bool // IPv4 addresses come by DHCP
@@ -81,7 +82,8 @@ type Adapter struct {
 type Address struct {
 	Prefix    netip.Prefix // the address, with the length of its on-link prefix
 	Manual    bool         // set by a person or a program, not by DHCP, router advertisement or chance
-	Preferred bool         // checked for duplicates, and for new connections
+	Preferred bool         // for new connections
+	Tentative bool         // not yet, or not successfully, checked for duplicates
 	Temporary bool         // IPv6: random, soon to be replaced
 }
 

@@ -2,26 +2,11 @@ package hns
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
 )
-
-// Errors of HNS, told apart by code, for its texts are in the user's language.
-var (
-	ErrNotFound    = errors.New("not found")
-	ErrExists      = errors.New("exists already")
-	ErrUnavailable = errors.New("the Host Networking Service does not answer")
-	ErrUnsupported = errors.New("not supported by this Windows")
-	ErrTimeout     = errors.New("no answer in time")
-)
-
-// Version of HNS.
-type Version struct{ Major, Minor int }
-
-func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
 // MAC is a hardware address of 48 bits; HNS writes it with dashes.
 type MAC [6]byte
@@ -30,11 +15,23 @@ func (m MAC) String() string {
 	return strings.ToUpper(strings.ReplaceAll(net.HardwareAddr(m[:]).String(), ":", "-"))
 }
 
+// ParseMAC reads one with dashes or with colons: HNS keeps what others wrote, and some write colons.
+func ParseMAC(s string) (MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != len(MAC{}) {
+		return MAC{}, fmt.Errorf("%q is not a MAC address of 48 bits", s)
+	}
+	return MAC(hw), nil
+}
+
 // Types of networks.
 const (
 	Overlay  = "Overlay"
 	L2Bridge = "L2Bridge"
 )
+
+// DefaultVxlanPort is what an overlay uses that was not told another.
+const DefaultVxlanPort = 4789
 
 // Network is an HNS network, as far as we know of such.
 type Network struct {
@@ -46,33 +43,33 @@ type Network struct {
 	DNS           []string
 	MACs          [2]MAC // first and last of the pool for endpoints; zero: HNS chooses
 	VxlanPort     uint16 // 0: HNS's own, 4789
-	HostRoute     bool   // pods and host reach each other
 	NonPersistent bool   // gone when the service restarts
 
-	// What HNS adds.
-	ManagementIP netip.Addr // zero: not there yet
+	// What HNS has besides; CreateNetwork does not ask for it.
+	ManagementIP netip.Addr // the host's address on it; zero: not there yet
 	DRMAC        MAC        // of the distributed router, the VTEP; zero: not there yet
-	Policies     []Policy   // all, as HNS has them
+	HostRoute    bool       // pods and host reach each other; see HostRoutePolicy
+	Policies     []Policy   // all of the network itself, not of its subnets
 }
 
 // Subnet is one of a network.
 type Subnet struct {
 	Prefix  netip.Prefix
 	Gateway netip.Addr
-	VSID    uint32 // 0: none
+	VSID    uint32 // 24 bits; 0: none
 }
 
-// Policy is a policy of a network, its settings as HNS wrote them: it removes only what is given back to it letter by
-// letter.
+// Policy is a policy of a network, its settings byte for byte as HNS has them: it removes only what it is given back as
+// it was.
 type Policy struct {
 	Type     string
-	Settings json.RawMessage
+	Settings json.RawMessage `json:",omitempty"`
 }
 
 // RemoteSubnet is the way to a peer's subnet on an overlay (policy RemoteSubnetRoute).
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
-	VSID     uint32
+	VSID     uint32     // 24 bits
 	Provider netip.Addr // the peer's address on the underlay
 	MAC      MAC        // of the peer's VTEP
 }
@@ -80,12 +77,12 @@ type RemoteSubnet struct {
 // Endpoint is an HNS endpoint, as far as we make such: that of the host on a bridge, or one that stands for a peer
 // where HNS has no RemoteSubnetRoute.
 type Endpoint struct {
-	ID       string
+	ID       string // HNS gives it
 	Name     string
 	Network  string // its ID
-	IP       netip.Prefix
-	Gateway  netip.Addr
-	MAC      MAC
+	IPs      []netip.Prefix
+	Gateways []netip.Addr
+	MAC      MAC // zero: HNS chooses
 	Remote   bool
 	Provider netip.Addr // of a remote one: the peer's address on the underlay
 }

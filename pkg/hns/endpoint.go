@@ -1,0 +1,101 @@
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+)
+
+// remoteEndpoint is the flag of an endpoint on another host.
+const remoteEndpoint = 1
+
+// endpointDocument is HostComputeEndpoint of the HCN schema.
+type endpointDocument struct {
+	ID                 string          `json:",omitempty"`
+	Name               string          `json:",omitempty"`
+	HostComputeNetwork string          `json:",omitempty"`
+	Policies           []Policy        `json:",omitempty"`
+	IPConfigurations   []ipConfig      `json:"IpConfigurations,omitempty"`
+	Routes             []routeDocument `json:",omitempty"`
+	MacAddress         string          `json:",omitempty"`
+	Flags              uint32          `json:",omitempty"`
+	SchemaVersion      Version
+}
+
+type ipConfig struct {
+	IPAddress    string `json:"IpAddress"`
+	PrefixLength int    `json:",omitempty"`
+}
+
+// EncodeEndpoint makes the document that asks for an endpoint.
+func EncodeEndpoint(e Endpoint) json.RawMessage {
+	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, SchemaVersion: schema()}
+	for _, p := range e.IPs {
+		d.IPConfigurations = append(d.IPConfigurations, ipConfig{p.Addr().String(), p.Bits()})
+	}
+	for _, g := range e.Gateways {
+		d.Routes = append(d.Routes, defaultRoute(g))
+	}
+	if e.MAC != (MAC{}) {
+		d.MacAddress = e.MAC.String()
+	}
+	if e.Remote {
+		d.Flags |= remoteEndpoint
+	}
+	if e.Provider.IsValid() {
+		d.Policies = append(d.Policies, policy(typeProvider, struct{ ProviderAddress string }{e.Provider.String()}))
+	}
+	return encode(d)
+}
+
+// DecodeEndpoint reads what HNS has; of an endpoint that is not ours, what it shares with ours.
+func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
+	var d endpointDocument
+	if err := json.Unmarshal(document, &d); err != nil {
+		return Endpoint{}, fmt.Errorf("read the endpoint's document: %w", err)
+	}
+	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, Remote: d.Flags&remoteEndpoint != 0}
+	for _, c := range d.IPConfigurations {
+		if c.IPAddress == "" { // not assigned yet
+			continue
+		}
+		ip, err := netip.ParseAddr(c.IPAddress)
+		if err != nil {
+			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
+		}
+		bits := c.PrefixLength
+		if bits == 0 { // a single address
+			bits = ip.BitLen()
+		}
+		p := netip.PrefixFrom(ip, bits)
+		if !p.IsValid() {
+			return Endpoint{}, fmt.Errorf("endpoint %s: %s cannot have a prefix length of %d", d.Name, ip, bits)
+		}
+		e.IPs = append(e.IPs, p)
+	}
+	for _, r := range d.Routes {
+		to, err := netip.ParsePrefix(r.DestinationPrefix)
+		if err != nil || to.Bits() != 0 {
+			continue
+		}
+		if gateway, err := netip.ParseAddr(r.NextHop); err == nil {
+			e.Gateways = append(e.Gateways, gateway)
+		}
+	}
+	var err error
+	if d.MacAddress != "" {
+		if e.MAC, err = ParseMAC(d.MacAddress); err != nil {
+			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
+		}
+	}
+	for _, p := range d.Policies {
+		var s struct{ ProviderAddress string }
+		if p.Type != typeProvider || json.Unmarshal(p.Settings, &s) != nil || s.ProviderAddress == "" {
+			continue
+		}
+		if e.Provider, err = netip.ParseAddr(s.ProviderAddress); err != nil {
+			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,95 @@
+package hns
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of HNS, told apart by code, for its texts are in the user's language.
+var (
+	ErrNotFound    = errors.New("not found")
+	ErrExists      = errors.New("exists already")
+	ErrUnavailable = errors.New("the Host Networking Service does not answer")
+	ErrUnsupported = errors.New("not supported by this Windows")
+	ErrTimeout     = errors.New("no answer in time")
+)
+
+// Code is an HRESULT. Those of HNS have the facility 0x3b
+// (https://learn.microsoft.com/windows/win32/com/com-error-codes-10).
+type Code uint32
+
+// Codes that mean something to us, and those that the simulated HNS answers besides.
+const (
+	NetworkNotFound      Code = 0x803b0001
+	EndpointNotFound     Code = 0x803b0002
+	AdapterNotFound      Code = 0x803b0006
+	PortNotFound         Code = 0x803b0007
+	PolicyNotFound       Code = 0x803b0008
+	InvalidNetwork       Code = 0x803b000a
+	InvalidNetworkType   Code = 0x803b000b
+	InvalidEndpoint      Code = 0x803b000c
+	InvalidPolicy        Code = 0x803b000d
+	InvalidPolicyType    Code = 0x803b000e
+	NetworkExists        Code = 0x803b0010
+	PolicyExists         Code = 0x803b0012
+	PortExists           Code = 0x803b0013
+	EndpointAttached     Code = 0x803b0014
+	RequestUnsupported   Code = 0x803b0015
+	MappingUnsupported   Code = 0x803b0016
+	InvalidJSON          Code = 0x803b001b
+	InvalidIP            Code = 0x803b001e
+	ManagerStopped       Code = 0x803b0020
+	NoRequestHandlers    Code = 0x803b0022
+	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
+	AdapterTimeout       Code = 0x803b0025
+	NetAdapterNotFound   Code = 0x803b0026
+	NotImplemented       Code = 0x80004001
+	ElementNotFound      Code = 0x80070490
+	FileExists           Code = 0x80070050
+	AlreadyExists        Code = 0x800700b7
+	NotSupported         Code = 0x80070032
+	ServiceDisabled      Code = 0x80070422
+	ServiceNotActive     Code = 0x80070426
+	ServiceMissing       Code = 0x80070424 // the feature Containers is not installed
+	RPCServerUnavailable Code = 0x800706ba
+	RPCServerTooBusy     Code = 0x800706bb
+	RPCCallFailed        Code = 0x800706be
+	RPCNoEndpoint        Code = 0x800706d9 // no more endpoints from the endpoint mapper: the service is just starting
+	NoSuchLibrary        Code = 0x8007007e
+	NoSuchFunction       Code = 0x8007007f
+)
+
+var meanings = map[Code]error{
+	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
+	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
+	NetworkExists: ErrExists, PolicyExists: ErrExists, PortExists: ErrExists, EndpointAttached: ErrExists,
+	FileExists: ErrExists, AlreadyExists: ErrExists,
+	RequestUnsupported: ErrUnsupported, MappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,
+	InvalidPolicyType: ErrUnsupported, InvalidNetworkType: ErrUnsupported, NotImplemented: ErrUnsupported,
+	NotSupported: ErrUnsupported, NoSuchLibrary: ErrUnsupported, NoSuchFunction: ErrUnsupported,
+	ServiceDisabled: ErrUnavailable, ServiceNotActive: ErrUnavailable, ServiceMissing: ErrUnavailable,
+	ManagerStopped: ErrUnavailable, NoRequestHandlers: ErrUnavailable,
+	RPCServerUnavailable: ErrUnavailable, RPCServerTooBusy: ErrUnavailable, RPCCallFailed: ErrUnavailable,
+	RPCNoEndpoint: ErrUnavailable,
+}
+
+// Error is the answer of a call that failed.
+type Error struct {
+	Call   string // "HcnModifyNetwork"
+	Code   Code
+	Detail string // what HNS says of it, in any language: for people only
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%s: error 0x%08x", e.Call, uint32(e.Code))
+	if meaning := meanings[e.Code]; meaning != nil {
+		text = fmt.Sprintf("%s: %v (0x%08x)", e.Call, meaning, uint32(e.Code))
+	}
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	return text
+}
+
+// Unwrap gives the sentinel error that the code means, if there is one.
+func (e *Error) Unwrap() error { return meanings[e.Code] }

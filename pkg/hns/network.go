@@ -1,0 +1,215 @@
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+)
+
+// nonPersistent is the flag of networks that HNS forgets when it restarts.
+const nonPersistent = 8
+
+// Types of policies.
+const (
+	typeAdapter      = "NetAdapterName"
+	typeProvider     = "ProviderAddress"
+	typeDRMAC        = "DrMacAddress"
+	typeHostRoute    = "HostRoute"
+	typeVSID         = "VSID"
+	typeVxlanPort    = "VxlanPort"
+	typeRemoteSubnet = "RemoteSubnetRoute"
+)
+
+// networkDocument is HostComputeNetwork of the HCN schema.
+type networkDocument struct {
+	ID            string   `json:",omitempty"`
+	Name          string   `json:",omitempty"`
+	Type          string   `json:",omitempty"`
+	Policies      []Policy `json:",omitempty"`
+	MacPool       macPool  `json:",omitzero"`
+	DNS           dns      `json:"Dns,omitzero"`
+	Ipams         []ipam   `json:",omitempty"`
+	Flags         uint32   `json:",omitempty"`
+	SchemaVersion Version
+}
+
+type macPool struct {
+	Ranges []macRange `json:",omitempty"`
+}
+
+func (p macPool) IsZero() bool { return len(p.Ranges) == 0 }
+
+type macRange struct{ StartMacAddress, EndMacAddress string }
+
+type dns struct {
+	ServerList []string `json:",omitempty"`
+}
+
+func (d dns) IsZero() bool { return len(d.ServerList) == 0 }
+
+type ipam struct {
+	Type    string           `json:",omitempty"`
+	Subnets []subnetDocument `json:",omitempty"`
+}
+
+type subnetDocument struct {
+	IPAddressPrefix string          `json:"IpAddressPrefix,omitempty"`
+	Policies        []Policy        `json:",omitempty"`
+	Routes          []routeDocument `json:",omitempty"`
+}
+
+type routeDocument struct {
+	NextHop           string `json:",omitempty"`
+	DestinationPrefix string `json:",omitempty"`
+}
+
+// isolation is the settings of VSID.
+type isolation struct {
+	IsolationID uint32 `json:"IsolationId"`
+}
+
+func schema() Version { return Version{Major: 2} }
+
+// EncodeNetwork makes the document that asks for a network.
+func EncodeNetwork(n Network) (json.RawMessage, error) {
+	d := networkDocument{Name: n.Name, Type: n.Type, DNS: dns{n.DNS}, SchemaVersion: schema()}
+	if n.NonPersistent {
+		d.Flags |= nonPersistent
+	}
+	if n.MACs != ([2]MAC{}) {
+		d.MacPool.Ranges = []macRange{{n.MACs[0].String(), n.MACs[1].String()}}
+	}
+	if n.Adapter != "" {
+		d.Policies = append(d.Policies, policy(typeAdapter, struct{ NetworkAdapterName string }{n.Adapter}))
+	}
+	if n.VxlanPort != 0 {
+		d.Policies = append(d.Policies, policy(typeVxlanPort, struct{ Port uint16 }{n.VxlanPort}))
+	}
+	all := ipam{Type: "Static"}
+	for _, s := range n.Subnets {
+		if s.VSID > maxVSID {
+			return nil, fmt.Errorf("VSID %d of %s is above %d", s.VSID, s.Prefix, maxVSID)
+		}
+		sd := subnetDocument{IPAddressPrefix: s.Prefix.Masked().String()}
+		if s.VSID != 0 {
+			sd.Policies = append(sd.Policies, policy(typeVSID, isolation{s.VSID}))
+		}
+		if s.Gateway.IsValid() {
+			sd.Routes = append(sd.Routes, defaultRoute(s.Gateway))
+		}
+		all.Subnets = append(all.Subnets, sd)
+	}
+	d.Ipams = []ipam{all}
+	return encode(d), nil
+}
+
+func defaultRoute(gateway netip.Addr) routeDocument {
+	zero := netip.IPv4Unspecified()
+	if gateway.Is6() {
+		zero = netip.IPv6Unspecified()
+	}
+	return routeDocument{NextHop: gateway.String(), DestinationPrefix: netip.PrefixFrom(zero, 0).String()}
+}
+
+// DecodeNetwork reads what HNS has. What we have no use for is left out, but of policies, which are kept byte for byte.
+func DecodeNetwork(document json.RawMessage) (Network, error) {
+	var d networkDocument
+	if err := json.Unmarshal(document, &d); err != nil {
+		return Network{}, fmt.Errorf("read the network's document: %w", err)
+	}
+	n := Network{ID: d.ID, Name: d.Name, Type: d.Type, DNS: d.DNS.ServerList, NonPersistent: d.Flags&nonPersistent != 0,
+		Policies: d.Policies}
+	for _, i := range d.Ipams {
+		for _, sd := range i.Subnets {
+			s, err := decodeSubnet(sd)
+			if err != nil {
+				return Network{}, err
+			}
+			n.Subnets = append(n.Subnets, s)
+		}
+	}
+	if len(d.MacPool.Ranges) > 0 && d.MacPool.Ranges[0] != (macRange{}) {
+		for i, text := range []string{d.MacPool.Ranges[0].StartMacAddress, d.MacPool.Ranges[0].EndMacAddress} {
+			mac, err := ParseMAC(text)
+			if err != nil {
+				return Network{}, fmt.Errorf("MAC pool: %w", err)
+			}
+			n.MACs[i] = mac
+		}
+	}
+	for _, p := range n.Policies {
+		if err := n.learn(p); err != nil {
+			return Network{}, fmt.Errorf("policy %s: %w", p.Type, err)
+		}
+	}
+	return n, nil
+}
+
+// learn takes out of a policy what it says of the network.
+func (n *Network) learn(p Policy) (err error) {
+	// The settings of all that are of interest, by names that are unlike.
+	var s struct {
+		NetworkAdapterName, ProviderAddress, Address string
+		Port                                         uint16
+	}
+	switch p.Type {
+	case typeHostRoute:
+		n.HostRoute = true
+		return nil
+	case typeAdapter, typeProvider, typeDRMAC, typeVxlanPort:
+		if err := json.Unmarshal(p.Settings, &s); err != nil {
+			return err
+		}
+	}
+	switch p.Type {
+	case typeAdapter:
+		n.Adapter = s.NetworkAdapterName
+	case typeVxlanPort:
+		n.VxlanPort = s.Port
+	case typeProvider:
+		// Empty while the management address is on its way.
+		if s.ProviderAddress != "" {
+			n.ManagementIP, err = netip.ParseAddr(s.ProviderAddress)
+		}
+	case typeDRMAC:
+		if s.Address != "" {
+			n.DRMAC, err = ParseMAC(s.Address)
+		}
+	}
+	return err
+}
+
+func decodeSubnet(d subnetDocument) (s Subnet, err error) {
+	if s.Prefix, err = netip.ParsePrefix(d.IPAddressPrefix); err != nil {
+		return s, fmt.Errorf("subnet: %w", err)
+	}
+	for _, r := range d.Routes {
+		to, err := netip.ParsePrefix(r.DestinationPrefix)
+		if err != nil || to.Bits() != 0 || s.Gateway.IsValid() {
+			continue
+		}
+		if s.Gateway, err = netip.ParseAddr(r.NextHop); err != nil {
+			return s, fmt.Errorf("gateway of subnet %s: %w", s.Prefix, err)
+		}
+	}
+	for _, p := range d.Policies {
+		var i isolation
+		if p.Type != typeVSID {
+			continue
+		}
+		if err := json.Unmarshal(p.Settings, &i); err != nil {
+			return s, fmt.Errorf("VSID of subnet %s: %w", s.Prefix, err)
+		}
+		s.VSID = i.IsolationID
+	}
+	return s, nil
+}
+
+// nameOf reads a network's name alone, "" where it cannot be read.
+func nameOf(document json.RawMessage) string {
+	var d struct{ Name string }
+	if json.Unmarshal(document, &d) != nil {
+		return ""
+	}
+	return d.Name
+}
