@@ -38,4 +38,6 @@ type Kind struct {
 	Name string // as in the configuration's Backend.Type and in leases
 	// Parse reads the configuration's Backend object and records its problems there; os is runtime.GOOS.
 	Parse func(o *conf.Object, os string) Maker
+	// V4Only lists the operating systems (runtime.GOOS) on which it has no IPv6: there a node joins with IPv4 alone.
+	V4Only []string
 }

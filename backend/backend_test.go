@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,13 +60,21 @@ func make1(t *testing.T, kind backend.Kind, config, os string, n backend.Node) (
 	return b, warnings
 }
 
-func show(b backend.Backend, peers ...subnet.Lease) string {
+// zero are the fields that a device does not use.
+var zero = regexp.MustCompile(` (?:Addr|Subnets):\[\]| (?:MTU|VNI|Port):0| MAC:00:00:00:00:00:00| (?:Learning|GBP):false| Parent: Local:invalid IP|` +
+	` DNS:(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
+
+func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
+	local := local
+	if !n.V6 {
+		local.V6 = subnet.Endpoint{}
+	}
 	var s strings.Builder
 	fmt.Fprintf(&s, "MTU %d\n", b.MTU())
 	links := dataplane.Links{}
 	for _, d := range b.Devices(local) {
 		d.MAC = dataplane.MAC{} // derived, tested elsewhere
-		fmt.Fprintf(&s, "device %+v\n", d)
+		fmt.Fprintf(&s, "device %s\n", zero.ReplaceAllString(fmt.Sprintf("%+v", d), "$1"))
 		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(len(links))}, MTU: d.MTU}
 	}
 	described, err := b.Describe(local, links)
@@ -83,6 +92,8 @@ func TestGolden(t *testing.T) {
 	dual := backend.Node{OS: "linux", Identity: "node1", Underlay: eth0, V4: true, V6: true}
 	v4 := dual
 	v4.V6 = false
+	windows, windowsDual := v4, dual
+	windows.OS, windowsDual.OS = "windows", "windows"
 	tests := []struct {
 		name   string
 		kind   backend.Kind
@@ -91,28 +102,46 @@ func TestGolden(t *testing.T) {
 		want   string
 	}{
 		{"vxlan, dual-stack", vxlan.Kind(), `{}`, dual, `MTU 1430
-device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
-device {Name:flannel.1 Kind:vxlan MTU:1450 MAC:00:00:00:00:00:00 Addr:[10.5.1.0/32] VNI:1 Port:0 Parent:eth0 Local:192.168.100.1 Learning:false GBP:false}
-device {Name:flannel-v6.1 Kind:vxlan MTU:1430 MAC:00:00:00:00:00:00 Addr:[2001:cafe:42:1::/128] VNI:1 Port:0 Parent:eth0 Local:fd00:100::1 Learning:false GBP:false}
+device {Name:eth0 Kind:existing}
+device {Name:flannel.1 Kind:vxlan MTU:1450 Addr:[10.5.1.0/32] VNI:1 Parent:eth0 Local:192.168.100.1}
+device {Name:flannel-v6.1 Kind:vxlan MTU:1430 Addr:[2001:cafe:42:1::/128] VNI:1 Parent:eth0 Local:fd00:100::1}
 lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"} {"VNI":1,"VtepMAC":"02:00:00:00:00:02"} <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.1 c6:d2:32:6f:8f:44} {2001:cafe:42:2::/64 fd00:100::2 flannel-v6.1 c6:d2:32:6f:8f:45}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46} {2001:cafe:42:3::/64 fd00:101::3 flannel-v6.1 c6:d2:32:6f:8f:47}] <nil>
 `},
 		{"vxlan with all options, IPv4", vxlan.Kind(), `{"VNI": 1, "Port": 4789, "MTU": 1400, "GBP": true, "Learning": true, "DirectRouting": true, "MacPrefix": "0E-2A"}`, v4, `MTU 1350
-device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
-device {Name:flannel.1 Kind:vxlan MTU:1350 MAC:00:00:00:00:00:00 Addr:[10.5.1.0/32] VNI:1 Port:4789 Parent:eth0 Local:192.168.100.1 Learning:true GBP:true}
-lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"}  describe the lease: device flannel-v6.1 is not there
+device {Name:eth0 Kind:existing}
+device {Name:flannel.1 Kind:vxlan MTU:1350 Addr:[10.5.1.0/32] VNI:1 Port:4789 Parent:eth0 Local:192.168.100.1 Learning:true GBP:true}
+lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"}  <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46}] <nil>
 `},
 		{"host-gw", hostgw.Kind(), `{"Name": "cbr0"}`, dual, `MTU 1500
-device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+device {Name:eth0 Kind:existing}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00} {2001:cafe:42:2::/64 fd00:100::2 eth0 00:00:00:00:00:00}] <nil>
 peer 10.5.3.0/24: [] its public IP 192.168.101.3 is not on the link of eth0 ([192.168.100.0/24 fd00:100::/64]), and a route without a tunnel cannot pass a router
 `},
+		{"vxlan on Windows", vxlan.Kind(), `{}`, windows, `MTU 1450
+device {Name:flannel.4096 Kind:overlay VNI:4096 Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]}
+lease vxlan {"VNI":4096,"VtepMAC":"02:00:00:00:00:00"}  <nil>
+peer 10.5.2.0/24: [] its VNI is 1 and ours 4096; a network has one
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.4096 c6:d2:32:6f:8f:46}] <nil>
+`},
+		{"vxlan on Windows with all options", vxlan.Kind(), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, windows, `MTU 1450
+device {Name:pods Kind:overlay VNI:4242 Port:8472 Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24] MACs:[0e:2b:00:00:00:00 0e:2b:ff:ff:ff:ff]}
+lease vxlan {"VNI":4242,"VtepMAC":"02:00:00:00:00:00"}  <nil>
+peer 10.5.2.0/24: [] its VNI is 1 and ours 4242; a network has one
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods c6:d2:32:6f:8f:46}] <nil>
+`},
+		{"host-gw on Windows", hostgw.Kind(), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, windowsDual, `MTU 1500
+device {Name:cbr0 Kind:l2bridge Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64] DNS:10.96.0.10,10.96.0.11}
+lease host-gw   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 00:00:00:00:00:00} {2001:cafe:42:2::/64 fd00:100::2 cbr0 00:00:00:00:00:00}] <nil>
+peer 10.5.3.0/24: [] its public IP 192.168.101.3 is not on the link of eth0 ([192.168.100.0/24 fd00:100::/64]), and a route without a tunnel cannot pass a router
+`},
 		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
-device {Name:eth0 Kind:existing MTU:0 MAC:00:00:00:00:00:00 Addr:[] VNI:0 Port:0 Parent: Local:invalid IP Learning:false GBP:false}
+device {Name:eth0 Kind:existing}
 lease alloc   <nil>
 peer 10.5.2.0/24: [] <nil>
 peer 10.5.3.0/24: [] <nil>
@@ -120,8 +149,8 @@ peer 10.5.3.0/24: [] <nil>
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			b, _ := make1(t, test.kind, test.config, "linux", test.node)
-			if got := show(b, near, far); got != test.want {
+			b, _ := make1(t, test.kind, test.config, test.node.OS, test.node)
+			if got := show(b, test.node, near, far); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})
@@ -177,6 +206,11 @@ func TestRefusedConfiguration(t *testing.T) {
 		{vxlan.Kind(), `{"VNI": 16777216}`, "linux", 1500, false, "VNI: 16777216 is above 16777215"},
 		{vxlan.Kind(), `{"VNI": 0}`, "linux", 1500, false, "VNI: 0 is below 1"},
 		{vxlan.Kind(), `{"VNI": 4095}`, "windows", 1500, false, "VNI: 4095 is below 4096"},
+		{vxlan.Kind(), `{"VNI": 16777216}`, "windows", 1500, false, "VNI: 16777216 is above 16777215"},
+		{vxlan.Kind(), `{"MacPrefix": "0E2A"}`, "windows", 1500, false, "use two bytes like 0E-2A"},
+		{vxlan.Kind(), `{"MacPrefix": "0F-2A"}`, "windows", 1500, false, "not the beginning of a unicast MAC address"},
+		{vxlan.Kind(), `{"Name": "a\nb"}`, "windows", 1500, false, "cannot be a network's name"},
+		{hostgw.Kind(), `{"DNSServerList": "10.96.0.10;10.96.0.11"}`, "windows", 1500, false, "is not an IP address"},
 		{vxlan.Kind(), `{"Port": 70000}`, "linux", 1500, false, "Port: 70000 is above 65535"},
 		{vxlan.Kind(), `{"Port": -1}`, "linux", 1500, false, "Port: -1 is below 0"},
 		{vxlan.Kind(), `{"MTU": -5}`, "linux", 1500, false, "MTU: -5 is below 0"},
@@ -199,5 +233,34 @@ func TestRefusedConfiguration(t *testing.T) {
 	}
 	if _, warnings := make1(t, vxlan.Kind(), `{"MTU": 9000}`, "linux", backend.Node{Underlay: eth0, V4: true}); len(warnings) != 1 || !strings.Contains(warnings[0], "9000 is above the MTU of eth0") {
 		t.Errorf("an MTU above the underlay's gives the warnings %q", warnings)
+	}
+}
+
+// One configuration serves nodes of both systems: keys of the other one are no error, and what a system cannot do is
+// said where it matters.
+func TestWarnings(t *testing.T) {
+	for _, test := range []struct {
+		kind       backend.Kind
+		config, os string
+		want       []string
+	}{
+		{vxlan.Kind(), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
+		{hostgw.Kind(), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
+		{vxlan.Kind(), `{"Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
+		{vxlan.Kind(), `{"DirectRouting": true, "GBP": true, "MTU": 1400}`, "windows",
+			[]string{"set it to false for a cluster with Windows nodes", "GBP: Windows has none", "MTU: Windows gives pods"}},
+	} {
+		o := conf.Parse([]byte(test.config))
+		test.kind.Parse(o, test.os)
+		got := o.Warnings()
+		if err := o.Err(); err != nil || len(got) != len(test.want) {
+			t.Errorf("%s on %s: %v, warnings %q", test.config, test.os, err, got)
+			continue
+		}
+		for i, want := range test.want {
+			if !strings.Contains(got[i], want) {
+				t.Errorf("%s on %s warns %q, want %q", test.config, test.os, got[i], want)
+			}
+		}
 	}
 }

@@ -2,7 +2,10 @@ package backend
 
 import (
 	"fmt"
+	"strings"
+	"unicode"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
@@ -40,3 +43,20 @@ func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
 	}
 	return shared
 }
+
+// NetworkName reads the name that an HNS network shall have (Windows).
+func NetworkName(o *conf.Object, def string) string {
+	name := o.String("Name", def)
+	if name == "" {
+		return def
+	}
+	if len(name) > maxNetworkName || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		o.Problem("Name", "%.40q cannot be a network's name; use up to %d letters, digits and dots", name, maxNetworkName)
+		return def
+	}
+	return name
+}
+
+// maxNetworkName is what fits into the name of a network adapter (IF_MAX_STRING_SIZE is 256), with room for
+// "vEthernet (…)", in bytes.
+const maxNetworkName = 200

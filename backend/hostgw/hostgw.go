@@ -16,13 +16,21 @@ func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
 
 type hostgw struct{ node backend.Node }
 
-func parse(o *conf.Object, _ string) backend.Maker {
-	o.Ignore("Name", "DNSServerList") // Windows
+func parse(o *conf.Object, os string) backend.Maker {
+	bridged := bridge{}
+	if os == "windows" {
+		bridged.name, bridged.dns = backend.NetworkName(o, "cbr0"), dnsServers(o)
+	} else {
+		o.Ignore("Name", "DNSServerList")
+	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		if low := backend.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
-		return hostgw{n}, nil, nil
+		if bridged.hostgw = (hostgw{n}); bridged.name != "" {
+			return bridged, nil, nil
+		}
+		return bridged.hostgw, nil, nil
 	}
 }
 

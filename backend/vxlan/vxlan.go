@@ -16,7 +16,9 @@ import (
 )
 
 // Kind is the backend's row in the program's table.
-func Kind() backend.Kind { return backend.Kind{Name: "vxlan", Parse: parse} }
+func Kind() backend.Kind {
+	return backend.Kind{Name: "vxlan", Parse: parse, V4Only: []string{"windows"}}
+}
 
 type options struct {
 	vni           int
@@ -25,27 +27,32 @@ type options struct {
 	gbp           bool
 	learning      bool
 	directRouting bool
+	overlay       *overlayOptions // on Windows
 }
 
 const maxVNI = 1<<24 - 1 // RFC 7348: 24 bits
 
 func parse(o *conf.Object, os string) backend.Maker {
-	vni, minVNI, port := 1, 1, 0
+	vni := 1
 	if os == "windows" {
-		vni, minVNI, port = 4096, 4096, 4789
+		vni = leastVSID
 	}
 	opts := options{
-		vni:           o.Int("VNI", vni, minVNI, maxVNI),
-		port:          o.Int("Port", port, 0, 65535),
+		vni:           o.Int("VNI", vni, vni, maxVNI),
+		port:          o.Int("Port", 0, 0, 65535),
 		mtu:           o.Int("MTU", 0, 0, 65535),
 		gbp:           o.Bool("GBP", false),
 		learning:      o.Bool("Learning", false),
 		directRouting: o.Bool("DirectRouting", false),
 	}
+	if os == "windows" {
+		parseOverlay(o, &opts)
+	} else {
+		o.Ignore("MacPrefix", "Name")
+	}
 	if least := backend.MinMTU(false) + overhead(false); opts.mtu > 0 && opts.mtu < least {
 		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), overhead(false), least)
 	}
-	o.Ignore("MacPrefix", "Name") // Windows
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
 
@@ -72,6 +79,10 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so take %d or more",
 				v.outer, n.Underlay.Name, v.outer-overhead(v6), overhead(v6), backend.MinMTU(v6), backend.MinMTU(v6)+overhead(v6))
 		}
+	}
+	if o.overlay != nil {
+		v.name4 = o.overlay.name
+		return overlay{v}, warnings, nil
 	}
 	return v, warnings, nil
 }

@@ -16,6 +16,10 @@ const (
 	Existing Kind = "existing"
 	// VXLAN is a VXLAN tunnel device of ours.
 	VXLAN Kind = "vxlan"
+	// Overlay and L2Bridge are HNS networks of Windows: tunnel, router and the pods' switch in one, and the same without
+	// the tunnel.
+	Overlay  Kind = "overlay"
+	L2Bridge Kind = "l2bridge"
 )
 
 // Device is a network device as it shall be.
@@ -26,13 +30,20 @@ type Device struct {
 	MAC  MAC            // for a new device; one that lives keeps its own
 	Addr []netip.Prefix // exactly these, but for link-local ones
 
+	// Tunnels and HNS networks.
+	VNI    uint32
+	Port   uint16     // UDP; 0 is the system's default (Linux 8472, Windows 4789)
+	Parent string     // name of the underlay device
+	Local  netip.Addr // outer source address
+
 	// VXLAN only.
-	VNI      uint32
-	Port     uint16     // UDP; 0 is the kernel's default (8472)
-	Parent   string     // name of the underlay device
-	Local    netip.Addr // outer source address
 	Learning bool
 	GBP      bool
+
+	// HNS networks only.
+	Subnets []netip.Prefix // the node's own, one for each family in use
+	MACs    [2]MAC         // first and last for pods that bring none; zero: HNS chooses
+	DNS     string         // servers for pods, with commas between them; empty: HNS chooses
 }
 
 // Link is a device as it is.

@@ -1,0 +1,54 @@
+package hostgw
+
+import (
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// bridge is host-gw on Windows: the pods' switch is an HNS network on the underlay's adapter, and routes go through
+// the interface that it leaves to the host.
+type bridge struct {
+	hostgw
+	name, dns string
+}
+
+// dnsServers reads a comma list of addresses.
+func dnsServers(o *conf.Object) string {
+	list := o.String("DNSServerList", "")
+	if list == "" {
+		return ""
+	}
+	var servers []string
+	for one := range strings.SplitSeq(list, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(one))
+		if err != nil {
+			o.Problem("DNSServerList", "%.40q is not an IP address; use addresses with commas between them", one)
+			return ""
+		}
+		servers = append(servers, a.String())
+	}
+	return strings.Join(servers, ",")
+}
+
+func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
+	d := dataplane.Device{Name: b.name, Kind: dataplane.L2Bridge, Parent: b.node.Underlay.Name, Local: b.node.Underlay.V4, DNS: b.dns}
+	for _, e := range b.node.Shared(&local) {
+		d.Subnets = append(d.Subnets, e.Subnet)
+	}
+	if !d.Local.IsValid() {
+		d.Local = b.node.Underlay.V6
+	}
+	return []dataplane.Device{d}
+}
+
+func (b bridge) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+	paths, err := b.hostgw.Paths(peer)
+	for i := range paths {
+		paths[i].Device = b.name
+	}
+	return paths, err
+}

@@ -1,0 +1,66 @@
+package vxlan
+
+import (
+	"fmt"
+	"net/netip"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// leastVSID is the lowest VNI that HNS takes, and the default on Windows.
+const leastVSID = 4096
+
+// overlayOptions are those that mean something to Windows alone.
+type overlayOptions struct {
+	name string // of the HNS network
+	pool [2]dataplane.MAC
+}
+
+// parseOverlay reads what only Windows knows, and tells of what Windows has not. One configuration serves nodes of both
+// systems, so that is a warning: the node can join all the same.
+func parseOverlay(o *conf.Object, opts *options) {
+	if opts.directRouting {
+		o.Warn("DirectRouting", "Windows has none: this node tunnels to all peers, and a Linux peer on the same link sends"+
+			" past the tunnel, which this node's pods do not see; set it to false for a cluster with Windows nodes")
+	}
+	if opts.gbp {
+		o.Warn("GBP", "Windows has none: packets of this node carry no group, so policies of Linux nodes that ask for one do not match them")
+	}
+	if opts.mtu > 0 {
+		o.Warn("MTU", "Windows gives pods the underlay's MTU less VXLAN's %d whatever this says; it goes into the subnet file alone", overhead(false))
+	}
+	opts.gbp, opts.learning, opts.directRouting = false, false, false
+	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
+}
+
+// macPool reads the first two bytes of the pods' addresses, as "0E-2A".
+func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
+	prefix := o.String("MacPrefix", "")
+	if prefix == "" {
+		return pool // HNS's own
+	}
+	first, err := dataplane.ParseMAC(prefix + "-00-00-00-00")
+	if err != nil || !first.Unicast() || len(prefix) != len("0E-2A") {
+		o.Problem("MacPrefix", "%.40q is not the beginning of a unicast MAC address; use two bytes like 0E-2A", prefix)
+		return pool
+	}
+	last := first
+	last[2], last[3], last[4], last[5] = 0xff, 0xff, 0xff, 0xff
+	return [2]dataplane.MAC{first, last}
+}
+
+// overlay is vxlan on Windows: one HNS network is tunnel, router and the pods' switch. Its VTEP's MAC address is HNS's
+// to choose.
+type overlay struct{ vxlan }
+
+func (v overlay) Devices(local subnet.Lease) []dataplane.Device {
+	return []dataplane.Device{{
+		Name: v.name4, Kind: dataplane.Overlay,
+		VNI: uint32(v.vni), Port: uint16(v.port),
+		Parent: v.node.Underlay.Name, Local: v.node.Underlay.V4,
+		Subnets: []netip.Prefix{local.V4.Subnet}, MACs: v.options.overlay.pool,
+	}}
+}
