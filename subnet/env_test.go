@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -100,8 +101,12 @@ func TestWriteEnv(t *testing.T) {
 		}
 		return info
 	}
+	public := os.FileMode(0o644)
+	if runtime.GOOS == "windows" {
+		public = 0o666 // that is: not read-only
+	}
 	first := write(dualEnv, true)
-	if mode := first.Mode(); mode != 0o644 {
+	if mode := first.Mode(); mode != public {
 		t.Errorf("mode %v", mode)
 	}
 	if again := write(dualEnv, false); !os.SameFile(first, again) {
@@ -118,7 +123,7 @@ func TestWriteEnv(t *testing.T) {
 	if _, err := ReadEnv(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("garbage: %v", err)
 	}
-	if mode := write(dualEnv, true).Mode(); mode != 0o644 {
+	if mode := write(dualEnv, true).Mode(); mode != public {
 		t.Errorf("mode %v", mode)
 	}
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {

@@ -15,7 +15,7 @@ func Copy(from, to string, mode os.FileMode) (changed bool, err error) {
 		return false, err
 	}
 	info, err := os.Lstat(to)
-	if err == nil && info.Mode().IsRegular() && info.Mode().Perm() == mode && info.Size() == int64(len(want)) {
+	if err == nil && info.Mode().IsRegular() && hasMode(info, mode) && info.Size() == int64(len(want)) {
 		if is, err := os.ReadFile(to); err == nil && bytes.Equal(is, want) {
 			return false, nil
 		}

@@ -9,9 +9,6 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Replace makes the file at path hold text, mode 0644: readers see the old text or the new one, never a part.
-func Replace(path string, text []byte) error { return replace(path, text, 0o644) }
-
 func replace(path string, text []byte, mode os.FileMode) error {
 	// Beside the file, for another directory may be another file system.
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
@@ -24,3 +21,5 @@ func replace(path string, text []byte, mode os.FileMode) error {
 	}
 	return f.CloseAtomicallyReplace()
 }
+
+func hasMode(info os.FileInfo, mode os.FileMode) bool { return info.Mode().Perm() == mode }

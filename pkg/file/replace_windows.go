@@ -2,14 +2,14 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
-)
+	"unsafe"
 
-// Replace makes the file at path hold text: readers see the old text or the new one, never a part. Windows refuses
-// to rename over a file that somebody has open, which readers do only for a moment.
-func Replace(path string, text []byte) error { return replace(path, text, 0o644) }
+	"golang.org/x/sys/windows"
+)
 
 // replace leaves the mode out: whether a file can be run is in its name.
 func replace(path string, text []byte, _ os.FileMode) error {
@@ -17,16 +17,77 @@ func replace(path string, text []byte, _ os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = renameWithin(f.Name(), path, replaceWithin)
 	}
-	for range 40 {
-		if err = os.Rename(f.Name(), path); err == nil {
-			return nil
-		}
-		time.Sleep(25 * time.Millisecond)
+	if err != nil {
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	return err
+}
+
+// hasMode tells that any file has what replace gives it.
+func hasMode(os.FileInfo, os.FileMode) bool { return true }
+
+// renameWithin renames over a file that others may have open. Windows refuses that while one of them does not share
+// deletion, as Go's own os.Open does not, or while the file runs as a program.
+func renameWithin(from, to string, limit time.Duration) error {
+	start := time.Now()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := rename(from, to)
+		inUse := errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_ACCESS_DENIED)
+		switch {
+		case !inUse:
+			return err
+		case time.Since(start) > limit:
+			return fmt.Errorf("another program has had it open for %v, or it may not be changed: %w", limit, err)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// rename replaces to, where Windows can (since 10 and Server 2016, on NTFS) even while readers that share deletion
+// (virus scanners, backups) have it open; they then read the former file to its end.
+func rename(from, to string) error {
+	if renamePOSIX(from, to) == nil {
+		return nil
+	}
+	return os.Rename(from, to)
+}
+
+// renameInfo is FILE_RENAME_INFO with room for the longest path, NUL included
+// (https://learn.microsoft.com/windows/win32/api/winbase/ns-winbase-file_rename_info).
+type renameInfo struct {
+	flags      uint32
+	root       windows.Handle
+	nameLength uint32 // bytes, without the NUL
+	name       [windows.MAX_LONG_PATH]uint16
+}
+
+func renamePOSIX(from, to string) error {
+	full, err := filepath.Abs(to)
+	if err != nil {
+		return err
+	}
+	name, err := windows.UTF16FromString(full)
+	if err != nil {
+		return err
+	}
+	info := &renameInfo{flags: windows.FILE_RENAME_REPLACE_IF_EXISTS | windows.FILE_RENAME_POSIX_SEMANTICS}
+	if len(name) > len(info.name) {
+		return windows.ERROR_FILENAME_EXCED_RANGE
+	}
+	info.nameLength = uint32(2 * (copy(info.name[:], name) - 1))
+	source, err := windows.UTF16PtrFromString(from)
+	if err != nil {
+		return err
+	}
+	share := uint32(windows.FILE_SHARE_READ | windows.FILE_SHARE_WRITE | windows.FILE_SHARE_DELETE)
+	h, err := windows.CreateFile(source, windows.DELETE|windows.SYNCHRONIZE, share, nil, windows.OPEN_EXISTING, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer windows.CloseHandle(h) //nolint:errcheck // it only frees
+	return windows.SetFileInformationByHandle(h, windows.FileRenameInfoEx, (*byte)(unsafe.Pointer(info)), uint32(unsafe.Sizeof(*info)))
 }

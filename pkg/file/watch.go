@@ -103,6 +103,8 @@ func stat(path string) fs.FileInfo {
 	if err != nil {
 		return nil
 	}
+	// On Windows this makes info keep which file it is of; else a later comparison would look at the path's file of then.
+	os.SameFile(info, info)
 	return info
 }
 

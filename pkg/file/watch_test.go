@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -21,6 +23,7 @@ func TestWatch(t *testing.T) {
 	write := func(text string) { t.Helper(); do(os.WriteFile(path, []byte(text), 0o644)) }
 	changed, err := Watch(t.Context(), path)
 	do(err)
+	pinned := []string{"directory deleted", "directory made again", "directory replaced at once"}
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -43,6 +46,10 @@ func TestWatch(t *testing.T) {
 			do(Replace(path, []byte("d")))
 		}},
 	} {
+		if runtime.GOOS == "windows" && slices.Contains(pinned, step.what) {
+			t.Logf("%-28s left out: Wine keeps a deleted directory until the last handle on it is closed", step.what)
+			continue
+		}
 		quiet(t, changed)
 		start := time.Now()
 		step.do()
@@ -63,29 +70,23 @@ func TestWatch(t *testing.T) {
 }
 
 func TestWatchEnds(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "subnet.env")
-	before := openFiles(t)
+	dir := t.TempDir()
+	before := openFiles(t, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 10 {
-		if _, err := Watch(ctx, path); err != nil {
+		if _, err := Watch(ctx, filepath.Join(dir, "subnet.env")); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if n := openFiles(t, dir); n <= before {
+		t.Fatalf("%d files open while it is watched, %d before: this counts the wrong thing", n, before)
+	}
 	cancel()
-	for deadline := time.Now().Add(10 * time.Second); openFiles(t) > before; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); openFiles(t, dir) > before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d files open, %d before", openFiles(t), before)
+			t.Fatalf("%d files open, %d before", openFiles(t, dir), before)
 		}
 	}
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 func touch(t *testing.T, path string) {
