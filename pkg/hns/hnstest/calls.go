@@ -1,0 +1,163 @@
+package hnstest
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	"flannel/pkg/hns"
+)
+
+// The methods of hns.Calls make those calls, one by one, that hcsshim makes for each of them.
+
+const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
+
+// Version asks HNS for its version.
+func (m *Machine) Version() (v hns.Version, err error) {
+	err = m.callV1("GET", "/globals/version", "", &v)
+	return v, err
+}
+
+// callV1 makes a request of the older API and decodes what it returns.
+func (m *Machine) callV1(method, path, body string, out any) error {
+	answer, code := m.hcn("HNSCall", method, path, body)
+	if code != 0 {
+		return code
+	}
+	var r struct {
+		Success   bool
+		ErrorCode Code
+		Output    json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(answer), &r); err != nil {
+		return err
+	}
+	if !r.Success {
+		return r.ErrorCode
+	}
+	return json.Unmarshal(r.Output, out)
+}
+
+// Networks returns all networks.
+func (m *Machine) Networks() ([]json.RawMessage, error) { return m.list(networkKind, anyQuery) }
+
+func (m *Machine) list(k kind, query string) (all []json.RawMessage, err error) {
+	answer, code := m.hcn("HcnEnumerate"+string(k)+"s", query)
+	if code != 0 {
+		return nil, code
+	}
+	var ids []string
+	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		document, err := m.query(k, id)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, document)
+	}
+	return all, nil
+}
+
+func (m *Machine) query(k kind, id string) (json.RawMessage, error) {
+	h, code := m.hcn("HcnOpen"+string(k), id)
+	if code != 0 {
+		return nil, code
+	}
+	return m.queryClose(k, h)
+}
+
+// queryClose asks what is behind a handle, and closes it.
+func (m *Machine) queryClose(k kind, h string) (json.RawMessage, error) {
+	defer m.hcn("HcnClose"+string(k), h)
+	document, code := m.hcn("HcnQuery"+string(k)+"Properties", h, anyQuery)
+	if code != 0 {
+		return nil, code
+	}
+	return json.RawMessage(document), nil
+}
+
+// Network returns one network.
+func (m *Machine) Network(id string) (json.RawMessage, error) { return m.query(networkKind, id) }
+
+const noID = "00000000-0000-0000-0000-000000000000"
+
+// CreateNetwork makes a network.
+func (m *Machine) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
+	h, code := m.hcn("HcnCreateNetwork", noID, string(document))
+	if code != 0 {
+		return nil, code
+	}
+	return m.queryClose(networkKind, h)
+}
+
+// DeleteNetwork deletes a network and its endpoints.
+func (m *Machine) DeleteNetwork(id string) error {
+	_, code := m.hcn("HcnDeleteNetwork", id)
+	return code.err()
+}
+
+// ModifyNetwork changes a network's policies.
+func (m *Machine) ModifyNetwork(id string, request json.RawMessage) error {
+	h, code := m.hcn("HcnOpenNetwork", id)
+	if code != 0 {
+		return code
+	}
+	defer m.hcn("HcnCloseNetwork", h)
+	_, code = m.hcn("HcnModifyNetwork", h, string(request))
+	return code.err()
+}
+
+// ManagementIP is the host's address on a network, as v1 tells it.
+func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
+	var v networkV1
+	if err := m.callV1("GET", "/networks/"+network, "", &v); err != nil || v.ManagementIP == "" {
+		return netip.Addr{}, err
+	}
+	return netip.ParseAddr(v.ManagementIP)
+}
+
+// Endpoints returns those of a network.
+func (m *Machine) Endpoints(network string) ([]json.RawMessage, error) {
+	filter := text(map[string]string{"VirtualNetwork": network})
+	return m.list(endpointKind, text(map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": filter}))
+}
+
+// CreateEndpoint makes an endpoint.
+func (m *Machine) CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error) {
+	n, code := m.hcn("HcnOpenNetwork", network)
+	if code != 0 {
+		return nil, code
+	}
+	defer m.hcn("HcnCloseNetwork", n)
+	h, code := m.hcn("HcnCreateEndpoint", n, noID, string(document))
+	if code != 0 {
+		return nil, code
+	}
+	return m.queryClose(endpointKind, h)
+}
+
+// DeleteEndpoint deletes an endpoint.
+func (m *Machine) DeleteEndpoint(id string) error {
+	_, code := m.hcn("HcnDeleteEndpoint", id)
+	return code.err()
+}
+
+// AttachHost makes an endpoint an adapter of the host.
+func (m *Machine) AttachHost(endpoint string) error {
+	err := m.callV1("POST", "/endpoints/"+endpoint+"/attach", `{"SystemType":"Host","CompartmentId":1}`, &struct{}{})
+	if err == error(AlreadyAttached) {
+		return nil
+	}
+	return err
+}
+
+// Notify calls changed after networks, or HNS itself, came or went.
+func (m *Machine) Notify(changed func()) (stop func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.knobs.Silent {
+		return nil, NotImplemented
+	}
+	return m.watch(false, changed), nil
+}

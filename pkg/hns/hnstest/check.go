@@ -1,0 +1,175 @@
+package hnstest
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"flannel/pkg/hns"
+)
+
+// checkNetwork reads a network's document and refuses what HNS refuses before it touches a switch.
+func checkNetwork(document []byte) (*network, networkDocument, Code) {
+	var d networkDocument
+	n := &network{doc: map[string]json.RawMessage{}}
+	if json.Unmarshal(document, &d) != nil || json.Unmarshal(document, &n.doc) != nil {
+		return nil, d, InvalidJSON
+	}
+	n.name, n.kind, n.fleeting = d.Name, d.Type, d.Flags&nonPersistent != 0
+	if !slices.Contains([]string{"NAT", "ICS", "Private", "Internal"}, d.Type) && !external(d.Type) {
+		return nil, d, InvalidType
+	}
+	if d.SchemaVersion.Major > 2 {
+		return nil, d, invalidArg
+	}
+	for _, i := range d.Ipams {
+		for _, s := range i.Subnets {
+			sub, code := checkSubnet(s, d.Type == hns.Overlay)
+			if code != 0 {
+				return nil, d, code
+			}
+			n.subnets = append(n.subnets, sub)
+		}
+	}
+	if d.Type == hns.Overlay && len(n.subnets) == 0 {
+		return nil, d, invalidArg
+	}
+	return n, d, 0
+}
+
+func checkSubnet(d subnetDocument, overlay bool) (subnet, Code) {
+	s := subnet{}
+	var err error
+	if s.prefix, err = netip.ParsePrefix(d.IpAddressPrefix); err != nil || s.prefix.Masked() != s.prefix {
+		return s, invalidArg
+	}
+	for _, r := range d.Routes {
+		if s.gateway, err = netip.ParseAddr(r.NextHop); err != nil || !s.prefix.Contains(s.gateway) {
+			return s, InvalidIP
+		}
+		if _, err := netip.ParsePrefix(r.DestinationPrefix); err != nil {
+			return s, invalidArg
+		}
+	}
+	for _, p := range d.Policies {
+		switch p.Type {
+		case "VSID":
+			var v struct{ IsolationId uint32 }
+			if json.Unmarshal(p.Settings, &v) != nil {
+				return s, InvalidPolicy
+			}
+			s.vsid = v.IsolationId
+		case "VLAN":
+		default:
+			return s, InvalidPolicyType
+		}
+	}
+	if overlay && !virtualSubnet(s.vsid) {
+		return s, invalidArg
+	}
+	return s, 0
+}
+
+// virtualSubnet tells whether Windows takes the number for a virtual subnet.
+func virtualSubnet(id uint32) bool { return id >= 4096 && id < 1<<24-1 }
+
+// networkPolicies are the types that a network may have.
+var networkPolicies = []string{
+	"NetAdapterName", "HostRoute", "VxlanPort", "SourceMacAddress", "VSwitchExtension", "AutomaticDNS", "InterfaceConstraint",
+	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute", "InterfaceParameters",
+}
+
+func checkPolicy(network string, v hns.Version, p hns.Policy) Code {
+	if !slices.Contains(networkPolicies, p.Type) {
+		return InvalidPolicyType
+	}
+	switch p.Type {
+	case "RemoteSubnetRoute":
+		if network != hns.Overlay || v.Major < 9 || v.Major == 9 && v.Minor < 2 {
+			return InvalidPolicyType
+		}
+		_, code := remoteSubnet(p.Settings)
+		return code
+	case "HostRoute":
+		if v.Major < 9 || v.Major == 9 && v.Minor < 2 {
+			return InvalidPolicyType
+		}
+	case "VxlanPort":
+		if v.Major < 10 || v.Major == 10 && v.Minor < 3 {
+			return InvalidPolicyType
+		}
+	}
+	return 0
+}
+
+// remoteSubnet reads the settings of a RemoteSubnetRoute policy.
+func remoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, Code) {
+	var s struct {
+		DestinationPrefix, ProviderAddress, DistributedRouterMacAddress string
+		IsolationId                                                     uint32
+	}
+	if json.Unmarshal(settings, &s) != nil {
+		return hns.RemoteSubnet{}, InvalidPolicy
+	}
+	prefix, err := netip.ParsePrefix(s.DestinationPrefix)
+	provider, err2 := netip.ParseAddr(s.ProviderAddress)
+	mac, err3 := net.ParseMAC(s.DistributedRouterMacAddress)
+	if err != nil || err2 != nil || err3 != nil || len(mac) != 6 || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
+		return hns.RemoteSubnet{}, InvalidPolicy
+	}
+	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hns.MAC(mac)}, 0
+}
+
+// asHNSHasIt is a policy as HNS returns it: the values of one that was given, in HNS's own writing.
+func asHNSHasIt(p hns.Policy) hns.Policy {
+	if r, code := remoteSubnet(p.Settings); p.Type == "RemoteSubnetRoute" && code == 0 {
+		return policy(p.Type, map[string]any{
+			"IsolationId": r.VSID, "DistributedRouterMacAddress": strings.ToUpper(r.MAC.String()),
+			"DestinationPrefix": r.Prefix.String(), "ProviderAddress": r.Provider.String(),
+		})
+	}
+	if len(p.Settings) == 0 {
+		p.Settings = json.RawMessage("{}")
+	}
+	return p
+}
+
+// clashes tells whether two policies cannot both be on a network.
+func clashes(p, q hns.Policy) bool {
+	if p.Type != q.Type {
+		return false
+	}
+	switch p.Type {
+	case "RemoteSubnetRoute":
+		a, _ := remoteSubnet(p.Settings)
+		b, _ := remoteSubnet(q.Settings)
+		return a.Prefix == b.Prefix && a.VSID == b.VSID
+	case "HostRoute", "VxlanPort", "NetAdapterName":
+		return true
+	}
+	return same(p, q)
+}
+
+// same tells whether two policies say the same; HNS removes nothing less.
+func same(p, q hns.Policy) bool {
+	if p.Type != q.Type {
+		return false
+	}
+	if p.Type == "RemoteSubnetRoute" {
+		a, _ := remoteSubnet(p.Settings)
+		b, _ := remoteSubnet(q.Settings)
+		return a == b
+	}
+	return bytes.Equal(canonical(p.Settings), canonical(q.Settings))
+}
+
+func canonical(document json.RawMessage) []byte {
+	var v any
+	if json.Unmarshal(document, &v) != nil {
+		return document
+	}
+	return []byte(text(v))
+}

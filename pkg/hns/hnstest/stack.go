@@ -1,0 +1,249 @@
+package hnstest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"flannel/pkg/hns"
+)
+
+// family is one address family on one adapter.
+type family struct {
+	index int
+	v6    bool
+}
+
+// interfaceMetric is that of each adapter: Windows adds it to a route's own.
+const interfaceMetric = 25
+
+// Adapters returns the machine's adapters.
+func (m *Machine) Adapters() ([]hns.Adapter, error) {
+	var all []hns.Adapter
+	_, code := m.enter("GetAdaptersAddresses", nil, false, func() (string, Code) {
+		for _, a := range m.adapters {
+			c := a.Adapter
+			c.Addrs, c.DNS = slices.Clone(a.Addrs), slices.Clone(a.DNS)
+			all = append(all, c)
+		}
+		return "", 0
+	})
+	return all, code.err()
+}
+
+// Routes returns all routes.
+func (m *Machine) Routes() ([]hns.Route, error) {
+	var all []hns.Route
+	_, code := m.enter("GetIpForwardTable2", nil, false, func() (string, Code) {
+		all = slices.Clone(m.routes)
+		return "", 0
+	})
+	return all, code.err()
+}
+
+// BestRoute is the longest match, among those the one with the lowest metric.
+func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
+	var best hns.Route
+	var source netip.Addr
+	_, code := m.enter("GetBestRoute2", []string{dst.String()}, false, func() (string, Code) {
+		for _, r := range m.routes {
+			if r.Dst.Contains(dst) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() ||
+				r.Dst.Bits() == best.Dst.Bits() && r.Metric < best.Metric) {
+				best = r
+			}
+		}
+		a := m.adapter(best.Index)
+		if a == nil {
+			return "", unreachable
+		}
+		source = sourceAddress(a, best, dst)
+		if !source.IsValid() {
+			return "", unreachable
+		}
+		return "", 0
+	})
+	return best, source, code.err()
+}
+
+// sourceAddress is an adapter's address for packets along a route: one of the next hop's subnet, else any.
+func sourceAddress(a *adapter, r hns.Route, dst netip.Addr) netip.Addr {
+	hop := r.NextHop
+	if hop.IsUnspecified() {
+		hop = dst
+	}
+	var any netip.Addr
+	for _, ip := range a.Addrs {
+		addr := ip.Prefix.Addr()
+		switch {
+		case addr.Is4() != dst.Is4():
+		case ip.Prefix.Contains(hop):
+			return addr
+		case !any.IsValid():
+			any = addr
+		}
+	}
+	return any
+}
+
+// AddRoute makes a route, or sets the metric of one that is there.
+func (m *Machine) AddRoute(r hns.Route) error {
+	r.Ours = true
+	code := m.routeCall("CreateIpForwardEntry2", r)
+	if code == objectExists {
+		code = m.routeCall("SetIpForwardEntry2", r)
+	}
+	return code.err()
+}
+
+// DeleteRoute deletes a route; none is no error.
+func (m *Machine) DeleteRoute(r hns.Route) error {
+	if code := m.routeCall("DeleteIpForwardEntry2", r); code != elementGone {
+		return code.err()
+	}
+	return nil
+}
+
+// routeCall makes one of the calls that change a route.
+func (m *Machine) routeCall(function string, r hns.Route) Code {
+	_, code := m.enter(function, []string{m.routeText(r)}, true, func() (string, Code) {
+		switch function {
+		case "CreateIpForwardEntry2":
+			return "", m.createRoute(r)
+		case "SetIpForwardEntry2":
+			return "", m.setRoute(r)
+		}
+		return "", m.deleteRoute(r)
+	})
+	return code
+}
+
+func (m *Machine) routeText(r hns.Route) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := "?"
+	if a := m.adapter(r.Index); a != nil {
+		name = a.Name
+	}
+	return fmt.Sprintf("%s via %s on %s metric %d", r.Dst, r.NextHop, name, r.Metric)
+}
+
+// find is where a route is: destination, next hop and adapter are its key.
+func (m *Machine) find(r hns.Route) int {
+	return slices.IndexFunc(m.routes, func(o hns.Route) bool {
+		return o.Dst == r.Dst && o.NextHop == r.NextHop && o.Index == r.Index
+	})
+}
+
+func (m *Machine) createRoute(r hns.Route) Code {
+	switch {
+	case m.adapter(r.Index) == nil:
+		return elementGone
+	case !r.Dst.IsValid() || r.Dst.Masked() != r.Dst || r.NextHop.Is4() != r.Dst.Addr().Is4():
+		return invalidArg
+	case m.find(r) >= 0:
+		return objectExists
+	}
+	m.routes = append(m.routes, r)
+	m.must("add route "+r.Dst.String(), m.body.route(r, true))
+	m.tellStack(RouteChange)
+	return 0
+}
+
+func (m *Machine) setRoute(r hns.Route) Code {
+	at := m.find(r)
+	if at < 0 {
+		return elementGone
+	}
+	if m.routes[at].Metric != r.Metric {
+		m.must("change a route", m.body.route(m.routes[at], false))
+		m.routes[at].Metric = r.Metric
+		m.must("change a route", m.body.route(m.routes[at], true))
+		m.tellStack(RouteChange)
+	}
+	return 0
+}
+
+func (m *Machine) deleteRoute(r hns.Route) Code {
+	at := m.find(r)
+	if at < 0 {
+		return elementGone
+	}
+	gone := m.routes[at]
+	m.routes = slices.Delete(slices.Clone(m.routes), at, at+1)
+	m.must("delete route "+r.Dst.String(), m.body.route(gone, false))
+	m.tellStack(RouteChange)
+	return 0
+}
+
+// Forwarding tells whether an adapter forwards.
+func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
+	_, code := m.enter("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, Code) {
+		if m.adapter(index) == nil {
+			return "", elementGone
+		}
+		on = m.forward[family{index, v6}]
+		return "", 0
+	})
+	return on, code.err()
+}
+
+// SetForwarding turns forwarding on or off.
+func (m *Machine) SetForwarding(index int, v6, on bool) error {
+	what := fmt.Sprintf("%s forwarding=%t", m.familyText(index, v6), on)
+	_, code := m.enter("SetIpInterfaceEntry", []string{what}, true, func() (string, Code) {
+		if m.adapter(index) == nil {
+			return "", elementGone
+		}
+		m.forward[family{index, v6}] = on
+		m.must("set forwarding", m.body.forwarding(index, v6, on))
+		m.tellStack(InterfaceChange)
+		return "", 0
+	})
+	return code.err()
+}
+
+func (m *Machine) familyText(index int, v6 bool) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text := "IPv4"
+	if v6 {
+		text = "IPv6"
+	}
+	if a := m.adapter(index); a != nil {
+		text += " on " + a.Name
+	}
+	return text
+}
+
+// AddAddress gives an adapter an address, as one set by hand.
+func (m *Machine) AddAddress(index int, address netip.Prefix) error {
+	_, code := m.enter("CreateUnicastIpAddressEntry", []string{address.String()}, true, func() (string, Code) {
+		a := m.adapter(index)
+		if a == nil {
+			return "", elementGone
+		}
+		return "", m.giveAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
+	})
+	return code.err()
+}
+
+// SetDNS sets the DNS servers of an adapter.
+func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
+	_, code := m.enter("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, Code) {
+		a := m.adapter(index)
+		if a == nil {
+			return "", elementGone
+		}
+		a.DNS = slices.Clone(servers)
+		m.tellStack(InterfaceChange)
+		return "", 0
+	})
+	return code.err()
+}
+
+// Watch calls changed after each change of adapters, addresses or routes.
+func (m *Machine) Watch(changed func()) (stop func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.watch(true, changed), nil
+}

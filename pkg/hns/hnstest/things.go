@@ -1,0 +1,291 @@
+package hnstest
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"flannel/pkg/hns"
+)
+
+// thing is an HCN object that is no network. What its document says beyond what is read here is kept as it is.
+type thing struct {
+	id      string
+	doc     map[string]json.RawMessage
+	network string // of an endpoint
+	ip      netip.Prefix
+	state   int // of an endpoint, as v1 has it: 1 created, 2 attached, 4 detached
+	adapter int // index of the host's adapter that it became; 0: none
+}
+
+const remoteEndpoint = 1 // of an endpoint's flags
+
+func (t *thing) name() string {
+	var name string
+	t.read("Name", &name)
+	return name
+}
+
+// read decodes a field of the document, if it has it.
+func (t *thing) read(field string, v any) {
+	if raw, ok := t.doc[field]; ok {
+		_ = json.Unmarshal(raw, v) // another type: as if it was not there
+	}
+}
+
+func (t *thing) write(field string, v any) { t.doc[field] = json.RawMessage(text(v)) }
+
+func (m *Machine) thing(k kind, id string) *thing {
+	for _, t := range m.things[k] {
+		if strings.EqualFold(t.id, id) {
+			return t
+		}
+	}
+	return nil
+}
+
+// createThing makes a namespace, a load balancer or an SDN route.
+func (m *Machine) createThing(k kind, id string, document []byte) (string, Code) {
+	t := &thing{id: id}
+	if json.Unmarshal(document, &t.doc) != nil {
+		return "", InvalidJSON
+	}
+	var endpoints []string
+	t.read("HostComputeEndpoints", &endpoints)
+	for _, e := range endpoints {
+		if m.thing(endpointKind, e) == nil {
+			return "", EndpointNotFound
+		}
+	}
+	t.write("ID", id)
+	m.things[k] = append(m.things[k], t)
+	return id, 0
+}
+
+// createEndpoint makes an endpoint. Its address is HNS's choice where the document has none.
+func (m *Machine) createEndpoint(id, network string, document []byte) (string, Code) {
+	n := m.network(network)
+	if n == nil {
+		return "", NetworkNotFound
+	}
+	t := &thing{id: id, network: n.id, state: 1}
+	if document, code := endpointVersion2(document); code != 0 {
+		return "", code
+	} else if json.Unmarshal(document, &t.doc) != nil {
+		return "", InvalidJSON
+	}
+	remote := t.flags()&remoteEndpoint != 0
+	ip, code := m.endpointAddress(n, t, remote)
+	if code != 0 {
+		return "", code
+	}
+	if m.portTaken(t) {
+		return "", PortExists
+	}
+	t.ip = ip
+	t.write("ID", id)
+	t.write("HostComputeNetwork", n.id)
+	if ip.IsValid() {
+		t.write("IpConfigurations", []any{map[string]any{"IpAddress": ip.Addr(), "PrefixLength": ip.Bits()}})
+	}
+	var mac string
+	if t.read("MacAddress", &mac); mac == "" {
+		t.write("MacAddress", m.newMAC().String())
+	}
+	m.things[endpointKind] = append(m.things[endpointKind], t)
+	m.bring(n, t, true)
+	return id, 0
+}
+
+func (t *thing) flags() (flags uint32) {
+	t.read("Flags", &flags)
+	return flags
+}
+
+// bring tells the body about an endpoint on an overlay: what stands for a peer's, or a pod.
+func (m *Machine) bring(n *network, t *thing, add bool) {
+	if n.kind != hns.Overlay || !t.ip.IsValid() {
+		return
+	}
+	if t.flags()&remoteEndpoint == 0 {
+		m.must("carry a pod", m.body.pod(n.id, t.ip.Addr(), add))
+		return
+	}
+	var policies []hns.Policy
+	var mac hns.MAC
+	t.read("Policies", &policies)
+	if hw, err := parseMAC(t.doc["MacAddress"]); err == nil {
+		mac = hw
+	}
+	for _, p := range policies {
+		var s struct{ ProviderAddress netip.Addr }
+		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
+			r := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: s.ProviderAddress, MAC: mac}
+			m.must("carry a remote endpoint", m.body.remote(n.id, r, add))
+		}
+	}
+}
+
+// endpointAddress is the address of a new endpoint, which must be free; zero where the network has no subnet.
+func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Prefix, Code) {
+	var given []struct {
+		IpAddress    netip.Addr
+		PrefixLength int
+	}
+	t.read("IpConfigurations", &given)
+	for _, g := range given {
+		if remote {
+			return netip.PrefixFrom(g.IpAddress, g.IpAddress.BitLen()), 0
+		}
+		for _, s := range n.subnets {
+			if s.prefix.Contains(g.IpAddress) && m.free(n, g.IpAddress) {
+				return netip.PrefixFrom(g.IpAddress, s.prefix.Bits()), 0
+			}
+		}
+		return netip.Prefix{}, AddressTaken
+	}
+	for _, s := range n.subnets {
+		for a := s.prefix.Addr().Next().Next(); s.prefix.Contains(a); a = a.Next() {
+			if m.free(n, a) {
+				return netip.PrefixFrom(a, s.prefix.Bits()), 0
+			}
+		}
+		return netip.Prefix{}, AddressTaken
+	}
+	return netip.Prefix{}, 0
+}
+
+func (m *Machine) free(n *network, a netip.Addr) bool {
+	return !slices.ContainsFunc(m.things[endpointKind], func(t *thing) bool { return t.network == n.id && t.ip.Addr() == a })
+}
+
+// portTaken tells whether another endpoint has one of the outer ports that this one maps.
+func (m *Machine) portTaken(t *thing) bool {
+	mine := t.ports()
+	return slices.ContainsFunc(m.things[endpointKind], func(o *thing) bool {
+		return slices.ContainsFunc(o.ports(), func(p string) bool { return slices.Contains(mine, p) })
+	})
+}
+
+func (t *thing) ports() (ports []string) {
+	var policies []hns.Policy
+	t.read("Policies", &policies)
+	for _, p := range policies {
+		var s struct{ Protocol, ExternalPort int }
+		if p.Type == "PortMapping" && json.Unmarshal(p.Settings, &s) == nil {
+			ports = append(ports, text(s))
+		}
+	}
+	return ports
+}
+
+// modifyThing changes an endpoint's policies, a namespace's members, or replaces a load balancer.
+func (m *Machine) modifyThing(k kind, t *thing, request []byte) Code {
+	if k == loadBalancerKind || k == sdnRouteKind {
+		if json.Unmarshal(request, &t.doc) != nil {
+			return InvalidJSON
+		}
+		t.write("ID", t.id)
+		return 0
+	}
+	var r struct {
+		ResourceType, RequestType string
+		Settings                  json.RawMessage
+	}
+	if json.Unmarshal(request, &r) != nil {
+		return InvalidJSON
+	}
+	switch {
+	case k == endpointKind && r.ResourceType == "Policy":
+		return t.modifyPolicies(r.RequestType, r.Settings)
+	case k == namespaceKind && r.ResourceType == "Endpoint":
+		return m.modifyMembers(t, r.RequestType, r.Settings)
+	}
+	return Unsupported
+}
+
+func (t *thing) modifyPolicies(request string, settings json.RawMessage) Code {
+	var change struct{ Policies []hns.Policy }
+	var have []hns.Policy
+	if json.Unmarshal(settings, &change) != nil {
+		return InvalidJSON
+	}
+	t.read("Policies", &have)
+	switch request {
+	case "Add":
+		have = append(have, change.Policies...)
+	case "Update":
+		have = change.Policies
+	case "Remove":
+		have = slices.DeleteFunc(have, func(p hns.Policy) bool {
+			return slices.ContainsFunc(change.Policies, func(q hns.Policy) bool { return same(p, q) })
+		})
+	default:
+		return Unsupported
+	}
+	t.write("Policies", have)
+	return 0
+}
+
+// member is a resource of a namespace.
+type member struct {
+	Type string
+	Data struct{ ID string }
+}
+
+func (m *Machine) modifyMembers(t *thing, request string, settings json.RawMessage) Code {
+	var change struct{ EndpointId string }
+	var have []member
+	if json.Unmarshal(settings, &change) != nil {
+		return InvalidJSON
+	}
+	e := m.thing(endpointKind, change.EndpointId)
+	if e == nil {
+		return EndpointNotFound
+	}
+	t.read("Resources", &have)
+	have = slices.DeleteFunc(have, func(r member) bool { return r.Data.ID == e.id })
+	delete(e.doc, "HostComputeNamespace")
+	if request == "Add" {
+		have = append(have, member{Type: "Endpoint", Data: struct{ ID string }{e.id}})
+		e.write("HostComputeNamespace", t.id)
+	}
+	t.write("Resources", have)
+	return 0
+}
+
+func (m *Machine) removeThing(k kind, t *thing) {
+	m.things[k] = slices.DeleteFunc(slices.Clone(m.things[k]), func(o *thing) bool { return o == t })
+	if k != endpointKind {
+		return
+	}
+	m.detach(t)
+	if n := m.network(t.network); n != nil {
+		m.bring(n, t, false)
+	}
+}
+
+// attach makes an endpoint an adapter of the host.
+func (m *Machine) attach(t *thing) Code {
+	if t.state == 2 {
+		return AlreadyAttached
+	}
+	t.state = 2
+	if !t.ip.IsValid() {
+		return 0
+	}
+	mac, _ := parseMAC(t.doc["MacAddress"])
+	t.adapter = m.addAdapter(hns.Adapter{
+		Name: "vEthernet (" + t.name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
+		Addrs: []hns.Address{{Prefix: t.ip, Manual: true, Preferred: true}},
+	}, 0)
+	return 0
+}
+
+func (m *Machine) detach(t *thing) {
+	if t.adapter != 0 {
+		m.removeAdapter(t.adapter)
+	}
+	t.adapter, t.state = 0, 4
+}
