@@ -48,6 +48,7 @@ const (
 	FileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7
 	NotSupported         Code = 0x80070032
+	ObjectExists         Code = 0x80071392 // of routes and addresses
 	ServiceDisabled      Code = 0x80070422
 	ServiceNotActive     Code = 0x80070426
 	ServiceMissing       Code = 0x80070424 // the feature Containers is not installed
@@ -63,7 +64,7 @@ var meanings = map[Code]error{
 	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
 	NetworkExists: ErrExists, PolicyExists: ErrExists, PortExists: ErrExists, EndpointAttached: ErrExists,
-	FileExists: ErrExists, AlreadyExists: ErrExists,
+	FileExists: ErrExists, AlreadyExists: ErrExists, ObjectExists: ErrExists,
 	RequestUnsupported: ErrUnsupported, MappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,
 	InvalidPolicyType: ErrUnsupported, InvalidNetworkType: ErrUnsupported, NotImplemented: ErrUnsupported,
 	NotSupported: ErrUnsupported, NoSuchLibrary: ErrUnsupported, NoSuchFunction: ErrUnsupported,

@@ -1,0 +1,284 @@
+package hns
+
+// Of iphlpapi.dll this uses:
+//
+//	GetAdaptersAddresses(AF_UNSPEC, SKIP_ANYCAST | SKIP_MULTICAST | INCLUDE_ALL_INTERFACES): adapters that gave their
+//	  addresses to a virtual switch, too; GetIfTable2Ex(MibIfTableNormal), to know filters from adapters; FreeMibTable
+//	GetIpForwardTable2(AF_UNSPEC), GetBestRoute2, InitializeIpForwardEntry, CreateIpForwardEntry2, SetIpForwardEntry2,
+//	  DeleteIpForwardEntry2: rows name the adapter by InterfaceIndex, InterfaceLuid is 0
+//	ConvertInterfaceIndexToLuid, InitializeIpInterfaceEntry, GetIpInterfaceEntry, SetIpInterfaceEntry: forwarding
+//	InitializeUnicastIpAddressEntry, CreateUnicastIpAddressEntry
+//	ConvertInterfaceLuidToGuid, SetInterfaceDnsSettings
+//	NotifyIpInterfaceChange, NotifyUnicastIpAddressChange, NotifyRouteChange2, CancelMibChangeNotify2
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+)
+
+// ipHelper is the IP stack of this machine.
+type ipHelper struct{ bestRoute *windows.LazyProc }
+
+// OpenStack returns the IP stack of this machine.
+func OpenStack() (Stack, error) {
+	return ipHelper{windows.NewLazySystemDLL("iphlpapi.dll").NewProc("GetBestRoute2")}, nil
+}
+
+func (ipHelper) Adapters() ([]Adapter, error) {
+	const flags = winipcfg.GAAFlagSkipAnycast | winipcfg.GAAFlagSkipMulticast | winipcfg.GAAFlagIncludeAllInterfaces
+	rows, err := winipcfg.GetAdaptersAddresses(windows.AF_UNSPEC, flags)
+	if err != nil {
+		return nil, failed("GetAdaptersAddresses", err)
+	}
+	interfaces, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
+	if err != nil {
+		return nil, failed("GetIfTable2Ex", err)
+	}
+	filters := map[winipcfg.LUID]bool{}
+	for i := range interfaces {
+		filters[interfaces[i].InterfaceLUID] = interfaces[i].InterfaceAndOperStatusFlags&winipcfg.IAOSFFilterInterface != 0
+	}
+	var all []Adapter
+	for _, row := range rows {
+		if !filters[row.LUID] {
+			all = append(all, toAdapter(row))
+		}
+	}
+	return all, nil
+}
+
+func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
+	a := Adapter{
+		Name: row.FriendlyName(), Description: row.Description(),
+		GUID:  strings.ToLower(strings.Trim(row.AdapterName(), "{}")),
+		Index: int(row.IfIndex), MTU: int(row.MTU),
+		Up:       row.OperStatus == winipcfg.IfOperStatusUp,
+		Loopback: row.IfType == winipcfg.IfTypeSoftwareLoopback,
+		V4Metric: int(row.Ipv4Metric), V6Metric: int(row.Ipv6Metric),
+		DHCP: row.Flags&winipcfg.IPAAFlagDhcpv4Enabled != 0,
+	}
+	if a.Index == 0 { // it has IPv6 only
+		a.Index = int(row.IPv6IfIndex)
+	}
+	if hw := row.PhysicalAddress(); len(hw) == len(a.MAC) {
+		a.MAC = MAC(hw)
+	}
+	for u := row.FirstUnicastAddress; u != nil; u = u.Next {
+		if ip := toIP(u.Address); ip.IsValid() {
+			a.Addrs = append(a.Addrs, Address{
+				Prefix:    netip.PrefixFrom(ip, int(u.OnLinkPrefixLength)),
+				Manual:    u.PrefixOrigin == int32(winipcfg.PrefixOriginManual),
+				Preferred: u.DadState == int32(winipcfg.DadStatePreferred),
+				Tentative: u.DadState < int32(winipcfg.DadStateDeprecated),
+				Temporary: ip.Is6() && u.SuffixOrigin == int32(winipcfg.SuffixOriginRandom),
+			})
+		}
+	}
+	for d := row.FirstDNSServerAddress; d != nil; d = d.Next {
+		if ip := toIP(d.Address); ip.IsValid() {
+			a.DNS = append(a.DNS, ip)
+		}
+	}
+	return a
+}
+
+// toIP leaves out the zone, which is the adapter itself.
+func toIP(a windows.SocketAddress) netip.Addr {
+	ip, _ := netip.AddrFromSlice(a.IP())
+	return ip.Unmap()
+}
+
+func (ipHelper) Routes() ([]Route, error) {
+	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
+	if err != nil {
+		return nil, failed("GetIpForwardTable2", err)
+	}
+	var all []Route
+	for i := range rows {
+		all = append(all, toRoute(&rows[i]))
+	}
+	return all, nil
+}
+
+func toRoute(row *winipcfg.MibIPforwardRow2) Route {
+	return Route{
+		Dst:     row.DestinationPrefix.Prefix(),
+		NextHop: row.NextHop.Addr().WithZone(""),
+		Index:   int(row.InterfaceIndex),
+		Metric:  int(row.Metric),
+		Ours:    row.Protocol == winipcfg.RouteProtocolNetMgmt,
+	}
+}
+
+func (s ipHelper) BestRoute(dst netip.Addr) (Route, netip.Addr, error) {
+	if err := s.bestRoute.Find(); err != nil {
+		return Route{}, netip.Addr{}, &Error{Call: s.bestRoute.Name, Code: NoSuchFunction}
+	}
+	var to, source winipcfg.RawSockaddrInet
+	var row winipcfg.MibIPforwardRow2
+	if err := to.SetAddr(dst); err != nil {
+		return Route{}, netip.Addr{}, fmt.Errorf("best route to %s: %w", dst, err)
+	}
+	// LUID, index, source address: any. Sorting of addresses: the usual.
+	status, _, _ := s.bestRoute.Call(0, 0, 0, uintptr(unsafe.Pointer(&to)), 0,
+		uintptr(unsafe.Pointer(&row)), uintptr(unsafe.Pointer(&source)))
+	if status != 0 {
+		return Route{}, netip.Addr{}, failed(s.bestRoute.Name, windows.Errno(status))
+	}
+	return toRoute(&row), source.Addr().WithZone(""), nil
+}
+
+// entry is the row that stands for a route.
+func entry(r Route) (*winipcfg.MibIPforwardRow2, error) {
+	row := &winipcfg.MibIPforwardRow2{}
+	row.Init() // for ever, by MIB_IPPROTO_NETMGMT
+	row.InterfaceIndex, row.Metric = uint32(r.Index), uint32(r.Metric)
+	hop := r.NextHop
+	if !hop.IsValid() {
+		hop = netip.IPv4Unspecified()
+		if r.Dst.Addr().Is6() {
+			hop = netip.IPv6Unspecified()
+		}
+	}
+	return row, errors.Join(row.DestinationPrefix.SetPrefix(r.Dst.Masked()), row.NextHop.SetAddr(hop))
+}
+
+func (ipHelper) AddRoute(r Route) error {
+	row, err := entry(r)
+	if err != nil {
+		return err
+	}
+	err = row.Create()
+	if errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
+		return failed("SetIpForwardEntry2", row.Set())
+	}
+	return failed("CreateIpForwardEntry2", err)
+}
+
+func (ipHelper) DeleteRoute(r Route) error {
+	row, err := entry(r)
+	if err != nil {
+		return err
+	}
+	if err = failed("DeleteIpForwardEntry2", row.Delete()); errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (ipHelper) Forwarding(index int, v6 bool) (bool, error) {
+	row, err := ipInterface(index, v6)
+	if err != nil {
+		return false, err
+	}
+	return row.ForwardingEnabled, nil
+}
+
+func (ipHelper) SetForwarding(index int, v6, on bool) error {
+	row, err := ipInterface(index, v6)
+	if err != nil || row.ForwardingEnabled == on {
+		return err
+	}
+	row.ForwardingEnabled = on
+	return failed("SetIpInterfaceEntry", row.Set())
+}
+
+func ipInterface(index int, v6 bool) (*winipcfg.MibIPInterfaceRow, error) {
+	luid, err := winipcfg.LUIDFromIndex(uint32(index))
+	if err != nil {
+		return nil, failed("ConvertInterfaceIndexToLuid", err)
+	}
+	family := winipcfg.AddressFamily(windows.AF_INET)
+	if v6 {
+		family = windows.AF_INET6
+	}
+	row, err := luid.IPInterface(family)
+	return row, failed("GetIpInterfaceEntry", err)
+}
+
+func (ipHelper) AddAddress(index int, address netip.Prefix) error {
+	luid, err := winipcfg.LUIDFromIndex(uint32(index))
+	if err != nil {
+		return failed("ConvertInterfaceIndexToLuid", err)
+	}
+	if err = failed("CreateUnicastIpAddressEntry", luid.AddIPAddress(address)); errors.Is(err, ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// SetDNS sets the servers of each family that has one in the list.
+func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
+	luid, err := winipcfg.LUIDFromIndex(uint32(index))
+	if err != nil {
+		return failed("ConvertInterfaceIndexToLuid", err)
+	}
+	guid, err := luid.GUID()
+	if err != nil {
+		return failed("ConvertInterfaceLuidToGuid", err)
+	}
+	families := map[uint64][]string{}
+	for _, ip := range servers {
+		flags := uint64(winipcfg.DnsInterfaceSettingsFlagNameserver)
+		if ip.Is6() {
+			flags |= winipcfg.DnsInterfaceSettingsFlagIPv6
+		}
+		families[flags] = append(families[flags], ip.String())
+	}
+	for flags, list := range families {
+		text, err := windows.UTF16PtrFromString(strings.Join(list, ","))
+		if err != nil {
+			return err
+		}
+		settings := winipcfg.DnsInterfaceSettings{Version: winipcfg.DnsInterfaceSettingsVersion1, Flags: flags, NameServer: text}
+		if err := winipcfg.SetInterfaceDnsSettings(*guid, &settings); err != nil {
+			return failed("SetInterfaceDnsSettings", err)
+		}
+	}
+	return nil
+}
+
+func (ipHelper) Watch(changed func()) (stop func(), err error) {
+	var all []winipcfg.ChangeCallback
+	stop = func() {
+		for _, c := range all {
+			_ = c.Unregister() // nothing can be done about one that stays
+		}
+	}
+	add := func(c winipcfg.ChangeCallback, name string, e error) {
+		if e != nil {
+			err = errors.Join(err, failed(name, e))
+			return
+		}
+		all = append(all, c)
+	}
+	i, e := winipcfg.RegisterInterfaceChangeCallback(func(winipcfg.MibNotificationType, *winipcfg.MibIPInterfaceRow) { changed() })
+	add(i, "NotifyIpInterfaceChange", e)
+	a, e := winipcfg.RegisterUnicastAddressChangeCallback(func(winipcfg.MibNotificationType, *winipcfg.MibUnicastIPAddressRow) { changed() })
+	add(a, "NotifyUnicastIpAddressChange", e)
+	r, e := winipcfg.RegisterRouteChangeCallback(func(winipcfg.MibNotificationType, *winipcfg.MibIPforwardRow2) { changed() })
+	add(r, "NotifyRouteChange2", e)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// failed makes our error of one of Windows, nil of none; the text is the system's own.
+func failed(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var code windows.Errno
+	if !errors.As(err, &code) {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	return &Error{Call: call, Code: Code(0x80070000 | uint32(code)), Detail: err.Error()}
+}
