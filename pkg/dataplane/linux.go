@@ -101,26 +101,17 @@ func (d *Linux) Apply(ctx context.Context, links Links, s State) error {
 	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
 	// Deleting goes the other way.
 	errs = append(errs,
-		step(ctx, d, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
-		step(ctx, d, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
-		step(ctx, d, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
-		step(ctx, d, d.routes, (*reconcile.Table[routeKey, hop]).Add),
-		step(ctx, d, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
-		step(ctx, d, d.neighs, (*reconcile.Table[neighKey, MAC]).Prune),
-		step(ctx, d, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
-		step(ctx, d, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
+		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
+		step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
+		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
+		step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
+		step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
+		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Prune),
+		step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
+		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
 		d.pruneDevices(),
 	)
 	return errors.Join(errs...)
-}
-
-func step[K, V comparable](ctx context.Context, d *Linux, t *reconcile.Table[K, V],
-	do func(*reconcile.Table[K, V], context.Context) (reconcile.Result, error)) error {
-	done, err := do(t, ctx)
-	if d.opts.Report != nil {
-		d.opts.Report(t.Name(), t.Len(), done)
-	}
-	return err
 }
 
 // want tells the tables what differs from what they were told before.
@@ -177,33 +168,6 @@ func sameIndexes(a, b Links) bool {
 		}
 	}
 	return true
-}
-
-// differing returns what only one of the two lists holds. Most often they differ in one place, if at all.
-func differing(old, new []*Path) (added, removed []*Path) {
-	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
-		old, new = old[1:], new[1:]
-	}
-	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
-		old, new = old[:len(old)-1], new[:len(new)-1]
-	}
-	kept := make(map[*Path]bool, len(old))
-	for _, p := range old {
-		kept[p] = false
-	}
-	for _, p := range new {
-		if _, ok := kept[p]; ok {
-			kept[p] = true
-		} else {
-			added = append(added, p)
-		}
-	}
-	for _, p := range old {
-		if !kept[p] {
-			removed = append(removed, p)
-		}
-	}
-	return added, removed
 }
 
 func (d *Linux) add(e lowered) {

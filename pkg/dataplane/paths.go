@@ -1,0 +1,44 @@
+package dataplane
+
+import (
+	"context"
+
+	"flannel/pkg/reconcile"
+)
+
+// differing returns what only one of the two lists holds. Most often they differ in one place, if at all.
+func differing(old, new []*Path) (added, removed []*Path) {
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
+	kept := make(map[*Path]bool, len(old))
+	for _, p := range old {
+		kept[p] = false
+	}
+	for _, p := range new {
+		if _, ok := kept[p]; ok {
+			kept[p] = true
+		} else {
+			added = append(added, p)
+		}
+	}
+	for _, p := range old {
+		if !kept[p] {
+			removed = append(removed, p)
+		}
+	}
+	return added, removed
+}
+
+// step adds to or prunes one table, and reports what that did.
+func step[K, V comparable](ctx context.Context, o Options, t *reconcile.Table[K, V],
+	do func(*reconcile.Table[K, V], context.Context) (reconcile.Result, error)) error {
+	done, err := do(t, ctx)
+	if o.Report != nil {
+		o.Report(t.Name(), t.Len(), done)
+	}
+	return err
+}
