@@ -99,14 +99,14 @@ func (m *Machine) removeAdapter(index int) {
 }
 
 // adapterFor is the physical adapter that a network takes.
-func (m *Machine) adapterFor(n *network) (*adapter, Code) {
+func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	name, given := adapterName(n.policies)
 	for _, a := range m.adapters {
 		if !a.virtual && !a.Loopback && (a.Name == name || !given) {
 			return a, 0
 		}
 	}
-	return nil, AdapterNotFound
+	return nil, hns.AdapterNotFound
 }
 
 // above is the virtual adapter of the switch on a physical one, or nil.
@@ -205,7 +205,7 @@ func (m *Machine) give(a *adapter, c config) {
 }
 
 // giveAddress adds an address and the routes that come with it. One set by hand ends the search for one by chance.
-func (m *Machine) giveAddress(a *adapter, ip hns.Address) Code {
+func (m *Machine) giveAddress(a *adapter, ip hns.Address) hns.Code {
 	addr := ip.Prefix.Addr()
 	for _, have := range slices.Clone(a.Addrs) {
 		if have.Prefix.Addr() == addr {

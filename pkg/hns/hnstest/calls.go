@@ -2,6 +2,7 @@ package hnstest
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 
 	"flannel/pkg/hns"
@@ -11,6 +12,12 @@ import (
 
 const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
 
+// ask makes a call of HNS.
+func (m *Machine) ask(function string, args ...string) (string, error) {
+	answer, code := m.hcn(function, args...)
+	return answer, problem(function, code)
+}
+
 // Version asks HNS for its version.
 func (m *Machine) Version() (v hns.Version, err error) {
 	err = m.callV1("GET", "/globals/version", "", &v)
@@ -19,20 +26,20 @@ func (m *Machine) Version() (v hns.Version, err error) {
 
 // callV1 makes a request of the older API and decodes what it returns.
 func (m *Machine) callV1(method, path, body string, out any) error {
-	answer, code := m.hcn("HNSCall", method, path, body)
-	if code != 0 {
-		return code
+	answer, err := m.ask("HNSCall", method, path, body)
+	if err != nil {
+		return err
 	}
 	var r struct {
 		Success   bool
-		ErrorCode Code
+		ErrorCode hns.Code
 		Output    json.RawMessage
 	}
 	if err := json.Unmarshal([]byte(answer), &r); err != nil {
 		return err
 	}
 	if !r.Success {
-		return r.ErrorCode
+		return problem("HNSCall "+method+" "+path, r.ErrorCode)
 	}
 	return json.Unmarshal(r.Output, out)
 }
@@ -41,9 +48,9 @@ func (m *Machine) callV1(method, path, body string, out any) error {
 func (m *Machine) Networks() ([]json.RawMessage, error) { return m.list(networkKind, anyQuery) }
 
 func (m *Machine) list(k kind, query string) (all []json.RawMessage, err error) {
-	answer, code := m.hcn("HcnEnumerate"+string(k)+"s", query)
-	if code != 0 {
-		return nil, code
+	answer, err := m.ask("HcnEnumerate"+string(k)+"s", query)
+	if err != nil {
+		return nil, err
 	}
 	var ids []string
 	if err := json.Unmarshal([]byte(answer), &ids); err != nil {
@@ -60,19 +67,19 @@ func (m *Machine) list(k kind, query string) (all []json.RawMessage, err error) 
 }
 
 func (m *Machine) query(k kind, id string) (json.RawMessage, error) {
-	h, code := m.hcn("HcnOpen"+string(k), id)
-	if code != 0 {
-		return nil, code
+	h, err := m.ask("HcnOpen"+string(k), id)
+	if err != nil {
+		return nil, err
 	}
 	return m.queryClose(k, h)
 }
 
 // queryClose asks what is behind a handle, and closes it.
 func (m *Machine) queryClose(k kind, h string) (json.RawMessage, error) {
-	defer m.hcn("HcnClose"+string(k), h)
-	document, code := m.hcn("HcnQuery"+string(k)+"Properties", h, anyQuery)
-	if code != 0 {
-		return nil, code
+	defer m.ask("HcnClose"+string(k), h)
+	document, err := m.ask("HcnQuery"+string(k)+"Properties", h, anyQuery)
+	if err != nil {
+		return nil, err
 	}
 	return json.RawMessage(document), nil
 }
@@ -84,28 +91,28 @@ const noID = "00000000-0000-0000-0000-000000000000"
 
 // CreateNetwork makes a network.
 func (m *Machine) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
-	h, code := m.hcn("HcnCreateNetwork", noID, string(document))
-	if code != 0 {
-		return nil, code
+	h, err := m.ask("HcnCreateNetwork", noID, string(document))
+	if err != nil {
+		return nil, err
 	}
 	return m.queryClose(networkKind, h)
 }
 
 // DeleteNetwork deletes a network and its endpoints.
 func (m *Machine) DeleteNetwork(id string) error {
-	_, code := m.hcn("HcnDeleteNetwork", id)
-	return code.err()
+	_, err := m.ask("HcnDeleteNetwork", id)
+	return err
 }
 
 // ModifyNetwork changes a network's policies.
 func (m *Machine) ModifyNetwork(id string, request json.RawMessage) error {
-	h, code := m.hcn("HcnOpenNetwork", id)
-	if code != 0 {
-		return code
+	h, err := m.ask("HcnOpenNetwork", id)
+	if err != nil {
+		return err
 	}
-	defer m.hcn("HcnCloseNetwork", h)
-	_, code = m.hcn("HcnModifyNetwork", h, string(request))
-	return code.err()
+	defer m.ask("HcnCloseNetwork", h)
+	_, err = m.ask("HcnModifyNetwork", h, string(request))
+	return err
 }
 
 // ManagementIP is the host's address on a network, as v1 tells it.
@@ -125,28 +132,28 @@ func (m *Machine) Endpoints(network string) ([]json.RawMessage, error) {
 
 // CreateEndpoint makes an endpoint.
 func (m *Machine) CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error) {
-	n, code := m.hcn("HcnOpenNetwork", network)
-	if code != 0 {
-		return nil, code
+	n, err := m.ask("HcnOpenNetwork", network)
+	if err != nil {
+		return nil, err
 	}
-	defer m.hcn("HcnCloseNetwork", n)
-	h, code := m.hcn("HcnCreateEndpoint", n, noID, string(document))
-	if code != 0 {
-		return nil, code
+	defer m.ask("HcnCloseNetwork", n)
+	h, err := m.ask("HcnCreateEndpoint", n, noID, string(document))
+	if err != nil {
+		return nil, err
 	}
 	return m.queryClose(endpointKind, h)
 }
 
 // DeleteEndpoint deletes an endpoint.
 func (m *Machine) DeleteEndpoint(id string) error {
-	_, code := m.hcn("HcnDeleteEndpoint", id)
-	return code.err()
+	_, err := m.ask("HcnDeleteEndpoint", id)
+	return err
 }
 
 // AttachHost makes an endpoint an adapter of the host.
 func (m *Machine) AttachHost(endpoint string) error {
 	err := m.callV1("POST", "/endpoints/"+endpoint+"/attach", `{"SystemType":"Host","CompartmentId":1}`, &struct{}{})
-	if err == error(AlreadyAttached) {
+	if errors.Is(err, hns.ErrExists) {
 		return nil
 	}
 	return err
@@ -157,7 +164,7 @@ func (m *Machine) Notify(changed func()) (stop func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.knobs.Silent {
-		return nil, NotImplemented
+		return nil, problem("HcnRegisterServiceCallback", hns.NotImplemented)
 	}
 	return m.watch(false, changed), nil
 }

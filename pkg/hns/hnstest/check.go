@@ -12,15 +12,15 @@ import (
 )
 
 // checkNetwork reads a network's document and refuses what HNS refuses before it touches a switch.
-func checkNetwork(document []byte) (*network, networkDocument, Code) {
+func checkNetwork(document []byte) (*network, networkDocument, hns.Code) {
 	var d networkDocument
 	n := &network{doc: map[string]json.RawMessage{}}
 	if json.Unmarshal(document, &d) != nil || json.Unmarshal(document, &n.doc) != nil {
-		return nil, d, InvalidJSON
+		return nil, d, hns.InvalidJSON
 	}
 	n.name, n.kind, n.fleeting = d.Name, d.Type, d.Flags&nonPersistent != 0
 	if !slices.Contains([]string{"NAT", "ICS", "Private", "Internal"}, d.Type) && !external(d.Type) {
-		return nil, d, InvalidType
+		return nil, d, hns.InvalidNetworkType
 	}
 	if d.SchemaVersion.Major > 2 {
 		return nil, d, invalidArg
@@ -40,7 +40,7 @@ func checkNetwork(document []byte) (*network, networkDocument, Code) {
 	return n, d, 0
 }
 
-func checkSubnet(d subnetDocument, overlay bool) (subnet, Code) {
+func checkSubnet(d subnetDocument, overlay bool) (subnet, hns.Code) {
 	s := subnet{}
 	var err error
 	if s.prefix, err = netip.ParsePrefix(d.IpAddressPrefix); err != nil || s.prefix.Masked() != s.prefix {
@@ -48,7 +48,7 @@ func checkSubnet(d subnetDocument, overlay bool) (subnet, Code) {
 	}
 	for _, r := range d.Routes {
 		if s.gateway, err = netip.ParseAddr(r.NextHop); err != nil || !s.prefix.Contains(s.gateway) {
-			return s, InvalidIP
+			return s, hns.InvalidIP
 		}
 		if _, err := netip.ParsePrefix(r.DestinationPrefix); err != nil {
 			return s, invalidArg
@@ -59,12 +59,12 @@ func checkSubnet(d subnetDocument, overlay bool) (subnet, Code) {
 		case "VSID":
 			var v struct{ IsolationId uint32 }
 			if json.Unmarshal(p.Settings, &v) != nil {
-				return s, InvalidPolicy
+				return s, hns.InvalidPolicy
 			}
 			s.vsid = v.IsolationId
 		case "VLAN":
 		default:
-			return s, InvalidPolicyType
+			return s, hns.InvalidPolicyType
 		}
 	}
 	if overlay && !virtualSubnet(s.vsid) {
@@ -82,43 +82,43 @@ var networkPolicies = []string{
 	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute", "InterfaceParameters",
 }
 
-func checkPolicy(network string, v hns.Version, p hns.Policy) Code {
+func checkPolicy(network string, v hns.Version, p hns.Policy) hns.Code {
 	if !slices.Contains(networkPolicies, p.Type) {
-		return InvalidPolicyType
+		return hns.InvalidPolicyType
 	}
 	switch p.Type {
 	case "RemoteSubnetRoute":
 		if network != hns.Overlay || v.Major < 9 || v.Major == 9 && v.Minor < 2 {
-			return InvalidPolicyType
+			return hns.InvalidPolicyType
 		}
 		_, code := remoteSubnet(p.Settings)
 		return code
 	case "HostRoute":
 		if v.Major < 9 || v.Major == 9 && v.Minor < 2 {
-			return InvalidPolicyType
+			return hns.InvalidPolicyType
 		}
 	case "VxlanPort":
 		if v.Major < 10 || v.Major == 10 && v.Minor < 3 {
-			return InvalidPolicyType
+			return hns.InvalidPolicyType
 		}
 	}
 	return 0
 }
 
 // remoteSubnet reads the settings of a RemoteSubnetRoute policy.
-func remoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, Code) {
+func remoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 	var s struct {
 		DestinationPrefix, ProviderAddress, DistributedRouterMacAddress string
 		IsolationId                                                     uint32
 	}
 	if json.Unmarshal(settings, &s) != nil {
-		return hns.RemoteSubnet{}, InvalidPolicy
+		return hns.RemoteSubnet{}, hns.InvalidPolicy
 	}
 	prefix, err := netip.ParsePrefix(s.DestinationPrefix)
 	provider, err2 := netip.ParseAddr(s.ProviderAddress)
 	mac, err3 := net.ParseMAC(s.DistributedRouterMacAddress)
 	if err != nil || err2 != nil || err3 != nil || len(mac) != 6 || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
-		return hns.RemoteSubnet{}, InvalidPolicy
+		return hns.RemoteSubnet{}, hns.InvalidPolicy
 	}
 	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hns.MAC(mac)}, 0
 }

@@ -62,20 +62,20 @@ func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 }
 
 // register answers the calls that begin and end notifications for a DLL. Each is a handle.
-func (m *Machine) register(function string, args []string) (string, Code) {
+func (m *Machine) register(function string, args []string) (string, hns.Code) {
 	switch function {
 	case "HcnRegisterServiceCallback", "HcnRegisterNetworkCallback":
 		if m.knobs.Silent {
-			return "", NotImplemented
+			return "", hns.NotImplemented
 		}
 		return m.open("Callback", ""), 0
 	case "HcnUnregisterServiceCallback", "HcnUnregisterNetworkCallback":
 		return "", m.unregister(args[0])
 	}
-	return "", NotImplemented
+	return "", hns.NotImplemented
 }
 
-func (m *Machine) unregister(number string) Code {
+func (m *Machine) unregister(number string) hns.Code {
 	for n, h := range m.handles {
 		if h.kind == "Callback" && text(n) == number {
 			delete(m.handles, n)

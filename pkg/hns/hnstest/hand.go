@@ -69,7 +69,7 @@ func (h Hand) Routes() []hns.Route {
 
 // DeleteNetwork deletes the network of a name.
 func (h Hand) DeleteNetwork(name string) error {
-	return h.network(name, func(n *network) Code {
+	return h.network(name, func(n *network) hns.Code {
 		h.m.removeNetwork(n)
 		return 0
 	})
@@ -80,12 +80,12 @@ func (h Hand) CreateNetwork(document string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	_, code := h.m.createNetwork(newGUID(), []byte(document))
-	return code.err()
+	return problem("HcnCreateNetwork", code)
 }
 
 // Policies changes the policies of the network of a name. No event tells of it.
 func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
-	return h.network(name, func(n *network) Code {
+	return h.network(name, func(n *network) hns.Code {
 		before := n.policies
 		n.policies = change(slices.Clone(before))
 		h.m.recarry(n, before)
@@ -116,12 +116,12 @@ func (h Hand) DeleteEndpoint(name string) error {
 	return fmt.Errorf("endpoint %s: %w", name, hns.ErrNotFound)
 }
 
-func (h Hand) network(name string, act func(*network) Code) error {
+func (h Hand) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, n := range h.m.networks {
 		if n.name == name {
-			return act(n).err()
+			return problem("another hand", act(n))
 		}
 	}
 	return fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
@@ -132,7 +132,7 @@ func (h Hand) AddRoute(r hns.Route) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	r.Ours = true
-	return h.m.createRoute(r).err()
+	return problem("another hand", h.m.createRoute(r))
 }
 
 // DeleteRoutes deletes all routes to a destination.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"flannel/pkg/hns"
 )
 
 // kind is a kind of HCN objects, as the names of the calls have it.
@@ -36,13 +38,13 @@ func split(function string) (verb string, k kind) {
 
 // hcn makes one call of computenetwork.dll or vmcompute.dll, its arguments as text: GUIDs, handles as decimal numbers,
 // documents. It returns the document or the handle that the call returns.
-func (m *Machine) hcn(function string, args ...string) (string, Code) {
+func (m *Machine) hcn(function string, args ...string) (string, hns.Code) {
 	verb, k := split(function)
 	changes := verb == "Create" || verb == "Modify" || verb == "Delete"
 	if function == "HNSCall" && len(args) == 3 {
 		changes = args[0] != "GET"
 	}
-	return m.enter(function, args, changes, func() (string, Code) {
+	return m.enter(function, args, changes, func() (string, hns.Code) {
 		if len(args) < arity(function) {
 			return "", invalidArg
 		}
@@ -72,7 +74,7 @@ func arity(function string) int {
 	return 1
 }
 
-func (m *Machine) perform(verb string, k kind, args []string) (string, Code) {
+func (m *Machine) perform(verb string, k kind, args []string) (string, hns.Code) {
 	switch verb {
 	case "Enumerate":
 		return m.enumerate(k, args[0])
@@ -117,7 +119,7 @@ func (m *Machine) open(k kind, id string) string {
 }
 
 // held is the object that a handle stands for.
-func (m *Machine) held(k kind, number string) (string, Code) {
+func (m *Machine) held(k kind, number string) (string, hns.Code) {
 	n, err := strconv.ParseUint(number, 10, 64)
 	if h, ok := m.handles[n]; err == nil && ok && h.kind == k {
 		return h.id, 0
@@ -126,27 +128,27 @@ func (m *Machine) held(k kind, number string) (string, Code) {
 }
 
 // look tells whether an object is there.
-func (m *Machine) look(k kind, id string) Code {
+func (m *Machine) look(k kind, id string) hns.Code {
 	switch {
 	case k == networkKind && m.network(id) == nil:
-		return NetworkNotFound
+		return hns.NetworkNotFound
 	case k == networkKind || m.thing(k, id) != nil:
 		return 0
 	case k == endpointKind:
-		return EndpointNotFound
+		return hns.EndpointNotFound
 	}
-	return elementGone
+	return hns.ElementNotFound
 }
 
 // enumerate lists the IDs of the objects that a query asks for.
-func (m *Machine) enumerate(k kind, query string) (string, Code) {
+func (m *Machine) enumerate(k kind, query string) (string, hns.Code) {
 	var q struct{ Filter string }
 	var filter struct{ ID, Name, VirtualNetwork string }
 	if query != "" && json.Unmarshal([]byte(query), &q) != nil {
-		return "", InvalidJSON
+		return "", hns.InvalidJSON
 	}
 	if q.Filter != "" && json.Unmarshal([]byte(q.Filter), &filter) != nil {
-		return "", InvalidJSON
+		return "", hns.InvalidJSON
 	}
 	ids := []string{}
 	add := func(id, name, network string) {
@@ -167,7 +169,7 @@ func (m *Machine) enumerate(k kind, query string) (string, Code) {
 }
 
 // create makes an object from the arguments of its call and returns its ID.
-func (m *Machine) create(k kind, args []string) (string, Code) {
+func (m *Machine) create(k kind, args []string) (string, hns.Code) {
 	id := strings.ToLower(args[len(args)-2])
 	if strings.Trim(id, "0-") == "" {
 		id = newGUID()
@@ -186,7 +188,7 @@ func (m *Machine) create(k kind, args []string) (string, Code) {
 	return m.createThing(k, id, document)
 }
 
-func (m *Machine) delete(k kind, id string) Code {
+func (m *Machine) delete(k kind, id string) hns.Code {
 	if code := m.look(k, id); code != 0 {
 		return code
 	}
@@ -198,7 +200,7 @@ func (m *Machine) delete(k kind, id string) Code {
 	return 0
 }
 
-func (m *Machine) modify(k kind, id, request string) Code {
+func (m *Machine) modify(k kind, id, request string) hns.Code {
 	if k == networkKind {
 		return m.modifyNetwork(m.network(id), []byte(request))
 	}

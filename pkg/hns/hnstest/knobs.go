@@ -46,7 +46,7 @@ type Fault struct {
 	Times int           // how many calls; 0: all until Heal
 	Delay time.Duration // before the call
 	Hang  bool          // it does not return before Heal, and then does as if nothing was
-	Code  Code          // it returns this and does nothing; 0: it works
+	Code  hns.Code      // it returns this and does nothing; 0: it works
 	// After does it first: the call has its effect, and its caller learns of an error nevertheless.
 	After bool
 }

@@ -45,7 +45,7 @@ type Call struct {
 	Func    string
 	Args    []string
 	Text    string // Func and Args for a reader: names for IDs and handles
-	Result  Code
+	Result  hns.Code
 	Output  string
 	Changes bool // it is one of those that change something when they succeed
 }
@@ -53,7 +53,7 @@ type Call struct {
 // String is the call as a golden file has it: without the answer, for what that says is up to HNS.
 func (c Call) String() string {
 	if c.Result != 0 {
-		return c.Text + " = " + c.Result.Error()
+		return fmt.Sprintf("%s = 0x%08x", c.Text, uint32(c.Result))
 	}
 	return c.Text
 }
@@ -105,7 +105,7 @@ func (m *Machine) Close() error {
 }
 
 // enter makes a call: its fault, if one waits for it, and its entry in the log. act runs with the machine locked.
-func (m *Machine) enter(function string, args []string, changes bool, act func() (string, Code)) (string, Code) {
+func (m *Machine) enter(function string, args []string, changes bool, act func() (string, hns.Code)) (string, hns.Code) {
 	fault, healed := m.fault(function, args)
 	fault.wait(healed)
 	m.mu.Lock()
@@ -113,7 +113,7 @@ func (m *Machine) enter(function string, args []string, changes bool, act func()
 	call := Call{Func: function, Args: args, Text: m.readable(function, args), Result: fault.Code, Changes: changes}
 	switch {
 	case isHNS(function) && m.knobs.Down:
-		call.Result = RPCUnavailable
+		call.Result = hns.RPCServerUnavailable
 	case fault.Code == 0:
 		call.Output, call.Result = act()
 	case fault.After:

@@ -133,18 +133,19 @@ func TestRefusals(t *testing.T) {
 	network := func(d json.RawMessage) error { _, err := m.CreateNetwork(d); return err }
 	for name, c := range map[string]struct {
 		err  error
-		want error
+		want any // a sentinel of package hns, or a Code
 	}{
 		"same name":          {network(document("flannel.4096", hns.Overlay, 4096)), hns.ErrExists},
-		"virtual adapter":    {network(document("b", hns.Overlay, 4097, onAdapter("vEthernet (Ethernet)"))), hnstest.AdapterNotFound},
-		"VSID":               {network(document("b", hns.Overlay, 4095)), hnstest.Code(0x80070057)},
-		"type":               {network(document("b", "Underlay", 0)), hnstest.InvalidType},
+		"virtual adapter":    {network(document("b", hns.Overlay, 4097, onAdapter("vEthernet (Ethernet)"))), hns.AdapterNotFound},
+		"VSID":               {network(document("b", hns.Overlay, 4095)), hns.Code(0x80070057)},
+		"type":               {network(document("b", "Underlay", 0)), hns.InvalidNetworkType},
 		"duplicate":          {m.ModifyNetwork(id, request("Add", peer)), hns.ErrExists},
 		"remove with others": {m.ModifyNetwork(id, request("Remove", strings.Replace(peer, "EE-01", "EE-02", 1))), hns.ErrNotFound},
 		"unknown network":    {m.DeleteNetwork("5f0b1190-63be-4e0c-b974-bd0f55675a42"), hns.ErrNotFound},
 		"batch":              {m.ModifyNetwork(id, request("Add", remoteSubnet("10.244.8.0/24", "10.99.0.4", "A2-0B-CC-DD-EE-02"), peer)), hns.ErrExists},
 	} {
-		if !errors.Is(c.err, c.want) {
+		var e *hns.Error
+		if sentinel, ok := c.want.(error); ok && !errors.Is(c.err, sentinel) || !errors.As(c.err, &e) || !ok && e.Code != c.want {
 			t.Errorf("%s: %v, want %v", name, c.err, c.want)
 		}
 	}

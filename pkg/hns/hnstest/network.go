@@ -67,7 +67,7 @@ func (m *Machine) network(id string) *network {
 }
 
 // createNetwork makes a network from a document of either version, and for an external one the switch.
-func (m *Machine) createNetwork(id string, document []byte) (string, Code) {
+func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	document, code := version2(document)
 	if code != 0 {
 		return "", code
@@ -77,7 +77,7 @@ func (m *Machine) createNetwork(id string, document []byte) (string, Code) {
 		return "", code
 	}
 	if slices.ContainsFunc(m.networks, func(o *network) bool { return o.name == n.name && n.name != "" }) {
-		return "", NetworkExists
+		return "", hns.NetworkExists
 	}
 	n.id = id
 	for _, p := range d.Policies {
@@ -177,16 +177,16 @@ func policy(kind string, settings any) hns.Policy {
 }
 
 // modifyNetwork adds, removes or updates policies.
-func (m *Machine) modifyNetwork(n *network, request []byte) Code {
+func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	var r struct {
 		ResourceType, RequestType string
 		Settings                  struct{ Policies []hns.Policy }
 	}
 	if json.Unmarshal(request, &r) != nil {
-		return InvalidJSON
+		return hns.InvalidJSON
 	}
 	if r.ResourceType != "Policy" {
-		return Unsupported
+		return hns.RequestUnsupported
 	}
 	before := slices.Clone(n.policies)
 	for _, p := range r.Settings.Policies {
@@ -206,28 +206,28 @@ func (m *Machine) modifyNetwork(n *network, request []byte) Code {
 	return 0
 }
 
-func (m *Machine) changePolicy(n *network, request string, p hns.Policy) Code {
+func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Code {
 	at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return clashes(p, q) })
 	switch request {
 	case "Add":
 		if at >= 0 && !m.knobs.AcceptDuplicates {
-			return PolicyExists
+			return hns.PolicyExists
 		}
 		n.policies = append(n.policies, asHNSHasIt(p))
 	case "Remove":
 		at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return same(p, q) })
 		if at < 0 {
-			return PolicyNotFound
+			return hns.PolicyNotFound
 		}
 		n.policies = slices.Delete(slices.Clone(n.policies), at, at+1)
 	case "Update":
 		if at < 0 {
-			return PolicyNotFound
+			return hns.PolicyNotFound
 		}
 		n.policies = slices.Clone(n.policies)
 		n.policies[at] = asHNSHasIt(p)
 	default:
-		return Unsupported
+		return hns.RequestUnsupported
 	}
 	return 0
 }

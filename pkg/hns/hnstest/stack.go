@@ -20,7 +20,7 @@ const interfaceMetric = 25
 // Adapters returns the machine's adapters.
 func (m *Machine) Adapters() ([]hns.Adapter, error) {
 	var all []hns.Adapter
-	_, code := m.enter("GetAdaptersAddresses", nil, false, func() (string, Code) {
+	_, code := m.enter("GetAdaptersAddresses", nil, false, func() (string, hns.Code) {
 		for _, a := range m.adapters {
 			c := a.Adapter
 			c.Addrs, c.DNS = slices.Clone(a.Addrs), slices.Clone(a.DNS)
@@ -28,24 +28,24 @@ func (m *Machine) Adapters() ([]hns.Adapter, error) {
 		}
 		return "", 0
 	})
-	return all, code.err()
+	return all, problem("GetAdaptersAddresses", code)
 }
 
 // Routes returns all routes.
 func (m *Machine) Routes() ([]hns.Route, error) {
 	var all []hns.Route
-	_, code := m.enter("GetIpForwardTable2", nil, false, func() (string, Code) {
+	_, code := m.enter("GetIpForwardTable2", nil, false, func() (string, hns.Code) {
 		all = slices.Clone(m.routes)
 		return "", 0
 	})
-	return all, code.err()
+	return all, problem("GetIpForwardTable2", code)
 }
 
 // BestRoute is the longest match, among those the one with the lowest metric.
 func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 	var best hns.Route
 	var source netip.Addr
-	_, code := m.enter("GetBestRoute2", []string{dst.String()}, false, func() (string, Code) {
+	_, code := m.enter("GetBestRoute2", []string{dst.String()}, false, func() (string, hns.Code) {
 		for _, r := range m.routes {
 			if r.Dst.Contains(dst) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() ||
 				r.Dst.Bits() == best.Dst.Bits() && r.Metric < best.Metric) {
@@ -62,7 +62,7 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 		}
 		return "", 0
 	})
-	return best, source, code.err()
+	return best, source, problem("GetBestRoute2", code)
 }
 
 // sourceAddress is an adapter's address for packets along a route: one of the next hop's subnet, else any.
@@ -92,20 +92,20 @@ func (m *Machine) AddRoute(r hns.Route) error {
 	if code == objectExists {
 		code = m.routeCall("SetIpForwardEntry2", r)
 	}
-	return code.err()
+	return problem("CreateIpForwardEntry2", code)
 }
 
 // DeleteRoute deletes a route; none is no error.
 func (m *Machine) DeleteRoute(r hns.Route) error {
-	if code := m.routeCall("DeleteIpForwardEntry2", r); code != elementGone {
-		return code.err()
+	if code := m.routeCall("DeleteIpForwardEntry2", r); code != hns.ElementNotFound {
+		return problem("DeleteIpForwardEntry2", code)
 	}
 	return nil
 }
 
 // routeCall makes one of the calls that change a route.
-func (m *Machine) routeCall(function string, r hns.Route) Code {
-	_, code := m.enter(function, []string{m.routeText(r)}, true, func() (string, Code) {
+func (m *Machine) routeCall(function string, r hns.Route) hns.Code {
+	_, code := m.enter(function, []string{m.routeText(r)}, true, func() (string, hns.Code) {
 		switch function {
 		case "CreateIpForwardEntry2":
 			return "", m.createRoute(r)
@@ -134,10 +134,10 @@ func (m *Machine) find(r hns.Route) int {
 	})
 }
 
-func (m *Machine) createRoute(r hns.Route) Code {
+func (m *Machine) createRoute(r hns.Route) hns.Code {
 	switch {
 	case m.adapter(r.Index) == nil:
-		return elementGone
+		return hns.ElementNotFound
 	case !r.Dst.IsValid() || r.Dst.Masked() != r.Dst || r.NextHop.Is4() != r.Dst.Addr().Is4():
 		return invalidArg
 	case m.find(r) >= 0:
@@ -149,10 +149,10 @@ func (m *Machine) createRoute(r hns.Route) Code {
 	return 0
 }
 
-func (m *Machine) setRoute(r hns.Route) Code {
+func (m *Machine) setRoute(r hns.Route) hns.Code {
 	at := m.find(r)
 	if at < 0 {
-		return elementGone
+		return hns.ElementNotFound
 	}
 	if m.routes[at].Metric != r.Metric {
 		m.must("change a route", m.body.route(m.routes[at], false))
@@ -163,10 +163,10 @@ func (m *Machine) setRoute(r hns.Route) Code {
 	return 0
 }
 
-func (m *Machine) deleteRoute(r hns.Route) Code {
+func (m *Machine) deleteRoute(r hns.Route) hns.Code {
 	at := m.find(r)
 	if at < 0 {
-		return elementGone
+		return hns.ElementNotFound
 	}
 	gone := m.routes[at]
 	m.routes = slices.Delete(slices.Clone(m.routes), at, at+1)
@@ -177,29 +177,29 @@ func (m *Machine) deleteRoute(r hns.Route) Code {
 
 // Forwarding tells whether an adapter forwards.
 func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
-	_, code := m.enter("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, Code) {
+	_, code := m.enter("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, hns.Code) {
 		if m.adapter(index) == nil {
-			return "", elementGone
+			return "", hns.ElementNotFound
 		}
 		on = m.forward[family{index, v6}]
 		return "", 0
 	})
-	return on, code.err()
+	return on, problem("GetIpInterfaceEntry", code)
 }
 
 // SetForwarding turns forwarding on or off.
 func (m *Machine) SetForwarding(index int, v6, on bool) error {
 	what := fmt.Sprintf("%s forwarding=%t", m.familyText(index, v6), on)
-	_, code := m.enter("SetIpInterfaceEntry", []string{what}, true, func() (string, Code) {
+	_, code := m.enter("SetIpInterfaceEntry", []string{what}, true, func() (string, hns.Code) {
 		if m.adapter(index) == nil {
-			return "", elementGone
+			return "", hns.ElementNotFound
 		}
 		m.forward[family{index, v6}] = on
 		m.must("set forwarding", m.body.forwarding(index, v6, on))
 		m.tellStack(InterfaceChange)
 		return "", 0
 	})
-	return code.err()
+	return problem("SetIpInterfaceEntry", code)
 }
 
 func (m *Machine) familyText(index int, v6 bool) string {
@@ -217,28 +217,28 @@ func (m *Machine) familyText(index int, v6 bool) string {
 
 // AddAddress gives an adapter an address, as one set by hand.
 func (m *Machine) AddAddress(index int, address netip.Prefix) error {
-	_, code := m.enter("CreateUnicastIpAddressEntry", []string{address.String()}, true, func() (string, Code) {
+	_, code := m.enter("CreateUnicastIpAddressEntry", []string{address.String()}, true, func() (string, hns.Code) {
 		a := m.adapter(index)
 		if a == nil {
-			return "", elementGone
+			return "", hns.ElementNotFound
 		}
 		return "", m.giveAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
 	})
-	return code.err()
+	return problem("CreateUnicastIpAddressEntry", code)
 }
 
 // SetDNS sets the DNS servers of an adapter.
 func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
-	_, code := m.enter("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, Code) {
+	_, code := m.enter("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, hns.Code) {
 		a := m.adapter(index)
 		if a == nil {
-			return "", elementGone
+			return "", hns.ElementNotFound
 		}
 		a.DNS = slices.Clone(servers)
 		m.tellStack(InterfaceChange)
 		return "", 0
 	})
-	return code.err()
+	return problem("SetInterfaceDnsSettings", code)
 }
 
 // Watch calls changed after each change of adapters, addresses or routes.

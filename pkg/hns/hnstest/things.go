@@ -46,16 +46,16 @@ func (m *Machine) thing(k kind, id string) *thing {
 }
 
 // createThing makes a namespace, a load balancer or an SDN route.
-func (m *Machine) createThing(k kind, id string, document []byte) (string, Code) {
+func (m *Machine) createThing(k kind, id string, document []byte) (string, hns.Code) {
 	t := &thing{id: id}
 	if json.Unmarshal(document, &t.doc) != nil {
-		return "", InvalidJSON
+		return "", hns.InvalidJSON
 	}
 	var endpoints []string
 	t.read("HostComputeEndpoints", &endpoints)
 	for _, e := range endpoints {
 		if m.thing(endpointKind, e) == nil {
-			return "", EndpointNotFound
+			return "", hns.EndpointNotFound
 		}
 	}
 	t.write("ID", id)
@@ -64,16 +64,16 @@ func (m *Machine) createThing(k kind, id string, document []byte) (string, Code)
 }
 
 // createEndpoint makes an endpoint. Its address is HNS's choice where the document has none.
-func (m *Machine) createEndpoint(id, network string, document []byte) (string, Code) {
+func (m *Machine) createEndpoint(id, network string, document []byte) (string, hns.Code) {
 	n := m.network(network)
 	if n == nil {
-		return "", NetworkNotFound
+		return "", hns.NetworkNotFound
 	}
 	t := &thing{id: id, network: n.id, state: 1}
 	if document, code := endpointVersion2(document); code != 0 {
 		return "", code
 	} else if json.Unmarshal(document, &t.doc) != nil {
-		return "", InvalidJSON
+		return "", hns.InvalidJSON
 	}
 	remote := t.flags()&remoteEndpoint != 0
 	ip, code := m.endpointAddress(n, t, remote)
@@ -81,7 +81,7 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, C
 		return "", code
 	}
 	if m.portTaken(t) {
-		return "", PortExists
+		return "", hns.PortExists
 	}
 	t.ip = ip
 	t.write("ID", id)
@@ -128,7 +128,7 @@ func (m *Machine) bring(n *network, t *thing, add bool) {
 }
 
 // endpointAddress is the address of a new endpoint, which must be free; zero where the network has no subnet.
-func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Prefix, Code) {
+func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Prefix, hns.Code) {
 	var given []struct {
 		IpAddress    netip.Addr
 		PrefixLength int
@@ -143,7 +143,7 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 				return netip.PrefixFrom(g.IpAddress, s.prefix.Bits()), 0
 			}
 		}
-		return netip.Prefix{}, AddressTaken
+		return netip.Prefix{}, addressTaken
 	}
 	for _, s := range n.subnets {
 		for a := s.prefix.Addr().Next().Next(); s.prefix.Contains(a); a = a.Next() {
@@ -151,7 +151,7 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 				return netip.PrefixFrom(a, s.prefix.Bits()), 0
 			}
 		}
-		return netip.Prefix{}, AddressTaken
+		return netip.Prefix{}, addressTaken
 	}
 	return netip.Prefix{}, 0
 }
@@ -181,10 +181,10 @@ func (t *thing) ports() (ports []string) {
 }
 
 // modifyThing changes an endpoint's policies, a namespace's members, or replaces a load balancer.
-func (m *Machine) modifyThing(k kind, t *thing, request []byte) Code {
+func (m *Machine) modifyThing(k kind, t *thing, request []byte) hns.Code {
 	if k == loadBalancerKind || k == sdnRouteKind {
 		if json.Unmarshal(request, &t.doc) != nil {
-			return InvalidJSON
+			return hns.InvalidJSON
 		}
 		t.write("ID", t.id)
 		return 0
@@ -194,7 +194,7 @@ func (m *Machine) modifyThing(k kind, t *thing, request []byte) Code {
 		Settings                  json.RawMessage
 	}
 	if json.Unmarshal(request, &r) != nil {
-		return InvalidJSON
+		return hns.InvalidJSON
 	}
 	switch {
 	case k == endpointKind && r.ResourceType == "Policy":
@@ -202,14 +202,14 @@ func (m *Machine) modifyThing(k kind, t *thing, request []byte) Code {
 	case k == namespaceKind && r.ResourceType == "Endpoint":
 		return m.modifyMembers(t, r.RequestType, r.Settings)
 	}
-	return Unsupported
+	return hns.RequestUnsupported
 }
 
-func (t *thing) modifyPolicies(request string, settings json.RawMessage) Code {
+func (t *thing) modifyPolicies(request string, settings json.RawMessage) hns.Code {
 	var change struct{ Policies []hns.Policy }
 	var have []hns.Policy
 	if json.Unmarshal(settings, &change) != nil {
-		return InvalidJSON
+		return hns.InvalidJSON
 	}
 	t.read("Policies", &have)
 	switch request {
@@ -222,7 +222,7 @@ func (t *thing) modifyPolicies(request string, settings json.RawMessage) Code {
 			return slices.ContainsFunc(change.Policies, func(q hns.Policy) bool { return same(p, q) })
 		})
 	default:
-		return Unsupported
+		return hns.RequestUnsupported
 	}
 	t.write("Policies", have)
 	return 0
@@ -234,15 +234,15 @@ type member struct {
 	Data struct{ ID string }
 }
 
-func (m *Machine) modifyMembers(t *thing, request string, settings json.RawMessage) Code {
+func (m *Machine) modifyMembers(t *thing, request string, settings json.RawMessage) hns.Code {
 	var change struct{ EndpointId string }
 	var have []member
 	if json.Unmarshal(settings, &change) != nil {
-		return InvalidJSON
+		return hns.InvalidJSON
 	}
 	e := m.thing(endpointKind, change.EndpointId)
 	if e == nil {
-		return EndpointNotFound
+		return hns.EndpointNotFound
 	}
 	t.read("Resources", &have)
 	have = slices.DeleteFunc(have, func(r member) bool { return r.Data.ID == e.id })
@@ -267,9 +267,9 @@ func (m *Machine) removeThing(k kind, t *thing) {
 }
 
 // attach makes an endpoint an adapter of the host.
-func (m *Machine) attach(t *thing) Code {
+func (m *Machine) attach(t *thing) hns.Code {
 	if t.state == 2 {
-		return AlreadyAttached
+		return hns.EndpointAttached
 	}
 	t.state = 2
 	if !t.ip.IsValid() {

@@ -38,13 +38,13 @@ type endpointV1 struct {
 }
 
 // version2 is a network's document in version 2, whichever it came in.
-func version2(document []byte) ([]byte, Code) {
+func version2(document []byte) ([]byte, hns.Code) {
 	var d struct {
 		networkV1
 		SchemaVersion *struct{}
 	}
 	if json.Unmarshal(document, &d) != nil {
-		return nil, InvalidJSON
+		return nil, hns.InvalidJSON
 	}
 	if d.SchemaVersion != nil || d.Subnets == nil {
 		return document, 0
@@ -73,10 +73,10 @@ func version2(document []byte) ([]byte, Code) {
 	return []byte(text(v2)), 0
 }
 
-func endpointVersion2(document []byte) ([]byte, Code) {
+func endpointVersion2(document []byte) ([]byte, hns.Code) {
 	var d endpointV1
 	if json.Unmarshal(document, &d) != nil {
-		return nil, InvalidJSON
+		return nil, hns.InvalidJSON
 	}
 	if d.VirtualNetwork == "" {
 		return document, 0
@@ -110,15 +110,15 @@ func (t *thing) v1() endpointV1 {
 }
 
 // v1 answers HNSCall: the call succeeds, and its document says whether the request did.
-func (m *Machine) v1(method, path, body string) (string, Code) {
+func (m *Machine) v1(method, path, body string) (string, hns.Code) {
 	out, code := m.request(method, strings.Split(strings.Trim(path, "/"), "/"), []byte(body))
 	if code != 0 {
-		return code.record(), 0
+		return record(code), 0
 	}
 	return text(map[string]any{"Success": true, "Output": out}), 0
 }
 
-func (m *Machine) request(method string, path []string, body []byte) (any, Code) {
+func (m *Machine) request(method string, path []string, body []byte) (any, hns.Code) {
 	id := ""
 	if len(path) > 1 {
 		id = path[1]
@@ -137,12 +137,12 @@ func (m *Machine) request(method string, path []string, body []byte) (any, Code)
 		if m.thing(endpointKind, id) != nil {
 			return map[string]any{"EndpointId": id}, 0
 		}
-		return nil, EndpointNotFound
+		return nil, hns.EndpointNotFound
 	}
-	return nil, NotImplemented
+	return nil, hns.NotImplemented
 }
 
-func (m *Machine) networkRequest(method, id string, body []byte) (any, Code) {
+func (m *Machine) networkRequest(method, id string, body []byte) (any, hns.Code) {
 	switch {
 	case method == "POST" && id == "":
 		id, code := m.createNetwork(newGUID(), body)
@@ -160,7 +160,7 @@ func (m *Machine) networkRequest(method, id string, body []byte) (any, Code) {
 	n := m.network(id)
 	switch {
 	case n == nil:
-		return nil, NetworkNotFound
+		return nil, hns.NetworkNotFound
 	case method == "GET":
 		return m.networkV1(n), 0
 	case method == "DELETE":
@@ -168,15 +168,15 @@ func (m *Machine) networkRequest(method, id string, body []byte) (any, Code) {
 		m.removeNetwork(n)
 		return v, 0
 	}
-	return nil, NotImplemented
+	return nil, hns.NotImplemented
 }
 
-func (m *Machine) endpointRequest(method, id string, body []byte) (any, Code) {
+func (m *Machine) endpointRequest(method, id string, body []byte) (any, hns.Code) {
 	switch {
 	case method == "POST" && id == "":
 		var d endpointV1
 		if json.Unmarshal(body, &d) != nil {
-			return nil, InvalidJSON
+			return nil, hns.InvalidJSON
 		}
 		id, code := m.createEndpoint(newGUID(), d.VirtualNetwork, body)
 		if code != 0 {
@@ -193,20 +193,20 @@ func (m *Machine) endpointRequest(method, id string, body []byte) (any, Code) {
 	t := m.thing(endpointKind, id)
 	switch {
 	case t == nil:
-		return nil, EndpointNotFound
+		return nil, hns.EndpointNotFound
 	case method == "GET":
 		return t.v1(), 0
 	case method == "DELETE":
 		m.removeThing(endpointKind, t)
 		return t.v1(), 0
 	}
-	return nil, NotImplemented
+	return nil, hns.NotImplemented
 }
 
-func (m *Machine) attachRequest(id, verb string) (any, Code) {
+func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
 	t := m.thing(endpointKind, id)
 	if t == nil {
-		return nil, EndpointNotFound
+		return nil, hns.EndpointNotFound
 	}
 	switch verb {
 	case "attach":
@@ -215,7 +215,7 @@ func (m *Machine) attachRequest(id, verb string) (any, Code) {
 		m.detach(t)
 		return struct{}{}, 0
 	}
-	return nil, NotImplemented
+	return nil, hns.NotImplemented
 }
 
 // parseMAC reads a document's MAC: a JSON string, in any usual form.
@@ -226,7 +226,7 @@ func parseMAC(raw json.RawMessage) (hns.MAC, error) {
 	}
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 {
-		return hns.MAC{}, InvalidEndpoint
+		return hns.MAC{}, problem("read a MAC", hns.InvalidEndpoint)
 	}
 	return hns.MAC(mac), nil
 }
