@@ -3,9 +3,9 @@ package hns
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +51,22 @@ func (c *Client) Features(ctx context.Context) (Version, Features, error) {
 	return v, v.Features(), err
 }
 
+// Networks returns all networks whose documents we can read, by whomever they were made. The management address of an
+// L2Bridge is not in them; ask ManagementIP.
+func (c *Client) Networks(ctx context.Context) ([]Network, error) {
+	documents, err := query(ctx, c, "list networks", c.calls.Networks)
+	if err != nil {
+		return nil, err
+	}
+	var all []Network
+	for _, document := range documents {
+		if n, err := DecodeNetwork(document); err == nil {
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}
+
 // Network finds a network by its name, ErrNotFound if there is none. Of several with one name (HNS does not mind) it is
 // the first.
 func (c *Client) Network(ctx context.Context, name string) (Network, error) {
@@ -77,11 +93,16 @@ func (c *Client) withManagementIP(ctx context.Context, n Network) (Network, erro
 	if n.Type != L2Bridge || n.ManagementIP.IsValid() {
 		return n, nil
 	}
-	ip, err := query(ctx, c, "ask for the management address of network "+n.Name, func() (netip.Addr, error) {
-		return c.calls.ManagementIP(n.ID)
-	})
+	ip, err := c.ManagementIP(ctx, n.ID)
 	n.ManagementIP = ip
 	return n, err
+}
+
+// ManagementIP asks for the host's address on a network, by its ID; zero while it is not there yet.
+func (c *Client) ManagementIP(ctx context.Context, id string) (netip.Addr, error) {
+	return query(ctx, c, "ask for the management address of network "+id, func() (netip.Addr, error) {
+		return c.calls.ManagementIP(id)
+	})
 }
 
 // CreateNetwork returns it as HNS made it. The call may bind the adapter to a virtual switch, so that the host loses
@@ -138,7 +159,9 @@ func (c *Client) Endpoints(ctx context.Context, network string) ([]Endpoint, err
 		if err != nil {
 			return nil, fmt.Errorf("endpoints of network %s: %w", network, err)
 		}
-		all = append(all, e)
+		if strings.EqualFold(e.Network, network) { // HNS may know of no such filter
+			all = append(all, e)
+		}
 	}
 	return all, nil
 }
@@ -164,41 +187,4 @@ func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 // to it already is no error.
 func (c *Client) AttachHost(ctx context.Context, id string) error {
 	return c.change(ctx, "attach endpoint "+id, func() error { return c.calls.AttachHost(id) })
-}
-
-// Changes tells that networks, or HNS itself, may have come or gone: the channel receives one value for any number of
-// changes; it is never closed. Where HNS does not tell, it receives one whenever Timing.Poll has passed.
-func (c *Client) Changes(ctx context.Context) <-chan struct{} {
-	told := make(chan struct{}, 1)
-	go c.listen(ctx, func() {
-		select {
-		case told <- struct{}{}:
-		default:
-		}
-	})
-	return told
-}
-
-// listen ends with ctx.
-func (c *Client) listen(ctx context.Context, tell func()) {
-	for {
-		stop, err := run(ctx, c, "ask HNS to tell of changes", c.timing.Query,
-			func() (func(), error) { return c.calls.Notify(tell) }, func(stop func()) { stop() })
-		if err == nil {
-			tell() // what changed before we listened
-			context.AfterFunc(ctx, stop)
-			return
-		}
-		for again := !errors.Is(err, ErrUnsupported); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(c.timing.Poll):
-			}
-			tell()
-			if again {
-				break
-			}
-		}
-	}
 }
