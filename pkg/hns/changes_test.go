@@ -2,6 +2,7 @@ package hns
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,18 +12,34 @@ import (
 // telling is an HNS that tells of changes as soon as it is up.
 type telling struct {
 	Calls
-	err     error
 	hang    chan struct{}
-	changed func()
 	stopped atomic.Int32
+
+	mu      sync.Mutex
+	err     error
+	changed func()
 }
 
 func (h *telling) Notify(changed func()) (func(), error) {
 	if h.hang != nil {
 		<-h.hang
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.changed = changed
 	return func() { h.stopped.Add(1) }, h.err
+}
+
+func (h *telling) answer(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = err
+}
+
+func (h *telling) change() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changed()
 }
 
 func told(c <-chan struct{}) bool {
@@ -43,8 +60,8 @@ func TestChanges(t *testing.T) {
 		if !told(changes) || told(changes) {
 			t.Error("what changed before is told once")
 		}
-		h.changed()
-		h.changed()
+		h.change()
+		h.change()
 		if !told(changes) || told(changes) {
 			t.Error("two changes are told as one")
 		}
@@ -90,7 +107,7 @@ func TestChangesOnceItIsUp(t *testing.T) {
 		if !told(changes) {
 			t.Error("not looked at")
 		}
-		h.err = nil
+		h.answer(nil)
 		time.Sleep(10 * time.Second)
 		if !told(changes) {
 			t.Error("not told that it is up")
@@ -99,7 +116,7 @@ func TestChangesOnceItIsUp(t *testing.T) {
 		if told(changes) {
 			t.Error("nothing changed")
 		}
-		if h.changed(); !told(changes) {
+		if h.change(); !told(changes) {
 			t.Error("not told of a change")
 		}
 	})
