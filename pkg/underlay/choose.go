@@ -84,7 +84,7 @@ func matching(s Snapshot, text string, match func(string) bool) []wish {
 				byAddr = append(byAddr, wish{why: why, iface: in, source: []netip.Addr{a.IP}})
 			}
 		}
-		if match(in.Name) {
+		if match(in.Name) || in.Alias != "" && match(in.Alias) {
 			byName = append(byName, wish{why: why, iface: in})
 		}
 	}
@@ -96,7 +96,9 @@ func matching(s Snapshot, text string, match func(string) bool) []wish {
 
 func reaching(s Snapshot, to netip.Addr) wish {
 	w := wish{why: "--iface-can-reach=" + to.String(), source: []netip.Addr{s.Reach.Source}}
-	w.iface = s.byIndex(s.Reach.Index)
+	if s.Reach.Index > 0 { // adapters that nothing is bound to have index 0
+		w.iface = s.byIndex(s.Reach.Index)
+	}
 	w.problem = cmp.Or(s.Reach.Problem, "no route leads there")
 	return w
 }

@@ -41,7 +41,7 @@ func fit(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
 
 // Ours tells by its name whether an interface is one that the pod network made, flannel's or the CNI plugin's.
 func Ours(name string) bool {
-	if name == "cni0" || strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-") {
+	if name == "cni0" || hostEndpoint(name) || strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-") {
 		return true
 	}
 	number, ok := strings.CutPrefix(name, "flannel") // a TUN device of the udp backend
@@ -79,6 +79,8 @@ func unusable(a Addr, source []netip.Addr) string {
 		return "not yet checked for duplicates (tentative)"
 	case a.IP.IsLoopback():
 		return "a loopback address"
+	case a.MadeUp:
+		return "made up by the system, which was given no other (APIPA)"
 	case a.IP.IsLinkLocalUnicast() && !slices.Contains(source, a.IP):
 		return "link-local"
 	}

@@ -26,6 +26,7 @@ type Snapshot struct {
 type Interface struct {
 	Name     string
 	AltNames []string // other names that it answers to
+	Alias    string   // one of them that a regex may match, too; may be empty
 	Index    int
 	MTU      int           // bytes
 	MAC      dataplane.MAC // zero where it has none of 48 bits
@@ -43,7 +44,8 @@ type Addr struct {
 	Secondary  bool         // IPv4: there is an older one in the same network
 	Temporary  bool         // IPv6: a privacy address, soon to be replaced
 	Deprecated bool         // IPv6: no longer for new connections
-	Tentative  bool         // IPv6: not yet, or not successfully, checked for duplicates
+	Tentative  bool         // not yet, or not successfully, checked for duplicates
+	MadeUp     bool         // IPv4: chosen by chance because nobody gave another (APIPA)
 }
 
 // Default is a default route.

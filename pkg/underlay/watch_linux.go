@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle is how long further changes are waited for before one is told: they come in bursts.
-const settle = 50 * time.Millisecond
-
 // Watch tells that what Read reads may have changed: the channel receives one value for any number of changes, and
 // nothing more once ctx has ended; it is never closed. What changes after Watch has returned is not missed. It
 // watches the network namespace of the calling goroutine's thread.
@@ -53,34 +50,6 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, raw chan<- struct{}) {
 				poke(raw)
 			}
 		}
-	}
-}
-
-func coalesce(ctx context.Context, raw <-chan struct{}, changed chan<- struct{}) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-raw:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(settle):
-		}
-		select {
-		case <-raw:
-		default:
-		}
-		poke(changed)
-	}
-}
-
-// poke leaves one value in a channel of capacity 1.
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
