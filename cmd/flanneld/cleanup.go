@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -15,7 +16,7 @@ import (
 	"flannel/subnet"
 )
 
-// cleanup removes all that flanneld, or flannel, put into this node's kernel, and nothing else: see the ownership
+// cleanup removes all that flanneld, or flannel, put into this node's kernel or HNS, and nothing else: see the ownership
 // table in Documentation/architecture.md. The subnet file and the lease stay.
 func cleanup(ctx context.Context, o options, log *slog.Logger, stdout io.Writer) error {
 	flags := goflag.NewFlagSet("flanneld cleanup", goflag.ContinueOnError)
@@ -34,13 +35,13 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout io.Writer)
 		log.Warn("the pod network is not known, so routes that a flannel made stay", "error", err)
 	}
 	networks := slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
-	fromKernel, err1 := dataplane.Cleanup(ctx, log, networks, *dryRun)
+	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
 	fromFirewall, err2 := firewall.Cleanup(ctx, log, *dryRun)
 	verb := "removed"
 	if *dryRun {
 		verb = "would remove"
 	}
-	all := append(fromKernel, fromFirewall...)
+	all := append(fromSystem, fromFirewall...)
 	for _, what := range all {
 		fmt.Fprintln(stdout, verb, what) //nolint:errcheck // the work is done all the same
 	}

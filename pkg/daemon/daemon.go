@@ -143,7 +143,9 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	f.add("config", d.reconfigure(n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
 	f.add("devices", err)
-	f.add("publish", d.describe(n, in, links))
+	if published := d.describe(n, in, links); err == nil { // else what is wrong has been said
+		f.add("publish", published)
+	}
 	if peers, complete := in.peers(); complete {
 		paths, rejects := n.plan.Paths(peers.Leases)
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -14,8 +13,8 @@ import (
 // Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
 // device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks, if
 // known: routes of a flannel are told by them. What cannot be removed is in the error, and blocks nothing else.
-func Cleanup(ctx context.Context, log *slog.Logger, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
-	d, err := New(Options{Log: log})
+func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+	d, err := New(opts)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,191 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
+)
+
+// HNS is the Dataplane of Windows. One HNS network is tunnel, router and the pods' switch; peers are policies on it, or
+// routes of the host. It is pure but for what it is made over, so all of it is tested on any system.
+type HNS struct {
+	opts    Options
+	pace    Pace
+	client  *hns.Client
+	stack   hns.Stack
+	home    *home
+	changes chan struct{}
+	end     context.CancelFunc
+	done    sync.WaitGroup
+
+	// What may differ from what was seen last, since somebody changed something there.
+	networksDirty, adaptersDirty atomic.Bool
+	waits                        atomic.Bool             // a pass ended with waiting: look again soon
+	seen                         atomic.Pointer[sighted] // our network as the last pass found it
+
+	version  hns.Version
+	features hns.Features
+	asked    bool // for these two
+
+	devices  []Device      // of the last Ensure
+	ensured  Links         // what it found
+	problem  error         // what it waits for
+	networks []hns.Network // all, as listed last
+	network  *hns.Network  // ours; nil: not there
+	listed   bool          // network's policies are as HNS has them, and the table has not read them yet
+	foreign  wrong         // our network has another management address than the host
+	strays   bool          // there may be networks of ours that nobody wants
+
+	policies *reconcile.Table[policyKey, policyValue]
+	remotes  *reconcile.Table[netip.Prefix, remoteValue]
+	routes   *reconcile.Table[hostRoute, struct{}]
+	scope    hostScope
+
+	paths []*Path // what the tables were last told to want
+	on    place   // and where
+	said  map[string]bool
+}
+
+// place is what entries belong to: with another one all are to be made anew.
+type place struct {
+	network string // ID
+	index   int    // of the host's adapter
+}
+
+// NewHNS begins to watch HNS and the IP stack, and to put back what an earlier run left without an address. The caller
+// closes it.
+func NewHNS(opts Options, client *hns.Client, stack hns.Stack) *HNS {
+	opts.Pace.complete()
+	d := &HNS{opts: opts, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), said: map[string]bool{},
+		home: newHome(opts.journalPath(), opts.Pace, stack, opts.Log)}
+	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
+	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
+	d.routes = reconcile.NewTable[hostRoute, struct{}](routeTable{d})
+	d.Distrust()
+	ctx, end := context.WithCancel(context.Background())
+	d.end = end
+	d.done.Go(func() { d.watch(ctx) })
+	return d
+}
+
+// Changes implements Dataplane.
+func (d *HNS) Changes() <-chan struct{} { return d.changes }
+
+// Close implements Dataplane. A call of HNS that hangs is left to itself.
+func (d *HNS) Close() error {
+	d.end()
+	d.done.Wait()
+	return nil
+}
+
+// Distrust implements Dataplane.
+func (d *HNS) Distrust() {
+	d.networksDirty.Store(true)
+	d.adaptersDirty.Store(true)
+	d.policies.Relist()
+	d.remotes.Relist()
+	d.routes.Relist()
+}
+
+func (d *HNS) wake() {
+	select {
+	case d.changes <- struct{}{}:
+	default:
+	}
+}
+
+// Apply implements Dataplane. While the network is not there it does nothing: Ensure has said what it waits for.
+func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
+	if len(s.Blackholes) > 0 {
+		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
+	}
+	if d.network == nil {
+		return d.prune(ctx)
+	}
+	errs := []error{d.want(links, s)}
+	if d.features.RemoteSubnet {
+		errs = append(errs, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
+	} else {
+		errs = append(errs, step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
+	}
+	errs = append(errs,
+		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add),
+		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune),
+		step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Prune),
+		step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Prune),
+		d.prune(ctx))
+	return errors.Join(errs...)
+}
+
+// want tells the tables what differs from what they were told before.
+func (d *HNS) want(links Links, s State) error {
+	dev := d.device()
+	link, there := links[dev.Name]
+	if !there {
+		return nil
+	}
+	if next := (hostScope{link.Index, s.Networks}); !d.scope.same(next) {
+		d.scope = next
+		d.routes.Relist() // other routes are ours now
+	}
+	if now := (place{d.network.ID, link.Index}); d.on != now {
+		d.forget()
+		d.on = now
+		if dev.Kind == Overlay && d.features.HostRoute {
+			d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
+		}
+	}
+	added, removed := differing(d.paths, s.Paths)
+	odd := map[string]error{} // one for each reason, not for each path
+	for _, p := range removed {
+		if e, err := d.lower(p, dev); err == nil {
+			d.drop(e)
+		}
+	}
+	for _, p := range added {
+		e, err := d.lower(p, dev)
+		if err != nil {
+			odd[err.Error()] = err
+			continue
+		}
+		d.add(e)
+	}
+	d.paths = s.Paths
+	return errors.Join(slices.Collect(maps.Values(odd))...)
+}
+
+// forget makes the tables want nothing, so that everything is told and read anew.
+func (d *HNS) forget() {
+	d.policies.Reset()
+	d.remotes.Reset()
+	d.routes.Reset()
+	d.policies.Relist()
+	d.remotes.Relist()
+	d.routes.Relist()
+	d.paths = nil
+}
+
+// device is the HNS network that was asked for last; zero if none was.
+func (d *HNS) device() Device {
+	for _, dev := range d.devices {
+		if dev.Kind == Overlay || dev.Kind == L2Bridge {
+			return dev
+		}
+	}
+	return Device{}
+}
+
+// warnOnce says what does not change while the program runs.
+func (d *HNS) warnOnce(text string) {
+	if !d.said[text] {
+		d.said[text] = true
+		d.opts.Log.Warn(text)
+	}
+}

@@ -1,0 +1,326 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"flannel/pkg/hns"
+)
+
+// Ensure implements Dataplane. It goes as far as it can get without waiting, and its error says what it waits for: for
+// HNS, the adapter, the network (adopted, or made), its management address, the interface with that address, what the
+// host had on the adapter, and on a bridge the host's own endpoint. As long as nothing happened it costs nothing.
+func (d *HNS) Ensure(ctx context.Context, devices []Device) (Links, error) {
+	if !reflect.DeepEqual(d.devices, devices) {
+		d.devices = slices.Clone(devices)
+		d.networksDirty.Store(true)
+	}
+	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
+	if !networks && !adapters && d.problem == nil && !d.home.pending() {
+		return d.ensured, nil
+	}
+	if d.device().Name == "" {
+		d.withoutNetwork(ctx, networks)
+	}
+	links, err := Links{}, error(nil)
+	for _, dev := range devices {
+		if err = d.ensure(ctx, dev, networks || d.problem != nil, links); err != nil {
+			err = fmt.Errorf("device %s: %w", dev.Name, err)
+			break
+		}
+	}
+	if err != nil && networks {
+		d.networksDirty.Store(true)
+	}
+	d.ensured, d.problem = links, err
+	d.waits.Store(err != nil)
+	return links, err
+}
+
+// withoutNetwork is for a backend that needs none: what another left is to go, and an HNS that is not there left nothing.
+func (d *HNS) withoutNetwork(ctx context.Context, list bool) {
+	d.network = nil
+	if !list {
+		return
+	}
+	if networks, err := d.client.Networks(ctx); err == nil {
+		d.networks, d.strays = networks, true
+	}
+}
+
+func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) error {
+	adapters, err := d.stack.Adapters()
+	if err != nil {
+		return fmt.Errorf("list adapters: %w", err)
+	}
+	switch dev.Kind {
+	case Existing:
+		i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
+		if i < 0 {
+			return waiting("the adapter to appear")
+		}
+		links[dev.Name] = Link{Index: adapters[i].Index, MAC: MAC(adapters[i].MAC), MTU: adapters[i].MTU}
+		return nil
+	case Overlay, L2Bridge:
+		return d.ensureNetwork(ctx, dev, list, adapters, links)
+	}
+	return fmt.Errorf("a %s device is none that Windows has", dev.Kind)
+}
+
+// ensureNetwork leaves the network's link in links as soon as peers can be told of it, whatever it still waits for.
+func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters []hns.Adapter, links Links) error {
+	old, known := d.ensured[dev.Name]
+	if list || d.network == nil {
+		if err := d.list(ctx, dev); err != nil {
+			if known && d.network != nil {
+				links[dev.Name] = old // HNS does not answer; what we made is most likely there
+			}
+			return err
+		}
+	}
+	if err := d.adoptOrMake(ctx, dev, adapters); err != nil {
+		return err
+	}
+	if err := d.managementIP(ctx, dev); err != nil {
+		return err
+	}
+	if dev.Kind == Overlay && d.network.DRMAC == (hns.MAC{}) {
+		return waiting("HNS to give the network its MAC address")
+	}
+	link := Link{MAC: MAC(d.network.DRMAC)}
+	host, there := adapterWith(adapters, d.network.ManagementIP)
+	if there {
+		link.Index, link.MTU = host.Index, host.MTU
+	}
+	if there || dev.Kind == Overlay {
+		links[dev.Name] = link
+	}
+	if err := d.home.mend(d.networks); err != nil {
+		return err
+	}
+	if !there {
+		return d.notThere(ctx, dev, adapters)
+	}
+	d.foreign = wrong{}
+	if dev.Kind == L2Bridge {
+		if err := d.hostEndpoint(ctx, dev, host, adapters); err != nil {
+			return err
+		}
+	}
+	return d.well(host, adapters)
+}
+
+// list asks for all networks, and for the version before the first time.
+func (d *HNS) list(ctx context.Context, dev Device) error {
+	if !d.asked {
+		v, f, err := d.client.Features(ctx)
+		if err != nil {
+			return unanswered(err)
+		}
+		d.version, d.features, d.asked = v, f, true
+	}
+	networks, err := d.client.Networks(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	d.networks, d.strays = networks, true
+	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name })
+	if found < 0 {
+		d.network = nil
+	} else {
+		next := networks[found]
+		if d.network != nil && d.network.ID == next.ID && !next.ManagementIP.IsValid() {
+			next.ManagementIP = d.network.ManagementIP // of a bridge, asked for separately
+		}
+		d.network = &next
+	}
+	// The policies were read along with it. What was written since cannot be in them, so the table takes them at once.
+	d.listed = true
+	d.policies.Relist()
+	d.remotes.Relist()
+	d.sight()
+	return nil
+}
+
+func unanswered(err error) error {
+	if errors.Is(err, hns.ErrUnavailable) || errors.Is(err, hns.ErrTimeout) {
+		return fmt.Errorf("waiting for the Host Networking Service: %w", err)
+	}
+	return err
+}
+
+// adoptOrMake leaves the network in d.network.
+func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapter) error {
+	physical, adapterErr := physicalAdapter(adapters, dev.Parent)
+	want, err := wantedNetwork(dev, physical.Name, d.version, d.features)
+	if err != nil {
+		return err
+	}
+	if len(want.Subnets) < len(dev.Subnets) {
+		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
+	}
+	if d.network == nil {
+		if adapterErr != nil {
+			return adapterErr
+		}
+		return d.make(ctx, want, physical, adapters)
+	}
+	have := *d.network
+	if have.Type != hns.Overlay && have.Type != hns.L2Bridge {
+		return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", have.Type)
+	}
+	why := differs(have, want)
+	if why == "" && adapterErr == nil && have.Adapter != physical.Name && !hasAddress(d.hostOf(have, adapters), dev.Local) &&
+		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
+		why = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
+	}
+	if why != "" {
+		return d.remake(ctx, have, why)
+	}
+	return d.home.own(dev.Name, true)
+}
+
+// hostOf is the adapter with the host's addresses on a network; zero if there is none.
+func (d *HNS) hostOf(n hns.Network, adapters []hns.Adapter) hns.Adapter {
+	if host, ok := adapterWith(adapters, n.ManagementIP); ok && n.ManagementIP.IsValid() {
+		return host
+	}
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
+	if i < 0 {
+		return hns.Adapter{}
+	}
+	host, _ := hostAdapter(adapters, adapters[i], true)
+	return host
+}
+
+// make binds the adapter, after what it has was written down and is there.
+func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+	for _, n := range d.networks {
+		if n.Adapter == physical.Name && d.ours(n) {
+			return d.remake(ctx, n, "another takes its place: "+want.Name)
+		}
+	}
+	bound := slices.ContainsFunc(d.networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
+	host, ok := hostAdapter(adapters, physical, bound)
+	if !ok {
+		return waiting("the virtual adapter that takes the place of %s", physical.Name)
+	}
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	if err := d.home.leave(host, physical, routes); err != nil {
+		return err
+	}
+	if err := d.home.mend(d.networks); err != nil {
+		return err
+	}
+	if len(addresses(host)) == 0 {
+		return waiting("%s to have its addresses", host.Name) // just put back
+	}
+	if err := d.home.own(want.Name, true); err != nil {
+		return err
+	}
+	d.networksDirty.Store(true)
+	made, err := d.client.CreateNetwork(ctx, want)
+	if err != nil {
+		return unanswered(err)
+	}
+	d.opts.Log.Info("made an HNS network; the host's address moves to its virtual adapter", "network", made.Name, "type", made.Type,
+		"id", made.ID, "adapter", physical.Name, "subnet", subnets(want.Subnets))
+	d.networks, d.network, d.listed = append(d.networks, made), &made, true
+	return nil
+}
+
+// remake deletes a network of ours that cannot be the wanted one; the next pass makes that.
+func (d *HNS) remake(ctx context.Context, n hns.Network, why string) error {
+	d.opts.Log.Warn("deleting an HNS network of ours to make it as it shall be; its pods must be made again", "network", n.Name, "id", n.ID, "reason", why)
+	if err := d.deleteNetwork(ctx, n); err != nil {
+		return err
+	}
+	if d.network != nil && d.network.ID == n.ID {
+		d.network = nil
+	}
+	return waiting("the network %s to go (%s)", n.Name, why)
+}
+
+// leave writes down what the host has on a network that is about to be deleted.
+func (d *HNS) leave(n hns.Network) error {
+	adapters, err1 := d.stack.Adapters()
+	routes, err2 := d.stack.Routes()
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("look at what the host has on network %s: %w", n.Name, err)
+	}
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
+	if i < 0 {
+		return nil // its adapter is gone, so nothing will go back there
+	}
+	host := d.hostOf(n, adapters)
+	if host.Index == 0 {
+		host = adapters[i]
+	}
+	return d.home.leave(host, adapters[i], routes)
+}
+
+// managementIP is the host's address on the network, which HNS learns some time after it made that.
+func (d *HNS) managementIP(ctx context.Context, dev Device) error {
+	if dev.Kind == L2Bridge && !d.network.ManagementIP.IsValid() {
+		ip, err := d.client.ManagementIP(ctx, d.network.ID)
+		if err != nil {
+			return unanswered(err)
+		}
+		d.network.ManagementIP = ip
+	}
+	if d.network.ManagementIP.IsValid() {
+		return nil
+	}
+	if err := d.home.mend(d.networks); err != nil {
+		return fmt.Errorf("%w (HNS does not know the host's address yet)", err)
+	}
+	return waiting("HNS to learn the host's address")
+}
+
+// wrong is a management address that is not the host's.
+type wrong struct {
+	network string // ID
+	ip      netip.Addr
+	since   time.Time
+}
+
+// notThere waits for the interface with the management address. When the host has another one and keeps it, HNS would
+// send from an address that is nobody's for ever: then the network is made again.
+func (d *HNS) notThere(ctx context.Context, dev Device, adapters []hns.Adapter) error {
+	n := *d.network
+	now := d.hostOf(n, adapters)
+	if dev.Kind == L2Bridge || !hasAddress(now, dev.Local) {
+		d.network.ManagementIP = netip.Addr{} // ask again
+		return waiting("an interface to have the network's address %s", n.ManagementIP)
+	}
+	if d.foreign.network != n.ID || d.foreign.ip != n.ManagementIP {
+		d.foreign = wrong{n.ID, n.ManagementIP, time.Now()}
+	}
+	why := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
+	if time.Since(d.foreign.since) < d.pace.Wrong {
+		return waiting("HNS to learn the host's address: %s", why)
+	}
+	return d.remake(ctx, n, why)
+}
+
+// well notes that the host has all that it should.
+func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == d.network.Adapter })
+	if i < 0 {
+		return nil
+	}
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return fmt.Errorf("list routes: %w", err)
+	}
+	d.home.well(snapshot(host, adapters[i], routes))
+	return nil
+}

@@ -1,0 +1,41 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"flannel/pkg/hns"
+)
+
+// New opens HNS and the IP stack and begins to watch them. The caller closes it.
+func New(opts Options) (Dataplane, error) { return open(opts) }
+
+// timing keeps a pass from waiting longer for HNS than other things can: what takes longer goes on by itself, no other
+// call is made meanwhile, and what came of it the next pass finds.
+var timing = hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second}
+
+func open(opts Options) (*HNS, error) {
+	calls, err := hns.Open()
+	if err != nil {
+		return nil, err
+	}
+	stack, err := hns.OpenStack()
+	if err != nil {
+		return nil, err
+	}
+	return NewHNS(opts, hns.NewClient(calls, timing), stack), nil
+}
+
+// Cleanup removes every HNS network and host route that is ours, and returns them as text for a person; with dryRun it
+// only lists them. networks are the pod networks, if known: routes are told by them. What cannot be removed is in the
+// error, and blocks nothing else.
+func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+	d, err := open(opts)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.cleanup(ctx, networks, dryRun)
+}
