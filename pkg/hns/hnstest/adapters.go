@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -70,10 +71,14 @@ func (m *Machine) named(name string) *adapter {
 	return nil
 }
 
+// usualMetric is what Windows gives an adapter of 1 Gbit/s.
+const usualMetric = 25
+
 // addAdapter makes one, virtual, with its addresses; parent is that below it.
 func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	addrs := a.Addrs
 	a.Addrs = nil
+	a.V4Metric, a.V6Metric = cmp.Or(a.V4Metric, usualMetric), cmp.Or(a.V6Metric, usualMetric)
 	if a.GUID == "" {
 		a.GUID = newGUID()
 	}

@@ -18,11 +18,12 @@ const (
 	namespaceKind    kind = "Namespace"
 	loadBalancerKind kind = "LoadBalancer"
 	sdnRouteKind     kind = "SdnRoute"
+	callbackKind     kind = "Callback" // handles only
 )
 
 type handle struct {
 	kind kind
-	id   string // of the object; for a callback its own
+	id   string // of the object; for a callback whose it is
 }
 
 // split takes the name of a call apart: HcnQueryNetworkProperties is Query and Network.
@@ -98,8 +99,7 @@ func (m *Machine) perform(verb string, k kind, args []string) (string, hns.Code)
 		return "", code
 	}
 	if verb == "Close" {
-		n, _ := strconv.ParseUint(args[0], 10, 64)
-		delete(m.handles, n)
+		m.forget(args[0])
 		return "", 0
 	}
 	if code := m.look(k, id); code != 0 {
@@ -125,6 +125,12 @@ func (m *Machine) held(k kind, number string) (string, hns.Code) {
 		return h.id, 0
 	}
 	return "", invalidHandle
+}
+
+// forget closes a handle.
+func (m *Machine) forget(number string) {
+	n, _ := strconv.ParseUint(number, 10, 64) // one that is held is a number
+	delete(m.handles, n)
 }
 
 // look tells whether an object is there.

@@ -33,11 +33,12 @@ type Machine struct {
 	forward  map[family]bool
 	trouble  []error
 
-	events   []Event // that DLLs and watchers were, or will be, told of
-	happened chan struct{}
-	watchers map[uint64]watcher
-	timers   map[*time.Timer]bool
-	closed   bool
+	events    []Event              // all that ever happened
+	happened  chan struct{}        // closed when something does
+	listeners map[string]*listener // by handle
+	watchers  map[uint64]watcher
+	timers    map[*time.Timer]bool
+	closed    bool
 }
 
 // Call is one call as it was made, with its answer.
@@ -78,7 +79,7 @@ func New() *Machine {
 func newMachine(b body) *Machine {
 	m := &Machine{
 		healed: make(chan struct{}), happened: make(chan struct{}), body: b, things: map[kind][]*thing{},
-		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{},
+		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{}, listeners: map[string]*listener{},
 		timers: map[*time.Timer]bool{},
 	}
 	m.adapters = []*adapter{{Adapter: hns.Adapter{

@@ -14,9 +14,6 @@ type family struct {
 	v6    bool
 }
 
-// interfaceMetric is that of each adapter: Windows adds it to a route's own.
-const interfaceMetric = 25
-
 // Adapters returns the machine's adapters.
 func (m *Machine) Adapters() ([]hns.Adapter, error) {
 	var all []hns.Adapter
@@ -48,7 +45,7 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 	_, code := m.enter("GetBestRoute2", []string{dst.String()}, false, func() (string, hns.Code) {
 		for _, r := range m.routes {
 			if r.Dst.Contains(dst) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() ||
-				r.Dst.Bits() == best.Dst.Bits() && r.Metric < best.Metric) {
+				r.Dst.Bits() == best.Dst.Bits() && m.metric(r) < m.metric(best)) {
 				best = r
 			}
 		}
@@ -63,6 +60,18 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 		return "", 0
 	})
 	return best, source, problem("GetBestRoute2", code)
+}
+
+// metric is a route's own and its adapter's.
+func (m *Machine) metric(r hns.Route) int {
+	a := m.adapter(r.Index)
+	switch {
+	case a == nil:
+		return r.Metric
+	case r.Dst.Addr().Is4():
+		return r.Metric + a.V4Metric
+	}
+	return r.Metric + a.V6Metric
 }
 
 // sourceAddress is an adapter's address for packets along a route: one of the next hop's subnet, else any.

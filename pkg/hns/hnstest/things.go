@@ -134,23 +134,23 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 		PrefixLength int
 	}
 	t.read("IpConfigurations", &given)
-	for _, g := range given {
-		if remote {
-			return netip.PrefixFrom(g.IpAddress, g.IpAddress.BitLen()), 0
-		}
-		for _, s := range n.subnets {
-			if s.prefix.Contains(g.IpAddress) && m.free(n, g.IpAddress) {
-				return netip.PrefixFrom(g.IpAddress, s.prefix.Bits()), 0
-			}
-		}
-		return netip.Prefix{}, addressTaken
+	if len(given) > 0 && remote {
+		return netip.PrefixFrom(given[0].IpAddress, given[0].IpAddress.BitLen()), 0
 	}
 	for _, s := range n.subnets {
+		if len(given) > 0 {
+			if a := given[0].IpAddress; s.prefix.Contains(a) && m.free(n, a) {
+				return netip.PrefixFrom(a, s.prefix.Bits()), 0
+			}
+			continue
+		}
 		for a := s.prefix.Addr().Next().Next(); s.prefix.Contains(a); a = a.Next() {
 			if m.free(n, a) {
 				return netip.PrefixFrom(a, s.prefix.Bits()), 0
 			}
 		}
+	}
+	if len(given) > 0 || len(n.subnets) > 0 {
 		return netip.Prefix{}, addressTaken
 	}
 	return netip.Prefix{}, 0

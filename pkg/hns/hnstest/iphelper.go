@@ -1,0 +1,182 @@
+package hnstest
+
+import (
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/hns"
+)
+
+// ipHelper makes a call of iphlpapi.dll, its structures as they lie in memory; what it returns goes where the call has
+// its output.
+func (m *Machine) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
+	if len(args) == 0 {
+		return nil, invalidArg
+	}
+	switch function {
+	case "GetAdaptersAddresses":
+		all, _ := m.Adapters()
+		return adapterBlob(withFilters(all)), 0
+	case "GetIfTable2Ex":
+		return &blob{bytes: table(m.ifRows())}, 0
+	case "GetIpForwardTable2":
+		return &blob{bytes: table(m.forwardRows(args[0]))}, 0
+	case "GetBestRoute2":
+		return m.bestRoute(args[0])
+	case "CreateIpForwardEntry2", "SetIpForwardEntry2", "DeleteIpForwardEntry2":
+		var row forwardRow
+		if !unpack(args[0], &row) {
+			return nil, invalidArg
+		}
+		return nil, m.routeCall(function, row.route())
+	case "GetIpInterfaceEntry", "SetIpInterfaceEntry":
+		return m.interfaceEntry(function, args[0])
+	case "CreateUnicastIpAddressEntry":
+		var row unicastRow
+		if !unpack(args[0], &row) || int(row.Bits) > row.Address.addr().BitLen() {
+			return nil, invalidArg
+		}
+		return nil, code(m.AddAddress(index(row.LUID, row.Index), netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
+	case "SetInterfaceDnsSettings":
+		return nil, m.dnsSettings(args)
+	case "NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2", "CancelMibChangeNotify2":
+		return m.notify(function, string(args[0]))
+	}
+	return m.convert(function, args[0])
+}
+
+// code is that of an error of ours.
+func code(err error) hns.Code {
+	if e, ok := err.(*hns.Error); ok {
+		if e.Code == hns.AlreadyExists {
+			return objectExists
+		}
+		return e.Code
+	}
+	return 0
+}
+
+// withFilters adds what a real machine lists beside an adapter: the filter drivers on it, with indexes of their own.
+func withFilters(adapters []hns.Adapter) []hns.Adapter {
+	all := adapters
+	for _, a := range adapters {
+		if !a.Loopback {
+			all = append(all, filter(a))
+		}
+	}
+	return all
+}
+
+const filterName = "-WFP Native MAC Layer LightWeight Filter-0000"
+
+func filter(a hns.Adapter) hns.Adapter {
+	return hns.Adapter{
+		Name: a.Name + filterName, Description: a.Description + filterName, Index: a.Index + 1<<16, MTU: a.MTU, MAC: a.MAC, Up: true,
+		GUID: "f" + a.GUID[1:],
+	}
+}
+
+func (m *Machine) ifRows() (rows []ifRow) {
+	for _, a := range withFilters(m.Hand().Adapters()) {
+		row := toIfRow(a)
+		if strings.HasSuffix(a.Name, filterName) {
+			row.Flags = filterFlag
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (m *Machine) forwardRows(familyOnly []byte) (rows []forwardRow) {
+	all, _ := m.Routes()
+	for _, r := range all {
+		row := toForwardRow(r)
+		if len(familyOnly) == 0 || familyOnly[0] == 0 || uint16(familyOnly[0]) == row.Dst.Family {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (m *Machine) bestRoute(destination []byte) (*blob, hns.Code) {
+	var dst sockaddr
+	if !unpack(destination, &dst) || !dst.addr().IsValid() {
+		return nil, invalidArg
+	}
+	r, source, err := m.BestRoute(dst.addr())
+	if err != nil {
+		return nil, code(err)
+	}
+	return &blob{bytes: append(pack(toForwardRow(r)), pack(toSockaddr(source))...)}, 0
+}
+
+func (m *Machine) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
+	var row interfaceRow
+	if !unpack(raw, &row) {
+		return nil, invalidArg
+	}
+	i, v6 := index(row.LUID, row.Index), row.Family == inet6
+	if function == "SetIpInterfaceEntry" {
+		if !v6 && row.SitePrefixLen > 32 { // documented: it must be 0 for IPv4, and is not when read
+			return nil, invalidArg
+		}
+		return nil, code(m.SetForwarding(i, v6, row.Forwarding != 0))
+	}
+	on, err := m.Forwarding(i, v6)
+	if err != nil {
+		return nil, code(err)
+	}
+	row.LUID, row.Index, row.SitePrefixLen, row.Connected, row.Forwarding = luid(i), uint32(i), 64, 1, 0
+	if on {
+		row.Forwarding = 1
+	}
+	return &blob{bytes: pack(row)}, 0
+}
+
+// dnsSettings takes a GUID, the flags, and the list of servers.
+func (m *Machine) dnsSettings(args [][]byte) hns.Code {
+	if len(args) < 3 || len(args[1]) != 8 {
+		return invalidArg
+	}
+	a, found := m.byGUID(args[0])
+	if !found {
+		return hns.ElementNotFound
+	}
+	v6 := args[1][0]&1 != 0 // DNS_SETTING_IPV6
+	var servers []netip.Addr
+	for _, s := range strings.FieldsFunc(string(args[2]), func(r rune) bool { return r == ',' || r == ' ' }) {
+		ip, err := netip.ParseAddr(s)
+		if err != nil || ip.Is6() != v6 {
+			return invalidArg
+		}
+		servers = append(servers, ip)
+	}
+	for _, have := range a.DNS { // those of the other family stay
+		if have.Is6() != v6 {
+			servers = append(servers, have)
+		}
+	}
+	return code(m.SetDNS(a.Index, servers))
+}
+
+func (m *Machine) byGUID(raw []byte) (hns.Adapter, bool) {
+	for _, a := range m.Hand().Adapters() {
+		if g := guid(a.GUID); string(g[:]) == string(raw) {
+			return a, true
+		}
+	}
+	return hns.Adapter{}, false
+}
+
+// convert answers the calls that make one name of an adapter of another.
+func (m *Machine) convert(function string, raw []byte) (*blob, hns.Code) {
+	for _, a := range m.Hand().Adapters() {
+		g := guid(a.GUID)
+		names := map[string][]byte{"Index": pack(uint32(a.Index)), "Luid": pack(luid(a.Index)), "Guid": g[:], "Alias": []byte(a.Name)}
+		from, to, ok := strings.Cut(strings.TrimPrefix(function, "ConvertInterface"), "To")
+		if ok && string(names[from]) == string(raw) {
+			return &blob{bytes: names[to]}, 0
+		}
+	}
+	return nil, hns.ElementNotFound
+}
