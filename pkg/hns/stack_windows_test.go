@@ -1,0 +1,207 @@
+package hns_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+)
+
+// openStack gives the machine a second adapter, with all that the structures can say.
+func openStack(t *testing.T) (*hnstest.Machine, hns.Stack, int) {
+	t.Helper()
+	m := machine(t)
+	index := m.Plug(hns.Adapter{Name: "Büro 2", Description: "a driver", MTU: 9000, MAC: hns.MAC{2, 0, 0, 0, 0, 2}, Up: true, V4Metric: 35, V6Metric: 45, DHCP: true,
+		Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/16"), Preferred: true}, {Prefix: pfx("2001:db8::2/64"), Manual: true, Preferred: true},
+			{Prefix: pfx("2001:db8::3/64")}, {Prefix: pfx("fe80::2/64"), Tentative: true}},
+		DNS: []netip.Addr{ip("10.98.0.53"), ip("2001:db8::53")}},
+		hns.Route{Dst: pfx("::/0"), NextHop: ip("fe80::1"), Metric: 16})
+	m.Plug(hns.Adapter{Name: "unplugged", MTU: 1500, MAC: hns.MAC{2, 0, 0, 0, 0, 3}})
+	s, err := hns.OpenStack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, s, index
+}
+
+func TestAdapters(t *testing.T) {
+	m, s, _ := openStack(t)
+	want, err := m.Adapters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Adapters()
+	if d := cmp.Diff(want, got, same...); d != "" || err != nil {
+		t.Error(d, err)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	m, s, index := openStack(t)
+	check := func(when string) {
+		t.Helper()
+		want, err := m.Routes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Routes()
+		if d := cmp.Diff(want, got, same...); d != "" || err != nil {
+			t.Errorf("%s: %s %v", when, d, err)
+		}
+	}
+	has := func(r hns.Route) bool {
+		all, err := s.Routes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, have := range all {
+			if have == r {
+				return true
+			}
+		}
+		return false
+	}
+	check("at first")
+	for _, r := range []hns.Route{
+		{Dst: pfx("10.244.7.0/24"), NextHop: ip("10.98.0.7"), Index: index, Metric: 5, Ours: true},
+		{Dst: pfx("fd00:7::/64"), NextHop: ip("2001:db8::7"), Index: index, Ours: true},
+		{Dst: pfx("169.254.169.254/32"), NextHop: ip("0.0.0.0"), Index: index, Metric: 1, Ours: true},
+		{Dst: pfx("fd00:8::/64"), NextHop: ip("::"), Index: index, Metric: 1, Ours: true},
+	} {
+		if err := s.AddRoute(r); err != nil || !has(r) {
+			t.Errorf("%+v: %v", r, err)
+		}
+		r.Metric += 20
+		if err := s.AddRoute(r); err != nil || !has(r) {
+			t.Errorf("%+v again: %v", r, err)
+		}
+		check("with " + r.Dst.String())
+		if err := errors.Join(s.DeleteRoute(r), s.DeleteRoute(r)); err != nil || has(r) {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	check("at last")
+	// Next hops may be left out, and host bits are dropped.
+	if err := s.AddRoute(hns.Route{Dst: pfx("10.7.7.7/8"), Index: index}); err != nil || !has(hns.Route{Dst: pfx("10.0.0.0/8"), NextHop: ip("0.0.0.0"), Index: index, Ours: true}) {
+		t.Error(err)
+	}
+	if err := s.AddRoute(hns.Route{Dst: pfx("10.0.0.0/9"), Index: 4711}); !errors.Is(err, hns.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestBestRoute(t *testing.T) {
+	m, s, _ := openStack(t)
+	for _, dst := range []string{"10.99.0.9", "1.1.1.1", "10.98.3.4", "2001:db8::9", "2606:4700::1"} {
+		r, source, err := m.BestRoute(ip(dst))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, from, err := s.BestRoute(ip(dst))
+		if err != nil || got != r || from != source {
+			t.Errorf("%s: %+v from %s %v, want %+v from %s", dst, got, from, err, r, source)
+		}
+	}
+	m.Hand().DeleteRoutes(pfx("0.0.0.0/0"))
+	if r, _, err := s.BestRoute(ip("1.1.1.1")); err == nil {
+		t.Errorf("no way leads there, but %+v", r)
+	} else {
+		t.Log(err)
+	}
+}
+
+func TestForwarding(t *testing.T) {
+	m, s, index := openStack(t)
+	for _, v6 := range []bool{false, true} {
+		for _, on := range []bool{true, true, false} {
+			err := s.SetForwarding(index, v6, on)
+			got, err2 := s.Forwarding(index, v6)
+			if err != nil || err2 != nil || got != on || m.Hand().Forwarding("Büro 2", v6) != on {
+				t.Errorf("IPv6 %t, %t: %t %v %v", v6, on, got, err, err2)
+			}
+		}
+	}
+	if _, err := s.Forwarding(4711, false); !errors.Is(err, hns.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestAddressAndDNS(t *testing.T) {
+	m, s, index := openStack(t)
+	for _, p := range []netip.Prefix{pfx("10.98.77.7/16"), pfx("fd00:77::7/64")} {
+		if err := errors.Join(s.AddAddress(index, p), s.AddAddress(index, p)); err != nil {
+			t.Error(err)
+		}
+		found := false
+		for _, a := range m.Hand().Adapter("Büro 2").Addrs {
+			found = found || a.Prefix == p && a.Preferred
+		}
+		if !found {
+			t.Errorf("%s is not there", p)
+		}
+	}
+	if err := s.SetDNS(index, []netip.Addr{ip("9.9.9.9"), ip("fd00::53"), ip("8.8.8.8")}); err != nil {
+		t.Fatal(err)
+	}
+	got := map[netip.Addr]bool{}
+	for _, a := range m.Hand().Adapter("Büro 2").DNS {
+		got[a] = true
+	}
+	if len(got) != 3 || !got[ip("9.9.9.9")] || !got[ip("8.8.8.8")] || !got[ip("fd00::53")] {
+		t.Error(got)
+	}
+	if err := s.AddAddress(4711, pfx("10.1.1.1/8")); !errors.Is(err, hns.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	m, s, index := openStack(t)
+	told := make(chan struct{}, 1000)
+	stop, err := s.Watch(func() { told <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	quiet := func() {
+		for {
+			select {
+			case <-told:
+			case <-time.After(300 * time.Millisecond):
+				return
+			}
+		}
+	}
+	for name, act := range map[string]func() error{
+		"route": func() error {
+			return m.Hand().AddRoute(hns.Route{Dst: pfx("10.9.0.0/16"), NextHop: ip("10.98.0.9"), Index: index})
+		},
+		"address":    func() error { return m.Hand().Readdress("Büro 2", pfx("10.98.0.3/16")) },
+		"forwarding": func() error { return m.Hand().SetForwarding("Büro 2", false, true) },
+	} {
+		quiet()
+		if err := act(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-told:
+		case <-time.After(20 * time.Second):
+			t.Errorf("not told of a change of %s", name)
+		}
+	}
+	quiet()
+	stop()
+	if err := m.Hand().Readdress("Büro 2", pfx("10.98.0.4/16")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-told:
+		t.Error("told after the end")
+	case <-time.After(500 * time.Millisecond):
+	}
+}
