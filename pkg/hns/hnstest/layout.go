@@ -137,7 +137,7 @@ type ifRow struct {
 	Flags       uint8
 	_           [3]byte
 	OperStatus  uint32
-	_           [188]byte
+	_           [192]byte
 }
 
 // adapterRow is an IP_ADAPTER_ADDRESSES. Pointers are offsets into the same blob until the DLL adds its address.
