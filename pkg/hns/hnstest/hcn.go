@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -174,13 +175,18 @@ func (m *Machine) enumerate(k kind, query string) (string, hns.Code) {
 	return text(ids), 0
 }
 
-// create makes an object from the arguments of its call and returns its ID.
+// create makes an object from the arguments of its call and returns its ID: that of the call, else that of the
+// document, else a new one.
 func (m *Machine) create(k kind, args []string) (string, hns.Code) {
-	id := strings.ToLower(args[len(args)-2])
-	if strings.Trim(id, "0-") == "" {
-		id = newGUID()
-	}
 	document := []byte(args[len(args)-1])
+	var d struct{ ID string }
+	if json.Unmarshal(document, &d) != nil {
+		return "", hns.InvalidJSON
+	}
+	id := strings.ToLower(args[len(args)-2])
+	if id == noID {
+		id = cmp.Or(strings.ToLower(d.ID), newGUID())
+	}
 	switch k {
 	case networkKind:
 		return m.createNetwork(id, document)

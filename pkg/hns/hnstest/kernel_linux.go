@@ -1,0 +1,4 @@
+package hnstest
+
+// NewKernel TODO
+func NewKernel() (*Machine, error) { return New(), nil }
