@@ -1,4 +1,302 @@
 package hnstest
 
-// NewKernel TODO
-func NewKernel() (*Machine, error) { return New(), nil }
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/hns"
+)
+
+// kernel is the body of a machine that is played by the network namespace of this process: adapters are devices, with
+// Windows' names as their aliases; the virtual adapter of a switch is a bridge whose port the physical one is; an
+// Overlay network is a VXLAN device with the distributed router's MAC, and each remote subnet a route, a neighbour and
+// an FDB entry of it. Endpoints on a network that are no adapter of the host are addresses in the namespace: they answer.
+type kernel struct {
+	priorities map[rowKey]int // of routes: Linux tells those to one destination apart by it
+}
+
+type rowKey struct {
+	dst   netip.Prefix
+	hop   netip.Addr
+	index int
+}
+
+// NewKernel makes a machine of this process's network namespace: what devices it has but the loopback are physical
+// adapters, with their addresses and static routes.
+func NewKernel() (*Machine, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	m := newMachine(&kernel{priorities: map[rowKey]int{}})
+	for name, value := range map[string]string{
+		"ipv4/conf/all/forwarding": "0", "ipv4/conf/default/forwarding": "0", "ipv4/conf/all/promote_secondaries": "1",
+		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv6/conf/all/forwarding": "0",
+		"ipv6/conf/default/accept_dad": "0", // addresses move often enough, and wait for nothing
+	} {
+		if err := sysctl(name, value); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range links {
+		if l.Attrs().Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		a, routes, err := learn(l)
+		if err != nil {
+			return nil, fmt.Errorf("adapter %s: %w", l.Attrs().Name, err)
+		}
+		m.Plug(a, routes...)
+	}
+	return m, errors.Join(m.Trouble()...)
+}
+
+// learn is a device as an adapter. Its routes are deleted: the machine makes them anew.
+func learn(l netlink.Link) (hns.Adapter, []hns.Route, error) {
+	a := hns.Adapter{
+		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index, MTU: l.Attrs().MTU, Up: true,
+	}
+	if l.Attrs().Alias != "" {
+		a.Name = l.Attrs().Alias
+	}
+	copy(a.MAC[:], l.Attrs().HardwareAddr)
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return a, nil, err
+	}
+	for _, addr := range addrs {
+		p, ok := toPrefix(addr.IPNet)
+		if ok && !p.Addr().IsLinkLocalUnicast() {
+			a.Addrs = append(a.Addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
+		}
+	}
+	rows, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return a, nil, err
+	}
+	var routes []hns.Route
+	for _, row := range rows {
+		hop, _ := netip.AddrFromSlice(row.Gw)
+		dst, ok := toPrefix(row.Dst)
+		if row.Protocol == unix.RTPROT_KERNEL || row.Protocol == unix.RTPROT_RA || !hop.IsValid() || !ok {
+			continue
+		}
+		if err := netlink.RouteDel(&row); err != nil {
+			return a, nil, err
+		}
+		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
+	}
+	return a, routes, nil
+}
+
+func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(ip.Unmap(), bits), ok
+}
+
+func toIPNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func sysctl(name, value string) error {
+	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
+	if errors.Is(err, fs.ErrNotExist) { // no IPv6 in this kernel
+		return nil
+	}
+	return err
+}
+
+func (k *kernel) add(a hns.Adapter, parent int) (int, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = freeName(), a.MTU
+	if a.MAC != (hns.MAC{}) {
+		attrs.HardwareAddr = a.MAC[:]
+	}
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		return 0, err
+	}
+	if err := netlink.LinkSetAlias(bridge, a.Name); err != nil {
+		return bridge.Index, err
+	}
+	if parent != 0 {
+		port, err := netlink.LinkByIndex(parent)
+		if err == nil {
+			err = netlink.LinkSetMaster(port, bridge)
+		}
+		if err != nil {
+			return bridge.Index, err
+		}
+	}
+	return bridge.Index, netlink.LinkSetUp(bridge)
+}
+
+func freeName() string {
+	for i := 1; ; i++ {
+		name := fmt.Sprintf("vEthernet%d", i)
+		if _, err := net.InterfaceByName(name); err != nil {
+			return name
+		}
+	}
+}
+
+func (k *kernel) remove(index int) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(l)
+}
+
+func (k *kernel) rename(index int, name string) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetAlias(l, name)
+}
+
+func (k *kernel) address(index int, p netip.Prefix, add bool) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: toIPNet(p)}
+	if add {
+		return netlink.AddrReplace(l, addr)
+	}
+	if err := netlink.AddrDel(l, addr); !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	return nil
+}
+
+// route keeps Windows' order of routes, by metric, where Linux can.
+func (k *kernel) route(r hns.Route, add bool) error {
+	key := rowKey{r.Dst, r.NextHop, r.Index}
+	row := &netlink.Route{LinkIndex: r.Index, Dst: toIPNet(r.Dst), Protocol: unix.RTPROT_STATIC}
+	if !r.NextHop.IsUnspecified() {
+		row.Gw, row.Flags = r.NextHop.AsSlice(), int(netlink.FLAG_ONLINK)
+	} else if r.Dst.Addr().Is4() {
+		row.Scope = netlink.SCOPE_LINK
+	}
+	if !add {
+		row.Priority = k.priorities[key]
+		delete(k.priorities, key)
+		if err := netlink.RouteDel(row); !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		return nil // it went with its device or address
+	}
+	taken := map[int]bool{}
+	for other, priority := range k.priorities {
+		taken[priority] = taken[priority] || other.dst == r.Dst
+	}
+	for row.Priority = r.Metric + usualMetric; taken[row.Priority]; row.Priority++ {
+	}
+	k.priorities[key] = row.Priority
+	return netlink.RouteReplace(row)
+}
+
+func (k *kernel) forwarding(index int, v6, on bool) error {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	name, value := "ipv4/conf/"+l.Attrs().Name+"/forwarding", "0"
+	if on {
+		value = "1"
+	}
+	if v6 { // Linux knows no other than all devices
+		name = "ipv6/conf/all/forwarding"
+	}
+	return sysctl(name, value)
+}
+
+func (k *kernel) cut(from netip.Addr) error {
+	family := uint8(unix.AF_INET)
+	if from.Is6() {
+		family = unix.AF_INET6
+	}
+	sockets, err := netlink.SocketDiagTCP(family)
+	if err != nil {
+		return err
+	}
+	for _, s := range sockets {
+		if s.ID.Destination == nil || !s.ID.Source.Equal(from.AsSlice()) || s.ID.DestinationPort == 0 {
+			continue
+		}
+		err = errors.Join(err, netlink.SocketDestroy(
+			&net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}, &net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}))
+	}
+	return err // EOPNOTSUPP: a kernel without CONFIG_INET_DIAG_DESTROY
+}
+
+// carrier is the device of an overlay.
+func carrier(network string) string { return "hns" + strings.ReplaceAll(network, "-", "")[:8] }
+
+func (k *kernel) overlay(o overlay, add bool) error {
+	if !add {
+		l, err := netlink.LinkByName(carrier(o.network))
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = carrier(o.network), o.mac[:]
+	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(o.vsid), Port: int(o.port), SrcAddr: o.local.AsSlice()}
+	if err := netlink.LinkAdd(device); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(device)
+}
+
+// remote makes the way to a peer's subnet, or deletes it.
+func (k *kernel) remote(network string, r hns.RemoteSubnet, add bool) error {
+	l, err := netlink.LinkByName(carrier(network))
+	if err != nil {
+		return err
+	}
+	hop, index := r.Prefix.Addr(), l.Attrs().Index
+	fdb := &netlink.Neigh{
+		LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP,
+		IP: r.Provider.AsSlice(), HardwareAddr: r.MAC[:],
+	}
+	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: r.MAC[:]}
+	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(r.Prefix), Protocol: unix.RTPROT_STATIC}
+	if r.Prefix.IsSingleIP() {
+		route.Scope = netlink.SCOPE_LINK
+	} else {
+		route.Gw, route.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)
+	}
+	if add {
+		return errors.Join(netlink.NeighSet(fdb), netlink.NeighSet(neighbour), netlink.RouteReplace(route))
+	}
+	return errors.Join(netlink.RouteDel(route), netlink.NeighDel(neighbour), netlink.NeighDel(fdb))
+}
+
+// pod is an address that answers.
+func (k *kernel) pod(network string, addr netip.Addr, add bool) error {
+	l, err := netlink.LinkByName(carrier(network))
+	if err != nil { // a network without a device of its own
+		if l, err = netlink.LinkByName("lo"); err != nil {
+			return err
+		}
+	}
+	return k.address(l.Attrs().Index, netip.PrefixFrom(addr, addr.BitLen()), add)
+}
+
+func (k *kernel) close() error { return nil }

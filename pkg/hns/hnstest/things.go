@@ -103,9 +103,9 @@ func (t *thing) flags() (flags uint32) {
 	return flags
 }
 
-// bring tells the body about an endpoint on an overlay: what stands for a peer's, or a pod.
+// bring tells the body about an endpoint of the cluster: a pod, or on an overlay what stands for a peer's.
 func (m *Machine) bring(n *network, t *thing, add bool) {
-	if n.kind != hns.Overlay || !t.ip.IsValid() {
+	if !external(n.kind) || !t.ip.IsValid() || t.adapter != 0 {
 		return
 	}
 	if t.flags()&remoteEndpoint == 0 {
@@ -272,9 +272,11 @@ func (m *Machine) attach(t *thing) hns.Code {
 		return hns.EndpointAttached
 	}
 	t.state = 2
-	if !t.ip.IsValid() {
+	n := m.network(t.network)
+	if !t.ip.IsValid() || n == nil {
 		return 0
 	}
+	m.bring(n, t, false)
 	mac, _ := parseMAC(t.doc["MacAddress"])
 	t.adapter = m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + t.name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
@@ -286,6 +288,10 @@ func (m *Machine) attach(t *thing) hns.Code {
 func (m *Machine) detach(t *thing) {
 	if t.adapter != 0 {
 		m.removeAdapter(t.adapter)
+		t.adapter = 0
+		if n := m.network(t.network); n != nil {
+			m.bring(n, t, true)
+		}
 	}
-	t.adapter, t.state = 0, 4
+	t.state = 4
 }
