@@ -273,7 +273,8 @@ func TestNotify(t *testing.T) {
 	told("a network made by another hand")
 	m.Restart()
 	told("a restart, which took the network along")
-	time.Sleep(3 * time.Second) // until it has registered again
+	until(t, "registered again", func() bool { return m.OpenHandles() == 1 })
+	time.Sleep(200 * time.Millisecond) // and told of that
 	for len(changes) > 0 {
 		<-changes
 	}

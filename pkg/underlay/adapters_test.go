@@ -150,15 +150,15 @@ func TestMadeUpAddress(t *testing.T) {
 	}
 }
 
-// windows is a machine for which a snapshot is all that is asked.
-type windows struct {
+// snapshotted is a machine for which a snapshot is all that is asked.
+type snapshotted struct {
 	hns.Stack
 	adapters []hns.Adapter
 	routes   []hns.Route
 }
 
-func (w windows) Adapters() ([]hns.Adapter, error) { return w.adapters, nil }
-func (w windows) Routes() ([]hns.Route, error)     { return w.routes, nil }
+func (w snapshotted) Adapters() ([]hns.Adapter, error) { return w.adapters, nil }
+func (w snapshotted) Routes() ([]hns.Route, error)     { return w.routes, nil }
 
 func adapter(index int, name string, mac byte, addrs ...string) hns.Adapter {
 	a := hns.Adapter{Name: name, Index: index, MTU: 1500, MAC: hns.MAC{2, 0, 0, 0, 0, mac}, Up: true, V4Metric: 25, V6Metric: 5}
@@ -176,7 +176,7 @@ func TestWindowsRoutes(t *testing.T) {
 		}
 		return hns.Route{Dst: pfx(dst), NextHop: ip(hop), Index: index, Metric: metric}
 	}
-	w := windows{adapters: []hns.Adapter{adapter(5, "Wi-Fi", 5, "192.168.1.5/24", "2001:db8::5/64", "fe80::5/64"), adapter(3, "Ethernet 2", 3, "10.1.0.5/16", "fe80::3/64")}}
+	w := snapshotted{adapters: []hns.Adapter{adapter(5, "Wi-Fi", 5, "192.168.1.5/24", "2001:db8::5/64", "fe80::5/64"), adapter(3, "Ethernet 2", 3, "10.1.0.5/16", "fe80::3/64")}}
 	w.adapters[0].V4Metric = 70
 	for _, c := range []struct {
 		name   string
@@ -234,7 +234,7 @@ func TestHeirs(t *testing.T) {
 		"the pod network's is no heir":    {[]hns.Adapter{unbound("cbr0_ep", 1), adapter(9, "vEthernet (cbr0_ep)", 1, "10.2.0.2/24")}, "cbr0_ep 0 02:00:00:00:00:01, vEthernet (cbr0_ep) 9 02:00:00:00:00:01"},
 		"unplugged, with a fixed address": {[]hns.Adapter{down}, "Ethernet 4 4 02:00:00:00:00:04"},
 	} {
-		s := snap(t, windows{adapters: c.adapters}, Options{})
+		s := snap(t, snapshotted{adapters: c.adapters}, Options{})
 		var got []string
 		for _, in := range s.Interfaces {
 			got = append(got, in.Name+" "+string(rune('0'+in.Index))+" "+in.MAC.String())
@@ -244,7 +244,7 @@ func TestHeirs(t *testing.T) {
 		}
 	}
 	o := Options{Iface: []string{"Ethernet 4"}}
-	if _, err := Choose(snap(t, windows{adapters: []hns.Adapter{down}}, o), o, true, false); err == nil || !strings.Contains(err.Error(), "Ethernet 4 is down") {
+	if _, err := Choose(snap(t, snapshotted{adapters: []hns.Adapter{down}}, o), o, true, false); err == nil || !strings.Contains(err.Error(), "Ethernet 4 is down") {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,68 @@
+package underlay
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/windows"
+
+	"flannel/pkg/hns/hnstest"
+)
+
+// TestRead goes through the IP Helper API of the simulated machine.
+func TestRead(t *testing.T) {
+	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
+		t.Skip("this is a real Windows, whose network a test must not touch")
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	m := hnstest.New()
+	defer m.Close()
+	go m.Serve(l)
+	t.Setenv("FLANNEL_HNS", l.Addr().String())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { // what it registered for is given back to this machine, not to the next test's
+		cancel()
+		for end := time.Now().Add(20 * time.Second); m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d handles are still open", m.OpenHandles())
+			}
+		}
+	}()
+	changes, err := Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	choose := func(o Options) Link {
+		t.Helper()
+		s, err := Read(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link, err := Choose(s, o, true, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return link
+	}
+	before := choose(Options{CanReach: ip("1.1.1.1")})
+	overlayOn(t, m, "Ethernet", "flannel.4096")
+	select {
+	case <-changes:
+	case <-time.After(20 * time.Second):
+		t.Error("nobody told that the address moved")
+	}
+	after := choose(Options{Iface: []string{"Ethernet"}})
+	if after.Index == before.Index {
+		t.Errorf("%+v, before %+v", after, before)
+	}
+	if before.Index = after.Index; !after.Equal(before) {
+		t.Errorf("%+v, want %+v", after, before)
+	}
+}
