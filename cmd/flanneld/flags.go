@@ -65,7 +65,7 @@ func kubeFlags() []flagRow {
 		text("kubeconfig-file", "FILE", "", "kubeconfig; default: the pod's service account", func(o *options) *string { return &o.Kube.Kubeconfig }),
 		{name: "kube-annotation-prefix", arg: "TEXT", def: "flannel.alpha.coreos.com", set: setAnnotationPrefix,
 			help: "prefix of our annotations on the Node"},
-		text("net-config-path", "FILE", "/etc/kube-flannel/net-conf.json", "the network configuration", func(o *options) *string { return &o.Kube.NetConfPath }),
+		text("net-config-path", "FILE", systemPath("/etc/kube-flannel/net-conf.json"), "the network configuration", func(o *options) *string { return &o.Kube.NetConfPath }),
 		boolean("set-node-network-unavailable", "true", "set the Node's condition NetworkUnavailable to False when in step",
 			func(o *options) *bool { return &o.Kube.SetNetworkUnavailable }),
 	}
@@ -84,7 +84,7 @@ func underlayFlags() []flagRow {
 
 func networkFlags() []flagRow {
 	return []flagRow{
-		{name: "subnet-file", arg: "FILE", def: "/run/flannel/subnet.env", set: setSubnetFile, help: "file that tells the CNI plugin about the subnet"},
+		{name: "subnet-file", arg: "FILE", def: systemPath("/run/flannel/subnet.env"), set: setSubnetFile, help: "file that tells the CNI plugin about the subnet"},
 		boolean("ip-masq", "false", "masquerade what leaves the pod network", func(o *options) *bool { return &o.IPMasq }),
 		{name: "ip-masq-fully-random-disable", def: "false", help: "masquerade without --random-fully",
 			set: func(o *options, v string) error { b, err := parseBool(v); o.RandomFully = !b; return err }},
@@ -109,6 +109,8 @@ func healthFlags() []flagRow {
 		{name: "healthz-ip", arg: "IP", def: "0.0.0.0", set: setHealthzIP, help: "address of /healthz, /readyz and /metrics"},
 		number("healthz-port", "PORT", "0", 0, math.MaxUint16, "their port; 0: off", setHealthzPort),
 		{name: "log-format", arg: "text|json", def: "text", set: setLogFormat, help: "how log lines are written"},
+		text("log-file", "FILE", "", "write the log there instead of to stderr; at 10 MiB it becomes FILE.1",
+			func(o *options) *string { return &o.LogFile }),
 		number("v", "LEVEL", "0", 0, 10, "log more; 0 to 10", func(o *options, n int) { o.Verbosity = n }),
 		text("vmodule", "FILE=LEVEL,…", "", "likewise, for single source files", func(o *options) *string { return &o.VModule }),
 		text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.LogBacktraceAt }),

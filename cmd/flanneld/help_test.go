@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,12 +20,16 @@ func TestHelp(t *testing.T) {
 	if err := printHelp(&b); err != nil {
 		t.Fatal(err)
 	}
+	golden := "testdata/help.txt"
+	if runtime.GOOS == "windows" {
+		golden = "testdata/help_windows.txt" // with its paths
+	}
 	if *update {
-		if err := os.WriteFile("testdata/help.txt", b.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(golden, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile("testdata/help.txt")
+	want, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}

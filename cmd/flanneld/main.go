@@ -9,8 +9,13 @@ import (
 )
 
 func main() {
+	p := process{os.Args[1:], os.Environ(), os.Stdout, os.Stderr, nil}
+	if isService(p.args) {
+		os.Exit(runService(p))
+	}
+	// On Windows these are Ctrl-C and Ctrl-Break, and the closing of the console, logging off and the shutdown.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	code := run(ctx, p)
 	stop()
 	os.Exit(code)
 }

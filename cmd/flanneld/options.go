@@ -32,6 +32,7 @@ type options struct {
 	Healthz netip.AddrPort // port 0: off
 
 	LogFormat      string // "text" or "json"
+	LogFile        string // "": stderr
 	Verbosity      int    // klog's v
 	VModule        string // klog's, as given
 	LogBacktraceAt string // klog's, as given
@@ -67,6 +68,7 @@ type command struct{ name, help string }
 func commands() []command {
 	return []command{
 		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
+		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}
 }
@@ -84,6 +86,7 @@ func parseOptions(args, environ []string) (options, error) {
 	given, rest, problems := scan(args, known)
 	fromEnv, warnings := scanEnv(environ, known)
 	o.Warnings = warnings
+	alone := len(given) == 0
 	for name, v := range fromEnv {
 		if _, ok := given[name]; !ok {
 			given[name] = v
@@ -105,6 +108,9 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	problems = append(problems, o.setCommand(rest)...)
+	if o.Command == "service" && !alone {
+		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
+	}
 	if o.Help || o.Version {
 		return o, nil // who asks for help may have got the rest wrong
 	}

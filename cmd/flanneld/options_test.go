@@ -22,19 +22,19 @@ func look(o options) string {
 	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v\n", o.SubnetFile, o.IPMasq, o.RandomFully, o.ForwardRules,
 		o.Blackhole, o.Resync)
 	fmt.Fprintf(&b, "cni %v\n", o.CNI)
-	fmt.Fprintf(&b, "health %v log=%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.LogFormat, o.Verbosity, o.VModule, o.LogBacktraceAt,
+	fmt.Fprintf(&b, "health %v log=%s,%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.LogFormat, o.LogFile, o.Verbosity, o.VModule, o.LogBacktraceAt,
 		o.Version, o.Help)
 	fmt.Fprintf(&b, "command %q %q", o.Command, o.Args)
 	return b.String()
 }
 
 func TestDefaults(t *testing.T) {
-	const want = `etcd [http://127.0.0.1:4001 http://127.0.0.1:2379] /coreos.com/network key= cert= ca= user= password= margin=1h0m0s
-kube false api= kubeconfig= annotations=flannel.alpha.coreos.com/ conf=/etc/kube-flannel/net-conf.json unavailable=true
+	want := `etcd [http://127.0.0.1:4001 http://127.0.0.1:2379] /coreos.com/network key= cert= ca= user= password= margin=1h0m0s
+kube false api= kubeconfig= annotations=flannel.alpha.coreos.com/ conf=` + systemPath("/etc/kube-flannel/net-conf.json") + ` unavailable=true
 underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP
-network file=/run/flannel/subnet.env masq=false random=true forward=true blackhole=false resync=5s
+network file=` + systemPath("/run/flannel/subnet.env") + ` masq=false random=true forward=true blackhole=false resync=5s
 cni {   }
-health 0.0.0.0:0 log=text v=0 vmodule= at= version=false help=false
+health 0.0.0.0:0 log=text, v=0 vmodule= at= version=false help=false
 command "" []`
 	o, err := parseOptions(nil, nil)
 	if err != nil || len(o.Warnings) > 0 {
@@ -52,7 +52,7 @@ var everything = []string{
 	"kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
 	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "subnet-file=s", "ip-masq=1",
 	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "ip-blackhole-route=T", "healthz-ip=::1", "healthz-port=8080",
-	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "log-format=json", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
+	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "log-format=json", "log-file=l", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
 }
 
 const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
@@ -60,7 +60,7 @@ kube true api=https://10.0.0.9:6443 kubeconfig=c:\k\config annotations=example.c
 underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1
 network file=s masq=true random=false forward=false blackhole=true resync=16s
 cni {cf ct pf pt}
-health [::1]:8080 log=json v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
+health [::1]:8080 log=json,l v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
 command "" []`
 
 // TestEveryFlag gives every flag in every way: one dash, two, the value apart, as a variable, and as both.
@@ -122,7 +122,9 @@ func TestForms(t *testing.T) {
 		{"", "FLANNELD_VERSION=v0.28.9 FLANNELD_HELP=1", "version=false help=false"},
 		{"--iface=a cleanup --dry-run x", "", `command "cleanup" ["--dry-run" "x"]`},
 		{"-- cleanup", "", `command "cleanup" []`},
-		{"clean", "", `!"clean" is no command; there is install-cni, cleanup`},
+		{"service install -- --v=4", "FLANNELD_V=1", `command "service" ["install" "--" "--v=4"]`},
+		{"--v=4 service install", "", "!flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"},
+		{"clean", "", `!"clean" is no command; there is install-cni, service, cleanup`},
 		{"- x", "", `!"-" is no command`},
 		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
 		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},
@@ -169,7 +171,7 @@ func TestImpossible(t *testing.T) {
 		"--public-ipv6=fe80::1%eth0":            `--public-ipv6: "fe80::1%eth0" is no IP address`,
 		"--iface-can-reach=example.com":         `--iface-can-reach: "example.com" is no IP address`,
 		"--iface-regex=(":                       "--iface-regex: \"(\" is no regular expression: error parsing regexp: missing closing ): `(`",
-		"--subnet-file=":                        "--subnet-file: the name is empty; use one like /run/flannel/subnet.env",
+		"--subnet-file=":                        "--subnet-file: the name is empty; use one like " + systemPath("/run/flannel/subnet.env"),
 		"--etcd-prefix=/":                       `--etcd-prefix: "/" is not a path of etcd; use one like /coreos.com/network`,
 		"--etcd-endpoints=":                     "--etcd-endpoints: there is none; use one like http://127.0.0.1:2379",
 		"--etcd-endpoints=127.0.0.1":            `--etcd-endpoints: "127.0.0.1" lacks a host or a port; use one like http://127.0.0.1:2379`,

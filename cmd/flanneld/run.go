@@ -3,20 +3,17 @@ package main
 import (
 	"context"
 	"errors"
-	goflag "flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/grpclog"
-	"k8s.io/klog/v2"
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/dataplane"
@@ -39,34 +36,44 @@ const (
 	exitUsage = 2 // the command line or the environment cannot work
 )
 
+// process is what the program was started with.
+type process struct {
+	args, environ  []string // without the program's name; as of os.Environ
+	stdout, stderr io.Writer
+	events         slog.Handler // of a Windows service, which has no stderr; else nil
+}
+
 // run is the program without the process around it.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	o, err := parseOptions(args, environ)
+func run(ctx context.Context, p process) int {
+	o, err := parseOptions(p.args, p.environ)
 	switch {
 	case err != nil:
 		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintln(stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
+			fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
 		}
 		return exitUsage
 	case o.Help:
-		return code(printHelp(stdout), stderr)
+		return code(printHelp(p.stdout), p.stderr)
 	case o.Version:
-		_, err := fmt.Fprintln(stdout, version.String())
-		return code(err, stderr)
+		_, err := fmt.Fprintln(p.stdout, version.String())
+		return code(err, p.stderr)
 	}
-	log, err := newLog(o, stderr)
+	log, closeLog, err := newLog(o, p)
 	if err != nil {
-		fmt.Fprintln(stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
+		fmt.Fprintln(p.stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
 		return exitUsage
 	}
+	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {
 		log.Warn(w)
 	}
 	switch o.Command {
 	case "cleanup":
-		return code(cleanup(ctx, o, log, stdout), stderr)
+		return code(cleanup(ctx, o, log, p.stdout), p.stderr)
 	case "install-cni":
-		return code(installCNI(ctx, o, log, stdout), stderr)
+		return code(installCNI(ctx, o, log, p.stdout), p.stderr)
+	case "service":
+		return code(service(ctx, o, log, p.stdout), p.stderr)
 	}
 	return serve(ctx, o, log)
 }
@@ -114,7 +121,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	counts, status := metrics.New(version.Version), &health.Status{}
-	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table})
+	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table, StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
 		return err
 	}
@@ -176,8 +183,7 @@ func identity() string {
 	if name == "" {
 		name, _ = os.Hostname()
 	}
-	id, _ := os.ReadFile("/etc/machine-id")
-	return name + " " + strings.TrimSpace(string(id))
+	return name + " " + machineID()
 }
 
 // manager is where leases live, and what there is to close of it.
@@ -247,29 +253,4 @@ func watchdog(log *slog.Logger) time.Duration {
 		log.Warn("read systemd's watchdog settings", "error", err)
 	}
 	return every
-}
-
-// newLog logs to w in the form asked for, and takes in what libraries log by klog. -v=4 and more is debugging, as in
-// Kubernetes.
-func newLog(o options, w io.Writer) (*slog.Logger, error) {
-	h := &slog.HandlerOptions{Level: slog.Level(-o.Verbosity)}
-	var handler slog.Handler = slog.NewTextHandler(w, h)
-	if o.LogFormat == "json" {
-		handler = slog.NewJSONHandler(w, h)
-	}
-	log := slog.New(handler)
-	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
-	klog.InitFlags(flags)
-	for name, value := range map[string]string{"v": strconv.Itoa(o.Verbosity), "vmodule": o.VModule, "log_backtrace_at": o.LogBacktraceAt} {
-		if value == "" {
-			continue
-		}
-		if err := flags.Set(name, value); err != nil {
-			return nil, fmt.Errorf("--%s: %q is not what klog takes: %w", name, value, err)
-		}
-	}
-	klog.SetSlogLogger(log)
-	// What gRPC has to say of a connection, the etcd manager says once.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
-	return log, nil
 }

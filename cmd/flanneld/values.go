@@ -189,7 +189,7 @@ func setPublic(to *netip.Addr, v string, v6 bool) error {
 
 func setSubnetFile(o *options, v string) error {
 	if v == "" {
-		return errors.New("the name is empty; use one like /run/flannel/subnet.env")
+		return errors.New("the name is empty; use one like " + systemPath("/run/flannel/subnet.env"))
 	}
 	o.SubnetFile = v
 	return nil

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// told keeps what an event log is told.
+type told struct{ lines []string }
+
+func (l *told) Warning(id uint32, text string) error {
+	l.lines = append(l.lines, fmt.Sprintf("warning %d: %s", id, text))
+	return nil
+}
+
+func (l *told) Error(id uint32, text string) error {
+	l.lines = append(l.lines, fmt.Sprintf("error %d: %s", id, text))
+	return nil
+}
+
+func TestEvents(t *testing.T) {
+	var got told
+	log := slog.New(newEvents(&got)).With("node", "w1")
+	log.Info("peers changed")
+	log.Debug("set route")
+	log.Warn("left out a peer", "subnet", "10.5.1.0/24", "error", "its VNI is 4096\nand ours 1")
+	log.WithGroup("hns").Error("network deleted", "time", "x", "level", "y")
+	fmt.Fprintln(eventErrors{&got}, "flanneld: --x: unknown flag")
+	want := []string{
+		`warning 1: msg="left out a peer" node=w1 subnet=10.5.1.0/24 error="its VNI is 4096\nand ours 1"`,
+		`error 1: msg="network deleted" node=w1 hns.time=x hns.level=y`,
+		`error 1: flanneld: --x: unknown flag`,
+	}
+	if d := cmp.Diff(want, got.lines); d != "" {
+		t.Error(d)
+	}
+	got.lines = nil
+	log.Error(strings.Repeat("ä", 40_000))
+	if n := len(got.lines[0]); n > eventMax+20 || n < eventMax-20 || strings.Contains(got.lines[0], "\ufffd") {
+		t.Errorf("an event of %d bytes: …%q", n, got.lines[0][n-20:])
+	}
+}
+
+// TestWhereTheLogGoes: to stderr, or the file, and what a person must see of a service to the events, too.
+func TestWhereTheLogGoes(t *testing.T) {
+	for _, c := range []struct {
+		file, events bool
+		want         string // what is in stderr, file, events
+	}{
+		{false, false, "info warn||"}, {true, false, "|info warn|"}, {false, true, "||warn"}, {true, true, "|info warn|warn"},
+	} {
+		var stderr strings.Builder
+		var events told
+		o, p := options{LogFormat: "text"}, process{stderr: &stderr}
+		if c.file {
+			o.LogFile = t.TempDir() + "/new/flanneld.log"
+		}
+		if c.events {
+			p.events = newEvents(&events)
+		}
+		log, closeLog, err := newLog(o, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info("info")
+		log.Warn("warn")
+		if err := closeLog(); err != nil {
+			t.Error(err)
+		}
+		got := words(stderr.String()) + "|" + words(readIf(t, o.LogFile)) + "|" + words(strings.Join(events.lines, "\n"))
+		if got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	if _, _, err := newLog(options{LogFile: t.TempDir()}, process{stderr: io.Discard}); err == nil || !strings.Contains(err.Error(), "--log-file: ") {
+		t.Errorf("a directory as the log file: %v", err)
+	}
+}

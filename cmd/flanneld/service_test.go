@@ -1,0 +1,101 @@
+package main
+
+import (
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseInstall(t *testing.T) {
+	const exe = `C:\Program Files\k\flanneld.exe`
+	const logs = `--log-file=C:\var\log\flanneld\flanneld.log`
+	for _, c := range []struct {
+		args []string
+		want serviceConfig
+		fail string // all that the error says, lines joined by "|"
+	}{
+		{nil, serviceConfig{[]string{exe, logs, "service", "run"}, nil}, ""},
+		{[]string{"--"}, serviceConfig{[]string{exe, logs, "service", "run"}, nil}, ""},
+		{
+			[]string{"--env", "NODE_NAME=w1", "--env=A=b=c d", "--", `--kubeconfig-file=c:\k\config`, "--iface=vEthernet (Ethernet 2)", "--ip-masq=1", "--kube-subnet-mgr=1"},
+			serviceConfig{[]string{exe, `--kubeconfig-file=c:\k\config`, "--iface=vEthernet (Ethernet 2)", "--ip-masq=1", "--kube-subnet-mgr=1", logs, "service", "run"},
+				[]string{"NODE_NAME=w1", "A=b=c d"}}, "",
+		},
+		{
+			[]string{"--env=NODE_NAME=a", "--env=Other=", "--env=node_name=b", "--", "-log-file="},
+			serviceConfig{[]string{exe, "-log-file=", "service", "run"}, []string{"Other=", "node_name=b"}}, "",
+		},
+		{
+			[]string{"--env=FLANNELD_LOG_FILE=D:/l", "--", "--v=4"},
+			serviceConfig{[]string{exe, "--v=4", "service", "run"}, []string{"FLANNELD_LOG_FILE=D:/l"}}, "",
+		},
+		{[]string{"--env=FLANNELD_KUBE_SUBNET_MGR=1"}, serviceConfig{}, "--kube-subnet-mgr needs the node's name: add --env NODE_NAME=…, before --"},
+		{[]string{"--kube-subnet-mgr"}, serviceConfig{}, "flag provided but not defined: -kube-subnet-mgr; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr"},
+		{[]string{"--env=x", "--"}, serviceConfig{}, `invalid value "x" for flag -env: "x" is not of the form NAME=VALUE; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr`},
+		{[]string{"--", "--ifcae=x"}, serviceConfig{}, "--ifcae: unknown flag; did you mean --iface?"},
+		{[]string{"--", "--version"}, serviceConfig{}, "what follows -- are flags of the daemon, and no command"},
+		{[]string{"--", "cleanup"}, serviceConfig{}, "what follows -- are flags of the daemon, and no command"},
+		{
+			[]string{"--env=FLANNELD_HEALTHZ_PORT=x", "--", "--subnet-file=subnet.env", "--log-file=c:log", "--iface=%COMPUTERNAME%"}, serviceConfig{},
+			`FLANNELD_HEALTHZ_PORT: "x" is no whole number; use 0 to 65535|"c:log": a service starts in a folder of its own; give the whole path|` +
+				`"subnet.env": a service starts in a folder of its own; give the whole path|` +
+				`"--iface=%COMPUTERNAME%": Windows replaces what stands between two %; give the flag as a variable by --env`,
+		},
+	} {
+		got, err := parseInstall(exe, c.args)
+		fail := ""
+		if err != nil {
+			fail = strings.ReplaceAll(err.Error(), "\n", "|")
+		}
+		if d := cmp.Diff(c.want, got) + cmp.Diff(c.fail, fail); d != "" {
+			t.Errorf("%q: %s", c.args, d)
+		}
+	}
+}
+
+func TestServiceWarnings(t *testing.T) {
+	for _, c := range []serviceConfig{
+		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
+		{Env: []string{"FLANNELD_ETCD_PASSWORD=hunter2"}},
+	} {
+		if w := strings.Join(c.warnings(), "|"); !strings.Contains(w, "can read the etcd password") || strings.Contains(w, "hunter2") {
+			t.Errorf("%q: %q", c, w)
+		}
+	}
+	if w := (serviceConfig{[]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}}).warnings(); w != nil {
+		t.Error(w)
+	}
+}
+
+func TestServiceCommand(t *testing.T) {
+	for args, want := range map[string]string{
+		"":        `service: "" is none of install, uninstall, start, stop and status; see flanneld service --help`,
+		"restart": `service: "restart" is none of`,
+		"start x": `service start takes no argument "x"`,
+	} {
+		var out strings.Builder
+		err := service(t.Context(), options{Args: strings.Fields(args)}, slog.New(slog.DiscardHandler), &out)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", args, err, want)
+		}
+	}
+	for _, args := range []string{"--help", "-h", "install --help"} {
+		var out strings.Builder
+		if err := service(t.Context(), options{Args: strings.Fields(args)}, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != serviceUsage {
+			t.Errorf("%s: %v\n%s", args, err, &out)
+		}
+	}
+	for line := range strings.Lines(serviceUsage) {
+		if len(line) > helpWidth+1 {
+			t.Errorf("too long: %s", line)
+		}
+	}
+	if runtime.GOOS != "windows" {
+		if err := service(t.Context(), options{Args: []string{"start"}}, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/eventlog"
+	"golang.org/x/sys/windows/svc/mgr"
+)
+
+// controlService does what a word after "service" says; what is so already is no error.
+func controlService(ctx context.Context, verb string, config serviceConfig, out io.Writer) error {
+	var err error
+	switch verb {
+	case "install":
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
+	case "uninstall":
+		err = withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error { return uninstall(ctx, s, out) })
+		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+			say(out, "not installed")
+			err = removeEventSource()
+		}
+	case "start":
+		err = withService(windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
+	case "stop":
+		err = withService(windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
+	case "status":
+		err = withService(windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
+	case "run":
+		err = errors.New("this is for the service manager alone, at the end of the command line")
+	}
+	return explain(verb, err)
+}
+
+// say tells of what is done; that nobody hears it changes nothing.
+func say(out io.Writer, text string) { _, _ = fmt.Fprintln(out, text) }
+
+// explain says what a person can do about an error of the service manager.
+func explain(verb string, err error) error {
+	hint := ""
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
+		hint = ": run it as administrator, in an elevated shell"
+	case errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST):
+		return fmt.Errorf("service %s: there is no service %s yet; make it by: flanneld service install -- [flags of the daemon]", verb, serviceName)
+	case errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE):
+		hint = ": it is being deleted as soon as nobody looks at it: close services.msc and the like, and try again"
+	case errors.Is(err, windows.ERROR_SERVICE_DISABLED):
+		hint = ": somebody disabled it; run service install again"
+	case errors.Is(err, windows.ERROR_FILE_NOT_FOUND), errors.Is(err, windows.ERROR_PATH_NOT_FOUND):
+		hint = ": the program is not where it was; run service install again from where it is now"
+	}
+	return fmt.Errorf("service %s: %w%s", verb, err, hint)
+}
+
+func withManager(access uint32, do func(*mgr.Mgr) error) error {
+	h, err := windows.OpenSCManager(nil, nil, access)
+	if err != nil {
+		return fmt.Errorf("reach the service manager: %w", err)
+	}
+	m := &mgr.Mgr{Handle: h}
+	defer m.Disconnect() //nolint:errcheck // it only frees
+	return do(m)
+}
+
+// withService asks for no more rights than needed: any user may ask for the status.
+func withService(access uint32, do func(*mgr.Service) error) error {
+	return withManager(windows.SC_MANAGER_CONNECT, func(m *mgr.Mgr) error {
+		s, err := openService(m, access)
+		if err != nil {
+			return err
+		}
+		defer s.Close() //nolint:errcheck // it only frees
+		return do(s)
+	})
+}
+
+func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
+	name, err := windows.UTF16PtrFromString(serviceName)
+	if err != nil {
+		return nil, err
+	}
+	h, err := windows.OpenService(m.Handle, name, access)
+	if err != nil {
+		return nil, fmt.Errorf("open the service: %w", err)
+	}
+	return &mgr.Service{Name: serviceName, Handle: h}, nil
+}
+
+// install makes the service or brings it to what config says. It depends on no other: where HNS restarts, Windows
+// would stop us with it.
+func install(m *mgr.Mgr, config serviceConfig, out io.Writer) error {
+	done := "changed; a service that runs takes it up at its next start"
+	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
+	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+		done = "installed; start it by: flanneld service start"
+		s, err = m.CreateService(serviceName, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
+	}
+	if err != nil {
+		return fmt.Errorf("create the service: %w", err)
+	}
+	defer s.Close() //nolint:errcheck // it only frees
+	if err := errors.Join(configure(s, config, out), setEnvironment(config.Env), addEventSource()); err != nil {
+		return err
+	}
+	say(out, done)
+	return nil
+}
+
+// configure sets all that Windows lets one set; what an old Windows does not know is left out, and told of.
+func configure(s *mgr.Service, config serviceConfig, out io.Writer) error {
+	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
+	if err != nil {
+		return fmt.Errorf("set the command line: %w", err)
+	}
+	display, about := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Makes the pods of all nodes reachable from this one.")
+	if err := windows.ChangeServiceConfig(s.Handle, windows.SERVICE_WIN32_OWN_PROCESS, windows.SERVICE_AUTO_START, windows.SERVICE_ERROR_NORMAL,
+		command, nil, nil, nil, nil, nil, display); err != nil {
+		return fmt.Errorf("set the command line: %w", err)
+	}
+	var actions []mgr.RecoveryAction
+	for _, d := range restartAfter() {
+		actions = append(actions, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: d})
+	}
+	for _, part := range []struct {
+		what string
+		err  error
+	}{
+		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: about})},
+		{"delayed start", change(s, windows.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, &windows.SERVICE_DELAYED_AUTO_START_INFO{IsDelayedAutoStartUp: 1})},
+		{"restart", s.SetRecoveryActions(actions, uint32(restartReset/time.Second))},
+		// An end with a failing status is a failure, not only a crash.
+		{"restart after a failing status", s.SetRecoveryActionsOnNonCrashFailures(true)},
+	} {
+		if errors.Is(part.err, windows.ERROR_INVALID_LEVEL) {
+			say(out, "left out, this Windows does not know it: "+part.what)
+		} else if part.err != nil {
+			return fmt.Errorf("set %s: %w", part.what, part.err)
+		}
+	}
+	return nil
+}
+
+func change[T any](s *mgr.Service, level uint32, to *T) error {
+	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
+}
+
+// Keys of HKEY_LOCAL_MACHINE.
+const (
+	serviceKey = `SYSTEM\CurrentControlSet\Services\` + serviceName
+	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + serviceName
+)
+
+func setEnvironment(env []string) error {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
+	if err != nil {
+		return fmt.Errorf("set the service's variables: %w", err)
+	}
+	defer key.Close() //nolint:errcheck // it only frees
+	if len(env) > 0 {
+		err = key.SetStringsValue("Environment", env)
+	} else if err = key.DeleteValue("Environment"); errors.Is(err, registry.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("set the service's variables: %w", err)
+	}
+	return nil
+}
+
+func readCommand() (string, error) {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
+	if err != nil {
+		return "", err
+	}
+	defer key.Close() //nolint:errcheck // it only frees
+	command, _, err := key.GetStringValue("ImagePath")
+	return command, err
+}
+
+func addEventSource() error {
+	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
+		return key.Close()
+	}
+	// eventcreate.exe, which every Windows has, brings messages whose text is what we say.
+	if err := eventlog.InstallAsEventCreate(serviceName, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
+		return fmt.Errorf("add the source to the event log: %w", err)
+	}
+	return nil
+}
+
+func removeEventSource() error {
+	if err := eventlog.Remove(serviceName); err != nil && !errors.Is(err, registry.ErrNotExist) {
+		return fmt.Errorf("remove the source from the event log: %w", err)
+	}
+	return nil
+}
+
+func uninstall(ctx context.Context, s *mgr.Service, out io.Writer) error {
+	if err := stopService(ctx, s, out); err != nil {
+		return err
+	}
+	if err := s.Delete(); err != nil {
+		return fmt.Errorf("delete the service: %w", err)
+	}
+	say(out, "uninstalled; the network stays as it is: flanneld cleanup removes it")
+	return removeEventSource()
+}
+
+func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
+	err := s.Start()
+	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
+		say(out, "it runs already")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("start the service: %w", err)
+	}
+	status, err := await(ctx, s, svc.Running)
+	if err != nil {
+		return err
+	}
+	say(out, fmt.Sprintf("runs, process %d", status.ProcessId))
+	return nil
+}
+
+func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
+	status, err := s.Query()
+	if err != nil {
+		return fmt.Errorf("ask for the service's state: %w", err)
+	}
+	if status.State == svc.Stopped {
+		say(out, "it is stopped already")
+		return nil
+	}
+	if _, err := s.Control(svc.Stop); err != nil && !errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) {
+		return fmt.Errorf("stop the service: %w", err)
+	}
+	if _, err = await(ctx, s, svc.Stopped); err != nil {
+		return err
+	}
+	say(out, "stopped; the network stays as it is")
+	return nil
+}
+
+// settleWithin is how long the service may take to start or stop.
+const settleWithin = 20 * time.Second
+
+// await waits for a state. A service that stops where it shall run has failed.
+func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
+	for deadline := time.Now().Add(settleWithin); ; {
+		status, err := s.Query()
+		switch {
+		case err != nil:
+			return status, fmt.Errorf("ask for the service's state: %w", err)
+		case status.State == want:
+			return status, nil
+		case status.State == svc.Stopped:
+			return status, fmt.Errorf("it ended at once, %s; the reason is in the event log (Application, source %s)", ending(status), serviceName)
+		case time.Now().After(deadline):
+			return status, fmt.Errorf("it is %s after %v; look into its log", stateName(status.State), settleWithin)
+		}
+		select {
+		case <-ctx.Done():
+			return status, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func ending(s svc.Status) string {
+	switch windows.Errno(s.Win32ExitCode) {
+	case windows.ERROR_SERVICE_SPECIFIC_ERROR:
+		return fmt.Sprintf("exit status %d", s.ServiceSpecificExitCode)
+	case windows.ERROR_SERVICE_NEVER_STARTED:
+		return "not started since the system did"
+	}
+	return fmt.Sprintf("exit status %d of Windows", s.Win32ExitCode)
+}
+
+func stateName(s svc.State) string {
+	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
+	if name, ok := names[s]; ok {
+		return name
+	}
+	return fmt.Sprintf("in state %d", s)
+}
+
+// showService tells of the service; that it does not run is an error, for scripts to see.
+func showService(s *mgr.Service, out io.Writer) error {
+	command, err := readCommand()
+	if err != nil {
+		return fmt.Errorf("read the service's configuration: %w", err)
+	}
+	status, err := s.Query()
+	if err != nil {
+		return fmt.Errorf("ask for the service's state: %w", err)
+	}
+	say(out, "command: "+command)
+	if status.State != svc.Running {
+		return fmt.Errorf("it does not run: %s, %s", stateName(status.State), ending(status))
+	}
+	say(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
+	return nil
+}

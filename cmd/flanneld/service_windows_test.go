@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc/mgr"
+)
+
+// workOf are the arguments of a flanneld that goes on until it is stopped and needs no network: it keeps a file in
+// place.
+func workOf(t *testing.T) (args []string, copied string) {
+	t.Helper()
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "a conf"), filepath.Join(dir, "net d", "10-flannel.conflist")
+	if err := os.WriteFile(from, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--log-file=" + filepath.Join(dir, "flanneld.log"), "install-cni", "--conf-from=" + from, "--conf-to=" + to, "--watch"}, to
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("%s: not so after 20 s", what)
+		}
+	}
+}
+
+func exists(path string) func() bool {
+	return func() bool { _, err := os.Stat(path); return err == nil }
+}
+
+// TestServiceLife has the system's own service manager run the test binary as flanneld.
+func TestServiceLife(t *testing.T) {
+	do := func(verb string) (string, error) {
+		var out strings.Builder
+		err := service(t.Context(), options{Args: strings.Fields(verb)}, slog.New(slog.DiscardHandler), &out)
+		return out.String(), err
+	}
+	says := func(verb, want string) {
+		t.Helper()
+		if out, err := do(verb); err != nil || !strings.Contains(out, want) {
+			t.Fatalf("%s says %q, %v; want %q", verb, out, err, want)
+		}
+	}
+	refuses := func(verb, want string) {
+		t.Helper()
+		if out, err := do(verb); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("%s says %q, %v; want the error %q", verb, out, err, want)
+		}
+	}
+	if out, err := do("uninstall"); err != nil {
+		t.Fatal(out, err)
+	}
+	t.Cleanup(func() {
+		if out, err := do("uninstall"); err != nil {
+			t.Error(out, err)
+		}
+	})
+	refuses("status", "there is no service flanneld yet; make it by: flanneld service install")
+	refuses("start", "there is no service")
+	says("uninstall", "not installed")
+	says("install --env NODE_NAME=a -- --kube-subnet-mgr", "installed; start it by")
+	says("install -- --kube-subnet-mgr=false", "changed")
+	refuses("status", "it does not run: stopped, not started since")
+
+	args, copied := workOf(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := serviceConfig{append(append([]string{exe}, args...), "service", "run"), []string{beFlanneld + "=1", "FLANNELD_LOG_FORMAT=json"}}
+	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		says("start", "runs, process ")
+		says("start", "it runs already")
+		says("status", "state: running, process ")
+		until(t, "the service works", exists(copied))
+		start := time.Now()
+		says("stop", "stopped; the network stays as it is")
+		t.Logf("stopped within %v", time.Since(start).Round(10*time.Millisecond))
+		says("stop", "stopped already")
+		refuses("status", "it does not run: stopped, exit status 0")
+		if err := os.Remove(copied); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(strings.TrimPrefix(args[0], "--log-file="))
+	if err != nil || strings.Count(string(text), "installed the CNI configuration") != 2 {
+		t.Errorf("the service's log: %q, %v", text, err)
+	}
+	says("start", "runs")
+	says("uninstall", "uninstalled; the network stays")
+	refuses("stop", "there is no service")
+	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
+		t.Errorf("the source of the event log is there still: %v, %v", key, err)
+	}
+}
+
+// TestServiceFails has the service manager start what cannot work.
+func TestServiceFails(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := controlService(context.Background(), "uninstall", serviceConfig{}, io.Discard); err != nil {
+			t.Error(err)
+		}
+	})
+	start := func(program string, args ...string) error {
+		config := serviceConfig{append(append([]string{program}, args...), "service", "run"), []string{beFlanneld + "=1"}}
+		if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
+			t.Fatal(err)
+		}
+		err := controlService(t.Context(), "start", serviceConfig{}, io.Discard)
+		until(t, "it has ended", func() bool {
+			return strings.Contains(controlService(t.Context(), "status", serviceConfig{}, io.Discard).Error(), "stopped")
+		})
+		if err == nil { // it was seen running for a moment
+			err = controlService(t.Context(), "status", serviceConfig{}, io.Discard)
+		}
+		return err
+	}
+	if err := start(exe, "--nonsense"); err == nil || !strings.Contains(err.Error(), "exit status 2") {
+		t.Errorf("an unknown flag: %v", err)
+	}
+	if err := start(filepath.Join(t.TempDir(), "gone.exe")); err == nil || !strings.Contains(err.Error(), "run service install again") {
+		t.Errorf("no program: %v", err)
+	}
+}
+
+// TestCtrlC ends a flanneld by Ctrl-C, which Wine makes of Unix' signal.
+func TestCtrlC(t *testing.T) {
+	args, copied := workOf(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Env = append(os.Environ(), beFlanneld+"=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	until(t, "it works", exists(copied))
+	start := time.Now()
+	ours := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(copied)))) // no other process' command line has it
+	if _, err := os.StartProcess(`Z:\usr\bin\pkill`, []string{"pkill", "-INT", "-f", ours},
+		&os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("it ended by %v", err)
+		}
+		t.Logf("ended within %v", time.Since(start).Round(10*time.Millisecond))
+	case <-time.After(20 * time.Second):
+		t.Error("it runs on")
+	}
+}

@@ -1,0 +1,29 @@
+//go:build !windows
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+)
+
+// machineID is that of this installation of the operating system, "" where there is none.
+func machineID() string {
+	id, _ := os.ReadFile("/etc/machine-id")
+	return strings.TrimSpace(string(id))
+}
+
+// systemPath is where a file of the system is, given as on Linux.
+func systemPath(path string) string { return path }
+
+// isService: only Windows has services that know of it.
+func isService([]string) bool { return false }
+
+func runService(process) int { return exitUsage }
+
+func controlService(context.Context, string, serviceConfig, io.Writer) error {
+	return errors.New("service: this is for Windows; here systemd runs flanneld, see dist/flanneld.service")
+}
