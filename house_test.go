@@ -71,7 +71,7 @@ var mayImport = map[string][]string{
 	"pkg/conf":      {},
 	"pkg/file":      {},
 	"pkg/reconcile": {},
-	"pkg/dataplane": {"pkg/hns", "pkg/reconcile"},
+	"pkg/dataplane": {"pkg/file", "pkg/hns", "pkg/reconcile"},
 	"pkg/firewall":  {},
 	"pkg/hns":       {"pkg/hns"},
 	"pkg/underlay":  {"pkg/dataplane", "pkg/hns"},

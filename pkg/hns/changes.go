@@ -29,6 +29,7 @@ func (c *Client) listen(ctx context.Context, tell func()) {
 			context.AfterFunc(ctx, stop)
 			return
 		}
+		// Poll. An HNS that was not up is asked again each time; one that cannot tell is not.
 		for again := !errors.Is(err, ErrUnsupported); ; {
 			select {
 			case <-ctx.Done():

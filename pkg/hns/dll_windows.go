@@ -41,7 +41,8 @@ func (s *service) call(out **uint16, name string, args ...uintptr) error {
 	return err
 }
 
-// failure makes an error of an HRESULT and the record that came with it.
+// failure makes an error of an HRESULT and the record that came with it. A record is an error even where the HRESULT
+// says otherwise.
 func failure(name string, hr uintptr, text string) error {
 	failed := int32(hr) < 0
 	if !failed && text == "" {

@@ -27,7 +27,7 @@ type ipConfig struct {
 	PrefixLength int    `json:",omitempty"`
 }
 
-// EncodeEndpoint makes the document that asks for an endpoint.
+// EncodeEndpoint makes the document that asks for an endpoint. Its gateways become default routes, one for each family.
 func EncodeEndpoint(e Endpoint) json.RawMessage {
 	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, SchemaVersion: schema()}
 	for _, p := range e.IPs {
@@ -73,6 +73,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 		}
 		e.IPs = append(e.IPs, p)
 	}
+	// A route that cannot be read is nothing to us: pods' endpoints have their own.
 	for _, r := range d.Routes {
 		to, err := netip.ParsePrefix(r.DestinationPrefix)
 		if err != nil || to.Bits() != 0 {

@@ -20,7 +20,8 @@ const (
 	typeRemoteSubnet = "RemoteSubnetRoute"
 )
 
-// networkDocument is HostComputeNetwork of the HCN schema.
+// networkDocument is HostComputeNetwork of the HCN schema. Fields that we do not know are left out when it is read, so
+// that a newer HNS is no error; a network is never written back, but its policies are, one by one.
 type networkDocument struct {
 	ID            string   `json:",omitempty"`
 	Name          string   `json:",omitempty"`
@@ -68,6 +69,7 @@ type isolation struct {
 	IsolationID uint32 `json:"IsolationId"`
 }
 
+// schema is the version of all documents here. Those of the older API have none.
 func schema() Version { return Version{Major: 2} }
 
 // EncodeNetwork makes the document that asks for a network.
@@ -128,6 +130,7 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 			n.Subnets = append(n.Subnets, s)
 		}
 	}
+	// HNS may have made more than one range of what it was asked for; the first is where it begins.
 	if len(d.MacPool.Ranges) > 0 && d.MacPool.Ranges[0] != (macRange{}) {
 		for i, text := range []string{d.MacPool.Ranges[0].StartMacAddress, d.MacPool.Ranges[0].EndMacAddress} {
 			mac, err := ParseMAC(text)
@@ -183,6 +186,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	if s.Prefix, err = netip.ParsePrefix(d.IPAddressPrefix); err != nil {
 		return s, fmt.Errorf("subnet: %w", err)
 	}
+	// The gateway is that of the default route. Others may have routes of other kinds.
 	for _, r := range d.Routes {
 		to, err := netip.ParsePrefix(r.DestinationPrefix)
 		if err != nil || to.Bits() != 0 || s.Gateway.IsValid() {
@@ -192,6 +196,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 			return s, fmt.Errorf("gateway of subnet %s: %w", s.Prefix, err)
 		}
 	}
+	// Of others' subnets there may be VLANs instead.
 	for _, p := range d.Policies {
 		var i isolation
 		if p.Type != typeVSID {

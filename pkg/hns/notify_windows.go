@@ -109,7 +109,7 @@ func (s *service) stays(handle uintptr, gone, quit <-chan struct{}) bool {
 	case <-gone:
 	}
 	if proc := s.network.NewProc("HcnUnregisterServiceCallback"); handle != 0 && proc.Find() == nil {
-		_, _, _ = proc.Call(handle)
+		go proc.Call(handle) // to a service that is gone it may take long
 	}
 	return stay
 }

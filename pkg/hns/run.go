@@ -10,7 +10,7 @@ import (
 type pending struct {
 	what  string
 	since time.Time
-	ended bool
+	ended bool // guarded by Client.mu
 }
 
 func query[T any](ctx context.Context, c *Client, what string, f func() (T, error)) (T, error) {
@@ -39,7 +39,7 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 	if err != nil {
 		return zero, err
 	}
-	done := make(chan answer, 1)
+	done := make(chan answer, 1) // so that a late answer blocks nobody
 	go func() {
 		v, err := f()
 		if abandoned := c.end(p); abandoned && err == nil && late != nil {
@@ -93,7 +93,8 @@ func (c *Client) end(p *pending) bool {
 	return abandoned
 }
 
-// abandon is for a call that nobody waits for; false if it has ended.
+// abandon is for a call that nobody waits for any more: it counts as hanging until it ends. False: it has ended, and its
+// answer is on its way.
 func (c *Client) abandon(p *pending) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,6 +40,7 @@ func (ipHelper) Adapters() ([]Adapter, error) {
 	if err != nil {
 		return nil, failed("GetIfTable2Ex", err)
 	}
+	// With all interfaces come those of filter drivers, which have the name, the MAC, and no address of an adapter.
 	filters := map[winipcfg.LUID]bool{}
 	for i := range interfaces {
 		filters[interfaces[i].InterfaceLUID] = interfaces[i].InterfaceAndOperStatusFlags&winipcfg.IAOSFFilterInterface != 0
@@ -53,6 +54,7 @@ func (ipHelper) Adapters() ([]Adapter, error) {
 	return all, nil
 }
 
+// toAdapter copies all: the row lies in memory that is about to be freed.
 func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 	a := Adapter{
 		Name: row.FriendlyName(), Description: row.Description(),
@@ -149,6 +151,7 @@ func entry(r Route) (*winipcfg.MibIPforwardRow2, error) {
 	return row, errors.Join(row.DestinationPrefix.SetPrefix(r.Dst.Masked()), row.NextHop.SetAddr(hop))
 }
 
+// AddRoute writes to the active store, the only one that this API knows; so does AddAddress.
 func (ipHelper) AddRoute(r Route) error {
 	row, err := entry(r)
 	if err != nil {
@@ -189,6 +192,7 @@ func (ipHelper) SetForwarding(index int, v6, on bool) error {
 	return failed("SetIpInterfaceEntry", row.Set())
 }
 
+// ipInterface reads all settings of a family on an adapter: to change one, all are written back.
 func ipInterface(index int, v6 bool) (*winipcfg.MibIPInterfaceRow, error) {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
@@ -213,7 +217,8 @@ func (ipHelper) AddAddress(index int, address netip.Prefix) error {
 	return err
 }
 
-// SetDNS sets the servers of each family that has one in the list.
+// SetDNS sets the servers of each family that has one in the list. Windows keeps them across a reboot: it has no other
+// store for them. Search lists stay as they are.
 func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
@@ -244,6 +249,7 @@ func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 	return nil
 }
 
+// Watch asks for all three kinds of changes: an adapter that comes up changes neither addresses nor routes at first.
 func (ipHelper) Watch(changed func()) (stop func(), err error) {
 	var all []winipcfg.ChangeCallback
 	stop = func() {
