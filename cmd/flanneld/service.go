@@ -19,20 +19,18 @@ const (
 	serviceName = "flanneld"
 	// serviceLog is the log file of a service that is given none: without one it would have warnings alone.
 	serviceLog = `C:\var\log\flanneld\flanneld.log`
-	// restartReset is after how long without a failure the next one counts as the first again.
-	restartReset = 10 * time.Minute
 )
 
-// restartAfter is how long the service manager waits before it restarts the service after its first, second, and any
-// later failure.
-func restartAfter() []time.Duration {
-	return []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}
+// serviceConfig is what the service manager shall know of the service.
+type serviceConfig struct {
+	Command      []string        // the program and its arguments
+	Env          []string        // NAME=VALUE, beside the system's
+	RestartAfter []time.Duration // its first, second, and any later failure
+	RestartReset time.Duration   // after so long without one, the next failure counts as the first again
 }
 
-// serviceConfig is what differs between the services of two nodes.
-type serviceConfig struct {
-	Command []string // the program and its arguments
-	Env     []string // NAME=VALUE, beside the system's
+func newService(command, env []string) serviceConfig {
+	return serviceConfig{command, env, []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}, 10 * time.Minute}
 }
 
 const serviceUsage = `flanneld as a Windows service, which starts with the system and is restarted when it fails.
@@ -42,7 +40,7 @@ const serviceUsage = `flanneld as a Windows service, which starts with the syste
 
 install checks the flags, and changes a service that is there already. Variables of this shell do
 not reach a service: give it those that it needs, such as --env NODE_NAME=worker1. Warnings and
-errors go to the event log (Application, source flanneld), everything to --log-file, by default
+errors go to the event log (Application, source ` + serviceName + `), everything to --log-file, by default
 ` + serviceLog + `.
 `
 
@@ -115,7 +113,7 @@ func parseInstall(program string, args []string) (serviceConfig, error) {
 	if o.LogFile == "" && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "log-file=") }) {
 		command = append(command, "--log-file="+serviceLog)
 	}
-	return serviceConfig{append(command, "service", "run"), env}, nil
+	return newService(append(command, "service", "run"), env), nil
 }
 
 // addVariable adds NAME=VALUE in place of an earlier one of that name, which Windows takes without regard to case.

@@ -14,32 +14,32 @@ func TestParseInstall(t *testing.T) {
 	const logs = `--log-file=C:\var\log\flanneld\flanneld.log`
 	for _, c := range []struct {
 		args []string
-		want serviceConfig
-		fail string // all that the error says, lines joined by "|"
+		want []string // command, then variables
+		fail string   // all that the error says, lines joined by "|"
 	}{
-		{nil, serviceConfig{[]string{exe, logs, "service", "run"}, nil}, ""},
-		{[]string{"--"}, serviceConfig{[]string{exe, logs, "service", "run"}, nil}, ""},
+		{nil, []string{exe, logs, "service", "run"}, ""},
+		{[]string{"--"}, []string{exe, logs, "service", "run"}, ""},
 		{
 			[]string{"--env", "NODE_NAME=w1", "--env=A=b=c d", "--", `--kubeconfig-file=c:\k\config`, "--iface=vEthernet (Ethernet 2)", "--ip-masq=1", "--kube-subnet-mgr=1"},
-			serviceConfig{[]string{exe, `--kubeconfig-file=c:\k\config`, "--iface=vEthernet (Ethernet 2)", "--ip-masq=1", "--kube-subnet-mgr=1", logs, "service", "run"},
-				[]string{"NODE_NAME=w1", "A=b=c d"}}, "",
+			[]string{exe, `--kubeconfig-file=c:\k\config`, "--iface=vEthernet (Ethernet 2)", "--ip-masq=1", "--kube-subnet-mgr=1", logs, "service", "run",
+				"NODE_NAME=w1", "A=b=c d"}, "",
 		},
 		{
 			[]string{"--env=NODE_NAME=a", "--env=Other=", "--env=node_name=b", "--", "-log-file="},
-			serviceConfig{[]string{exe, "-log-file=", "service", "run"}, []string{"Other=", "node_name=b"}}, "",
+			[]string{exe, "-log-file=", "service", "run", "Other=", "node_name=b"}, "",
 		},
 		{
 			[]string{"--env=FLANNELD_LOG_FILE=D:/l", "--", "--v=4"},
-			serviceConfig{[]string{exe, "--v=4", "service", "run"}, []string{"FLANNELD_LOG_FILE=D:/l"}}, "",
+			[]string{exe, "--v=4", "service", "run", "FLANNELD_LOG_FILE=D:/l"}, "",
 		},
-		{[]string{"--env=FLANNELD_KUBE_SUBNET_MGR=1"}, serviceConfig{}, "--kube-subnet-mgr needs the node's name: add --env NODE_NAME=…, before --"},
-		{[]string{"--kube-subnet-mgr"}, serviceConfig{}, "flag provided but not defined: -kube-subnet-mgr; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr"},
-		{[]string{"--env=x", "--"}, serviceConfig{}, `invalid value "x" for flag -env: "x" is not of the form NAME=VALUE; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr`},
-		{[]string{"--", "--ifcae=x"}, serviceConfig{}, "--ifcae: unknown flag; did you mean --iface?"},
-		{[]string{"--", "--version"}, serviceConfig{}, "what follows -- are flags of the daemon, and no command"},
-		{[]string{"--", "cleanup"}, serviceConfig{}, "what follows -- are flags of the daemon, and no command"},
+		{[]string{"--env=FLANNELD_KUBE_SUBNET_MGR=1"}, nil, "--kube-subnet-mgr needs the node's name: add --env NODE_NAME=…, before --"},
+		{[]string{"--kube-subnet-mgr"}, nil, "flag provided but not defined: -kube-subnet-mgr; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr"},
+		{[]string{"--env=x", "--"}, nil, `invalid value "x" for flag -env: "x" is not of the form NAME=VALUE; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr`},
+		{[]string{"--", "--ifcae=x"}, nil, "--ifcae: unknown flag; did you mean --iface?"},
+		{[]string{"--", "--version"}, nil, "what follows -- are flags of the daemon, and no command"},
+		{[]string{"--", "cleanup"}, nil, "what follows -- are flags of the daemon, and no command"},
 		{
-			[]string{"--env=FLANNELD_HEALTHZ_PORT=x", "--", "--subnet-file=subnet.env", "--log-file=c:log", "--iface=%COMPUTERNAME%"}, serviceConfig{},
+			[]string{"--env=FLANNELD_HEALTHZ_PORT=x", "--", "--subnet-file=subnet.env", "--log-file=c:log", "--iface=%COMPUTERNAME%"}, nil,
 			`FLANNELD_HEALTHZ_PORT: "x" is no whole number; use 0 to 65535|"c:log": a service starts in a folder of its own; give the whole path|` +
 				`"subnet.env": a service starts in a folder of its own; give the whole path|` +
 				`"--iface=%COMPUTERNAME%": Windows replaces what stands between two %; give the flag as a variable by --env`,
@@ -50,7 +50,7 @@ func TestParseInstall(t *testing.T) {
 		if err != nil {
 			fail = strings.ReplaceAll(err.Error(), "\n", "|")
 		}
-		if d := cmp.Diff(c.want, got) + cmp.Diff(c.fail, fail); d != "" {
+		if d := cmp.Diff(c.want, append(got.Command, got.Env...)) + cmp.Diff(c.fail, fail); d != "" {
 			t.Errorf("%q: %s", c.args, d)
 		}
 	}
@@ -65,7 +65,7 @@ func TestServiceWarnings(t *testing.T) {
 			t.Errorf("%q: %q", c, w)
 		}
 	}
-	if w := (serviceConfig{[]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}}).warnings(); w != nil {
+	if w := newService([]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}).warnings(); w != nil {
 		t.Error(w)
 	}
 }

@@ -128,7 +128,7 @@ func configure(s *mgr.Service, config serviceConfig, out io.Writer) error {
 		return fmt.Errorf("set the command line: %w", err)
 	}
 	var actions []mgr.RecoveryAction
-	for _, d := range restartAfter() {
+	for _, d := range config.RestartAfter {
 		actions = append(actions, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: d})
 	}
 	for _, part := range []struct {
@@ -137,7 +137,7 @@ func configure(s *mgr.Service, config serviceConfig, out io.Writer) error {
 	}{
 		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: about})},
 		{"delayed start", change(s, windows.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, &windows.SERVICE_DELAYED_AUTO_START_INFO{IsDelayedAutoStartUp: 1})},
-		{"restart", s.SetRecoveryActions(actions, uint32(restartReset/time.Second))},
+		{"restart", s.SetRecoveryActions(actions, uint32(config.RestartReset/time.Second))},
 		// An end with a failing status is a failure, not only a crash.
 		{"restart after a failing status", s.SetRecoveryActionsOnNonCrashFailures(true)},
 	} {

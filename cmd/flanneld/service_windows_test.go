@@ -81,7 +81,7 @@ func TestServiceLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := serviceConfig{append(append([]string{exe}, args...), "service", "run"), []string{beFlanneld + "=1", "FLANNELD_LOG_FORMAT=json"}}
+	config := newService(append(append([]string{exe}, args...), "service", "run"), []string{beFlanneld + "=1", "FLANNELD_LOG_FORMAT=json"})
 	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestServiceFails(t *testing.T) {
 		}
 	})
 	start := func(program string, args ...string) error {
-		config := serviceConfig{append(append([]string{program}, args...), "service", "run"), []string{beFlanneld + "=1"}}
+		config := newService(append(append([]string{program}, args...), "service", "run"), []string{beFlanneld + "=1"})
 		if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
 			t.Fatal(err)
 		}
