@@ -40,6 +40,7 @@ type HNS struct {
 	networks []hns.Network // all, as listed last
 	network  *hns.Network  // ours; nil: not there
 	listed   bool          // network's policies are as HNS has them, and the table has not read them yet
+	endpoint string        // ID of the host's endpoint that this run made
 	foreign  wrong         // our network has another management address than the host
 	strays   bool          // there may be networks of ours that nobody wants
 
@@ -101,15 +102,17 @@ func (d *HNS) wake() {
 	}
 }
 
-// Apply implements Dataplane. While the network is not there it does nothing: Ensure has said what it waits for.
+// Apply implements Dataplane. While the network is not there it does nothing: Ensure has said what it waits for. Only
+// when there is nothing to wait for, what nobody wants any more goes.
 func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
-	if d.network == nil {
+	link, there := links[d.device().Name]
+	if d.network == nil || !there {
 		return d.prune(ctx)
 	}
-	errs := []error{d.want(links, s)}
+	errs := []error{d.want(link, s)}
 	if d.features.RemoteSubnet {
 		errs = append(errs, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
 	} else {
@@ -125,12 +128,8 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 }
 
 // want tells the tables what differs from what they were told before.
-func (d *HNS) want(links Links, s State) error {
+func (d *HNS) want(link Link, s State) error {
 	dev := d.device()
-	link, there := links[dev.Name]
-	if !there {
-		return nil
-	}
 	if next := (hostScope{link.Index, s.Networks}); !d.scope.same(next) {
 		d.scope = next
 		d.routes.Relist() // other routes are ours now

@@ -30,7 +30,7 @@ func (d *HNS) hostEndpoint(ctx context.Context, dev Device, host hns.Adapter, ad
 	for _, e := range all {
 		switch {
 		case e.Name != want.Name:
-		case id == "" && sameAddresses(e.IPs, want.IPs):
+		case id == "" && (sameAddresses(e.IPs, want.IPs) || e.ID == d.endpoint): // to make ours again would give the same
 			id = e.ID
 		default:
 			d.opts.Log.Warn("deleting the host's endpoint on the bridge, which has other addresses", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
@@ -44,7 +44,7 @@ func (d *HNS) hostEndpoint(ctx context.Context, dev Device, host hns.Adapter, ad
 		if err != nil {
 			return unanswered(err)
 		}
-		id = made.ID
+		id, d.endpoint = made.ID, made.ID
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
 	inside, there := adapterWith(adapters, want.IPs[0].Addr())

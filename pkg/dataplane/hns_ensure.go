@@ -129,7 +129,7 @@ func (d *HNS) list(ctx context.Context, dev Device) error {
 		return unanswered(err)
 	}
 	d.networks, d.strays = networks, true
-	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name })
+	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name && ourType(n) })
 	if found < 0 {
 		d.network = nil
 	} else {
@@ -165,15 +165,15 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
 	}
 	if d.network == nil {
+		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 {
+			return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
+		}
 		if adapterErr != nil {
 			return adapterErr
 		}
 		return d.make(ctx, want, physical, adapters)
 	}
 	have := *d.network
-	if have.Type != hns.Overlay && have.Type != hns.L2Bridge {
-		return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", have.Type)
-	}
 	why := differs(have, want)
 	if why == "" && adapterErr == nil && have.Adapter != physical.Name && !hasAddress(d.hostOf(have, adapters), dev.Local) &&
 		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
@@ -233,8 +233,7 @@ func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, 
 	}
 	d.opts.Log.Info("made an HNS network; the host's address moves to its virtual adapter", "network", made.Name, "type", made.Type,
 		"id", made.ID, "adapter", physical.Name, "subnet", subnets(want.Subnets))
-	d.networks, d.network, d.listed = append(d.networks, made), &made, true
-	return nil
+	return waiting("the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 
 // remake deletes a network of ours that cannot be the wanted one; the next pass makes that.

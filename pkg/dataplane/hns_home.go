@@ -16,7 +16,7 @@ import (
 type Pace struct {
 	Poll time.Duration // between looks at an HNS that may not tell of every change: 5 s
 	Wait time.Duration // between looks while something is waited for: 500 ms
-	// Address is how long an adapter may be without the addresses that a person gave it before they are put back (15 s),
+	// Address is how long an adapter may be without the addresses that a person gave it before they are put back (30 s),
 	// DHCP the same for one that DHCP gave (1 min), Rest for routes and DNS servers (5 s). After everything was as before
 	// for as long as Rest, what it was is forgotten.
 	Address, DHCP, Rest time.Duration
@@ -28,7 +28,7 @@ func (p *Pace) complete() {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&p.Poll, 5 * time.Second}, {&p.Wait, 500 * time.Millisecond}, {&p.Address, 15 * time.Second}, {&p.DHCP, time.Minute},
+	}{{&p.Poll, 5 * time.Second}, {&p.Wait, 500 * time.Millisecond}, {&p.Address, 30 * time.Second}, {&p.DHCP, time.Minute},
 		{&p.Rest, 5 * time.Second}, {&p.Wrong, time.Minute}} {
 		if *d.field <= 0 {
 			*d.field = d.value

@@ -149,13 +149,13 @@ func (t routeTable) Delete(ctx context.Context, entries []reconcile.Entry[hostRo
 
 // prune deletes networks of ours that nobody wants: of another VNI, another name, another backend.
 func (d *HNS) prune(ctx context.Context) error {
-	if !d.strays {
+	if !d.strays || d.problem != nil {
 		return nil
 	}
 	d.strays = false
 	var errs []error
 	for _, n := range d.networks {
-		if !d.ours(n) || d.network != nil && n.ID == d.network.ID || d.network == nil && n.Name == d.device().Name {
+		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
 			continue
 		}
 		d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
@@ -168,11 +168,10 @@ func (d *HNS) prune(ctx context.Context) error {
 
 // ours tells whether a network may be deleted: it has a name that only we and flannel give, or we wrote its name down.
 func (d *HNS) ours(n hns.Network) bool {
-	if n.Type != hns.Overlay && n.Type != hns.L2Bridge {
-		return false
-	}
-	return n.Type == hns.Overlay && flannelName(n.Name) || slices.Contains(d.home.names(), n.Name)
+	return n.Type == hns.Overlay && flannelName(n.Name) || ourType(n) && slices.Contains(d.home.names(), n.Name)
 }
+
+func ourType(n hns.Network) bool { return n.Type == hns.Overlay || n.Type == hns.L2Bridge }
 
 func flannelName(name string) bool {
 	number, ok := strings.CutPrefix(name, "flannel.")

@@ -15,8 +15,9 @@ type thing struct {
 	doc     map[string]json.RawMessage
 	network string // of an endpoint
 	ip      netip.Prefix
-	state   int // of an endpoint, as v1 has it: 1 created, 2 attached, 4 detached
-	adapter int // index of the host's adapter that it became; 0: none
+	more    []netip.Prefix // its addresses of further subnets
+	state   int            // of an endpoint, as v1 has it: 1 created, 2 attached, 4 detached
+	adapter int            // index of the host's adapter that it became; 0: none
 }
 
 const remoteEndpoint = 1 // of an endpoint's flags
@@ -83,11 +84,15 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if m.portTaken(t) {
 		return "", hns.PortExists
 	}
-	t.ip = ip
+	t.ip, t.more = ip, t.further(n)
 	t.write("ID", id)
 	t.write("HostComputeNetwork", n.id)
 	if ip.IsValid() {
-		t.write("IpConfigurations", []any{map[string]any{"IpAddress": ip.Addr(), "PrefixLength": ip.Bits()}})
+		var all []any
+		for _, p := range append([]netip.Prefix{ip}, t.more...) {
+			all = append(all, map[string]any{"IpAddress": p.Addr(), "PrefixLength": p.Bits()})
+		}
+		t.write("IpConfigurations", all)
 	}
 	var mac string
 	if t.read("MacAddress", &mac); mac == "" {
@@ -154,6 +159,20 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 		return netip.Prefix{}, addressTaken
 	}
 	return netip.Prefix{}, 0
+}
+
+// further are the addresses of a new endpoint beside its first, as its document asks for them.
+func (t *thing) further(n *network) (all []netip.Prefix) {
+	var given []struct{ IpAddress netip.Addr }
+	t.read("IpConfigurations", &given)
+	for _, g := range given[min(len(given), 1):] {
+		for _, s := range n.subnets {
+			if s.prefix.Contains(g.IpAddress) {
+				all = append(all, netip.PrefixFrom(g.IpAddress, s.prefix.Bits()))
+			}
+		}
+	}
+	return all
 }
 
 func (m *Machine) free(n *network, a netip.Addr) bool {
@@ -278,9 +297,13 @@ func (m *Machine) attach(t *thing) hns.Code {
 	}
 	m.bring(n, t, false)
 	mac, _ := parseMAC(t.doc["MacAddress"])
+	var addrs []hns.Address
+	for _, p := range append([]netip.Prefix{t.ip}, t.more...) {
+		addrs = append(addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
+	}
 	t.adapter = m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + t.name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
-		Addrs: []hns.Address{{Prefix: t.ip, Manual: true, Preferred: true}},
+		Addrs: addrs,
 	}, 0)
 	return 0
 }
