@@ -102,38 +102,43 @@ func (d *HNS) wake() {
 	}
 }
 
-// Apply implements Dataplane. While the network is not there it does nothing: Ensure has said what it waits for. Only
-// when there is nothing to wait for, what nobody wants any more goes.
+// Apply implements Dataplane. While the network is not there it only looks after routes: Ensure has said what it waits
+// for. And only when there is nothing to wait for, what nobody wants any more goes.
 func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
-	link, there := links[d.device().Name]
-	if d.network == nil || !there {
+	dev := d.device()
+	link, there := links[dev.Name]
+	if !there {
 		return d.prune(ctx)
 	}
-	errs := []error{d.want(link, s)}
-	if d.features.RemoteSubnet {
-		errs = append(errs, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
-	} else {
-		errs = append(errs, step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
-	}
-	errs = append(errs,
-		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add),
-		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune),
-		step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Prune),
-		step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Prune),
-		d.prune(ctx))
-	return errors.Join(errs...)
-}
-
-// want tells the tables what differs from what they were told before.
-func (d *HNS) want(link Link, s State) error {
-	dev := d.device()
-	if next := (hostScope{link.Index, s.Networks}); !d.scope.same(next) {
+	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
 		d.scope = next
 		d.routes.Relist() // other routes are ours now
 	}
+	var errs []error
+	if d.network != nil {
+		errs = append(errs, d.want(dev, link, s.Paths))
+		if d.features.RemoteSubnet {
+			errs = append(errs, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
+		} else {
+			errs = append(errs, step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
+		}
+	}
+	errs = append(errs,
+		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add),
+		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune))
+	if d.network != nil {
+		errs = append(errs,
+			step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Prune),
+			step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Prune))
+	}
+	return errors.Join(append(errs, d.prune(ctx))...)
+}
+
+// want tells the tables what differs from what they were told before.
+func (d *HNS) want(dev Device, link Link, paths []*Path) error {
 	if now := (place{d.network.ID, link.Index}); d.on != now {
 		d.forget()
 		d.on = now
@@ -141,7 +146,7 @@ func (d *HNS) want(link Link, s State) error {
 			d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
 		}
 	}
-	added, removed := differing(d.paths, s.Paths)
+	added, removed := differing(d.paths, paths)
 	odd := map[string]error{} // one for each reason, not for each path
 	for _, p := range removed {
 		if e, err := d.lower(p, dev); err == nil {
@@ -156,7 +161,7 @@ func (d *HNS) want(link Link, s State) error {
 		}
 		d.add(e)
 	}
-	d.paths = s.Paths
+	d.paths = paths
 	return errors.Join(slices.Collect(maps.Values(odd))...)
 }
 
@@ -171,14 +176,14 @@ func (d *HNS) forget() {
 	d.paths = nil
 }
 
-// device is the HNS network that was asked for last; zero if none was.
+// device is what pods' traffic goes through: the HNS network that was asked for last, or without one the underlay.
 func (d *HNS) device() Device {
 	for _, dev := range d.devices {
 		if dev.Kind == Overlay || dev.Kind == L2Bridge {
 			return dev
 		}
 	}
-	return Device{}
+	return append(d.devices, Device{})[0]
 }
 
 // warnOnce says what does not change while the program runs.

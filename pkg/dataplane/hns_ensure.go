@@ -24,7 +24,7 @@ func (d *HNS) Ensure(ctx context.Context, devices []Device) (Links, error) {
 	if !networks && !adapters && d.problem == nil && !d.home.pending() {
 		return d.ensured, nil
 	}
-	if d.device().Name == "" {
+	if kind := d.device().Kind; kind != Overlay && kind != L2Bridge {
 		d.withoutNetwork(ctx, networks)
 	}
 	links, err := Links{}, error(nil)
@@ -44,7 +44,10 @@ func (d *HNS) Ensure(ctx context.Context, devices []Device) (Links, error) {
 
 // withoutNetwork is for a backend that needs none: what another left is to go, and an HNS that is not there left nothing.
 func (d *HNS) withoutNetwork(ctx context.Context, list bool) {
-	d.network = nil
+	if d.network != nil {
+		d.forget()
+	}
+	d.network, d.on = nil, place{}
 	if !list {
 		return
 	}
@@ -64,7 +67,11 @@ func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) er
 		if i < 0 {
 			return waiting("the adapter to appear")
 		}
-		links[dev.Name] = Link{Index: adapters[i].Index, MAC: MAC(adapters[i].MAC), MTU: adapters[i].MTU}
+		host := adapters[i]
+		if !virtual(host) {
+			host, _ = hostAdapter(adapters, host, false)
+		}
+		links[dev.Name] = Link{Index: host.Index, MAC: MAC(host.MAC), MTU: host.MTU}
 		return nil
 	case Overlay, L2Bridge:
 		return d.ensureNetwork(ctx, dev, list, adapters, links)
@@ -214,7 +221,7 @@ func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, 
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	if err := d.home.leave(host, physical, routes); err != nil {
+	if err := d.home.leave(host, physical, d.scope.theirs(routes)); err != nil {
 		return err
 	}
 	if err := d.home.mend(d.networks); err != nil {
@@ -263,7 +270,7 @@ func (d *HNS) leave(n hns.Network) error {
 	if host.Index == 0 {
 		host = adapters[i]
 	}
-	return d.home.leave(host, adapters[i], routes)
+	return d.home.leave(host, adapters[i], d.scope.theirs(routes))
 }
 
 // managementIP is the host's address on the network, which HNS learns some time after it made that.
@@ -320,6 +327,6 @@ func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	d.home.well(snapshot(host, adapters[i], routes))
+	d.home.well(snapshot(host, adapters[i], d.scope.theirs(routes)))
 	return nil
 }

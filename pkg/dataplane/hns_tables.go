@@ -88,7 +88,7 @@ func (s remoteStore) Delete(ctx context.Context, entries []reconcile.Entry[netip
 
 // hostScope is what tells our routes of the host from others'.
 type hostScope struct {
-	index    int // of the adapter with the host's address on our network
+	index    int // of the adapter with the host's address
 	networks []netip.Prefix
 }
 
@@ -99,6 +99,11 @@ func (s hostScope) same(o hostScope) bool {
 // ours are the routes by a gateway into the pod network, through the host's adapter: exactly flannel's shape.
 func (s hostScope) ours(r hns.Route) bool {
 	return r.Index == s.index && r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() && inside(r.Dst, s.networks)
+}
+
+// theirs are all routes but ours.
+func (s hostScope) theirs(all []hns.Route) []hns.Route {
+	return slices.DeleteFunc(slices.Clone(all), s.ours)
 }
 
 // routeTable are our routes of the host, in the active store: they are gone after a reboot, as the network is.
@@ -112,9 +117,6 @@ func (routeTable) Name() string { return "routes" }
 // List implements reconcile.Store.
 func (t routeTable) List(context.Context) (map[hostRoute]struct{}, error) {
 	out := map[hostRoute]struct{}{}
-	if t.d.network.Type != hns.L2Bridge {
-		return out, nil
-	}
 	all, err := t.d.stack.Routes()
 	if err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func (c *Client) begin(what string) (*pending, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.hung {
-		return nil, fmt.Errorf("%s: %w: HNS has been busy for %s with: %s", what, ErrTimeout, time.Since(p.since).Round(time.Second), p.what)
+		return nil, fmt.Errorf("%s: %w: HNS has been busy since %s with: %s", what, ErrTimeout, p.since.Format(time.TimeOnly), p.what)
 	}
 	c.made.Add(1)
 	return &pending{what: what, since: time.Now()}, nil

@@ -138,32 +138,43 @@ func asHNSHasIt(p hns.Policy) hns.Policy {
 }
 
 // clashes tells whether two policies cannot both be on a network.
-func clashes(p, q hns.Policy) bool {
+func (n *network) clashes(p, q hns.Policy) bool {
 	if p.Type != q.Type {
 		return false
 	}
 	switch p.Type {
 	case "RemoteSubnetRoute":
-		a, _ := remoteSubnet(p.Settings)
-		b, _ := remoteSubnet(q.Settings)
+		a, b := n.remote(p), n.remote(q)
 		return a.Prefix == b.Prefix && a.VSID == b.VSID
 	case "HostRoute", "VxlanPort", "NetAdapterName":
 		return true
 	}
-	return same(p, q)
+	return n.same(p, q)
 }
 
 // same tells whether two policies say the same; HNS removes nothing less.
+func (n *network) same(p, q hns.Policy) bool {
+	if p.Type == "RemoteSubnetRoute" && q.Type == p.Type {
+		return n.remote(p) == n.remote(q)
+	}
+	return same(p, q)
+}
+
+// remote remembers what it read: thousands of policies are compared with each other.
+func (n *network) remote(p hns.Policy) hns.RemoteSubnet {
+	r, known := n.read[string(p.Settings)]
+	if !known {
+		r, _ = remoteSubnet(p.Settings)
+		if n.read == nil {
+			n.read = map[string]hns.RemoteSubnet{}
+		}
+		n.read[string(p.Settings)] = r
+	}
+	return r
+}
+
 func same(p, q hns.Policy) bool {
-	if p.Type != q.Type {
-		return false
-	}
-	if p.Type == "RemoteSubnetRoute" {
-		a, _ := remoteSubnet(p.Settings)
-		b, _ := remoteSubnet(q.Settings)
-		return a == b
-	}
-	return bytes.Equal(canonical(p.Settings), canonical(q.Settings))
+	return p.Type == q.Type && bytes.Equal(canonical(p.Settings), canonical(q.Settings))
 }
 
 func canonical(document json.RawMessage) []byte {

@@ -16,8 +16,9 @@ type network struct {
 	doc            map[string]json.RawMessage // as it was made, of version 2
 	subnets        []subnet
 	policies       []hns.Policy
-	fleeting       bool // non-persistent
-	adapter        int  // index of the physical adapter; 0: none
+	read           map[string]hns.RemoteSubnet // by a policy's settings
+	fleeting       bool                        // non-persistent
+	adapter        int                         // index of the physical adapter; 0: none
 	mac            hns.MAC
 	macKnown       bool
 }
@@ -207,7 +208,7 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 }
 
 func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Code {
-	at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return clashes(p, q) })
+	at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return n.clashes(p, q) })
 	switch request {
 	case "Add":
 		if at >= 0 && !m.knobs.AcceptDuplicates {
@@ -215,7 +216,7 @@ func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Cod
 		}
 		n.policies = append(n.policies, asHNSHasIt(p))
 	case "Remove":
-		at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return same(p, q) })
+		at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return n.same(p, q) })
 		if at < 0 {
 			return hns.PolicyNotFound
 		}
