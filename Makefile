@@ -11,6 +11,8 @@ FLANNEL_PLUGIN := v0.9.1
 # A Kubernetes control plane, in a module of its own because of its dependencies.
 KUBE    := $(LAB)/kube
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
+# Wine with the simulated Windows machine's DLLs; its files know where they are.
+WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/dll/*; } | sha256sum | cut -c1-12)
 # All that its programs are made of, Go included.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
@@ -19,18 +21,19 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 export CGO_ENABLED = 0
 
 .DEFAULT_GOAL := build
-.PHONY: build cross tools demo test bench lint fuzz clean help
+.PHONY: build cross tools wine demo test test-windows bench lint fuzz clean help
 
 build: ## bin/flanneld, for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
 
-# Every architecture that people run Linux nodes on.
-ARCHES := amd64 arm64 arm riscv64 s390x ppc64le
+# Every architecture that people run Linux nodes on; of Windows, that of its servers.
+SYSTEMS := linux-amd64 linux-arm64 linux-arm linux-riscv64 linux-s390x linux-ppc64le windows-amd64
 
-cross: $(ARCHES:%=cross-%) ## dist/out/flanneld-linux-*, static
-.PHONY: $(ARCHES:%=cross-%)
-$(ARCHES:%=cross-%): cross-%:
-	GOOS=linux GOARCH=$* $(GO) build -trimpath -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' -o dist/out/flanneld-linux-$* ./cmd/flanneld
+cross: $(SYSTEMS:%=cross-%) ## dist/out/flanneld-linux-* and flanneld-windows-amd64.exe, static
+.PHONY: $(SYSTEMS:%=cross-%)
+$(SYSTEMS:%=cross-%): cross-%:
+	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) $(GO) build -trimpath -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' \
+		-o dist/out/flanneld-$*$(if $(filter windows-%,$*),.exe) ./cmd/flanneld
 
 tools: bin/etcd bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
@@ -56,15 +59,28 @@ bench: ## what the daemon costs at 1,000 to 10,000 peers, beside the kernel alon
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -quick,$(ARGS)),$(findstring kube,$(ARGS)),kube)
 	@bin/flannel-lab bench $(ARGS)
 
+# What of the daemon runs on Windows, under Wine. The race detector makes a compiler's work double: whatever needs the
+# clients of Kubernetes and etcd goes without.
+WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 10m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
+WINDOWS_RACE := ./backend/... ./pkg/... ./subnet ./subnet/patience
+
+test-windows: wine ## the tests of what runs on Windows, under Wine; part of make test
+	CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(WINDOWS_RACE)
+	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
+	@dist/wine.sh stop
+
+wine: bin/wine/run ## what programs for Windows run in, in tests
+
 # Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. Whichever of the two fails
 # ends the run.
 WITH_KUBE := ./subnet/kube/... ./dist/...
 .PHONY: kube test-without-kube lint-kube
 test-without-kube:
-	@$(MAKE) --no-print-directory build tools
+	@$(MAKE) --no-print-directory build tools wine
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory cross
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
+	@$(MAKE) --no-print-directory test-windows
 
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -93,7 +109,7 @@ clean: ## what was built
 	rm -rf bin dist/out
 
 help: ## these targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 # A tool is built when it is missing or when the stamp of its version is newer.
 stamp = @mkdir -p bin && rm -f bin/.$(1)-* && touch $@
@@ -104,6 +120,11 @@ bin/.plugins-$(PLUGINS):
 	$(call stamp,plugins)
 bin/.flannel-plugin-$(FLANNEL_PLUGIN):
 	$(call stamp,flannel-plugin)
+
+bin/.wine-$(WINE_HASH):
+	$(call stamp,wine)
+bin/wine/run: bin/.wine-$(WINE_HASH)
+	dist/wine.sh
 
 bin/.kube-$(KUBE_HASH):
 	$(call stamp,kube)
