@@ -109,7 +109,7 @@ clean: ## what was built
 	rm -rf bin dist/out
 
 help: ## these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 # A tool is built when it is missing or when the stamp of its version is newer.
 stamp = @mkdir -p bin && rm -f bin/.$(1)-* && touch $@

@@ -5,7 +5,8 @@
 set -eu
 
 purpose=${1:-demo}
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+# The last is where Debian has wine64, when nothing but that of Wine is installed.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/wine
 here=$(cd "$(dirname "$0")/.." && pwd)
 failed=
 
@@ -25,7 +26,8 @@ missing_packages() {
 		nft nftables
 		ping iputils-ping
 		unshare util-linux
-		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'gcc gcc')
+		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'gcc gcc' \
+			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || echo ca-certificates
 	# -race links with libc.

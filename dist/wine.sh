@@ -3,8 +3,7 @@
 #
 #   prefix        the Wine prefix, with our DLLs
 #   overlay.json  for go build and go test: what the standard library calls and Wine lacks
-#   run           runs a Windows program; the simulated machine is where $FLANNEL_HNS says, WINEPREFIX may be a copy
-#   exec          runs one beside a simulated machine of its own: go test -exec $PWD/bin/wine/exec
+#   run           runs a Windows program (go test -exec $PWD/bin/wine/run); the machine is where $FLANNEL_HNS says
 #
 # `wine.sh stop` ends what Wine left running for this prefix.
 set -eu
@@ -74,25 +73,19 @@ dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 
 # To delete a file Go (since 1.25) asks in a way that Wine 8 answers with STATUS_NOT_IMPLEMENTED, which is not among the
 # answers after which Go asks in the older way. Tests alone are built so: the daemon does with what there is.
-sed 's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/' "$overlaid" >"$wine/at_windows.go"
-if cmp -s "$overlaid" "$wine/at_windows.go"; then
+sed 's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/' "$overlaid" >"$wine/at_windows"
+if cmp -s "$overlaid" "$wine/at_windows"; then
 	echo "wine.sh: os.Remove of $(go version) is another than this script knows ($overlaid)" >&2
 	exit 1
 fi
-printf '{"Replace": {"%s": "%s"}}\n' "$overlaid" "$wine/at_windows.go" >"$wine/overlay.json"
+printf '{"Replace": {"%s": "%s"}}\n' "$overlaid" "$wine/at_windows" >"$wine/overlay.json"
 
-# program writes a script of bin/wine.
-program() {
-	{ echo '#!/bin/sh'; cat; } >"$wine/$1"
-	chmod +x "$wine/$1"
-}
-program run <<END
+cat >"$wine/run" <<END
+#!/bin/sh
+# WINEPREFIX may be a copy of the one beside this.
 here=\$(cd "\$(dirname "\$0")" && pwd)
 export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
 exec $wine64 "\$@"
 END
-program exec <<'END'
-here=$(cd "$(dirname "$0")" && pwd)
-exec "$here/../flannel-lab" hns -- "$here/run" "$@"
-END
+chmod +x "$wine/run"

@@ -39,7 +39,7 @@ func TestHcsshim(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")
-	wine := nettest.Tool(t, "wine")
+	wine := filepath.Dir(nettest.Tool(t, "wine/run"))
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "integration", "-overlay", filepath.Join(wine, "overlay.json"), "-o", program, hcsshim)
 	build.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
