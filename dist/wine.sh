@@ -52,7 +52,7 @@ forward() {
 rm -rf "$wine"
 mkdir -p "$wine/prefix"
 "$wine64" wineboot -i >"$wine/wineboot.log" 2>&1
-"$wineserver" -w
+"$wineserver" -k && "$wineserver" -w # it would wait for more to do
 system32=$wine/prefix/drive_c/windows/system32
 
 # Wine copies all of its DLLs, 600 MB: links do.

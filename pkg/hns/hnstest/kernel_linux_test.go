@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -178,7 +177,7 @@ func TestBridgeForwards(t *testing.T) {
 		if got := strings.TrimSpace(w.run("cat /proc/sys/net/ipv4/conf/vEthernet1/forwarding")); got != "1" {
 			t.Errorf("forwarding is %s", got)
 		}
-		route := hns.Route{Dst: netip.MustParsePrefix("10.244.7.0/24"), NextHop: hnstest.Gateway, Index: uplink.Index}
+		route := hns.Route{Dst: mustPrefix("10.244.7.0/24"), NextHop: hnstest.Gateway, Index: uplink.Index}
 		other := route
 		other.NextHop = other.NextHop.Next().Next()
 		for _, r := range []hns.Route{route, other, route} {

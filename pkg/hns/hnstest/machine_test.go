@@ -160,3 +160,5 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%d open handles", m.OpenHandles())
 	}
 }
+
+func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

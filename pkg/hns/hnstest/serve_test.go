@@ -1,0 +1,178 @@
+package hnstest_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+)
+
+// A machine in another process obeys, and reports what was done to it.
+func TestRemote(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go m.Serve(l)
+	r, err := hnstest.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
+	for _, peer := range []string{"10.244.7.0/24", "10.244.8.0/24"} {
+		if err := m.ModifyNetwork(id, request("Add", remoteSubnet(peer, "10.99.0.3", "A2-0B-CC-DD-EE-01"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := r.Do(hnstest.Order{
+		Turn: json.RawMessage(`{"AcceptDuplicates":true}`), Fail: []hnstest.Fault{{Func: "HcnOpenNetwork", Times: 1, Code: hns.RPCCallFailed}},
+		DeleteRemoteSubnet: [2]string{"flannel.4096", "10.244.7.0/24"}, Replace: [][2]string{{"10.99.0.3", "10.99.0.4"}},
+		Rename: [2]string{"vEthernet (Ethernet)", "uplink"}, Readdress: []string{"uplink", "10.99.0.9/24"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(report.Networks[0])
+	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") || report.OpenHandles != 0 {
+		t.Errorf("%d handles, changes %v, %s", report.OpenHandles, report.Changes(), doc)
+	}
+	if got := report.Changes()[2].String(); !strings.HasPrefix(got, `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
+		t.Errorf("a change reads %s", got)
+	}
+	if got := m.Hand().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {
+		t.Errorf("the adapter is %+v", got)
+	}
+	if _, err := m.Network(id); !errors.Is(err, hns.ErrUnavailable) {
+		t.Errorf("the fault gives %v", err)
+	}
+	if _, err := r.Do(hnstest.Order{DeleteNetwork: "nat"}); err == nil {
+		t.Error("an order that cannot be obeyed is no error")
+	}
+}
+
+// What a call does when HNS is down, slow or broken.
+func TestFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := hnstest.New()
+		defer m.Close()
+		m.Turn(func(k *hnstest.Knobs) { k.Down = true })
+		if _, err := m.Version(); !errors.Is(err, hns.ErrUnavailable) {
+			t.Errorf("down: %v", err)
+		}
+		m.Turn(func(k *hnstest.Knobs) { k.Down = false })
+
+		m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, After: true, Code: hns.RPCCallFailed})
+		if _, err := m.CreateNetwork(document("cbr0", hns.L2Bridge, 0)); !errors.Is(err, hns.ErrUnavailable) || len(m.Hand().Networks()) != 1 {
+			t.Errorf("made, with an error: %v, %d networks", err, len(m.Hand().Networks()))
+		}
+		m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/globals/", Delay: time.Minute})
+		start := time.Now()
+		if _, err := m.Version(); err != nil || time.Since(start) != time.Minute {
+			t.Errorf("slow: %v after %v", err, time.Since(start))
+		}
+		m.Heal()
+		m.Fail(hnstest.Fault{Hang: true})
+		done := make(chan error)
+		go func() { _, err := m.Version(); done <- err }()
+		synctest.Wait()
+		if _, err := m.Adapters(); err != nil { // the IP stack does not care
+			t.Error(err)
+		}
+		select {
+		case err := <-done:
+			t.Errorf("a hanging call returned %v", err)
+		default:
+		}
+		m.Heal()
+		if err := <-done; err != nil {
+			t.Errorf("after it hung: %v", err)
+		}
+	})
+}
+
+// A restart takes networks that are not persistent, and says so.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := hnstest.New()
+		defer m.Close()
+		told := make(chan bool, 100)
+		stop, err := m.Notify(func() { told <- true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		create(t, m, document("flannel.4096", hns.Overlay, 4096))
+		kept := strings.Replace(string(document("kept", hns.Overlay, 4097)), `"Flags":8,`, "", 1)
+		create(t, m, json.RawMessage(kept))
+		synctest.Wait()
+		if len(told) != 2 {
+			t.Errorf("told %d times of 2 networks", len(told))
+		}
+		m.Restart()
+		synctest.Wait()
+		if len(told) != 4 {
+			t.Errorf("told %d times, with the restart and the lost network 4", len(told))
+		}
+		if left := m.Hand().Networks(); len(left) != 1 || !strings.Contains(string(left[0]), "kept") {
+			t.Errorf("left is %s", left)
+		}
+		stop()
+		m.Restart()
+		synctest.Wait()
+		if len(told) != 4 {
+			t.Error("told after stop")
+		}
+		m.Turn(func(k *hnstest.Knobs) { k.Silent = true })
+		if _, err := m.Notify(func() {}); !errors.Is(err, hns.ErrUnsupported) {
+			t.Errorf("a silent HNS: %v", err)
+		}
+	})
+}
+
+// What the move to the virtual adapter costs, knob by knob.
+func TestLosses(t *testing.T) {
+	for name, c := range map[string]struct {
+		turn func(*hnstest.Knobs)
+		want string // address, DNS servers, routes that programs made, with their metrics
+	}{
+		"nothing":  {func(k *hnstest.Knobs) {}, "10.99.0.2/24 1 0.0.0.0/0+10 169.254.169.254/32+5"},
+		"DNS":      {func(k *hnstest.Knobs) { k.LoseDNS = true }, "10.99.0.2/24 0 0.0.0.0/0+10 169.254.169.254/32+5"},
+		"metric":   {func(k *hnstest.Knobs) { k.LoseMetric = true }, "10.99.0.2/24 1 0.0.0.0/0+0 169.254.169.254/32+5"},
+		"gateway":  {func(k *hnstest.Knobs) { k.LoseGateway = true }, "10.99.0.2/24 1 169.254.169.254/32+5"},
+		"metadata": {func(k *hnstest.Knobs) { k.LoseRoutes = true }, "10.99.0.2/24 1 0.0.0.0/0+10"},
+		"address":  {func(k *hnstest.Knobs) { k.APIPA, k.LoseRoutes = true, true }, "169.254.149.216/16 1"},
+	} {
+		m := hnstest.New()
+		m.Turn(c.turn)
+		metadata := hns.Route{Dst: mustPrefix("169.254.169.254/32"), NextHop: hnstest.Gateway, Index: m.Hand().Adapter("Ethernet").Index, Metric: 5}
+		if err := m.Hand().AddRoute(metadata); err != nil {
+			t.Fatal(err)
+		}
+		create(t, m, document("cbr0", hns.L2Bridge, 0))
+		a := m.Hand().Adapter("vEthernet (Ethernet)")
+		got := addresses(a) + " " + string(rune('0'+len(a.DNS)))
+		for _, r := range m.Hand().Routes() {
+			got += " " + r.Dst.String() + "+" + string(text(r.Metric))
+		}
+		if got != c.want {
+			t.Errorf("%s lost: %s, want %s", name, got, c.want)
+		}
+		if strings.HasPrefix(c.want, "169") { // put back by hand, it is alone
+			if err := m.AddAddress(a.Index, hnstest.HostAddr); err != nil || addresses(m.Hand().Adapter(a.Name)) != "10.99.0.2/24" {
+				t.Errorf("put back: %v, %s", err, addresses(m.Hand().Adapter(a.Name)))
+			}
+		}
+		m.Close()
+	}
+}
+
+func text(v any) []byte { b, _ := json.Marshal(v); return b }
