@@ -13,9 +13,12 @@ func main() {
 	if isService(p.args) {
 		os.Exit(runService(p))
 	}
+	os.Exit(runForeground(p))
+}
+
+func runForeground(p process) int {
 	// On Windows these are Ctrl-C and Ctrl-Break, and the closing of the console, logging off and the shutdown.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, p)
-	stop()
-	os.Exit(code)
+	defer stop()
+	return run(ctx, p)
 }

@@ -12,11 +12,14 @@ import (
 	"golang.org/x/sys/windows/svc/eventlog"
 )
 
-// isService tells whether the service manager started this process. That it can be found out is not so everywhere, so
-// the service has words of its own at the end of its command line.
+// isService tells whether the service manager started this process: by the words that install puts at the end of the
+// command line, or for a service that was made otherwise by who the parent is.
 func isService(args []string) bool {
+	if slices.Equal(args[max(0, len(args)-2):], []string{"service", "run"}) {
+		return true
+	}
 	is, err := svc.IsWindowsService()
-	return err == nil && is || slices.Equal(args[max(0, len(args)-2):], []string{"service", "run"})
+	return err == nil && is
 }
 
 // runService runs the program under the service manager. No signal is listened to: when a user logs off, services get

@@ -22,11 +22,7 @@ func controlService(ctx context.Context, verb string, config serviceConfig, out 
 	case "install":
 		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
 	case "uninstall":
-		err = withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error { return uninstall(ctx, s, out) })
-		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
-			say(out, "not installed")
-			err = removeEventSource()
-		}
+		err = uninstall(ctx, out)
 	case "start":
 		err = withService(windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
 	case "stop":
@@ -205,15 +201,45 @@ func removeEventSource() error {
 	return nil
 }
 
-func uninstall(ctx context.Context, s *mgr.Service, out io.Writer) error {
-	if err := stopService(ctx, s, out); err != nil {
-		return err
+// uninstall returns when the service is gone: Windows keeps one until its process has ended and nobody looks at it.
+func uninstall(ctx context.Context, out io.Writer) error {
+	done := "uninstalled; the network stays as it is: flanneld cleanup removes it"
+	err := withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
+		if err := stopService(ctx, s, out); err != nil {
+			return err
+		}
+		return s.Delete()
+	})
+	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+		done, err = "not installed", nil
 	}
-	if err := s.Delete(); err != nil {
+	if err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
 		return fmt.Errorf("delete the service: %w", err)
 	}
-	say(out, "uninstalled; the network stays as it is: flanneld cleanup removes it")
+	for deadline := time.Now().Add(settleWithin); ; {
+		err := withService(windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
+		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return windows.ERROR_SERVICE_MARKED_FOR_DELETE
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+	say(out, done)
 	return removeEventSource()
+}
+
+// pause lies between two looks at a service.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(50 * time.Millisecond):
+		return nil
+	}
 }
 
 func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
@@ -269,10 +295,8 @@ func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, err
 		case time.Now().After(deadline):
 			return status, fmt.Errorf("it is %s after %v; look into its log", stateName(status.State), settleWithin)
 		}
-		select {
-		case <-ctx.Done():
-			return status, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
+		if err := pause(ctx); err != nil {
+			return status, err
 		}
 	}
 }
