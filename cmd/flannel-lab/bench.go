@@ -20,6 +20,7 @@ type benchOptions struct {
 	lab      lab.Options
 	peers    []int
 	kube     []int // peers in Kubernetes
+	windows  []int // peers of a Windows node
 	backends []string
 	delays   []time.Duration
 	rounds   int
@@ -32,9 +33,11 @@ type benchOptions struct {
 func (o *benchOptions) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.backends, o.kube = []int{1000, 5000, 10000}, []string{"vxlan", "host-gw"}, []int{5000}
+	o.windows = []int{250, 2000}
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma list of `numbers` of peers in etcd, or 0 for none of this (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
 	f.Func("kube-peers", "comma list of `numbers` of peers in Kubernetes, or 0 for none of this (default 5000)", list(&o.kube, strconv.Atoi))
+	f.Func("windows-peers", "comma list of `numbers` of peers of a Windows node, on a simulated machine, or 0 for none of this (default 250,2000)", list(&o.windows, strconv.Atoi))
 	f.Func("backends", "comma list of `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
 	f.Func("delays", "comma list of one-way `delays` to etcd, or 0 for none of this (default 0.5ms,2.5ms)", list(&o.delays, time.ParseDuration))
 	f.IntVar(&o.rounds, "rounds", 3, "starts from nothing per column; of each figure the best counts, for other work on the machine only ever adds (of peak RSS the worst)")
@@ -87,6 +90,12 @@ func parseBenchOptions(args []string) (benchOptions, error) {
 			}
 		}
 	}
+	o.windows = slices.DeleteFunc(o.windows, func(n int) bool { return n <= 0 })
+	for _, n := range o.windows {
+		if n > 60000 {
+			err = errors.Join(err, fmt.Errorf("%d peers of a Windows node: up to 60000 there is room", n))
+		}
+	}
 	for _, b := range o.backends {
 		if b != "vxlan" && b != "host-gw" {
 			err = errors.Join(err, fmt.Errorf("--backends %q: the bench knows vxlan and host-gw", b))
@@ -105,7 +114,16 @@ func parseBenchOptions(args []string) (benchOptions, error) {
 // benchMain measures column by column and prints all in the end; what it is at goes to stderr. Kubernetes comes first:
 // if bin/kube is missing, nobody waits for minutes to hear of it.
 func benchMain(ctx context.Context, w io.Writer, o benchOptions) error {
-	var kube, etcd []column
+	var kube, etcd, windows []column
+	for _, backend := range o.backends {
+		for _, peers := range o.windows {
+			c, err := measureHNS(ctx, backend, peers)
+			if err != nil {
+				return fmt.Errorf("a Windows node with %d peers: %w", peers, err)
+			}
+			windows = append(windows, c)
+		}
+	}
 	for _, peers := range o.kube {
 		c, err := measureKube(ctx, o, peers)
 		if err != nil {
@@ -123,9 +141,9 @@ func benchMain(ctx context.Context, w io.Writer, o benchOptions) error {
 		}
 	}
 	if o.json {
-		return printJSON(w, append(etcd, kube...))
+		return printJSON(w, slices.Concat(etcd, kube, windows))
 	}
-	return printTables(w, etcd, kube)
+	return errors.Join(printTables(w, etcd, kube), printWindows(w, windows))
 }
 
 func printTables(w io.Writer, etcd, kube []column) error {
@@ -144,6 +162,14 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	}
 	_, err := fmt.Fprintln(w, "* v0.28.9, measured elsewhere: another machine of this kind, another day")
 	return err
+}
+
+func printWindows(w io.Writer, columns []column) error {
+	if len(columns) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\na Windows node on a simulated machine")
+	return printTable(w, columns, hnsRows, head{"target", ""})
 }
 
 // measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last.

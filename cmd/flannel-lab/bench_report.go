@@ -14,7 +14,7 @@ import (
 // column is what was measured for one store, backend and number of peers. A figure that the daemon does not give is
 // missing.
 type column struct {
-	Store   string             `json:"store"` // etcd or kubernetes
+	Store   string             `json:"store"` // etcd, kubernetes, or none
 	Backend string             `json:"backend"`
 	Peers   int                `json:"peers"`
 	Figures map[string]float64 `json:"figures"`

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+)
+
+// hnsRows are for a Windows node: counts are exact, durations those of the simulated machine and so only ours.
+var hnsRows = []row{
+	{"", "first sync on a network without policies", "", ""},
+	{"hns_first_queries", "HNS asked", "1", ""},
+	{"hns_first_changes", "HNS and routes changed, calls", "⌈n/500⌉", ""},
+	{"hns_first_ms", "duration, ms", "", ""},
+	{"", "restart with nothing to do", "", ""},
+	{"hns_restart_queries", "HNS asked", "", ""},
+	{"hns_restart_changes", "changed, calls", "0", ""},
+	{"hns_restart_ms", "duration, ms", "", ""},
+	{"", "one lease", "", ""},
+	{"hns_add_changes", "added: changed, calls", "1", ""},
+	{"hns_add_ms", "added: duration, ms", "", ""},
+	{"hns_remove_changes", "withdrawn: changed, calls", "1", ""},
+	{"hns_remove_queries", "withdrawn: HNS asked", "", ""},
+	{"", "host-gw", "", ""},
+	{"hns_route_ms", "one host route among them, ms", "1", ""},
+}
+
+// hnsBench is a Windows node on a simulated machine in this process.
+type hnsBench struct {
+	machine *hnstest.Machine
+	client  *hns.Client
+	plane   *dataplane.HNS
+	dir     string
+	device  dataplane.Device
+	state   dataplane.State
+	figures map[string]float64
+}
+
+// measureHNS counts what a Windows node asks of HNS and of the IP stack.
+func measureHNS(ctx context.Context, backend string, peers int) (c column, err error) {
+	b := &hnsBench{machine: hnstest.New(), figures: map[string]float64{}, device: dataplane.Device{
+		Name: "flannel.4096", Kind: dataplane.Overlay, VNI: 4096, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")},
+	}}
+	if backend == "host-gw" {
+		b.device.Name, b.device.Kind, b.device.VNI = "cbr0", dataplane.L2Bridge, 0
+	}
+	if b.dir, err = os.MkdirTemp("", "flannel-lab"); err != nil {
+		return c, err
+	}
+	defer func() { err = cmp.Or(err, b.close()) }()
+	b.state.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	b.open()
+	for deadline := time.Now().Add(time.Minute); b.pass(ctx) != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return c, fmt.Errorf("bring up: %w", b.pass(ctx))
+		}
+	}
+	if err := b.steps(ctx, peers); err != nil {
+		return c, err
+	}
+	return column{Store: "none", Backend: backend, Peers: peers, Figures: b.figures}, nil
+}
+
+func (b *hnsBench) steps(ctx context.Context, peers int) error {
+	for i := range peers {
+		b.state.Paths = append(b.state.Paths, b.path(i))
+	}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"first", func() error { return nil }},
+		{"restart", func() error { return b.restart() }},
+		{"add", func() error { b.state.Paths = append(b.state.Paths[:peers:peers], b.path(peers)); return nil }},
+		{"remove", func() error { b.state.Paths = b.state.Paths[:peers]; return nil }},
+	} {
+		if err := step.do(); err != nil {
+			return err
+		}
+		if err := b.measure(ctx, "hns_"+step.name); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	if b.device.Kind == dataplane.L2Bridge {
+		b.figures["hns_route_ms"] = b.figures["hns_add_ms"]
+	}
+	return nil
+}
+
+// open begins with no look at HNS but those that a pass asks for: a count is to be exact.
+func (b *hnsBench) open() {
+	b.client = hns.NewClient(b.machine, hns.Timing{Poll: time.Hour})
+	b.plane = dataplane.NewHNS(dataplane.Options{Log: slog.New(slog.DiscardHandler), StateDir: b.dir,
+		Pace: dataplane.Pace{Poll: time.Hour, Rest: time.Millisecond}}, b.client, b.machine)
+}
+
+func (b *hnsBench) restart() error {
+	err := b.plane.Close()
+	b.open()
+	return err
+}
+
+func (b *hnsBench) close() error {
+	return cmp.Or(b.plane.Close(), b.machine.Close(), os.RemoveAll(b.dir))
+}
+
+func (b *hnsBench) path(i int) *dataplane.Path {
+	p := &dataplane.Path{
+		Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(2 + i>>8), byte(i), 0}), 24),
+		Via: netip.AddrFrom4([4]byte{10, 99, 0, byte(3 + i%250)}), Device: b.device.Name,
+	}
+	if b.device.Kind == dataplane.Overlay {
+		p.MAC = dataplane.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}
+	}
+	return p
+}
+
+func (b *hnsBench) pass(ctx context.Context) error {
+	links, err := b.plane.Ensure(ctx, []dataplane.Device{b.device})
+	return cmp.Or(err, b.plane.Apply(ctx, links, b.state))
+}
+
+// measure waits until nothing is under way, and takes one pass.
+func (b *hnsBench) measure(ctx context.Context, key string) error {
+	time.Sleep(100 * time.Millisecond)
+	b.machine.ForgetLog()
+	calls, changes := b.client.Counts()
+	began := time.Now()
+	if err := b.pass(ctx); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	callsNow, changesNow := b.client.Counts()
+	b.figures[key+"_ms"] = milliseconds(took)
+	b.figures[key+"_queries"] = float64(callsNow - calls - (changesNow - changes))
+	b.figures[key+"_changes"] = float64(len(b.machine.Changes()))
+	return nil
+}
