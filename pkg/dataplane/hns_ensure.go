@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"reflect"
 	"slices"
-	"time"
 
 	"flannel/pkg/hns"
 )
@@ -192,19 +190,6 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 	return d.home.own(dev.Name, true)
 }
 
-// hostOf is the adapter with the host's addresses on a network; zero if there is none.
-func (d *HNS) hostOf(n hns.Network, adapters []hns.Adapter) hns.Adapter {
-	if host, ok := adapterWith(adapters, n.ManagementIP); ok && n.ManagementIP.IsValid() {
-		return host
-	}
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
-	if i < 0 {
-		return hns.Adapter{}
-	}
-	host, _ := hostAdapter(adapters, adapters[i], true)
-	return host
-}
-
 // make binds the adapter, after what it has was written down and is there.
 func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
@@ -253,80 +238,4 @@ func (d *HNS) remake(ctx context.Context, n hns.Network, why string) error {
 		d.network = nil
 	}
 	return waiting("the network %s to go (%s)", n.Name, why)
-}
-
-// leave writes down what the host has on a network that is about to be deleted.
-func (d *HNS) leave(n hns.Network) error {
-	adapters, err1 := d.stack.Adapters()
-	routes, err2 := d.stack.Routes()
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("look at what the host has on network %s: %w", n.Name, err)
-	}
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
-	if i < 0 {
-		return nil // its adapter is gone, so nothing will go back there
-	}
-	host := d.hostOf(n, adapters)
-	if host.Index == 0 {
-		host = adapters[i]
-	}
-	return d.home.leave(host, adapters[i], d.scope.theirs(routes))
-}
-
-// managementIP is the host's address on the network, which HNS learns some time after it made that.
-func (d *HNS) managementIP(ctx context.Context, dev Device) error {
-	if dev.Kind == L2Bridge && !d.network.ManagementIP.IsValid() {
-		ip, err := d.client.ManagementIP(ctx, d.network.ID)
-		if err != nil {
-			return unanswered(err)
-		}
-		d.network.ManagementIP = ip
-	}
-	if d.network.ManagementIP.IsValid() {
-		return nil
-	}
-	if err := d.home.mend(d.networks); err != nil {
-		return fmt.Errorf("%w (HNS does not know the host's address yet)", err)
-	}
-	return waiting("HNS to learn the host's address")
-}
-
-// wrong is a management address that is not the host's.
-type wrong struct {
-	network string // ID
-	ip      netip.Addr
-	since   time.Time
-}
-
-// notThere waits for the interface with the management address. When the host has another one and keeps it, HNS would
-// send from an address that is nobody's for ever: then the network is made again.
-func (d *HNS) notThere(ctx context.Context, dev Device, adapters []hns.Adapter) error {
-	n := *d.network
-	now := d.hostOf(n, adapters)
-	if dev.Kind == L2Bridge || !hasAddress(now, dev.Local) {
-		d.network.ManagementIP = netip.Addr{} // ask again
-		return waiting("an interface to have the network's address %s", n.ManagementIP)
-	}
-	if d.foreign.network != n.ID || d.foreign.ip != n.ManagementIP {
-		d.foreign = wrong{n.ID, n.ManagementIP, time.Now()}
-	}
-	why := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
-	if time.Since(d.foreign.since) < d.pace.Wrong {
-		return waiting("HNS to learn the host's address: %s", why)
-	}
-	return d.remake(ctx, n, why)
-}
-
-// well notes that the host has all that it should.
-func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == d.network.Adapter })
-	if i < 0 {
-		return nil
-	}
-	routes, err := d.stack.Routes()
-	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
-	}
-	d.home.well(snapshot(host, adapters[i], d.scope.theirs(routes)))
-	return nil
 }

@@ -130,11 +130,11 @@ func TestRefusedPolicy(t *testing.T) {
 		t.Run(fmt.Sprintf("partial %t, duplicates %t", knobs.PartialBatches, knobs.AcceptDuplicates), func(t *testing.T) {
 			dev := overlayDevice(ownSubnet)
 			onWindows(t, dev, knobs, func(w *windows) {
-				for n := 6; n <= 200; n++ {
+				for n := 6; n <= 80; n++ {
 					w.state.Paths = append(w.state.Paths, winPath(dev, n))
 				}
 				w.m.Fail(hnstest.Fault{Func: "HcnModifyNetwork", Match: `"10.244.77.0/24"`, Code: hns.InvalidPolicy})
-				w.m.Fail(hnstest.Fault{Func: "HcnModifyNetwork", Match: `"10.244.150.0/24"`, Code: hns.InvalidPolicy})
+				w.m.Fail(hnstest.Fault{Func: "HcnModifyNetwork", Match: `"10.244.50.0/24"`, Code: hns.InvalidPolicy})
 				for range 3 {
 					if err := w.pass(); err == nil {
 						t.Fatal("a refusal is no error")
@@ -142,17 +142,17 @@ func TestRefusedPolicy(t *testing.T) {
 					synctest.Wait()
 				}
 				err := w.pass()
-				if err == nil || !strings.Contains(err.Error(), "set policies 10.244.77.0/24") || !strings.Contains(err.Error(), "set policies 10.244.150.0/24") ||
+				if err == nil || !strings.Contains(err.Error(), "set policies 10.244.77.0/24") || !strings.Contains(err.Error(), "set policies 10.244.50.0/24") ||
 					strings.Count(err.Error(), "set policies") != 2 {
 					t.Errorf("got %v, want an error that names two policies", err)
 				}
-				if n := strings.Count(w.holds(), ": VNI 4096"); n != 196 {
-					t.Errorf("%d policies are there, want 196", n)
+				if n := strings.Count(w.holds(), ": VNI 4096"); n != 76 {
+					t.Errorf("%d policies are there, want 76", n)
 				}
 				w.m.Heal()
 				w.bring(time.Minute)
-				if n := strings.Count(w.holds(), ": VNI 4096"); n != 198 {
-					t.Errorf("%d policies are there, want 198", n)
+				if n := strings.Count(w.holds(), ": VNI 4096"); n != 78 {
+					t.Errorf("%d policies are there, want 78", n)
 				}
 				w.state.Paths = w.state.Paths[:3]
 				w.bring(0)
