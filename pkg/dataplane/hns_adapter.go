@@ -13,12 +13,6 @@ import (
 // which appear some 5 to 25 seconds later on a new virtual adapter, "vEthernet (<name>)", with the same MAC address.
 // When the last network goes, they go back. All of this is pure.
 
-// virtual tells whether an adapter is the host's end of a virtual switch. Its name may have been changed, and its
-// description be in the user's language.
-func virtual(a hns.Adapter) bool {
-	return strings.HasPrefix(a.Name, "vEthernet (") || strings.HasPrefix(a.Description, "Hyper-V") && strings.Contains(a.Description, "Ethernet")
-}
-
 // physicalAdapter finds the adapter that a switch is to bind: the underlay, or what is behind it when that is the
 // host's end of a switch.
 func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, error) {
@@ -27,14 +21,14 @@ func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 	var named hns.Adapter
 	for _, a := range adapters {
 		switch {
-		case a.Name == underlay && !virtual(a), isVirtual && a.Name == within && !virtual(a):
+		case a.Name == underlay && !a.Virtual(), isVirtual && a.Name == within && !a.Virtual():
 			return a, nil
 		case a.Name == underlay:
 			named = a
 		}
 	}
 	for _, a := range adapters {
-		if named.Name != "" && a.MAC == named.MAC && a.MAC != (hns.MAC{}) && !virtual(a) && !a.Loopback {
+		if named.Name != "" && a.MAC == named.MAC && a.MAC != (hns.MAC{}) && !a.Virtual() && !a.Loopback {
 			return a, nil
 		}
 	}
@@ -49,7 +43,7 @@ func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 func hostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {
 	var ends []hns.Adapter
 	for _, a := range adapters {
-		if virtual(a) && (a.Name == "vEthernet ("+physical.Name+")" || a.MAC == physical.MAC && a.MAC != (hns.MAC{})) {
+		if a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || a.MAC == physical.MAC && a.MAC != (hns.MAC{})) {
 			ends = append(ends, a)
 		}
 	}

@@ -38,6 +38,11 @@ func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool)
 		}
 	}
 	if !dryRun {
+		if errors.Join(errs...) == nil {
+			for _, name := range d.home.names() { // of networks that went by another hand
+				errs = append(errs, d.home.own(name, false))
+			}
+		}
 		errs = append(errs, d.home.wait(ctx, d.pace.Address+d.pace.DHCP, d.client))
 	}
 	return removed, errors.Join(errs...)

@@ -66,7 +66,7 @@ func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) er
 			return waiting("the adapter to appear")
 		}
 		host := adapters[i]
-		if !virtual(host) {
+		if !host.Virtual() {
 			host, _ = hostAdapter(adapters, host, false)
 		}
 		links[dev.Name] = Link{Index: host.Index, MAC: MAC(host.MAC), MTU: host.MTU}
@@ -99,7 +99,7 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 	}
 	link := Link{MAC: MAC(d.network.DRMAC)}
 	host, there := adapterWith(adapters, d.network.ManagementIP)
-	if there {
+	if there = there && !d.network.ManagementIP.IsLinkLocalUnicast(); there {
 		link.Index, link.MTU = host.Index, host.MTU
 	}
 	if there || dev.Kind == Overlay {
@@ -112,6 +112,10 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 		return d.notThere(ctx, dev, adapters)
 	}
 	d.foreign = wrong{}
+	if dev.Kind == Overlay && dev.Local.IsValid() && dev.Local != d.network.ManagementIP && hasAddress(host, dev.Local) {
+		d.warnOnce(fmt.Sprintf("HNS tunnels from %s, and the underlay's address is %s: take the first with --iface, or peers send to where HNS does not listen",
+			d.network.ManagementIP, dev.Local))
+	}
 	if dev.Kind == L2Bridge {
 		if err := d.hostEndpoint(ctx, dev, host, adapters); err != nil {
 			return err

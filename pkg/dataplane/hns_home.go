@@ -152,7 +152,7 @@ func (h *home) mend(networks []hns.Network) error {
 		return fmt.Errorf("look for the addresses of %s: %w", b.Adapter, err)
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
-		return a.GUID == b.GUID && a.GUID != "" || a.Name == b.Adapter && !virtual(a)
+		return a.GUID == b.GUID && a.GUID != "" || a.Name == b.Adapter && !a.Virtual()
 	})
 	if i < 0 {
 		return waiting("the adapter %s to appear", b.Adapter)

@@ -86,3 +86,9 @@ type Endpoint struct {
 	Remote   bool
 	Provider netip.Addr // of a remote one: the peer's address on the underlay
 }
+
+// Virtual tells the host's adapters on virtual switches from all others; those of Hyper-V's guests are "Microsoft Hyper-V
+// Network Adapter". A name may have been changed, and a description be in the user's language.
+func (a Adapter) Virtual() bool {
+	return strings.HasPrefix(a.Name, "vEthernet") || strings.HasPrefix(a.Description, "Hyper-V") && strings.Contains(a.Description, "Ethernet")
+}

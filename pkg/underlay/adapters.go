@@ -72,11 +72,11 @@ func heirs(adapters []hns.Adapter) map[int]int {
 		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (hns.MAC{}) },
 	} {
 		for i, p := range adapters {
-			if _, done := found[i]; done || virtual(p) || p.Loopback || slices.ContainsFunc(p.Addrs, proper) {
+			if _, done := found[i]; done || p.Virtual() || p.Loopback || slices.ContainsFunc(p.Addrs, proper) {
 				continue
 			}
 			for j, v := range adapters {
-				if virtual(v) && !Ours(v.Name) && !taken[j] && same(p, v) {
+				if v.Virtual() && !Ours(v.Name) && !taken[j] && same(p, v) {
 					found[i], taken[j] = j, true
 					break
 				}
@@ -84,12 +84,6 @@ func heirs(adapters []hns.Adapter) map[int]int {
 		}
 	}
 	return found
-}
-
-// virtual tells the host's adapters on virtual switches from all others; those of Hyper-V's guests are "Microsoft
-// Hyper-V Network Adapter".
-func virtual(a hns.Adapter) bool {
-	return strings.HasPrefix(a.Name, "vEthernet") || strings.Contains(a.Description, "Hyper-V Virtual Ethernet")
 }
 
 // proper tells an address that means that the adapter is in use: Windows gives link-local ones to any.
