@@ -86,6 +86,11 @@ cat >"$wine/run" <<END
 here=\$(cd "\$(dirname "\$0")" && pwd)
 export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
+# What Wine starts once and leaves running for a while shall not keep our output open: who reads it waits for its end.
+{
+	$wineserver -p5
+	$wine64 wineboot
+} </dev/null >/dev/null 2>&1
 exec $wine64 "\$@"
 END
 chmod +x "$wine/run"
