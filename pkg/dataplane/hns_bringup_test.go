@@ -92,10 +92,12 @@ func TestLostOnTheWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			knobs := slow
+			knobs.ManagementIP = 0 // so that only what was lost is waited for
 			lose(&knobs)
 			onWindows(t, overlayDevice(ownSubnet), knobs, func(w *windows) {
 				w.addMetadataRoute()
 				w.bring(5 * time.Minute)
+				w.hasAll() // as soon as it is ready
 				w.mends(time.Minute)
 				w.hasAll()
 				if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil || !slices.Equal(j.Networks, []string{"flannel.4096"}) {
