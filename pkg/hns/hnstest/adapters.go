@@ -129,6 +129,7 @@ func (m *Machine) bindSwitch(physical *adapter) {
 	if m.above(physical.Index) != nil {
 		return
 	}
+	// The new adapter is there at once, but has nothing: that is what a user sees in the meantime.
 	c := m.take(physical)
 	index := m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + physical.Name + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: physical.MTU,
@@ -154,7 +155,7 @@ func (m *Machine) restore(index int, c config) {
 	m.later(m.knobs.Outage, func() {
 		a := m.adapter(index)
 		if a == nil {
-			return // removed in between
+			return // removed in between, with what it had coming
 		}
 		m.give(a, a.away)
 		if m.knobs.ManagementIP >= 0 {

@@ -32,6 +32,7 @@ type overlay struct {
 	port    uint16
 	mac     hns.MAC
 	local   netip.Addr // of the underlay
+	mtu     int        // bytes, of the packets within
 }
 
 // nobody is the body of a machine in memory.

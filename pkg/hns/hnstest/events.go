@@ -42,7 +42,7 @@ func (m *Machine) tell(kind uint32, data string) {
 	m.wake()
 	for _, w := range m.watchers {
 		if w.stack == e.ofStack() {
-			go w.changed() // it may well call the machine, which is locked
+			go w.changed() // not from here: it may well call the machine, which is locked
 		}
 	}
 }

@@ -44,7 +44,7 @@ func (m *Machine) hcn(function string, args ...string) (string, hns.Code) {
 	verb, k := split(function)
 	changes := verb == "Create" || verb == "Modify" || verb == "Delete"
 	if function == "HNSCall" && len(args) == 3 {
-		changes = args[0] != "GET"
+		changes = args[0] != "GET" // the older API's verbs are those of HTTP
 	}
 	return m.enter(function, args, changes, func() (string, hns.Code) {
 		if len(args) < arity(function) {
@@ -99,6 +99,7 @@ func (m *Machine) perform(verb string, k kind, args []string) (string, hns.Code)
 	if code != 0 {
 		return "", code
 	}
+	// Closing works, and must be done, when the object has gone.
 	if verb == "Close" {
 		m.forget(args[0])
 		return "", 0

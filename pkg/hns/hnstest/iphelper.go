@@ -45,7 +45,7 @@ func (m *Machine) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	return m.convert(function, args[0])
 }
 
-// code is that of an error of ours.
+// code is that of an error of ours, as the IP Helper API has it.
 func code(err error) hns.Code {
 	if e, ok := err.(*hns.Error); ok {
 		if e.Code == hns.AlreadyExists {
@@ -126,6 +126,7 @@ func (m *Machine) interfaceEntry(function string, raw []byte) (*blob, hns.Code) 
 	if err != nil {
 		return nil, code(err)
 	}
+	// The 64 is a trap of Windows' own: it goes back with the row, and is refused.
 	row.LUID, row.Index, row.SitePrefixLen, row.Connected, row.Forwarding = luid(i), uint32(i), 64, 1, 0
 	if on {
 		row.Forwarding = 1

@@ -124,6 +124,7 @@ func (k *kernel) add(a hns.Adapter, parent int) (int, error) {
 	if a.MAC != (hns.MAC{}) {
 		attrs.HardwareAddr = a.MAC[:]
 	}
+	// An adapter without anything below is an empty bridge: not every kernel has dummy devices.
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return 0, err
@@ -188,6 +189,7 @@ func (k *kernel) route(r hns.Route, add bool) error {
 	key := rowKey{r.Dst, r.NextHop, r.Index}
 	row := &netlink.Route{LinkIndex: r.Index, Dst: toIPNet(r.Dst), Protocol: unix.RTPROT_STATIC}
 	if !r.NextHop.IsUnspecified() {
+		// Windows takes next hops that are on no subnet of the adapter, and asks for them there.
 		row.Gw, row.Flags = r.NextHop.AsSlice(), int(netlink.FLAG_ONLINK)
 	} else if r.Dst.Addr().Is4() {
 		row.Scope = netlink.SCOPE_LINK
@@ -238,8 +240,10 @@ func (k *kernel) cut(from netip.Addr) error {
 		if s.ID.Destination == nil || !s.ID.Source.Equal(from.AsSlice()) || s.ID.DestinationPort == 0 {
 			continue
 		}
-		err = errors.Join(err, netlink.SocketDestroy(
-			&net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}, &net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}))
+		local, remote := net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}, net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}
+		if e := netlink.SocketDestroy(&local, &remote); !errors.Is(e, unix.ENOENT) { // ended by itself since it was listed
+			err = errors.Join(err, e)
+		}
 	}
 	return err // EOPNOTSUPP: a kernel without CONFIG_INET_DIAG_DESTROY
 }
@@ -256,7 +260,7 @@ func (k *kernel) overlay(o overlay, add bool) error {
 		return netlink.LinkDel(l)
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = carrier(o.network), o.mac[:]
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = carrier(o.network), o.mac[:], o.mtu
 	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(o.vsid), Port: int(o.port), SrcAddr: o.local.AsSlice()}
 	if err := netlink.LinkAdd(device); err != nil {
 		return err
@@ -282,6 +286,7 @@ func (k *kernel) remote(network string, r hns.RemoteSubnet, add bool) error {
 	} else {
 		route.Gw, route.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)
 	}
+	// What leads packets away comes last, and goes first.
 	if add {
 		return errors.Join(netlink.NeighSet(fdb), netlink.NeighSet(neighbour), netlink.RouteReplace(route))
 	}

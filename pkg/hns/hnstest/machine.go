@@ -19,7 +19,7 @@ type Machine struct {
 	mu     sync.Mutex
 	knobs  Knobs
 	faults []*Fault
-	healed chan struct{} // closed by Heal
+	healed chan struct{} // closed by Heal, and then another
 	body   body
 
 	networks []*network
@@ -111,6 +111,7 @@ func (m *Machine) enter(function string, args []string, changes bool, act func()
 	fault.wait(healed)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Names before the call: what it deletes has none after it.
 	call := Call{Func: function, Args: args, Text: m.readable(function, args), Result: fault.Code, Changes: changes}
 	switch {
 	case isHNS(function) && m.knobs.Down:

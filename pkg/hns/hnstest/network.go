@@ -87,6 +87,7 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 		}
 		n.policies = append(n.policies, asHNSHasIt(p))
 	}
+	// Nothing is refused from here on but for want of an adapter: HNS, too, looks before it touches a switch.
 	if external(n.kind) {
 		physical, code := m.adapterFor(n)
 		if code != 0 {
@@ -117,13 +118,15 @@ func adapterName(policies []hns.Policy) (name string, ok bool) {
 	return "", false
 }
 
+const vxlanOverhead = 50 // bytes, over IPv4
+
 // startOverlay gives an overlay its MAC, which HNS tells of later.
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	if late := m.knobs.DRMAC; late >= 0 {
 		m.later(late, func() { n.macKnown = true })
 	}
-	o := overlay{network: n.id, port: 4789, mac: n.mac, local: m.addressOf(n.adapter)}
+	o := overlay{network: n.id, port: 4789, mac: n.mac, local: m.addressOf(n.adapter), mtu: m.adapter(n.adapter).MTU - vxlanOverhead}
 	for _, s := range n.subnets {
 		o.vsid = s.vsid
 	}

@@ -34,6 +34,7 @@ func (m *Machine) Serve(l net.Listener) error {
 		if err != nil {
 			return err
 		}
+		// A connection each, so that a call that hangs delays no other.
 		go func() {
 			defer c.Close()
 			r := bufio.NewReader(c)

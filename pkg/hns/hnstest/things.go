@@ -20,8 +20,6 @@ type thing struct {
 	adapter int            // index of the host's adapter that it became; 0: none
 }
 
-const remoteEndpoint = 1 // of an endpoint's flags
-
 func (t *thing) name() string {
 	var name string
 	t.read("Name", &name)
@@ -62,141 +60,6 @@ func (m *Machine) createThing(k kind, id string, document []byte) (string, hns.C
 	t.write("ID", id)
 	m.things[k] = append(m.things[k], t)
 	return id, 0
-}
-
-// createEndpoint makes an endpoint. Its address is HNS's choice where the document has none.
-func (m *Machine) createEndpoint(id, network string, document []byte) (string, hns.Code) {
-	n := m.network(network)
-	if n == nil {
-		return "", hns.NetworkNotFound
-	}
-	t := &thing{id: id, network: n.id, state: 1}
-	if document, code := endpointVersion2(document); code != 0 {
-		return "", code
-	} else if json.Unmarshal(document, &t.doc) != nil {
-		return "", hns.InvalidJSON
-	}
-	remote := t.flags()&remoteEndpoint != 0
-	ip, code := m.endpointAddress(n, t, remote)
-	if code != 0 {
-		return "", code
-	}
-	if m.portTaken(t) {
-		return "", hns.PortExists
-	}
-	t.ip, t.more = ip, t.further(n)
-	t.write("ID", id)
-	t.write("HostComputeNetwork", n.id)
-	if ip.IsValid() {
-		var all []any
-		for _, p := range append([]netip.Prefix{ip}, t.more...) {
-			all = append(all, map[string]any{"IpAddress": p.Addr(), "PrefixLength": p.Bits()})
-		}
-		t.write("IpConfigurations", all)
-	}
-	var mac string
-	if t.read("MacAddress", &mac); mac == "" {
-		t.write("MacAddress", m.newMAC().String())
-	}
-	m.things[endpointKind] = append(m.things[endpointKind], t)
-	m.bring(n, t, true)
-	return id, 0
-}
-
-func (t *thing) flags() (flags uint32) {
-	t.read("Flags", &flags)
-	return flags
-}
-
-// bring tells the body about an endpoint of the cluster: a pod, or on an overlay what stands for a peer's.
-func (m *Machine) bring(n *network, t *thing, add bool) {
-	if !external(n.kind) || !t.ip.IsValid() || t.adapter != 0 {
-		return
-	}
-	if t.flags()&remoteEndpoint == 0 {
-		m.must("carry a pod", m.body.pod(n.id, t.ip.Addr(), add))
-		return
-	}
-	var policies []hns.Policy
-	var mac hns.MAC
-	t.read("Policies", &policies)
-	if hw, err := parseMAC(t.doc["MacAddress"]); err == nil {
-		mac = hw
-	}
-	for _, p := range policies {
-		var s struct{ ProviderAddress netip.Addr }
-		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
-			r := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: s.ProviderAddress, MAC: mac}
-			m.must("carry a remote endpoint", m.body.remote(n.id, r, add))
-		}
-	}
-}
-
-// endpointAddress is the address of a new endpoint, which must be free; zero where the network has no subnet.
-func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Prefix, hns.Code) {
-	var given []struct {
-		IpAddress    netip.Addr
-		PrefixLength int
-	}
-	t.read("IpConfigurations", &given)
-	if len(given) > 0 && remote {
-		return netip.PrefixFrom(given[0].IpAddress, given[0].IpAddress.BitLen()), 0
-	}
-	for _, s := range n.subnets {
-		if len(given) > 0 {
-			if a := given[0].IpAddress; s.prefix.Contains(a) && m.free(n, a) {
-				return netip.PrefixFrom(a, s.prefix.Bits()), 0
-			}
-			continue
-		}
-		for a := s.prefix.Addr().Next().Next(); s.prefix.Contains(a); a = a.Next() {
-			if m.free(n, a) {
-				return netip.PrefixFrom(a, s.prefix.Bits()), 0
-			}
-		}
-	}
-	if len(given) > 0 || len(n.subnets) > 0 {
-		return netip.Prefix{}, addressTaken
-	}
-	return netip.Prefix{}, 0
-}
-
-// further are the addresses of a new endpoint beside its first, as its document asks for them.
-func (t *thing) further(n *network) (all []netip.Prefix) {
-	var given []struct{ IpAddress netip.Addr }
-	t.read("IpConfigurations", &given)
-	for _, g := range given[min(len(given), 1):] {
-		for _, s := range n.subnets {
-			if s.prefix.Contains(g.IpAddress) {
-				all = append(all, netip.PrefixFrom(g.IpAddress, s.prefix.Bits()))
-			}
-		}
-	}
-	return all
-}
-
-func (m *Machine) free(n *network, a netip.Addr) bool {
-	return !slices.ContainsFunc(m.things[endpointKind], func(t *thing) bool { return t.network == n.id && t.ip.Addr() == a })
-}
-
-// portTaken tells whether another endpoint has one of the outer ports that this one maps.
-func (m *Machine) portTaken(t *thing) bool {
-	mine := t.ports()
-	return slices.ContainsFunc(m.things[endpointKind], func(o *thing) bool {
-		return slices.ContainsFunc(o.ports(), func(p string) bool { return slices.Contains(mine, p) })
-	})
-}
-
-func (t *thing) ports() (ports []string) {
-	var policies []hns.Policy
-	t.read("Policies", &policies)
-	for _, p := range policies {
-		var s struct{ Protocol, ExternalPort int }
-		if p.Type == "PortMapping" && json.Unmarshal(p.Settings, &s) == nil {
-			ports = append(ports, text(s))
-		}
-	}
-	return ports
 }
 
 // modifyThing changes an endpoint's policies, a namespace's members, or replaces a load balancer.
@@ -283,38 +146,4 @@ func (m *Machine) removeThing(k kind, t *thing) {
 	if n := m.network(t.network); n != nil {
 		m.bring(n, t, false)
 	}
-}
-
-// attach makes an endpoint an adapter of the host.
-func (m *Machine) attach(t *thing) hns.Code {
-	if t.state == 2 {
-		return hns.EndpointAttached
-	}
-	t.state = 2
-	n := m.network(t.network)
-	if !t.ip.IsValid() || n == nil {
-		return 0
-	}
-	m.bring(n, t, false)
-	mac, _ := parseMAC(t.doc["MacAddress"])
-	var addrs []hns.Address
-	for _, p := range append([]netip.Prefix{t.ip}, t.more...) {
-		addrs = append(addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
-	}
-	t.adapter = m.addAdapter(hns.Adapter{
-		Name: "vEthernet (" + t.name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
-		Addrs: addrs,
-	}, 0)
-	return 0
-}
-
-func (m *Machine) detach(t *thing) {
-	if t.adapter != 0 {
-		m.removeAdapter(t.adapter)
-		t.adapter = 0
-		if n := m.network(t.network); n != nil {
-			m.bring(n, t, true)
-		}
-	}
-	t.state = 4
 }

@@ -111,6 +111,7 @@ func (t *thing) v1() endpointV1 {
 
 // v1 answers HNSCall: the call succeeds, and its document says whether the request did.
 func (m *Machine) v1(method, path, body string) (string, hns.Code) {
+	// Hence no code of ours reaches the caller but in the document.
 	out, code := m.request(method, strings.Split(strings.Trim(path, "/"), "/"), []byte(body))
 	if code != 0 {
 		return record(code), 0
