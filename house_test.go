@@ -120,6 +120,8 @@ func TestImportGraph(t *testing.T) {
 				t.Errorf("%s imports %s, which its package may not know", s.path, path)
 			case within(s.dir, pure...) && strings.Contains(path, "vishvananda/netlink"):
 				t.Errorf("%s imports %s: it is to be pure", s.path, path)
+			case within(path, "github.com/Microsoft/hcsshim") && !(s.dir == "pkg/hns" && strings.HasSuffix(s.path, "_windows.go")):
+				t.Errorf("%s imports %s: only pkg/hns knows HNS's library, in files for Windows", s.path, path)
 			case path == "log":
 				t.Errorf("%s imports %s: the log is handed in, a *slog.Logger", s.path, path)
 			}

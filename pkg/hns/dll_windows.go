@@ -1,31 +1,90 @@
 package hns
 
+// Entry points of computenetwork.dll (https://learn.microsoft.com/virtualization/api/hcn/hns_overview) that are called
+// without hcsshim, which leaves a network's handle open when HNS refuses the change or the endpoint, and reads the whole
+// network after each change. All return an HRESULT; strings are UTF-16, those that come back are freed with
+// CoTaskMemFree:
+//
+//	HcnOpenNetwork(*guid, *handle, *record)
+//	HcnModifyNetwork(handle, settings, *record)
+//	HcnCreateEndpoint(network's handle, *guid, settings, *handle, *record)
+//	HcnQueryEndpointProperties(handle, query, *properties, *record)
+//	HcnCloseNetwork(handle), HcnCloseEndpoint(handle)
+
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
 
-// record is what HNS says of an error beside its HRESULT, and what the older API answers.
-type record struct {
-	Success   bool
-	Error     string
-	ErrorCode uint32
-	Output    json.RawMessage
+func (s *service) ModifyNetwork(id string, request json.RawMessage) error {
+	text, err := windows.UTF16PtrFromString(string(request))
+	if err != nil {
+		return err
+	}
+	return s.withNetwork(id, func(handle uintptr) error {
+		return s.call(nil, "HcnModifyNetwork", handle, uintptr(unsafe.Pointer(text)))
+	})
+}
+
+func (s *service) CreateEndpoint(network string, document json.RawMessage) (made json.RawMessage, err error) {
+	text, err := windows.UTF16PtrFromString(string(document))
+	if err != nil {
+		return nil, err
+	}
+	query, err := windows.UTF16PtrFromString(`{"SchemaVersion":{"Major":2,"Minor":0}}`)
+	if err != nil {
+		return nil, err
+	}
+	err = s.withNetwork(network, func(on uintptr) error {
+		var id windows.GUID // HNS gives it
+		var handle uintptr
+		err := s.call(nil, "HcnCreateEndpoint", on, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&handle)))
+		if err != nil {
+			return err
+		}
+		defer s.shut("HcnCloseEndpoint", handle)
+		var out *uint16
+		err = s.call(&out, "HcnQueryEndpointProperties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
+		made = json.RawMessage(take(&out))
+		return err
+	})
+	return made, err
+}
+
+// withNetwork opens a network for f.
+func (s *service) withNetwork(id string, f func(handle uintptr) error) error {
+	guid, err := windows.GUIDFromString("{" + id + "}")
+	if err != nil {
+		return fmt.Errorf("%q is not an ID of HNS", id)
+	}
+	var handle uintptr
+	if err := s.call(nil, "HcnOpenNetwork", uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
+		return err
+	}
+	defer s.shut("HcnCloseNetwork", handle)
+	return f(handle)
+}
+
+// shut closes a handle. That it cannot be closed changes nothing for the caller.
+func (s *service) shut(name string, handle uintptr) {
+	if proc := s.dll.NewProc(name); proc.Find() == nil {
+		_, _, _ = proc.Call(handle)
+	}
 }
 
 // unspecified is E_FAIL.
 const unspecified Code = 0x80004005
 
-// call calls an entry point of computenetwork.dll, whose last argument is the error record; out, if not nil, is where
-// it leaves a text.
+// call calls an entry point whose last argument is the error record; out, if not nil, is where it leaves a text.
 //
 //go:uintptrescapes
 func (s *service) call(out **uint16, name string, args ...uintptr) error {
-	proc := s.network.NewProc(name)
+	proc := s.dll.NewProc(name)
 	if proc.Find() != nil {
 		return &Error{Call: name, Code: NoSuchFunction}
 	}
@@ -48,7 +107,10 @@ func failure(name string, hr uintptr, text string) error {
 	if !failed && text == "" {
 		return nil
 	}
-	var r record
+	var r struct {
+		Error     string
+		ErrorCode uint32
+	}
 	if json.Unmarshal([]byte(text), &r) != nil {
 		r.Error = text
 	}
@@ -56,43 +118,6 @@ func failure(name string, hr uintptr, text string) error {
 		r.ErrorCode = uint32(hr)
 	}
 	return &Error{Call: name, Code: cmp.Or(Code(r.ErrorCode), unspecified), Detail: r.Error}
-}
-
-// older makes a request of the API that came before, whose answers are in its own schema; output may be nil.
-func (s *service) older(method, path, request string, output any) error {
-	name := "HNSCall " + method + " " + path
-	proc := s.compute.NewProc("HNSCall")
-	if proc.Find() != nil {
-		return &Error{Call: name, Code: NoSuchFunction}
-	}
-	var args [3]*uint16
-	for i, text := range []string{method, path, request} {
-		var err error
-		if args[i], err = windows.UTF16PtrFromString(text); err != nil {
-			return err
-		}
-	}
-	var out *uint16
-	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(args[0])), uintptr(unsafe.Pointer(args[1])), uintptr(unsafe.Pointer(args[2])),
-		uintptr(unsafe.Pointer(&out)))
-	text := take(&out)
-	if int32(hr) < 0 {
-		return &Error{Call: name, Code: Code(uint32(hr))}
-	}
-	var r record
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return &Error{Call: name, Code: unspecified, Detail: err.Error()}
-	}
-	if !r.Success {
-		return &Error{Call: name, Code: cmp.Or(Code(r.ErrorCode), unspecified), Detail: r.Error}
-	}
-	if output == nil {
-		return nil
-	}
-	if err := json.Unmarshal(r.Output, output); err != nil {
-		return &Error{Call: name, Code: unspecified, Detail: err.Error()}
-	}
-	return nil
 }
 
 // take reads and frees a text that HNS allocated; "" for none.

@@ -11,13 +11,12 @@ import (
 // Calls are the calls of HNS, one method each. Documents are JSON of the HCN schema, version 2.0
 // (https://learn.microsoft.com/windows-server/networking/technologies/hcn/hcn-json-document-schemas).
 // A call may hang: whoever calls must not wait for it without end; Client does not. Every handle that a call opens is
-// closed before it returns. Errors are told apart by errors.Is (ErrNotFound …).
+// closed before it returns, but for what Documentation/adr/0003 says of HNS in trouble. Errors are told apart by
+// errors.Is (ErrNotFound …).
 type Calls interface {
 	Version() (Version, error)
 	// Networks returns all networks.
 	Networks() ([]json.RawMessage, error)
-	// Network returns one by its ID.
-	Network(id string) (json.RawMessage, error)
 	// CreateNetwork returns the network as HNS made it.
 	CreateNetwork(document json.RawMessage) (json.RawMessage, error)
 	DeleteNetwork(id string) error

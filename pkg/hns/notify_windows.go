@@ -108,7 +108,7 @@ func (s *service) stays(handle uintptr, gone, quit <-chan struct{}) bool {
 		stay = false
 	case <-gone:
 	}
-	if proc := s.network.NewProc("HcnUnregisterServiceCallback"); handle != 0 && proc.Find() == nil {
+	if proc := s.dll.NewProc("HcnUnregisterServiceCallback"); handle != 0 && proc.Find() == nil {
 		go proc.Call(handle) // to a service that is gone it may take long
 	}
 	return stay
@@ -116,7 +116,7 @@ func (s *service) stays(handle uintptr, gone, quit <-chan struct{}) bool {
 
 func (s *service) register(context uintptr) (handle uintptr, err error) {
 	const name = "HcnRegisterServiceCallback"
-	proc := s.network.NewProc(name)
+	proc := s.dll.NewProc(name)
 	if proc.Find() != nil {
 		return 0, &Error{Call: name, Code: NoSuchFunction}
 	}

@@ -59,23 +59,30 @@ func (p Policy) RemoteSubnet() (r RemoteSubnet, err error) {
 
 func policy(kind string, settings any) Policy { return Policy{kind, encode(settings)} }
 
-// encodeRequest makes a ModifyNetworkSettingRequest by hand: the encoder would change white space within settings, and
-// HNS is to get them as it had them.
+// encodeRequest makes a ModifyNetworkSettingRequest.
 func encodeRequest(request string, policies []Policy) json.RawMessage {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"ResourceType":"Policy","RequestType":%s,"Settings":{"Policies":[`, encode(request))
+	fmt.Fprintf(&b, `{"ResourceType":"Policy","RequestType":%s,"Settings":{`, encode(request))
+	writePolicies(&b, policies)
+	b.WriteString("}}")
+	return b.Bytes()
+}
+
+// writePolicies writes a document's field Policies by hand: the encoder would change white space within settings, and
+// HNS is to get them as it had them.
+func writePolicies(b *bytes.Buffer, policies []Policy) {
+	b.WriteString(`"Policies":[`)
 	for i, p := range policies {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"Type":%s`, encode(p.Type))
+		fmt.Fprintf(b, `{"Type":%s`, encode(p.Type))
 		if len(p.Settings) > 0 {
-			fmt.Fprintf(&b, `,"Settings":%s`, p.Settings)
+			fmt.Fprintf(b, `,"Settings":%s`, p.Settings)
 		}
 		b.WriteByte('}')
 	}
-	b.WriteString("]}}")
-	return b.Bytes()
+	b.WriteByte(']')
 }
 
 // encode marshals what cannot fail to be marshalled: our own structs and strings.

@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/hns"
 )
 
-// The methods of hns.Calls make those calls, one by one, that hcsshim makes for each of them.
+// The methods of hns.Calls make those calls, one by one, that the machine's are made of on Windows.
 
 const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
 

@@ -1,0 +1,83 @@
+package hns
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/Microsoft/hcsshim/hcn"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/windows"
+)
+
+// What we ask for, and what HNS has, say the same after they went through hcsshim's structs; settings of policies, which
+// HNS wants back as they were, to the byte.
+func TestDocumentsThroughHcsshim(t *testing.T) {
+	const had = `{"ID":"5f1ec8a2-0000-4000-8000-00000000000a","Name":"Büro <&>","Type":"Overlay","Flags":8,
+		"Policies":[
+			{"Type":"NetAdapterName","Settings":{ "NetworkAdapterName" : "a <b> & \u00fc" }},
+			{"Type":"HostRoute"},
+			{"Type":"VxlanPort","Settings":{"Port":4790}},
+			{"Type":"ProviderAddress","Settings":{"ProviderAddress":"10.99.0.2"}},
+			{"Type":"DrMacAddress","Settings":{"Address":"00-15-5D-01-02-03"}},
+			{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"10.244.7.0/24",	"IsolationId":16777215, "ProviderAddress":"10.99.0.3","DistributedRouterMacAddress":"a2:0b:cc:dd:ee:01","New":1.50}}],
+		"MacPool":{"Ranges":[{"StartMacAddress":"0E-2A-00-00-00-00","EndMacAddress":"0E-2A-FF-FF-FF-FF"}]},
+		"Dns":{"ServerList":["10.96.0.10"]},
+		"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.5.0/24",
+			"Policies":[{"Type":"VSID","Settings":{"IsolationId":16777215}}],
+			"Routes":[{"NextHop":"10.244.5.1","DestinationPrefix":"0.0.0.0/0"}]}]}],
+		"Health":{"Extra":{}},"SchemaVersion":{"Major":2,"Minor":0},"Newer":[]}`
+	var theirs hcn.HostComputeNetwork
+	if err := json.Unmarshal([]byte(had), &theirs); err != nil {
+		t.Fatal(err)
+	}
+	want, err := DecodeNetwork(json.RawMessage(had))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := DecodeNetwork(networkText(theirs))
+	if d := cmp.Diff(want, got, values); d != "" || err != nil {
+		t.Error(d, err)
+	}
+
+	document, err := EncodeNetwork(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs = hcn.HostComputeNetwork{}
+	if err := json.Unmarshal(document, &theirs); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := json.Marshal(theirs) // what its Create sends
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := DecodeNetwork(document)
+	if err != nil || asked.Subnets[0].VSID != maxVSID || !asked.NonPersistent {
+		t.Fatal(asked, err)
+	}
+	got, err = DecodeNetwork(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Adapter != "a <b> & ü" || got.Name != "Büro <&>" {
+		t.Errorf("%q on %q", got.Name, got.Adapter)
+	}
+	got.Policies, asked.Policies = nil, nil // escaped otherwise
+	if d := cmp.Diff(asked, got, values); d != "" {
+		t.Error(d)
+	}
+}
+
+var values = cmpopts.EquateComparable(Subnet{}, Network{}.ManagementIP)
+
+func TestEntryPointsMissing(t *testing.T) {
+	s := &service{dll: windows.NewLazySystemDLL("no-such-computenetwork.dll")}
+	_, notify := s.Notify(func() {})
+	for call, err := range map[string]error{"notify": notify, "modify": s.ModifyNetwork("5f1ec8a2-0000-4000-8000-00000000000a", nil)} {
+		if !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
