@@ -52,9 +52,9 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writ
 	flags := goflag.NewFlagSet("flanneld install-cni", goflag.ContinueOnError)
 	flags.SetOutput(stdout)
 	flags.StringVar(&c.ConfFrom, "conf-from", c.ConfFrom, "copy the configuration list from this `file`")
-	flags.StringVar(&c.ConfTo, "conf-to", c.ConfTo, "to this `file`, such as /etc/cni/net.d/10-flannel.conflist")
+	flags.StringVar(&c.ConfTo, "conf-to", c.ConfTo, "to this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
 	flags.StringVar(&c.PluginFrom, "plugin-from", c.PluginFrom, "copy the plugin from this `file`")
-	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as /opt/cni/bin/flannel")
+	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as "+systemPath("/opt/cni/bin/flannel"))
 	watch := flags.Bool("watch", false, "go on, and put them back when another hand deletes or changes them")
 	if err := flags.Parse(o.Args); errors.Is(err, goflag.ErrHelp) {
 		return nil
