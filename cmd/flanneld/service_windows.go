@@ -9,9 +9,7 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
-	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc"
-	"golang.org/x/sys/windows/svc/eventlog"
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
@@ -148,57 +146,6 @@ func configure(s *mgr.Service, config serviceConfig, out io.Writer) error {
 
 func change[T any](s *mgr.Service, level uint32, to *T) error {
 	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
-}
-
-// Keys of HKEY_LOCAL_MACHINE.
-const (
-	serviceKey = `SYSTEM\CurrentControlSet\Services\` + serviceName
-	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + serviceName
-)
-
-func setEnvironment(env []string) error {
-	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
-	if err != nil {
-		return fmt.Errorf("set the service's variables: %w", err)
-	}
-	defer key.Close() //nolint:errcheck // it only frees
-	if len(env) > 0 {
-		err = key.SetStringsValue("Environment", env)
-	} else if err = key.DeleteValue("Environment"); errors.Is(err, registry.ErrNotExist) {
-		err = nil
-	}
-	if err != nil {
-		return fmt.Errorf("set the service's variables: %w", err)
-	}
-	return nil
-}
-
-func readCommand() (string, error) {
-	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
-	if err != nil {
-		return "", err
-	}
-	defer key.Close() //nolint:errcheck // it only frees
-	command, _, err := key.GetStringValue("ImagePath")
-	return command, err
-}
-
-func addEventSource() error {
-	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
-		return key.Close()
-	}
-	// eventcreate.exe, which every Windows has, brings messages whose text is what we say.
-	if err := eventlog.InstallAsEventCreate(serviceName, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
-		return fmt.Errorf("add the source to the event log: %w", err)
-	}
-	return nil
-}
-
-func removeEventSource() error {
-	if err := eventlog.Remove(serviceName); err != nil && !errors.Is(err, registry.ErrNotExist) {
-		return fmt.Errorf("remove the source from the event log: %w", err)
-	}
-	return nil
 }
 
 // uninstall returns when the service is gone: Windows keeps one until its process has ended and nobody looks at it.
