@@ -76,8 +76,6 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 			return 2, err
 		}
 		return 0, benchMain(ctx, os.Stdout, o)
-	case "hns":
-		return hnsMain(ctx, args)
 	case "status", "pod", "flanneld":
 		return 0, ask(append([]string{command}, args...))
 	case "exec":

@@ -43,6 +43,13 @@ func CheckTools(o Options) error {
 			}
 		}
 	}
+	if o.Windows > 0 {
+		for path, target := range map[string]string{o.wineRun(): "wine", o.flanneldExe(): "cross-windows-amd64"} {
+			if _, err := os.Stat(path); err != nil {
+				missing = append(missing, path+": run 'make "+target+"'")
+			}
+		}
+	}
 	for _, path := range []string{o.Etcd, filepath.Join(o.BinDir, "cni", "flannel"), filepath.Join(o.BinDir, "cni", "bridge"), filepath.Join(o.BinDir, "cni", "host-local")} {
 		if _, err := os.Stat(path); err != nil {
 			missing = append(missing, path+": run 'make tools'")

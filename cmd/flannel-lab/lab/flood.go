@@ -76,7 +76,7 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, rate int, t
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 	f := &Flood{to: to, interval: time.Second / time.Duration(rate), stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
-		f.conn, err = listenEcho(to.Is6())
+		f.conn, err = listenEcho(ns.from, to.Is6())
 		return err
 	})
 	if err != nil {
@@ -91,12 +91,16 @@ func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 
 // listenEcho opens a socket that is given echo replies alone, and holds many of them: on a busy machine, what waits
 // until this process has its turn must not count as lost.
-func listenEcho(v6 bool) (*net.IPConn, error) {
+func listenEcho(from netip.Addr, v6 bool) (*net.IPConn, error) {
 	network := "ip4:icmp"
 	if v6 {
 		network = "ip6:ipv6-icmp"
 	}
-	c, err := net.ListenIP(network, nil)
+	var local *net.IPAddr
+	if from.IsValid() {
+		local = &net.IPAddr{IP: from.AsSlice()}
+	}
+	c, err := net.ListenIP(network, local)
 	if err != nil {
 		return nil, err
 	}

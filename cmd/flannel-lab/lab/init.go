@@ -16,10 +16,11 @@ import (
 
 // The program starts itself again in other roles, told by this variable (none: nothing has happened yet).
 const (
-	roleVar    = "FLANNEL_LAB_ROLE"
-	roleInit   = "init"   // process 1 of the lab's PID namespace
-	roleInside = "inside" // the program itself, below it
-	roleHold   = "hold"   // process 1 of a machine: holds its namespaces
+	roleVar     = "FLANNEL_LAB_ROLE"
+	roleInit    = "init"    // process 1 of the lab's PID namespace
+	roleInside  = "inside"  // the program itself, below it
+	roleHold    = "hold"    // process 1 of a machine: holds its namespaces
+	roleWindows = "windows" // what makes a machine a Windows one
 )
 
 // inside tells that this process is below the lab's process 1. It is set once, by Init.
@@ -33,6 +34,8 @@ func Continue() {
 		os.Exit(initMain())
 	case roleHold:
 		os.Exit(holdMain())
+	case roleWindows:
+		os.Exit(windowsMain())
 	case roleInside:
 		inside = true
 		_ = os.Unsetenv(roleVar) // children are not to take it for theirs

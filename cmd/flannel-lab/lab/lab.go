@@ -22,6 +22,7 @@ import (
 // Options say what the lab shall be. The zero value of each is a sensible default.
 type Options struct {
 	Nodes   int // 3
+	Windows int // how many of them, the last ones, are (simulated) Windows machines
 	Subnets int // networks that the nodes are on in turn, joined by a router: 1 or 2; 1
 	MTU     int // of the underlay, in bytes; 1500
 	Family  Family
@@ -102,7 +103,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	g.SetLimit(4)
 	for i := range l.Nodes {
 		g.Go(func() (err error) {
-			l.Nodes[i], err = l.newNode(i)
+			l.Nodes[i], err = l.newNode(gctx, i)
 			return err
 		})
 	}
@@ -214,6 +215,9 @@ func (o *Options) complete() error {
 	o.Nodes = max(o.Nodes, 0)
 	if o.Nodes == 0 {
 		o.Nodes = 3
+	}
+	if o.Windows > o.Nodes || o.Windows > 0 && o.Family == V6 {
+		return fmt.Errorf("%d Windows nodes of %d: there are not so many, or they have no IPv4", o.Windows, o.Nodes)
 	}
 	if o.Nodes > 200 {
 		return fmt.Errorf("%d nodes: the lab's network has room for 200", o.Nodes)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 // Namespaces is a place where commands run, files are read and sockets are opened: a machine's, or a pod's.
 type Namespaces struct {
 	files []*os.File // in the order in which they are entered
+	from  netip.Addr // that pings come from; zero: the kernel chooses
 }
 
 // kinds are the namespaces of a process, mounts last: after it, paths are the place's own.
@@ -38,14 +40,14 @@ func openNamespaces(pid int) (Namespaces, error) {
 }
 
 // NamespacesOf makes a place of open namespace files (of Files); it owns them.
-func NamespacesOf(files []*os.File) Namespaces { return Namespaces{files} }
+func NamespacesOf(files []*os.File) Namespaces { return Namespaces{files: files} }
 
 // Files are the open namespace files, still owned by ns.
 func (ns Namespaces) Files() []*os.File { return ns.files }
 
 // withNet is the same place with another network; it shares the other files.
 func (ns Namespaces) withNet(f *os.File) Namespaces {
-	return Namespaces{append([]*os.File{f}, ns.files[1:]...)}
+	return Namespaces{files: append([]*os.File{f}, ns.files[1:]...)}
 }
 
 func (ns Namespaces) close() error {

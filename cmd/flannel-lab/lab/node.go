@@ -22,6 +22,7 @@ type Node struct {
 	*Machine
 	IP4, IP6 netip.Addr // on the underlay; zero where the family is off
 	Network  int        // which of the underlay's networks the node is on, from 0
+	Windows  *Windows   // nil: the node is Linux
 
 	// Env is further environment for flanneld, as "NAME=value".
 	Env []string
@@ -32,7 +33,7 @@ type Node struct {
 	pods   map[string]*Pod
 }
 
-func (l *Lab) newNode(i int) (*Node, error) {
+func (l *Lab) newNode(ctx context.Context, i int) (*Node, error) {
 	m, err := newMachine(fmt.Sprintf("node%d", i+1))
 	if err != nil {
 		return nil, err
@@ -44,7 +45,10 @@ func (l *Lab) newNode(i int) (*Node, error) {
 	if l.opts.Family.Has6() {
 		n.IP6 = address(true, n.Network, n.host).Addr()
 	}
-	return n, n.Plug()
+	if err := n.Plug(); err != nil || i < l.opts.Nodes-l.opts.Windows {
+		return n, err
+	}
+	return n, n.becomeWindows(ctx)
 }
 
 // Plug makes the node's uplink, with the addresses and routes that it has from the start. After Unplug it is a new
@@ -62,17 +66,33 @@ func (n *Node) Unplug() error { return n.Do(unplug) }
 // Args are the arguments with which Start calls flanneld; all are flannel's own.
 func (n *Node) Args() []string {
 	common := []string{"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
+	if n.Windows != nil {
+		common[0] = "-iface=" + Adapter
+	}
 	if n.lab.Kube != nil {
-		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + kubeconfigFile, "-net-config-path=" + netConfFile}, common...)
+		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + n.path(kubeconfigFile), "-net-config-path=" + n.path(netConfFile)}, common...)
 	}
 	return append([]string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix}, common...)
+}
+
+// path is a path of the node as its programs know it.
+func (n *Node) path(path string) string {
+	if n.Windows != nil {
+		return "C:" + strings.ReplaceAll(path, "/", `\`)
+	}
+	return path
 }
 
 // Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
 // StartWith starts flanneld with these arguments alone.
-func (n *Node) StartWith(args ...string) error { return n.StartIn(n.lab.opts.Flanneld, args...) }
+func (n *Node) StartWith(args ...string) error {
+	if n.Windows != nil {
+		return n.StartIn(n.lab.opts.flanneldExe(), args...)
+	}
+	return n.StartIn(n.lab.opts.Flanneld, args...)
+}
 
 // StartIn starts another program that becomes flanneld, such as what stands for a container.
 func (n *Node) StartIn(program string, args ...string) error {
@@ -80,7 +100,10 @@ func (n *Node) StartIn(program string, args ...string) error {
 		return fmt.Errorf("flanneld already runs on %s", n.Name)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append([]string{"NODE_NAME=" + n.Name}, n.Env...)
+	if n.Windows != nil {
+		cmd = n.Windows.program(program, args...)
+	}
+	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
 	p, err := startProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
 		n.daemon = p
@@ -115,8 +138,13 @@ func (n *Node) PIDInside() (int, error) {
 
 var errNotStarted = errors.New("flanneld was not started")
 
-// Stop ends flanneld with SIGTERM and returns its exit status.
-func (n *Node) Stop(ctx context.Context) (int, error) { return n.end(ctx, syscall.SIGTERM) }
+// Stop ends flanneld with SIGTERM, on Windows with Ctrl-C, and returns its exit status.
+func (n *Node) Stop(ctx context.Context) (int, error) {
+	if n.Windows != nil {
+		return n.end(ctx, syscall.SIGINT) // which Wine makes a Ctrl-C
+	}
+	return n.end(ctx, syscall.SIGTERM)
+}
 
 // Kill ends flanneld with SIGKILL.
 func (n *Node) Kill() error {
@@ -196,6 +224,13 @@ func (n *Node) Ready(ctx context.Context) error {
 		return err
 	})
 	return err
+}
+
+func (n *Node) close() error {
+	if n.Windows == nil {
+		return n.Machine.close()
+	}
+	return errors.Join(n.Windows.close(), n.Machine.close())
 }
 
 // StartAll starts flanneld on every node and waits until each is ready.

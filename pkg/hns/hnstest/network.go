@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"maps"
 	"net/netip"
@@ -155,9 +156,11 @@ func (m *Machine) carry(n *network, p hns.Policy, add bool) {
 	}
 }
 
+// newMAC is by chance: several machines may be on one network.
 func (m *Machine) newMAC() hns.MAC {
-	n := m.nextID()
-	return hns.MAC{0x00, 0x15, 0x5d, byte(n >> 16), byte(n >> 8), byte(n)}
+	mac := hns.MAC{0x00, 0x15, 0x5d}
+	rand.Read(mac[3:]) // never fails
+	return mac
 }
 
 // viewNetwork is the document of a network as HNS has it now.

@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/hns/hnstest"
+)
+
+// Adapter is the name of a Windows node's adapter on the underlay, as Windows has it. (Linux calls it Uplink.)
+const Adapter = "Ethernet"
+
+// Where a Windows node has its part of Wine: C: with its own registry, and the simulated machine.
+const (
+	winePrefix = "/run/wine"
+	hnsAddr    = "127.0.0.1:4000"
+)
+
+// Windows is a simulated Windows machine that a node's namespaces play: HNS and the IP stack of pkg/hns/hnstest, for
+// programs that run in Wine. Do gives it orders, by which it fails, forgets, or is another hand's.
+type Windows struct {
+	*hnstest.Remote
+	run  string // what runs programs for Windows
+	proc *process
+}
+
+// Now is how the machine stands.
+func (w *Windows) Now() (hnstest.Report, error) { return w.Do(hnstest.Order{}) }
+
+// wineRun, and flanneld.exe as it is shipped.
+func (o Options) wineRun() string { return filepath.Join(o.BinDir, "wine", "run") }
+
+func (o Options) flanneldExe() string {
+	return filepath.Join(o.BinDir, "..", "dist", "out", "flanneld-windows-amd64.exe")
+}
+
+// becomeWindows makes a machine with an uplink one that is Windows.
+func (n *Node) becomeWindows(ctx context.Context) error {
+	w := &Windows{run: n.lab.opts.wineRun()}
+	if err := n.Do(func() error { return prepareWine(filepath.Dir(w.run)) }); err != nil {
+		return fmt.Errorf("set up Wine on %s: %w", n.Name, err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{roleVar + "=" + roleWindows}
+	var err error
+	if w.proc, err = startProcess(n.Machine, cmd, "windows.log"); err != nil {
+		return err
+	}
+	_, err = Until(ctx, 10*time.Second, func(context.Context) error {
+		if !w.proc.running() {
+			return Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, lastLine(w.proc.log())))
+		}
+		return n.Do(func() (err error) {
+			w.Remote, err = hnstest.Dial(hnsAddr)
+			return err
+		})
+	})
+	n.Windows = w
+	return err
+}
+
+// prepareWine runs in a node: a C: of its own, whose run and etc are the node's, as C:\run\flannel must be.
+func prepareWine(dir string) error {
+	// Here a wineserver has its socket. It is not to be left in the machine's own /tmp when the node is switched off.
+	sockets := fmt.Sprintf("/tmp/.wine-%d", os.Getuid())
+	if err := os.MkdirAll(sockets, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", sockets, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=700"); err != nil {
+		return fmt.Errorf("mount %s: %w", sockets, err)
+	}
+	if out, err := exec.Command("cp", "-a", filepath.Join(dir, "prefix"), winePrefix).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the prefix: %w: %s", err, out)
+	}
+	for _, name := range []string{"run", "etc"} {
+		if err := os.Symlink("/"+name, filepath.Join(winePrefix, "drive_c", name)); err != nil {
+			return err
+		}
+	}
+	link, err := netlink.LinkByName(Uplink)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetAlias(link, Adapter)
+}
+
+// program is a program for Windows as a command for Linux.
+func (w *Windows) program(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(w.run, append([]string{path}, args...)...)
+	cmd.Dir = filepath.Join(winePrefix, "drive_c")
+	cmd.Env = []string{"WINEPREFIX=" + winePrefix, "FLANNEL_HNS=" + hnsAddr}
+	return cmd
+}
+
+func (w *Windows) close() error {
+	if w.Remote == nil {
+		return nil
+	}
+	return w.Remote.Close()
+}
+
+// windowsMain is the simulated machine, in a node.
+func windowsMain() int {
+	m, err := hnstest.NewKernel()
+	if err != nil {
+		return fail(err)
+	}
+	l, err := net.Listen("tcp", hnsAddr)
+	if err != nil {
+		return fail(errors.Join(err, m.Close()))
+	}
+	return fail(fmt.Errorf("serve the machine: %w", m.Serve(l)))
+}
