@@ -37,6 +37,10 @@ const (
 	exitOK    = 0 // stopped by a signal, or a command that did its work
 	exitError = 1 // the lease was lost, or a part failed in a way that waiting cannot mend
 	exitUsage = 2 // the command line or the environment cannot work
+
+	exitNotWell    = 3 // status, doctor, cni-conf: what was asked about is not as it shall be
+	exitNotRunning = 4 // status: the daemon does not run
+	exitNoAnswer   = 5 // status: the daemon runs and does not answer
 )
 
 // run is the program without the process around it.
@@ -67,6 +71,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return code(cleanup(ctx, o, log, stdout), stderr)
 	case "install-cni":
 		return code(installCNI(ctx, o, log, stdout), stderr)
+	case "status":
+		return showStatus(ctx, o, stdout, stderr)
 	}
 	return serve(ctx, o, log)
 }
@@ -113,7 +119,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
-	counts, status := metrics.New(version.Version), &health.Status{}
+	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
 	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table})
 	if err != nil {
 		return err
@@ -133,13 +139,15 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
+	healthz := health.Handler(status, counts.Handler())
 	if o.Healthz.Port() != 0 {
 		l, err := health.Listen(o.Healthz.String())
 		if err != nil {
 			return err
 		}
-		tasks.Go(func() error { return health.Serve(ctx, l, health.Handler(status, counts.Handler())) })
+		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
+	tasks.Go(func() error { return answerStatus(ctx, o, status, view, healthz, log) })
 	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)
@@ -149,7 +157,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		return (&daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
-			Settings: settings(o), Log: log, Status: status, Metrics: counts,
+			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
 			Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
 		}).Run(ctx)
 	})
