@@ -59,7 +59,7 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon"}
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor"}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
@@ -77,6 +77,8 @@ var mayImport = map[string][]string{
 	"pkg/plan":      {"backend", "pkg/dataplane", "subnet"},
 	"pkg/health":    {},
 	"pkg/status":    {"pkg/health"},
+	"pkg/doctor":    {"pkg/status", "pkg/underlay", "subnet"},
+	"pkg/probe":     {"pkg/conf", "pkg/doctor", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":   {"pkg/reconcile"},
 	"pkg/version":   {},
 	"pkg/nstest":    {},

@@ -73,6 +73,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return code(installCNI(ctx, o, log, stdout), stderr)
 	case "status":
 		return showStatus(ctx, o, stdout, stderr)
+	case "doctor":
+		return examine(ctx, o, stdout, stderr)
 	}
 	return serve(ctx, o, log)
 }

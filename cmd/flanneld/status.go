@@ -23,7 +23,10 @@ import (
 func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
-		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true}
+		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd"}
+		if o.Kube.On {
+			r.Store = "kubernetes"
+		}
 		if r.Since.IsZero() {
 			r.Since = started
 		}

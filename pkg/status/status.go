@@ -18,7 +18,8 @@ type Report struct {
 	Ready   bool      `json:"ready"`             // the last pass left the network in step
 	Since   time.Time `json:"since"`             // it has been ready, or not ready, since then
 	Problem string    `json:"problem,omitempty"` // what is not in step, or what the daemon waits for
-	Outage  string    `json:"outage,omitempty"`  // why etcd or the Kubernetes API cannot be asked; the network stays as it is
+	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
+	Outage  string    `json:"outage,omitempty"`  // why it cannot be asked; the network stays as it is
 
 	Node       *Node   `json:"node,omitempty"` // absent until the node has a subnet
 	PeersKnown bool    `json:"peersKnown"`     // the set of peers was complete at least once
