@@ -59,7 +59,7 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor"}
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/cniconf"}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
@@ -78,6 +78,7 @@ var mayImport = map[string][]string{
 	"pkg/health":    {},
 	"pkg/status":    {"pkg/health"},
 	"pkg/doctor":    {"pkg/status", "pkg/underlay", "subnet"},
+	"pkg/cniconf":   {},
 	"pkg/probe":     {"pkg/conf", "pkg/doctor", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":   {"pkg/reconcile"},
 	"pkg/version":   {},

@@ -122,7 +122,7 @@ func TestForms(t *testing.T) {
 		{"", "FLANNELD_VERSION=v0.28.9 FLANNELD_HELP=1", "version=false help=false"},
 		{"--iface=a cleanup --dry-run x", "", `command "cleanup" ["--dry-run" "x"]`},
 		{"-- cleanup", "", `command "cleanup" []`},
-		{"clean", "", `!"clean" is no command; there is status, doctor, install-cni, cleanup`},
+		{"clean", "", `!"clean" is no command; there is status, doctor, cni-conf, install-cni, cleanup`},
 		{"- x", "", `!"-" is no command`},
 		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
 		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},

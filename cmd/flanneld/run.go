@@ -75,6 +75,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return showStatus(ctx, o, stdout, stderr)
 	case "doctor":
 		return examine(ctx, o, stdout, stderr)
+	case "cni-conf":
+		return makeCNIConf(ctx, o, stdout, stderr)
 	}
 	return serve(ctx, o, log)
 }

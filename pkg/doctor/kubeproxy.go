@@ -110,7 +110,7 @@ func natSpares(s Snapshot) Finding {
 	if err != nil {
 		return fail("Write it anew by flanneld cni-conf --force.", "%s: %v", name, err)
 	}
-	const fix = "flanneld cni-conf --force writes a configuration that spares the pod, service and management networks; it counts for new pods."
+	const fix = "flanneld cni-conf --force writes a configuration that spares the pod and service networks, and with a bridge those of the nodes; it counts for new pods."
 	within := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
 	}

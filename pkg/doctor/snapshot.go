@@ -150,7 +150,7 @@ func (s Snapshot) tunnels() []Device {
 		if n != nil {
 			ours = false
 			for _, known := range n.Devices {
-				ours = ours || known.Name == d.Name && d.Index != n.Underlay.Index
+				ours = ours || known.Name == d.Name && d.Name != n.Underlay.Name
 			}
 		}
 		if ours && d.Type == "vxlan" {

@@ -69,7 +69,7 @@ func (p *printer) node(n Node) {
 	p.row("backend", "%s, MTU of pods %d", printable(n.Backend), n.MTU)
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
 	for _, d := range n.Devices {
-		if d.Index != n.Underlay.Index {
+		if d.Name != n.Underlay.Name {
 			p.row("device", "%s (index %d, %s, MTU %d)", d.Name, d.Index, d.MAC, d.MTU)
 		}
 	}
