@@ -77,6 +77,7 @@ func makeCNIConf(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
 	}
+	// What is asked for is checked after what is known has been filled in, so that all that is missing is told at once.
 	noServices := complete(ctx, o, &s)
 	s.List = filepath.Ext(*to) == ".conflist"
 	conf, err := cniconf.Make(s)

@@ -13,6 +13,7 @@ func clusterChecks() []Check {
 	}
 }
 
+// podCIDR is what a kubeadm cluster lacks that was made without a pod network: nothing else ever gives the node one.
 func podCIDR(s Snapshot) Finding {
 	if !s.Cluster.PodCIDRs.Known {
 		return s.Cluster.PodCIDRs.missing()
@@ -56,6 +57,7 @@ const (
 	windowsPort     = 4789
 )
 
+// mixed finds what works among Linux nodes and fails for each Windows node that joins: the defaults of the two differ.
 func mixed(s Snapshot) Finding {
 	tunnels := s.tunnels()
 	switch {

@@ -66,6 +66,7 @@ func (s Snapshot) bridgeNames() []string {
 	return names
 }
 
+// cniConf minds the order of names: runtimes take the first file, so one that another network has left wins over ours.
 func cniConf(s Snapshot) Finding {
 	const install = "Let flanneld keep it in place (--cni-conf-from and --cni-conf-to; the Kubernetes manifest does so), or on Windows write it by flanneld cni-conf."
 	if !s.CNI.Known {
@@ -97,6 +98,7 @@ func fileNames(files []CNIFile) string {
 	return several(all)
 }
 
+// cniPlugins finds what kubelet says only in the events of a pod that never starts.
 func cniPlugins(s Snapshot) Finding {
 	_, plugins := s.flannelConf()
 	switch {

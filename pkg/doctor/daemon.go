@@ -19,6 +19,7 @@ func daemonChecks() []Check {
 	}
 }
 
+// inStep comes first, since what the daemon says of itself names most causes better than a look from outside can.
 func inStep(s Snapshot) Finding {
 	if !s.Daemon.Known {
 		return s.Daemon.missing()
@@ -33,6 +34,8 @@ func inStep(s Snapshot) Finding {
 	return ok("in step since %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"))
 }
 
+// oneDaemon counts processes: a second daemon, or a flannel of the same name, writes other routes and the same rules, so
+// that neither is ever in step for long.
 func oneDaemon(s Snapshot) Finding {
 	if !s.Processes.Known {
 		return s.Processes.missing()
@@ -50,6 +53,7 @@ func oneDaemon(s Snapshot) Finding {
 	return fail("Stop all but one: they undo each other's work.", "%s", strings.Join(all, ", "))
 }
 
+// subnetFile matters because the CNI plugin reads nothing else: pods come up with what stands there, right or wrong.
 func subnetFile(s Snapshot) Finding {
 	const restart = "Start flanneld: it writes the file once it has a subnet. Pods cannot start before."
 	if !s.Env.Known && s.Env.WhyNot == "" {
@@ -87,6 +91,7 @@ func subnetFile(s Snapshot) Finding {
 // maxNamed bounds how many things of a kind one finding names.
 const maxNamed = 5
 
+// noneLeftOut is no failure of this node, which does well to leave such a peer out; its pods and ours do not meet, though.
 func noneLeftOut(s Snapshot) Finding {
 	r := s.report()
 	if r == nil || !r.PeersKnown {
@@ -105,6 +110,7 @@ func noneLeftOut(s Snapshot) Finding {
 		"%d of %d: %s", len(out), len(r.Peers), several(out))
 }
 
+// storeAnswers only warns: an outage freezes the network as it is, and harms nobody until something changes.
 func storeAnswers(s Snapshot) Finding {
 	r := s.report()
 	switch {
@@ -124,6 +130,8 @@ func overhead(d Device) int {
 	return 50
 }
 
+// mtuFits finds what lets small packets pass and large ones vanish. Only this machine's own interfaces can be judged: a
+// smaller MTU further on shows itself to nobody but the packets.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	if n == nil {

@@ -171,6 +171,8 @@ func (s Snapshot) filters() (all []filter, missing *Finding) {
 	return all, nil
 }
 
+// forwardOpen looks for a drop that stands before, or instead of, what accepts the pods. In nftables every table has its
+// say, and a drop in any of them is final.
 func forwardOpen(s Snapshot) Finding {
 	const ours = "Leave --iptables-forward-rules on (it is by default) and see in flanneld status whether the firewall part fails; or accept the pod network in FORWARD yourself."
 	filters, missing := s.filters()
@@ -201,6 +203,8 @@ func forwardOpen(s Snapshot) Finding {
 	return ok("nothing is seen that does%s", s.unseenNFT())
 }
 
+// portOpen only warns where a firewall drops by default: what accepts the port may stand where this does not look, in a
+// set or behind a mark.
 func portOpen(s Snapshot) Finding {
 	tunnels := s.tunnels()
 	switch {

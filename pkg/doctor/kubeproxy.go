@@ -34,6 +34,8 @@ func (s Snapshot) kubeProxy() (why Finding, judged bool) {
 	return Finding{}, true
 }
 
+// hostnameOverride: by default kube-proxy takes the host name for the Node's, finds no endpoints of "its" node local,
+// and deletes those that are.
 func hostnameOverride(s Snapshot) Finding {
 	if why, judged := s.kubeProxy(); !judged {
 		return why
@@ -47,6 +49,8 @@ func hostnameOverride(s Snapshot) Finding {
 	return fail("Give kube-proxy --hostname-override with the name of the Node: without, it deletes the endpoints of pods.", "it is not given")
 }
 
+// sourceVIP finds the address of an earlier subnet, which the usual scripts keep in a file forever, and one that
+// host-local may give to a pod.
 func sourceVIP(s Snapshot) Finding {
 	why, judged := s.kubeProxy()
 	_, overlay, _ := s.hns()
@@ -76,6 +80,7 @@ func sourceVIP(s Snapshot) Finding {
 	return ok("%s", vip)
 }
 
+// dsr finds Services that do not answer without a word in any log.
 func dsr(s Snapshot) Finding {
 	why, judged := s.kubeProxy()
 	switch {

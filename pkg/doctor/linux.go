@@ -20,6 +20,8 @@ func linuxChecks() []Check {
 	}
 }
 
+// forwards looks although the daemon sets these: a later sysctl --system, or a container whose /proc/sys is read-only,
+// wins against it.
 func forwards(s Snapshot) Finding {
 	v4, v6 := s.families()
 	switch {
@@ -109,6 +111,8 @@ func olderThan(release string, major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
+// ownDevices matters since both programs take away addresses and routes that they have not made. Their files stay behind
+// when they end, so a claim counts only while the program runs.
 func ownDevices(s Snapshot) Finding {
 	switch {
 	case !s.Linux.Managers.Known:
@@ -154,6 +158,8 @@ func (s Snapshot) bridges() []Device {
 	return all
 }
 
+// freshBridge knows what a node has that rejoined with another subnet: the bridge plugin keeps a bridge that it finds,
+// with the old address, and new pods have a gateway that is not theirs.
 func freshBridge(s Snapshot) Finding {
 	switch {
 	case !s.Linux.Devices.Known:
@@ -200,6 +206,7 @@ func (s Snapshot) subnets() []netip.Prefix {
 	return own
 }
 
+// podMTU compares what pods have with what new ones will get: nothing changes the MTU of a pod that lives.
 func podMTU(s Snapshot) Finding {
 	want := s.Env.Value.MTU
 	switch {

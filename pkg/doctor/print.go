@@ -3,8 +3,9 @@ package doctor
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
+
+	"flannel/pkg/status"
 )
 
 // Print writes the results for a person: what is wrong first, then the rest, and what is for other systems in a word.
@@ -21,7 +22,7 @@ func Print(w io.Writer, all []Result) error {
 				continue
 			}
 			fmt.Fprintf(&b, "%s %-7s %s\n", r.Code, v, r.Title)
-			fmt.Fprintf(&b, "      %s\n", printable(r.Seen))
+			fmt.Fprintf(&b, "      %s\n", status.Printable(r.Seen))
 			if r.Fix != "" {
 				fmt.Fprintf(&b, "      → %s\n", r.Fix)
 			}
@@ -34,10 +35,4 @@ func Print(w io.Writer, all []Result) error {
 	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// printable keeps what others wrote from acting on the terminal.
-func printable(s string) string {
-	quoted := strconv.Quote(s)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

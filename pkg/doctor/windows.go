@@ -97,6 +97,7 @@ func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
 	return network, overlay, false
 }
 
+// hnsFit names the version that lacks something, since HNS itself only refuses, with a code.
 func hnsFit(s Snapshot) Finding {
 	if !s.Windows.HNS.Known {
 		return s.Windows.HNS.missing()
@@ -118,6 +119,8 @@ func hnsFit(s Snapshot) Finding {
 	return ok("%s", version)
 }
 
+// hnsNetwork compares shape and subnet, for HNS can change neither of a network that lives: after a rejoin the old one
+// may stand there.
 func hnsNetwork(s Snapshot) Finding {
 	n := s.node()
 	switch {
@@ -143,6 +146,8 @@ func hnsNetwork(s Snapshot) Finding {
 	return ok("%s, %s on %s", network.Name, network.Type, network.Adapter)
 }
 
+// managementIP finds an adapter that lost its address to the vSwitch: it comes back late, by DHCP instead of static, or
+// as one that Windows made up.
 func managementIP(s Snapshot) Finding {
 	if !s.Windows.Networks.Known {
 		return s.Windows.Networks.missing()
@@ -166,6 +171,8 @@ func managementIP(s Snapshot) Finding {
 	return fail(fix, "no adapter has %s", ip)
 }
 
+// adapterKept finds what else the vSwitch takes from an adapter: its DNS servers, and routes. With two default routes,
+// Windows and flannel may choose different ones.
 func adapterKept(s Snapshot) Finding {
 	n := s.node()
 	switch {
@@ -192,6 +199,7 @@ func adapterKept(s Snapshot) Finding {
 	return ok("DNS servers and one default route")
 }
 
+// windowsVNI repeats what the configuration is checked for, since a flannel on this node may have made the network.
 func windowsVNI(s Snapshot) Finding {
 	network, overlay, found := s.hns()
 	switch {
@@ -209,6 +217,7 @@ func windowsVNI(s Snapshot) Finding {
 	return ok("VNI %d", network.VNI)
 }
 
+// remotes counts both ways: a policy too many sends packets, and kube-proxy, to a node that is gone.
 func remotes(s Snapshot) Finding {
 	network, overlay, found := s.hns()
 	r := s.report()
@@ -243,6 +252,7 @@ func remotes(s Snapshot) Finding {
 	return ok("%d policies", len(network.Remote))
 }
 
+// windowsForwards looks at both interfaces that a packet passes; the policies of a domain reset them.
 func windowsForwards(s Snapshot) Finding {
 	network, overlay, found := s.hns()
 	n := s.node()
@@ -262,6 +272,7 @@ func windowsForwards(s Snapshot) Finding {
 	return ok("forwarding is on")
 }
 
+// macSpoofing is here so that its code leads people to the answer, though it cannot be judged from inside.
 func macSpoofing(Snapshot) Finding {
 	return skip("only the hypervisor's host knows: in a virtual machine, switch MAC address spoofing on for its adapter (Set-VMNetworkAdapter -MacAddressSpoofing On)")
 }

@@ -30,7 +30,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	}
 	p.row("peers", "%s", count(r))
 	for _, e := range r.Errors {
-		p.row("error", "%s %s: %s%s", p.clock(e.Last), e.Part, printable(e.Text), p.times(e))
+		p.row("error", "%s %s: %s%s", p.clock(e.Last), e.Part, Printable(e.Text), p.times(e))
 	}
 	p.peers(r.Peers, everyPeer)
 	_, err := io.WriteString(w, p.text.String())
@@ -49,7 +49,7 @@ func (p *printer) row(name, format string, args ...any) {
 // rows prints a text of several lines, the name before the first; nothing for no text.
 func (p *printer) rows(name, text string) {
 	for line := range strings.Lines(text) {
-		p.row(name, "%s", printable(strings.TrimRight(line, "\n")))
+		p.row(name, "%s", Printable(strings.TrimRight(line, "\n")))
 		name = ""
 	}
 }
@@ -66,7 +66,7 @@ func (p *printer) node(n Node) {
 	for _, net := range n.Networks {
 		p.row("lease", "%s of %s, reached at %s", net.Subnet, net.Network, net.PublicIP)
 	}
-	p.row("backend", "%s, MTU of pods %d", printable(n.Backend), n.MTU)
+	p.row("backend", "%s, MTU of pods %d", Printable(n.Backend), n.MTU)
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
 	for _, d := range n.Devices {
 		if d.Name != n.Underlay.Name {
@@ -109,13 +109,13 @@ func (p *printer) peers(all []Peer, every bool) {
 			continue
 		}
 		listed++
-		text := printable(one.Name)
+		text := Printable(one.Name)
 		if len(one.Subnets) > 0 {
 			text += ": " + join(one.Subnets) + " at " + join(one.PublicIPs)
 		}
 		p.row(string(one.State), "%s", text)
 		if one.Reason != "" {
-			p.row("", "%s", printable(one.Reason))
+			p.row("", "%s", Printable(one.Reason))
 		}
 	}
 	if more > 0 {
@@ -138,8 +138,8 @@ func join[T netip.Addr | netip.Prefix](all []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// printable is one line, and keeps what others wrote from acting on the terminal.
-func printable(s string) string {
+// Printable is one line, and keeps what others wrote from acting on the terminal.
+func Printable(s string) string {
 	quoted := strconv.Quote(strings.ReplaceAll(s, "\n", "; "))
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

@@ -33,7 +33,7 @@ func sample() Report {
 			PublicIPs: []netip.Addr{addr(fmt.Sprintf("192.168.64.%d", n))}}
 	}
 	return Report{
-		Version: "v1.2.3 go1.26", PID: 4711, Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
+		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
 		Problem: "devices: device flannel.1: no\nfirewall: exit status 4", Outage: "etcd does not answer: \x1b[31mred",
 		Node: &Node{Backend: "vxlan", MTU: 1450, IPMasq: true, SubnetFile: "/run/flannel/subnet.env",
 			Networks: []Network{{prefix("10.5.0.0/16"), prefix("10.5.3.0/24"), addr("192.168.64.3"), json.RawMessage(`{"VNI":1}`)}},

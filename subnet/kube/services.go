@@ -41,7 +41,9 @@ func (m *Manager) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
 	}
 	var list struct {
-		Items []struct{ Spec struct{ CIDRs []netip.Prefix } }
+		Items []struct {
+			Spec struct{ CIDRs []netip.Prefix }
+		}
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
