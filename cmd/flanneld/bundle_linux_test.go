@@ -83,7 +83,7 @@ func TestBundle(t *testing.T) {
 		t.Setenv("NODE_NAME", "node1")
 		var stdout, stderr bytes.Buffer
 		args := []string{"--kube-subnet-mgr", "--kubeconfig-file=/run/kubeconfig", "--net-config-path=/run/net-conf.json", "--etcd-username=u",
-			"doctor", "--json", "--cni-conf-dir=/run/conf", "--bundle=/run/bundle.tar.gz"}
+			"doctor", "--json", "--timeout=1m", "--cni-conf-dir=/run/conf", "--bundle=/run/bundle.tar.gz"}
 		if code := run(t.Context(), args, os.Environ(), &stdout, &stderr); code != exitNotWell {
 			t.Fatalf("exit code %d\n%s\n%s", code, &stdout, &stderr)
 		}

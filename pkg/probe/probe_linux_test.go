@@ -54,7 +54,7 @@ func TestLook(t *testing.T) {
 		conf := t.TempDir()
 		sh(t, `cd `+conf+`; mkdir net.d bin; echo '{"type":"flannel"}' > net.d/10-flannel.conf; echo x > net.d/readme; echo x > net.d/05-x.conflist
 			touch bin/flannel bin/bridge; chmod 755 bin/flannel; mkdir bin/dir`)
-		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDir: conf + "/bin"}
+		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDir: conf + "/bin", Each: time.Minute}
 		sh(t, everything) // the first listing may load what lists
 		before := sh(t, everything)
 		start := time.Now()
@@ -186,8 +186,8 @@ func TestBounds(t *testing.T) {
 	if why := s.Cluster.Ahead.WhyNot; s.Cluster.Ahead.Known || !strings.Contains(why, "took longer") {
 		t.Errorf("the store hangs: %q", why)
 	}
-	if s.CNI.Known || !strings.Contains(s.CNI.WhyNot, "there is no") {
-		t.Errorf("no CNI: %+v", s.CNI)
+	if c, err := cni(filepath.Join(dir, "none"), dir); err == nil || !strings.Contains(err.Error(), "there is no") {
+		t.Errorf("no CNI: %+v, %v", c, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "flanneld.sock"), nil, 0o600); err != nil {
 		t.Fatal(err)

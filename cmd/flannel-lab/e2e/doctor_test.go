@@ -18,7 +18,7 @@ func TestDoctor(t *testing.T) {
 	within(t, "the other node counts", func() error { return has(t, n, "flanneld_peers 1") })
 	ask := func() map[string]string {
 		t.Helper()
-		out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json; true")
+		out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
 		must(t, err)
 		var all []struct{ Code, Verdict, Seen string }
 		must(t, json.Unmarshal([]byte(out), &all))
