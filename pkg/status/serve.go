@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -103,6 +104,9 @@ func listen(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)
+	}
+	if runtime.GOOS == "windows" {
+		return l, nil // the directory's access list says who may
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("status socket: %w", err), l.Close())
