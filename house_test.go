@@ -59,7 +59,7 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon"}
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/cniconf"}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
@@ -77,12 +77,16 @@ var mayImport = map[string][]string{
 	"pkg/underlay":  {"pkg/dataplane", "pkg/hns"},
 	"pkg/plan":      {"backend", "pkg/dataplane", "subnet"},
 	"pkg/health":    {},
+	"pkg/status":    {"pkg/health"},
+	"pkg/doctor":    {"pkg/status", "pkg/underlay", "subnet"},
+	"pkg/cniconf":   {},
+	"pkg/probe":     {"pkg/conf", "pkg/doctor", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":   {"pkg/reconcile"},
 	"pkg/version":   {},
 	"pkg/nstest":    {},
 	"pkg/nettest":   {},
-	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/underlay",
-		"subnet"},
+	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/status",
+		"pkg/underlay", "subnet"},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
 }

@@ -67,6 +67,9 @@ type command struct{ name, help string }
 
 func commands() []command {
 	return []command{
+		{"status", "tell how the running daemon is: lease, devices, peers, errors (--help tells more)"},
+		{"doctor", "look for what people run into, and say how to mend it (--help tells more)"},
+		{"cni-conf", "write the CNI configuration of a Windows node (--help tells more)"},
 		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},

@@ -34,6 +34,10 @@ const (
 	exitOK    = 0 // stopped by a signal, or a command that did its work
 	exitError = 1 // the lease was lost, or a part failed in a way that waiting cannot mend
 	exitUsage = 2 // the command line or the environment cannot work
+
+	exitNotWell    = 3 // status, doctor, cni-conf: what was asked about is not as it shall be
+	exitNotRunning = 4 // status: the daemon does not run
+	exitNoAnswer   = 5 // status: the daemon runs and does not answer
 )
 
 // process is what the program was started with.
@@ -74,6 +78,12 @@ func run(ctx context.Context, p process) int {
 		return code(installCNI(ctx, o, log, p.stdout), p.stderr)
 	case "service":
 		return code(service(ctx, o, log, p.stdout), p.stderr)
+	case "status":
+		return showStatus(ctx, o, p.stdout, p.stderr)
+	case "doctor":
+		return examine(ctx, o, p.stdout, p.stderr)
+	case "cni-conf":
+		return makeCNIConf(ctx, o, p.stdout, p.stderr)
 	}
 	return serve(ctx, o, log)
 }
@@ -120,7 +130,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
-	counts, status := metrics.New(version.Version), &health.Status{}
+	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
 	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table, StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
 		return err
@@ -140,13 +150,15 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
+	healthz := health.Handler(status, counts.Handler())
 	if o.Healthz.Port() != 0 {
 		l, err := health.Listen(o.Healthz.String())
 		if err != nil {
 			return err
 		}
-		tasks.Go(func() error { return health.Serve(ctx, l, health.Handler(status, counts.Handler())) })
+		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
+	tasks.Go(func() error { return answerStatus(ctx, o, status, view, healthz, log) })
 	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)
@@ -156,7 +168,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		return (&daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
-			Settings: settings(o), Log: log, Status: status, Metrics: counts,
+			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
 			Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
 		}).Run(ctx)
 	})

@@ -3,6 +3,7 @@ package conf
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,7 +15,7 @@ const (
 
 // show writes a value for a message: bounded, on one line, and not at all where the key says that it is a secret.
 func show(key string, v any) string {
-	if secret(key) {
+	if Secret(key) {
 		return "the value (hidden)"
 	}
 	switch v := v.(type) {
@@ -50,15 +51,16 @@ func kind(v any) string {
 	return "something else"
 }
 
-// secret tells by its name whether a key's value must not be shown.
-func secret(key string) bool {
-	f := fold(key)
-	for _, word := range []string{"psk", "password", "secret", "token", "privatekey"} {
-		if strings.Contains(f, word) {
-			return true
-		}
-	}
-	return false
+// SecretWords are what the name of a key, a flag or a variable has in it whose value must not be shown, in lower case
+// and without the characters - _ and space.
+func SecretWords() []string {
+	return []string{"psk", "password", "secret", "token", "privatekey", "presharedkey", "clientkey"}
+}
+
+// Secret tells by its name whether a value must not be shown.
+func Secret(name string) bool {
+	f := strings.NewReplacer("-", "", "_", "", " ", "").Replace(fold(name))
+	return slices.ContainsFunc(SecretWords(), func(word string) bool { return strings.Contains(f, word) })
 }
 
 // showKey leaves ordinary keys alone; one with strange characters is quoted, for it may come from anybody.

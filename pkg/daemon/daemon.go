@@ -31,6 +31,7 @@ type Daemon struct {
 	Settings Settings
 	Log      *slog.Logger
 	Status   *health.Status
+	View     *View
 	Metrics  *metrics.Metrics
 
 	Notify   func(state string) // tells the service manager ("READY=1"); never nil
@@ -143,11 +144,13 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	f.add("config", d.reconfigure(n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
 	f.add("devices", err)
+	n.links = links
 	if published := d.describe(n, in, links); err == nil { // else what is wrong has been said
 		f.add("publish", published)
 	}
 	if peers, complete := in.peers(); complete {
 		paths, rejects := n.plan.Paths(peers.Leases)
+		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings)))
 	} else {

@@ -61,7 +61,7 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
-	return &Daemon{Underlay: u, Parse: parseText, Log: slog.New(slog.NewTextHandler(&log, nil)), Status: &health.Status{},
+	return &Daemon{Underlay: u, Parse: parseText, Log: slog.New(slog.NewTextHandler(&log, nil)), Status: &health.Status{}, View: &View{},
 		Metrics: metrics.New("test"), Notify: func(string) {}}, u, &log
 }
 

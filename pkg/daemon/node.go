@@ -26,6 +26,9 @@ type node struct {
 	warned  []string // what the backend had to say of the configuration
 
 	underlayMoved bool // the underlay may be another; look again
+	links         dataplane.Links
+	known         bool // the peers are
+	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
 	report        reported
@@ -42,6 +45,7 @@ func (d *Daemon) reconfigure(n *node, in *inbox) error {
 	if raw, fresh := in.newConfig(); fresh {
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
 		}
 	}
 	return err

@@ -57,6 +57,7 @@ type reported struct {
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.InStep(err)
+	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(n.valid, len(n.rejects))
 	d.reportRejects(n)

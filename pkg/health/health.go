@@ -16,6 +16,7 @@ import (
 type Status struct {
 	mu      sync.Mutex
 	ready   bool
+	since   time.Time // of the last change of ready
 	problem string
 	began   time.Time // of the pass under way; zero between passes
 	why     func() error
@@ -46,7 +47,27 @@ func (s *Status) InStep(problem error) {
 func (s *Status) set(ready bool, problem string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if ready != s.ready || s.since.IsZero() {
+		s.since = time.Now()
+	}
 	s.ready, s.problem, s.began = ready, problem, time.Time{}
+}
+
+// Since tells when the daemon became ready, or ceased to be; zero: it has not said anything yet.
+func (s *Status) Since() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since
+}
+
+// Explanation is what Explain adds to the answer "not ready", whether that is the answer or not.
+func (s *Status) Explanation() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why == nil {
+		return nil
+	}
+	return s.why()
 }
 
 // Begin says that a pass begins; it ends with InStep.

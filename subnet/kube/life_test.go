@@ -25,7 +25,7 @@ func TestNodes(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, outside){
 		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Anew": anew,
 		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
-		"Bound": boundToItsNode, "Heartbeat": heartbeats,
+		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestDoctor sends the doctor to a node on which all is well, and then to the same node with the troubles that people
+// have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
+func TestDoctor(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	pod(t, n, "a")
+	within(t, "the other node counts", func() error { return has(t, n, "flanneld_peers 1") })
+	ask := func() map[string]string {
+		t.Helper()
+		out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
+		must(t, err)
+		var all []struct{ Code, Verdict, Seen string }
+		must(t, json.Unmarshal([]byte(out), &all))
+		verdicts := map[string]string{}
+		for _, r := range all {
+			verdicts[r.Code] = r.Verdict + " " + r.Seen
+		}
+		return verdicts
+	}
+	before := in(t, n.Namespaces, everything)
+	healthy := ask()
+	if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
+		t.Errorf("the doctor changed\n%s", change)
+	}
+	for code, verdict := range healthy {
+		if (strings.HasPrefix(verdict, "fail") || strings.HasPrefix(verdict, "warn")) && code != "FL202" && code != "FL302" {
+			t.Errorf("on a node where all is well, %s: %s", code, verdict)
+		}
+	}
+	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402"} {
+		if !strings.HasPrefix(healthy[code], "ok") {
+			t.Errorf("%s was not judged: %s", code, healthy[code])
+		}
+	}
+	in(t, n.Namespaces, `ip address add 10.5.251.1/24 dev cni0; ip link set cni0 mtu 1300; ip6tables -I INPUT -p udp --dport 8472 -j DROP
+		echo '{}' > /etc/cni/net.d/05-other.conf; echo '{"type":"other"}' > /etc/cni/net.d/05-other.conf
+		nohup `+l.Flanneld()+` -subnet-file=/run/second/subnet.env -etcd-endpoints=http://127.0.0.1:1 > /run/second.log 2>&1 &`)
+	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
+	for code, want := range map[string]string{"FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
+		within(t, code, func() error {
+			if got := ask()[code]; !strings.HasPrefix(got, want) {
+				return fmt.Errorf("%s: %s, want %s", code, got, want)
+			}
+			return nil
+		})
+	}
+	stopped(t, n)
+	if got := ask()["FL101"]; !strings.HasPrefix(got, "fail flanneld does not run here") {
+		t.Errorf("the daemon is stopped: %s", got)
+	}
+}

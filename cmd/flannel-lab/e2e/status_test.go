@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestStatus asks a daemon how it is in every state that it can be in.
+func TestStatus(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	// tells runs the command until it ends with code and has said all of want.
+	tells := func(what string, code int, args string, want ...string) (out string) {
+		t.Helper()
+		within(t, what, func() (err error) {
+			out, err = n.Run(t.Context(), "sh", "-c", l.Flanneld()+" status "+args+" 2>&1")
+			got := 0
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				got = exit.ExitCode()
+			}
+			for _, w := range want {
+				if got != code || !strings.Contains(out, w) {
+					return fmt.Errorf("status %d, want %d and %q: %s (%v)", got, code, w, out, err)
+				}
+			}
+			return nil
+		})
+		return out
+	}
+	tells("in step", 0, "", "network   in step since", "lease     10.5.", "underlay  eth0 (", "device    flannel.1 (index", "peers     1 in step\n")
+
+	var r struct {
+		Ready bool
+		Node  struct{ Devices []struct{ Name string } }
+		Peers []struct {
+			State   string
+			Subnets []string
+		}
+	}
+	must(t, json.Unmarshal([]byte(tells("JSON", 0, "--json", "{")), &r))
+	if !r.Ready || len(r.Peers) != 1 || r.Peers[0].State != "in-step" || len(r.Node.Devices) != 2 {
+		t.Errorf("it says %+v", r)
+	}
+	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
+	tells("a peer is left out", 0, "", "1 in step, 1 left out", "left-out  "+leasePrefix+"10.5.250.0-24: 10.5.250.0/24 at 192.168.100.99", `its backend is "udp"`)
+	putLease(t, l, "10.5.250.0-24", nil)
+	in(t, n.Namespaces, "ip link delete eth0")
+	tells("not in step", 3, "", "NOT in step since", "--iface=eth0: there is no such interface", "error     ")
+	must(t, n.Plug())
+	tells("in step again", 0, "", "1 in step")
+
+	must(t, n.Signal(syscall.SIGSTOP))
+	tells("it hangs", 5, "--timeout=300ms", "flanneld does not answer at /run/flannel/flanneld.sock")
+	must(t, n.Signal(syscall.SIGCONT))
+	tells("it goes on", 0, "", "1 in step")
+	must(t, n.Kill())
+	tells("killed", 4, "", "left behind by one that has ended without a word")
+	must(t, n.Start())
+	tells("started again", 0, "", "1 in step")
+	if owner := in(t, n.Namespaces, "stat -c %a%U /run/flannel/flanneld.sock"); owner != "600root\n" {
+		t.Errorf("the socket is %s", owner)
+	}
+	stopped(t, n)
+	tells("stopped", 4, "", "there is no /run/flannel/flanneld.sock")
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/health"
+	"flannel/pkg/status"
+	"flannel/pkg/version"
+)
+
+// listings are the commands whose output a maintainer asks for first; each only lists.
+func listings() map[string][]string {
+	if runtime.GOOS == "windows" {
+		return map[string][]string{"ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"}}
+	}
+	return map[string][]string{
+		"links.txt": {"ip", "-d", "-s", "link"}, "addresses.txt": {"ip", "address"}, "rules.txt": {"ip", "rule"},
+		"routes.txt": {"ip", "route", "show", "table", "all"}, "routes6.txt": {"ip", "-6", "route", "show", "table", "all"},
+		"nexthops.txt": {"ip", "nexthop"}, "neighbours.txt": {"ip", "neigh"}, "fdb.txt": {"bridge", "fdb"},
+		"iptables.txt": {"iptables-save", "-c"}, "ip6tables.txt": {"ip6tables-save", "-c"}, "nft.txt": {"nft", "list", "ruleset"},
+		"journal.txt": {"journalctl", "-u", "flanneld", "--no-pager", "-n", "2000"},
+	}
+}
+
+const (
+	listWithin = 10 * time.Second // bounds each listing
+	maxListing = 8 << 20          // bytes of one
+)
+
+// writeBundle packs a new file at path that only its owner may read.
+func writeBundle(ctx context.Context, o options, path string, s doctor.Snapshot, results []doctor.Result) error {
+	files, secrets := bundled(ctx, o, s, results)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("bundle: %s is there already; give another name", path)
+	}
+	if err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	zip := gzip.NewWriter(f)
+	archive := tar.NewWriter(zip)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		text := secrets.clean(files[name])
+		err = archive.WriteHeader(&tar.Header{Name: "flannel-bundle/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: s.At})
+		if err == nil {
+			_, err = archive.Write(text)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err = errors.Join(err, archive.Close(), zip.Close(), f.Close()); err != nil {
+		return fmt.Errorf("bundle: %w", errors.Join(err, os.Remove(path)))
+	}
+	return nil
+}
+
+// bundled gathers the texts by name, and the secrets that may be in them.
+func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redactor) {
+	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
+	add := func(name string, v any) {
+		if raw, err := json.MarshalIndent(v, "", "  "); err == nil {
+			files[name] = raw
+		}
+	}
+	add("doctor.json", results)
+	add("snapshot.json", s)
+	var text bytes.Buffer
+	_ = doctor.Print(&text, results) // a buffer takes everything
+	files["doctor.txt"] = text.Bytes()
+
+	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)
+	defer cancel()
+	for what, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
+		raw, err := status.Get(ctx, status.Socket(o.SubnetFile), what)
+		files[name] = orError(raw, err)
+	}
+	for name, path := range map[string]string{"config/subnet.env": o.SubnetFile, "os-release.txt": "/etc/os-release"} {
+		raw, err := os.ReadFile(path)
+		files[name] = orError(raw, err)
+	}
+	for _, f := range s.CNI.Value.Files {
+		files["config/cni/"+f.Name] = []byte(f.Text)
+	}
+	raw, err := networkConfig(ctx, o)
+	files["config/net-conf.json"] = orError(raw, err)
+	files["environment.txt"] = environment(os.Environ())
+	list(ctx, files)
+	return files, secretsKnown(o, files)
+}
+
+func orError(raw []byte, err error) []byte {
+	if err != nil {
+		return []byte(err.Error() + "\n")
+	}
+	return raw[:min(len(raw), maxListing)]
+}
+
+// networkConfig reads the raw configuration from where the daemon has it: once, or not at all.
+func networkConfig(ctx context.Context, o options) ([]byte, error) {
+	if o.Kube.On {
+		return os.ReadFile(o.Kube.NetConfPath)
+	}
+	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
+	defer cancel()
+	m, err := newManager(ctx, o, &health.Status{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close() //nolint:errcheck // it only read
+	var found []byte
+	err = m.WatchConfig(ctx, func(raw []byte) { found = raw; cancel() })
+	if found == nil {
+		return nil, cmp.Or(err, errors.New("the network configuration cannot be read: the store does not answer or has none"))
+	}
+	return found, nil
+}
+
+// environment is what flanneld reads of it.
+func environment(environ []string) []byte {
+	var b bytes.Buffer
+	for _, e := range slices.Sorted(slices.Values(environ)) {
+		name, _, _ := strings.Cut(e, "=")
+		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
+			fmt.Fprintln(&b, e)
+		}
+	}
+	return b.Bytes()
+}
+
+// list runs the listings side by side; one that fails leaves its error.
+func list(ctx context.Context, files map[string][]byte) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for name, command := range listings() {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, listWithin)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+			cmd.WaitDelay = time.Second
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				out = fmt.Appendf(out, "%s: %v\n", strings.Join(command, " "), err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			files["listings/"+name] = orError(out, nil)
+		})
+	}
+	all.Wait()
+}
+
+// secretsKnown are all that this program can get at: who reads the bundle shall find none of them in it.
+func secretsKnown(o options, files map[string][]byte) *redactor {
+	r := newRedactor()
+	r.add(o.Etcd.Password.reveal())
+	for _, path := range []string{o.Etcd.KeyFile, o.Kube.Kubeconfig, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"),
+		"/var/run/secrets/kubernetes.io/serviceaccount/token"} {
+		if path == o.Kube.Kubeconfig { // most of it is no secret
+			raw, _ := os.ReadFile(path) // no file has no secrets
+			r.secretsOf(raw)
+			continue
+		}
+		r.addFile(path)
+	}
+	for name, text := range files {
+		if strings.HasPrefix(name, "config/") || name == "environment.txt" {
+			r.secretsOf(text)
+		}
+	}
+	return r
+}

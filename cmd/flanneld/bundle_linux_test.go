@@ -1,0 +1,118 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/nstest"
+	"flannel/pkg/status"
+)
+
+func unpack(t *testing.T, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zip); ; {
+		h, err := archive.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(h.Name, "flannel-bundle/")] = string(text)
+	}
+}
+
+// planted puts secrets everywhere where some could be; each has the word pl4nted in it.
+const planted = `
+	mkdir -p /run/flannel /run/conf
+	printf 'FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' > /run/flannel/subnet.env
+	echo pl4nted-wireguard-key= > /run/flannel/wgkey
+	echo '{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"pl4nted-psk","Inner":{"token":["pl4nted",7]}}}' > /run/net-conf.json
+	cat > /run/conf/10-flannel.conflist <<-'END'
+		{"plugins":[{"type":"flannel","password":"pl4nted-cni","note":"of the user: pl4nted-etcd","pem":"-----BEGIN EC PRIVATE KEY-----\npl4nted\n-----END EC PRIVATE KEY-----\n"},
+		 {"type":"other","jwt":"eyJhbGciOiJub25lIn0.pl4nted.pl4nted","url":"https://user:pl4nted@example.com/","inner":"{\"secretKey\":\"pl4nted\"}"}]}
+	END
+	echo 'not JSON: password: "pl4nted-yaml"' > /run/conf/99-broken.conf
+	printf 'users:\n- name: x\n  user:\n    token: pl4nted-kubeconfig\n' > /run/kubeconfig
+	iptables -A FORWARD -m comment --comment "token=pl4nted-rule and pl4nted-etcd and pl4nted-psk" -j ACCEPT
+	iptables -A FORWARD -m comment --comment "harmless" -j ACCEPT`
+
+func TestBundle(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if out, err := exec.Command("sh", "-ec", planted).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		report := func() status.Report {
+			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted@etcd:2379; pl4nted-kubeconfig " +
+				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
+		}
+		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+		for _, err := os.Stat("/run/flannel/flanneld.sock"); err != nil; _, err = os.Stat("/run/flannel/flanneld.sock") {
+			time.Sleep(time.Millisecond)
+		}
+		t.Setenv("FLANNELD_ETCD_PASSWORD", "pl4nted-etcd")
+		t.Setenv("FLANNELD_SOMETHING_TOKEN", "pl4nted-variable")
+		t.Setenv("NODE_NAME", "node1")
+		var stdout, stderr bytes.Buffer
+		args := []string{"--kube-subnet-mgr", "--kubeconfig-file=/run/kubeconfig", "--net-config-path=/run/net-conf.json", "--etcd-username=u",
+			"doctor", "--json", "--timeout=1m", "--cni-conf-dir=/run/conf", "--bundle=/run/bundle.tar.gz"}
+		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: &stdout, stderr: &stderr}); code != exitNotWell {
+			t.Fatalf("exit code %d\n%s\n%s", code, &stdout, &stderr)
+		}
+		var results []doctor.Result
+		if err := json.Unmarshal(stdout.Bytes(), &results); err != nil || len(results) != len(doctor.Checks()) {
+			t.Errorf("%d results, %v", len(results), err)
+		}
+		if info, err := os.Stat("/run/bundle.tar.gz"); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		files := unpack(t, "/run/bundle.tar.gz")
+		for name, text := range files {
+			if strings.Contains(text, "pl4nted") || strings.Contains(text, "cGw0bnRlZC1ldGNk") {
+				t.Errorf("%s has a secret:\n%s", name, text)
+			}
+		}
+		for name, want := range map[string]string{
+			"config/subnet.env": "FLANNEL_MTU=1450", "config/net-conf.json": `"Type": "wireguard"`, "listings/iptables.txt": "--comment harmless -j ACCEPT",
+			"environment.txt": "NODE_NAME=node1", "config/cni/10-flannel.conflist": `"type": "other"`, "config/cni/99-broken.conf": "not JSON",
+			"status.json": "https://[redacted]@etcd:2379", "doctor.txt": "FL103", "doctor.json": `"FL103"`, "snapshot.json": `"subnetFile": "/run/flannel/subnet.env"`,
+			"listings/links.txt": "lo:", "listings/nft.txt": "", "metrics.txt": "404", "version.txt": "dev", "os-release.txt": "NAME",
+		} {
+			if text, there := files[name]; !there || !strings.Contains(text, want) {
+				t.Errorf("%s (%t) without %q:\n%s", name, there, want, text)
+			}
+		}
+		stderr.Reset()
+		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: io.Discard, stderr: &stderr}); code != exitError || !strings.Contains(stderr.String(), "is there already") {
+			t.Errorf("a second bundle of that name: %d, %s", code, &stderr)
+		}
+	})
+}

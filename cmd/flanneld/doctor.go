@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	goflag "flag"
+	"fmt"
+	"io"
+	"time"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/probe"
+	"flannel/pkg/status"
+	"flannel/pkg/version"
+	"flannel/subnet/etcd"
+	"flannel/subnet/kube"
+)
+
+// examine is the command that looks for what people run into. It changes nothing.
+func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
+	var flags goflag.FlagSet
+	asJSON := flags.Bool("json", false, "print one JSON document: a list of checks with verdict, what was seen, and the fix")
+	bundle := flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
+	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, Cluster: lookAtStore(o)}
+	flags.StringVar(&look.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI configurations")
+	flags.StringVar(&look.BinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` of CNI plugins")
+	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
+	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+		return code
+	}
+	for _, c := range commands() {
+		look.Commands = append(look.Commands, c.name)
+	}
+	snapshot := probe.Look(ctx, look)
+	results := doctor.Examine(snapshot)
+	var err error
+	if *asJSON {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(results)
+	} else {
+		err = doctor.Print(stdout, results)
+	}
+	if err == nil && *bundle != "" {
+		if err = writeBundle(ctx, o, *bundle, snapshot, results); err == nil {
+			_, err = fmt.Fprintf(stderr, "packed %s; look through it before you give it away: it has addresses and names of your nodes\n", *bundle)
+		}
+	}
+	if err != nil {
+		return code(err, stderr)
+	}
+	if doctor.Count(results, doctor.Fail) > 0 {
+		return exitNotWell
+	}
+	return exitOK
+}
+
+// lookAtStore asks the store for what only it knows.
+func lookAtStore(o options) func(context.Context) doctor.Cluster {
+	return func(ctx context.Context) doctor.Cluster {
+		mine := "etcd"
+		if o.Kube.On {
+			mine = "kubernetes"
+		}
+		r, err := status.Ask(ctx, status.Socket(o.SubnetFile))
+		if err == nil && r.Store != mine {
+			return noCluster(fmt.Sprintf("the daemon's leases are in %s: give this command the daemon's flags, as in flanneld --kube-subnet-mgr doctor", r.Store))
+		}
+		if !o.Kube.On {
+			c := noCluster("leases are in etcd, so only Kubernetes itself could tell")
+			c.Ahead = fact(etcd.Ahead(ctx, etcd.Options{Endpoints: o.Etcd.Endpoints, CAFile: o.Etcd.CAFile, CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile}))
+			return c
+		}
+		e, err := kube.Examine(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, NodeName: o.Kube.NodeName,
+			PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace, Prefix: o.Kube.AnnotationPrefix, UserAgent: "flanneld/" + version.Version})
+		if err != nil {
+			return noCluster(err.Error())
+		}
+		return doctor.Cluster{Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows)}
+	}
+}
+
+func fact[T any](v T, err error) doctor.Fact[T] {
+	if err != nil {
+		return doctor.Unknown[T](err.Error())
+	}
+	return doctor.Known(v)
+}
+
+func noCluster(why string) doctor.Cluster {
+	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why)}
+}

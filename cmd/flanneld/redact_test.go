@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRedact(t *testing.T) {
+	r := newRedactor()
+	r.add("known & \"quoted\"")
+	r.add("abc") // shorter than what can be told from words
+	for in, want := range map[string]string{
+		"FLANNELD_ETCD_PASSWORD=x y":                                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
+		"--etcd-password=x --ip-masq":                                           "--etcd-password=[redacted] --ip-masq",
+		"-etcd-password x -v 4":                                                 "-etcd-password [redacted] -v 4",
+		`{"Backend":{"PSK":424242,"VNI":1}}`:                                    "{\n  \"Backend\": {\n    \"PSK\": \"[redacted]\",\n    \"VNI\": 1\n  }\n}\n",
+		`{"a":"known & \"quoted\""}`:                                            "{\n  \"a\": \"[redacted]\"\n}\n",
+		`say known & "quoted" twice known+%26+%22quoted%22`:                     "say [redacted] twice [redacted]",
+		"PrivateKey = abcdef=":                                                  "PrivateKey = [redacted]",
+		"preshared key: xyz":                                                    "preshared key: [redacted]",
+		"token: 'a b'":                                                          "token: [redacted]",
+		"  client-key-data: LS0t":                                               "  client-key-data: [redacted]",
+		"authorization: Basic dXNlcjpwYXNz":                                     "authorization: Basic [redacted]",
+		"http://u:p@h:1/ and http://h:1/":                                       "http://[redacted]@h:1/ and http://h:1/",
+		"nothing: 10.5.0.0/16, abc":                                             "nothing: 10.5.0.0/16, abc",
+		"-A FORWARD -m comment --comment \"flanneld\" -j X":                     "-A FORWARD -m comment --comment \"flanneld\" -j X",
+		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny": "x\n[redacted]\ny",
+		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                              "[redacted]",
+	} {
+		if got := string(r.clean([]byte(in))); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzRedact(f *testing.F) {
+	for _, s := range []string{"{}", `{"a":"{\"password\":\"hunter2-hunter2\"}"}`, "x=hunter2-hunter2", "hunter2-hunter2", "\"hunter2-hunter2", `["hunter2-hunter2"]`} {
+		f.Add(s)
+	}
+	r := newRedactor()
+	r.add("hunter2-hunter2")
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := r.clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
+			t.Errorf("%q keeps the secret: %q", s, got)
+		}
+	})
+}

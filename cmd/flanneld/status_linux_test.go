@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/daemon"
+	"flannel/pkg/health"
+	"flannel/pkg/status"
+)
+
+func TestStatus(t *testing.T) {
+	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
+	ask := func(args ...string) (code int, stdout, stderr string) {
+		var out, err bytes.Buffer
+		code = run(t.Context(), process{args: append([]string{"--subnet-file=" + subnetFile, "status"}, args...), stdout: &out, stderr: &err})
+		return code, out.String(), err.String()
+	}
+	expect := func(what string, wantCode int, wantOut, wantErr string, args ...string) {
+		t.Helper()
+		code, stdout, stderr := ask(args...)
+		if code != wantCode || !strings.Contains(stdout, wantOut) || !strings.Contains(stderr, wantErr) {
+			t.Errorf("%s: exit code %d, want %d; said %q, %q", what, code, wantCode, stdout, stderr)
+		}
+	}
+	expect("help", exitOK, "-json", "", "--help")
+	expect("a wrong flag", exitUsage, "", "not defined", "--colour")
+	expect("an argument", exitUsage, "", "takes no argument", "now")
+	expect("no daemon", exitNotRunning, "", "does not run here")
+
+	hung, err := net.Listen("unix", status.Socket(subnetFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("a daemon that hangs", exitNoAnswer, "", "does not answer", "--timeout=50ms")
+	hung.(*net.UnixListener).SetUnlinkOnClose(false)
+	hung.Close()
+	expect("a daemon that was killed", exitNotRunning, "", "left behind")
+
+	h := &health.Status{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- answerStatus(ctx, options{SubnetFile: subnetFile}, h, &daemon.View{}, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+	}()
+	for code, _, _ := ask(); code == exitNotRunning; code, _, _ = ask() {
+		time.Sleep(time.Millisecond)
+	}
+	h.Waiting("waiting for a subnet lease")
+	h.Explain(func() error { return errors.New("etcd is away") })
+	expect("a daemon that waits", exitNotWell, "waiting for a subnet lease\n          etcd is away\noutage    etcd is away", "")
+	h.InStep(nil)
+	expect("a daemon in step", exitOK, "network   in step since ", "")
+	code, stdout, _ := ask("--json")
+	var r status.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK || !r.Ready || r.Outage != "etcd is away" || r.Since.Before(r.Started) {
+		t.Errorf("--json: %d, %v, %+v", code, err, r)
+	}
+	if raw, err := status.Get(t.Context(), status.Socket(subnetFile), "/readyz"); err != nil || string(raw) != "ok\n" {
+		t.Errorf("/readyz says %q, %v", raw, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

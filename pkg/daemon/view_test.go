@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/status"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+func viewed(peers ...*subnet.Lease) *node {
+	addr := netip.MustParseAddr("192.168.0.1")
+	return &node{
+		config:  subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
+		link:    underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: addr},
+		links:   dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}},
+		lease:   subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.0.1.0/24"), PublicIP: addr, Data: []byte(`{"VNI":1}`)}},
+		backend: namedBackend{"vxlan"}, peers: peers, known: true,
+	}
+}
+
+func leaseAt(i int, backend string) *subnet.Lease {
+	a := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
+	return &subnet.Lease{Name: fmt.Sprint("node", i), Backend: backend,
+		V4: subnet.Endpoint{Subnet: netip.PrefixFrom(a, 24), PublicIP: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
+}
+
+func TestView(t *testing.T) {
+	var v View
+	ask := func() (r status.Report) { v.Fill(&r); return r }
+	if r := ask(); r.Node != nil || r.PeersKnown || r.Peers == nil || r.Errors == nil {
+		t.Errorf("before the first pass: %+v", r)
+	}
+	n := viewed(leaseAt(2, "vxlan"), leaseAt(3, ""), leaseAt(4, "vxlan"))
+	n.rejects = []subnet.Rejected{{Name: "node4", Reason: "bad"}, {Name: "key", Reason: "no lease"}}
+	states := func() string {
+		var all []string
+		for _, p := range ask().Peers {
+			all = append(all, p.Name+" "+string(p.State)+" "+p.Reason)
+		}
+		return strings.Join(all, "; ")
+	}
+	v.set(n, Settings{SubnetFile: "/x/subnet.env", IPMasq: true}, nil, time.Millisecond)
+	if got := states(); got != "node2 in-step ; node3 silent ; node4 left-out bad; key left-out no lease" {
+		t.Error(got)
+	}
+	got := ask().Node
+	want := &status.Node{Backend: "vxlan", MTU: 1500, IPMasq: true, SubnetFile: "/x/subnet.env", LastPass: got.LastPass, Took: status.Duration(time.Millisecond),
+		Networks: []status.Network{{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet, PublicIP: n.link.V4, Data: []byte(`{"VNI":1}`)}},
+		Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{n.link.V4}},
+		Devices:  []status.Device{{Name: "eth0", Index: 2, MTU: 1500, MAC: "00:00:00:00:00:00"}, {Name: "flannel.1", Index: 7, MTU: 1450, MAC: "00:00:00:00:00:00"}}}
+	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	v.set(n, Settings{}, failures{{"dataplane", errors.New("no")}}, 0)
+	if got := states(); !strings.HasPrefix(got, "node2 behind ; node3 silent ; node4 left-out") {
+		t.Error(got)
+	}
+}
+
+func TestViewRemembersErrors(t *testing.T) {
+	var v View
+	n := viewed()
+	v.set(n, Settings{}, failures{{"peers", errNoPeers}, {"publish", errNotPublished}}, 0) // waiting is no error
+	for range 3 {
+		v.set(n, Settings{}, failures{{"firewall", errors.New("often")}, {"dataplane", errors.New("x" + strings.Repeat("ä", keepText))}}, 0)
+	}
+	for i := range keepErrors - 1 {
+		v.set(n, Settings{}, failures{{"devices", fmt.Errorf("error %d", i)}}, 0)
+	}
+	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
+	var r status.Report
+	v.Fill(&r)
+	if len(r.Errors) != keepErrors {
+		t.Fatalf("%d errors are kept", len(r.Errors))
+	}
+	last, long := r.Errors[keepErrors-1], r.Errors[0]
+	// The one that happens often was pushed out by others before, and begins anew.
+	if last.Part != "firewall" || last.Count != 1 || long.Part == "firewall" {
+		t.Errorf("first %v, last %v", long.Part, last)
+	}
+	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
+	v.Fill(&r)
+	if last := r.Errors[keepErrors-1]; last.Count != 2 || last.First.After(last.Last) {
+		t.Errorf("met twice: %+v", last)
+	}
+	for _, e := range r.Errors {
+		if len(e.Text) > keepText || strings.ContainsRune(e.Text, '\ufffd') {
+			t.Errorf("kept %d bytes", len(e.Text))
+		}
+	}
+}
+
+// With 10,000 peers the answer takes a part of a second, and keeping what it is made of no time.
+func TestViewOfManyPeers(t *testing.T) {
+	var v View
+	n := viewed()
+	for i := range 10_000 {
+		n.peers = append(n.peers, leaseAt(i, "vxlan"))
+	}
+	if a := testing.AllocsPerRun(100, func() { v.set(n, Settings{}, nil, 0) }); a > 2 {
+		t.Errorf("a pass costs %v allocations", a)
+	}
+	start := time.Now()
+	var r status.Report
+	v.Fill(&r)
+	raw, err := json.Marshal(r)
+	if err != nil || len(r.Peers) != 10_000 {
+		t.Errorf("%d peers, %v", len(r.Peers), err)
+	}
+	took := time.Since(start)
+	t.Logf("%d bytes in %v", len(raw), took)
+	if took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+}

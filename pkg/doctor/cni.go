@@ -1,0 +1,194 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+func cniChecks() []Check {
+	return []Check{
+		{"FL301", "the CNI configuration that runtimes take is flannel's", anySystem, cniConf},
+		{"FL302", "every plugin that it calls is there", anySystem, cniPlugins},
+	}
+}
+
+// plugin is what these checks must know of a plugin's configuration. The formats are those of the CNI specification
+// and of the flannel plugin's documentation (cni.dev).
+type plugin struct {
+	Type     string `json:"type"`
+	Bridge   string `json:"bridge"`
+	IPAM     struct{ Type string }
+	Delegate *plugin `json:"delegate"`
+}
+
+// parseCNI reads a .conf or a .conflist.
+func parseCNI(text string) ([]plugin, error) {
+	var list struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, err
+	}
+	if list.Plugins == nil && list.Type != "" {
+		list.Plugins = []plugin{list.plugin}
+	}
+	if len(list.Plugins) == 0 {
+		return nil, errors.New("it names no plugin")
+	}
+	return list.Plugins, nil
+}
+
+// flannelConf is the first configuration that calls the flannel plugin.
+func (s Snapshot) flannelConf() (name string, plugins []plugin) {
+	for _, f := range s.CNI.Value.Files {
+		all, err := parseCNI(f.Text)
+		if err == nil && slices.ContainsFunc(all, func(p plugin) bool { return p.Type == "flannel" }) {
+			return f.Name, all
+		}
+	}
+	return "", nil
+}
+
+// bridgeNames are the bridges of the flannel configuration.
+func (s Snapshot) bridgeNames() []string {
+	names := []string{"cni0"}
+	_, plugins := s.flannelConf()
+	for _, p := range plugins {
+		if p.Delegate != nil && p.Delegate.Bridge != "" {
+			names = append(names, p.Delegate.Bridge)
+		}
+	}
+	return names
+}
+
+// cniConf minds the order of names: runtimes take the first file, so one that another network has left wins over ours.
+func cniConf(s Snapshot) Finding {
+	const install = "Let flanneld keep it in place (--cni-conf-from and --cni-conf-to; the Kubernetes manifest does so), or on Windows write it by flanneld cni-conf."
+	if !s.CNI.Known {
+		return s.CNI.missing()
+	}
+	c := s.CNI.Value
+	if len(c.Files) == 0 {
+		return warn(install, "there is no configuration in %s", c.ConfDir)
+	}
+	name, _ := s.flannelConf()
+	first := c.Files[0]
+	_, err := parseCNI(first.Text)
+	switch {
+	case err != nil:
+		return fail("Correct it or remove it: runtimes take the first file by name.", "%s: %v", first.Name, err)
+	case name == "":
+		return warn(install, "none of %s calls flannel; runtimes take %s", fileNames(c.Files), first.Name)
+	case name != first.Name:
+		return fail("Remove it, or give it a name that sorts after flannel's.", "runtimes take %s, which comes before %s", first.Name, name)
+	}
+	return ok("%s", name)
+}
+
+func fileNames(files []CNIFile) string {
+	var all []string
+	for _, f := range files {
+		all = append(all, f.Name)
+	}
+	return several(all)
+}
+
+// cniPlugins finds what kubelet says only in the events of a pod that never starts.
+func cniPlugins(s Snapshot) Finding {
+	_, plugins := s.flannelConf()
+	switch {
+	case !s.CNI.Known:
+		return s.CNI.missing()
+	case len(plugins) == 0:
+		return skip("there is no configuration of flannel that would name them")
+	case s.CNI.Value.Plugins == nil:
+		return skip("there is no %s here; in a container, that of the host may not be mounted", s.CNI.Value.BinDir)
+	}
+	var gone []string
+	for _, name := range needed(plugins, s.OS) {
+		switch runs, there := s.CNI.Value.Plugins[name]; {
+		case !there:
+			gone = append(gone, name+" is missing")
+		case !runs:
+			gone = append(gone, name+" cannot be run")
+		}
+	}
+	if len(gone) > 0 {
+		return fail("Install them: flannel's own comes with our image (flanneld install-cni), the others with the distribution's containernetworking-plugins.",
+			"in %s: %s", s.CNI.Value.BinDir, several(gone))
+	}
+	return ok("%s", strings.Join(needed(plugins, s.OS), ", "))
+}
+
+// needed lists the programs that a configuration calls: flannel calls bridge on Linux and what its delegate names
+// elsewhere, with host-local for addresses.
+func needed(plugins []plugin, os string) []string {
+	var all []string
+	add := func(name string) {
+		if name != "" && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	for _, p := range plugins {
+		add(p.Type)
+		add(p.IPAM.Type)
+		if p.Type != "flannel" {
+			continue
+		}
+		delegate, ipam := "", "host-local"
+		if os == "linux" {
+			delegate = "bridge"
+		}
+		if p.Delegate != nil {
+			delegate, ipam = or(p.Delegate.Type, delegate), or(p.Delegate.IPAM.Type, ipam)
+		}
+		add(delegate)
+		add(ipam)
+	}
+	return all
+}
+
+// natExceptions are the networks that a Windows configuration keeps from being masqueraded: ExceptionList in the older
+// form, Exceptions in that of apiVersion 2.
+func natExceptions(text string) (networks []netip.Prefix, err error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &members); err != nil {
+		return nil, err
+	}
+	for key, value := range members {
+		if strings.EqualFold(key, "ExceptionList") || strings.EqualFold(key, "Exceptions") {
+			if err := json.Unmarshal(value, &networks); err != nil {
+				return nil, fmt.Errorf("%s: %w", key, err)
+			}
+			continue
+		}
+		for _, inner := range objects(value) {
+			more, err := natExceptions(string(inner))
+			if err != nil {
+				return nil, err
+			}
+			networks = append(networks, more...)
+		}
+	}
+	return networks, nil
+}
+
+// objects are those that a JSON value is or directly holds.
+func objects(value json.RawMessage) []json.RawMessage {
+	trimmed := strings.TrimSpace(string(value))
+	if strings.HasPrefix(trimmed, "{") {
+		return []json.RawMessage{value}
+	}
+	var list, all []json.RawMessage
+	if strings.HasPrefix(trimmed, "[") && json.Unmarshal(value, &list) == nil {
+		for _, one := range list {
+			all = append(all, objects(one)...)
+		}
+	}
+	return all
+}

@@ -1,0 +1,315 @@
+package doctor
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/status"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var (
+	pfx  = netip.MustParsePrefix
+	addr = netip.MustParseAddr
+	noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+)
+
+const conflist = `{"name":"cbr0","cniVersion":"1.0.0","plugins":[{"type":"flannel","delegate":{"isDefaultGateway":true}},{"type":"portmap"}]}`
+
+// healthy is a Linux node on which every check finds nothing; each test breaks one thing of it.
+func healthy() Snapshot {
+	return Snapshot{
+		OS: "linux", At: noon, SubnetFile: "/run/flannel/subnet.env",
+		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.3.0/24"), MTU: 1450}),
+		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true,
+			Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
+			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
+				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: pfx("10.5.3.0/24"), PublicIP: addr("192.168.0.3")}},
+				Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500},
+				Devices:  []status.Device{{Name: "eth0", Index: 2}, {Name: "flannel.1", Index: 7}}}}}),
+		Processes: Known([]Process{{PID: 42, Name: "flanneld"}}),
+		Interfaces: Known(underlay.Snapshot{Interfaces: []underlay.Interface{{Name: "eth0", Index: 2, MTU: 1500},
+			{Name: "cni0", Index: 9, MTU: 1450, Addrs: []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("fe80::1")}}}}}),
+		CNI: Known(CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin", Files: []CNIFile{{"10-flannel.conflist", conflist}, {"99-other.conf", "{}"}},
+			Plugins: map[string]bool{"flannel": true, "bridge": true, "host-local": true, "portmap": true}}),
+		Cluster: Cluster{Ahead: Known(time.Second), PodCIDRs: Known([]string{"10.5.3.0/24"}), WindowsNodes: Known[[]string](nil)},
+		Linux: Linux{Kernel: "6.1.0-28-amd64",
+			Sysctls: Known(Sysctls{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}),
+			Devices: Known([]Device{{Name: "eth0", Index: 2, Type: "device", MTU: 1500, Driver: "virtio_net"},
+				{Name: "flannel.1", Index: 7, Type: "vxlan", MTU: 1450, VNI: 1, Port: 8472, Parent: 2, TxChecksum: Known(true)},
+				{Name: "cni0", Index: 9, Type: "bridge", MTU: 1450}, {Name: "veth1", Index: 10, Type: "veth", MTU: 1450, Master: 9}}),
+			IPTables: Known([]Listing{{"iptables-nft", strings.Split(":INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD", "\n")}}),
+			NFTables: Known(""), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
+	}
+}
+
+func (s *Snapshot) rules(lines ...string) { s.Linux.IPTables = Known([]Listing{{"iptables", lines}}) }
+
+func (s *Snapshot) files(files ...CNIFile) { s.CNI.Value.Files = files }
+
+// tweak changes one device.
+func (s *Snapshot) tweak(name string, change func(*Device)) {
+	all := slices.Clone(s.Linux.Devices.Value)
+	for i := range all {
+		if all[i].Name == name {
+			change(&all[i])
+		}
+	}
+	s.Linux.Devices.Value = all
+}
+
+func find(t *testing.T, all []Result, code string) Result {
+	t.Helper()
+	i := slices.IndexFunc(all, func(r Result) bool { return r.Code == code })
+	if i < 0 {
+		t.Fatalf("there is no check %s", code)
+	}
+	return all[i]
+}
+
+// TestNothingWrong holds all checks to silence where nothing is wrong, and to skipping what they know nothing of.
+func TestNothingWrong(t *testing.T) {
+	for _, r := range Examine(healthy()) {
+		want := OK
+		if strings.HasPrefix(r.Code, "FL5") {
+			want = Skipped
+		}
+		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
+			t.Errorf("%s: %s, %q", r.Code, r.Verdict, r.Seen)
+		}
+	}
+	for _, os := range anySystem {
+		for _, r := range Examine(Snapshot{OS: os}) {
+			if r.Verdict != Skipped || r.Seen == "" {
+				t.Errorf("%s of a node of which nothing is known, on %s: %s, %q", r.Code, os, r.Verdict, r.Seen)
+			}
+		}
+	}
+}
+
+func TestChecks(t *testing.T) {
+	report := func(s *Snapshot) *status.Report { return s.Daemon.Value.Report }
+	type row struct {
+		code    string
+		verdict Verdict
+		seen    string
+		change  func(*Snapshot)
+	}
+	for _, c := range []row{
+		{"FL101", Fail, "left behind", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "x was left behind"}) }},
+		{"FL101", Fail, "since 2026-05-01 12:00:00Z: devices: no; firewall: no", func(s *Snapshot) {
+			report(s).Ready, report(s).Problem = false, "devices: no\nfirewall: no"
+		}},
+		{"FL101", Skipped, "run this as root", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
+		{"FL102", Fail, "flanneld (pid 42), flanneld-amd64 (pid 43)", func(s *Snapshot) {
+			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld-amd64"})
+		}},
+		{"FL102", OK, "none is seen", func(s *Snapshot) { s.Processes.Value = nil }},
+		{"FL103", Fail, "there is no /run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
+		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) { s.Env = Unknown[subnet.Env]("FLANNEL_MTU=x: not a whole number") }},
+		{"FL103", Fail, "the file says 10.6.3.0/24 of 10.6.0.0/16, the daemon 10.5.3.0/24 of 10.5.0.0/16", func(s *Snapshot) {
+			s.Env.Value.V4Network, s.Env.Value.V4Subnet = pfx("10.6.0.0/16"), pfx("10.6.3.0/24")
+		}},
+		{"FL103", Fail, "FLANNEL_MTU=1500, the daemon 1450", func(s *Snapshot) { s.Env.Value.MTU = 1500 }},
+		{"FL103", Skipped, "no lease to compare", func(s *Snapshot) { report(s).Node = nil }},
+		{"FL103", Skipped, "another file: /x", func(s *Snapshot) { report(s).Node.SubnetFile = "/x" }},
+		{"FL104", Warn, "7 of 8: bad: why; bad: why; bad: why; bad: why; bad: why; and 2 more", func(s *Snapshot) {
+			for range 7 {
+				report(s).Peers = append(report(s).Peers, status.Peer{Name: "bad", State: status.LeftOut, Reason: "why"})
+			}
+		}},
+		{"FL105", Warn, "etcd: etcd does not answer", func(s *Snapshot) { report(s).Outage = "etcd does not answer" }},
+		{"FL106", Fail, "flannel.1 has MTU 1450, which with the tunnel's 50 is more than the 1400 of eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
+		{"FL106", Fail, "FLANNEL_MTU is 1451, and the MTU of flannel.1 only 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
+		{"FL106", Fail, "tunnel's 70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
+		{"FL106", Fail, "pods get MTU 1600", func(s *Snapshot) { report(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
+
+		{"FL201", Fail, "net.ipv4.ip_forward is 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
+		{"FL201", Fail, "net.ipv6.conf.all.forwarding is missing", func(s *Snapshot) {
+			report(s).Node.Networks = append(report(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
+		{"FL201", Fail, "ip_forward is 0", func(s *Snapshot) {
+			s.Daemon = Known(Answer{Problem: "gone"}) // the subnet file tells the family
+			s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0"
+		}},
+		{"FL202", Warn, "br_netfilter is not loaded", func(s *Snapshot) { delete(s.Linux.Sysctls.Value, "net/bridge/bridge-nf-call-iptables") }},
+		{"FL202", Warn, "bridge-nf-call-iptables is 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
+		{"FL202", Skipped, "no bridge", func(s *Snapshot) { s.tweak("cni0", func(d *Device) { d.Name = "docker0" }) }},
+
+		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
+		{"FL205", OK, "", func(s *Snapshot) {
+			s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" })
+			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Known(false) })
+		}},
+		{"FL205", Warn, "kernel 5.4.0-100-generic is known", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
+		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
+		{"FL205", Skipped, "no such ioctl", func(s *Snapshot) {
+			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
+		}},
+		{"FL206", Warn, "NetworkManager manages flannel.1", func(s *Snapshot) {
+			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", true, []string{"eth0", "flannel.1"}}})
+		}},
+		{"FL206", Warn, "systemd-networkd manages cni0", func(s *Snapshot) {
+			s.Linux.Managers = Known([]LinkManager{{"systemd-networkd", true, []string{"cni0"}}})
+		}},
+		{"FL206", OK, "not seen running", func(s *Snapshot) {
+			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", false, []string{"flannel.1"}}})
+		}},
+		{"FL207", Fail, "cni0 has 10.5.9.1, and this node's subnet is 10.5.3.0/24", func(s *Snapshot) {
+			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("10.5.9.1")}}
+		}},
+		{"FL207", Fail, "mybr has 10.9.0.1", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"bridge":"mybr"}}`})
+			s.tweak("cni0", func(d *Device) { d.Name = "mybr" })
+			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.9.0.1")}}
+		}},
+		{"FL208", Warn, "FLANNEL_MTU is 1450, but cni0 has 1500; veth1 has 1500", func(s *Snapshot) {
+			s.tweak("cni0", func(d *Device) { d.MTU = 1500 })
+			s.tweak("veth1", func(d *Device) { d.MTU = 1500 })
+		}},
+
+		{"FL301", Warn, "there is no configuration in /etc/cni/net.d", func(s *Snapshot) { s.files() }},
+		{"FL301", Fail, "runtimes take 05-calico.conflist, which comes before 10-flannel.conflist", func(s *Snapshot) {
+			s.files(CNIFile{"05-calico.conflist", `{"plugins":[{"type":"calico"}]}`}, CNIFile{"10-flannel.conflist", conflist})
+		}},
+		{"FL301", Fail, "10-flannel.conflist: invalid character", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
+		{"FL301", Warn, "none of 87-podman.conflist calls flannel", func(s *Snapshot) { s.files(CNIFile{"87-podman.conflist", `{"plugins":[{"type":"bridge"}]}`}) }},
+		{"FL302", Fail, "in /opt/cni/bin: flannel is missing; host-local cannot be run", func(s *Snapshot) {
+			s.CNI.Value.Plugins = map[string]bool{"bridge": true, "portmap": true, "host-local": false}
+		}},
+		{"FL302", Skipped, "may not be mounted", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+
+		{"FL401", Fail, "no podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},
+		{"FL402", Warn, "30s ahead of the store's", func(s *Snapshot) { s.Cluster.Ahead = Known(-30 * time.Second) }},
+		{"FL402", Fail, "1h0m0s behind the store's", func(s *Snapshot) { s.Cluster.Ahead = Known(time.Hour) }},
+		{"FL403", Fail, "flannel.1 has VNI 1 and port 8472, and the cluster has Windows nodes (win1)", func(s *Snapshot) { s.Cluster.WindowsNodes = Known([]string{"win1"}) }},
+		{"FL403", OK, "VNI 4096, port 4789", func(s *Snapshot) {
+			s.Cluster.WindowsNodes = Known([]string{"win1"})
+			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
+		}},
+		{"FL403", Skipped, "only Kubernetes knows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows") }},
+	} {
+		s := healthy()
+		c.change(&s)
+		check(t, s, c.code, c.verdict, c.seen)
+	}
+}
+
+func check(t *testing.T, s Snapshot, code string, verdict Verdict, seen string) {
+	t.Helper()
+	r := find(t, Examine(s), code)
+	if r.Verdict != verdict || !strings.Contains(r.Seen, seen) || (r.Fix == "") != (verdict == OK || verdict == Skipped) {
+		t.Errorf("%s: %s, %q (fix: %q), want %s, %q", code, r.Verdict, r.Seen, r.Fix, verdict, seen)
+	}
+}
+
+func TestFirewalls(t *testing.T) {
+	const jump = `-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`
+	const firewalld = `table inet firewalld { # progname firewalld
+	chain filter_INPUT {
+		type filter hook input priority 10; policy accept;
+		ct state { established, related } accept
+		jump filter_INPUT_POLICIES
+		reject with icmpx admin-prohibited
+	}
+	chain filter_IN_public_allow {
+		tcp dport 22 accept
+		%s
+	}
+}
+`
+	for _, c := range []struct {
+		name    string
+		verdict map[string]Verdict
+		rules   []string
+		nft     string
+	}{
+		{"Docker's policy, ours gone", map[string]Verdict{"FL203": Fail}, []string{":FORWARD DROP [0:0]", "-A FORWARD -j DOCKER-USER"}, ""},
+		{"Docker's policy", map[string]Verdict{"FL203": OK}, []string{":FORWARD DROP [0:0]", jump}, ""},
+		{"RHEL's reject before ours", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
+		{"RHEL's reject after ours", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"a drop of something else", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
+		{"another table drops", map[string]Verdict{"FL203": Warn}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
+		{"another table drops some", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},
+		{"iptables' own table", map[string]Verdict{"FL203": OK}, []string{jump}, "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
+
+		{"port dropped", map[string]Verdict{"FL204": Fail}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8000:9000 -j DROP"}, ""},
+		{"port dropped among others", map[string]Verdict{"FL204": Fail}, []string{"-A INPUT -p udp -m multiport --dports 53,8472 -j REJECT --reject-with icmp-port-unreachable"}, ""},
+		{"another port dropped", map[string]Verdict{"FL204": OK}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 4789 -j DROP", "-A INPUT -p tcp -m tcp --dport 8472 -j DROP"}, ""},
+		{"policy DROP", map[string]Verdict{"FL204": Warn}, []string{":INPUT DROP [0:0]", "-A INPUT -i lo -j ACCEPT"}, ""},
+		{"policy DROP, port accepted in another chain", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", "-A INPUT -j ufw-user-input", "-A ufw-user-input -s 192.168.0.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
+		{"policy DROP, all accepted", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", `-A INPUT -m comment --comment "let all in" -j ACCEPT`}, ""},
+		{"reject at the end", map[string]Verdict{"FL204": Warn}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p icmp -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"accepted before the reject", map[string]Verdict{"FL204": OK}, []string{"-A INPUT -p udp -m udp --dport 8472 -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"firewalld", map[string]Verdict{"FL204": Warn}, nil, fmt.Sprintf(firewalld, "udp dport 5353 accept")},
+		{"firewalld with the port", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport 8472 accept")},
+		{"firewalld with a range", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport { 53, 8400-8500 } accept")},
+	} {
+		s := healthy()
+		s.rules(c.rules...)
+		s.Linux.NFTables = Known(c.nft)
+		for code, want := range c.verdict {
+			if r := find(t, Examine(s), code); r.Verdict != want {
+				t.Errorf("%s: %s is %s, %q, want %s", c.name, code, r.Verdict, r.Seen, want)
+			}
+		}
+	}
+	// A packet must pass both variants.
+	s := healthy()
+	s.Linux.IPTables = Known([]Listing{{"iptables-nft", []string{jump}}, {"iptables-legacy", []string{":FORWARD DROP [0:0]"}}})
+	check(t, s, "FL203", Fail, "policy of FORWARD is DROP")
+	s.Linux.IPTables = Unknown[[]Listing]("iptables: not found")
+	check(t, s, "FL203", Skipped, "iptables: not found")
+}
+
+func TestPrint(t *testing.T) {
+	s := healthy()
+	s.Daemon = Known(Answer{Problem: "flanneld does not run here\x1b[2J"})
+	s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0"
+	var b bytes.Buffer
+	if err := Print(&b, Examine(s)); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("testdata/print.txt", b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/print.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), b.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestCodes holds codes to their order, since they are in the documentation, and each to a row there.
+func TestCodes(t *testing.T) {
+	text, err := os.ReadFile("../../Documentation/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for _, c := range Checks() {
+		if c.Code <= last {
+			t.Errorf("%s comes after %s", c.Code, last)
+		}
+		last = c.Code
+		if !strings.Contains(string(text), c.Code) {
+			t.Errorf("%s is not in Documentation/troubleshooting.md", c.Code)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package doctor
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// FuzzTexts reads anything as what other programs wrote: a verdict must come of it, and few lines.
+func FuzzTexts(f *testing.F) {
+	f.Add(conflist, ":FORWARD DROP [0:0]\n-A FORWARD -m comment --comment \"a b\" -j X", "table inet a {\n chain b {\n type filter hook input priority 0; policy drop;\n }\n}", "--source-vip=10.5.3.2")
+	f.Add(overlayConf, "-A INPUT -p udp --dports 1:2,3 -j DROP\n-A\n:\n-A x --comment", "}\n}\nchain\ntable", "--source-vip")
+	f.Add(`{"plugins":[{"type":"flannel","delegate":null}],"Exceptions":["::/0"]}`, "-A INPUT -j", "table a b\nchain c\ntype x hook input\ncounter drop\n}", "-")
+	f.Fuzz(func(t *testing.T, conf, rules, nft, args string) {
+		for _, s := range []Snapshot{healthy(), healthyWindows()} {
+			s.files(CNIFile{"10-x.conf", conf})
+			s.rules(strings.Split(rules, "\n")...)
+			s.Linux.NFTables = Known(nft)
+			s.Windows.KubeProxy = Known(strings.Split(args, " "))
+			all := Examine(s)
+			for _, r := range all {
+				if r.Verdict == "" || (r.Fix == "") != (r.Verdict == OK || r.Verdict == Skipped) {
+					t.Errorf("%+v", r)
+				}
+			}
+			if err := Print(io.Discard, all); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,278 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"flannel/pkg/status"
+	"flannel/pkg/underlay"
+)
+
+// Windows is what only Windows has.
+type Windows struct {
+	HNS       Fact[HNS]            `json:"hns"`
+	Networks  Fact[[]HNSNetwork]   `json:"hnsNetworks"`
+	Adapters  Fact[[]Adapter]      `json:"adapters"`
+	KubeProxy Fact[[]string]       `json:"kubeProxy"` // its arguments; empty: it does not run
+	SourceVIP Fact[netip.Addr]     `json:"sourceVIP"` // that was reserved; the zero Addr: none
+	Services  Fact[[]netip.Prefix] `json:"serviceNetworks"`
+}
+
+// HNS is the Host Network Service.
+type HNS struct {
+	Running      bool `json:"running"`
+	Major, Minor int
+}
+
+// HNSNetwork is a network of HNS, as far as it matters here.
+type HNSNetwork struct {
+	Name, Type   string // Type is "Overlay" or "L2Bridge"
+	Adapter      string // that its vSwitch is bound to
+	Subnet       netip.Prefix
+	VNI          int          // Overlay
+	ManagementIP netip.Addr   // zero: none yet
+	Remote       []HNSRemote  // its RemoteSubnetRoute policies
+	Endpoint     *HNSEndpoint // the host's own, of L2Bridge
+}
+
+// HNSRemote is a RemoteSubnetRoute policy.
+type HNSRemote struct {
+	Subnet   netip.Prefix
+	Provider netip.Addr
+}
+
+// HNSEndpoint is a host endpoint.
+type HNSEndpoint struct{ Forwarding bool }
+
+// Adapter is a network adapter.
+type Adapter struct {
+	Name       string
+	Index      int
+	Virtual    bool // a vEthernet of Hyper-V's
+	DHCP       bool
+	DNS        []netip.Addr
+	Forwarding bool
+}
+
+// atLeast compares versions of HNS; what each brought is in Microsoft's hcsshim (hcn's supported features).
+func (h HNS) atLeast(major, minor int) bool {
+	return h.Major > major || h.Major == major && h.Minor >= minor
+}
+
+func (h HNS) dsr() bool { return h.Major == 9 && h.Minor >= 3 || h.atLeast(10, 2) }
+
+func windowsChecks() []Check {
+	return []Check{
+		{"FL501", "the Host Network Service runs and can do what the network needs", windows, hnsFit},
+		{"FL502", "the HNS network is there in the shape that the lease asks for", windows, hnsNetwork},
+		{"FL503", "the network has a management address that the other nodes can reach", windows, managementIP},
+		{"FL504", "the adapter kept its DNS servers and the one default route", windows, adapterKept},
+		{"FL505", "VNI and port are such that HNS takes them", windows, windowsVNI},
+		{"FL506", "HNS leads to every peer that is in step, and to no other", windows, remotes},
+		{"FL507", "packets to pods are forwarded (host-gw)", windows, windowsForwards},
+		{"FL508", "kube-proxy knows its own name (--hostname-override)", windows, hostnameOverride},
+		{"FL509", "kube-proxy has a source VIP of this node's subnet (overlay)", windows, sourceVIP},
+		{"FL510", "kube-proxy asks for no DSR that HNS cannot do", windows, dsr},
+		{"FL511", "pods' packets within the cluster are not masqueraded", windows, natSpares},
+		{"FL512", "the hypervisor lets the pods' MAC addresses pass", windows, macSpoofing},
+	}
+}
+
+// hns is the network of ours, by the backend that the daemon has.
+func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
+	n := s.node()
+	if n == nil {
+		return network, false, false
+	}
+	overlay = n.Backend == "vxlan"
+	for _, network := range s.Windows.Networks.Value {
+		for _, d := range n.Devices {
+			if network.Name == d.Name {
+				return network, overlay, true
+			}
+		}
+	}
+	return network, overlay, false
+}
+
+// hnsFit names the version that lacks something, since HNS itself only refuses, with a code.
+func hnsFit(s Snapshot) Finding {
+	if !s.Windows.HNS.Known {
+		return s.Windows.HNS.missing()
+	}
+	h := s.Windows.HNS.Value
+	_, overlay, _ := s.hns()
+	_, v6 := s.families()
+	version := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor)
+	switch {
+	case !h.Running:
+		return fail("Start-Service hns; if it is not there, install the Containers feature.", "the service hns does not run")
+	case overlay && !h.atLeast(9, 2):
+		return fail("Install the updates: Windows Server 2019 needs KB4489899 or later for overlay.", "%s is older than 9.2 and has no overlay", version)
+	case overlay && v6:
+		return fail("Use IPv4, or host-gw.", "Windows has no overlay for IPv6")
+	case v6 && !h.atLeast(11, 10):
+		return fail("Use Windows Server 2022 or later, or IPv4 alone.", "%s has no IPv6", version)
+	}
+	return ok("%s", version)
+}
+
+// hnsNetwork compares shape and subnet, for HNS can change neither of a network that lives: after a rejoin the old one
+// may stand there.
+func hnsNetwork(s Snapshot) Finding {
+	n := s.node()
+	switch {
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
+	case n == nil:
+		return skip("the daemon has no lease or does not answer")
+	}
+	network, overlay, found := s.hns()
+	want := "L2Bridge"
+	if overlay {
+		want = "Overlay"
+	}
+	const fix = "Restart flanneld: it makes the network anew and says what differs. If it cannot, give the adapter by --iface; flanneld status says what it waits for."
+	switch {
+	case !found:
+		return fail(fix, "there is no HNS network of ours among %d", len(s.Windows.Networks.Value))
+	case !strings.EqualFold(network.Type, want):
+		return fail(fix, "%s is of type %s, not %s", network.Name, network.Type, want)
+	case !slices.Contains(s.subnets(), network.Subnet):
+		return fail(fix, "%s has subnet %s, and the lease %s", network.Name, network.Subnet, join(s.subnets()...))
+	}
+	return ok("%s, %s on %s", network.Name, network.Type, network.Adapter)
+}
+
+// managementIP finds an adapter that lost its address to the vSwitch: it comes back late, by DHCP instead of static, or
+// as one that Windows made up.
+func managementIP(s Snapshot) Finding {
+	if !s.Windows.Networks.Known {
+		return s.Windows.Networks.missing()
+	}
+	network, _, found := s.hns()
+	ip := network.ManagementIP
+	const fix = "Give the adapter (vEthernet) its static address again, or see why DHCP gives none; flanneld waits for it and goes on by itself."
+	switch {
+	case !found:
+		return skip("there is no HNS network of ours")
+	case !ip.IsValid():
+		return fail(fix, "%s has none yet", network.Name)
+	case ip.IsLinkLocalUnicast():
+		return fail(fix, "%s has %s, which Windows takes when it gets no other", network.Name, ip)
+	}
+	for _, in := range s.Interfaces.Value.Interfaces {
+		if slices.ContainsFunc(in.Addrs, func(a underlay.Addr) bool { return a.IP == ip }) {
+			return ok("%s on %s", ip, in.Name)
+		}
+	}
+	return fail(fix, "no adapter has %s", ip)
+}
+
+// adapterKept finds what else the vSwitch takes from an adapter: its DNS servers, and routes. With two default routes,
+// Windows and flannel may choose different ones.
+func adapterKept(s Snapshot) Finding {
+	n := s.node()
+	switch {
+	case !s.Windows.Adapters.Known:
+		return s.Windows.Adapters.missing()
+	case !s.Interfaces.Known:
+		return s.Interfaces.missing()
+	case n == nil:
+		return skip("the daemon has no lease or does not answer")
+	}
+	const fix = "Set on the vEthernet adapter what the physical one had; flanneld prepare takes the outage once and keeps it."
+	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool { return d.V6 })
+	for _, a := range s.Windows.Adapters.Value {
+		if a.Index == n.Underlay.Index && len(a.DNS) == 0 {
+			return warn(fix, "%s has no DNS server", a.Name)
+		}
+	}
+	switch {
+	case len(defaults) == 0:
+		return warn(fix, "there is no IPv4 default route")
+	case len(defaults) > 1:
+		return warn("Remove the one that is not meant, or give it a higher metric.", "there are %d IPv4 default routes", len(defaults))
+	}
+	return ok("DNS servers and one default route")
+}
+
+// windowsVNI repeats what the configuration is checked for, since a flannel on this node may have made the network.
+func windowsVNI(s Snapshot) Finding {
+	network, overlay, found := s.hns()
+	switch {
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
+	case s.node() == nil:
+		return skip("the daemon has no lease or does not answer")
+	case !overlay:
+		return skip("the backend is no overlay")
+	case !found:
+		return skip("there is no HNS network of ours")
+	case network.VNI < leastWindowsVNI:
+		return fail(fmt.Sprintf("Set Backend.VNI to %d (and Port to %d) in the one network configuration of all nodes.", leastWindowsVNI, windowsPort), "the VNI is %d", network.VNI)
+	}
+	return ok("VNI %d", network.VNI)
+}
+
+// remotes counts both ways: a policy too many sends packets, and kube-proxy, to a node that is gone.
+func remotes(s Snapshot) Finding {
+	network, overlay, found := s.hns()
+	r := s.report()
+	switch {
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
+	case r == nil || !r.PeersKnown:
+		return skip("the daemon does not know the peers, or does not answer")
+	case !overlay || !found:
+		return skip("there is no overlay network of ours")
+	}
+	have := map[HNSRemote]bool{}
+	for _, one := range network.Remote {
+		have[one] = true
+	}
+	gone := 0
+	for _, p := range r.Peers {
+		for i := range p.Subnets {
+			if p.State != status.InStep {
+				continue
+			}
+			key := HNSRemote{p.Subnets[i], p.PublicIPs[i]}
+			if !have[key] {
+				gone++
+			}
+			delete(have, key)
+		}
+	}
+	if gone+len(have) > 0 {
+		return fail("flanneld mends it within minutes; if not, restart it and look at its log for codes of HNS (0x803b…).", "%d policies are missing, %d lead to nodes that are gone", gone, len(have))
+	}
+	return ok("%d policies", len(network.Remote))
+}
+
+// windowsForwards looks at both interfaces that a packet passes; the policies of a domain reset them.
+func windowsForwards(s Snapshot) Finding {
+	network, overlay, found := s.hns()
+	n := s.node()
+	switch {
+	case !s.Windows.Adapters.Known:
+		return s.Windows.Adapters.missing()
+	case n == nil || overlay || !found:
+		return skip("there is no network of host-gw")
+	case network.Endpoint == nil:
+		return fail("Restart flanneld: it makes the endpoint.", "%s has no endpoint of the host", network.Name)
+	}
+	for _, a := range s.Windows.Adapters.Value {
+		if a.Index == n.Underlay.Index && !a.Forwarding || !network.Endpoint.Forwarding {
+			return fail("Restart flanneld: it switches forwarding on; see whether a policy of the domain switches it off.", "forwarding is off on %s or on the host's endpoint", a.Name)
+		}
+	}
+	return ok("forwarding is on")
+}
+
+// macSpoofing is here so that its code leads people to the answer, though it cannot be judged from inside.
+func macSpoofing(Snapshot) Finding {
+	return skip("only the hypervisor's host knows: in a virtual machine, switch MAC address spoofing on for its adapter (Set-VMNetworkAdapter -MacAddressSpoofing On)")
+}

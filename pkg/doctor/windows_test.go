@@ -1,0 +1,143 @@
+package doctor
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"flannel/pkg/status"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+const overlayConf = `{"name":"flannel.4096","type":"flannel","delegate":{"type":"win-overlay","policies":[
+	{"name":"EndpointPolicy","value":{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.5.0.0/16","10.96.0.0/12","192.168.0.0/24"]}}}]}}`
+
+// healthyWindows is an overlay node on which every check finds nothing.
+func healthyWindows() Snapshot {
+	own := pfx("10.5.3.0/24")
+	return Snapshot{
+		OS: "windows", SubnetFile: "/run/flannel/subnet.env", At: noon,
+		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: own, MTU: 1450}),
+		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "kubernetes", PeersKnown: true,
+			Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
+			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
+				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: own, PublicIP: addr("192.168.0.3")}},
+				Underlay: status.Underlay{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500}, Devices: []status.Device{{Name: "flannel.4096"}}}}}),
+		Processes: Known([]Process{{PID: 4, Name: "flanneld.exe"}}),
+		Interfaces: Known(underlay.Snapshot{Defaults: []underlay.Default{{Index: 12}, {Index: 12, V6: true}},
+			Interfaces: []underlay.Interface{{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500, Addrs: []underlay.Addr{{IP: addr("192.168.0.3")}}}}}),
+		CNI: Known(CNI{ConfDir: `C:\etc\cni\net.d`, BinDir: `C:\opt\cni\bin`, Files: []CNIFile{{"10-flannel.conf", overlayConf}},
+			Plugins: map[string]bool{"flannel": true, "win-overlay": true, "host-local": true}}),
+		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"})},
+		Windows: Windows{HNS: Known(HNS{Running: true, Major: 13, Minor: 3}),
+			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnet: own, VNI: 4096,
+				ManagementIP: addr("192.168.0.3"), Remote: []HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
+			Adapters:  Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, DNS: []netip.Addr{addr("192.168.0.1")}}}),
+			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true"}),
+			SourceVIP: Known(addr("10.5.3.2")), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")})},
+	}
+}
+
+// bridged is healthyWindows by host-gw.
+func bridged(s *Snapshot) {
+	n := s.Daemon.Value.Report.Node
+	n.Backend, n.Devices[0].Name = "host-gw", "cbr0"
+	net := &s.Windows.Networks.Value[1]
+	net.Name, net.Type, net.VNI, net.Remote, net.Endpoint = "cbr0", "L2Bridge", 0, nil, &HNSEndpoint{Forwarding: true}
+	s.Windows.Adapters.Value[0].Forwarding = true
+}
+
+func TestNothingWrongOnWindows(t *testing.T) {
+	skipped := map[string]string{"FL507": "no network of host-gw", "FL512": "only the hypervisor's host knows"}
+	for _, r := range Examine(healthyWindows()) {
+		switch elsewhere := strings.HasPrefix(r.Code, "FL2") || r.Code == "FL403"; {
+		case elsewhere:
+			if r.Verdict != Skipped || !strings.Contains(r.Seen, "not on this system") {
+				t.Errorf("%s: %s, %q", r.Code, r.Verdict, r.Seen)
+			}
+		case skipped[r.Code] != "":
+			if r.Verdict != Skipped || !strings.Contains(r.Seen, skipped[r.Code]) {
+				t.Errorf("%s: %s, %q", r.Code, r.Verdict, r.Seen)
+			}
+		case r.Verdict != OK:
+			t.Errorf("%s: %s, %q", r.Code, r.Verdict, r.Seen)
+		}
+	}
+	s := healthyWindows()
+	bridged(&s)
+	for _, code := range []string{"FL502", "FL503", "FL507"} {
+		check(t, s, code, OK, "")
+	}
+	check(t, s, "FL505", Skipped, "no overlay")
+	check(t, s, "FL506", Skipped, "no overlay")
+	check(t, s, "FL509", Skipped, "only an overlay needs one")
+}
+
+func TestWindowsChecks(t *testing.T) {
+	network := func(s *Snapshot) *HNSNetwork { return &s.Windows.Networks.Value[1] }
+	proxy := func(s *Snapshot, args ...string) {
+		s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
+	}
+	for _, c := range []struct {
+		code    string
+		verdict Verdict
+		seen    string
+		change  func(*Snapshot)
+	}{
+		{"FL501", Fail, "does not run", func(s *Snapshot) { s.Windows.HNS.Value.Running = false }},
+		{"FL501", Fail, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 9, 1} }},
+		{"FL501", Fail, "no overlay for IPv6", func(s *Snapshot) {
+			n := s.Daemon.Value.Report.Node
+			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
+		{"FL501", Fail, "HNS 10.2 has no IPv6", func(s *Snapshot) {
+			bridged(s)
+			s.Windows.HNS.Value = HNS{true, 10, 2}
+			n := s.Daemon.Value.Report.Node
+			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
+		{"FL502", Fail, "no HNS network of ours among 1", func(s *Snapshot) { s.Windows.Networks.Value = s.Windows.Networks.Value[:1] }},
+		{"FL502", Fail, "of type L2Bridge, not Overlay", func(s *Snapshot) { network(s).Type = "L2Bridge" }},
+		{"FL502", Fail, "has subnet 10.5.9.0/24, and the lease 10.5.3.0/24", func(s *Snapshot) { network(s).Subnet = pfx("10.5.9.0/24") }},
+		{"FL503", Fail, "has none yet", func(s *Snapshot) { network(s).ManagementIP = netip.Addr{} }},
+		{"FL503", Fail, "169.254.3.4, which Windows takes", func(s *Snapshot) { network(s).ManagementIP = addr("169.254.3.4") }},
+		{"FL503", Fail, "no adapter has 192.168.0.9", func(s *Snapshot) { network(s).ManagementIP = addr("192.168.0.9") }},
+		{"FL504", Warn, "has no DNS server", func(s *Snapshot) { s.Windows.Adapters.Value[0].DNS = nil }},
+		{"FL504", Warn, "no IPv4 default route", func(s *Snapshot) { s.Interfaces.Value.Defaults = s.Interfaces.Value.Defaults[1:] }},
+		{"FL504", Warn, "2 IPv4 default routes", func(s *Snapshot) {
+			s.Interfaces.Value.Defaults = append(s.Interfaces.Value.Defaults, underlay.Default{Index: 3})
+		}},
+		{"FL505", Fail, "the VNI is 1", func(s *Snapshot) { network(s).VNI = 1 }},
+		{"FL506", Fail, "1 policies are missing, 1 lead to nodes that are gone", func(s *Snapshot) { network(s).Remote[0].Provider = addr("192.168.0.5") }},
+		{"FL506", Fail, "0 policies are missing, 1 lead", func(s *Snapshot) {
+			network(s).Remote = append(network(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
+		}},
+		{"FL507", Fail, "no endpoint of the host", func(s *Snapshot) { bridged(s); network(s).Endpoint = nil }},
+		{"FL507", Fail, "forwarding is off", func(s *Snapshot) { bridged(s); network(s).Endpoint.Forwarding = false }},
+		{"FL508", Fail, "not given", func(s *Snapshot) { proxy(s) }},
+		{"FL508", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
+		{"FL508", Skipped, "does not run", func(s *Snapshot) { s.Windows.KubeProxy = Known[[]string](nil) }},
+		{"FL509", Fail, "no --source-vip", func(s *Snapshot) { proxy(s, "--hostname-override=x") }},
+		{"FL509", Fail, "10.5.9.2 is not in this node's subnet 10.5.3.0/24", func(s *Snapshot) { proxy(s, "--source-vip=10.5.9.2") }},
+		{"FL509", Fail, "what is reserved is 10.5.3.7", func(s *Snapshot) { s.Windows.SourceVIP = Known(addr("10.5.3.7")) }},
+		{"FL510", Fail, "HNS 10.1 cannot", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 10, 1} }},
+		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 9, 3} }},
+		{"FL511", Fail, "spares 10.5.0.0/16, 192.168.0.0/24, which leaves out 10.96.0.0/12", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
+		}},
+		{"FL511", Fail, "spares everything", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"0.0.0.0/0"`, 1)})
+		}},
+		{"FL511", OK, "", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", strings.NewReplacer(`"Settings":{"Exceptions"`, `"ExceptionList"`, `]}}}]}}`, `]}}]}}`).Replace(overlayConf)})
+		}},
+		{"FL511", Fail, "Exceptions", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"10.96"`, 1)})
+		}},
+	} {
+		s := healthyWindows()
+		c.change(&s)
+		check(t, s, c.code, c.verdict, c.seen)
+	}
+}

@@ -1,0 +1,73 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+)
+
+// The ways in which a daemon does not answer.
+var (
+	ErrNotRunning = errors.New("flanneld does not run here")
+	ErrNoAnswer   = errors.New("flanneld does not answer")
+)
+
+// maxAnswer bounds what is read of an answer, in bytes; 10,000 peers take 2 MB.
+const maxAnswer = 256 << 20
+
+// Ask asks the daemon at a socket how it is. The error is ErrNotRunning, ErrNoAnswer or fs.ErrPermission, with a
+// sentence for the user, or another.
+func Ask(ctx context.Context, path string) (Report, error) {
+	var r Report
+	raw, err := Get(ctx, path, "/status")
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("what answers at %s is no flanneld: %w", path, err)
+	}
+	return r, nil
+}
+
+// Get fetches /status, /healthz, /readyz or /metrics from the daemon at a socket, whatever the answer's HTTP status.
+func Get(ctx context.Context, path, what string) ([]byte, error) {
+	if !exists(path) {
+		return nil, fmt.Errorf("%w: there is no %s (give the daemon's --subnet-file if it has its own)", ErrNotRunning, path)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://flanneld"+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, explain(ctx, path, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, explain(ctx, path, err)
+	}
+	return raw, nil
+}
+
+func explain(ctx context.Context, path string, err error) error {
+	var dial *net.OpError
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %s is for root alone; run this as root", fs.ErrPermission, path)
+	case ctx.Err() != nil || busy(err):
+		return fmt.Errorf("%w at %s: it is stopped, or hangs", ErrNoAnswer, path)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("%w: %s was left behind by one that has ended without a word (kill -9, a crash)", ErrNotRunning, path)
+	}
+	return fmt.Errorf("ask flanneld at %s: %w", path, err)
+}

@@ -1,0 +1,248 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func sample() Report {
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	peer := func(name string, s State, reason string, n int) Peer {
+		return Peer{Name: name, State: s, Reason: reason, Subnets: []netip.Prefix{prefix(fmt.Sprintf("10.5.%d.0/24", n))},
+			PublicIPs: []netip.Addr{addr(fmt.Sprintf("192.168.64.%d", n))}}
+	}
+	return Report{
+		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
+		Problem: "devices: device flannel.1: no\nfirewall: exit status 4", Outage: "etcd does not answer: \x1b[31mred",
+		Node: &Node{Backend: "vxlan", MTU: 1450, IPMasq: true, SubnetFile: "/run/flannel/subnet.env",
+			Networks: []Network{{prefix("10.5.0.0/16"), prefix("10.5.3.0/24"), addr("192.168.64.3"), json.RawMessage(`{"VNI":1}`)}},
+			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
+			Devices:  []Device{{"eth0", 2, 1500, "02:00:00:00:00:01"}, {"flannel.1", 7, 1450, "02:00:00:00:00:02"}},
+			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
+		Peers: []Peer{peer("a", InStep, "", 4), peer("b", Behind, "", 5), peer("c", Silent, "", 6),
+			peer("d", LeftOut, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: LeftOut, Reason: "no lease"}},
+		Errors: []Error{{"dataplane", "set routes: no", 1, noon, noon}, {"firewall", "exit status 4", 12, noon.Add(-time.Minute), noon}},
+	}
+}
+
+func TestPrint(t *testing.T) {
+	many := sample()
+	many.Problem, many.Outage, many.Errors, many.Ready = "", "", nil, true
+	for i := range 30 {
+		many.Peers = append(many.Peers, Peer{Name: fmt.Sprint("key", i), State: LeftOut, Reason: "because"})
+	}
+	var b bytes.Buffer
+	for _, c := range []struct {
+		name  string
+		r     Report
+		every bool
+	}{
+		{"a node in trouble", sample(), false},
+		{"its every peer", sample(), true},
+		{"many left out", many, false},
+		{"starting", Report{Version: "dev", Started: noon, Since: noon, Problem: "waiting for a subnet lease"}, false},
+	} {
+		fmt.Fprintf(&b, "# %s\n", c.name)
+		if err := Print(&b, c.r, noon, c.every); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "testdata/print.txt", b.Bytes())
+	if strings.ContainsAny(b.String(), "\x1b\r") {
+		t.Error("what others wrote reaches the terminal")
+	}
+}
+
+// TestFormat holds the document to what it was, for programs read it.
+func TestFormat(t *testing.T) {
+	got, err := json.MarshalIndent(sample(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/report.json", append(got, '\n'))
+	var back Report
+	if err := json.Unmarshal(got, &back); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := json.MarshalIndent(back, "", "  ")
+	if d := cmp.Diff(string(got), string(again)); d != "" {
+		t.Error(d)
+	}
+}
+
+func golden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s: run with -update if this is right\n%s", path, d)
+	}
+}
+
+// lines is a log that tests may read meanwhile.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// keep runs Keep until the returned function is called.
+func keep(t *testing.T, path string, h http.Handler) (*lines, func()) {
+	t.Helper()
+	var log lines
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Keep(ctx, path, h, slog.New(slog.NewTextHandler(&log, nil))) }()
+	return &log, sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func within(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 30 s", what)
+		}
+	}
+}
+
+func TestSocket(t *testing.T) {
+	t.Parallel() // it waits for looks
+	ctx := t.Context()
+	path := filepath.Join(t.TempDir(), "sub", "s")
+	if _, err := Ask(ctx, path); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("no socket: %v", err)
+	}
+	handler := Handler(sample, http.NotFoundHandler())
+	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 5 }
+
+	_, stop := keep(t, path, handler)
+	within(t, "it answers", answers)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	log, stopSecond := keep(t, path, handler)
+	within(t, "a second daemon notices the first", func() bool { return strings.Contains(log.String(), "another flanneld answers") })
+	if !answers() {
+		t.Error("the second daemon took the socket of a living one")
+	}
+	stop()
+	within(t, "the second takes over", answers)
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, log)
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "it comes back", answers)
+	stopSecond()
+	if exists(path) {
+		t.Error("a socket is left behind")
+	}
+}
+
+func TestLeftBehind(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // as after kill -9
+	l.Close()
+	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "left behind") {
+		t.Errorf("an old socket: %v", err)
+	}
+	_, stop := keep(t, path, Handler(sample, http.NotFoundHandler()))
+	defer stop()
+	within(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
+}
+
+// What hangs is told from what has ended: its socket takes connections, but nobody answers, or it takes no more.
+func TestNoAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Ask(ctx, path); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("a daemon that hangs: %v", err)
+	}
+	log, stop := keep(t, path, http.NotFoundHandler())
+	within(t, "a second daemon leaves it alone", func() bool { return strings.Contains(log.String(), "another flanneld") })
+	stop()
+}
+
+func TestNoSocketPossible(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		file:                     "is no socket; remove it",
+		filepath.Join(file, "s"): "not a directory",
+		filepath.Join(dir, strings.Repeat("x", 200)): "invalid argument", // the system's bound on a socket's name
+	} {
+		log, stop := keep(t, path, http.NotFoundHandler())
+		within(t, "it says why", func() bool { return strings.Contains(log.String(), want) })
+		stop()
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error("a file that was no socket is gone")
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go http.Serve(l, http.NotFoundHandler()) //nolint:errcheck // it ends with the listener
+	if _, err := Ask(t.Context(), filepath.Join(dir, "s")); err == nil || errors.Is(err, fs.ErrPermission) {
+		t.Errorf("another program's answer: %v", err)
+	}
+}

@@ -1,0 +1,27 @@
+package etcd
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/nettest"
+	"flannel/subnet/etcd/etcdtest"
+)
+
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	s := etcdtest.Start(t, etcdtest.ClientCerts())
+	o := Options{Endpoints: []string{"https://" + nettest.Address(t), s.Endpoint()},
+		CAFile: s.File("ca.crt"), CertFile: s.File("client.crt"), KeyFile: s.File("client.key")}
+	if ahead, err := Ahead(t.Context(), o); err != nil || ahead.Abs() > 10*time.Second {
+		t.Errorf("on this machine's own clock: %v, %v", ahead, err)
+	}
+	if _, err := Ahead(t.Context(), Options{}); err == nil {
+		t.Error("no endpoint is no error")
+	}
+	o.Endpoints = o.Endpoints[:1]
+	if _, err := Ahead(t.Context(), o); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("nobody answers: %v", err)
+	}
+}

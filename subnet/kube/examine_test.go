@@ -1,0 +1,42 @@
+package kube
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// examined asks as a person does who has flannel's own rights.
+func examined(t *testing.T, o outside) {
+	o.add("examined-1")
+	kubeconfig, _ := o.Kubeconfig(o.Token("examined-1"), "")
+	ask := func(name string) (Examination, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return Examine(ctx, Options{Kubeconfig: kubeconfig, NodeName: name, Prefix: prefix})
+	}
+	e, err := ask("examined-1")
+	if err != nil || len(e.PodCIDRs) > 0 || e.Ahead.Abs() > 10*time.Second {
+		t.Fatalf("a node without podCIDR on this machine's clock: %+v, %v", e, err)
+	}
+	o.assign("examined-1", "10.244.9.0/24")
+	o.add("examined-windows")
+	label := `{"metadata":{"labels":{"kubernetes.io/os":"windows"}}}`
+	if _, err := o.Client.CoreV1().Nodes().Patch(t.Context(), "examined-windows", "application/merge-patch+json", []byte(label), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e, err = ask("examined-1")
+	if err != nil || !slices.Equal(e.PodCIDRs, []string{"10.244.9.0/24"}) || !slices.Contains(e.Windows, "examined-windows") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if _, err := ask("examined-none"); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	if _, err := ask(""); err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
+		t.Errorf("no name: %v", err)
+	}
+}
