@@ -133,7 +133,7 @@ func TestIncrementalIsTheSameAsFresh(t *testing.T) {
 		}
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(rnd.IntN(30)), 0}), bits).Masked()
 		l := peerLease(p.String(), fmt.Sprintf("192.168.100.%d", i+2), rnd.IntN(40))
-		l.Name = fmt.Sprint("lease ", i)
+		l.Name, l.Since = fmt.Sprint("lease ", i), rnd.Int64N(20)
 		pool = append(pool, l)
 	}
 	slices.SortStableFunc(pool, subnet.Compare)
@@ -184,8 +184,8 @@ func TestLengthOfPodCIDRs(t *testing.T) {
 	p := newPlan(t, false)
 	p = New(p.cfg, subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/26"), PublicIP: netip.MustParseAddr("192.168.100.1")}}, p.backend)
 	paths, rejects := p.Paths([]*subnet.Lease{peerLease("10.5.1.64/26", "192.168.100.2", 2), peerLease("10.5.1.128/26", "192.168.100.3", 3)})
-	if len(paths) != 2 || len(rejects) != 0 || p.odd != 0 {
-		t.Errorf("%d paths, %d odd, left out %v", len(paths), p.odd, rejects)
+	if len(paths) != 2 || len(rejects) != 0 || len(p.odd) != 0 {
+		t.Errorf("%d paths, %d odd, left out %v", len(paths), len(p.odd), rejects)
 	}
 }
 

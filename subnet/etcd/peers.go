@@ -130,10 +130,10 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 	switch {
 	case err != nil:
 		e.reject = err.Error()
-	case old.lease != nil && old.lease.Equal(l):
+	case old.lease != nil && old.lease.Equal(l) && old.lease.Since == kv.CreateRevision:
 		e.lease = old.lease
 	default:
-		l.Name = key
+		l.Name, l.Since = key, kv.CreateRevision
 		e.lease = l
 	}
 	p.known[key] = e

@@ -85,7 +85,7 @@ func (p *peers) read(c change) entry {
 		return entry{}
 	case err != nil:
 		return entry{reject: err.Error()}
-	case old != nil && old.Equal(l):
+	case old != nil && old.Equal(l) && old.Since == l.Since:
 		return entry{lease: old}
 	}
 	return entry{lease: l}
