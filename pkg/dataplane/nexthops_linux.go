@@ -125,13 +125,13 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() {
 		return nil
 	}
-	create := func(h hop, id uint32) message {
-		return nexthopMessage(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
+	create := func(m message, h hop, id uint32) message {
+		return m.nexthop(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
 	}
-	errs := s.conn.batch(each(entries, func(e nexthopEntry) message { return create(e.Key.hop, s.claim(e.Key.hop)) }))
-	s.conn.overrule(errs, func(i int) (hop, message) {
+	errs := s.conn.batch(each(entries, func(m message, e nexthopEntry) message { return create(m, e.Key.hop, s.claim(e.Key.hop)) }))
+	s.conn.overrule(errs, func(i int) hop { return entries[i].Key.hop }, func(m message, i int) message {
 		h := entries[i].Key.hop
-		return h, create(h, s.id(h))
+		return create(m, h, s.id(h))
 	})
 	for i, err := range errs {
 		if err != nil {
@@ -146,8 +146,8 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	if s.unsupported() {
 		return nil
 	}
-	return gone(s.conn.batch(each(entries, func(e nexthopEntry) message {
-		return nexthopMessage(unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
+	return gone(s.conn.batch(each(entries, func(m message, e nexthopEntry) message {
+		return m.nexthop(unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
 	})))
 }
 

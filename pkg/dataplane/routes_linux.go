@@ -71,17 +71,17 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 type routeEntry = reconcile.Entry[routeKey, hop]
 
 func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
-	set := func(e routeEntry) message {
+	set := func(m message, e routeEntry) message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolOurs, nexthop: s.nexthops.id(e.Value)}
-		return routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
+		return m.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := s.conn.batch(each(entries, set))
-	s.conn.overrule(errs, func(i int) (hop, message) { return entries[i].Value, set(entries[i]) })
+	s.conn.overrule(errs, func(i int) hop { return entries[i].Value }, func(m message, i int) message { return set(m, entries[i]) })
 	for i, err := range errs {
 		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
-			errs[i] = first(s.conn.batch([]message{set(entries[i])}))
+			errs[i] = first(s.conn.batch(each(entries[i:i+1], set)))
 		}
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
@@ -99,14 +99,14 @@ func first(errs []error) error {
 
 // Delete tries our own protocol number first, and then flannel's shape: so another hand's route of the same key stays.
 func (s routeStore) Delete(_ context.Context, entries []routeEntry) []error {
-	errs := s.conn.batch(each(entries, func(e routeEntry) message {
-		return routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
+	errs := s.conn.batch(each(entries, func(m message, e routeEntry) message {
+		return m.route(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
 	}))
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = first(s.conn.batch([]message{
-				routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: entries[i].Key, hop: entries[i].Value, protocol: protocolBoot}),
-			}))
+			errs[i] = first(s.conn.batch(each(entries[i:i+1], func(m message, e routeEntry) message {
+				return m.route(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
+			})))
 		}
 	}
 	return gone(errs)

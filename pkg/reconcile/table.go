@@ -118,7 +118,7 @@ func (t *Table[K, V]) Len() int {
 }
 
 // Observe takes in a notification: the entry is now there (present), or is gone. It tells whether that differs from
-// what is wanted. Our own writes come back as notifications too; they agree with what is wanted and wake nobody.
+// what is wanted. Where our own writes come back as notifications too, they agree with that and wake nobody.
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,6 +234,13 @@ func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K
 		}
 		return !r.dirty
 	})
+	n := 0
+	for _, r := range t.dirty {
+		if r.wanted == wanted {
+			n++
+		}
+	}
+	rows, entries = make([]*row[K, V], 0, n), make([]Entry[K, V], 0, n) // of the right length: growing takes twice the memory
 	for _, r := range t.dirty {
 		if r.wanted != wanted {
 			continue

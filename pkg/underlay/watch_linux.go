@@ -2,6 +2,7 @@ package underlay
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"syscall"
@@ -23,11 +24,42 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
+	if err := deaf(s.GetFd()); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("watch interfaces: %w", err)
+	}
 	raw, changed := make(chan struct{}, 1), make(chan struct{}, 1)
 	context.AfterFunc(ctx, s.Close)
 	go receive(ctx, s, raw)
 	go coalesce(ctx, raw, changed)
 	return changed, nil
+}
+
+// deaf makes the kernel keep the notifications of most routes to itself: one for each peer would wake us for nothing.
+// Those of the default routes and of what is on the link come through, and all that are not of routes. What came
+// before the filter, receive looks at.
+func deaf(fd int) error {
+	const (
+		kind  = 4 // nlmsg_type
+		route = unix.NLMSG_HDRLEN
+		dst   = route + 1 // rtm_dst_len
+		scope = route + 6 // rtm_scope
+	)
+	swapped := func(v uint16) uint32 { // a filter reads words in the order of the network
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
+	}
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_DELROUTE), Jf: 4},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: dst},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 2},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: scope},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RT_SCOPE_LINK, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // receive ends with ctx, which closes the socket. The kernel drops messages when we are slow (our own routes pass by
