@@ -177,7 +177,8 @@ func TestFullNetwork(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	st.put("subnets/10.5.0.0-16", "garbage") // unreadable, but somebody's
+	st.put("subnets/10.5.0.0-17", "garbage") // unreadable, but somebody's
+	st.put("subnets/10.5.128.0-17", "garbage")
 	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), tenNet, at("192.168.64.3"))
 	if err == nil || !strings.Contains(err.Error(), "no free subnet: 255 of 255 in 10.5.0.0/16") {
 		t.Errorf("%v", err)
