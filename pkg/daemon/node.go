@@ -65,6 +65,9 @@ func (d *Daemon) followUnderlay(n *node) error {
 		return err
 	}
 	d.Log.Info("the underlay changed", "from", n.link, "to", link)
+	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
+		r.Redial()
+	}
 	*n = next
 	return nil
 }
