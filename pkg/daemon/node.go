@@ -134,7 +134,9 @@ func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
 	if err != nil {
 		return err
 	}
-	n.lease = described
+	if !n.lease.Equal(&described) {
+		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
+	}
 	seen, refused := in.tell(described)
 	switch {
 	case refused != nil:

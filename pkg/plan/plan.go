@@ -18,6 +18,7 @@ type Plan struct {
 	cfg     subnet.Config
 	local   subnet.Lease
 	backend backend.Backend
+	own     map[claim]bool // our VTEP's addresses
 
 	leases []*subnet.Lease
 	peers  []*peer // peers[i] is what leases[i] comes to
@@ -68,8 +69,15 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	return &Plan{cfg: cfg, local: local, backend: b, claims: map[claim]*peer{},
+	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
 		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}}
+	// What leads to us for the others. An error: we have not described ourselves yet.
+	if paths, err := b.Paths(&local); err == nil {
+		for _, path := range paths {
+			p.own[claim{device: path.Device, mac: path.MAC}] = path.MAC != dataplane.MAC{}
+		}
+	}
+	return p
 }
 
 // Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those

@@ -24,10 +24,10 @@ func network(s string, length int) subnet.Network {
 func newPlan(t testing.TB, dual bool) *Plan {
 	t.Helper()
 	cfg := subnet.Config{V4: network("10.5.0.0/16", 24), Backend: "vxlan"}
-	own := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: netip.MustParseAddr("192.168.100.1")}}
+	own := *peerLease("10.5.1.0/24", "192.168.100.1", 1)
 	if dual {
 		cfg.V6 = network("2001:cafe:42::/56", 64)
-		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1")}
+		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1"), Data: own.V4.Data}
 	}
 	o := conf.Parse([]byte(`{}`))
 	b, _, err := vxlan.Kind().Parse(o, "linux")(backend.Node{V4: true, V6: dual, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
@@ -66,11 +66,13 @@ func TestSuspects(t *testing.T) {
 		{"the whole network", peerLease("10.5.0.0/16", "192.168.100.9", 9), "not a part of the network"},
 		{"etcd's host", peerLease("192.168.100.0/31", "192.168.100.9", 9), "not a part of the network"},
 		{"our own subnet", peerLease("10.5.1.0/24", "192.168.100.9", 9), "overlaps our own 10.5.1.0/24"},
+		{"a single address", peerLease("10.5.9.9/32", "192.168.100.9", 9), "10.5.9.9/32 has no room for pods"},
 		{"inside our own", peerLease("10.5.1.128/25", "192.168.100.9", 9), "overlaps our own"},
 		{"around ours", peerLease("10.5.0.0/22", "192.168.100.9", 9), "overlaps our own"},
 		{"inside a peer's", peerLease("10.5.2.128/25", "192.168.100.9", 9), "overlaps 10.5.2.0/24 of subnets/10.5.2.0/24"},
 		{"around a peer's", peerLease("10.5.2.0/23", "192.168.100.9", 9), "overlaps 10.5.2.0/24"},
 		{"a peer's MAC", peerLease("10.5.9.0/24", "192.168.100.9", 2), "VtepMAC 02:00:00:00:00:02 is also that of subnets/10.5.2.0/24"},
+		{"our MAC", peerLease("10.5.9.0/24", "192.168.100.9", 1), "VtepMAC 02:00:00:00:00:01 is our own"},
 		{"our public IP", peerLease("10.5.9.0/24", "192.168.100.1", 9), "public IP 192.168.100.1 is our own"},
 		{"loopback", peerLease("10.5.9.0/24", "127.0.0.1", 9), "not an address that a node can have"},
 		{"multicast", peerLease("10.5.9.0/24", "224.0.0.1", 9), "not an address that a node can have"},
