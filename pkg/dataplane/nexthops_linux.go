@@ -39,7 +39,10 @@ func newNexthopStore(c *conn) *nexthopStore {
 func (*nexthopStore) Name() string { return "nexthops" }
 
 func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
-	out, ids, hops := map[nexthopKey]struct{}{}, map[hop]uint32{}, map[uint32]hop{}
+	s.mu.Lock()
+	n := len(s.hops) // as many as there were: to grow a map step by step takes twice the memory and time
+	s.mu.Unlock()
+	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
 	err := s.conn.dump(unix.RTM_GETNEXTHOP, make([]byte, 8), nil, reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)

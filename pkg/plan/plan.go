@@ -28,6 +28,9 @@ type Plan struct {
 	claims map[claim]*peer    // who claims it; of several, one of them
 	rivals map[claim][]*peer  // what several claim, and all who do
 	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
+
+	paths  []*dataplane.Path // as returned last; never written to again
+	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
 }
 
 // peer is a lease judged on its own.
@@ -103,9 +106,17 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 		p.enter(judged)
 		fresh = append(fresh, judged)
 	}
-	p.peers = slices.Replace(p.peers, head, len(p.peers)-tail, fresh...)
+	end := len(p.peers) - tail
+	p.peers = slices.Replace(p.peers, head, end, fresh...)
 	p.leases = leases
-	return p.collect(p.settle())
+	lost := p.settle()
+	if len(lost) > 0 || p.starts == nil || slices.ContainsFunc(fresh, func(one *peer) bool { return one.reason != "" }) {
+		return p.collect(lost)
+	}
+	if head < end || len(fresh) > 0 {
+		p.splice(head, end, fresh)
+	}
+	return p.paths, nil
 }
 
 // Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
@@ -162,24 +173,4 @@ func (p *Plan) forget(one *peer) {
 			delete(p.rivals, c)
 		}
 	}
-}
-
-func (p *Plan) collect(lost map[*peer]string) (paths []*dataplane.Path, rejects []subnet.Rejected) {
-	n := 0
-	for _, one := range p.peers {
-		n += len(one.paths)
-	}
-	paths = make([]*dataplane.Path, 0, n)
-	for _, one := range p.peers {
-		reason := one.reason
-		if reason == "" && lost != nil {
-			reason = lost[one]
-		}
-		if reason != "" {
-			rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: reason})
-			continue
-		}
-		paths = append(paths, one.paths...)
-	}
-	return paths, rejects
 }

@@ -209,14 +209,18 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 		t.stale = true
 		return fmt.Errorf("list %s: %w", t.store.Name(), err)
 	}
-	for key := range have {
-		t.row(key)
-	}
-	for key, r := range t.rows {
+	for key, value := range have {
+		r := t.row(key)
+		r.listed = true
 		if r.seen != t.call {
-			value, there := have[key]
-			r.is(value, there)
+			r.is(value, true)
 		}
+	}
+	for _, r := range t.rows {
+		if !r.listed && r.seen != t.call {
+			r.is(*new(V), false)
+		}
+		r.listed = false
 		t.mark(r)
 	}
 	return nil
