@@ -3,6 +3,8 @@
 package file
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -12,7 +14,13 @@ import (
 // Replace makes the file at path hold text, mode 0644: readers see the old text or the new one, never a part.
 func Replace(path string, text []byte) error { return replace(path, text, 0o644) }
 
-func replace(path string, text []byte, mode os.FileMode) error {
+func replace(path string, text []byte, mode os.FileMode) (err error) {
+	defer func() {
+		// The name of the file beside it is another one each time, and nobody's concern: an error that lasts stays the same.
+		if beside := (*fs.PathError)(nil); errors.As(err, &beside) {
+			err = &fs.PathError{Op: beside.Op, Path: path, Err: beside.Err}
+		}
+	}()
 	// Beside the file, for another directory may be another file system.
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
 	if err != nil {
