@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -16,15 +17,16 @@ func FuzzNotifications(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), 14, 0, unix.IFLA_IFNAME, 0, 'f', 'l', 'a', 'n', 'n', 'e', 'l', '.', '1', 0, 0, 0))
 	f.Add(uint16(unix.RTM_NEWADDR), append(make([]byte, unix.SizeofIfAddrmsg), 8, 0, unix.IFA_ADDRESS, 0, 10, 5, 2, 0))
 	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 0})
-	d, err := New(Options{})
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { d.Close() }) //nolint:errcheck // it ends here
+	w := &watcher{d: d, seen: map[int]linkState{}} // beside the one that hears the kernel
 	f.Fuzz(func(t *testing.T, kind uint16, body []byte) {
 		next := scope{links: map[int]bool{7: true, 0: true}, tunnels: map[int]bool{7: true}, networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 		d.scope.Store(&next)
-		if err := d.watcher.handle(header{kind: kind}, body); err != nil && len(err.Error()) > 200 {
+		if err := w.handle(header{kind: kind}, body); err != nil && len(err.Error()) > 200 {
 			t.Errorf("a long error: %v", err)
 		}
 	})

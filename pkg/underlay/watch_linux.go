@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -155,19 +156,14 @@ func (f filter) counts(m syscall.NetlinkMessage) bool {
 }
 
 func boring(attributes []byte) bool {
-	attrs, err := nl.ParseRouteAttr(attributes)
-	if err != nil {
-		return false
-	}
-	for _, a := range attrs {
+	for _, a := range parse(attributes) {
 		switch a.Attr.Type &^ unix.NLA_F_NESTED {
 		case unix.IFLA_IFNAME:
 			if Ours(strings.TrimRight(string(a.Value), "\x00")) {
 				return true
 			}
 		case unix.IFLA_LINKINFO:
-			info, _ := nl.ParseRouteAttr(a.Value)
-			for _, i := range info {
+			for _, i := range parse(a.Value) {
 				if i.Attr.Type == nl.IFLA_INFO_SLAVE_KIND && strings.TrimRight(string(i.Value), "\x00") == "bridge" {
 					return true
 				}
@@ -175,4 +171,16 @@ func boring(attributes []byte) bool {
 		}
 	}
 	return false
+}
+
+// parse reads attributes, none where they cannot be read. The library panics where the last one lacks its padding.
+func parse(b []byte) []syscall.NetlinkRouteAttr {
+	if short := -len(b) & (unix.RTA_ALIGNTO - 1); short > 0 {
+		b = append(slices.Clip(b), make([]byte, short)...)
+	}
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil
+	}
+	return attrs
 }
