@@ -34,7 +34,7 @@ func Cleanup(ctx context.Context, log *slog.Logger, networks []netip.Prefix, dry
 
 	nexthops, err := d.store.List(ctx)
 	errs := []error{err}
-	routes, err := routeStore{d.conn, &d.scope, d.store}.List(ctx)
+	routes, err := newRouteStore(d.conn, &d.scope, d.store).List(ctx)
 	errs = append(errs, err)
 	for key, hop := range routes {
 		removed = append(removed, fmt.Sprintf("route %s %s", key, hop))

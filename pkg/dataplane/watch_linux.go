@@ -79,7 +79,7 @@ func (w *watcher) handle(h header, body []byte) error {
 	drift, err := false, error(nil)
 	switch h.kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		drift, err = w.route(h.kind == unix.RTM_NEWROUTE, body)
+		drift, err = w.route(h, body)
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
 		drift, err = w.nexthop(h.kind == unix.RTM_NEWNEXTHOP, body)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
@@ -100,7 +100,8 @@ func (w *watcher) handle(h header, body []byte) error {
 	return nil
 }
 
-func (w *watcher) route(present bool, body []byte) (bool, error) {
+func (w *watcher) route(h header, body []byte) (bool, error) {
+	present := h.kind == unix.RTM_NEWROUTE
 	r, ok, err := parseRoute(body)
 	if err != nil || !ok {
 		return false, err
@@ -110,7 +111,11 @@ func (w *watcher) route(present bool, body []byte) (bool, error) {
 	if !r.ours(scope.networks, scope.tunnels) && !w.d.routes.Wanted(r.key) {
 		return false, nil
 	}
-	return w.d.routes.Observe(r.key, r.hop, present), nil
+	drift := w.d.routes.Observe(r.key, r.hop, present)
+	if drift && present && h.flags&unix.NLM_F_REPLACE == 0 {
+		w.d.routes.Relist() // it may be one beside ours
+	}
+	return drift, nil
 }
 
 func (w *watcher) nexthop(present bool, body []byte) (bool, error) {

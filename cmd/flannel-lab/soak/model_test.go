@@ -91,6 +91,27 @@ func (s *soak) meet(t *testing.T) {
 	}
 }
 
+// reread takes in what the nodes publish now. Their subnets and addresses stay; but a device whose MAC another hand
+// has changed while no daemon ran keeps it, and is published with it.
+func (s *soak) reread(ctx context.Context) error {
+	all, err := s.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range s.members {
+		m := &s.members[i]
+		was := m.peer
+		m.BackendData, m.BackendV6Data = nil, nil
+		if err := json.Unmarshal([]byte(all[m.key]), &m.peer); err != nil {
+			return fmt.Errorf("%s holds %q: %w", m.key, all[m.key], err)
+		}
+		if m.PublicIP != was.PublicIP || (m.BackendData == nil) != (was.BackendData == nil) || (m.BackendV6Data == nil) != (was.BackendV6Data == nil) {
+			return fmt.Errorf("%s holds %s", m.key, all[m.key])
+		}
+	}
+	return nil
+}
+
 // want is what the kernel of a node shall hold, and its subnet.env, worked out from the leases alone.
 func (s *soak) want(node int) string {
 	var lines []string

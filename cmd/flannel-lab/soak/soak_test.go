@@ -169,8 +169,11 @@ func (s *soak) check(t *testing.T) {
 	s.settle(t)
 	began := time.Now()
 	for i, n := range s.Nodes {
-		want := s.want(i)
 		_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+			if err := s.reread(ctx); err != nil {
+				return err
+			}
+			want := s.want(i)
 			got, err := s.have(ctx, n)
 			if err == nil && got != want {
 				err = fmt.Errorf("%s is not as it should be (- is there, + is missing):\n%s", n.Name, difference(got, want))
