@@ -180,9 +180,7 @@ func (p *peers) exorcise(kvs []*mvccpb.KeyValue) {
 			continue
 		}
 		for key := range p.ghosts {
-			g := p.known[key].lease
-			if !subnet.Free(g, []*subnet.Lease{l}) || g.V4.On() && g.V4.PublicIP == l.V4.PublicIP ||
-				!g.V4.On() && g.V6.PublicIP == l.V6.PublicIP {
+			if l.Displaces(p.known[key].lease) {
 				delete(p.ghosts, key)
 				delete(p.known, key)
 			}

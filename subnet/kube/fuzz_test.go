@@ -33,7 +33,7 @@ func FuzzChanges(f *testing.F) {
 			if store[n.name] = n; op%5 == 0 {
 				n.notes[managed] = "no"
 			}
-			c := change{n.name, n}
+			c := change{name: n.name, node: n}
 			if op%7 == 0 {
 				c.node = nil
 				delete(store, n.name)
@@ -46,7 +46,7 @@ func FuzzChanges(f *testing.F) {
 		must(t, p.happened(t.Context(), batch))
 		var all []change
 		for name, n := range store {
-			all = append(all, change{name, n})
+			all = append(all, change{name: name, node: n})
 		}
 		must(t, (&peers{own: "node0", changed: func(s subnet.Set) { want = s }}).happened(t.Context(), all))
 		same := slices.EqualFunc(got.Leases, want.Leases, func(a, b *subnet.Lease) bool {
