@@ -102,6 +102,7 @@ soak: ## a small cluster in a bad year: peers, drift, kills and outages at rando
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory build tools
 	cd $(LAB) && SOAK=$(SOAKTIME) SOAK_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 ./soak
+	cd $(LAB) && SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 30m -run UnderChurn ./e2e
 
 clean: ## what was built
 	rm -rf bin dist/out

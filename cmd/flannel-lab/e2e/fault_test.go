@@ -23,10 +23,10 @@ import (
 // What the tests of faults have in common. Each ends with unharmed: the kernel is what the store says, and beside that
 // a node has what it had before.
 
-// inFull is how long, or how often, a fault is to last: as a real one under `make soak` (FLANNEL_SOAK is set), else just
+// inFull is how long, or how often, a fault is to last: as a real one under `make soak` (SOAK is set), else just
 // long enough to be one.
 func inFull[T any](brief, full T) T {
-	if os.Getenv("FLANNEL_SOAK") != "" {
+	if os.Getenv("SOAK") != "" {
 		return full
 	}
 	return brief
