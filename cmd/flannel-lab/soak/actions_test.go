@@ -259,7 +259,7 @@ func drift(ctx context.Context, s *soak) (string, error) {
 	}
 	// What is to be harmed may not be there at this moment: then there is no harm.
 	_, err := n.Run(ctx, "sh", "-c", vars+"; ("+command+") 2>/dev/null || true")
-	return fmt.Sprintf("%s (%s): %s", n.Name, running(n), strings.NewReplacer("$S6", six, "$S", four).Replace(command)), errors.Join(err, ctx.Err())
+	return fmt.Sprintf("%s (%s): %s; %s", n.Name, running(n), vars, command), errors.Join(err, ctx.Err())
 }
 
 func running(n *lab.Node) string {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"flannel/cmd/flannel-lab/lab"
 )
@@ -78,8 +79,11 @@ func (s *soak) meet(t *testing.T) {
 			_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
 				rules, err := firewall(ctx, n, s.nft)
 				other, err2 := firewall(ctx, n, !s.nft)
-				if err == nil && (err2 != nil || len(other) > 0 || strings.Count(rules, "\n") < 5) {
+				four, six, _ := strings.Cut(strings.ReplaceAll(s.members[i].key, "-", "/"), "&")
+				whole := strings.Contains(rules, four) && strings.Contains(rules, six)
+				if err == nil && (err2 != nil || len(other) > 0 || !whole || rules != s.members[i].firewall[s.nft]) {
 					err = fmt.Errorf("the rules are %q, and of the other kind %q (%v)", rules, other, err2)
+					time.Sleep(300 * time.Millisecond) // the writing of all of them takes less
 				}
 				s.members[i].firewall[s.nft] = rules
 				return err
