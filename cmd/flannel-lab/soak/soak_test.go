@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 const (
 	// patience is how long a node may take to be as the model says. It takes milliseconds; the machine may be busy.
 	patience = 90 * time.Second
+	// slow is when it is worth a line.
+	slow = 5 * time.Second
 	// A check comes after so many actions, so many of them in a second.
 	between, pace = 60, 8
 )
@@ -190,6 +192,9 @@ func (s *soak) check(t *testing.T) {
 	}
 	took := time.Since(began)
 	s.took = append(s.took, took)
+	if took > slow {
+		t.Logf("as the model only after %v; before that:\n%s", took, strings.Join(s.history[max(0, len(s.history)-10):], "\n"))
+	}
 	s.history = append(s.history, fmt.Sprintf("%s check: as the model after %v", time.Now().Format("15:04:05.000"), took.Round(time.Millisecond)))
 	v, err := look(t.Context(), s.Nodes[0])
 	must(t, err)
