@@ -51,7 +51,7 @@ test: ## all tests, those of the kernel and the end-to-end ones included; a few 
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(WITH_KUBE)
 	cd $(LAB) && $(GO) test -timeout 20m ./...
 
-bench: ## what the daemon costs at 1,000 to 10,000 peers, beside the kernel alone; five minutes, ARGS=--quick for a first look
+bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; nine minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -quick,$(ARGS)),$(findstring kube,$(ARGS)),kube)
 	@bin/flannel-lab bench $(ARGS)
