@@ -201,6 +201,15 @@ func TestAlarm(t *testing.T) {
 		if took := time.Since(began); took != firstRetry {
 			t.Errorf("the first retry after success comes after %v", took)
 		}
+		for range 20 { // passes that something else called for
+			a.retry(true)
+			time.Sleep(time.Millisecond)
+		}
+		began = time.Now()
+		<-a.retryC()
+		if took := time.Since(began); took > 2*firstRetry {
+			t.Errorf("after many passes in a moment, the next try comes after %v", took)
+		}
 		began = time.Now()
 		a.rest(t.Context(), time.Millisecond)
 		a.rest(t.Context(), time.Minute)

@@ -177,17 +177,20 @@ const (
 	lastRetry  = 15 * time.Second
 )
 
-// retry sets when a pass is due though nothing happened.
+// retry sets when a pass is due though nothing happened. Only what the alarm itself has called for and what then failed
+// makes it more patient: passes that something else called for, of which there may be many in a moment, do not.
 func (a *alarm) retry(failed bool) *alarm {
-	if a.again != nil {
-		a.again.Stop()
-		a.again = nil
-	}
-	if !failed {
+	rung := a.again != nil && !a.again.Stop()
+	a.again = nil
+	switch {
+	case !failed:
 		a.backoff = 0
 		return a
+	case a.backoff == 0:
+		a.backoff = firstRetry
+	case rung:
+		a.backoff = min(a.backoff*2, lastRetry)
 	}
-	a.backoff = min(max(a.backoff*2, firstRetry), lastRetry)
 	a.again = time.NewTimer(a.backoff)
 	return a
 }
