@@ -205,3 +205,32 @@ func TestFilesAreShort(t *testing.T) {
 		}
 	}
 }
+
+// wallClock are the files that may read or compare the time of day, which jumps: they tell it to people, or compare for
+// equality alone.
+var wallClock = []string{"subnet/kube/report.go", "subnet/kube/events.go", "pkg/file/watch.go"}
+
+// Nothing waits for, or is decided by, the time of day. What Go measures between two readings of its clock does not
+// jump with it, as long as it is not turned into a date.
+func TestNothingIsTimedByTheWallClock(t *testing.T) {
+	dates := []string{"Unix", "UnixMilli", "UnixMicro", "UnixNano", "Date", "Parse", "ParseInLocation", "ModTime"}
+	for _, s := range sources(t) {
+		if s.test || !within(s.dir, "backend", "pkg", "subnet", "cmd/flanneld") || within(s.dir, "subnet/etcd/etcdtest", "subnet/kube/kubetest") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			f, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, _ := f.X.(*ast.Ident)
+			ofTime := x != nil && x.Name == "time" && slices.Contains(dates, f.Sel.Name)
+			ofMeta := x != nil && x.Name == "metav1" && f.Sel.Name == "Now"
+			ofValue := slices.Contains(dates[:4], f.Sel.Name) || f.Sel.Name == "ModTime"
+			if (ofTime || ofMeta || ofValue) && !slices.Contains(wallClock, s.path) {
+				t.Errorf("%s: %s: the time of day jumps; measure durations", s.fset.Position(f.Pos()), f.Sel.Name)
+			}
+			return true
+		})
+	}
+}

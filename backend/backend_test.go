@@ -213,6 +213,10 @@ func TestRefusedConfiguration(t *testing.T) {
 		{hostgw.Kind(), `{"DNSServerList": "10.96.0.10;10.96.0.11"}`, "windows", 1500, false, "is not an IP address"},
 		{vxlan.Kind(), `{"Port": 70000}`, "linux", 1500, false, "Port: 70000 is above 65535"},
 		{vxlan.Kind(), `{"Port": -1}`, "linux", 1500, false, "Port: -1 is below 0"},
+		{vxlan.Kind(), `{"VNI": 9999999}`, "linux", 1500, false, ""},
+		{vxlan.Kind(), `{"VNI": 10000000}`, "linux", 1500, false, "Linux allows names of 15 characters; take a VNI of 7 digits or fewer"},
+		{vxlan.Kind(), `{"VNI": 10000}`, "linux", 1500, true, "take a VNI of 4 digits or fewer"},
+		{vxlan.Kind(), `{"VNI": 10000000}`, "windows", 1500, false, ""},
 		{vxlan.Kind(), `{"MTU": -5}`, "linux", 1500, false, "MTU: -5 is below 0"},
 		{vxlan.Kind(), `{"MTU": 600}`, "linux", 1500, false, "MTU: 600 leaves less than 576"},
 		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "leaves 1230 for pods after VXLAN's 70; at least 1280 is needed, so take 1350 or more"},
@@ -227,7 +231,7 @@ func TestRefusedConfiguration(t *testing.T) {
 			link.MTU = test.mtu
 			_, _, err = maker(backend.Node{OS: test.os, Underlay: link, V4: true, V6: test.v6})
 		}
-		if err == nil || !strings.Contains(err.Error(), test.want) {
+		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s with MTU %d gives %v, want %q", test.config, test.mtu, err, test.want)
 		}
 	}

@@ -21,6 +21,11 @@ func (n Node) Direct(e subnet.Endpoint) (dataplane.Path, error) {
 		return dataplane.Path{}, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a route without a tunnel cannot pass a router",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink)
 	}
+	for _, p := range n.Underlay.OnLink {
+		if p.Addr().Is4() && p.Bits() < 31 && p.Contains(e.PublicIP) && (e.PublicIP == p.Addr() || !p.Contains(e.PublicIP.Next())) {
+			return dataplane.Path{}, fmt.Errorf("its public IP %s is the network's own or the broadcast address of %s, which no node has", e.PublicIP, p)
+		}
+	}
 	return dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name}, nil
 }
 

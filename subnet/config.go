@@ -23,6 +23,11 @@ type Network struct {
 // On tells whether the family is in use.
 func (n Network) On() bool { return n.Prefix.IsValid() }
 
+// Holds tells whether s is a part of the network, as every node's subnet is.
+func (n Network) Holds(s netip.Prefix) bool {
+	return n.On() && s.IsValid() && n.Prefix.Contains(s.Addr()) && s.Bits() > n.Prefix.Bits()
+}
+
 // CheckUnderlay refuses a pod network that contains one of the node's own addresses on the underlay: packets to the
 // other nodes would be taken for packets to pods. Zero addresses do not count.
 func (c Config) CheckUnderlay(addrs ...netip.Addr) error {

@@ -15,6 +15,8 @@ import (
 type Lease struct {
 	// Name says where the lease was read, for messages: the etcd key or the name of the Kubernetes node.
 	Name string
+	// Since tells which of two leases of one store is the older: the one with the smaller number.
+	Since int64
 	// Backend is the type as published ("vxlan"); empty while the owner has claimed its subnet but not yet described itself.
 	Backend string
 	// V4 and V6: a zero Endpoint means that the node does not take part in that family.
@@ -51,7 +53,7 @@ func (l *Lease) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Equal tells whether a and b say the same; Name does not count.
+// Equal tells whether a and b say the same; Name and Since do not count.
 func (l *Lease) Equal(o *Lease) bool {
 	return l.Backend == o.Backend && l.V4.equal(o.V4) && l.V6.equal(o.V6)
 }
@@ -60,7 +62,16 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// Compare orders leases by subnet, IPv4 first: the order of a Set, and of every tie between peers.
+// Displaces tells whether l, which the store has now, says that o, which it has no more, is out of date: l has its
+// subnet or its address.
+func (l *Lease) Displaces(o *Lease) bool {
+	if o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP {
+		return true
+	}
+	return !Free(o, []*Lease{l})
+}
+
+// Compare orders leases by subnet, IPv4 first: the order of a Set.
 func Compare(a, b *Lease) int {
 	if c := a.V4.Subnet.Compare(b.V4.Subnet); c != 0 {
 		return c

@@ -53,3 +53,10 @@ type Reporter interface {
 	// the slice is not kept. It does not block.
 	Report(problem error, rejects []Rejected)
 }
+
+// Redialer is a Manager that can drop its connections. Those from an address that this node no longer has lead nowhere,
+// which else comes out by a timeout only.
+type Redialer interface {
+	// Redial closes every connection to the store; what was under way is tried again over new ones. It does not block.
+	Redial()
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"flannel/backend"
 	"flannel/pkg/conf"
@@ -30,7 +31,10 @@ type options struct {
 	overlay       *overlayOptions // on Windows
 }
 
-const maxVNI = 1<<24 - 1 // RFC 7348: 24 bits
+const (
+	maxVNI  = 1<<24 - 1 // RFC 7348: 24 bits
+	maxName = 15        // of a network device, in bytes; IFNAMSIZ of linux/if.h, less one for its end
+)
 
 func parse(o *conf.Object, os string) backend.Maker {
 	vni := 1
@@ -67,6 +71,12 @@ type vxlan struct {
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	v := vxlan{options: o, node: n, outer: n.Underlay.MTU,
 		name4: fmt.Sprintf("flannel.%d", o.vni), name6: fmt.Sprintf("flannel-v6.%d", o.vni)}
+	for _, name := range []string{v.name4, v.name6} {
+		if on := name == v.name4 && n.V4 || name == v.name6 && n.V6; on && n.OS != "windows" && len(name) > maxName {
+			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; take a VNI of %d digits or fewer",
+				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
+		}
+	}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:

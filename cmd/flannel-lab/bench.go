@@ -19,6 +19,7 @@ import (
 type benchOptions struct {
 	lab      lab.Options
 	peers    []int
+	far      []int // of which only starts are measured
 	kube     []int // peers in Kubernetes
 	windows  []int // peers of a Windows node
 	backends []string
@@ -32,10 +33,11 @@ type benchOptions struct {
 
 func (o *benchOptions) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
-	o.peers, o.backends, o.kube = []int{1000, 5000, 10000}, []string{"vxlan", "host-gw"}, []int{5000}
+	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
 	o.windows = []int{250, 2000}
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma list of `numbers` of peers in etcd, or 0 for none of this (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
+	f.Func("far-peers", "comma list of `numbers` of peers in etcd of which only starts are measured, and no plain routes of the kernel, or 0 for none of this (default 50000)", list(&o.far, strconv.Atoi))
 	f.Func("kube-peers", "comma list of `numbers` of peers in Kubernetes, or 0 for none of this (default 5000)", list(&o.kube, strconv.Atoi))
 	f.Func("windows-peers", "comma list of `numbers` of peers of a Windows node, on a simulated machine, or 0 for none of this (default 250,2000)", list(&o.windows, strconv.Atoi))
 	f.Func("backends", "comma list of `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
@@ -46,7 +48,7 @@ func (o *benchOptions) flags() *flag.FlagSet {
 	f.BoolVar(&o.nftables, "nftables", false, "firewall by nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "JSON instead of a table")
 	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no Kubernetes", func(string) error {
-		o.kube = nil
+		o.kube, o.far = nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
 		return nil
 	})
@@ -82,7 +84,7 @@ func parseBenchOptions(args []string) (benchOptions, error) {
 		return o, err
 	}
 	o.delays = slices.DeleteFunc(o.delays, func(d time.Duration) bool { return d <= 0 })
-	for _, peers := range []*[]int{&o.peers, &o.kube} {
+	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
 			if most := lastPeer - firstPeer - max(o.samples, newNodes) - n/50; n < 100 || n > most {
@@ -132,8 +134,8 @@ func benchMain(ctx context.Context, w io.Writer, o benchOptions) error {
 		kube = append(kube, c)
 	}
 	for _, backend := range o.backends {
-		for _, peers := range o.peers {
-			c, err := measureColumn(ctx, o, backend, peers)
+		for i, peers := range slices.Concat(o.peers, o.far) {
+			c, err := measureColumn(ctx, o, backend, peers, i >= len(o.peers))
 			if err != nil {
 				return fmt.Errorf("%s with %d peers: %w", backend, peers, err)
 			}
@@ -172,25 +174,31 @@ func printWindows(w io.Writer, columns []column) error {
 	return printTable(w, columns, hnsRows, head{"target", ""})
 }
 
-// measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last.
-func measureColumn(ctx context.Context, o benchOptions, backend string, peers int) (column, error) {
+// measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last;
+// of many peers (far), only starts.
+func measureColumn(ctx context.Context, o benchOptions, backend string, peers int, far bool) (column, error) {
 	c := column{Store: "etcd", Backend: backend, Peers: peers}
 	var all []map[string]float64
 	for i := range o.rounds {
 		fmt.Fprintf(os.Stderr, "%s, %d peers: start %d of %d\n", backend, peers, i+1, o.rounds)
-		figures, err := measureRound(ctx, o, backend, peers, i == o.rounds-1)
+		figures, err := measureRound(ctx, o, backend, peers, far, i == o.rounds-1)
 		if err != nil {
 			return c, err
 		}
 		all = append(all, figures)
 	}
 	for _, d := range o.delays {
-		fmt.Fprintf(os.Stderr, "%s, %d peers: etcd %v away\n", backend, peers, d)
-		figures, err := measureDelay(ctx, o, backend, peers, d)
-		if err != nil {
-			return c, err
+		for i := range o.rounds { // else what a single start had of other work would count as round trips
+			if far {
+				break
+			}
+			fmt.Fprintf(os.Stderr, "%s, %d peers: etcd %v away, start %d of %d\n", backend, peers, d, i+1, o.rounds)
+			figures, err := measureDelay(ctx, o, backend, peers, d)
+			if err != nil {
+				return c, err
+			}
+			all = append(all, figures)
 		}
-		all = append(all, figures)
 	}
 	c.Figures = best(all)
 	c.compare(o.delays)
@@ -217,14 +225,24 @@ func best(all []map[string]float64) map[string]float64 {
 
 // measureRound measures the first sync and the kernel beside it; the last round also all that comes later in a
 // daemon's life.
-func measureRound(ctx context.Context, o benchOptions, backend string, peers int, last bool) (map[string]float64, error) {
+func measureRound(ctx context.Context, o benchOptions, backend string, peers int, far, last bool) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
 		return nil, err
 	}
 	defer b.close()
-	steps := []func(context.Context) error{b.kernelAlone, b.firstSync}
-	if last {
+	forms := []string{"plain", "nexthop"}
+	if far {
+		forms = forms[1:] // plain routes cost the square of their number: minutes
+	}
+	steps := []func(context.Context) error{
+		func(ctx context.Context) error { return b.kernelAlone(ctx, forms) },
+		b.firstSync,
+	}
+	switch {
+	case far && last:
+		steps = append(steps, b.restart)
+	case last:
 		steps = append(steps, b.idlePass, b.oneByOne, b.idle, b.restart)
 	}
 	for _, step := range steps {

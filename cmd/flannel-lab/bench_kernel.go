@@ -10,15 +10,15 @@ import (
 )
 
 // kernelAlone measures what the kernel itself takes for the same entries on a node without a daemon, written by
-// iproute2 from files, in the two forms that there are: plain routes, and routes through one nexthop object each.
-func (b *bench) kernelAlone(ctx context.Context) error {
+// iproute2 from files, in the forms that are asked for: "plain" routes, and routes through one "nexthop" object each.
+func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 	n := b.lab.Nodes[1]
 	device := lab.Uplink
 	if b.backend == "vxlan" {
 		device = "flannel.1"
 	}
 	total := map[string]float64{}
-	for _, form := range []string{"plain", "nexthop"} {
+	for _, form := range forms {
 		if b.backend == "vxlan" {
 			if err := newVXLAN(ctx, n); err != nil {
 				return err

@@ -29,6 +29,7 @@ type row struct {
 var etcdRows = []row{
 	{"", "start on an empty kernel", "", ""},
 	{"first_sync_ms", "until every entry is there, ms", "", ""},
+	{"per_peer_us", "the same per peer, µs", "", ""},
 	{"ready_ms", "until READY=1, ms", "", ""},
 	{"subnet_env_ms", "until subnet.env, ms", "100", ""},
 	{"first_cpu_s", "CPU of the daemon, s", "", ""},
@@ -83,10 +84,16 @@ var etcdRows = []row{
 // compare adds the ratios, and what a distance to etcd costs in round trips.
 func (c *column) compare(delays []time.Duration) {
 	f := c.Figures
-	f["ratio_plain"] = f["first_sync_ms"] / f["kernel_plain_ms"]
+	f["per_peer_us"] = f["first_sync_ms"] * 1000 / float64(c.Peers)
+	if plain, ok := f["kernel_plain_ms"]; ok {
+		f["ratio_plain"] = f["first_sync_ms"] / plain
+	}
 	f["ratio_nexthop"] = f["first_sync_ms"] / f["kernel_nexthop_ms"]
 	for _, d := range delays {
 		key := delayKey(d)
+		if _, ok := f[key]; !ok {
+			continue
+		}
 		f[strings.TrimSuffix(key, "ms")+"round_trips"] = (f[key] - max(f["ready_ms"], f["first_sync_ms"])) / milliseconds(2*d)
 	}
 }

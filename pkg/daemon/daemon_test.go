@@ -135,7 +135,7 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 		{"rejects", nil, 3, 3},
 		{"the same", nil, 3, 0},
 		{"one less", nil, 2, 1},
-		{"hundreds", nil, 500, maxWarnings + 1},
+		{"hundreds, each by its name", nil, 500, 498},
 		{"still hundreds", nil, 500, 0},
 	} {
 		n.rejects = nil
@@ -147,6 +147,38 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 			t.Errorf("%s: %d log lines, want %d", step.name, got, step.lines)
 		}
 	}
+}
+
+// A peer that is bad in another way at every pass, among hundreds that are just bad, costs few lines; and all
+// that stay are named in the end.
+func TestLinesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, log := newDaemon(t)
+		n := &node{}
+		for i := range 1200 { // ten minutes
+			n.rejects = nil
+			for k := range maxLines + 50 {
+				n.rejects = append(n.rejects, subnet.Rejected{Name: fmt.Sprintf("key%04d", k), Reason: "bad"})
+			}
+			if i%2 == 0 {
+				n.rejects = append(n.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
+			}
+			d.reportRejects(n)
+			time.Sleep(500 * time.Millisecond)
+		}
+		said := log.String()
+		if got := strings.Count(said, "\n"); got > maxLines+600+20 {
+			t.Errorf("%d lines in ten minutes", got)
+		}
+		for k := range maxLines + 50 {
+			if got := strings.Count(said, fmt.Sprintf("peer=key%04d ", k)); got != 1 {
+				t.Fatalf("key%04d was named %d times", k, got)
+			}
+		}
+		if !strings.Contains(said, "more peers than there are lines for") {
+			t.Error("it is not said that some are not named")
+		}
+	})
 }
 
 func TestAlarm(t *testing.T) {
@@ -168,6 +200,15 @@ func TestAlarm(t *testing.T) {
 		<-a.retry(true).retryC()
 		if took := time.Since(began); took != firstRetry {
 			t.Errorf("the first retry after success comes after %v", took)
+		}
+		for range 20 { // passes that something else called for
+			a.retry(true)
+			time.Sleep(time.Millisecond)
+		}
+		began = time.Now()
+		<-a.retryC()
+		if took := time.Since(began); took > 2*firstRetry {
+			t.Errorf("after many passes in a moment, the next try comes after %v", took)
 		}
 		began = time.Now()
 		a.rest(t.Context(), time.Millisecond)

@@ -69,6 +69,9 @@ func (d *Daemon) followUnderlay(n *node) error {
 		return err
 	}
 	d.Log.Info("the underlay changed", "from", n.link, "to", link)
+	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
+		r.Redial()
+	}
 	*n = next
 	return nil
 }
@@ -135,7 +138,9 @@ func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
 	if err != nil {
 		return err
 	}
-	n.lease = described
+	if !n.lease.Equal(&described) {
+		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
+	}
 	seen, refused := in.tell(described)
 	switch {
 	case refused != nil:

@@ -50,7 +50,10 @@ type reported struct {
 	ready   bool // the service manager knows that we are
 	problem string
 	at      time.Time
-	rejects map[string]string // by name
+
+	rejects  map[string]string // the reason by name, of peers that are left out
+	lines    lines             // that may still be said of them
+	untoldAt time.Time         // when it was said that some are not named
 }
 
 // report tells the outcome of a pass: to metrics and readiness always, to the log only what is new.
@@ -86,31 +89,60 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	}
 }
 
-// maxWarnings bounds how many peers one pass names.
-const maxWarnings = 20
-
-// reportRejects warns of each peer that is left out, once for each reason.
+// reportRejects warns of each peer that is left out, once for each reason, as far as there are lines left; the others'
+// turn comes with a later pass.
 func (d *Daemon) reportRejects(n *node) {
-	now := make(map[string]string, len(n.rejects))
-	fresh := 0
-	for _, r := range n.rejects {
-		now[r.Name] = r.Reason
-		if n.report.rejects[r.Name] == r.Reason {
-			continue
-		}
-		if fresh++; fresh <= maxWarnings {
-			d.Log.Warn("left out a peer", "peer", r.Name, "reason", r.Reason)
+	r, now := &n.report, time.Now()
+	told := make(map[string]string, len(n.rejects))
+	untold := 0
+	for _, reject := range n.rejects {
+		was, known := r.rejects[reject.Name]
+		switch {
+		case known && was == reject.Reason:
+			told[reject.Name] = was
+		case r.lines.take(now):
+			d.Log.Warn("left out a peer", "peer", reject.Name, "reason", reject.Reason)
+			told[reject.Name] = reject.Reason
+		case known:
+			told[reject.Name] = was
+			untold++
+		default:
+			untold++
 		}
 	}
-	if fresh > maxWarnings {
-		d.Log.Warn("left out more peers", "count", fresh-maxWarnings)
-	}
-	for name := range n.report.rejects {
-		if _, still := now[name]; !still {
+	for name := range r.rejects {
+		if _, still := told[name]; !still && r.lines.take(now) {
 			d.Log.Info("no longer leaving out a peer", "peer", name)
 		}
 	}
-	n.report.rejects = now
+	if untold > 0 && now.Sub(r.untoldAt) > tellAgain {
+		d.Log.Warn("left out more peers than there are lines for", "count", untold)
+		r.untoldAt = now
+	}
+	r.rejects = told
+}
+
+// lines bounds how much the log says of peers that are left out: hundreds may turn up at once, and each is to be named;
+// but one that changes ten times a second is not to fill the disk. The zero value is full.
+type lines struct {
+	used float64
+	at   time.Time // of the last line
+}
+
+const (
+	maxLines    = 1000 // at once
+	linesRegain = 1    // a second
+)
+
+// take tells whether there is a line left, and takes it.
+func (l *lines) take(now time.Time) bool {
+	l.used = max(0, l.used-linesRegain*now.Sub(l.at).Seconds())
+	l.at = now
+	if l.used > maxLines-1 {
+		return false
+	}
+	l.used++
+	return true
 }
 
 // alarm wakes the loop when nothing else does.
@@ -146,17 +178,20 @@ const (
 	lastRetry  = 15 * time.Second
 )
 
-// retry sets when a pass is due though nothing happened.
+// retry sets when a pass is due though nothing happened. Only what the alarm itself has called for and what then failed
+// makes it more patient: passes that something else called for, of which there may be many in a moment, do not.
 func (a *alarm) retry(failed bool) *alarm {
-	if a.again != nil {
-		a.again.Stop()
-		a.again = nil
-	}
-	if !failed {
+	rung := a.again != nil && !a.again.Stop()
+	a.again = nil
+	switch {
+	case !failed:
 		a.backoff = 0
 		return a
+	case a.backoff == 0:
+		a.backoff = firstRetry
+	case rung:
+		a.backoff = min(a.backoff*2, lastRetry)
 	}
-	a.backoff = min(max(a.backoff*2, firstRetry), lastRetry)
 	a.again = time.NewTimer(a.backoff)
 	return a
 }

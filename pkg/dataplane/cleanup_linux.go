@@ -33,7 +33,7 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 
 	nexthops, err := d.store.List(ctx)
 	errs := []error{err}
-	routes, err := routeStore{d.conn, &d.scope, d.store}.List(ctx)
+	routes, err := newRouteStore(d.conn, &d.scope, d.store).List(ctx)
 	errs = append(errs, err)
 	for key, hop := range routes {
 		removed = append(removed, fmt.Sprintf("route %s %s", key, hop))

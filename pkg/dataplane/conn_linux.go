@@ -15,8 +15,8 @@ type conn struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
-	buf []byte // what is received
-	out []byte // what is sent
+	buf []byte  // what is received
+	out message // what is sent
 }
 
 const (
@@ -73,6 +73,30 @@ func (c *conn) prepare(wait bool, groups []int) error {
 
 func (c *conn) Close() error { return unix.Close(c.fd) }
 
+// deafTo makes the kernel drop, before they wake anybody, the notifications of what another conn writes. Who writes
+// knows from the answers what is there now.
+func (c *conn) deafTo(other *conn) error {
+	name, err := unix.Getsockname(other.fd)
+	if err != nil {
+		return fmt.Errorf("netlink socket's name: %w", err)
+	}
+	port := name.(*unix.SockaddrNetlink).Pid
+	// A filter reads words in the order of the network.
+	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	const portOfMessage = 12 // nlmsg_pid
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	}
+	err = unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	if err != nil {
+		return fmt.Errorf("filter a netlink socket: %w", err)
+	}
+	return nil
+}
+
 // refusal is the kernel's no: its errno, and its reason where it gives one.
 type refusal struct {
 	errno unix.Errno
@@ -88,51 +112,52 @@ func (r refusal) Error() string {
 
 func (r refusal) Unwrap() error { return r.errno }
 
-// batch sends the messages in as few calls as sensible and returns one error for each, or nil if there is none.
-func (c *conn) batch(messages []message) []error {
+// batch sends n messages in as few calls as sensible and returns one error for each, or nil if there is none. write
+// appends the i-th to b; it is called once for each, in order.
+func (c *conn) batch(n int, write func(b message, i int) message) (errs []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	errs := make([]error, len(messages))
-	failed := false
-	for start := 0; start < len(messages); {
-		end, size := start, 0
-		for end < len(messages) && size < batchBytes {
-			size += len(messages[end])
-			end++
+	fail := func(i int, err error) {
+		if errs == nil {
+			errs = make([]error, n)
 		}
-		failed = c.send(messages[start:end], errs[start:end]) || failed
-		start = end
+		errs[i] = err
 	}
-	if !failed {
-		return nil
+	for start := 0; start < n; {
+		end, last := start, 0
+		c.out = c.out[:0]
+		for ; end < n && len(c.out) < batchBytes; end++ {
+			last = len(c.out)
+			c.out = c.finish(write(c.out, end), last)
+		}
+		flags := binary.NativeEndian.Uint16(c.out[last+6:])
+		binary.NativeEndian.PutUint16(c.out[last+6:], flags|unix.NLM_F_ACK)
+		c.send(c.out, end-start, func(i int, err error) { fail(start+i, err) })
+		start = end
 	}
 	return errs
 }
 
-// send sends one batch. The kernel works through it before sendmsg returns; it answers every message that failed,
-// and the last one, which alone asks for it.
-func (c *conn) send(messages []message, errs []error) (failed bool) {
-	first := c.seq + 1
-	out := c.out[:0]
-	for i, m := range messages {
-		c.seq++
-		binary.NativeEndian.PutUint32(m, uint32(len(m)))
-		binary.NativeEndian.PutUint32(m[8:], c.seq)
-		if i == len(messages)-1 {
-			flags := binary.NativeEndian.Uint16(m[6:])
-			binary.NativeEndian.PutUint16(m[6:], flags|unix.NLM_F_ACK)
+// finish sets length and sequence number of the message that begins at start.
+func (c *conn) finish(b message, start int) message {
+	c.seq++
+	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
+	binary.NativeEndian.PutUint32(b[start+8:], c.seq)
+	return b
+}
+
+// send sends one batch of n messages, finished just now. The kernel works through it before sendmsg returns; it
+// answers every message that failed, and the last one, which alone asks for it.
+func (c *conn) send(out message, n int, failed func(i int, err error)) {
+	first := c.seq + 1 - uint32(n)
+	fail := func(err error) {
+		for i := range n {
+			failed(i, err)
 		}
-		out = append(out, m...)
-	}
-	c.out = out
-	fail := func(err error) bool {
-		for i := range errs {
-			errs[i] = err
-		}
-		return true
 	}
 	if err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fail(fmt.Errorf("send to the kernel: %w", err))
+		fail(fmt.Errorf("send to the kernel: %w", err))
+		return
 	}
 	for done := false; !done; {
 		err := c.receive(func(h header, body []byte) error {
@@ -140,16 +165,16 @@ func (c *conn) send(messages []message, errs []error) (failed bool) {
 				return nil // the rest of an answer that was given up
 			}
 			if r := parseRefusal(h, body); r.errno != 0 {
-				errs[h.seq-first], failed = r, true
+				failed(int(h.seq-first), r)
 			}
 			done = done || h.seq == c.seq
 			return nil
 		})
 		if err != nil {
-			return fail(err) // what was done is not known
+			fail(err) // what was done is not known
+			return
 		}
 	}
-	return failed
 }
 
 // dump asks for a whole table and hands every entry to each; reset is called before each try, since a table that
@@ -160,7 +185,7 @@ func (c *conn) dump(kind uint16, body []byte, filter func(message) message, rese
 	var err error
 	for range dumpTries {
 		reset()
-		m := newMessage(kind, unix.NLM_F_DUMP, body)
+		m := message(nil).begin(kind, unix.NLM_F_DUMP, body)
 		if filter != nil {
 			m = filter(m)
 		}
@@ -172,10 +197,7 @@ func (c *conn) dump(kind uint16, body []byte, filter func(message) message, rese
 }
 
 func (c *conn) dumpOnce(m message, each func([]byte) error) error {
-	c.seq++
-	binary.NativeEndian.PutUint32(m, uint32(len(m)))
-	binary.NativeEndian.PutUint32(m[8:], c.seq)
-	if err := unix.Sendto(c.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(c.fd, c.finish(m, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to the kernel: %w", err)
 	}
 	torn, done := false, false
@@ -233,7 +255,7 @@ func (c *conn) receive(each func(h header, body []byte) error) error {
 // rouse makes a receive that waits return, so that closing need not wait for its time limit: the kernel acknowledges a
 // message that does nothing. Where it does not, the limit serves.
 func (c *conn) rouse() {
-	m := newMessage(unix.NLMSG_NOOP, unix.NLM_F_ACK, nil)
+	m := message(nil).begin(unix.NLMSG_NOOP, unix.NLM_F_ACK, nil)
 	binary.NativeEndian.PutUint32(m, uint32(len(m)))
 	_ = unix.Sendto(c.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
@@ -262,7 +284,7 @@ func parseRefusal(h header, body []byte) refusal {
 	r := refusal{errno: unix.Errno(-int32(binary.NativeEndian.Uint32(body)))}
 	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; the request is cut down to its header (NETLINK_CAP_ACK)
 	if rest := 4 + unix.NLMSG_HDRLEN; h.kind == unix.NLMSG_ERROR && h.flags&ackTLVs != 0 && len(body) > rest {
-		for kind, value := range attrs(body[rest:]) {
+		for kind, value := range Attrs(body[rest:]) {
 			if kind == 1 { // NLMSGERR_ATTR_MSG
 				r.text = string(value[:max(0, len(value)-1)])
 			}

@@ -331,5 +331,7 @@ func changeVXLAN(index, parent int, dev Device) error {
 		return err
 	}
 	defer c.Close()
-	return first(c.batch([]message{newMessage(unix.RTM_NEWLINK, 0, body).attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)}))
+	return first(c.batch(1, func(m message, _ int) message {
+		return m.begin(unix.RTM_NEWLINK, 0, body).attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
+	}))
 }

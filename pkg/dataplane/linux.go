@@ -52,7 +52,7 @@ func New(opts Options) (*Linux, error) {
 	d.suspectDevices()
 	d.store = newNexthopStore(c)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
-	d.routes = reconcile.NewTable[routeKey, hop](routeStore{c, &d.scope, d.store})
+	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
 	d.neighs = reconcile.NewTable[neighKey, MAC](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	if d.watcher, err = watch(d); err != nil {

@@ -18,14 +18,16 @@ const (
 	nhaFDB       = 11
 )
 
-// message is a netlink message under construction: header, fixed part, attributes.
+// message is a netlink message under construction: header, fixed part, attributes; before it may lie others, complete.
+// Ten thousand are written into one buffer.
 type message []byte
 
-// newMessage starts a message; length and sequence number are set when it is sent.
-func newMessage(kind, flags uint16, body []byte) message {
-	m := make(message, unix.NLMSG_HDRLEN, 112)
-	binary.NativeEndian.PutUint16(m[4:], kind)
-	binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST|flags)
+// begin starts a message; length and sequence number are set when it is sent.
+func (m message) begin(kind, flags uint16, body []byte) message {
+	m = append(m, 0, 0, 0, 0)
+	m = binary.NativeEndian.AppendUint16(m, kind)
+	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_REQUEST|flags)
+	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0)
 	return append(m, body...)
 }
 
@@ -40,7 +42,18 @@ func (m message) attr(kind uint16, value []byte) message {
 }
 
 func (m message) uint32(kind uint16, value uint32) message {
-	return m.attr(kind, binary.NativeEndian.AppendUint32(nil, value))
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], value)
+	return m.attr(kind, b[:])
+}
+
+func (m message) addr(kind uint16, a netip.Addr) message {
+	if a.Is4() {
+		b := a.As4()
+		return m.attr(kind, b[:])
+	}
+	b := a.As16()
+	return m.attr(kind, b[:])
 }
 
 func family(a netip.Addr) uint8 {
@@ -50,8 +63,8 @@ func family(a netip.Addr) uint8 {
 	return unix.AF_INET
 }
 
-// routeMessage makes a route of the main table. With a nexthop ID the hop's address and device are left out.
-func routeMessage(kind, flags uint16, r kernelRoute) message {
+// route appends a route of the main table. With a nexthop ID the hop's address and device are left out.
+func (m message) route(kind, flags uint16, r kernelRoute) message {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = family(r.key.Dst.Addr())
 	body[1] = uint8(r.key.Dst.Bits())
@@ -67,7 +80,7 @@ func routeMessage(kind, flags uint16, r kernelRoute) message {
 	case r.hop.Onlink && r.nexthop == 0:
 		binary.NativeEndian.PutUint32(body[8:], unix.RTNH_F_ONLINK)
 	}
-	m := newMessage(kind, flags, body).attr(unix.RTA_DST, r.key.Dst.Addr().AsSlice())
+	m = m.begin(kind, flags, body).addr(unix.RTA_DST, r.key.Dst.Addr())
 	if r.key.Metric != 0 {
 		m = m.uint32(unix.RTA_PRIORITY, r.key.Metric)
 	}
@@ -75,31 +88,31 @@ func routeMessage(kind, flags uint16, r kernelRoute) message {
 	case r.nexthop != 0:
 		m = m.uint32(rtaNexthopID, r.nexthop)
 	case r.hop.Via.IsValid():
-		m = m.attr(unix.RTA_GATEWAY, r.hop.Via.AsSlice()).uint32(unix.RTA_OIF, uint32(r.hop.Index))
+		m = m.addr(unix.RTA_GATEWAY, r.hop.Via).uint32(unix.RTA_OIF, uint32(r.hop.Index))
 	case r.hop.Index != 0:
 		m = m.uint32(unix.RTA_OIF, uint32(r.hop.Index))
 	}
 	return m
 }
 
-// nexthopMessage makes a nexthop object; to delete one its ID is enough.
-func nexthopMessage(kind, flags uint16, id uint32, h hop) message {
+// nexthop appends a nexthop object; to delete one its ID is enough.
+func (m message) nexthop(kind, flags uint16, id uint32, h hop) message {
 	body := make([]byte, 8) // struct nhmsg
 	if kind == unix.RTM_DELNEXTHOP {
-		return newMessage(kind, flags, body).uint32(unix.NHA_ID, id)
+		return m.begin(kind, flags, body).uint32(unix.NHA_ID, id)
 	}
 	body[0] = family(h.Via)
 	body[2] = protocolOurs
 	if h.Onlink {
 		binary.NativeEndian.PutUint32(body[4:], unix.RTNH_F_ONLINK)
 	}
-	return newMessage(kind, flags, body).uint32(unix.NHA_ID, id).
-		uint32(unix.NHA_OIF, uint32(h.Index)).attr(unix.NHA_GATEWAY, h.Via.AsSlice())
+	return m.begin(kind, flags, body).uint32(unix.NHA_ID, id).
+		uint32(unix.NHA_OIF, uint32(h.Index)).addr(unix.NHA_GATEWAY, h.Via)
 }
 
-// neighMessage makes a permanent neighbour (of the address's own family), or, for unix.AF_BRIDGE, an FDB entry of a
+// neigh appends a permanent neighbour (of the address's own family), or, for unix.AF_BRIDGE, an FDB entry of a
 // tunnel device, whose address is the other tunnel end.
-func neighMessage(kind, flags uint16, fam uint8, index int, a netip.Addr, mac MAC) message {
+func (m message) neigh(kind, flags uint16, fam uint8, index int, a netip.Addr, mac MAC) message {
 	body := make([]byte, 12) // struct ndmsg
 	body[0] = fam
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
@@ -107,15 +120,15 @@ func neighMessage(kind, flags uint16, fam uint8, index int, a netip.Addr, mac MA
 	if fam == unix.AF_BRIDGE {
 		body[10] = unix.NTF_SELF
 	}
-	m := newMessage(kind, flags, body)
+	m = m.begin(kind, flags, body)
 	if a.IsValid() {
-		m = m.attr(unix.NDA_DST, a.AsSlice())
+		m = m.addr(unix.NDA_DST, a)
 	}
 	return m.attr(unix.NDA_LLADDR, mac[:])
 }
 
-// attrs walks over the attributes that follow a message's fixed part; it ends at the first that is cut off.
-func attrs(b []byte) iter.Seq2[uint16, []byte] {
+// Attrs walks over the attributes that follow a message's fixed part; it ends at the first that is cut off.
+func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
 			size := int(binary.NativeEndian.Uint16(b))
@@ -151,7 +164,7 @@ func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	flags := binary.NativeEndian.Uint32(b[8:])
 	r.protocol = b[5]
 	var dst netip.Addr
-	for attr, value := range attrs(b[unix.SizeofRtMsg:]) {
+	for attr, value := range Attrs(b[unix.SizeofRtMsg:]) {
 		switch attr {
 		case unix.RTA_DST:
 			dst = address(value)
@@ -191,7 +204,7 @@ func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
 		return 0, 0, h, errShort
 	}
 	h.Onlink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
-	for attr, value := range attrs(b[8:]) {
+	for attr, value := range Attrs(b[8:]) {
 		switch attr {
 		case unix.NHA_ID:
 			id = number(value)
@@ -224,7 +237,7 @@ func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 	n.index = int(int32(binary.NativeEndian.Uint32(b[4:])))
 	n.permanent = binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
 	ok = b[10]&unix.NTF_PROXY == 0
-	for attr, value := range attrs(b[12:]) {
+	for attr, value := range Attrs(b[12:]) {
 		switch attr {
 		case unix.NDA_DST:
 			n.ip = address(value)

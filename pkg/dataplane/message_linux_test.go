@@ -15,18 +15,18 @@ func TestMessagesReadBack(t *testing.T) {
 		{key: routeKey{netip.MustParsePrefix("2001:db8::/64"), 1024}, hop: hop{Via: netip.MustParseAddr("fd00::1"), Index: 7}, protocol: protocolBoot},
 		{key: routeKey{netip.MustParsePrefix("10.5.2.0/24"), 65536}, hop: hop{Blackhole: true}, protocol: protocolOurs},
 	} {
-		got, ok, err := parseRoute(routeMessage(unix.RTM_NEWROUTE, 0, r)[unix.NLMSG_HDRLEN:])
+		got, ok, err := parseRoute(message(nil).route(unix.RTM_NEWROUTE, 0, r)[unix.NLMSG_HDRLEN:])
 		if err != nil || !ok || got != r {
 			t.Errorf("%+v became %+v, %t, %v", r, got, ok, err)
 		}
 	}
 	h := hop{Via: netip.MustParseAddr("10.5.2.0"), Index: 7, Onlink: true}
-	id, protocol, got, err := parseNexthop(nexthopMessage(unix.RTM_NEWNEXTHOP, 0, 42, h)[unix.NLMSG_HDRLEN:])
+	id, protocol, got, err := parseNexthop(message(nil).nexthop(unix.RTM_NEWNEXTHOP, 0, 42, h)[unix.NLMSG_HDRLEN:])
 	if err != nil || id != 42 || protocol != protocolOurs || got != h {
 		t.Errorf("%+v became %d, %d, %+v, %v", h, id, protocol, got, err)
 	}
 	n := kernelNeigh{fam: unix.AF_BRIDGE, index: 7, permanent: true, ip: netip.MustParseAddr("192.168.0.2"), mac: MAC{2, 0, 0, 0, 0, 1}}
-	back, ok, err := parseNeigh(neighMessage(unix.RTM_NEWNEIGH, 0, n.fam, n.index, n.ip, n.mac)[unix.NLMSG_HDRLEN:])
+	back, ok, err := parseNeigh(message(nil).neigh(unix.RTM_NEWNEIGH, 0, n.fam, n.index, n.ip, n.mac)[unix.NLMSG_HDRLEN:])
 	if err != nil || !ok || back != n {
 		t.Errorf("%+v became %+v, %t, %v", n, back, ok, err)
 	}
@@ -48,9 +48,9 @@ func TestRefusals(t *testing.T) {
 // The kernel is trusted, but a newer one may say things that we do not know.
 func FuzzMessages(f *testing.F) {
 	h := hop{Via: netip.MustParseAddr("10.5.2.0"), Index: 7}
-	f.Add([]byte(routeMessage(unix.RTM_NEWROUTE, 0, kernelRoute{key: routeKey{netip.MustParsePrefix("10.5.2.0/24"), 5}, hop: h})))
-	f.Add([]byte(nexthopMessage(unix.RTM_NEWNEXTHOP, 0, 42, h)))
-	f.Add([]byte(neighMessage(unix.RTM_NEWNEIGH, 0, unix.AF_INET, 7, h.Via, MAC{2})))
+	f.Add([]byte(message(nil).route(unix.RTM_NEWROUTE, 0, kernelRoute{key: routeKey{netip.MustParsePrefix("10.5.2.0/24"), 5}, hop: h})))
+	f.Add([]byte(message(nil).nexthop(unix.RTM_NEWNEXTHOP, 0, 42, h)))
+	f.Add([]byte(message(nil).neigh(unix.RTM_NEWNEIGH, 0, unix.AF_INET, 7, h.Via, MAC{2})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_ = messages(b, func(head header, body []byte) error {
 			parseRefusal(head, body)

@@ -39,7 +39,10 @@ func newNexthopStore(c *conn) *nexthopStore {
 func (*nexthopStore) Name() string { return "nexthops" }
 
 func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
-	out, ids, hops := map[nexthopKey]struct{}{}, map[hop]uint32{}, map[uint32]hop{}
+	s.mu.Lock()
+	n := len(s.hops) // as many as there were: to grow a map step by step takes twice the memory and time
+	s.mu.Unlock()
+	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
 	err := s.conn.dump(unix.RTM_GETNEXTHOP, make([]byte, 8), nil, reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
@@ -125,13 +128,13 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() {
 		return nil
 	}
-	create := func(h hop, id uint32) message {
-		return nexthopMessage(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
+	create := func(m message, h hop, id uint32) message {
+		return m.nexthop(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
 	}
-	errs := s.conn.batch(each(entries, func(e nexthopEntry) message { return create(e.Key.hop, s.claim(e.Key.hop)) }))
-	s.conn.overrule(errs, func(i int) (hop, message) {
+	errs := s.conn.batch(each(entries, func(m message, e nexthopEntry) message { return create(m, e.Key.hop, s.claim(e.Key.hop)) }))
+	s.conn.overrule(errs, func(i int) hop { return entries[i].Key.hop }, func(m message, i int) message {
 		h := entries[i].Key.hop
-		return h, create(h, s.id(h))
+		return create(m, h, s.id(h))
 	})
 	for i, err := range errs {
 		if err != nil {
@@ -146,8 +149,8 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	if s.unsupported() {
 		return nil
 	}
-	return gone(s.conn.batch(each(entries, func(e nexthopEntry) message {
-		return nexthopMessage(unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
+	return gone(s.conn.batch(each(entries, func(m message, e nexthopEntry) message {
+		return m.nexthop(unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
 	})))
 }
 

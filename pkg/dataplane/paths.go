@@ -8,6 +8,9 @@ import (
 
 // differing returns what only one of the two lists holds. Most often they differ in one place, if at all.
 func differing(old, new []*Path) (added, removed []*Path) {
+	if len(old) == len(new) && len(old) > 0 && &old[0] == &new[0] {
+		return nil, nil // the very same list
+	}
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
 		old, new = old[1:], new[1:]
 	}

@@ -16,11 +16,17 @@ type routeStore struct {
 	conn     *conn
 	scope    *scopePointer
 	nexthops *nexthopStore
+	doubled  map[routeKey]bool // found by List: of that key there is another route before ours, or a second one of ours
+}
+
+func newRouteStore(c *conn, scope *scopePointer, nexthops *nexthopStore) routeStore {
+	return routeStore{c, scope, nexthops, map[routeKey]bool{}}
 }
 
 func (routeStore) Name() string { return "routes" }
 
 func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
+	clear(s.doubled)
 	out := map[routeKey]hop{}
 	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		if err := s.list(fam, out); err != nil {
@@ -56,10 +62,10 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 			}
 			return nil
 		}
-		r.hop.Odd = r.hop.Odd || first[r.key]
-		if _, twice := out[r.key]; !twice {
-			out[r.key] = r.hop
+		if _, twice := out[r.key]; twice || first[r.key] {
+			s.doubled[r.key], r.hop = true, hop{Odd: true}
 		}
+		out[r.key] = r.hop
 		return nil
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -71,17 +77,24 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 type routeEntry = reconcile.Entry[routeKey, hop]
 
 func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
-	set := func(e routeEntry) message {
+	// What is replaced is the first of a key: one of ours behind it, through which nothing goes, would stay for good.
+	for _, e := range entries {
+		if s.doubled[e.Key] {
+			delete(s.doubled, e.Key)
+			s.Delete(ctx, []routeEntry{e})
+		}
+	}
+	set := func(m message, e routeEntry) message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolOurs, nexthop: s.nexthops.id(e.Value)}
-		return routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
+		return m.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := s.conn.batch(each(entries, set))
-	s.conn.overrule(errs, func(i int) (hop, message) { return entries[i].Value, set(entries[i]) })
+	s.conn.overrule(errs, func(i int) hop { return entries[i].Value }, func(m message, i int) message { return set(m, entries[i]) })
 	for i, err := range errs {
 		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
-			errs[i] = first(s.conn.batch([]message{set(entries[i])}))
+			errs[i] = first(s.conn.batch(each(entries[i:i+1], set)))
 		}
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
@@ -98,15 +111,21 @@ func first(errs []error) error {
 }
 
 // Delete tries our own protocol number first, and then flannel's shape: so another hand's route of the same key stays.
-func (s routeStore) Delete(_ context.Context, entries []routeEntry) []error {
-	errs := s.conn.batch(each(entries, func(e routeEntry) message {
-		return routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
+func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
+	errs := s.conn.batch(each(entries, func(m message, e routeEntry) message {
+		return m.route(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
 	}))
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = first(s.conn.batch([]message{
-				routeMessage(unix.RTM_DELROUTE, 0, kernelRoute{key: entries[i].Key, hop: entries[i].Value, protocol: protocolBoot}),
-			}))
+			errs[i] = first(s.conn.batch(each(entries[i:i+1], func(m message, e routeEntry) message {
+				return m.route(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
+			})))
+		}
+	}
+	for _, e := range entries {
+		if s.doubled[e.Key] {
+			delete(s.doubled, e.Key)
+			s.Delete(ctx, []routeEntry{e}) // the other one of ours, if there are two
 		}
 	}
 	return gone(errs)

@@ -55,24 +55,20 @@ func (s neighStore) List(context.Context) (map[neighKey]MAC, error) {
 }
 
 func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
-	return s.conn.batch(each(entries, func(e reconcile.Entry[neighKey, MAC]) message {
-		return neighMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	return s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, MAC]) message {
+		return m.neigh(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	}))
 }
 
 func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
-	return gone(s.conn.batch(each(entries, func(e reconcile.Entry[neighKey, MAC]) message {
-		return neighMessage(unix.RTM_DELNEIGH, 0, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	return gone(s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, MAC]) message {
+		return m.neigh(unix.RTM_DELNEIGH, 0, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	})))
 }
 
-// each makes one message for each entry.
-func each[E any](entries []E, make1 func(E) message) []message {
-	out := make([]message, len(entries))
-	for i, e := range entries {
-		out[i] = make1(e)
-	}
-	return out
+// each is what conn.batch takes, with one message for each entry.
+func each[E any](entries []E, write func(message, E) message) (n int, writeAt func(message, int) message) {
+	return len(entries), func(m message, i int) message { return write(m, entries[i]) }
 }
 
 // fdbStore are the permanent FDB entries of our tunnel devices.
@@ -114,13 +110,13 @@ func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 }
 
 func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return s.conn.batch(each(entries, func(e reconcile.Entry[fdbKey, netip.Addr]) message {
-		return neighMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	return s.conn.batch(each(entries, func(m message, e reconcile.Entry[fdbKey, netip.Addr]) message {
+		return m.neigh(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	}))
 }
 
 func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return gone(s.conn.batch(each(entries, func(e reconcile.Entry[fdbKey, netip.Addr]) message {
-		return neighMessage(unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	return gone(s.conn.batch(each(entries, func(m message, e reconcile.Entry[fdbKey, netip.Addr]) message {
+		return m.neigh(unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	})))
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // watcher hears what the kernel tells of its tables. Notifications of entries go into what the tables know is there;
-// those of devices only mark what must be read again.
+// those of devices only mark what must be read again. What we write ourselves it does not hear, but for FDB entries,
+// of which the kernel does not say who wrote them.
 type watcher struct {
 	d    *Linux
 	conn *conn
@@ -41,6 +42,9 @@ func watch(d *Linux) (*watcher, error) {
 	c, err := dial(true, groups...)
 	if err != nil {
 		return nil, err
+	}
+	if err := c.deafTo(d.conn); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	w := &watcher{d: d, conn: c, seen: map[int]linkState{}}
 	w.done.Go(w.run)
@@ -75,7 +79,7 @@ func (w *watcher) handle(h header, body []byte) error {
 	drift, err := false, error(nil)
 	switch h.kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		drift, err = w.route(h.kind == unix.RTM_NEWROUTE, body)
+		drift, err = w.route(h, body)
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
 		drift, err = w.nexthop(h.kind == unix.RTM_NEWNEXTHOP, body)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
@@ -96,7 +100,8 @@ func (w *watcher) handle(h header, body []byte) error {
 	return nil
 }
 
-func (w *watcher) route(present bool, body []byte) (bool, error) {
+func (w *watcher) route(h header, body []byte) (bool, error) {
+	present := h.kind == unix.RTM_NEWROUTE
 	r, ok, err := parseRoute(body)
 	if err != nil || !ok {
 		return false, err
@@ -106,7 +111,11 @@ func (w *watcher) route(present bool, body []byte) (bool, error) {
 	if !r.ours(scope.networks, scope.tunnels) && !w.d.routes.Wanted(r.key) {
 		return false, nil
 	}
-	return w.d.routes.Observe(r.key, r.hop, present), nil
+	drift := w.d.routes.Observe(r.key, r.hop, present)
+	if drift && present && h.flags&unix.NLM_F_REPLACE == 0 {
+		w.d.routes.Relist() // it may be one beside ours
+	}
+	return drift, nil
 }
 
 func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
@@ -155,7 +164,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
 	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
-	for kind, value := range attrs(body[unix.SizeofIfInfomsg:]) {
+	for kind, value := range Attrs(body[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
 			state.name = string(value[:max(0, len(value)-1)])
@@ -197,7 +206,7 @@ func (w *watcher) address(body []byte) (bool, error) {
 	if !w.d.scope.Load().links[index] {
 		return false, nil
 	}
-	for kind, value := range attrs(body[unix.SizeofIfAddrmsg:]) {
+	for kind, value := range Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {
 			if ip, ok := netip.AddrFromSlice(value); ok && ip.IsLinkLocalUnicast() {
 				return false, nil
@@ -215,7 +224,7 @@ func (w *watcher) netconf(body []byte) (bool, error) {
 	if len(body) < 1 {
 		return false, errShort
 	}
-	for kind, value := range attrs(body[min(len(body), 4):]) {
+	for kind, value := range Attrs(body[min(len(body), 4):]) {
 		if kind == netconfaForwarding && number(value) == 0 {
 			w.d.sysctlsDirty.Store(true)
 			return true, nil

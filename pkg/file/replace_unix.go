@@ -3,13 +3,21 @@
 package file
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
 )
 
-func replace(path string, text []byte, mode os.FileMode) error {
+func replace(path string, text []byte, mode os.FileMode) (err error) {
+	defer func() {
+		// The name of the file beside it is another one each time, and nobody's concern: an error that lasts stays the same.
+		if beside := (*fs.PathError)(nil); errors.As(err, &beside) {
+			err = &fs.PathError{Op: beside.Op, Path: path, Err: beside.Err}
+		}
+	}()
 	// Beside the file, for another directory may be another file system.
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
 	if err != nil {

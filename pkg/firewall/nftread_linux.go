@@ -160,26 +160,30 @@ func readRules(family nftables.TableFamily, table, chain string) ([]readRule, er
 	}
 	var rules []readRule
 	for _, msg := range answer {
-		var r readRule
-		err := each(msg.Data, func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_RULE_EXPRESSIONS:
-				ad.Nested(func(list *netlink.AttributeDecoder) error {
-					for list.Next() {
-						list.Nested(func(e *netlink.AttributeDecoder) error { return r.read(byte(family), e) })
-					}
-					return nil
-				})
-			case unix.NFTA_RULE_USERDATA:
-				r.user = ad.Bytes()
-			}
-		})
+		r, err := parseRule(family, msg.Data)
 		if err != nil {
 			return nil, err
 		}
 		rules = append(rules, r)
 	}
 	return rules, nil
+}
+
+func parseRule(family nftables.TableFamily, data []byte) (r readRule, err error) {
+	err = each(data, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_RULE_EXPRESSIONS:
+			ad.Nested(func(list *netlink.AttributeDecoder) error {
+				for list.Next() {
+					list.Nested(func(e *netlink.AttributeDecoder) error { return r.read(byte(family), e) })
+				}
+				return nil
+			})
+		case unix.NFTA_RULE_USERDATA:
+			r.user = ad.Bytes()
+		}
+	})
+	return r, err
 }
 
 // read adds one expression.

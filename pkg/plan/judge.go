@@ -22,6 +22,9 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 		return one
 	}
 	for _, path := range paths {
+		if p.own[claim{device: path.Device, mac: path.MAC}] {
+			return &peer{lease: l, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
+		}
 		one.paths = append(one.paths, &path)
 		one.odd = one.odd || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
 	}
@@ -47,7 +50,7 @@ func (p *Plan) suspect(l *subnet.Lease) string {
 			continue // a dual-stack peer of a node that uses one family
 		}
 		shared++
-		if reason := p.suspectSubnet(e.Subnet, network.Prefix); reason != "" {
+		if reason := p.suspectSubnet(e.Subnet, network); reason != "" {
 			return reason
 		}
 		if reason := p.suspectPublicIP(e); reason != "" {
@@ -60,12 +63,14 @@ func (p *Plan) suspect(l *subnet.Lease) string {
 	return ""
 }
 
-func (p *Plan) suspectSubnet(s, network netip.Prefix) string {
+func (p *Plan) suspectSubnet(s netip.Prefix, network subnet.Network) string {
 	switch {
 	case s != s.Masked():
 		return fmt.Sprintf("its subnet %s has host bits set", s)
-	case !network.Contains(s.Addr()) || s.Bits() <= network.Bits():
-		return fmt.Sprintf("its subnet %s is not a part of the network %s", s, network)
+	case !network.Holds(s):
+		return fmt.Sprintf("its subnet %s is not a part of the network %s", s, network.Prefix)
+	case s.Bits() > s.Addr().BitLen()-2: // as in the configuration
+		return fmt.Sprintf("its subnet %s has no room for pods", s)
 	}
 	for _, own := range p.local.Endpoints() {
 		if s.Overlaps(own.Subnet) {

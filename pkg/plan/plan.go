@@ -4,7 +4,6 @@
 package plan
 
 import (
-	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -19,13 +18,19 @@ type Plan struct {
 	cfg     subnet.Config
 	local   subnet.Lease
 	backend backend.Backend
+	own     map[claim]bool // our VTEP's addresses
 
 	leases []*subnet.Lease
 	peers  []*peer // peers[i] is what leases[i] comes to
-	claims map[claim]int
+	silent int     // leases whose owner has yet to describe itself
+
 	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
-	contested, odd int
-	silent         int // leases whose owner has yet to describe itself
+	claims map[claim]*peer    // who claims it; of several, one of them
+	rivals map[claim][]*peer  // what several claim, and all who do
+	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
+
+	paths  []*dataplane.Path // as returned last; never written to again
+	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
 }
 
 // peer is a lease judged on its own.
@@ -67,18 +72,26 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	return &Plan{cfg: cfg, local: local, backend: b, claims: map[claim]int{}}
+	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
+		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}}
+	// What leads to us for the others. An error: we have not described ourselves yet.
+	if paths, err := b.Paths(&local); err == nil {
+		for _, path := range paths {
+			p.own[claim{device: path.Device, mac: path.MAC}] = path.MAC != dataplane.MAC{}
+		}
+	}
+	return p
 }
 
 // Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
 // that can be believed, and the others with the reason. A path whose lease keeps its pointer keeps its own.
 func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
 	if len(p.leases) == 0 {
-		p.claims = make(map[claim]int, 2*len(leases)) // to grow it step by step takes longer than all else here
+		p.claims = make(map[claim]*peer, 2*len(leases)) // to grow it step by step takes longer than all else here
 	}
 	head, tail := Unchanged(p.leases, leases)
 	for _, old := range p.peers[head : len(p.peers)-tail] {
-		p.count(old, -1)
+		p.forget(old)
 	}
 	known := map[*subnet.Lease]*peer{}
 	for i := head; i < len(p.leases)-tail; i++ {
@@ -90,12 +103,20 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 		if !ok {
 			judged = p.judge(l)
 		}
-		p.count(judged, +1)
+		p.enter(judged)
 		fresh = append(fresh, judged)
 	}
-	p.peers = slices.Replace(p.peers, head, len(p.peers)-tail, fresh...)
+	end := len(p.peers) - tail
+	p.peers = slices.Replace(p.peers, head, end, fresh...)
 	p.leases = leases
-	return p.collect(p.losers())
+	lost := p.settle()
+	if len(lost) > 0 || p.starts == nil || slices.ContainsFunc(fresh, func(one *peer) bool { return one.reason != "" }) {
+		return p.collect(lost)
+	}
+	if head < end || len(fresh) > 0 {
+		p.splice(head, end, fresh)
+	}
+	return p.paths, nil
 }
 
 // Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
@@ -113,100 +134,43 @@ func Unchanged[T comparable](old, new []T) (head, tail int) {
 	return head, tail
 }
 
-// count keeps the books of who claims what.
-func (p *Plan) count(one *peer, by int) {
+// enter keeps the books of who claims what.
+func (p *Plan) enter(one *peer) {
 	if one.odd {
-		p.odd += by
+		p.odd[one] = struct{}{}
 	}
 	if one.lease.Backend == "" {
-		p.silent += by
+		p.silent++
 	}
 	for c := range one.claims() {
-		before := p.claims[c]
-		after := before + by
-		if before < 2 && after >= 2 {
-			p.contested++
+		holder, taken := p.claims[c]
+		switch all := p.rivals[c]; {
+		case !taken:
+			p.claims[c] = one
+		case all == nil:
+			p.rivals[c] = []*peer{holder, one}
+		default:
+			p.rivals[c] = append(all, one)
 		}
-		if before >= 2 && after < 2 {
-			p.contested--
-		}
-		if after == 0 {
+	}
+}
+
+// forget undoes enter.
+func (p *Plan) forget(one *peer) {
+	delete(p.odd, one)
+	if one.lease.Backend == "" {
+		p.silent--
+	}
+	for c := range one.claims() {
+		all := p.rivals[c]
+		if all == nil {
 			delete(p.claims, c)
-		} else {
-			p.claims[c] = after
-		}
-	}
-}
-
-// losers settles the claims, alike on every node: a subnet of the configured size goes before one of another size,
-// then the order of the leases counts.
-func (p *Plan) losers() map[*peer]string {
-	if p.contested == 0 && p.odd == 0 {
-		return nil
-	}
-	lost := map[*peer]string{}
-	owner := map[claim]*peer{}
-	var subnets []*peer
-	for _, odd := range []bool{false, true} {
-		for _, one := range p.peers {
-			if one.reason != "" || one.odd != odd {
-				continue
-			}
-			if reason := conflict(one, owner, subnets, odd); reason != "" {
-				lost[one] = reason
-				continue
-			}
-			subnets = append(subnets, one)
-			for c := range one.claims() {
-				owner[c] = one
-			}
-		}
-	}
-	return lost
-}
-
-// conflict finds what of one's claims an earlier peer has. Only a subnet of another size can overlap without being
-// the same, so only then all subnets are compared.
-func conflict(one *peer, owner map[claim]*peer, others []*peer, overlaps bool) string {
-	for c := range one.claims() {
-		if other, taken := owner[c]; taken {
-			if c.subnet.IsValid() {
-				return fmt.Sprintf("its subnet %s is also that of %s", c.subnet, other.lease.Name)
-			}
-			return fmt.Sprintf("its VtepMAC %s is also that of %s", c.mac, other.lease.Name)
-		}
-	}
-	if !overlaps {
-		return ""
-	}
-	for _, other := range others {
-		for _, path := range other.paths {
-			for c := range one.claims() {
-				if c.subnet.IsValid() && c.subnet.Overlaps(path.Dst) {
-					return fmt.Sprintf("its subnet %s overlaps %s of %s", c.subnet, path.Dst, other.lease.Name)
-				}
-			}
-		}
-	}
-	return ""
-}
-
-func (p *Plan) collect(lost map[*peer]string) (paths []*dataplane.Path, rejects []subnet.Rejected) {
-	n := 0
-	for _, one := range p.peers {
-		n += len(one.paths)
-	}
-	paths = make([]*dataplane.Path, 0, n)
-	for _, one := range p.peers {
-		reason := one.reason
-		if reason == "" && lost != nil {
-			reason = lost[one]
-		}
-		if reason != "" {
-			rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: reason})
 			continue
 		}
-		paths = append(paths, one.paths...)
+		i := slices.Index(all, one)
+		all = slices.Delete(all, i, i+1)
+		if p.claims[c], p.rivals[c] = all[0], all; len(all) == 1 {
+			delete(p.rivals, c)
+		}
 	}
-	return paths, rejects
 }

@@ -24,10 +24,10 @@ func network(s string, length int) subnet.Network {
 func newPlan(t testing.TB, dual bool) *Plan {
 	t.Helper()
 	cfg := subnet.Config{V4: network("10.5.0.0/16", 24), Backend: "vxlan"}
-	own := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: netip.MustParseAddr("192.168.100.1")}}
+	own := *peerLease("10.5.1.0/24", "192.168.100.1", 1)
 	if dual {
 		cfg.V6 = network("2001:cafe:42::/56", 64)
-		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1")}
+		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1"), Data: own.V4.Data}
 	}
 	o := conf.Parse([]byte(`{}`))
 	b, _, err := vxlan.Kind().Parse(o, "linux")(backend.Node{V4: true, V6: dual, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
@@ -66,11 +66,13 @@ func TestSuspects(t *testing.T) {
 		{"the whole network", peerLease("10.5.0.0/16", "192.168.100.9", 9), "not a part of the network"},
 		{"etcd's host", peerLease("192.168.100.0/31", "192.168.100.9", 9), "not a part of the network"},
 		{"our own subnet", peerLease("10.5.1.0/24", "192.168.100.9", 9), "overlaps our own 10.5.1.0/24"},
+		{"a single address", peerLease("10.5.9.9/32", "192.168.100.9", 9), "10.5.9.9/32 has no room for pods"},
 		{"inside our own", peerLease("10.5.1.128/25", "192.168.100.9", 9), "overlaps our own"},
 		{"around ours", peerLease("10.5.0.0/22", "192.168.100.9", 9), "overlaps our own"},
 		{"inside a peer's", peerLease("10.5.2.128/25", "192.168.100.9", 9), "overlaps 10.5.2.0/24 of subnets/10.5.2.0/24"},
 		{"around a peer's", peerLease("10.5.2.0/23", "192.168.100.9", 9), "overlaps 10.5.2.0/24"},
 		{"a peer's MAC", peerLease("10.5.9.0/24", "192.168.100.9", 2), "VtepMAC 02:00:00:00:00:02 is also that of subnets/10.5.2.0/24"},
+		{"our MAC", peerLease("10.5.9.0/24", "192.168.100.9", 1), "VtepMAC 02:00:00:00:00:01 is our own"},
 		{"our public IP", peerLease("10.5.9.0/24", "192.168.100.1", 9), "public IP 192.168.100.1 is our own"},
 		{"loopback", peerLease("10.5.9.0/24", "127.0.0.1", 9), "not an address that a node can have"},
 		{"multicast", peerLease("10.5.9.0/24", "224.0.0.1", 9), "not an address that a node can have"},
@@ -133,7 +135,7 @@ func TestIncrementalIsTheSameAsFresh(t *testing.T) {
 		}
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(rnd.IntN(30)), 0}), bits).Masked()
 		l := peerLease(p.String(), fmt.Sprintf("192.168.100.%d", i+2), rnd.IntN(40))
-		l.Name = fmt.Sprint("lease ", i)
+		l.Name, l.Since = fmt.Sprint("lease ", i), rnd.Int64N(20)
 		pool = append(pool, l)
 	}
 	slices.SortStableFunc(pool, subnet.Compare)
@@ -184,8 +186,8 @@ func TestLengthOfPodCIDRs(t *testing.T) {
 	p := newPlan(t, false)
 	p = New(p.cfg, subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/26"), PublicIP: netip.MustParseAddr("192.168.100.1")}}, p.backend)
 	paths, rejects := p.Paths([]*subnet.Lease{peerLease("10.5.1.64/26", "192.168.100.2", 2), peerLease("10.5.1.128/26", "192.168.100.3", 3)})
-	if len(paths) != 2 || len(rejects) != 0 || p.odd != 0 {
-		t.Errorf("%d paths, %d odd, left out %v", len(paths), p.odd, rejects)
+	if len(paths) != 2 || len(rejects) != 0 || len(p.odd) != 0 {
+		t.Errorf("%d paths, %d odd, left out %v", len(paths), len(p.odd), rejects)
 	}
 }
 

@@ -6,6 +6,7 @@ type row[K, V comparable] struct {
 	want, have    V    // zero if not wanted, not there
 	wanted, there bool // the entry shall be, and is, there
 	dirty         bool // it is in Table.dirty, and only who takes it out of there may forget it
+	listed        bool // the list that is being taken in has it
 	// seen is the last call of the store during which a notification told of this key: that is newer than what the
 	// call returns.
 	seen int

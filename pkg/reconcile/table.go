@@ -118,7 +118,7 @@ func (t *Table[K, V]) Len() int {
 }
 
 // Observe takes in a notification: the entry is now there (present), or is gone. It tells whether that differs from
-// what is wanted. Our own writes come back as notifications too; they agree with what is wanted and wake nobody.
+// what is wanted. Where our own writes come back as notifications too, they agree with that and wake nobody.
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -209,14 +209,18 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 		t.stale = true
 		return fmt.Errorf("list %s: %w", t.store.Name(), err)
 	}
-	for key := range have {
-		t.row(key)
-	}
-	for key, r := range t.rows {
+	for key, value := range have {
+		r := t.row(key)
+		r.listed = true
 		if r.seen != t.call {
-			value, there := have[key]
-			r.is(value, there)
+			r.is(value, true)
 		}
+	}
+	for _, r := range t.rows {
+		if !r.listed && r.seen != t.call {
+			r.is(*new(V), false)
+		}
+		r.listed = false
 		t.mark(r)
 	}
 	return nil
@@ -234,6 +238,13 @@ func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K
 		}
 		return !r.dirty
 	})
+	n := 0
+	for _, r := range t.dirty {
+		if r.wanted == wanted {
+			n++
+		}
+	}
+	rows, entries = make([]*row[K, V], 0, n), make([]Entry[K, V], 0, n) // of the right length: growing takes twice the memory
 	for _, r := range t.dirty {
 		if r.wanted != wanted {
 			continue

@@ -28,7 +28,7 @@ func Read(o Options) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list addresses: %w", err)
 	}
-	routes, err := dump(interesting)
+	routes, err := dump(listRoutes)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
@@ -114,37 +114,6 @@ func oldestFirst(addrs []Addr) []Addr {
 	}
 	slices.Reverse(v6)
 	return append(v4, v6...)
-}
-
-// interesting lists the main table's default routes and those without a gateway; a node has many others.
-func interesting() ([]netlink.Route, error) {
-	var all []netlink.Route
-	err := netlink.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool {
-		isDefault := toPrefix(r.Dst).Bits() <= 0
-		direct := r.Gw == nil && r.Via == nil && len(r.MultiPath) == 0 && (r.Family == netlink.FAMILY_V6 || r.Scope == netlink.SCOPE_LINK)
-		if r.Type == unix.RTN_UNICAST && (isDefault || direct) {
-			all = append(all, r)
-		}
-		return true
-	})
-	return all, err
-}
-
-func (s *Snapshot) addRoute(r netlink.Route) {
-	if dst := toPrefix(r.Dst); dst.Bits() > 0 {
-		if in := s.byIndex(r.LinkIndex); in != nil {
-			in.OnLink = append(in.OnLink, dst)
-		}
-		return
-	}
-	d := Default{Index: r.LinkIndex, V6: r.Family == netlink.FAMILY_V6, Gateway: toIP(r.Gw), Source: toIP(r.Src), Metric: r.Priority}
-	if len(r.MultiPath) == 0 {
-		s.Defaults = append(s.Defaults, d)
-	}
-	for _, hop := range r.MultiPath {
-		d.Index, d.Gateway = hop.LinkIndex, toIP(hop.Gw)
-		s.Defaults = append(s.Defaults, d)
-	}
 }
 
 func reach(to netip.Addr) Reach {

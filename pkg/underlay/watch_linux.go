@@ -2,7 +2,9 @@ package underlay
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,11 +22,42 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
+	if err := deaf(s.GetFd()); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("watch interfaces: %w", err)
+	}
 	raw, changed := make(chan struct{}, 1), make(chan struct{}, 1)
 	context.AfterFunc(ctx, s.Close)
 	go receive(ctx, s, raw)
 	go coalesce(ctx, raw, changed)
 	return changed, nil
+}
+
+// deaf makes the kernel keep the notifications of most routes to itself: one for each peer would wake us for nothing.
+// Those of the default routes and of what is on the link come through, and all that are not of routes. What came
+// before the filter, receive looks at.
+func deaf(fd int) error {
+	const (
+		kind  = 4 // nlmsg_type
+		route = unix.NLMSG_HDRLEN
+		dst   = route + 1 // rtm_dst_len
+		scope = route + 6 // rtm_scope
+	)
+	swapped := func(v uint16) uint32 { // a filter reads words in the order of the network
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
+	}
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_DELROUTE), Jf: 4},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: dst},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 2},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: scope},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RT_SCOPE_LINK, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // receive ends with ctx, which closes the socket. The kernel drops messages when we are slow (our own routes pass by
@@ -92,19 +125,14 @@ func (f filter) counts(m syscall.NetlinkMessage) bool {
 }
 
 func boring(attributes []byte) bool {
-	attrs, err := nl.ParseRouteAttr(attributes)
-	if err != nil {
-		return false
-	}
-	for _, a := range attrs {
+	for _, a := range parse(attributes) {
 		switch a.Attr.Type &^ unix.NLA_F_NESTED {
 		case unix.IFLA_IFNAME:
 			if Ours(strings.TrimRight(string(a.Value), "\x00")) {
 				return true
 			}
 		case unix.IFLA_LINKINFO:
-			info, _ := nl.ParseRouteAttr(a.Value)
-			for _, i := range info {
+			for _, i := range parse(a.Value) {
 				if i.Attr.Type == nl.IFLA_INFO_SLAVE_KIND && strings.TrimRight(string(i.Value), "\x00") == "bridge" {
 					return true
 				}
@@ -112,4 +140,16 @@ func boring(attributes []byte) bool {
 		}
 	}
 	return false
+}
+
+// parse reads attributes, none where they cannot be read. The library panics where the last one lacks its padding.
+func parse(b []byte) []syscall.NetlinkRouteAttr {
+	if short := -len(b) & (unix.RTA_ALIGNTO - 1); short > 0 {
+		b = append(slices.Clip(b), make([]byte, short)...)
+	}
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil
+	}
+	return attrs
 }

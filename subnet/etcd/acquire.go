@@ -28,6 +28,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		if err != nil {
 			return subnet.Lease{}, err
 		}
+		snap.entries = readAhead(m.subnets, snap.kvs)
 		all := m.records(snap.kvs)
 		// Looked for each time: a claim of ours may have got through although we never heard of it.
 		fit, misfits := ours(cfg, want, all)
@@ -123,9 +124,16 @@ func carries(cfg subnet.Config, want subnet.Lease, v Value) bool {
 // candidate picks what to claim: what the subnet file remembers if it is free, else at random.
 func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.Lease, how string, err error) {
 	// Everything whose key can be read is taken, our own former subnets included: pods may still have their addresses.
+	// But a key that claims the whole network or more is nobody's, and must not keep every new node from joining.
 	taken := make([]*subnet.Lease, len(all))
 	for i, r := range all {
-		taken[i] = r.lease
+		taken[i] = &subnet.Lease{}
+		if cfg.V4.Holds(r.lease.V4.Subnet) {
+			taken[i].V4 = r.lease.V4
+		}
+		if cfg.V6.Holds(r.lease.V6.Subnet) {
+			taken[i].V6 = r.lease.V6
+		}
 	}
 	if subnet.Fits(cfg, &want) == nil && subnet.Free(&want, taken) {
 		pick.V4.Subnet, pick.V6.Subnet = want.V4.Subnet, want.V6.Subnet

@@ -98,6 +98,20 @@ func TestReservationStays(t *testing.T) {
 	}
 }
 
+// A key that claims more than anybody can have keeps nobody from joining; what can be somebody's is not given away.
+func TestAcquireAmongRogues(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	for _, key := range []string{"0.0.0.0-1", "10.0.0.0-8", "10.5.0.0-16", "10.5.0.0-17", "foo", "10.5.200.0-33"} {
+		st.put("subnets/"+key, peer("192.168.64.66"))
+	}
+	l := start(t, srv.Endpoint(), nil).acquire(at("192.168.64.3"))
+	if l.V4.Subnet.Overlaps(netip.MustParsePrefix("10.5.0.0/17")) {
+		t.Errorf("acquired %v, a part of what another has", l.V4.Subnet)
+	}
+}
+
 // The first of two fitting keys with our address is taken; one that does not fit goes when the new claim stands.
 func TestSeveralKeysOfOurs(t *testing.T) {
 	t.Parallel()
@@ -163,7 +177,8 @@ func TestFullNetwork(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	st.put("subnets/10.5.0.0-16", "garbage") // unreadable, but somebody's
+	st.put("subnets/10.5.0.0-17", "garbage") // unreadable, but somebody's
+	st.put("subnets/10.5.128.0-17", "garbage")
 	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), tenNet, at("192.168.64.3"))
 	if err == nil || !strings.Contains(err.Error(), "no free subnet: 255 of 255 in 10.5.0.0/16") {
 		t.Errorf("%v", err)

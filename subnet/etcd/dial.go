@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -17,7 +18,11 @@ import (
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"flannel/subnet/patience"
 )
 
 // client turns the options into those of the etcd client.
@@ -53,6 +58,7 @@ func (o Options) client(w *wire) (clientv3.Config, error) {
 	if o.Username != "" && o.Password != "" {
 		cfg.Username, cfg.Password = o.Username, o.Password
 	}
+	cfg.DialOptions = append(w.dialOptions(), grpc.WithTransportCredentials(w.credentials(endpoints[0], secure)))
 	return cfg, nil
 }
 
@@ -102,6 +108,30 @@ type wire struct {
 	last  atomic.Pointer[string]
 	calls atomic.Int64 // requests and streams so far
 	asked atomic.Bool  // the server wanted a client certificate, and we have none
+	conns patience.Conns
+}
+
+// credentials are those that the client library would use for the endpoint, and through them pass all connections:
+// gRPC closes none before it has waited for an answer.
+func (w *wire) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
+	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
+		return handshakes{insecure.NewCredentials(), w}
+	}
+	return handshakes{credentials.NewTLS(secure), w}
+}
+
+// handshakes notes each connection before it is used.
+type handshakes struct {
+	credentials.TransportCredentials
+	wire *wire
+}
+
+func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return h.TransportCredentials.ClientHandshake(ctx, authority, h.wire.conns.Keep(raw))
+}
+
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone(), h.wire}
 }
 
 func (w *wire) dialOptions() []grpc.DialOption {

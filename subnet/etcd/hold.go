@@ -150,29 +150,69 @@ func (m *Manager) renew(ctx context.Context) {
 			m.sleep(ctx, time.Hour)
 			continue
 		}
-		// A lease taken over at a restart has any time left: asked once, and not renewed if that is plenty.
-		var left, whole time.Duration
-		err := m.retry(ctx, "ask how long our lease lasts", func(ctx context.Context) error {
-			resp, err := m.client.TimeToLive(ctx, id)
-			if err == nil {
-				left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
-			}
-			return err
-		})
-		for err == nil && left > 0 {
-			if !m.sleep(ctx, due(left, whole, m.margin)) {
-				break
-			}
+		if m.lifetime(id).keep(ctx, m.margin) {
+			m.sleep(ctx, 2*time.Second) // the follower of the key is about to hear of it
+		}
+	}
+}
+
+// lifetime is that of an etcd lease, by etcd's clock.
+type lifetime struct {
+	ask     func(context.Context) (left, whole time.Duration, err error)
+	prolong func(context.Context) (left time.Duration, err error)
+	sleep   func(context.Context, time.Duration) bool // by our clock; false: not to the end
+}
+
+func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
+	return lifetime{
+		ask: func(ctx context.Context) (left, whole time.Duration, err error) {
+			err = m.retry(ctx, "ask how long our lease lasts", func(ctx context.Context) error {
+				resp, err := m.client.TimeToLive(ctx, id)
+				if err == nil {
+					left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
+				}
+				return err
+			})
+			return left, whole, err
+		},
+		prolong: func(ctx context.Context) (left time.Duration, err error) {
 			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
 				left, err = m.prolong(ctx, id)
 				return err
 			})
+			return left, err
+		},
+		sleep: m.sleep,
+	}
+}
+
+// keep renews the lease whenever it is time, until it is gone (true) or somebody wakes us (false). One that was taken
+// over at a restart has any time left. It is asked for again and again: our clock stands still while the machine
+// sleeps, or its host lets it, and etcd's does not.
+func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
+	for {
+		left, whole, err := l.ask(ctx)
+		if err != nil || left <= 0 {
+			return err == nil
 		}
-		if left <= 0 { // gone: the follower of the key is about to hear of it
-			m.sleep(ctx, 2*time.Second)
+		wait := due(left, whole, margin)
+		if look := max(min(margin/4, lookAgain), time.Second); wait > look {
+			if !l.sleep(ctx, look) {
+				return false
+			}
+			continue
+		}
+		if !l.sleep(ctx, wait) {
+			return false
+		}
+		if left, err = l.prolong(ctx); err != nil || left <= 0 {
+			return err == nil
 		}
 	}
 }
+
+// lookAgain is the most that we rely on our clock, with the usual margin of an hour.
+const lookAgain = 15 * time.Minute
 
 // due is how long renewing can wait: until the margin before the end begins, and a little less, lest all nodes of a
 // cluster that was started at once renew at once.

@@ -61,7 +61,10 @@ type Manager struct {
 	acquireOnce sync.Once
 }
 
-var _ subnet.Manager = (*Manager)(nil)
+var (
+	_ subnet.Manager  = (*Manager)(nil)
+	_ subnet.Redialer = (*Manager)(nil)
+)
 
 // New checks o and prepares a client. It connects in the background, but with a user name it logs in first, and waits
 // for etcd to do so. Its errors are those that waiting cannot mend: a file, an endpoint, a wrong password. The Manager
@@ -90,7 +93,6 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
 		claimAgain: make(chan struct{}, 1), leaseIsNew: make(chan struct{}, 1),
 	}
-	cfg.DialOptions = append(cfg.DialOptions, m.wire.dialOptions()...)
 	err = m.retry(ctx, "log in", func(ctx context.Context) error { return m.connect(ctx, cfg) })
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -125,6 +127,12 @@ func (m *Manager) Close() error {
 		return fmt.Errorf("close etcd client: %w", err)
 	}
 	return nil
+}
+
+// Redial implements subnet.Redialer.
+func (m *Manager) Redial() {
+	m.wire.conns.Drop()
+	m.client.ActiveConnection().ResetConnectBackoff()
 }
 
 func positive(d, otherwise time.Duration) time.Duration {

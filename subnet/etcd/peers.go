@@ -24,7 +24,8 @@ type peers struct {
 	again   func(after time.Duration)
 	changed func(subnet.Set)
 
-	known   map[string]entry // by key
+	ahead   func() map[string]entry // what the first list holds; nil: nobody has read it yet
+	known   map[string]entry        // by key
 	ghosts  map[string]time.Time
 	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
@@ -43,6 +44,12 @@ func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Com
 
 func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
 	first := p.known == nil
+	if first && p.ahead != nil {
+		p.known, p.ghosts = p.ahead(), map[string]time.Time{}
+		p.ahead = nil
+		p.deliver(p.all(), p.unreadable(), true)
+		return nil
+	}
 	if first {
 		p.known, p.ghosts = make(map[string]entry, len(kvs)), map[string]time.Time{}
 	}
@@ -125,18 +132,41 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 	if have && old.mod == kv.ModRevision && !replaced {
 		return
 	}
+	p.known[key] = readEntry(p.prefix, key, kv, old)
+}
+
+// readAhead reads a list in the background, while Acquire waits for the store. The function that it returns waits for
+// the end.
+func readAhead(prefix string, kvs []*mvccpb.KeyValue) func() map[string]entry {
+	known := make(map[string]entry, len(kvs))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, kv := range kvs {
+			key := string(kv.Key)
+			known[key] = readEntry(prefix, key, kv, entry{})
+		}
+	}()
+	return func() map[string]entry {
+		<-done
+		return known
+	}
+}
+
+// readEntry reads what a key holds now; old is what it held.
+func readEntry(prefix, key string, kv *mvccpb.KeyValue, old entry) entry {
 	e := entry{mod: kv.ModRevision}
-	l, err := parseLease(key[len(p.prefix):], kv.Value)
+	l, err := parseLease(key[len(prefix):], kv.Value)
 	switch {
 	case err != nil:
 		e.reject = err.Error()
-	case old.lease != nil && old.lease.Equal(l):
+	case old.lease != nil && old.lease.Equal(l) && old.lease.Since == kv.CreateRevision:
 		e.lease = old.lease
 	default:
-		l.Name = key
+		l.Name, l.Since = key, kv.CreateRevision
 		e.lease = l
 	}
-	p.known[key] = e
+	return e
 }
 
 // exorcise drops the ghosts whose subnet or node turns up under another key: what the store says now counts for more.
@@ -150,9 +180,7 @@ func (p *peers) exorcise(kvs []*mvccpb.KeyValue) {
 			continue
 		}
 		for key := range p.ghosts {
-			g := p.known[key].lease
-			if !subnet.Free(g, []*subnet.Lease{l}) || g.V4.On() && g.V4.PublicIP == l.V4.PublicIP ||
-				!g.V4.On() && g.V6.PublicIP == l.V6.PublicIP {
+			if l.Displaces(p.known[key].lease) {
 				delete(p.ghosts, key)
 				delete(p.known, key)
 			}

@@ -73,6 +73,19 @@ func TestGhosts(t *testing.T) {
 	})
 }
 
+// A key that was deleted and made anew while we were away is the younger one in a tie, on this node as on every other.
+func TestAge(t *testing.T) {
+	p, set := table("10.5.1.0-24")
+	must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(5, "10.5.2.0-24", peer("1.1.1.2")), entryOf(6, "10.5.3.0-24", peer("1.1.1.3"))}, false))
+	first := *set
+	again := entryOf(6, "10.5.3.0-24", peer("1.1.1.3"))
+	again.ModRevision = 9 // renewed: as old as before
+	must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(8, "10.5.2.0-24", peer("1.1.1.2")), again}, false))
+	if first.Leases[0].Since != 5 || set.Leases[0].Since != 8 || set.Leases[1] != first.Leases[1] {
+		t.Errorf("since %d, then since %d; kept %t", first.Leases[0].Since, set.Leases[0].Since, set.Leases[1] == first.Leases[1])
+	}
+}
+
 func TestDue(t *testing.T) {
 	for _, c := range []struct{ left, whole, margin, least, most time.Duration }{
 		{24 * time.Hour, 24 * time.Hour, time.Hour, 22*time.Hour + 54*time.Minute, 23 * time.Hour},

@@ -120,6 +120,11 @@ func TestOneChangeAmongMany(t *testing.T) {
 	n.run()
 	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
 	before, calls := n.wire.calls.Load(), 0
+	for quiet := time.Now(); time.Since(quiet) < 300*time.Millisecond; time.Sleep(time.Millisecond) { // until all watches stand
+		if now := n.wire.calls.Load(); now != before {
+			before, quiet = now, time.Now()
+		}
+	}
 	began := time.Now()
 	for i := range 50 {
 		st.put("subnets/10.5.3.0-24", peer(fmt.Sprintf("192.168.64.%d", i+1)))

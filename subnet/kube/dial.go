@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
+
+	"flannel/subnet/patience"
 )
 
 const protobuf = "application/vnd.kubernetes.protobuf"
@@ -88,7 +91,8 @@ const (
 // what the files of certificates hold then: an old one may be dead without knowing, or have become a stranger's when
 // its certificate expired. (Tokens are read again by what wraps it.)
 type wire struct {
-	cfg *transport.Config
+	cfg   *transport.Config
+	conns patience.Conns
 
 	mu sync.Mutex
 	rt *http.Transport
@@ -114,12 +118,19 @@ func (w *wire) make() (*http.Transport, error) {
 	if w.cfg.DialHolder != nil {
 		dial = w.cfg.DialHolder.Dial
 	}
+	keep := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return w.conns.Keep(c), nil
+	}
 	proxy := http.ProxyFromEnvironment
 	if w.cfg.Proxy != nil {
 		proxy = w.cfg.Proxy
 	}
 	return &http.Transport{
-		DialContext: dial, TLSClientConfig: secure, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
+		DialContext: keep, TLSClientConfig: secure, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: ping, PingTimeout: pong},
 		ResponseHeaderTimeout: headers, IdleConnTimeout: 90 * time.Second, DisableCompression: w.cfg.DisableCompression,
 	}, nil

@@ -28,6 +28,9 @@ type feed struct {
 type change struct {
 	name string
 	node *node
+	// The store is an older one than before, or another: nobody deleted what is missing, and its versions mean nothing
+	// beside those of before.
+	replaced bool
 }
 
 var (
@@ -41,6 +44,7 @@ type follower struct {
 	m *Manager
 	feed
 	version string           // everything up to here is known; "": nothing is
+	reached string           // the version before it was lost
 	known   map[string]known // nil before the first list
 	broken  bool             // the last watch did not end in order
 	pause   patience.Backoff
@@ -126,25 +130,46 @@ func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	version, err := s.m.list(ctx, s.only, at, func(n *node) {
 		now[n.name] = known{n.uid, n.cidrs}
-		changes = append(changes, change{n.name, n})
+		changes = append(changes, change{name: n.name, node: n})
 	})
 	if err != nil {
 		return err
 	}
+	lacking := 0
 	for name := range s.known {
 		if _, still := now[name]; !still {
 			changes = append(changes, change{name: name})
+			lacking++
 		}
 	}
 	if _, there := now[s.only]; s.only != "" && !there {
 		changes = append(changes, change{name: s.only})
 	}
+	if s.replacedBy(version, now) {
+		for i := range changes {
+			changes[i].replaced = true
+		}
+		if s.only == "" {
+			s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks stay peers until they are back, a day at most",
+				"missing", lacking, "present", len(now))
+		}
+	}
 	s.known = now
 	if err := s.to(ctx, changes); err != nil {
 		return err
 	}
-	s.version, s.broken = version, false
+	s.version, s.reached, s.broken = version, version, false
 	return nil
+}
+
+// replacedBy tells whether a list cannot be of the store that was read before: it is older, or has another Node by the
+// name of ours.
+func (s *follower) replacedBy(version string, now map[string]known) bool {
+	if s.known == nil {
+		return false
+	}
+	was, is := s.known[s.m.ownName()], now[s.m.ownName()]
+	return older(version, s.reached) || was.uid != "" && was.uid != is.uid
 }
 
 // watch delivers changes from the position on until the stream ends (nil) or breaks.
@@ -214,7 +239,7 @@ func (s *follower) take(ctx context.Context, events []event) error {
 	for _, e := range events {
 		switch e.kind {
 		case "ADDED", "MODIFIED":
-			changes = append(changes, change{e.node.name, e.node})
+			changes = append(changes, change{name: e.node.name, node: e.node})
 		case "DELETED":
 			changes = append(changes, change{name: e.node.name})
 		case "ERROR":
@@ -231,6 +256,7 @@ func (s *follower) take(ctx context.Context, events []event) error {
 		}
 	}
 	s.version = events[len(events)-1].node.version
+	s.reached = s.version
 	return nil
 }
 

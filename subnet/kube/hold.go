@@ -39,6 +39,9 @@ func (m *Manager) look(c *claim, is change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	was := c.now
+	if is.replaced {
+		c.now = nil // what is older is news
+	}
 	if is.node == nil {
 		if c.see(nil); was != nil {
 			m.log.Warn("this node's Node was deleted: the network stays as it is until it is there again", "node", is.name)

@@ -48,8 +48,8 @@ type Options struct {
 	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
 }
 
-// Manager implements subnet.Manager and subnet.Reporter. Its methods may run side by side; Publish and Hold need an
-// Acquire before them.
+// Manager implements subnet.Manager, subnet.Reporter and subnet.Redialer. Its methods may run side by side; Publish and
+// Hold need an Acquire before them.
 type Manager struct {
 	o      Options
 	api    *rest.RESTClient
@@ -71,6 +71,7 @@ type Manager struct {
 var (
 	_ subnet.Manager  = (*Manager)(nil)
 	_ subnet.Reporter = (*Manager)(nil)
+	_ subnet.Redialer = (*Manager)(nil)
 )
 
 // New checks o and prepares a client; it does not wait for the API server. Its errors are those that waiting cannot
@@ -104,6 +105,9 @@ func (m *Manager) Close() error {
 	m.wire.current().CloseIdleConnections()
 	return nil
 }
+
+// Redial implements subnet.Redialer.
+func (m *Manager) Redial() { m.wire.conns.Drop() }
 
 // token leaves a note in a channel of capacity one; a note that lies there already will do.
 func token(c chan<- struct{}) {

@@ -15,6 +15,7 @@ import (
 type node struct {
 	name, uid string
 	version   string   // its resourceVersion
+	created   int64    // in Unix seconds
 	cidrs     []string // spec.podCIDRs, or else podCIDR
 	notes     notes
 }
@@ -76,7 +77,7 @@ func leaseOf(n *node) (*subnet.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &subnet.Lease{Name: n.name, Backend: n.notes[backendType]}
+	l := &subnet.Lease{Name: n.name, Since: n.created, Backend: n.notes[backendType]}
 	if l.V4, err = n.endpoint(v4, publicIP, backendData); err != nil {
 		return nil, err
 	}

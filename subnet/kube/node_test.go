@@ -162,7 +162,7 @@ func FuzzAnnotations(f *testing.F) {
 // sample is a Node with all that must be passed over.
 func sample(i int) *corev1.Node {
 	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7,
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
 			Labels: map[string]string{"a": "b", prefix + "backend-type": "no"}, Annotations: map[string]string{"other": "x", prefix + "unknown": "x"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{}}}},
 		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x", Unschedulable: true},
@@ -186,7 +186,7 @@ func encode(t testing.TB, o runtime.Object, kind string) []byte {
 	return b.Bytes()
 }
 
-var sampleNode = &node{name: "node0", uid: "u-1", version: "100", cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...)}
+var sampleNode = &node{name: "node0", uid: "u-1", version: "100", created: 1_700_000_000, cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...)}
 
 func TestReadANode(t *testing.T) {
 	object, err := unwrap(encode(t, sample(0), "Node"))
@@ -271,11 +271,14 @@ func FuzzWire(f *testing.F) {
 	f.Add(encode(f, &corev1.NodeList{Items: []corev1.Node{*sample(0)}}, "NodeList"))
 	f.Add(frame(f, "ADDED", encode(f, sample(0), "Node")))
 	f.Add([]byte("\x00\x00\x00\xff"))
+	f.Add([]byte("k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")) // more bytes than there can be
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if object, err := unwrap(raw); err == nil {
 			_, _ = parseNode(object, prefix)
 		}
-		_, _ = parseList(bytes.NewReader(raw), prefix, func(*node) {})
+		if version, err := parseList(bytes.NewReader(raw), prefix, func(*node) {}); err == nil && version == "" {
+			t.Error("a list of no version was taken for one")
+		}
 		r := newReader(bytes.NewReader(raw))
 		for range 3 {
 			if _, err := r.event(prefix); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"flannel/subnet"
 )
@@ -21,7 +22,8 @@ type peers struct {
 	changed func(subnet.Set)
 
 	known   map[string]entry // by name of the node; those without a part in the network are not in it
-	leases  []*subnet.Lease  // as handed out last
+	ghosts  map[string]time.Time
+	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
 }
 
@@ -34,13 +36,47 @@ type entry struct {
 // order is that of subnet.Compare; of two nodes with one subnet, every node must see the same one first.
 func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Compare(a.Name, b.Name)) }
 
+// ghostLife is how long a peer stays that a replaced store does not know.
+const ghostLife = 24 * time.Hour
+
+// haunt sorts out the ghosts, and returns the changes that remain. Their time is looked at whenever anything happens:
+// every Node says that it is alive every few minutes.
+func (p *peers) haunt(changes []change) (rest []change) {
+	for _, c := range changes {
+		if c.node == nil && c.replaced && p.known[c.name].lease != nil {
+			p.ghosts[c.name] = time.Now().Add(ghostLife)
+			continue
+		}
+		delete(p.ghosts, c.name)
+		rest = append(rest, c)
+	}
+	var present []*subnet.Lease
+	for _, c := range rest {
+		if l := p.read(c).lease; l != nil {
+			present = append(present, l)
+		}
+	}
+	for name, end := range p.ghosts {
+		// What the store says of a ghost's subnet or address counts for more.
+		displaced := slices.ContainsFunc(present, func(l *subnet.Lease) bool { return l.Displaces(p.known[name].lease) })
+		if displaced || !time.Now().Before(end) {
+			delete(p.ghosts, name)
+			rest = append(rest, change{name: name})
+		}
+	}
+	return rest
+}
+
 // many changes are cheaper sorted in than put in one by one.
 const many = 64
 
 func (p *peers) happened(_ context.Context, changes []change) error {
 	first := p.known == nil
 	if first {
-		p.known = make(map[string]entry, len(changes))
+		p.known, p.ghosts = make(map[string]entry, len(changes)), map[string]time.Time{}
+	}
+	if len(p.ghosts) > 0 || len(changes) > 0 && changes[0].replaced {
+		changes = p.haunt(changes)
 	}
 	leases, copied, rejects := p.leases, false, false
 	for _, c := range changes {
@@ -85,7 +121,7 @@ func (p *peers) read(c change) entry {
 		return entry{}
 	case err != nil:
 		return entry{reject: err.Error()}
-	case old != nil && old.Equal(l):
+	case old != nil && old.Equal(l) && old.Since == l.Since:
 		return entry{lease: old}
 	}
 	return entry{lease: l}

@@ -104,6 +104,11 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 			n.uid = string(value)
 		case 6:
 			n.version = string(value)
+		case 8: // creationTimestamp, whose first field is seconds; a negative one is never in use
+			if _, _, size := protowire.ConsumeTag(value); size > 0 {
+				seconds, _ := protowire.ConsumeVarint(value[size:])
+				n.created = int64(seconds) //nolint:gosec // whatever it is, it is the same on every node
+			}
 		case 12: // an entry of annotations
 			var key, text []byte
 			err := fields(value, func(number protowire.Number, value []byte) error {
@@ -194,6 +199,10 @@ func (r *reader) items(length uint64, prefix string, each func(*node)) (version 
 			// A stream that was cut off between two nodes must not be taken for a short list.
 			if rest := whole.(*io.LimitedReader).N; rest > 0 {
 				return "", fmt.Errorf("read the list: %d bytes are missing: %w", rest, io.ErrUnexpectedEOF)
+			}
+			// Nor must an answer that is no list: an empty one would cost every peer its path.
+			if version == "" {
+				return "", errors.New("read the list: it has no resourceVersion")
 			}
 			return version, nil
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"flannel/cmd/flannel-lab/lab"
 )
 
@@ -142,31 +144,42 @@ func TestWaitsForConfig(t *testing.T) {
 	reaches(t, "at last", pod(t, n, "a"), pod(t, l.Nodes[1], "b").IP4)
 }
 
-// TestAllAtOnce starts the daemons of a cluster at the same instant: each gets a subnet of its own.
+// TestAllAtOnce starts the daemons of a cluster at the same instant: none fails, and each gets a subnet of its own.
 func TestAllAtOnce(t *testing.T) {
-	l := bare(t, lab.Options{Nodes: 8})
-	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	l := prepare(t, lab.Options{Nodes: 40}, `{"Type":"vxlan"}`)
 	began := time.Now()
-	must(t, l.StartAll(t.Context()))
+	var starting errgroup.Group
+	for _, n := range l.Nodes {
+		starting.Go(func() error { return n.Start() })
+	}
+	must(t, starting.Wait())
+	for _, n := range l.Nodes {
+		must(t, n.Ready(t.Context()))
+	}
 	t.Logf("%d nodes are ready after %v", len(l.Nodes), time.Since(began).Round(time.Millisecond))
+	want := fmt.Sprintf("flanneld_peers %d", len(l.Nodes)-1)
 	for _, n := range l.Nodes {
-		within(t, n.Name+" has every peer", func() error { return has(t, n, "flanneld_peers 7") })
+		within(t, n.Name+" has every peer", func() error { return has(t, n, want) })
 	}
-	leases, err := l.Leases(t.Context())
-	must(t, err)
-	if len(leases) != len(l.Nodes) {
-		t.Errorf("the leases are %v, want one for each node", leases)
+	all, addresses := leases(t, l), map[string]bool{}
+	for _, v := range all { // equal subnets would be one key, and a network of one length has no others that overlap
+		addresses[v.PublicIP] = true
 	}
-	began = time.Now()
-	for _, n := range l.Nodes {
-		for _, to := range l.Nodes {
-			key, _ := leaseOf(t, l, to)
-			vtep := address(t, key)
-			if _, err := n.Ping(t.Context(), vtep); err != nil {
-				t.Errorf("%s cannot reach %s: %v", n.Name, to.Name, err)
+	if len(all) != len(l.Nodes) || len(addresses) != len(l.Nodes) {
+		t.Errorf("%d leases of %d nodes, want %d: %v", len(all), len(addresses), len(l.Nodes), all)
+	}
+	if held, err := etcdClient(t, l).Leases(t.Context()); err != nil || len(held.Leases) != len(l.Nodes) {
+		t.Errorf("etcd has %d leases (%v): those that lost a race left something over", len(held.Leases), err)
+	}
+	for i, n := range l.Nodes {
+		for _, next := range []int{1, 7, 19} {
+			key, _ := leaseOf(t, l, l.Nodes[(i+next)%len(l.Nodes)])
+			if _, err := n.Reach(t.Context(), address(t, key), patience); err != nil {
+				t.Errorf("%s does not reach the next but %d: %v", n.Name, next, err)
 			}
 		}
+	}
+	for _, n := range l.Nodes {
 		stopped(t, n)
 	}
-	t.Logf("every node reaches every other, seen in %v", time.Since(began).Round(time.Millisecond))
 }

@@ -151,8 +151,12 @@ func ghost(i, generation int) (string, *value) {
 // entriesOf is what entries must be on a node, worked out from the leases alone.
 func entriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
+	return entriesFrom(leases(t, l), n)
+}
+
+func entriesFrom(leases map[string]value, n *lab.Node) string {
 	var lines []string
-	for key, v := range leases(t, l) {
+	for key, v := range leases {
 		if v.PublicIP == n.IP4.String() {
 			continue
 		}

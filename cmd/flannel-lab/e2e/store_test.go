@@ -247,7 +247,11 @@ func TestEtcdAway(t *testing.T) {
 // mended deletes a node's route to a pod of another and waits until it is back.
 func mended(t *testing.T, n *lab.Node, to *lab.Pod) {
 	t.Helper()
-	dst := subnetOf(to)
+	mendedRoute(t, n, subnetOf(to))
+}
+
+func mendedRoute(t *testing.T, n *lab.Node, dst string) {
+	t.Helper()
 	in(t, n.Namespaces, "ip route delete "+dst)
 	within(t, "the route is mended without etcd", func() error { return says(t, n, dst, "ip", "route") })
 }

@@ -48,7 +48,7 @@ func (e *Etcd) launch() error {
 		listen += ",http://" + net.JoinHostPort(address(true, 0, 1).Addr().String(), "2379")
 	}
 	peer := "http://127.0.0.1:2380"
-	cmd := exec.Command(e.lab.opts.Etcd, "--name=lab", "--data-dir=/var/lib/etcd/data",
+	cmd := exec.Command(e.lab.opts.Etcd, "--name=lab", "--data-dir="+dataDir,
 		"--listen-client-urls="+listen, "--advertise-client-urls="+e.Endpoint(),
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=lab="+peer)
 	cmd.Args = append(cmd.Args, e.lab.opts.EtcdArgs...)
@@ -81,6 +81,37 @@ func (e *Etcd) Stop(ctx context.Context) error {
 func (e *Etcd) Kill() error {
 	_, err := e.proc.stop(context.Background(), syscall.SIGKILL)
 	return err
+}
+
+const dataDir, savedDir = "/var/lib/etcd/data", "/var/lib/etcd/saved"
+
+// Save copies the store for Restore, stopping etcd meanwhile.
+func (e *Etcd) Save(ctx context.Context) error {
+	if err := e.Stop(ctx); err != nil {
+		return err
+	}
+	if _, err := e.lab.Infra.Run(ctx, "cp", "-a", dataDir, savedDir); err != nil {
+		return err
+	}
+	return e.Start(ctx)
+}
+
+// Restore kills etcd and starts it on what Save has kept: the same cluster, its history cut off.
+func (e *Etcd) Restore(ctx context.Context) error {
+	return e.restart(ctx, "rm -rf "+dataDir+"; cp -a "+savedDir+" "+dataDir)
+}
+
+// Replace kills etcd and starts another one with nothing in it.
+func (e *Etcd) Replace(ctx context.Context) error { return e.restart(ctx, "rm -rf "+dataDir) }
+
+func (e *Etcd) restart(ctx context.Context, between string) error {
+	if err := e.Kill(); err != nil {
+		return err
+	}
+	if _, err := e.lab.Infra.Run(ctx, "sh", "-ec", between); err != nil {
+		return err
+	}
+	return e.Start(ctx)
 }
 
 // Pause makes it deaf with its connections open: what a peer that vanished without a word looks like.

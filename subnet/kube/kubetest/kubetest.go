@@ -120,6 +120,23 @@ func (s *Server) Restart() {
 	s.Start()
 }
 
+// Backup copies the store, stopping the server meanwhile.
+func (s *Server) Backup() {
+	s.t.Helper()
+	s.Stop()
+	s.check("copy its store", os.CopyFS(s.File("backup"), os.DirFS(s.File("etcd"))))
+	s.Start()
+}
+
+// Restore kills the server and starts it on the store of the Backup: same cluster, older history.
+func (s *Server) Restore() {
+	s.t.Helper()
+	s.Kill()
+	s.check("remove its store", os.RemoveAll(s.File("etcd")))
+	s.check("copy its store back", os.CopyFS(s.File("etcd"), os.DirFS(s.File("backup"))))
+	s.Start()
+}
+
 // Pause stops the server as it stands: its kernel still takes packets, it answers none.
 func (s *Server) Pause() { s.proc.Pause() }
 

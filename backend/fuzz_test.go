@@ -1,0 +1,59 @@
+package backend_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	"flannel/backend"
+	"flannel/backend/alloc"
+	"flannel/backend/hostgw"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/subnet"
+)
+
+// FuzzPeer: what a backend makes of a peer's data is a path that the kernel can take, or one short reason.
+func FuzzPeer(f *testing.F) {
+	for _, data := range []string{`{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VtepMAC":"C6-D2-32-6F-8F-44"}`, `{"VNI":4294967297}`, `null`, `[]`, `"x"`,
+		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `{"VtepMAC":"0000.0000.0000"}`, `{"VtepMAC":"02:00:5e:10:00:00:00:01"}`, `{"vni":1,"VNI":2}`} {
+		f.Add([]byte(data), "10.5.2.0/24", "192.168.100.2")
+		f.Add([]byte(data), "2001:cafe:42:2::/64", "fd00:100::255")
+	}
+	f.Add([]byte(nil), "10.5.2.0/24", "192.168.100.255")
+	node := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
+	f.Fuzz(func(t *testing.T, data []byte, network, public string) {
+		s, err1 := netip.ParsePrefix(network)
+		a, err2 := netip.ParseAddr(public)
+		if err1 != nil || err2 != nil || s.Addr().Is6() != a.Is6() { // others look at that
+			return
+		}
+		l := &subnet.Lease{Backend: "x"}
+		e := subnet.Endpoint{Subnet: s, PublicIP: a, Data: json.RawMessage(data)}
+		if l.V4 = e; s.Addr().Is6() {
+			l.V4, l.V6 = subnet.Endpoint{}, e
+		}
+		for _, k := range []struct {
+			kind   backend.Kind
+			config string
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {alloc.Kind(), `{}`}} {
+			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			paths, err := b.Paths(l)
+			if err != nil {
+				if len(err.Error()) > 600 || paths != nil {
+					t.Errorf("%v beside %d bytes: %v", paths, len(err.Error()), err)
+				}
+				continue
+			}
+			for _, p := range paths {
+				tunnel := p.Device != eth0.Name
+				if p.Dst != s || p.Via != a || tunnel != p.MAC.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
+					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
+				}
+			}
+		}
+	})
+}

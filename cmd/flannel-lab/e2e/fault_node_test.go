@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestNodeRunsOut takes from a running flanneld what it needs of its machine: room for the subnet file, a directory
+// that can be written to, file descriptors. Everything else goes on, and what could not be done is done as soon as it
+// can be.
+func TestNodeRunsOut(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	n := l.Nodes[0]
+	in(t, n.Namespaces, "cp /run/flannel/subnet.env /run/kept; mount -t tmpfs -o size=16k tmpfs /run/flannel; cp /run/kept /run/flannel/subnet.env")
+	a, b := pair(t, l)
+	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
+	p := healthy(t, l)
+	generation := 0
+	// follows checks that peers still come.
+	follows := func(t *testing.T) {
+		t.Helper()
+		generation++
+		key, v := ghost4(1, generation)
+		putLease(t, l, key, v)
+		inStep(t, l, n)
+	}
+	for _, c := range []struct{ name, harm, undo, says string }{
+		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast", "no space left on device"},
+		{"read-only", "mount -o remount,ro /run/flannel", "mount -o remount,rw /run/flannel", "read-only file system"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := flood(t, a, b)
+			before := in(t, n.Namespaces, "cat /run/flannel/subnet.env")
+			mark := len(n.Log())
+			in(t, n.Namespaces, c.harm)
+			in(t, n.Namespaces, "ip link set eth0 mtu 1400") // the file must say 1350 now
+			within(t, "/readyz says so", func() error { return unready(t, n, c.says) })
+			if now := in(t, n.Namespaces, "cat /run/flannel/subnet.env"); now != before {
+				t.Errorf("the file was\n%s\nand is\n%s", before, now)
+			}
+			follows(t)
+			time.Sleep(time.Second) // several more tries
+			once(t, n, mark, c.says, 1)
+			in(t, n.Namespaces, c.undo)
+			within(t, "written", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+			in(t, n.Namespaces, "ip link set eth0 mtu 1500")
+			within(t, "and again", func() error { return says(t, n, "FLANNEL_MTU=1450\n", "cat", "/run/flannel/subnet.env") })
+			p.unharmed(t)
+			f.lostNone(t, c.name)
+		})
+	}
+	t.Run("started with it read-only", func(t *testing.T) {
+		in(t, n.Namespaces, "mount -o remount,ro /run/flannel")
+		must(t, n.Kill())
+		must(t, n.Start())
+		follows(t)
+		within(t, "it is content, for the file is right", func() error { return ready(t, n) })
+		in(t, n.Namespaces, "mount -o remount,rw /run/flannel")
+		p.unharmed(t)
+	})
+	t.Run("file descriptors", func(t *testing.T) {
+		f := flood(t, a, b)
+		noDescriptors(t, l, p, follows)
+		f.lostNone(t, "no file descriptors")
+	})
+}
+
+func noDescriptors(t *testing.T, l *lab.Lab, p *patient, follows func(*testing.T)) {
+	n, mark := l.Nodes[0], len(l.Nodes[0].Log())
+	pid := n.PID()
+	var was unix.Rlimit
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}, nil))
+	follows(t) // what it has open serves on
+	in(t, n.Namespaces, "rm /run/flannel/subnet.env; iptables -F FLANNEL-FWD; ip route delete 10.5.1.0/24")
+	inStep(t, l, n)
+	logged(t, n, mark, "too many open files")
+	must(t, l.Etcd.Kill())
+	must(t, l.Etcd.Start(t.Context()))
+	key, v := ghost4(2, 1)
+	putLease(t, l, key, v)
+	logged(t, n, mark, "etcd does not answer")
+	if !n.Running() {
+		t.Fatal("flanneld has ended")
+	}
+	time.Sleep(3 * time.Second)
+	if said := n.Log()[mark:]; strings.Count(said, "\n") > 25 {
+		t.Errorf("%d lines in the log:\n%s", strings.Count(said, "\n"), said)
+	}
+	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil))
+	p.unharmed(t)
+}
+
+// ghost4 is ghost in a network of IPv4 alone.
+func ghost4(i, generation int) (string, *value) {
+	key, v := phantom(i, generation)
+	key, _, _ = strings.Cut(key, "&")
+	v.PublicIPv6, v.BackendV6Data = nil, nil
+	return key, v
+}
+
+// TestKernelRefusesAnEntry gives flanneld a tunnel device with room for two FDB entries.
+func TestKernelRefusesAnEntry(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	n := l.Nodes[0]
+	a, b := pair(t, l)
+	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
+	p := healthy(t, l)
+	must(t, n.Kill())
+	mac := shell(t, n.Namespaces, "cat /sys/class/net/flannel.1/address")
+	in(t, n.Namespaces, fmt.Sprintf("ip link del flannel.1; ip link add flannel.1 address %s mtu 1450 type vxlan id 1 dev eth0 local %s dstport 8472 nolearning maxaddress 2", mac, n.IP4))
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	inStep(t, l, n)
+	f := flood(t, a, b)
+	for i := 1; i <= 3; i++ {
+		key, v := ghost4(i, 1)
+		putLease(t, l, key, v)
+	}
+	within(t, "/readyz names the entry", func() error { return unready(t, n, "set fdb") })
+	within(t, "all others are there", func() error {
+		got, err := entries(t.Context(), n)
+		if stale, missing := differences(got, entriesOf(t, l, n)); err == nil && (stale != 0 || missing != 2) {
+			err = fmt.Errorf("%d entries are stale, %d missing", stale, missing)
+		}
+		return err
+	})
+	key, _ := ghost4(1, 1)
+	putLease(t, l, key, nil)
+	within(t, "what is deleted makes room", func() error {
+		got, err := entries(t.Context(), n)
+		if stale, missing := differences(got, entriesOf(t, l, n)); err == nil && (stale != 0 || missing != 1) {
+			err = fmt.Errorf("%d entries are stale, %d missing", stale, missing)
+		}
+		return err
+	})
+	f.lostNone(t, "refused entries")
+	in(t, n.Namespaces, "ip link del flannel.1") // and is made anew without a limit
+	p.unharmed(t)
+}
+
+// TestNotificationsAreLost has more happen in a node's kernel than flanneld's sockets can hold.
+func TestNotificationsAreLost(t *testing.T) {
+	t.Parallel()
+	const peers = 5000
+	l := bare(t, lab.Options{Nodes: 1})
+	must(t, l.SetConfig(t.Context(), `{"Network":"10.0.0.0/8","SubnetMin":"10.200.0.0","Backend":{"Type":"vxlan"}}`))
+	n, c := l.Nodes[0], etcdClient(t, l)
+	put := func(generation int) (want string) {
+		var lines []string
+		var ops []clientv3.Op
+		for i := range peers {
+			dst, mac, public := fmt.Sprintf("10.%d.%d.0", i/250+1, i%250), fmt.Sprintf("02:00:%02x:00:%02x:%02x", generation, i/250, i%250),
+				fmt.Sprintf("172.%d.%d.%d", 15+generation, i/250+1, i%250+1)
+			ops = append(ops, clientv3.OpPut(leasePrefix+dst+"-24", fmt.Sprintf(`{"PublicIP":"%s","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, public, mac)))
+			lines = append(lines, fmt.Sprintf("route %s/24 via %s onlink", dst, dst), fmt.Sprintf("neigh %s lladdr %s PERMANENT", dst, mac),
+				fmt.Sprintf("fdb %s dst %s self permanent", mac, public))
+			if len(ops) == 125 {
+				_, err := c.Txn(t.Context()).Then(ops...).Commit()
+				must(t, err)
+				ops = nil
+			}
+		}
+		return words(strings.Join(lines, "\n"))
+	}
+	full := func(what, want string) {
+		t.Helper()
+		within(t, what, func() error {
+			out, err := try(t.Context(), n.Namespaces, `ip route show dev flannel.1 | sed -e 's/^/route /' -e 's/ proto 70//'
+				ip neigh show dev flannel.1 nud permanent | sed 's/^/neigh /'; bridge fdb show dev flannel.1 | sed 's/^/fdb /'`)
+			if got := words(out); err == nil && got != want {
+				stale, missing := differences(got, want)
+				err = fmt.Errorf("%d entries are stale, %d missing", stale, missing)
+			}
+			return err
+		})
+		within(t, "in step", func() error { return ready(t, n) })
+	}
+	want := put(1)
+	must(t, n.Start())
+	full("5,000 peers", want)
+	// The commands stumble when flanneld is faster.
+	const flush = "ip route flush dev flannel.1 || true; ip neigh flush dev flannel.1 nud permanent || true; ip link set flannel.1 down; ip link set flannel.1 up; "
+	in(t, n.Namespaces, flush)
+	full("flushed before its eyes: mended", want)
+
+	mark := len(n.Log())
+	pause(t, n)
+	// 16 MB is a lot: some 60,000 notifications.
+	in(t, n.Namespaces, flush+`ip link add storm type veth peer name rain; ip link set storm up; ip link set rain up
+		for i in 1 2 3 4 5 6 7 8; do for j in $(seq 1 40); do for k in $(seq 1 120); do
+			echo "route add 198.18.$j.$k dev storm"; done; done; echo "route flush dev storm"; done > /run/storm
+		ip -batch /run/storm; ip link del storm; rm /run/storm`)
+	want = put(2)
+	must(t, n.Signal(syscall.SIGCONT))
+	logged(t, n, mark, "lost notifications of the kernel")
+	full("flushed and changed behind its back: mended", want)
+	key, _ := leaseOf(t, l, n)
+	for _, part := range [][2]string{{leasePrefix, leasePrefix + key}, {leasePrefix + key + "\x00", clientv3.GetPrefixRangeEnd(leasePrefix)}} {
+		_, err := c.Delete(t.Context(), part[0], clientv3.WithRange(part[1]))
+		must(t, err)
+	}
+	eventually(t, "all peers gone, nothing left over", "0 0 0 0", func(ctx context.Context) (string, error) {
+		return try(ctx, n.Namespaces, `echo $(ip route show proto 70 | wc -l) $(ip nexthop show proto 70 | wc -l) \
+			$(ip neigh show dev flannel.1 nud permanent | wc -l) $(bridge fdb show dev flannel.1 | wc -l)`)
+	})
+}

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// rogue is a key below subnets/ that cannot be believed, or only by some.
+type rogue struct {
+	key, value string
+	public     string // its PublicIP
+	wins       bool   // every node lets it in: it was there before the one that it is in the way of
+	silent     bool   // it has yet to describe itself, and so is neither in nor out
+	self       int    // the number of the node whose address it has, which alone leaves it out; 0: none
+}
+
+func (r rogue) outOn(node int) bool {
+	if r.self != 0 {
+		return r.self == node+1
+	}
+	return !r.wins && !r.silent
+}
+
+// rogues makes hundreds of them, against the second node, whose lease is given.
+func rogues(backend string, l *lab.Lab, key string, victim value) []rogue {
+	m := &mischief{backend: backend}
+	four, six, _ := strings.Cut(key, "&")
+	base := strings.TrimSuffix(four, ".0-24")
+	m.keys()
+	m.values()
+	m.places(base)
+	m.quarrels()
+	m.addresses(l)
+	if backend == "vxlan" {
+		m.macs(victim.BackendData.VtepMAC)
+		// Half of what the victim has, under a key that sorts before its own.
+		m.add(four, m.lease("192.168.100.66", m.mac()))
+		both := strings.Replace(m.good(), `"PublicIPv6":null`, `"PublicIPv6":"fd00:100::66"`, 1)
+		m.add("10.5.92.0-24&"+six, strings.TrimSuffix(both, "}")+`,"BackendV6Data":{"VNI":1,"VtepMAC":"`+m.mac()+`"}}`)
+	} else {
+		m.add(four+"&fd05:0:0:9::-64", strings.Replace(m.lease("192.168.100.66", ""), `"PublicIPv6":null`, `"PublicIPv6":"fd00:100::66"`, 1))
+	}
+	return m.all
+}
+
+type mischief struct {
+	backend string
+	all     []rogue
+	macsCut int
+}
+
+func (m *mischief) add(key, value string) { m.all = append(m.all, rogue{key: key, value: value}) }
+
+// mac is another one each time.
+func (m *mischief) mac() string {
+	m.macsCut++
+	return fmt.Sprintf("02:bb:00:00:%02x:%02x", m.macsCut>>8, m.macsCut&255)
+}
+
+// lease is a good one but for what its key and its values say.
+func (m *mischief) lease(public, mac string) string {
+	data := ""
+	if m.backend == "vxlan" {
+		data = `,"BackendData":{"VNI":1,"VtepMAC":"` + mac + `"}`
+	}
+	return `{"PublicIP":"` + public + `","PublicIPv6":null,"BackendType":"` + m.backend + `"` + data + `}`
+}
+
+func (m *mischief) good() string { return m.lease("192.168.100.66", m.mac()) }
+
+// keys are such that no subnet can be read.
+func (m *mischief) keys() {
+	for i := range 60 {
+		m.add(fmt.Sprintf("foo-%d", i), m.good())
+	}
+	for _, key := range []string{"10.5.3.0_24", "10.5.300.0-24", "10.5.3.0-33", "10.5.3.0--1", "10.5.3.1-24", "10.5.03.0-24", "10.5.3.0-24/", "a/10.5.3.0-24",
+		"0.0.0.0-0", "::-0", "0.0.0.0-0&::-0", "fd05::-64", "10.5.3.0-24&", "10.5.3.0-24&10.5.4.0-24", "::ffff:10.5.3.0-120", "0.0.0.0-0&::ffff:10.5.3.0-120",
+		"0.0.0.0-0&fe80::%eth0-64", "a\nlevel=ERROR msg=\"a line of its own\"", "\x1b[31mred", "\xff\xfe", "$(reboot)", "--help", strings.Repeat("x", 1000)} {
+		m.add(key, m.good())
+	}
+}
+
+// values are such that no lease can be read, or a huge one.
+func (m *mischief) values() {
+	for i, value := range []string{"garbage", "", "null", "[]", "{", "{}", "7", "\x00", `{"PublicIP":7}`, `{"PublicIP":"none"}`, `{"PublicIP":"::ffff:192.168.100.66"}`,
+		`{"PublicIP":"192.168.100.66`, `{"PublicIP":"fd00:100::66"}`, strings.Repeat("[", 60_000), strings.Repeat(`{"PublicIP":`, 5000), m.good() + "x"} {
+		for k := range 4 {
+			m.add(fmt.Sprintf("10.5.%d.0-24", 1+i*4+k), value)
+		}
+	}
+	for i := range 40 { // 1 MB each
+		data := `"BackendData":{"VNI":1,"VtepMAC":"` + m.mac() + `","Junk":"` + strings.Repeat("x", 1<<20) + `"}`
+		m.add(fmt.Sprintf("10.5.66.%d-30", 4*i), `{"PublicIP":"192.168.100.66","PublicIPv6":null,"BackendType":"`+m.backend+`",`+data+`}`)
+	}
+}
+
+// places are subnets that nobody can have; base is what the victim's begins with.
+func (m *mischief) places(base string) {
+	for _, key := range []string{"128.0.0.0-1", "0.0.0.0-1", "10.0.0.0-8", "10.5.0.0-16", "10.4.0.0-15", "127.0.0.0-8", "224.0.0.0-4", "203.0.113.0-24",
+		"192.168.100.0-24", "192.168.100.0-31", "192.168.100.1-32", "192.168.100.11-32", "192.168.100.12-32", "192.168.0.0-16", "169.254.0.0-16",
+		base + ".0-25", base + ".128-25", base + ".0-23", base + ".0-22", base + ".0-17", base + ".128-30"} {
+		if _, bits, _ := strings.Cut(key, "-"); strings.HasPrefix(key, base) && len(bits) == 2 && bits < "24" && !aligned(base, bits) {
+			continue // its base is another
+		}
+		m.add(key, m.good())
+	}
+	for i := range 64 { // parts of what the victim has
+		m.add(fmt.Sprintf("%s.%d-30", base, i*4), m.good())
+	}
+	m.all = dedup(m.all)
+	for i := range 40 { // of one address each: too small for pods
+		m.add(fmt.Sprintf("10.5.67.%d-32", i), m.good())
+	}
+	for i := range 60 {
+		m.add(fmt.Sprintf("10.6.%d.0-24", i), m.good())
+	}
+}
+
+func aligned(base, bits string) bool {
+	var third, length int
+	_, err1 := fmt.Sscanf(base, "10.5.%d", &third)
+	_, err2 := fmt.Sscanf(bits, "%d", &length)
+	return err1 == nil && err2 == nil && third%(1<<(24-length)) == 0
+}
+
+// dedup keeps the first of each key.
+func dedup(all []rogue) (kept []rogue) {
+	seen := map[string]bool{}
+	for _, r := range all {
+		if !seen[r.key] {
+			seen[r.key] = true
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// quarrels are among rogues: the older one is in, on every node, whatever the order of their subnets.
+func (m *mischief) quarrels() {
+	win := func(key, value string) {
+		m.all = append(m.all, rogue{key: key, value: value, public: "192.168.100.66", wins: true})
+	}
+	win("10.5.96.0-22", m.good())
+	m.add("10.5.96.0-23", m.good())
+	m.add("10.5.98.128-25", m.good())
+	win("10.5.95.64-26", m.good())
+	m.add("10.5.94.0-23", m.good())
+	if m.backend == "vxlan" {
+		same := m.good()
+		win("10.5.93.0-24", same)
+		for i := range 20 {
+			m.add(fmt.Sprintf("10.5.%d.0-24", 70+i), same)
+		}
+	}
+}
+
+// addresses that no peer can be at, and a node's own.
+func (m *mischief) addresses(l *lab.Lab) {
+	bad := []string{"127.0.0.1", "127.9.9.9", "0.0.0.0", "224.0.0.1", "239.1.1.1", "255.255.255.255", "169.254.1.1", "10.5.9.9"}
+	if m.backend == "host-gw" {
+		bad = append(bad, "192.168.100.255", "192.168.100.0", "172.16.0.1", "203.0.113.1")
+	}
+	for i, public := range bad {
+		for k := range 4 {
+			m.add(fmt.Sprintf("10.5.%d.%d-29", 68+(i*4+k)/32, (i*4+k)%32*8), m.lease(public, m.mac()))
+		}
+	}
+	for i, n := range l.Nodes {
+		m.all = append(m.all, rogue{key: fmt.Sprintf("10.5.%d.0-24", 90+i), value: m.lease(n.IP4.String(), m.mac()), public: n.IP4.String(), self: i + 1})
+	}
+	for i, kind := range []string{"udp", "ipip", "wireguard", "ipsec", "VXLAN", "Host-GW", "\\u0000", strings.Repeat("x", 1000)} {
+		for k := range 4 {
+			m.add(fmt.Sprintf("10.5.125.%d-29", (i*4+k)*8), strings.Replace(m.good(), `"BackendType":"`+m.backend, `"BackendType":"`+kind, 1))
+		}
+	}
+	m.all = append(m.all, rogue{key: "10.5.124.0-24", value: `{"PublicIP":"192.168.100.66","PublicIPv6":null}`, silent: true})
+}
+
+// macs: the victim's, under keys that sort before its own, and those that no device can have.
+func (m *mischief) macs(victim string) {
+	for i := range 60 {
+		m.add(fmt.Sprintf("10.5.126.%d-30", i*4), m.lease("192.168.100.66", victim))
+	}
+	for i := range 20 {
+		m.add(fmt.Sprintf("10.5.127.%d-30", i*4), m.lease("192.168.100.66", []string{"ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:00:00:00:01", "00:00:00:00:00:00", "zz", "", "02:00:00:00:00:00:00:01"}[i%7]))
+	}
+	for i := range 20 {
+		m.add(fmt.Sprintf("10.5.127.%d-30", 128+i*4), `{"PublicIP":"192.168.100.66","BackendType":"vxlan"`+[]string{"", `,"BackendData":null`, `,"BackendData":{"VNI":1}`, `,"BackendData":"x"`, `,"BackendData":{"VNI":2,"VtepMAC":"02:00:00:00:00:09"}`}[i%5]+"}")
+	}
+}

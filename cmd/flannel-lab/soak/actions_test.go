@@ -1,0 +1,270 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+const subnets = "/coreos.com/network/subnets/"
+
+// action is one thing that can happen. do says what it did, "" if there was nothing to do.
+type action struct {
+	name   string
+	weight int
+	do     func(ctx context.Context, s *soak) (string, error)
+}
+
+var actions = []action{
+	{"peers come or change", 30, peersCome},
+	{"peers go", 14, peersGo},
+	{"rogues come", 4, roguesCome},
+	{"rogues go", 3, roguesGo},
+	{"drift", 40, drift},
+	{"daemon ends", 4, daemonEnds},
+	{"daemon starts", 8, daemonStarts},
+	{"etcd ends", 1, etcdEnds},
+	{"etcd starts", 8, func(ctx context.Context, s *soak) (string, error) {
+		if !s.etcdDown {
+			return "", nil
+		}
+		return "again", s.etcdBack(ctx)
+	}},
+	{"etcd compacted", 1, func(ctx context.Context, s *soak) (string, error) {
+		if s.etcdDown {
+			return "", nil
+		}
+		err := s.Etcd.Compact(ctx)
+		if errors.Is(err, rpctypes.ErrCompacted) { // nothing was written since the last time
+			err = nil
+		}
+		return "all of it", err
+	}},
+	{"other firewall", 1, func(ctx context.Context, s *soak) (string, error) {
+		if s.etcdDown {
+			return "", nil
+		}
+		s.nft = !s.nft
+		return fmt.Sprintf("nftables %t", s.nft), s.configure(ctx)
+	}},
+}
+
+// write puts and deletes keys in one transaction.
+func (s *soak) write(ctx context.Context, ops []clientv3.Op) error {
+	c, err := s.Etcd.Client()
+	if err == nil {
+		_, err = c.Txn(ctx).Then(ops...).Commit()
+	}
+	return err
+}
+
+func peersCome(ctx context.Context, s *soak) (string, error) {
+	if s.etcdDown {
+		return "", nil
+	}
+	var ops []clientv3.Op
+	var keys []string
+	for i := range some(s) {
+		p := s.another(i, s.rnd.IntN(1000))
+		raw, err := json.Marshal(p)
+		if err != nil {
+			return p.key, err
+		}
+		s.peers[i] = p
+		keys, ops = append(keys, p.key), append(ops, clientv3.OpPut(subnets+p.key, string(raw)))
+	}
+	return strings.Join(keys, " "), s.write(ctx, ops)
+}
+
+// some are a few numbers of peers.
+func some(s *soak) map[int]bool {
+	few := map[int]bool{}
+	for range 1 + s.rnd.IntN(12) {
+		few[1+s.rnd.IntN(119)] = true
+	}
+	return few
+}
+
+func peersGo(ctx context.Context, s *soak) (string, error) {
+	var ops []clientv3.Op
+	var keys []string
+	if s.etcdDown {
+		return "", nil
+	}
+	for i := range some(s) {
+		if p, there := s.peers[i]; there {
+			keys, ops = append(keys, p.key), append(ops, clientv3.OpDelete(subnets+p.key))
+			delete(s.peers, i)
+		}
+	}
+	if len(ops) == 0 {
+		return "", nil
+	}
+	return strings.Join(keys, " "), s.write(ctx, ops)
+}
+
+func roguesCome(ctx context.Context, s *soak) (string, error) {
+	if s.etcdDown {
+		return "", nil
+	}
+	good := fmt.Sprintf(`{"PublicIP":"192.168.100.66","PublicIPv6":null,"BackendType":%q,"BackendData":{"VNI":1,"VtepMAC":"02:bb:00:00:00:01"}}`, s.backend)
+	four, _, _ := strings.Cut(s.members[1].key, "&")
+	base := strings.TrimSuffix(four, ".0-24")
+	var ops []clientv3.Op
+	var keys []string
+	for range 1 + s.rnd.IntN(5) {
+		key := []string{"foo", "0.0.0.0-1", "10.5.0.0-16", "192.168.100.0-24", base + ".0-25", base + ".64-26", "10.6.7.0-24", "10.5.127.9-32"}[s.rnd.IntN(8)]
+		value := []string{good, "garbage", strings.Repeat("x", 200_000)}[s.rnd.IntN(3)]
+		if slices.Contains(keys, key) {
+			continue // one key once in a transaction
+		}
+		s.rogues[key] = true
+		keys, ops = append(keys, key), append(ops, clientv3.OpPut(subnets+key, value))
+	}
+	return strings.Join(keys, " "), s.write(ctx, ops)
+}
+
+func roguesGo(ctx context.Context, s *soak) (string, error) {
+	if s.etcdDown || len(s.rogues) == 0 {
+		return "", nil
+	}
+	var ops []clientv3.Op
+	for key := range s.rogues {
+		ops = append(ops, clientv3.OpDelete(subnets+key))
+	}
+	clear(s.rogues)
+	return "all", s.write(ctx, ops)
+}
+
+// daemonEnds spares the first node: it is the one whose memory is watched.
+func daemonEnds(ctx context.Context, s *soak) (string, error) {
+	n := s.Nodes[1+s.rnd.IntN(len(s.Nodes)-1)]
+	kill := s.rnd.IntN(2) == 0
+	if !n.Running() {
+		return "", nil
+	}
+	if kill {
+		return n.Name + ", kill -9", n.Kill()
+	}
+	status, err := n.Stop(ctx)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("status %d", status)
+	}
+	return n.Name + ", SIGTERM", err
+}
+
+func daemonStarts(_ context.Context, s *soak) (string, error) {
+	for _, n := range s.Nodes {
+		if !n.Running() {
+			return n.Name, n.Start()
+		}
+	}
+	return "", nil
+}
+
+func etcdEnds(ctx context.Context, s *soak) (string, error) {
+	how := s.rnd.IntN(3)
+	if s.etcdDown {
+		return "", nil
+	}
+	s.etcdDown = true
+	switch how {
+	case 0:
+		return "stopped", s.Etcd.Stop(ctx)
+	case 1:
+		return "killed", s.Etcd.Kill()
+	}
+	return "deaf", s.Etcd.Pause()
+}
+
+// etcdBack ends whatever etcd suffers.
+func (s *soak) etcdBack(ctx context.Context) error {
+	if !s.etcdDown {
+		return nil
+	}
+	s.etcdDown = false
+	// One that is deaf hears again; one that is dead does not.
+	if err := s.Etcd.Resume(); err == nil {
+		c, err := s.Etcd.Client()
+		if err != nil {
+			return err
+		}
+		_, err = c.Get(ctx, "any")
+		return err
+	}
+	return s.Etcd.Start(ctx)
+}
+
+// drifts are what another hand does to a node: shell commands. S is a peer's subnet (base address), MAC its VTEP, GW
+// its gateway; S6, MAC6 and GW6 the same for IPv6.
+var drifts = struct{ all, vxlan, dual, both []string }{
+	all: []string{
+		"ip route del $S/24", "ip route replace $S/24 via 192.168.100.77 dev eth0", "ip route replace blackhole $S/24",
+		"ip route replace $S/24 via 192.168.100.77 dev eth0 proto 70", "ip route prepend $S/24 via 192.168.100.77 dev eth0",
+		"ip route add 10.77.0.0/24 via 192.168.100.77 proto 70", "ip nexthop flush proto 70", "ip nexthop add id 9 via 192.168.100.77 dev eth0 proto 70",
+		"sysctl -qw net.ipv4.ip_forward=0", "rm /run/flannel/subnet.env", "echo FLANNEL_MTU=9 >/run/flannel/subnet.env",
+		"iptables -t nat -F POSTROUTING", "iptables -F FORWARD", "iptables -t nat -F FLANNEL-POSTRTG", "iptables -t nat -I POSTROUTING -s 10.99.0.0/16 -j RETURN",
+		"nft delete table ip flannel-ipv4", "nft flush chain ip flannel-ipv4 postrtg", "ip route flush proto 70",
+	},
+	vxlan: []string{
+		"ip neigh del $S dev flannel.1", "ip neigh replace $S lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent", "ip neigh flush dev flannel.1 nud permanent",
+		"ip neigh add 10.5.0.0 lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent", "bridge fdb del $MAC dev flannel.1",
+		"bridge fdb replace $MAC dev flannel.1 dst 192.168.100.77 self permanent", "bridge fdb add 02:00:00:00:99:99 dev flannel.1 dst 192.168.100.77 self permanent",
+		"bridge fdb append 00:00:00:00:00:00 dev flannel.1 dst 192.168.100.77 self permanent", "ip link del flannel.1", "ip link set flannel.1 down",
+		"ip link set flannel.1 down; ip link set flannel.1 up", "ip addr flush dev flannel.1", "ip addr add 10.5.0.1/32 dev flannel.1",
+		"ip link set flannel.1 mtu 1400", "ip link set flannel.1 address 02:00:00:00:99:98", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0",
+	},
+	dual: []string{"ip -6 route del $S6/64", "ip -6 route replace $S6/64 via fd00:100::77 dev eth0", "sysctl -qw net.ipv6.conf.all.forwarding=0", "ip6tables -F FORWARD"},
+	both: []string{
+		"ip neigh del $S6 dev flannel-v6.1", "bridge fdb del $MAC6 dev flannel-v6.1", "ip link del flannel-v6.1", "ip link set flannel-v6.1 down; ip link set flannel-v6.1 up",
+		"ip link del flannel.1; ip link del flannel-v6.1", "ip addr flush dev flannel-v6.1 scope global",
+	},
+}
+
+func drift(ctx context.Context, s *soak) (string, error) {
+	kinds := slices.Clone(drifts.all)
+	if s.backend == "vxlan" {
+		kinds = append(kinds, drifts.vxlan...)
+	}
+	if s.family.Has6() {
+		kinds = append(kinds, drifts.dual...)
+		if s.backend == "vxlan" {
+			kinds = append(kinds, drifts.both...)
+		}
+	}
+	n, command := s.Nodes[s.rnd.IntN(len(s.Nodes))], kinds[s.rnd.IntN(len(kinds))]
+	numbers := slices.Sorted(maps.Keys(s.peers))
+	if len(numbers) == 0 {
+		return "", nil
+	}
+	p := s.peers[numbers[s.rnd.IntN(len(numbers))]]
+	four, six, _ := strings.Cut(p.key, "&")
+	four, six = strings.TrimSuffix(four, "-24"), strings.TrimSuffix(six, "-64")
+	vars := "S=" + four + "; S6=" + six
+	if p.BackendData != nil {
+		vars += "; MAC=" + p.BackendData.VtepMAC
+	}
+	if p.BackendV6Data != nil {
+		vars += "; MAC6=" + p.BackendV6Data.VtepMAC
+	}
+	// What is to be harmed may not be there at this moment: then there is no harm.
+	_, err := n.Run(ctx, "sh", "-c", vars+"; ("+command+") 2>/dev/null || true")
+	return fmt.Sprintf("%s (%s): %s; %s", n.Name, running(n), vars, command), errors.Join(err, ctx.Err())
+}
+
+func running(n *lab.Node) string {
+	if n.Running() && n.Signal(syscall.Signal(0)) == nil {
+		return "running"
+	}
+	return "not running"
+}

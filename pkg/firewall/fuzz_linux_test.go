@@ -1,0 +1,47 @@
+package firewall
+
+import (
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// toldRule is a rule as the kernel tells it.
+func toldRule(t testing.TB, exprs ...expr.Any) []byte {
+	t.Helper()
+	e := netlink.NewAttributeEncoder()
+	e.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {
+		for _, x := range exprs {
+			raw, err := expr.Marshal(byte(nftables.TableFamilyIPv4), x)
+			if err != nil {
+				return err
+			}
+			list.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, raw)
+		}
+		return nil
+	})
+	e.Bytes(unix.NFTA_RULE_USERDATA, []byte("\x00\x0eflanneld masq\x00"))
+	raw, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(make([]byte, 4), raw...)
+}
+
+// FuzzRule: other programs put rules of any kind into our chains, and a newer kernel has expressions that we do not know.
+func FuzzRule(f *testing.F) {
+	counter := &expr.Counter{}
+	f.Add(toldRule(f, &expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{0, 0, 64, 0}, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0, 64, 0}}, counter, &expr.Verdict{Kind: expr.VerdictReturn}))
+	f.Add(toldRule(f, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, counter, &expr.Verdict{Kind: expr.VerdictJump, Chain: "x"}))
+	f.Add(toldRule(f, &expr.Masq{FullyRandom: true}, &expr.Log{}, &expr.Limit{}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := parseRule(nftables.TableFamilyIPv4, data)
+		if err == nil {
+			_ = nftRuleLine(r.exprs, r.user)
+		}
+	})
+}

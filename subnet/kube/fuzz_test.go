@@ -1,0 +1,59 @@
+package kube
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/subnet"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzChanges: whatever Nodes say, come and go, the set is the one that a fresh list of them gives.
+func FuzzChanges(f *testing.F) {
+	f.Add("10.5.1.0/24\n10.5.2.0/24\nfd05::/64", "vxlan\nhost-gw\n", mac1+"\n"+mac2+"\n{", "1.1.1.1\nfc00::1\n::", []byte{1, 2, 3, 4, 130, 7, 9, 77, 200})
+	f.Add("10.5.1.0/24", "x", "null", "1.1.1.1", bytes.Repeat([]byte{1, 2, 3}, 70))
+	f.Fuzz(func(t *testing.T, cidrs, backends, data, ips string, ops []byte) {
+		pick := func(of string, i byte) string { all := strings.Split(of, "\n"); return all[int(i)%len(all)] }
+		var got, want subnet.Set
+		p := &peers{own: "node0", changed: func(s subnet.Set) { got = s }}
+		store := map[string]*node{}
+		var batch []change
+		for i, op := range ops[:min(len(ops), 300)] {
+			n := &node{name: fmt.Sprint("node", op&7), created: int64(op >> 6), cidrs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
+				notes: noted("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
+			if store[n.name] = n; op%5 == 0 {
+				n.notes[managed] = "no"
+			}
+			c := change{name: n.name, node: n}
+			if op%7 == 0 {
+				c.node = nil
+				delete(store, n.name)
+			}
+			if batch = append(batch, c); i%100 == 99 || op&16 != 0 {
+				must(t, p.happened(t.Context(), batch))
+				batch = nil
+			}
+		}
+		must(t, p.happened(t.Context(), batch))
+		var all []change
+		for name, n := range store {
+			all = append(all, change{name: name, node: n})
+		}
+		must(t, (&peers{own: "node0", changed: func(s subnet.Set) { want = s }}).happened(t.Context(), all))
+		same := slices.EqualFunc(got.Leases, want.Leases, func(a, b *subnet.Lease) bool {
+			return a.Name == b.Name && a.Since == b.Since && a.Equal(b)
+		})
+		if !same || !slices.Equal(got.Rejects, want.Rejects) {
+			t.Errorf("after changes %v %v\na list gives %v %v", got.Leases, got.Rejects, want.Leases, want.Rejects)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"flannel/backend"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/pkg/plan"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+	"flannel/subnet/kube/kubetest"
+)
+
+// TestRogueNodes gives hundreds of Nodes annotations that nobody should believe: each is left out with a reason, the
+// good ones stay what they are and their changes come through as fast, and nothing is left once they are gone.
+func TestRogueNodes(t *testing.T) {
+	t.Parallel()
+	o := outside{t, kubetest.Start(t)}
+	o.add("rogue-me", "10.244.1.0/24")
+	n := start(t, o.Server, "rogue-me", nil)
+	own := n.join(tenNet, "192.168.0.1", mac1)
+	for i := range 3 {
+		o.peer(fmt.Sprint("rogue-good-", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
+		o.annotate(fmt.Sprint("rogue-good-", i), "backend-data", vtepData(10+i))
+	}
+	n.run()
+	n.sees("rogue-good-0 rogue-good-1 rogue-good-2", 5*time.Second)
+	before, _ := n.last()
+	calm := changeSeen(t, o, n, 100)
+	time.Sleep(1100 * time.Millisecond) // ages are in seconds: who comes now is younger
+
+	rogues := rogueNotes()
+	var all errgroup.Group
+	all.SetLimit(8)
+	for i, r := range rogues {
+		name := fmt.Sprintf("rogue-bad-%03d", i)
+		all.Go(func() error {
+			o.peer(name, fmt.Sprintf("10.244.%d.%d/29", 20+i/32, i%32*8), "192.168.0.66")
+			o.annotate(name, append([]string{"backend-data", vtepData(1000 + i)}, r...)...)
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	maker := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")
+	b, _, err := maker(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := tenNet
+	cfg.Backend = "vxlan"
+	p := plan.New(cfg, own, b)
+	in := func() (names []string, out int) {
+		s, _ := n.last()
+		paths, rejects := p.Paths(s.Leases)
+		rejects = append(rejects, s.Rejects...)
+		for _, r := range rejects {
+			if !strings.HasPrefix(r.Name, "rogue-bad-") || r.Reason == "" || len(r.Reason) > 400 {
+				t.Errorf("left out: %+v", r)
+			}
+		}
+		for _, path := range paths {
+			names = append(names, path.Dst.String())
+		}
+		return names, len(rejects)
+	}
+	eventually(t, fmt.Sprintf("all %d rogues are left out", len(rogues)), 20*time.Second, func() bool { _, out := in(); return out == len(rogues) })
+	if names, _ := in(); !slices.Equal(names, []string{"10.244.10.0/24", "10.244.11.0/24", "10.244.12.0/24"}) {
+		t.Errorf("paths lead to %v", names)
+	}
+	besieged := changeSeen(t, o, n, 200)
+	t.Logf("a good peer's change is seen after %v, without rogues %v", besieged, calm)
+	if besieged > 5*calm+100*time.Millisecond {
+		t.Errorf("a good peer's change is seen after %v, without rogues %v", besieged, calm)
+	}
+	if lines := n.logs.count("\n"); lines > 30 {
+		t.Errorf("the manager has written %d lines:\n%s", lines, n.logs)
+	}
+	for i := range rogues {
+		o.remove(fmt.Sprintf("rogue-bad-%03d", i))
+	}
+	n.sees("rogue-good-0 rogue-good-1 rogue-good-2", 10*time.Second)
+	after, _ := n.last()
+	if names, out := in(); out != 0 || len(names) != 3 || after.Leases[1] != before.Leases[1] {
+		t.Errorf("paths lead to %v, %d left out", names, out)
+	}
+}
+
+func vtepData(i int) string {
+	return fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:%02x:%02x"}`, i>>8, i&255)
+}
+
+// changeSeen is the median of how long a good peer's new MAC takes to the manager.
+func changeSeen(t *testing.T, o outside, n *member, generation int) time.Duration {
+	t.Helper()
+	var took []time.Duration
+	for i := range 11 {
+		data := vtepData(generation + i)
+		began := time.Now()
+		o.annotate("rogue-good-0", "backend-data", data)
+		for {
+			if s, _ := n.last(); slices.ContainsFunc(s.Leases, leaseWith(data)) {
+				break
+			}
+			if time.Since(began) > 10*time.Second {
+				t.Fatal("a good peer's change is not seen")
+			}
+			time.Sleep(200 * time.Microsecond)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// rogueNotes are pairs of annotations and values. What an API server refuses by itself (a podCIDR that is none) is not
+// among them.
+func rogueNotes() (all [][]string) {
+	many := func(times int, pairs ...string) {
+		for range times {
+			all = append(all, pairs)
+		}
+	}
+	for _, ip := range []string{"none", "::ffff:192.168.0.9", "fd00::1", "fe80::1%eth0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "0.0.0.0",
+		"169.254.1.1", "10.244.9.9", "192.168.0.1", "192.168.0.300", strings.Repeat("1", 10_000), "a\nb", "\x1b[31m"} {
+		many(6, "public-ip", ip)
+	}
+	for _, data := range []string{"{", "garbage", "null", "[]", `"x"`, "7", `{"VNI":1}`, `{"VNI":2,"VtepMAC":"02:00:00:00:00:77"}`, `{"VNI":1,"VtepMAC":"zz"}`,
+		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`, mac1, vtepData(11), strings.Repeat("[", 20_000),
+		`{"x":"` + strings.Repeat("x", 200_000) + `"}`} {
+		many(6, "backend-data", data)
+	}
+	for _, kind := range []string{"", "udp", "ipsec", "VXLAN", strings.Repeat("x", 10_000)} {
+		many(6, "backend-type", kind)
+	}
+	return all
+}
+
+// leaseWith finds a lease by its data.
+func leaseWith(data string) func(*subnet.Lease) bool {
+	return func(l *subnet.Lease) bool { return string(l.V4.Data) == data }
+}
