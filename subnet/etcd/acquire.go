@@ -28,7 +28,6 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		if err != nil {
 			return subnet.Lease{}, err
 		}
-		snap.entries = readAhead(m.subnets, snap.kvs)
 		all := m.records(snap.kvs)
 		// Looked for each time: a claim of ours may have got through although we never heard of it.
 		fit, misfits := ours(cfg, want, all)

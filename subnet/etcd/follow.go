@@ -36,8 +36,6 @@ type snapshot struct {
 	kvs  []*mvccpb.KeyValue
 	at   position
 	read time.Time
-	// entries waits for what the list holds, by key; nil where nobody reads ahead.
-	entries func() map[string]entry
 }
 
 // errRelist says that the watch cannot go on from where it was.

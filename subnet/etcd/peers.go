@@ -24,8 +24,7 @@ type peers struct {
 	again   func(after time.Duration)
 	changed func(subnet.Set)
 
-	ahead   func() map[string]entry // what the first list holds; nil: nobody has read it yet
-	known   map[string]entry        // by key
+	known   map[string]entry // by key
 	ghosts  map[string]time.Time
 	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
@@ -44,12 +43,6 @@ func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Com
 
 func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
 	first := p.known == nil
-	if first && p.ahead != nil {
-		p.known, p.ghosts = p.ahead(), map[string]time.Time{}
-		p.ahead = nil
-		p.deliver(p.all(), p.unreadable(), true)
-		return nil
-	}
 	if first {
 		p.known, p.ghosts = make(map[string]entry, len(kvs)), map[string]time.Time{}
 	}
@@ -132,31 +125,8 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 	if have && old.mod == kv.ModRevision && !replaced {
 		return
 	}
-	p.known[key] = readEntry(p.prefix, key, kv, old)
-}
-
-// readAhead reads a list in the background, while Acquire waits for the store. The function that it returns waits for
-// the end.
-func readAhead(prefix string, kvs []*mvccpb.KeyValue) func() map[string]entry {
-	known := make(map[string]entry, len(kvs))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, kv := range kvs {
-			key := string(kv.Key)
-			known[key] = readEntry(prefix, key, kv, entry{})
-		}
-	}()
-	return func() map[string]entry {
-		<-done
-		return known
-	}
-}
-
-// readEntry reads what a key holds now; old is what it held.
-func readEntry(prefix, key string, kv *mvccpb.KeyValue, old entry) entry {
 	e := entry{mod: kv.ModRevision}
-	l, err := parseLease(key[len(prefix):], kv.Value)
+	l, err := parseLease(key[len(p.prefix):], kv.Value)
 	switch {
 	case err != nil:
 		e.reject = err.Error()
@@ -166,7 +136,7 @@ func readEntry(prefix, key string, kv *mvccpb.KeyValue, old entry) entry {
 		l.Name, l.Since = key, kv.CreateRevision
 		e.lease = l
 	}
-	return e
+	p.known[key] = e
 }
 
 // exorcise drops the ghosts whose subnet or node turns up under another key: what the store says now counts for more.

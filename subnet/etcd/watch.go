@@ -36,8 +36,6 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 		start = nil
 	case start.kvs == nil:
 		start.kvs = []*mvccpb.KeyValue{} // an empty list is one, too
-	default:
-		p.ahead = start.entries
 	}
 	return m.follow(ctx, feed{name: "watch leases", key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets),
 		wake: m.ownChanged, to: p}, start)
