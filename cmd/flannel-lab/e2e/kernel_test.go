@@ -136,10 +136,15 @@ func putLease(t *testing.T, l *lab.Lab, key string, v *value) {
 		must(t, err)
 		return
 	}
+	_, err = c.Put(t.Context(), leasePrefix+key, marshal(t, v))
+	must(t, err)
+}
+
+func marshal(t *testing.T, v any) string {
+	t.Helper()
 	text, err := json.Marshal(v)
 	must(t, err)
-	_, err = c.Put(t.Context(), leasePrefix+key, string(text))
-	must(t, err)
+	return string(text)
 }
 
 // apart, after the backend, keeps the real nodes' subnets out of the way of the ghosts'.

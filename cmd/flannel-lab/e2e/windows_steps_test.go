@@ -151,6 +151,10 @@ func stoppedByCtrlC(t *testing.T, n *lab.Node) {
 	}
 }
 
+func addressIs(n *lab.Node) func(hns.Address) bool {
+	return func(a hns.Address) bool { return a.Prefix.Addr() == n.IP4 }
+}
+
 // sound looks for what no test should leave on a Windows node: open handles, and what the simulated machine could not do.
 func sound(t *testing.T, n *lab.Node) {
 	t.Helper()

@@ -22,7 +22,7 @@ func hostVia(n *lab.Node) []string {
 // Two Linux and two Windows nodes over etcd.
 func TestWindowsVXLAN(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 4, Windows: 2}, mixedVXLAN)
+	l := start(t, lab.Options{Nodes: 4, Windows: 2}, mixedVXLAN+`,"SubnetLen":26,"SubnetMin":"10.5.128.0"`)
 	w := l.Nodes[2]
 	mixed(t, l)
 	t.Run("restart", func(t *testing.T) {
@@ -36,9 +36,16 @@ func TestWindowsVXLAN(t *testing.T) {
 		unchanged(t, l, w, "-iface=Ethernet")
 		loss()
 	})
+	t.Run("leases while down", func(t *testing.T) { leasesWhileDown(t, l, w) })
+	t.Run("refused", func(t *testing.T) { refusedPolicies(t, l, w) })
+	t.Run("hanging", func(t *testing.T) { hangingHNS(t, l, w) })
+	t.Run("other hands", func(t *testing.T) { otherHands(t, l, w) })
+	t.Run("subnet changed", func(t *testing.T) { subnetChanged(t, l, w) })
+	t.Run("many peers", func(t *testing.T) { manyPeers(t, l, w) })
 	for _, n := range l.Nodes[2:] {
 		sound(t, n)
 	}
+	t.Run("cleanup", func(t *testing.T) { cleanedUp(t, w) })
 }
 
 // mixed checks a cluster that is up: leases, what each node has of them, pods, pings between all of them.
@@ -56,7 +63,7 @@ func mixed(t *testing.T, l *lab.Lab) {
 			}
 			env, err := n.SubnetEnv()
 			must(t, err)
-			want := map[string]string{"FLANNEL_NETWORK": lab.Network4, "FLANNEL_SUBNET": address(t, key).Next().String() + "/24",
+			want := map[string]string{"FLANNEL_NETWORK": lab.Network4, "FLANNEL_SUBNET": address(t, key).Next().String() + "/" + key[strings.IndexByte(key, '-')+1:],
 				"FLANNEL_MTU": "1450", "FLANNEL_IPMASQ": "true"}
 			if fmt.Sprint(env) != fmt.Sprint(want) {
 				t.Errorf("subnet.env of %s is %v, want %v", n.Name, env, want)
