@@ -69,7 +69,7 @@ test-windows: wine ## the tests of what runs on Windows, under Wine; part of mak
 	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
 	@dist/wine.sh stop
 
-wine: bin/wine/run ## what programs for Windows run in, in tests
+wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## for tests: what programs for Windows run in, and the CNI plugins among them
 
 # Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. The tests that need it, and
 # those of whole clusters, wait more than they work: meanwhile, all other systems. Whichever of two fails ends the run.
@@ -158,6 +158,20 @@ bin/etcd: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/server/v3
 
 install = GOBIN=$(CURDIR)/bin/cni $(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F)@$(2) && touch $@
+
+# Go installs for another system only into GOPATH.
+cross-install = GOPATH=$(CURDIR)/bin/.windows GOMODCACHE=$$($(GO) env GOMODCACHE) GOOS=windows GOARCH=amd64 \
+	$(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F:.exe=)@$(2) && mv bin/.windows/bin/windows_amd64/$(@F) $@ && touch $@
+
+bin/cni/flannel.exe: bin/.flannel-plugin-$(FLANNEL_PLUGIN)
+	@mkdir -p $(@D)
+	$(call cross-install,meta,$(FLANNEL_PLUGIN))
+bin/cni/win-overlay.exe bin/cni/win-bridge.exe: bin/.plugins-$(PLUGINS)
+	@mkdir -p $(@D)
+	$(call cross-install,main/windows,$(PLUGINS))
+bin/cni/host-local.exe: bin/.plugins-$(PLUGINS)
+	@mkdir -p $(@D)
+	$(call cross-install,ipam,$(PLUGINS))
 
 bin/cni/flannel: bin/.flannel-plugin-$(FLANNEL_PLUGIN)
 	$(call install,meta,$(FLANNEL_PLUGIN))

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,8 +80,12 @@ func kernel(ctx context.Context, n *lab.Node) (string, error) {
 	return words(out), err
 }
 
-// entries are the routes, neighbours and FDB entries of all tunnels of a node, one in a line.
+// entries are the routes, neighbours and FDB entries of all tunnels of a node, one in a line; of a Windows node, what
+// HNS has.
 func entries(ctx context.Context, n *lab.Node) (string, error) {
+	if n.Windows != nil {
+		return hnsEntries(n)
+	}
 	out, err := try(ctx, n.Namespaces, `for dev in $(ls /sys/class/net | grep ^flannel); do
 			ip route show dev $dev root 10.5.0.0/16 | sed "s/^/$dev /"
 			ip -6 route show dev $dev root fd05::/48 proto 70 | sed "s/^/$dev /"
@@ -131,10 +136,15 @@ func putLease(t *testing.T, l *lab.Lab, key string, v *value) {
 		must(t, err)
 		return
 	}
+	_, err = c.Put(t.Context(), leasePrefix+key, marshal(t, v))
+	must(t, err)
+}
+
+func marshal(t *testing.T, v any) string {
+	t.Helper()
 	text, err := json.Marshal(v)
 	must(t, err)
-	_, err = c.Put(t.Context(), leasePrefix+key, string(text))
-	must(t, err)
+	return string(text)
 }
 
 // apart, after the backend, keeps the real nodes' subnets out of the way of the ghosts'.
@@ -151,6 +161,9 @@ func ghost(i, generation int) (string, *value) {
 // entriesOf is what entries must be on a node, worked out from the leases alone.
 func entriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
+	if n.Windows != nil {
+		return hnsEntriesOf(t, l, n)
+	}
 	return entriesFrom(leases(t, l), n)
 }
 
@@ -162,15 +175,16 @@ func entriesFrom(leases map[string]value, n *lab.Node) string {
 		}
 		add := func(key, device, public string, data *vtep) {
 			base, _, _ := strings.Cut(key, "-")
+			device += strconv.Itoa(data.VNI)
 			lines = append(lines,
 				fmt.Sprintf("%s %s via %s onlink", device, strings.Replace(key, "-", "/", 1), base),
 				fmt.Sprintf("%s neigh %s lladdr %s PERMANENT", device, base, data.VtepMAC),
 				fmt.Sprintf("%s fdb %s dst %s self permanent", device, data.VtepMAC, public))
 		}
 		four, six, dual := strings.Cut(key, "&")
-		add(four, "flannel.1", v.PublicIP, v.BackendData)
+		add(four, "flannel.", v.PublicIP, v.BackendData)
 		if dual {
-			add(six, "flannel-v6.1", *v.PublicIPv6, v.BackendV6Data)
+			add(six, "flannel-v6.", *v.PublicIPv6, v.BackendV6Data)
 		}
 	}
 	slices.Sort(lines)

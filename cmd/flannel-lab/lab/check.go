@@ -44,9 +44,9 @@ func CheckTools(o Options) error {
 		}
 	}
 	if o.Windows > 0 {
-		for path, target := range map[string]string{o.wineRun(): "wine", o.flanneldExe(): "cross-windows-amd64"} {
+		for _, path := range []string{o.flanneldExe(), o.wineRun(), filepath.Join(o.BinDir, "cni", "win-overlay.exe")} {
 			if _, err := os.Stat(path); err != nil {
-				missing = append(missing, path+": run 'make "+target+"'")
+				missing = append(missing, path+": run 'make wine cross-windows-amd64'")
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	types "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -25,6 +26,8 @@ type Pod struct {
 	Node     *Node
 	Name     string
 	IP4, IP6 netip.Addr // zero where the family is off
+
+	netns string // CNI_NETNS: a path; on Windows the ID of a namespace of HNS
 }
 
 // conflist is kube-flannel's CNI configuration.
@@ -52,32 +55,53 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if err := n.writeConflist(); err != nil {
 		return nil, err
 	}
-	for _, command := range []string{"netns add " + name, "-n " + name + " link set lo up"} {
-		if _, err := n.Run(ctx, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
-			return nil, fmt.Errorf("make the pod's network namespace: %w", err)
+	p := &Pod{Node: n, Name: name, netns: "/run/netns/" + name}
+	makeNetns, join := p.makeNetns, p.join
+	if n.Windows != nil {
+		makeNetns, join = p.makeCompartment, p.joinWindows
+	}
+	if err := makeNetns(ctx); err != nil {
+		return nil, fmt.Errorf("make the pod's network namespace: %w", err)
+	}
+	if err := join(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.deleteNetns(ctx))
+	}
+	n.lab.podsMu.Lock()
+	defer n.lab.podsMu.Unlock()
+	n.pods[name] = p
+	return p, n.lab.writeHosts()
+}
+
+func (p *Pod) makeNetns(ctx context.Context) error {
+	for _, command := range []string{"netns add " + p.Name, "-n " + p.Name + " link set lo up"} {
+		if _, err := p.Node.Run(ctx, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
+			return err
 		}
 	}
-	p := &Pod{Node: n, Name: name}
-	err := n.Do(func() error {
-		f, err := os.Open(p.netns())
+	return nil
+}
+
+func (p *Pod) deleteNetns(ctx context.Context) error {
+	if p.Node.Windows != nil {
+		return p.deleteCompartment()
+	}
+	_, err := p.Node.Run(ctx, "ip", "netns", "delete", p.Name)
+	return err
+}
+
+func (p *Pod) join(ctx context.Context) error {
+	return p.Node.Do(func() error {
+		f, err := os.Open(p.netns)
 		if err != nil {
 			return err
 		}
-		p.Namespaces = n.withNet(f)
+		p.Namespaces = p.Node.withNet(f)
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
 		_, err = Until(ctx, 10*time.Second, func(context.Context) error { return settled("cni0") })
 		return err
 	})
-	if err != nil {
-		_, undo := n.Run(ctx, "ip", "netns", "delete", name)
-		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), undo)
-	}
-	n.lab.podsMu.Lock()
-	defer n.lab.podsMu.Unlock()
-	n.pods[name] = p
-	return p, n.lab.writeHosts()
 }
 
 // settled tells whether the IPv6 addresses of a device can be used.
@@ -102,8 +126,6 @@ func (n *Node) Pods() map[string]*Pod {
 	return maps.Clone(n.pods)
 }
 
-func (p *Pod) netns() string { return "/run/netns/" + p.Name }
-
 // chain runs f with the node's configuration; the caller is in the node.
 func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
 	text, err := os.ReadFile(conflistPath)
@@ -114,8 +136,12 @@ func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkCon
 	if err != nil {
 		return err
 	}
-	cni := libcni.NewCNIConfig([]string{filepath.Join(p.Node.lab.opts.BinDir, "cni")}, nil)
-	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns(), IfName: "eth0"})
+	var in invoke.Exec // nil: on Linux
+	if p.Node.Windows != nil {
+		in = inWine{p.Node}
+	}
+	cni := libcni.NewCNIConfig([]string{filepath.Join(p.Node.lab.opts.BinDir, "cni")}, in)
+	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns, IfName: "eth0"})
 }
 
 func (p *Pod) add(ctx context.Context) error {
@@ -166,14 +192,16 @@ func (p *Pod) Delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.Node.Run(ctx, "ip", "netns", "delete", p.Name); err != nil {
+	if err := p.deleteNetns(ctx); err != nil {
 		return err
 	}
 	p.Node.lab.podsMu.Lock()
 	defer p.Node.lab.podsMu.Unlock()
 	delete(p.Node.pods, p.Name)
-	// The other files are the node's.
-	return errors.Join(p.files[0].Close(), p.Node.lab.writeHosts())
+	if p.Node.Windows == nil { // the other files are the node's
+		return errors.Join(p.files[0].Close(), p.Node.lab.writeHosts())
+	}
+	return p.Node.lab.writeHosts()
 }
 
 // IP is the pod's address: IPv4 where it has one.
@@ -188,6 +216,13 @@ func (p *Pod) IP() netip.Addr {
 func (n *Node) writeConflist() error {
 	if _, err := n.SubnetEnv(); err != nil {
 		return fmt.Errorf("pods need a running flanneld: %w", err)
+	}
+	if n.Windows != nil {
+		text, err := n.windowsConflist()
+		if err != nil {
+			return err
+		}
+		return n.WriteFile(conflistPath, text)
 	}
 	return n.WriteFile(conflistPath, conflist)
 }

@@ -68,7 +68,8 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	return err
 }
 
-// prepareWine runs in a node: a C: of its own, whose run and etc are the node's, as C:\run\flannel must be.
+// prepareWine runs in a node: a C: of its own, on which C:\run is the node's /run, and so on: Wine takes \run for the
+// one and /run for the other, and programs use both.
 func prepareWine(dir string) error {
 	// Here a wineserver has its socket. It is not to be left in the machine's own /tmp when the node is switched off.
 	sockets := fmt.Sprintf("/tmp/.wine-%d", os.Getuid())
@@ -81,8 +82,12 @@ func prepareWine(dir string) error {
 	if out, err := exec.Command("cp", "-a", filepath.Join(dir, "prefix"), winePrefix).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy the prefix: %w: %s", err, out)
 	}
-	for _, name := range []string{"run", "etc"} {
-		if err := os.Symlink("/"+name, filepath.Join(winePrefix, "drive_c", name)); err != nil {
+	drive := filepath.Join(winePrefix, "drive_c")
+	if err := os.Mkdir(filepath.Join(drive, "var"), 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"run", "etc", "var/lib"} {
+		if err := os.Symlink("/"+name, filepath.Join(drive, name)); err != nil {
 			return err
 		}
 	}

@@ -117,6 +117,13 @@ func (m *Machine) unlisten(number string) hns.Code {
 	return 0
 }
 
+// abandon ends a registration of a program that has ended.
+func (m *Machine) abandon(number string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unlisten(number)
+}
+
 // next waits for the next event that a listener wants, as "kind data". A code says that none will come any more.
 func (m *Machine) next(number string) (string, hns.Code) {
 	for {

@@ -93,6 +93,9 @@ func learn(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 			return a, nil, err
 		}
 		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
+		if dst.Bits() == 0 {
+			a.DNS = append(a.DNS, hop.Unmap()) // as most routers are
+		}
 	}
 	return a, routes, nil
 }

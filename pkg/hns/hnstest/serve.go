@@ -35,19 +35,31 @@ func (m *Machine) Serve(l net.Listener) error {
 			return err
 		}
 		// A connection each, so that a call that hangs delays no other.
+		go m.serve(c)
+	}
+}
+
+func (m *Machine) serve(c net.Conn) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for {
+		fields, err := readFrame(r)
+		if err != nil || len(fields) == 0 {
+			return
+		}
+		there := make(chan struct{})
 		go func() {
-			defer c.Close()
-			r := bufio.NewReader(c)
-			for {
-				fields, err := readFrame(r)
-				if err != nil || len(fields) == 0 {
-					return
-				}
-				if err := writeFrame(c, m.answer(string(fields[0]), fields[1:])...); err != nil {
-					return
-				}
+			defer close(there)
+			// The next request, or the end of the program: then nobody waits any more for what it registered for.
+			if _, err := r.Peek(1); err != nil && string(fields[0]) == "Wait" && len(fields) == 2 {
+				m.abandon(string(fields[1]))
 			}
 		}()
+		err = writeFrame(c, m.answer(string(fields[0]), fields[1:])...)
+		if err != nil {
+			return
+		}
+		<-there
 	}
 }
 
@@ -163,6 +175,27 @@ func Dial(address string) (*Remote, error) {
 
 // Close ends the connection; the machine goes on.
 func (r *Remote) Close() error { return r.conn.Close() }
+
+// Call makes a call of HNS as a program on the machine would, and returns its answer: that of Create is a handle.
+func (r *Remote) Call(function string, args ...string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fields := [][]byte{[]byte(function)}
+	for _, arg := range args {
+		fields = append(fields, []byte(arg))
+	}
+	if err := writeFrame(r.conn, fields...); err != nil {
+		return "", err
+	}
+	answer, err := readFrame(r.conn)
+	if err != nil {
+		return "", err
+	}
+	if len(answer) != 3 || len(answer[0]) != 4 {
+		return "", io.ErrUnexpectedEOF
+	}
+	return string(answer[1]), problem(function, hns.Code(binary.LittleEndian.Uint32(answer[0])))
+}
 
 // Do gives an order, and returns how the machine stands after it.
 func (r *Remote) Do(o Order) (Report, error) {

@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns/hnstest"
+)
+
+// farPeer is the lease of a node that does not exist, outside of what the lab's nodes take; i is below 512.
+func farPeer(i, generation int) (string, *value) {
+	return fmt.Sprintf("10.5.%d.%d-26", i/4, i%4*64), &value{
+		PublicIP: fmt.Sprintf("172.16.%d.%d", generation, i%250+1), BackendType: "vxlan",
+		BackendData: &vtep{4096, fmt.Sprintf("02:00:00:%02x:%02x:%02x", generation, i/256, i%256)},
+	}
+}
+
+// How HNS is asked for a policy, and how it has it and wants it back.
+const (
+	policyAsked = `{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"%[1]s","IsolationId":4096,"ProviderAddress":"%[2]s","DistributedRouterMacAddress":"%[3]s"}}`
+	policyKept  = `{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"%[1]s","DistributedRouterMacAddress":"%[3]s","IsolationId":4096,"ProviderAddress":"%[2]s"}}`
+)
+
+// policyTo is the policy to a farPeer.
+func policyTo(form string, i, generation int) string {
+	key, v := farPeer(i, generation)
+	return fmt.Sprintf(form, strings.Replace(key, "-", "/", 1), v.PublicIP, strings.ToUpper(strings.ReplaceAll(v.BackendData.VtepMAC, ":", "-")))
+}
+
+func putFarPeer(t *testing.T, l *lab.Lab, i, generation int) {
+	t.Helper()
+	key, v := farPeer(i, generation)
+	putLease(t, l, key, v)
+}
+
+// putFarPeers writes the leases from..to-1 in as few steps as etcd takes.
+func putFarPeers(t *testing.T, l *lab.Lab, from, to int) {
+	t.Helper()
+	for chunk := range slices.Chunk(slices.Collect(numbersFrom(from, to)), 100) {
+		var puts []clientv3.Op
+		for _, i := range chunk {
+			key, v := farPeer(i, 0)
+			puts = append(puts, clientv3.OpPut(leasePrefix+key, marshal(t, v)))
+		}
+		_, err := etcdClient(t, l).Txn(t.Context()).Then(puts...).Commit()
+		must(t, err)
+	}
+}
+
+func numbersFrom(from, to int) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := from; i < to && yield(i); i++ {
+		}
+	}
+}
+
+// follow waits until all nodes hold what the leases say, which may change meanwhile.
+func follow(t *testing.T, l *lab.Lab, what string, limit time.Duration) {
+	t.Helper()
+	withinOf(t, limit, what+": all nodes in step", func() error {
+		for _, n := range l.Nodes {
+			if !n.Running() {
+				continue
+			}
+			got, err := entries(t.Context(), n)
+			if want := entriesOf(t, l, n); err == nil && got != want {
+				err = fmt.Errorf("%s has\n%s\nwant\n%s", n.Name, got, want)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Leases that came, moved and went while flanneld.exe was down: that is changed, and nothing else.
+func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
+	for i := range 3 {
+		putFarPeer(t, l, i, 0)
+	}
+	follow(t, l, "three leases", patience)
+	stoppedByCtrlC(t, w)
+	withdrawn, _ := farPeer(0, 0)
+	putLease(t, l, withdrawn, nil)
+	putFarPeer(t, l, 1, 1)
+	putFarPeer(t, l, 3, 0)
+	order(t, w, hnstest.Order{ForgetLog: true})
+	must(t, w.Start())
+	must(t, w.Ready(t.Context()))
+	follow(t, l, "after the start", patience)
+	const request = `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"%s","Settings":{"Policies":[%s]}}`
+	want := []string{
+		fmt.Sprintf(request, "Remove", policyTo(policyKept, 1, 0)),
+		fmt.Sprintf(request, "Add", policyTo(policyAsked, 1, 1)+","+policyTo(policyAsked, 3, 0)),
+		fmt.Sprintf(request, "Remove", policyTo(policyKept, 0, 0)),
+	}
+	if got := hnsChanges(t, w); !slices.Equal(got, want) {
+		t.Errorf("the start asked for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// What another hand does is mended within seconds, and said once.
+func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
+	subnet, _ := farPeer(2, 0)
+	for _, c := range []struct {
+		what string
+		do   hnstest.Order
+	}{
+		{"a policy removed", hnstest.Order{DeleteRemoteSubnet: [2]string{"flannel.4096", strings.Replace(subnet, "-", "/", 1)}}},
+		{"a policy changed", hnstest.Order{Replace: [][2]string{{"172.16.0.3", "172.16.9.9"}}}},
+		{"the network deleted", hnstest.Order{DeleteNetwork: "flannel.4096"}},
+		{"HNS restarted", hnstest.Order{Restart: true}},
+	} {
+		mark, id := len(w.Log()), networkNow(t, w).ID
+		c.do.ForgetLog = true
+		order(t, w, c.do)
+		withinOf(t, 30*time.Second, c.what+": noticed", func() error {
+			if len(hnsChanges(t, w)) == 0 {
+				return fmt.Errorf("nothing was changed")
+			}
+			return nil
+		})
+		follow(t, l, c.what, 30*time.Second)
+		within(t, "ready", func() error { return ready(t, w) })
+		if kept := networkNow(t, w).ID == id; kept != strings.Contains(c.what, "policy") {
+			t.Errorf("%s: the same network: %t", c.what, kept)
+		}
+		if said := w.Log()[mark:]; strings.Count(said, "made an HNS network") > 1 || strings.Count(said, "\n") > 10 {
+			t.Errorf("%s: logged\n%s", c.what, said)
+		}
+	}
+}
+
+// refusedPolicies: HNS refuses to add, and later takes it.
+func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
+	mark := len(w.Log())
+	order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
+	putFarPeer(t, l, 5, 0)
+	logged(t, w, mark, "0x8007001f")
+	follow(t, l, "a policy that was refused", 30*time.Second)
+	within(t, "ready", func() error { return ready(t, w) })
+}
+
+// hangingHNS: nothing else waits for a call that does not return, Ctrl-C least of all.
+func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
+	for _, function := range []string{"HcnModifyNetwork", ""} {
+		order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
+		putFarPeer(t, l, 6, 0)
+		withinOf(t, 30*time.Second, "/readyz tells that HNS hangs", func() error { return unready(t, w, "no answer in time") })
+		if code, _, err := w.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
+			t.Errorf("/healthz: %d %v", code, err)
+		}
+		stoppedByCtrlC(t, w)
+		if function == "" { // from the start on
+			must(t, w.Start())
+			withinOf(t, 30*time.Second, "/readyz tells what it waits for", func() error { return unready(t, w, "waiting for the Host Networking Service") })
+			stoppedByCtrlC(t, w)
+		}
+		order(t, w, hnstest.Order{Heal: true})
+		must(t, w.Start())
+		must(t, w.Ready(t.Context()))
+		follow(t, l, "HNS answers again", 30*time.Second)
+		key, _ := farPeer(6, 0)
+		putLease(t, l, key, nil)
+		follow(t, l, "the lease is gone", 30*time.Second)
+	}
+}
+
+// subnetChanged: another subnet takes another network, on the physical adapter.
+func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
+	key, _ := leaseOf(t, l, w)
+	id := networkNow(t, w).ID
+	stoppedByCtrlC(t, w)
+	putLease(t, l, key, nil)
+	putLease(t, l, key, &value{PublicIP: "172.16.8.8", BackendType: "vxlan", BackendData: &vtep{4096, "02:00:00:00:08:08"}}) // somebody else has it now
+	mark := len(w.Log())
+	must(t, w.Start())
+	must(t, w.Ready(t.Context()))
+	follow(t, l, "another subnet", 30*time.Second)
+	within(t, "ready", func() error { return ready(t, w) })
+	if now, _ := leaseOf(t, l, w); now == key || networkNow(t, w).ID == id {
+		t.Errorf("the subnet is %s, was %s", now, key)
+	}
+	logged(t, w, mark, "deleting an HNS network of ours")
+	putLease(t, l, key, nil)
+	follow(t, l, "the other's lease is gone", patience)
+}
+
+// manyPeers counts what 250 of them cost with the real flanneld.exe.
+func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
+	stoppedByCtrlC(t, w)
+	putFarPeers(t, l, 100, 350)
+	order(t, w, hnstest.Order{ForgetLog: true})
+	must(t, w.Start())
+	must(t, w.Ready(t.Context()))
+	follow(t, l, "250 more peers", patience)
+	counts := func(what string, limit int) {
+		t.Helper()
+		r := order(t, w, hnstest.Order{})
+		hnsCalls := 0
+		for _, c := range r.Log {
+			if strings.HasPrefix(c.Func, "Hcn") || c.Func == "HNSCall" {
+				hnsCalls++
+			}
+		}
+		t.Logf("%s: %d calls of HNS, of which %d change something", what, hnsCalls, len(r.Changes()))
+		if n := len(r.Changes()); n > limit {
+			t.Errorf("%s took %d changes, want %d", what, n, limit)
+		}
+		order(t, w, hnstest.Order{ForgetLog: true})
+	}
+	counts("250 peers", 1)
+	unchanged(t, l, w, "-iface=Ethernet")
+	counts("a restart", 0)
+	putFarPeer(t, l, 350, 0)
+	follow(t, l, "one lease added", patience)
+	counts("one lease added", 1)
+	putFarPeer(t, l, 350, 1)
+	follow(t, l, "one lease moved", patience)
+	counts("one lease moved", 2)
+	key, _ := farPeer(350, 1)
+	putLease(t, l, key, nil)
+	follow(t, l, "one lease withdrawn", patience)
+	counts("one lease withdrawn", 1)
+}
+
+// cleanedUp: flanneld.exe cleanup leaves nothing, and the address is where it was.
+func cleanedUp(t *testing.T, w *lab.Node) {
+	stoppedByCtrlC(t, w)
+	must(t, w.StartWith("cleanup"))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	code, err := w.Wait(ctx)
+	must(t, err)
+	r := order(t, w, hnstest.Order{})
+	if code != 0 || len(r.Networks)+len(r.Endpoints) > 0 {
+		t.Errorf("cleanup ended with %d and left %s %s", code, r.Networks, r.Endpoints)
+	}
+	for _, a := range r.Adapters {
+		if has := slices.ContainsFunc(a.Addrs, addressIs(w)); has != (a.Name == lab.Adapter) {
+			t.Errorf("%s has %+v", a.Name, a.Addrs)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+)
+
+// order gives the simulated machine of a Windows node an order.
+func order(t *testing.T, n *lab.Node, o hnstest.Order) hnstest.Report {
+	t.Helper()
+	r, err := n.Windows.Do(o)
+	must(t, err)
+	return r
+}
+
+// hnsChanges are the calls that changed something on a Windows node since its log was forgotten.
+func hnsChanges(t *testing.T, n *lab.Node) (calls []string) {
+	t.Helper()
+	for _, c := range order(t, n, hnstest.Order{}).Changes() {
+		calls = append(calls, c.String())
+	}
+	return calls
+}
+
+// networkOf is flannel's network on a Windows node, which has no other.
+func networkOf(n *lab.Node) (hns.Network, error) {
+	r, err := n.Windows.Now()
+	if err != nil {
+		return hns.Network{}, err
+	}
+	if len(r.Networks) != 1 {
+		return hns.Network{}, fmt.Errorf("%s has %d networks", n.Name, len(r.Networks))
+	}
+	return hns.DecodeNetwork(r.Networks[0])
+}
+
+func networkNow(t *testing.T, n *lab.Node) hns.Network {
+	t.Helper()
+	network, err := networkOf(n)
+	must(t, err)
+	return network
+}
+
+// hnsEntries is all that flanneld keeps on a Windows node, one in a line.
+func hnsEntries(n *lab.Node) (string, error) {
+	r, err := n.Windows.Now()
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, doc := range r.Networks {
+		network, err := hns.DecodeNetwork(doc)
+		if err != nil {
+			return "", err
+		}
+		lines = append(lines, fmt.Sprintf("network %s %s on %s %+v", network.Name, network.Type, network.Adapter, network.Subnets))
+		for _, p := range network.Policies {
+			if p.IsRemoteSubnet() {
+				remote, err := p.RemoteSubnet()
+				if err != nil {
+					return "", err
+				}
+				lines = append(lines, fmt.Sprintf("policy %+v", remote))
+			}
+		}
+	}
+	for _, doc := range r.Endpoints {
+		e, err := hns.DecodeEndpoint(doc)
+		if err != nil {
+			return "", err
+		}
+		if strings.HasSuffix(e.Name, "_ep") {
+			lines = append(lines, fmt.Sprintf("endpoint %s %v", e.Name, e.IPs))
+		}
+	}
+	for _, route := range r.Routes {
+		if netip.MustParsePrefix(lab.Network4).Contains(route.Dst.Addr()) {
+			lines = append(lines, fmt.Sprintf("route %s via %s", route.Dst, route.NextHop))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// hnsEntriesOf is what they must be, worked out from the leases alone.
+func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
+	t.Helper()
+	var lines []string
+	for key, v := range leases(t, l) {
+		subnet := netip.MustParsePrefix(strings.Replace(key, "-", "/", 1))
+		local, vxlan := v.PublicIP == n.IP4.String(), v.BackendType == "vxlan"
+		gateway := subnet.Addr().Next()
+		switch {
+		case local && vxlan:
+			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI,
+				[]hns.Subnet{{Prefix: subnet, Gateway: gateway, VSID: uint32(v.BackendData.VNI)}}))
+		case local && v.BackendType == "host-gw":
+			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", []hns.Subnet{{Prefix: subnet, Gateway: gateway}}),
+				fmt.Sprintf("endpoint cbr0_ep [%s]", netip.PrefixFrom(gateway.Next(), subnet.Bits())))
+		case vxlan:
+			mac, err := hns.ParseMAC(v.BackendData.VtepMAC)
+			must(t, err)
+			lines = append(lines, fmt.Sprintf("policy %+v", hns.RemoteSubnet{
+				Prefix: subnet, VSID: uint32(v.BackendData.VNI), Provider: netip.MustParseAddr(v.PublicIP), MAC: mac,
+			}))
+		case v.BackendType == "host-gw":
+			lines = append(lines, fmt.Sprintf("route %s via %s", subnet, v.PublicIP))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// unchanged restarts flanneld.exe with further arguments, and wants the network, its ID and all else as they were
+// without a single call that changes something.
+func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
+	t.Helper()
+	id := networkNow(t, n).ID
+	stoppedByCtrlC(t, n)
+	order(t, n, hnstest.Order{ForgetLog: true})
+	began := time.Now()
+	must(t, n.StartWith(append(slices.DeleteFunc(n.Args(), func(arg string) bool { return strings.HasPrefix(arg, "-iface") }), args...)...))
+	must(t, n.Ready(t.Context()))
+	within(t, "every peer counts", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
+	t.Logf("ready %v after a start with %v", time.Since(began).Round(time.Millisecond), args)
+	if got := hnsChanges(t, n); len(got) > 0 {
+		t.Errorf("a restart with %v changed\n%s", args, strings.Join(got, "\n"))
+	}
+	if now := networkNow(t, n).ID; now != id {
+		t.Errorf("a restart with %v made another network: %s was %s", args, now, id)
+	}
+	inStep(t, l, n)
+}
+
+// stoppedByCtrlC also allows no more time than is promised.
+func stoppedByCtrlC(t *testing.T, n *lab.Node) {
+	t.Helper()
+	began := time.Now()
+	code, err := n.Stop(t.Context())
+	must(t, err)
+	if took := time.Since(began); code != 0 || took > 3*time.Second {
+		t.Errorf("%s: Ctrl-C ended flanneld.exe with %d after %v", n.Name, code, took)
+	}
+}
+
+func addressIs(n *lab.Node) func(hns.Address) bool {
+	return func(a hns.Address) bool { return a.Prefix.Addr() == n.IP4 }
+}
+
+// sound looks for what no test should leave on a Windows node: open handles, and what the simulated machine could not do.
+func sound(t *testing.T, n *lab.Node) {
+	t.Helper()
+	r := order(t, n, hnstest.Order{})
+	if len(r.Trouble) > 0 {
+		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
+	}
+	// Those of a running flanneld.exe that wants to be told of changes; and a call may be under way.
+	within(t, "handles are closed", func() error {
+		if open := order(t, n, hnstest.Order{}).OpenHandles; open > 4 {
+			return fmt.Errorf("%d handles are open", open)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns/hnstest"
+)
+
+// What a cluster with Windows nodes must say on every node.
+const mixedVXLAN = `{"Type":"vxlan","VNI":4096,"Port":4789}`
+
+// hostVia are the ways to tell flanneld.exe of the underlay when its address has moved to the virtual adapter.
+func hostVia(n *lab.Node) []string {
+	return []string{"-iface=Ethernet", "-iface=" + n.IP4.String(), "-iface=vEthernet (Ethernet)", "-iface-regex=^Ether.*",
+		"-iface-regex=" + n.IP4.String(), "-iface-can-reach=" + lab.Outside4.String(), "-iface="}
+}
+
+// Two Linux and two Windows nodes over etcd.
+func TestWindowsVXLAN(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 4, Windows: 2}, mixedVXLAN+`,"SubnetLen":26,"SubnetMin":"10.5.128.0"`)
+	w := l.Nodes[2]
+	mixed(t, l)
+	t.Run("restart", func(t *testing.T) {
+		loss := unlost(t, l.Nodes[0].Pods()["pod1"], w.Pods()["pod3"].IP4)
+		for _, arg := range hostVia(w) {
+			unchanged(t, l, w, arg)
+		}
+		must(t, w.Kill())
+		must(t, w.Start())
+		must(t, w.Ready(t.Context()))
+		unchanged(t, l, w, "-iface=Ethernet")
+		loss()
+	})
+	t.Run("leases while down", func(t *testing.T) { leasesWhileDown(t, l, w) })
+	t.Run("refused", func(t *testing.T) { refusedPolicies(t, l, w) })
+	t.Run("hanging", func(t *testing.T) { hangingHNS(t, l, w) })
+	t.Run("other hands", func(t *testing.T) { otherHands(t, l, w) })
+	t.Run("subnet changed", func(t *testing.T) { subnetChanged(t, l, w) })
+	t.Run("many peers", func(t *testing.T) { manyPeers(t, l, w) })
+	for _, n := range l.Nodes[2:] {
+		sound(t, n)
+	}
+	t.Run("cleanup", func(t *testing.T) { cleanedUp(t, w) })
+}
+
+// mixed checks a cluster that is up: leases, what each node has of them, pods, pings between all of them.
+func mixed(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for key, v := range leases(t, l) {
+		i := slices.IndexFunc(l.Nodes, func(n *lab.Node) bool { return n.IP4.String() == v.PublicIP })
+		if i < 0 || v.BackendType != "vxlan" || v.BackendData == nil || v.BackendData.VNI != 4096 {
+			t.Fatalf("the lease %s is %+v", key, v)
+		}
+		if n := l.Nodes[i]; n.Windows != nil {
+			mac := strings.ReplaceAll(strings.ToLower(networkNow(t, n).DRMAC.String()), "-", ":")
+			if v.BackendData.VtepMAC != mac {
+				t.Errorf("the lease of %s has %s, HNS %s", n.Name, v.BackendData.VtepMAC, mac)
+			}
+			env, err := n.SubnetEnv()
+			must(t, err)
+			want := map[string]string{"FLANNEL_NETWORK": lab.Network4, "FLANNEL_SUBNET": address(t, key).Next().String() + "/" + key[strings.IndexByte(key, '-')+1:],
+				"FLANNEL_MTU": "1450", "FLANNEL_IPMASQ": "true"}
+			if fmt.Sprint(env) != fmt.Sprint(want) {
+				t.Errorf("subnet.env of %s is %v, want %v", n.Name, env, want)
+			}
+		}
+	}
+	var pods []*lab.Pod
+	for i, n := range l.Nodes {
+		inStep(t, l, n)
+		pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
+	}
+	everyPod(t, pods)
+	for _, n := range l.Nodes {
+		if n.Windows != nil {
+			order(t, n, hnstest.Order{ForgetLog: true})
+		}
+	}
+}
+
+// everyPod pings between all pods, both ways.
+func everyPod(t *testing.T, pods []*lab.Pod) {
+	t.Helper()
+	for _, from := range pods {
+		for _, to := range pods {
+			if from.Node != to.Node {
+				must(t, reach(t.Context(), from, to))
+			}
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"flannel/pkg/hns"
+)
+
+// A pod of a Windows node is an HNS endpoint in an HNS namespace, made by the real plugins in Wine. It has no processes:
+// the simulated machine answers for it, and pings that its Namespaces send are the node's, from the pod's address.
+
+// makeCompartment does what containerd does before it calls the plugins.
+func (p *Pod) makeCompartment(context.Context) error {
+	p.netns = fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()&(1<<48-1))
+	handle, err := p.Node.Windows.Call("HcnCreateNamespace", p.netns, `{"Type":"Host","SchemaVersion":{"Major":2,"Minor":0}}`)
+	if err != nil {
+		return err
+	}
+	_, err = p.Node.Windows.Call("HcnCloseNamespace", handle)
+	return err
+}
+
+func (p *Pod) deleteCompartment() error {
+	_, err := p.Node.Windows.Call("HcnDeleteNamespace", p.netns)
+	return err
+}
+
+func (p *Pod) joinWindows(ctx context.Context) error {
+	if err := p.Node.Do(func() error { return p.add(ctx) }); err != nil {
+		return err
+	}
+	p.Namespaces = p.Node.Namespaces
+	p.from = p.IP4
+	return nil
+}
+
+// windowsConflist is the configuration by which the plugins find the network of flanneld, as its users write it.
+func (n *Node) windowsConflist() (string, error) {
+	r, err := n.Windows.Now()
+	if err != nil {
+		return "", err
+	}
+	for _, doc := range r.Networks {
+		network, err := hns.DecodeNetwork(doc)
+		if err != nil {
+			return "", err
+		}
+		plugin := map[string]string{hns.Overlay: "win-overlay", hns.L2Bridge: "win-bridge"}[network.Type]
+		if plugin == "" {
+			continue
+		}
+		return fmt.Sprintf(`{
+  "name": %q,
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {"type": "flannel", "subnetFile": %q, "delegate": {"type": %q, "apiVersion": 2, "policies": [
+      {"name": "EndpointPolicy", "value": {"Type": "OutBoundNAT", "Settings": {"Exceptions": [%q]}}}]}}
+  ]
+}
+`, network.Name, n.path("/run/flannel/subnet.env"), plugin, Network4), nil
+	}
+	return "", errors.New("HNS has no network for pods")
+}
+
+// inWine runs CNI plugins that are programs for Windows.
+type inWine struct{ node *Node }
+
+// FindInPath implements invoke.Exec.
+func (inWine) FindInPath(plugin string, paths []string) (string, error) {
+	return filepath.Join(paths[0], plugin+".exe"), nil
+}
+
+// Decode implements invoke.Exec.
+func (inWine) Decode(answer []byte) (version.PluginInfo, error) {
+	return new(version.PluginDecoder).Decode(answer)
+}
+
+// ExecPlugin implements invoke.Exec.
+func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
+	cmd := w.node.Windows.program(plugin)
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		switch {
+		case name == "CNI_PATH":
+			cmd.Env = append(cmd.Env, name+`=Z:`+strings.ReplaceAll(value, "/", `\`))
+		case strings.HasPrefix(name, "CNI_"):
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	if err := w.node.Namespaces.Start(cmd); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	if err := cmd.Wait(); err != nil {
+		said := &types.Error{}
+		if json.Unmarshal(stdout.Bytes(), said) == nil && said.Msg != "" {
+			return nil, said
+		}
+		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(plugin), err, stdout.Bytes(), stderr.Bytes())
+	}
+	return stdout.Bytes(), nil
+}
+
+var (
+	_ invoke.Exec = inWine{}
+)
