@@ -68,6 +68,8 @@ type command struct{ name, help string }
 func commands() []command {
 	return []command{
 		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
+		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
+		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}
