@@ -149,6 +149,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	if peers, complete := in.peers(); complete {
 		paths, rejects := n.plan.Paths(peers.Leases)
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
+		n.windows = peers.Windows
 		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings)))
 	} else {
 		f.add("peers", errNoPeers)

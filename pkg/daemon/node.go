@@ -28,6 +28,7 @@ type node struct {
 	underlayMoved bool // the underlay may be another; look again
 	valid         int
 	rejects       []subnet.Rejected
+	windows       string // a node that runs Windows; "": none is known
 	report        reported
 }
 
