@@ -21,6 +21,12 @@ type Backend interface {
 	MTU() int
 }
 
+// Mixed is a Backend of Linux with options that Windows nodes do not have.
+type Mixed interface {
+	// ForWindows says in a sentence what keeps this node and Windows nodes apart, and what to change; "": nothing.
+	ForWindows() string
+}
+
 // Node is what a backend must know of the machine.
 type Node struct {
 	OS       string // runtime.GOOS

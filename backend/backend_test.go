@@ -62,7 +62,7 @@ func make1(t *testing.T, kind backend.Kind, config, os string, n backend.Node) (
 
 // zero are the fields that a device does not use.
 var zero = regexp.MustCompile(` (?:Addr|Subnets):\[\]| (?:MTU|VNI|Port):0| MAC:00:00:00:00:00:00| (?:Learning|GBP):false| Parent: Local:invalid IP|` +
-	` DNS:(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
+	`(?: DNS:)? Switch:false(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
 
 func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	local := local
@@ -250,8 +250,9 @@ func TestWarnings(t *testing.T) {
 	}{
 		{vxlan.Kind(), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
 		{hostgw.Kind(), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
-		{vxlan.Kind(), `{"Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
-		{vxlan.Kind(), `{"DirectRouting": true, "GBP": true, "MTU": 1400}`, "windows",
+		{vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
+		{vxlan.Kind(), `{}`, "windows", []string{"VNI: not given, which is 4096 for this node and 1 for Linux nodes", "Port: not given, which is 4789 for this node and 8472"}},
+		{vxlan.Kind(), `{"DirectRouting": true, "GBP": true, "MTU": 1400, "VNI": 4096, "Port": 4789}`, "windows",
 			[]string{"set it to false for a cluster with Windows nodes", "GBP: Windows has none", "MTU: Windows gives pods"}},
 	} {
 		o := conf.Parse([]byte(test.config))
@@ -265,6 +266,30 @@ func TestWarnings(t *testing.T) {
 			if !strings.Contains(got[i], want) {
 				t.Errorf("%s on %s warns %q, want %q", test.config, test.os, got[i], want)
 			}
+		}
+	}
+}
+
+// What a Linux node says when there are Windows nodes; and those say nothing of themselves.
+func TestForWindows(t *testing.T) {
+	for _, test := range []struct{ config, os, want string }{
+		{`{"VNI": 4096, "Port": 4789}`, "linux", ""},
+		{`{"VNI": 70000, "Port": 4789, "GBP": true}`, "linux", ""},
+		{`{}`, "linux", "Backend: VNI is 1 and Windows takes none below 4096; Port is not given, which is 8472 for Linux and 4789 for Windows." +
+			" Set VNI to 4096, Port to 4789 in the one configuration of all nodes"},
+		{`{"VNI": 4095, "Port": 4789}`, "linux", "Backend: VNI is 4095 and Windows takes none below 4096. Set VNI to 4096 in the one configuration of all nodes"},
+		{`{"VNI": 4096, "Port": 8472}`, "linux", "Backend: Port is 8472, which only Windows Server 2022 and later can. Set Port to 4789 if there are older ones in the one configuration of all nodes"},
+		{`{"VNI": 4096, "Port": 4789, "DirectRouting": true}`, "linux", "Backend: DirectRouting is on, and Windows does not take what comes past the tunnel." +
+			" Set DirectRouting to false in the one configuration of all nodes"},
+		{`{"VNI": 4096}`, "windows", ""},
+	} {
+		maker := vxlan.Kind().Parse(conf.Parse([]byte(test.config)), test.os)
+		b, _, err := maker(backend.Node{OS: test.os, Underlay: underlay.Link{Name: "eth0", MTU: 1500}, V4: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.(backend.Mixed).ForWindows(); got != test.want {
+			t.Errorf("%s on %s: %s", test.config, test.os, got)
 		}
 	}
 }

@@ -39,6 +39,7 @@ var ErrMoved = errors.New("the node's subnet is another one")
 type Set struct {
 	Leases  []*Lease   // in the order of Compare
 	Rejects []Rejected // what could not be read as a lease at all
+	Windows string     // the first node, by name, that runs Windows, with a lease or not yet; "": none is known
 }
 
 // Rejected is a peer that is left out, and why.
@@ -49,9 +50,9 @@ type Rejected struct {
 
 // Reporter is a Manager that tells the cluster how this node's network is.
 type Reporter interface {
-	// Report takes the outcome of a pass: what is not in step (nil: nothing), and the peers that are left out, of which
-	// the slice is not kept. It does not block.
-	Report(problem error, rejects []Rejected)
+	// Report takes the outcome of a pass: what is not in step (nil: nothing), the peers that are left out, of which
+	// the slice is not kept, and what the operator should change although it is in step ("": nothing). It does not block.
+	Report(problem error, rejects []Rejected, advice string)
 }
 
 // Redialer is a Manager that can drop its connections. Those from an address that this node no longer has lead nowhere,

@@ -10,9 +10,6 @@ import (
 	"flannel/subnet"
 )
 
-// leastVSID is the lowest VNI that HNS takes, and the default on Windows.
-const leastVSID = 4096
-
 // overlayOptions are those that mean something to Windows alone.
 type overlayOptions struct {
 	name string // of the HNS network
@@ -31,6 +28,16 @@ func parseOverlay(o *conf.Object, opts *options) {
 	}
 	if opts.mtu > 0 {
 		o.Warn("MTU", "Windows gives pods the underlay's MTU less VXLAN's %d whatever this says; it goes into the subnet file alone", overhead(false))
+	}
+	if opts.vni < leastVSID {
+		o.Problem("VNI", "%d is below %d, which Windows cannot: set VNI to %d or more and Port to %d in the one configuration of all nodes",
+			opts.vni, leastVSID, leastVSID, windowsPort)
+	}
+	if !o.Has("VNI") {
+		o.Warn("VNI", "not given, which is %d for this node and 1 for Linux nodes: set %d for all", leastVSID, leastVSID)
+	}
+	if !o.Has("Port") {
+		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", windowsPort, linuxPort, windowsPort)
 	}
 	opts.gbp, opts.learning, opts.directRouting = false, false, false
 	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}

@@ -42,7 +42,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 		vni = leastVSID
 	}
 	opts := options{
-		vni:           o.Int("VNI", vni, vni, maxVNI),
+		vni:           o.Int("VNI", vni, 1, maxVNI),
 		port:          o.Int("Port", 0, 0, 65535),
 		mtu:           o.Int("MTU", 0, 0, 65535),
 		gbp:           o.Bool("GBP", false),

@@ -9,44 +9,67 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/subnet"
 )
 
+// cleaned is what cleanup answers with --json.
+type cleaned struct {
+	DryRun  bool     `json:"dryRun"`
+	Removed []string `json:"removed"` // or would be
+	Problem string   `json:"problem,omitempty"`
+}
+
 // cleanup removes all that flanneld, or flannel, put into this node's kernel or HNS, and nothing else: see the ownership
 // table in Documentation/architecture.md. The subnet file and the lease stay.
-func cleanup(ctx context.Context, o options, log *slog.Logger, stdout io.Writer) error {
-	flags := goflag.NewFlagSet("flanneld cleanup", goflag.ContinueOnError)
-	flags.SetOutput(stdout)
+func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
+	var flags goflag.FlagSet
 	dryRun := flags.Bool("dry-run", false, "only show what would be removed")
-	if err := flags.Parse(o.Args); errors.Is(err, goflag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("cleanup takes no argument %.40q; there is --dry-run", flags.Arg(0))
+	asJSON := flags.Bool("json", false, "print one JSON document: dryRun, removed, problem")
+	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+		return code
 	}
 	env, err := subnet.ReadEnv(o.SubnetFile)
 	if err != nil {
 		log.Warn("the pod network is not known, so routes that a flannel made stay", "error", err)
 	}
 	networks := slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
+	all, err := cleanVIP(ctx, o, log, *dryRun) // while its network is there
 	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
 	fromFirewall, err2 := firewall.Cleanup(ctx, log, *dryRun)
-	verb := "removed"
+	all = slices.Concat(all, fromSystem, fromFirewall)
+	err = errors.Join(err, err1, err2)
+	verb := "removed "
 	if *dryRun {
-		verb = "would remove"
+		verb = "would remove "
 	}
-	all := append(fromSystem, fromFirewall...)
-	for _, what := range all {
-		fmt.Fprintln(stdout, verb, what) //nolint:errcheck // the work is done all the same
+	text := "nothing of flannel is on this node"
+	if len(all) > 0 {
+		text = verb + strings.Join(all, "\n"+verb)
 	}
-	if len(all) == 0 {
-		fmt.Fprintln(stdout, "nothing of flannel is on this node") //nolint:errcheck // likewise
+	return answer(stdout, stderr, *asJSON, cleaned{*dryRun, append([]string{}, all...), problem(err)}, text, err)
+}
+
+// cleanVIP takes away kube-proxy's source VIP on Windows.
+func cleanVIP(ctx context.Context, o options, log *slog.Logger, dryRun bool) (removed []string, err error) {
+	if runtime.GOOS != "windows" {
+		return nil, nil
 	}
-	return errors.Join(err1, err2)
+	k, err := newKeeper(o, usualDataDir(), log)
+	if err != nil {
+		return nil, err
+	}
+	do := k.Release
+	if dryRun {
+		do = k.Remains
+	}
+	if removed, err = do(ctx); err != nil {
+		err = fmt.Errorf("kube-proxy's source VIP: %w", err)
+	}
+	return removed, err
 }

@@ -71,6 +71,8 @@ func commands() []command {
 		{"doctor", "look for what people run into, and say how to mend it (--help tells more)"},
 		{"cni-conf", "write the CNI configuration of a Windows node (--help tells more)"},
 		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
+		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
+		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}

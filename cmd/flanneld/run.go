@@ -52,10 +52,7 @@ func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
 	case err != nil:
-		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
-		}
-		return exitUsage
+		return usage(p.stderr, err)
 	case o.Help:
 		return code(printHelp(p.stdout), p.stderr)
 	case o.Version:
@@ -73,9 +70,13 @@ func run(ctx context.Context, p process) int {
 	}
 	switch o.Command {
 	case "cleanup":
-		return code(cleanup(ctx, o, log, p.stdout), p.stderr)
+		return cleanup(ctx, o, log, p.stdout, p.stderr)
 	case "install-cni":
 		return code(installCNI(ctx, o, log, p.stdout), p.stderr)
+	case "prepare":
+		return prepare(ctx, o, log, p.stdout, p.stderr)
+	case "source-vip":
+		return sourceVIP(ctx, o, log, p.stdout, p.stderr)
 	case "service":
 		return code(service(ctx, o, log, p.stdout), p.stderr)
 	case "status":
@@ -86,6 +87,14 @@ func run(ctx context.Context, p process) int {
 		return makeCNIConf(ctx, o, p.stdout, p.stderr)
 	}
 	return serve(ctx, o, log)
+}
+
+// usage tells all problems of the command line, one a line.
+func usage(stderr io.Writer, err error) int {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
+	}
+	return exitUsage
 }
 
 func code(err error, stderr io.Writer) int {
@@ -160,6 +169,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	tasks.Go(func() error { return answerStatus(ctx, o, status, view, healthz, log) })
 	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
+	tasks.Go(func() error { return keepSourceVIP(ctx, o, log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	goflag "flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -40,24 +39,6 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 		return r
 	}
 	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, others), log)
-}
-
-// parseCommand reads a subcommand's own arguments. done: there is nothing left to do but to end with code.
-func parseCommand(flags *goflag.FlagSet, o options, stdout, stderr io.Writer) (done bool, code int) {
-	flags.Init("flanneld "+o.Command, goflag.ContinueOnError)
-	flags.SetOutput(stdout)
-	err := flags.Parse(o.Args)
-	switch {
-	case errors.Is(err, goflag.ErrHelp):
-		return true, exitOK
-	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("%s takes no argument %.40q; see --help", o.Command, flags.Arg(0))
-		fallthrough
-	case err != nil:
-		fmt.Fprintln(stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
-		return true, exitUsage
-	}
-	return false, exitOK
 }
 
 // showStatus is the command that asks the daemon and prints what it says.

@@ -181,6 +181,29 @@ func TestLinesAreBounded(t *testing.T) {
 	})
 }
 
+// mixedBackend has something against Windows nodes.
+type mixedBackend struct{ namedBackend }
+
+func (mixedBackend) ForWindows() string { return "Set VNI." }
+
+func TestWindowsNodes(t *testing.T) {
+	d, _, log := newDaemon(t)
+	n := &node{backend: mixedBackend{}}
+	for i, step := range []struct {
+		windows string
+		backend backend.Backend
+		lines   int
+	}{{"", n.backend, 0}, {"win1", n.backend, 1}, {"win1", n.backend, 0}, {"win1", namedBackend{}, 0}, {"win1", n.backend, 1}, {"", n.backend, 0}} {
+		n.windows, n.backend = step.windows, step.backend
+		d.reportAdvice(n)
+		const want = "win1 runs Windows, and does not go with this node's configuration. Set VNI."
+		if got := strings.Count(log.String(), "\n"); got != step.lines || got > 0 && !strings.Contains(log.String(), want) {
+			t.Errorf("step %d: %s", i, log)
+		}
+		log.Reset()
+	}
+}
+
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAlarm(time.Hour, 0)

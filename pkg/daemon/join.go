@@ -85,7 +85,7 @@ var (
 func (d *Daemon) waiting(why error) {
 	d.Status.Waiting(why.Error())
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(why, nil)
+		r.Report(why, nil, "")
 	}
 }
 

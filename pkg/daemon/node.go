@@ -31,6 +31,7 @@ type node struct {
 	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
+	windows       string // a node that runs Windows; "": none is known
 	report        reported
 }
 

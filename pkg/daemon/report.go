@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/backend"
 	"flannel/subnet"
 )
 
@@ -54,6 +55,7 @@ type reported struct {
 	rejects  map[string]string // the reason by name, of peers that are left out
 	lines    lines             // that may still be said of them
 	untoldAt time.Time         // when it was said that some are not named
+	advice   string
 }
 
 // report tells the outcome of a pass: to metrics and readiness always, to the log only what is new.
@@ -65,8 +67,9 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Metrics.Peers(n.valid, len(n.rejects))
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, n.rejects)
+		r.Report(err, n.rejects, n.advice())
 	}
+	d.reportAdvice(n)
 
 	r := &n.report
 	if err == nil {
@@ -143,6 +146,24 @@ func (l *lines) take(now time.Time) bool {
 	}
 	l.used++
 	return true
+}
+
+// advice is what the operator should change for the Windows nodes that there are; "": nothing.
+func (n *node) advice() string {
+	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
+		if why := b.ForWindows(); why != "" {
+			return fmt.Sprintf("%s runs Windows, and does not go with this node's configuration. %s", n.windows, why)
+		}
+	}
+	return ""
+}
+
+func (d *Daemon) reportAdvice(n *node) {
+	now := n.advice()
+	if now != "" && now != n.report.advice {
+		d.Log.Warn("Linux and Windows nodes may not reach each other", "reason", now)
+	}
+	n.report.advice = now
 }
 
 // alarm wakes the loop when nothing else does.

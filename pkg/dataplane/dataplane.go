@@ -44,6 +44,9 @@ type Device struct {
 	Subnets []netip.Prefix // the node's own, one for each family in use
 	MACs    [2]MAC         // first and last for pods that bring none; zero: HNS chooses
 	DNS     string         // servers for pods, with commas between them; empty: HNS chooses
+	// Switch is for a network that is there for the sake of its switch alone: without pods, and so persistent. It stays
+	// until Cleanup.
+	Switch bool
 }
 
 // Link is a device as it is.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"flannel/pkg/hns"
@@ -28,10 +29,7 @@ func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool)
 			}
 		}
 	}
-	for _, n := range d.networks {
-		if !d.ours(n) && (n.Type != hns.L2Bridge || n.Name != "cbr0") {
-			continue
-		}
+	for _, n := range d.leftovers() {
 		removed = append(removed, fmt.Sprintf("HNS network %s (%s, %s, %d policies)", n.Name, n.Type, n.ID, len(n.Policies)))
 		if !dryRun {
 			errs = append(errs, d.deleteNetwork(ctx, n))
@@ -40,12 +38,29 @@ func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool)
 	if !dryRun {
 		if errors.Join(errs...) == nil {
 			for _, name := range d.home.names() { // of networks that went by another hand
-				errs = append(errs, d.home.own(name, false))
+				errs = append(errs, d.home.own(Device{Name: name}, false))
+			}
+			for _, name := range d.home.switches() {
+				errs = append(errs, d.home.own(Device{Name: name, Switch: true}, false))
 			}
 		}
 		errs = append(errs, d.home.wait(ctx, d.pace.Address+d.pace.DHCP, d.client))
 	}
 	return removed, errors.Join(errs...)
+}
+
+// leftovers are the networks that are ours, those last that hold the switch: so the host's address moves once.
+func (d *HNS) leftovers() []hns.Network {
+	var ours, switches []hns.Network
+	for _, n := range d.networks {
+		switch {
+		case d.ours(n) || n.Type == hns.L2Bridge && n.Name == "cbr0":
+			ours = append(ours, n)
+		case ourType(n) && slices.Contains(d.home.switches(), n.Name):
+			switches = append(switches, n)
+		}
+	}
+	return append(ours, switches...)
 }
 
 // wait returns when the host has everything back.

@@ -94,7 +94,7 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 	if err := d.managementIP(ctx, dev); err != nil {
 		return err
 	}
-	if dev.Kind == Overlay && d.network.DRMAC == (hns.MAC{}) {
+	if dev.Kind == Overlay && d.network.DRMAC == (hns.MAC{}) && !dev.Switch {
 		return waiting("HNS to give the network its MAC address")
 	}
 	link := Link{MAC: MAC(d.network.DRMAC)}
@@ -116,7 +116,7 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 		d.warnOnce(fmt.Sprintf("HNS tunnels from %s, and the underlay's address is %s: take the first with --iface, or peers send to where HNS does not listen",
 			d.network.ManagementIP, dev.Local))
 	}
-	if dev.Kind == L2Bridge {
+	if dev.Kind == L2Bridge && !dev.Switch {
 		if err := d.hostEndpoint(ctx, dev, host, adapters); err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		if adapterErr != nil {
 			return adapterErr
 		}
-		return d.make(ctx, want, physical, adapters)
+		return d.make(ctx, dev, want, physical, adapters)
 	}
 	have := *d.network
 	why := differs(have, want)
@@ -191,11 +191,11 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 	if why != "" {
 		return d.remake(ctx, have, why)
 	}
-	return d.home.own(dev.Name, true)
+	return d.home.own(dev, true)
 }
 
 // make binds the adapter, after what it has was written down and is there.
-func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+func (d *HNS) make(ctx context.Context, dev Device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
 		if n.Adapter == physical.Name && d.ours(n) {
 			return d.remake(ctx, n, "another takes its place: "+want.Name)
@@ -219,7 +219,7 @@ func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, 
 	if len(addresses(host)) == 0 {
 		return waiting("%s to have its addresses", host.Name) // just put back
 	}
-	if err := d.home.own(want.Name, true); err != nil {
+	if err := d.home.own(dev, true); err != nil {
 		return err
 	}
 	d.networksDirty.Store(true)
@@ -227,8 +227,11 @@ func (d *HNS) make(ctx context.Context, want hns.Network, physical hns.Adapter, 
 	if err != nil {
 		return unanswered(err)
 	}
-	d.opts.Log.Info("made an HNS network; the host's address moves to its virtual adapter", "network", made.Name, "type", made.Type,
-		"id", made.ID, "adapter", physical.Name, "subnet", subnets(want.Subnets))
+	what := "made an HNS network; the host's address moves to its virtual adapter"
+	if bound {
+		what = "made an HNS network on the switch that the adapter has; the host's address stays"
+	}
+	d.opts.Log.Info(what, "network", made.Name, "type", made.Type, "id", made.ID, "adapter", physical.Name, "subnet", subnets(want.Subnets))
 	return waiting("the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 

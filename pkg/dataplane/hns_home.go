@@ -80,19 +80,30 @@ func (h *home) names() []string {
 	return slices.Clone(h.journal.Networks)
 }
 
-// own remembers that a network is ours, or (ours false) is no more.
-func (h *home) own(name string, ours bool) error {
+// switches are the networks that we made for the sake of their switch.
+func (h *home) switches() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i := slices.Index(h.journal.Networks, name)
+	return slices.Clone(h.journal.Switches)
+}
+
+// own remembers that a device's network is ours, or (ours false) is no more.
+func (h *home) own(dev Device, ours bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := h.journal
+	list := &next.Networks
+	if dev.Switch {
+		list = &next.Switches
+	}
+	i := slices.Index(*list, dev.Name)
 	if (i >= 0) == ours {
 		return nil
 	}
-	next := h.journal
-	if next.Networks = slices.Clone(next.Networks); ours {
-		next.Networks = append(next.Networks, name)
+	if *list = slices.Clone(*list); ours {
+		*list = append(*list, dev.Name)
 	} else {
-		next.Networks = slices.Delete(next.Networks, i, i+1)
+		*list = slices.Delete(*list, i, i+1)
 	}
 	return h.write(next)
 }

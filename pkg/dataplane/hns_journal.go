@@ -20,6 +20,8 @@ import (
 type journal struct {
 	// Networks are the names of HNS networks that we made or took over: ours, whatever they are called.
 	Networks []string `json:",omitempty"`
+	// Switches are those that Prepare made, which no daemon deletes.
+	Switches []string `json:",omitempty"`
 	Before   *before  `json:",omitempty"`
 }
 
@@ -69,7 +71,7 @@ func readJournal(path string) (j journal, err error) {
 
 // writeJournal removes a file that would say nothing.
 func writeJournal(path string, j journal) error {
-	if len(j.Networks) == 0 && j.Before == nil {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Before == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -116,7 +116,7 @@ func (d *HNS) drop(e loweredHNS) {
 
 // wantedNetwork is the HNS network that a device comes to, on a physical adapter. Without dual-stack networks IPv6 is left out.
 func wantedNetwork(dev Device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
-	n := hns.Network{Name: dev.Name, Type: hns.Overlay, Adapter: adapter, NonPersistent: true,
+	n := hns.Network{Name: dev.Name, Type: hns.Overlay, Adapter: adapter, NonPersistent: !dev.Switch,
 		MACs: [2]hns.MAC{hns.MAC(dev.MACs[0]), hns.MAC(dev.MACs[1])}}
 	if dev.Kind == L2Bridge {
 		n.Type = hns.L2Bridge

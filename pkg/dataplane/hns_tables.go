@@ -191,7 +191,7 @@ func (d *HNS) deleteNetwork(ctx context.Context, n hns.Network) error {
 	}
 	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
 	if d.device().Name != n.Name {
-		return d.home.own(n.Name, false)
+		return d.home.own(Device{Name: n.Name}, false)
 	}
 	return nil
 }

@@ -39,3 +39,15 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 	defer func() { err = errors.Join(err, d.Close()) }()
 	return d.cleanup(ctx, networks, dryRun)
 }
+
+// Prepare binds a virtual switch to the adapter of dev, a Switch, unless it has one, and waits until the host has its
+// addresses, routes and DNS servers again. told hears what is waited for, whenever that is something else. What has not
+// come when ctx ends is the error.
+func Prepare(ctx context.Context, opts Options, dev Device, told func(error)) (p Prepared, err error) {
+	d, err := open(opts)
+	if err != nil {
+		return Prepared{}, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.prepare(ctx, dev, told)
+}

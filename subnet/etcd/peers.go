@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
 	"time"
 
@@ -28,7 +29,9 @@ type peers struct {
 	ghosts  map[string]time.Time
 	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
+	windows string // likewise
 	left    string // the key that was left out of leases
+	systems bool   // windows may be another
 }
 
 // entry is what one key holds: a lease, or why not.
@@ -36,6 +39,9 @@ type entry struct {
 	mod    int64
 	lease  *subnet.Lease
 	reject string
+	// windows is a guess, since nothing in etcd says it: MAC addresses that HNS gives begin as Microsoft's do, and those
+	// that Linux chooses are never of that kind.
+	windows bool
 }
 
 // order is that of subnet.Compare; two keys can spell the same subnets, and every node must order these, too.
@@ -136,7 +142,23 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 		l.Name, l.Since = key, kv.CreateRevision
 		e.lease = l
 	}
-	p.known[key] = e
+	e.windows = e.lease != nil && microsofts.Match(e.lease.V4.Data)
+	if p.known[key] = e; old.windows != e.windows {
+		p.systems = true
+	}
+}
+
+// microsofts is the OUI of virtual adapters that Windows makes, as flannel and we write it.
+var microsofts = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)
+
+// firstWindows looks at all peers, which is only for when one comes that may run Windows, or one goes.
+func (p *peers) firstWindows() (first string) {
+	for key, e := range p.known {
+		if e.windows && key != p.left && (first == "" || key < first) {
+			first = key
+		}
+	}
+	return first
 }
 
 // exorcise drops the ghosts whose subnet or node turns up under another key: what the store says now counts for more.
@@ -203,9 +225,13 @@ func (p *peers) unreadable() []subnet.Rejected {
 
 // deliver hands the set over if it differs from the last one, or always.
 func (p *peers) deliver(leases []*subnet.Lease, rejects []subnet.Rejected, always bool) {
-	if !always && slices.Equal(leases, p.leases) && slices.Equal(rejects, p.rejects) {
+	windows := p.windows
+	if p.systems || p.known[windows].windows != (windows != "") || windows != "" && windows == p.left {
+		windows, p.systems = p.firstWindows(), false
+	}
+	if !always && slices.Equal(leases, p.leases) && slices.Equal(rejects, p.rejects) && windows == p.windows {
 		return
 	}
-	p.leases, p.rejects = leases, rejects
-	p.changed(subnet.Set{Leases: leases, Rejects: rejects})
+	p.leases, p.rejects, p.windows = leases, rejects, windows
+	p.changed(subnet.Set{Leases: leases, Rejects: rejects, Windows: windows})
 }

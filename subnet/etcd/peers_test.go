@@ -86,6 +86,37 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// Nothing in etcd says that a node runs Windows but the MAC address that HNS gave it.
+func TestWindowsPeers(t *testing.T) {
+	p, set := table("10.5.1.0-24")
+	lease := func(mac string) string {
+		return fmt.Sprintf(`{"PublicIP":"1.1.1.9","BackendType":"vxlan","BackendData":{"VNI":4096,"VtepMAC":%q}}`, mac)
+	}
+	put := func(rev int64, key, value string) {
+		t.Helper()
+		must(t, p.happened(t.Context(), []*mvccpb.Event{{Kv: entryOf(rev, key, value)}}))
+	}
+	is := func(when, want string) {
+		t.Helper()
+		if want != "" {
+			want = below + want
+		}
+		if set.Windows != want {
+			t.Errorf("%s: %q, want %q", when, set.Windows, want)
+		}
+	}
+	must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", lease("00:15:5d:00:00:01")), entryOf(2, "10.5.2.0-24", lease("82:15:5d:00:00:01"))}, false))
+	is("ourselves and a Linux node", "")
+	put(3, "10.5.7.0-24", lease("00-15-5D-AA-BB-CC"))
+	is("a Windows node", "10.5.7.0-24")
+	put(4, "10.5.3.0-24", lease("00:15:5D:aa:bb:cd"))
+	is("another", "10.5.3.0-24")
+	put(5, "10.5.3.0-24", lease("02:15:5D:aa:bb:cd"))
+	is("that is one no more", "10.5.7.0-24")
+	must(t, p.happened(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(below + "10.5.7.0-24")}}}))
+	is("gone", "")
+}
+
 func TestDue(t *testing.T) {
 	for _, c := range []struct{ left, whole, margin, least, most time.Duration }{
 		{24 * time.Hour, 24 * time.Hour, time.Hour, 22*time.Hour + 54*time.Minute, 23 * time.Hour},

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
@@ -396,4 +397,24 @@ func unmanaged(t *testing.T, o outside) {
 	if gets := n.traffic.count("GET /api/v1/nodes/unmanaged-2"); gets != 1 {
 		t.Errorf("asked %d times for a new node", gets)
 	}
+	// Of a node that is no peer, only that it runs Windows counts: kubelet labels it before any flanneld is there. Of
+	// several it is the first by name, and other tests have such nodes, too.
+	const first = "a-windows-node"
+	known := func(want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("known to run Windows: %t", want), 5*time.Second, func() bool { s, _ := n.last(); return (s.Windows == first) == want })
+	}
+	known(false)
+	o.add(first)
+	raw := []byte(`{"metadata":{"labels":{"kubernetes.io/os":"windows"}}}`)
+	if _, err := o.Client.CoreV1().Nodes().Patch(t.Context(), first, types.StrategicMergePatchType, raw, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	known(true)
+	n.sees("unmanaged-2", time.Second)
+	if gets := n.traffic.count("GET /api/v1/nodes/" + first); gets != 0 {
+		t.Errorf("asked %d times for a Windows node that is no peer", gets)
+	}
+	o.remove(first)
+	known(false)
 }

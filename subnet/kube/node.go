@@ -18,6 +18,7 @@ type node struct {
 	created   int64    // in Unix seconds
 	cidrs     []string // spec.podCIDRs, or else podCIDR
 	notes     notes
+	windows   bool // by its label kubernetes.io/os, which kubelet gives it
 }
 
 // note is one of our annotations, notes the values of all; an empty one counts as absent.

@@ -202,6 +202,14 @@ func TestReadANode(t *testing.T) {
 	if n, err := parseNode(object, prefix); err != nil || !reflect.DeepEqual(n.cidrs, []string{"10.5.1.0/24"}) {
 		t.Errorf("%+v, %v", n, err)
 	}
+	for label, want := range map[string]bool{"windows": true, "linux": false, "windowsx": false} {
+		labelled := sample(0)
+		labelled.Labels["kubernetes.io/os"], labelled.Labels["zone"] = label, "windows"
+		object, _ = unwrap(encode(t, labelled, "Node"))
+		if n, err := parseNode(object, prefix); err != nil || n.windows != want {
+			t.Errorf("of %s: windows %v, %v", label, n.windows, err)
+		}
+	}
 	if _, err := unwrap([]byte(`{"kind":"Node"}`)); !errors.Is(err, errNotProtobuf) {
 		t.Error(err)
 	}

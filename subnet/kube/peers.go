@@ -21,16 +21,18 @@ type peers struct {
 	own     string // the name of our Node, which is left out
 	changed func(subnet.Set)
 
-	known   map[string]entry // by name of the node; those without a part in the network are not in it
+	known   map[string]entry // by name of the node; those without a part in the network are not in it, but for Windows nodes
 	ghosts  map[string]time.Time
 	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
+	windows string // as handed out last
 }
 
-// entry is what a Node says: a lease, or why not.
+// entry is what a Node says: a lease, or why not. A node that runs Windows is one before it has a lease.
 type entry struct {
-	lease  *subnet.Lease
-	reject string
+	lease   *subnet.Lease
+	reject  string
+	windows bool
 }
 
 // order is that of subnet.Compare; of two nodes with one subnet, every node must see the same one first.
@@ -78,7 +80,7 @@ func (p *peers) happened(_ context.Context, changes []change) error {
 	if len(p.ghosts) > 0 || len(changes) > 0 && changes[0].replaced {
 		changes = p.haunt(changes)
 	}
-	leases, copied, rejects := p.leases, false, false
+	leases, copied, rejects, windows := p.leases, false, false, false
 	for _, c := range changes {
 		old, now := p.known[c.name], p.read(c)
 		if old == now {
@@ -87,7 +89,7 @@ func (p *peers) happened(_ context.Context, changes []change) error {
 		if p.known[c.name] = now; now == (entry{}) {
 			delete(p.known, c.name)
 		}
-		rejects = rejects || old.reject != now.reject
+		rejects, windows = rejects || old.reject != now.reject, windows || old.windows != now.windows
 		if len(changes) > many {
 			continue
 		}
@@ -103,11 +105,24 @@ func (p *peers) happened(_ context.Context, changes []change) error {
 	if rejects {
 		unreadable = p.unreadable()
 	}
-	if first || !slices.Equal(leases, p.leases) || rejects {
+	if first || !slices.Equal(leases, p.leases) || rejects || windows {
 		p.leases, p.rejects = leases, unreadable
-		p.changed(subnet.Set{Leases: leases, Rejects: unreadable})
+		if windows {
+			p.windows = p.firstWindows()
+		}
+		p.changed(subnet.Set{Leases: leases, Rejects: unreadable, Windows: p.windows})
 	}
 	return nil
+}
+
+// firstWindows looks at all nodes, which is only for when one begins or ceases to run Windows.
+func (p *peers) firstWindows() (first string) {
+	for name, e := range p.known {
+		if e.windows && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first
 }
 
 // read makes of a Node what it says. A lease that says what it said before keeps its pointer.
@@ -118,13 +133,13 @@ func (p *peers) read(c change) entry {
 	l, err := leaseOf(c.node)
 	switch old := p.known[c.name].lease; {
 	case errors.Is(err, errNoPeer):
-		return entry{}
+		return entry{windows: c.node.windows}
 	case err != nil:
-		return entry{reject: err.Error()}
+		return entry{reject: err.Error(), windows: c.node.windows}
 	case old != nil && old.Equal(l) && old.Since == l.Since:
-		return entry{lease: old}
+		return entry{lease: old, windows: c.node.windows}
 	}
-	return entry{lease: l}
+	return entry{lease: l, windows: c.node.windows}
 }
 
 // replace takes old out of an ordered slice that is ours alone, and puts now in.

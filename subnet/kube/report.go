@@ -29,6 +29,7 @@ type status struct {
 	problem string    // "" before the first report, and while in step
 	since   time.Time // of being in step or not; zero before the first report
 	leftOut string    // the peers that are
+	advice  string    // what to change although all is in step
 	moved   string    // from what subnet to what
 	again   bool      // the Node may not have the condition that we gave it
 }
@@ -36,11 +37,11 @@ type status struct {
 func newTeller(m *Manager) *teller { return &teller{m: m, news: make(chan struct{}, 1)} }
 
 // Report takes the outcome of a pass; see subnet.Reporter.
-func (m *Manager) Report(problem error, rejects []subnet.Rejected) {
-	m.teller.report(problem, rejects, time.Now())
+func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice string) {
+	m.teller.report(problem, rejects, advice, time.Now())
 }
 
-func (t *teller) report(problem error, rejects []subnet.Rejected, now time.Time) {
+func (t *teller) report(problem error, rejects []subnet.Rejected, advice string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.status
@@ -52,7 +53,7 @@ func (t *teller) report(problem error, rejects []subnet.Rejected, now time.Time)
 	if s.inStep = problem == nil; s.since.IsZero() || s.inStep != was.inStep {
 		s.since = now
 	}
-	if s.leftOut = leftOut(rejects); *s != was {
+	if s.leftOut, s.advice = leftOut(rejects), clip(advice); *s != was {
 		token(t.news)
 	}
 }

@@ -35,35 +35,35 @@ func conditions(t *testing.T, o outside) {
 			return c.Status == status && c.Reason == reason && c.Message == message
 		})
 	}
-	n.Report(nil, nil)
+	n.Report(nil, nil, "")
 	is("False", "FlannelIsUp", "Flannel is running on this node")
 	first, patches := get(), n.traffic.count("PATCH")
-	n.Report(errors.New("a hiccup"), nil)
-	n.Report(nil, nil)
+	n.Report(errors.New("a hiccup"), nil, "")
+	n.Report(nil, nil, "")
 	time.Sleep(1200 * time.Millisecond)
 	again := start(t, o.Server, "condition-1", nil) // a restart
 	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
 		t.Fatal(err)
 	}
-	again.Report(nil, nil)
+	again.Report(nil, nil, "")
 	eventually(t, "the restart has looked", 5*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
 	time.Sleep(200 * time.Millisecond)
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
 	}
-	n.Report(errors.New("no device"), nil)
+	n.Report(errors.New("no device"), nil, "")
 	is("True", "FlannelIsNotInStep", "no device")
 	down := get()
-	n.Report(errors.New("no route"), nil)
+	n.Report(errors.New("no route"), nil, "")
 	is("True", "FlannelIsNotInStep", "no route")
 	if now := get(); now.LastTransitionTime != down.LastTransitionTime || !first.LastTransitionTime.Before(&down.LastTransitionTime) {
 		t.Errorf("the time of the change was %v, is %v", down.LastTransitionTime, now.LastTransitionTime)
 	}
-	n.Report(nil, nil)
+	n.Report(nil, nil, "")
 	is("False", "FlannelIsUp", "Flannel is running on this node")
 
 	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
-	silent.Report(errors.New("broken"), nil)
+	silent.Report(errors.New("broken"), nil, "")
 	time.Sleep(300 * time.Millisecond)
 	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
 		t.Errorf("although it shall not: %v", c)
@@ -91,20 +91,21 @@ func events(t *testing.T, o outside) {
 	}
 	rejects := []subnet.Rejected{{Name: "a", Reason: "no MAC"}, {Name: "b", Reason: "no address"}}
 	for range 100 {
-		n.Report(nil, rejects)
+		n.Report(nil, rejects, "")
 	}
 	for range 100 {
-		n.Report(errors.New("cannot set routes"), rejects)
+		n.Report(errors.New("cannot set routes"), rejects, "")
 		time.Sleep(10 * time.Millisecond)
 	}
 	eventually(t, "the last event", 5*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
 	for range 100 {
-		n.Report(nil, rejects[:1])
+		n.Report(nil, rejects[:1], "set the port")
 	}
 	eventually(t, "it is over", 5*time.Second, func() bool { return strings.Contains(get(), "in step again") })
 	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
 Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
 Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
+Warning FlannelMixedCluster: set the port
 Normal FlannelInStep: the pod network of this node is in step again`
 	if got := get(); got != want {
 		t.Errorf("events are\n%s\nwant\n%s", got, want)

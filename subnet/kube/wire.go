@@ -20,6 +20,9 @@ import (
 // magic begins every object; what follows is a runtime.Unknown, with the object in its field 2.
 var magic = []byte("k8s\x00")
 
+// windowsLabel is the entry "kubernetes.io/os": "windows" as it is written, so that no other is taken apart.
+var windowsLabel = []byte("\x0a\x10kubernetes.io/os\x12\x07windows")
+
 // maxObject bounds one object, in bytes: etcd takes no more than 1.5 MB.
 const maxObject = 8 << 20
 
@@ -109,6 +112,8 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 				seconds, _ := protowire.ConsumeVarint(value[size:])
 				n.created = int64(seconds) //nolint:gosec // whatever it is, it is the same on every node
 			}
+		case 11: // an entry of labels
+			n.windows = n.windows || bytes.Equal(value, windowsLabel)
 		case 12: // an entry of annotations
 			var key, text []byte
 			err := fields(value, func(number protowire.Number, value []byte) error {

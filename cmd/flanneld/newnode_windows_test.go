@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/windows"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/sourcevip"
+	"flannel/subnet"
+)
+
+// machine is a simulated one, which programs of this process reach as they would Windows.
+func machine(t *testing.T) *hnstest.Machine {
+	t.Helper()
+	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
+		t.Skip("this is a real Windows, whose network a test must not touch")
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := hnstest.New()
+	done := make(chan error)
+	go func() { done <- m.Serve(l) }()
+	t.Setenv("FLANNEL_HNS", l.Addr().String())
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), <-done, m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// TestNewNode takes a node's steps with its own commands: prepare, the daemon's network, the source VIP, another subnet,
+// cleanup.
+func TestNewNode(t *testing.T) {
+	m := machine(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run", "subnet.env")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	do := func(args ...string) (int, string, string) {
+		t.Helper()
+		return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, "--iface=Ethernet"}, args...)...)
+	}
+	if code, out, problems := do("prepare", "--network-mode=sideways"); code != exitUsage || !strings.Contains(problems, "neither overlay nor l2bridge") {
+		t.Errorf("a mode that is none: %d %s %s", code, out, problems)
+	}
+	code, out, problems := do("prepare", "--network-mode=overlay", "--json")
+	if p := read[prepared](t, out); code != exitOK || !p.Made || p.Network != "External" || p.Interface != "vEthernet (Ethernet)" || p.Problem != "" ||
+		!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
+		t.Fatalf("prepare: %d %+v\n%s", code, p, problems)
+	}
+	if code, out, _ := do("prepare", "--network-mode=overlay"); code != exitOK || !strings.Contains(out, "has had a virtual switch already") {
+		t.Errorf("a second time: %d %s", code, out)
+	}
+	host := m.Hand().Adapter("vEthernet (Ethernet)")
+
+	join(t, dir, file, "10.244.1.0/24")
+	vips := "--data-dir=" + filepath.Join(dir, "networks")
+	code, out, problems = do("source-vip", vips, "--json")
+	if v := read[vipAnswer](t, out); code != exitOK || !v.Needed || v.Addr != netip.MustParseAddr("10.244.1.2") || v.Network != "flannel.4096" {
+		t.Fatalf("source-vip: %d %s %s", code, out, problems)
+	}
+	// The daemon keeps it: after the node joined again, there is one of the new subnet.
+	join(t, dir, file, "10.244.9.0/24")
+	o, log := options{SubnetFile: file}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	ctx, stop := context.WithCancel(t.Context())
+	kept := make(chan error)
+	go func() { kept <- keepSourceVIP(ctx, o, log) }()
+	until(t, "the source VIP follows", func() bool {
+		v, err := sourcevip.Read(vipFile(o))
+		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
+	})
+	if err := m.Hand().DeleteEndpoint("source-vip"); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-kept; err != nil {
+		t.Error(err)
+	}
+	if code, out, _ := do("source-vip", vips); code != exitOK || !strings.HasPrefix(out, "10.244.9.2 of 10.244.9.0/24 is kube-proxy's source VIP") || len(m.Hand().Endpoints()) != 1 {
+		t.Errorf("source-vip: %d %s, endpoints %s", code, out, m.Hand().Endpoints())
+	}
+	if now := m.Hand().Adapter("vEthernet (Ethernet)"); now.Index != host.Index {
+		t.Errorf("the host's interface was made anew: %+v, %+v", host, now)
+	}
+	if left := reservations(t, dir); !slices.Equal(left, []string{"10.244.9.2"}) {
+		t.Errorf("reserved are %q", left)
+	}
+	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleaned](t, out).Removed) != 5 || len(m.Hand().Networks()) != 2 {
+		t.Errorf("would remove %s", out)
+	}
+	code, out, problems = do("cleanup")
+	if code != exitOK || len(m.Hand().Networks())+len(m.Hand().Endpoints())+len(reservations(t, dir)) > 0 {
+		t.Errorf("cleanup: %d %s %s", code, out, problems)
+	}
+	if code, out, _ := do("cleanup"); code != exitOK || out != "nothing of flannel is on this node\n" {
+		t.Errorf("a second cleanup: %d %s", code, out)
+	}
+}
+
+// join makes the network and the subnet file as the daemon does.
+func join(t *testing.T, dir, file, own string) {
+	t.Helper()
+	plane, err := dataplane.New(dataplane.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	dev := dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay, VNI: 4096, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
+		Subnets: []netip.Prefix{netip.MustParsePrefix(own)}}
+	until(t, "the network is there", func() bool { _, err := plane.Ensure(t.Context(), []dataplane.Device{dev}); return err == nil })
+	env := subnet.Env{V4Network: netip.MustParsePrefix("10.244.0.0/16"), V4Subnet: dev.Subnets[0], MTU: 1450}
+	if _, err := subnet.WriteEnv(file, env); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reservations(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "networks", "flannel.4096", "10.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		all = append(all, filepath.Base(f))
+	}
+	return all
+}
+
+// read takes the one JSON document that a command prints.
+func read[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(text))
+	if err := d.Decode(&v); err != nil || d.More() {
+		t.Fatalf("%q is not one document: %v", text, err)
+	}
+	return v
+}

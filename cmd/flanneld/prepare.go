@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	goflag "flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/health"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+const prepareUsage = `Takes the outage of a Windows node once, before anything depends on its network.
+
+The first HNS network on an adapter binds a virtual switch to it: the host's address is away for 5 to
+25 seconds, and every connection ends. prepare makes a network without pods, named External, that
+holds the switch from then on, over reboots too, and waits until addresses, routes and DNS servers
+are back, or puts them back. The daemon then makes its own network on that switch, without an outage.
+It needs neither a lease nor the Kubernetes API. Where the adapter has a switch it only waits for the
+addresses. flanneld cleanup takes External away. Do not run prepare beside a daemon that starts.
+
+  flanneld [flags of the daemon, such as --iface] prepare [flags]
+`
+
+// prepared is what prepare answers with --json.
+type prepared struct {
+	dataplane.Prepared
+	Problem string `json:"problem,omitempty"`
+}
+
+// prepare is the command that binds the adapter's switch.
+func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
+	var flags goflag.FlagSet
+	mode := flags.String("network-mode", "", "overlay or l2bridge; default: what the network configuration's backend needs")
+	limit := flags.Duration("timeout", 5*time.Minute, "give up after so long, with the reason; run again, it goes on from there")
+	asJSON := flags.Bool("json", false, "print one JSON document: adapter, network, whether it was made, interface, addresses, problem")
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), prepareUsage) //nolint:errcheck // there is no other way to tell
+		flags.PrintDefaults()
+	}
+	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+		return code
+	}
+	if runtime.GOOS != "windows" {
+		return code(errors.New("prepare: this is for Windows, where making a network takes the host's address away for a while; "+runtime.GOOS+" needs no such thing"), stderr)
+	}
+	raw, usable := modes[*mode]
+	if !usable {
+		return usage(stderr, fmt.Errorf("prepare: --network-mode: %.40q is neither overlay nor l2bridge", *mode))
+	}
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	defer cancel()
+	told := func(why error) { log.Info("preparing the adapter", "state", why) }
+	p, err := bindSwitch(ctx, o, []byte(raw), log, told)
+	if err != nil {
+		err = fmt.Errorf("prepare: %w", err)
+		return answer(stdout, stderr, *asJSON, prepared{p, err.Error()}, "", err)
+	}
+	text := fmt.Sprintf("%s has had a virtual switch already, by the HNS network %s; the host's addresses %v are on %s", p.Adapter, p.Network, p.Addresses, p.Interface)
+	if p.Made {
+		text = fmt.Sprintf("%s has a virtual switch now, by the HNS network %s; the host's addresses %v are on %s", p.Adapter, p.Network, p.Addresses, p.Interface)
+	}
+	return answer(stdout, stderr, *asJSON, prepared{p, ""}, text, nil)
+}
+
+// modes are the configurations that stand for the real one where that is not known yet: of each, only what the backend
+// makes of it counts.
+var modes = map[string]string{
+	"":         "",
+	"overlay":  `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 4096, "Port": 4789}}`,
+	"l2bridge": `{"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"}}`,
+}
+
+// bindSwitch asks the backend, as the daemon would, for its device on the underlay, and has that made as a switch alone.
+func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, told func(error)) (dataplane.Prepared, error) {
+	var err error
+	if len(raw) == 0 {
+		if raw, err = readNetConf(ctx, o, log); err != nil {
+			return dataplane.Prepared{}, err
+		}
+	}
+	config, maker, _, err := parseConfig(raw)
+	if err != nil {
+		return dataplane.Prepared{}, fmt.Errorf("the network configuration cannot work: %w", err)
+	}
+	link, err := awaitUnderlay(ctx, o.Underlay, config, told)
+	if err != nil {
+		return dataplane.Prepared{}, err
+	}
+	b, _, err := maker(backend.Node{OS: runtime.GOOS, Identity: identity(), Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	if err != nil {
+		return dataplane.Prepared{}, err
+	}
+	for _, dev := range b.Devices(subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("192.168.255.0/30")}}) {
+		if dev.Kind == dataplane.Overlay || dev.Kind == dataplane.L2Bridge {
+			return dataplane.Prepare(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, dataplane.SwitchFor(dev), told)
+		}
+	}
+	return dataplane.Prepared{}, fmt.Errorf("the backend %s makes no HNS network: there is nothing to prepare", config.Backend)
+}
+
+// readNetConf is the configuration where the daemon would have it from.
+func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
+	const hint = "or say --network-mode"
+	if o.Kube.On {
+		if raw, err = os.ReadFile(o.Kube.NetConfPath); err != nil {
+			return nil, fmt.Errorf("read the network configuration (%s): %w", hint, err)
+		}
+		return raw, nil
+	}
+	m, err := newManager(ctx, o, &health.Status{}, log)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close() //nolint:errcheck // what is read is read
+	ctx, enough := context.WithCancel(ctx)
+	defer enough()
+	err = m.WatchConfig(ctx, func(found []byte) { raw = found; enough() })
+	if raw != nil {
+		return raw, nil
+	}
+	return nil, fmt.Errorf("no network configuration in etcd within the time (give --kube-subnet-mgr for that of Kubernetes, %s): %w", hint, errors.Join(err, ctx.Err()))
+}
+
+// awaitUnderlay waits for an adapter that the node can be reached by: at boot it may not be up yet.
+func awaitUnderlay(ctx context.Context, o underlay.Options, config subnet.Config, told func(error)) (underlay.Link, error) {
+	choice, err := newUnderlay(ctx, o)
+	if err != nil {
+		return underlay.Link{}, err
+	}
+	said := ""
+	for {
+		link, err := choice.Choose(config.V4.On(), config.V6.On())
+		if err == nil {
+			return link, nil
+		}
+		if err.Error() != said {
+			told(err)
+			said = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return underlay.Link{}, fmt.Errorf("gave up: %w", err)
+		case <-choice.Changes():
+		case <-time.After(time.Second):
+		}
+	}
+}

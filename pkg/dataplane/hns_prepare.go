@@ -1,0 +1,94 @@
+package dataplane
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/hns"
+)
+
+// Prepared says how the adapter stands.
+type Prepared struct {
+	Adapter   string         `json:"adapter"`   // the physical one
+	Network   string         `json:"network"`   // an HNS network that holds its switch
+	Made      bool           `json:"made"`      // by this call
+	Interface string         `json:"interface"` // the one with the host's addresses
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// SwitchFor is dev as a network that only holds the switch: with a name, a number and a subnet that the usual scripts
+// for Windows nodes have given theirs for years, so that both take the other's for their own. Nothing is ever there.
+func SwitchFor(dev Device) Device {
+	dev.Name, dev.Switch = "External", true
+	dev.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 255, 0}), 30)}
+	if dev.Kind == Overlay {
+		dev.VNI = 9999
+	}
+	return dev
+}
+
+// prepare takes the steps of Ensure until none is left. An adapter that has a switch already, whoever bound it, only
+// needs its addresses: another network of the same name may be somebody's who wants it as it is.
+func (d *HNS) prepare(ctx context.Context, dev Device, told func(error)) (Prepared, error) {
+	p, last := Prepared{}, error(nil)
+	for {
+		err := d.prepareStep(ctx, dev, &p)
+		if err == nil && !d.home.pending() {
+			return p, nil
+		}
+		if err == nil {
+			err = waiting("the host to keep its addresses, routes and DNS servers")
+		}
+		if ctx.Err() == nil && (last == nil || err.Error() != last.Error()) { // else it only says that time is up
+			told(err)
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return p, fmt.Errorf("gave up: %w", cmp.Or(last, err))
+		case <-d.changes:
+		case <-time.After(d.pace.Wait):
+		}
+	}
+}
+
+func (d *HNS) prepareStep(ctx context.Context, dev Device, p *Prepared) error {
+	networks, err := d.client.Networks(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	adapters, err := d.stack.Adapters()
+	if err != nil {
+		return fmt.Errorf("list adapters: %w", err)
+	}
+	physical, err := physicalAdapter(adapters, dev.Parent)
+	if err != nil {
+		return err
+	}
+	p.Adapter = physical.Name
+	i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
+	if i < 0 || p.Made {
+		p.Made, p.Network = true, dev.Name
+		if _, err := d.Ensure(ctx, []Device{dev}); err != nil {
+			return err
+		}
+	} else {
+		p.Network = networks[i].Name
+	}
+	if err := d.home.mend(networks); err != nil {
+		return err
+	}
+	host, there := hostAdapter(adapters, physical, true)
+	if !there || len(addresses(host)) == 0 {
+		return waiting("the virtual adapter of %s to have the host's addresses", physical.Name)
+	}
+	p.Interface, p.Addresses = host.Name, nil
+	for _, a := range addresses(host) {
+		p.Addresses = append(p.Addresses, a.Prefix)
+	}
+	return nil
+}

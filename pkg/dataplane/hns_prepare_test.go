@@ -1,0 +1,110 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/hns/hnstest"
+)
+
+// prepared calls Prepare's work as the command does, in a process of its own.
+func (w *windows) prepared(limit time.Duration) (p Prepared, said []string, err error) {
+	w.t.Helper()
+	w.restart()
+	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
+	defer cancel()
+	p, err = w.prepare(ctx, SwitchFor(w.devices[0]), func(why error) { said = append(said, why.Error()) })
+	w.restart()
+	return p, said, err
+}
+
+// After Prepare the node comes up without an outage, and what the daemon deletes of its own leaves the switch alone.
+func TestPrepare(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			knobs := slow
+			knobs.LoseDNS, knobs.LoseRoutes, knobs.Down = true, true, true
+			onWindows(t, devicesOf(kind), knobs, func(w *windows) {
+				w.addMetadataRoute()
+				time.AfterFunc(20*time.Second, func() { w.m.Turn(func(k *hnstest.Knobs) { k.Down = false }) })
+				p, said, err := w.prepared(5 * time.Minute)
+				host := w.m.Hand().Adapter("vEthernet (Ethernet)")
+				if err != nil || !p.Made || p.Adapter != "Ethernet" || p.Network != "External" || p.Interface != host.Name ||
+					!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
+					t.Errorf("%+v, %v", p, err)
+				}
+				text := strings.Join(said, "\n")
+				for _, want := range []string{"waiting for the Host Networking Service", "waiting for the host's addresses to move", "to come back on vEthernet (Ethernet)"} {
+					if !strings.Contains(text, want) {
+						t.Errorf("%q was not said in\n%s", want, text)
+					}
+				}
+				w.hasAll()
+				w.m.ForgetLog()
+				if again, _, err := w.prepared(time.Minute); err != nil || again.Made || again.Network != "External" || w.changed() != "" {
+					t.Errorf("a second time: %+v, %v, changed\n%s", again, err, w.changed())
+				}
+				began := time.Now()
+				w.bring(time.Minute)
+				if took := time.Since(began); took > 10*time.Second || w.log.count("the host's address stays") != 1 {
+					t.Errorf("the daemon took %v after it", took)
+				}
+				w.devices[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} // joined again: another network
+				w.bring(time.Minute)
+				if now := w.m.Hand().Adapter(host.Name); now.Index != host.Index || len(now.Addrs) != len(host.Addrs) {
+					t.Errorf("the host's interface was %+v and is %+v", host, now)
+				}
+				w.hasAll()
+				if !strings.Contains(w.holds(), "network External "+map[Kind]string{Overlay: "Overlay", L2Bridge: "L2Bridge"}[kind]+" on Ethernet, 192.168.255.0/30") {
+					t.Errorf("the machine holds\n%s", w.holds())
+				}
+				removed, err := w.cleanup(w.t.Context(), w.state.Networks, false)
+				if i := slices.IndexFunc(removed, func(s string) bool { return strings.Contains(s, "External") }); err != nil || i != len(removed)-1 {
+					t.Errorf("cleanup removed %q, %v", removed, err)
+				}
+				if a := w.m.Hand().Adapter("Ethernet"); len(addresses(a)) != 1 || w.holds() != "route 0.0.0.0/0 via 10.99.0.1 on Ethernet\nroute 169.254.169.254/32 via 10.99.0.1 on Ethernet" {
+					t.Errorf("cleanup left %+v\n%s", a, w.holds())
+				}
+				if _, err := os.Stat(w.opts.journalPath()); err == nil {
+					t.Error("cleanup left the journal")
+				}
+			})
+		})
+	}
+}
+
+// A switch that is there is good enough, whoever bound it and whatever its network looks like; and a Prepare that was
+// killed in the middle is finished by the next.
+func TestPrepareFindsASwitch(t *testing.T) {
+	const foreign = `{"Name":"External","Type":"L2Bridge","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"192.168.200.0/24","Routes":[{"NextHop":"192.168.200.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		if err := w.m.Hand().CreateNetwork(foreign); err != nil {
+			t.Fatal(err)
+		}
+		if p, _, err := w.prepared(time.Minute); err != nil || p.Made || p.Network != "External" || p.Interface != "vEthernet (Ethernet)" {
+			t.Errorf("%+v, %v", p, err)
+		}
+		if got := w.changed(); got != "" {
+			t.Errorf("changed\n%s", got)
+		}
+		if removed, err := w.cleanup(w.t.Context(), nil, false); err != nil || len(removed) > 0 {
+			t.Errorf("cleanup removed %q, %v", removed, err)
+		}
+	})
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 20 * time.Second, APIPA: true}, func(w *windows) {
+		if _, _, err := w.prepared(5 * time.Second); err == nil || !strings.Contains(err.Error(), "gave up: device External: waiting for ") {
+			t.Errorf("within five seconds: %v", err)
+		}
+		if p, _, err := w.prepared(5 * time.Minute); err != nil || !slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
+			t.Errorf("after that: %+v, %v", p, err)
+		}
+		if removed, err := w.cleanup(w.t.Context(), nil, false); err != nil || len(removed) != 1 {
+			t.Errorf("cleanup removed %q, %v", removed, err)
+		}
+	})
+}

@@ -1,0 +1,24 @@
+//go:build !windows
+
+package file
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock returns nil where another has the lock.
+func tryLock(path string) (unlock func() error, err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil { //nolint:gosec // a descriptor is an int
+		return f.Close, nil // which ends the lock
+	} else if !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(err, f.Close())
+	}
+	return nil, f.Close()
+}

@@ -1,0 +1,108 @@
+package sourcevip
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// hostLocal runs the real plugin for a pod, and returns the address that it gave.
+func (n *node) hostLocal(command, id string) (netip.Addr, error) {
+	program, err := filepath.Abs("../../bin/cni/host-local")
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	cmd := exec.Command(program)
+	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/none", "CNI_PATH=/none"}
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"0.4.0","name":"flannel.4096","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.1.0/24"}]],"dataDir":%q}}`, n.DataDir))
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Run(); err == nil && command == "DEL" {
+		return netip.Addr{}, nil
+	} else if err != nil {
+		return netip.Addr{}, fmt.Errorf("host-local (make tools): %w: %s", err, out.String())
+	}
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || len(result.IPs) != 1 {
+		return netip.Addr{}, fmt.Errorf("host-local says %s, %w", out.String(), err)
+	}
+	return result.IPs[0].Address.Addr(), nil
+}
+
+// The real host-local and we, all at once: each address has one owner, and a subnet's worth of pods never gets ours.
+func TestHostLocal(t *testing.T) {
+	n := newNode(t)
+	var mu sync.Mutex
+	pods := map[netip.Addr]string{}
+	give := func(id string) {
+		a, err := n.hostLocal("ADD", id)
+		mu.Lock()
+		defer mu.Unlock()
+		if other, twice := pods[a]; err != nil || twice {
+			t.Errorf("%s got %s, which %q has, %v", id, a, other, err)
+		}
+		pods[a] = id
+	}
+	var all sync.WaitGroup
+	vips := make(chan VIP, 3)
+	for i := range 6 {
+		all.Go(func() { give(fmt.Sprint("early-", i)) })
+		if i < 3 {
+			all.Go(func() {
+				v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24"))
+				if err != nil {
+					t.Error(err)
+				}
+				vips <- v
+			})
+		}
+	}
+	all.Wait()
+	vip := <-vips
+	if second, third := <-vips, <-vips; second != vip || third != vip {
+		t.Fatalf("three at once chose %s, %s and %s", vip.Addr, second.Addr, third.Addr)
+	}
+	for i := range 247 - len(pods) {
+		give(fmt.Sprint("late-", i))
+	}
+	if id, has := pods[vip.Addr]; has || len(pods) != 247 {
+		t.Errorf("%d pods have addresses; that of kube-proxy, %s, has %q", len(pods), vip.Addr, id)
+	}
+	if _, err := n.hostLocal("DEL", "kube-proxy"); err != nil { // of another interface
+		t.Error(err)
+	}
+	if !strings.Contains(n.holds(), "flannel.4096/"+vip.Addr.String()+" kube-proxy source-vip") {
+		t.Error("the reservation went with a pod's")
+	}
+}
+
+// host-local waits while we have its lock.
+func TestHostLocalsLock(t *testing.T) {
+	n := newNode(t)
+	unlock, err := store(filepath.Join(n.DataDir, "flannel.4096")).lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() { _, err := n.hostLocal("ADD", "pod"); got <- err }()
+	select {
+	case err := <-got:
+		t.Errorf("host-local did not wait: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
