@@ -118,10 +118,28 @@ func leases(t *testing.T, l *lab.Lab) map[string]value {
 	all := map[string]value{}
 	for key, text := range raw {
 		var v value
-		must(t, json.Unmarshal([]byte(text), &v))
+		if l.Kube != nil {
+			var annotations map[string]string
+			must(t, json.Unmarshal([]byte(text), &annotations))
+			_, cidr, _ := strings.Cut(key, " ")
+			key, v = strings.Replace(cidr, "/", "-", 1), ofAnnotations(t, annotations)
+		} else {
+			must(t, json.Unmarshal([]byte(text), &v))
+		}
 		all[key] = v
 	}
 	return all
+}
+
+// ofAnnotations is a lease of IPv4 as Kubernetes' Nodes have it.
+func ofAnnotations(t *testing.T, annotations map[string]string) value {
+	t.Helper()
+	const prefix = "flannel.alpha.coreos.com/"
+	v := value{PublicIP: annotations[prefix+"public-ip"], BackendType: annotations[prefix+"backend-type"]}
+	if data := annotations[prefix+"backend-data"]; data != "" {
+		must(t, json.Unmarshal([]byte(data), &v.BackendData))
+	}
+	return v
 }
 
 const leasePrefix = "/coreos.com/network/subnets/"

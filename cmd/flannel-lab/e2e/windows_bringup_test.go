@@ -19,6 +19,7 @@ type host struct {
 	Addresses []netip.Prefix
 	DNS       []netip.Addr
 	Routes    []string
+	index     int
 }
 
 func hostOn(t *testing.T, n *lab.Node, adapter string) (h host) {
@@ -31,9 +32,9 @@ func hostOn(t *testing.T, n *lab.Node, adapter string) (h host) {
 	for _, a := range r.Adapters[i].Addrs {
 		h.Addresses = append(h.Addresses, a.Prefix)
 	}
-	h.DNS = r.Adapters[i].DNS
+	h.DNS, h.index = r.Adapters[i].DNS, r.Adapters[i].Index
 	for _, route := range r.Routes {
-		if route.Index == r.Adapters[i].Index && !netip.MustParsePrefix(lab.Network4).Contains(route.Dst.Addr()) {
+		if route.Index == r.Adapters[i].Index && !podRoute(route) {
 			h.Routes = append(h.Routes, fmt.Sprintf("%s via %s metric %d", route.Dst, route.NextHop, route.Metric))
 		}
 	}
@@ -94,14 +95,15 @@ func TestWindowsBringUp(t *testing.T) {
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
 		for _, what := range c.says {
-			withinOf(t, 30*time.Second, c.name+": /readyz says "+what, func() error { return unready(t, n, what) })
+			withinOf(t, long, c.name+": /readyz says "+what, func() error { return unready(t, n, what) })
 		}
 	}
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
-		withinOf(t, time.Minute, c.name+": ready", func() error { return ready(t, n) })
-		within(t, "has what it had", func() error {
-			if now := hostOn(t, n, "vEthernet (Ethernet)"); !reflect.DeepEqual(now, before[n.Name]) {
+		withinOf(t, long, c.name+": ready", func() error { return ready(t, n) })
+		withinOf(t, long, "has what it had", func() error {
+			now := hostOn(t, n, "vEthernet (Ethernet)")
+			if now.index = before[n.Name].index; !reflect.DeepEqual(now, before[n.Name]) {
 				return fmt.Errorf("the host has %+v, had %+v", now, before[n.Name])
 			}
 			return nil
@@ -112,7 +114,7 @@ func TestWindowsBringUp(t *testing.T) {
 			}
 		}
 	}
-	follow(t, l, "bring-up", 30*time.Second)
+	follow(t, l, "bring-up")
 	for key, v := range leases(t, l) {
 		if v.BackendData.VNI != 70000 {
 			t.Errorf("the VNI of %s is %d", key, v.BackendData.VNI)

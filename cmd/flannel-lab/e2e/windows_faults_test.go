@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -62,9 +61,9 @@ func numbersFrom(from, to int) func(func(int) bool) {
 }
 
 // follow waits until all nodes hold what the leases say, which may change meanwhile.
-func follow(t *testing.T, l *lab.Lab, what string, limit time.Duration) {
+func follow(t *testing.T, l *lab.Lab, what string) {
 	t.Helper()
-	withinOf(t, limit, what+": all nodes in step", func() error {
+	withinOf(t, long, what+": all nodes in step", func() error {
 		for _, n := range l.Nodes {
 			if !n.Running() {
 				continue
@@ -86,7 +85,7 @@ func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for i := range 3 {
 		putFarPeer(t, l, i, 0)
 	}
-	follow(t, l, "three leases", patience)
+	follow(t, l, "three leases")
 	stoppedByCtrlC(t, w)
 	withdrawn, _ := farPeer(0, 0)
 	putLease(t, l, withdrawn, nil)
@@ -95,7 +94,7 @@ func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	order(t, w, hnstest.Order{ForgetLog: true})
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
-	follow(t, l, "after the start", patience)
+	follow(t, l, "after the start")
 	const request = `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"%s","Settings":{"Policies":[%s]}}`
 	want := []string{
 		fmt.Sprintf(request, "Remove", policyTo(policyKept, 1, 0)),
@@ -122,14 +121,14 @@ func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
 		mark, id := len(w.Log()), networkNow(t, w).ID
 		c.do.ForgetLog = true
 		order(t, w, c.do)
-		withinOf(t, 30*time.Second, c.what+": noticed", func() error {
+		withinOf(t, long, c.what+": noticed", func() error {
 			if len(hnsChanges(t, w)) == 0 {
 				return fmt.Errorf("nothing was changed")
 			}
 			return nil
 		})
-		follow(t, l, c.what, 30*time.Second)
-		within(t, "ready", func() error { return ready(t, w) })
+		follow(t, l, c.what)
+		withinOf(t, long, "ready", func() error { return ready(t, w) })
 		if kept := networkNow(t, w).ID == id; kept != strings.Contains(c.what, "policy") {
 			t.Errorf("%s: the same network: %t", c.what, kept)
 		}
@@ -145,8 +144,8 @@ func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 	order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
 	putFarPeer(t, l, 5, 0)
 	logged(t, w, mark, "0x8007001f")
-	follow(t, l, "a policy that was refused", 30*time.Second)
-	within(t, "ready", func() error { return ready(t, w) })
+	follow(t, l, "a policy that was refused")
+	withinOf(t, long, "ready", func() error { return ready(t, w) })
 }
 
 // hangingHNS: nothing else waits for a call that does not return, Ctrl-C least of all.
@@ -154,23 +153,23 @@ func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for _, function := range []string{"HcnModifyNetwork", ""} {
 		order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
 		putFarPeer(t, l, 6, 0)
-		withinOf(t, 30*time.Second, "/readyz tells that HNS hangs", func() error { return unready(t, w, "no answer in time") })
+		withinOf(t, long, "/readyz tells that HNS hangs", func() error { return unready(t, w, "no answer in time") })
 		if code, _, err := w.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 			t.Errorf("/healthz: %d %v", code, err)
 		}
 		stoppedByCtrlC(t, w)
 		if function == "" { // from the start on
 			must(t, w.Start())
-			withinOf(t, 30*time.Second, "/readyz tells what it waits for", func() error { return unready(t, w, "waiting for the Host Networking Service") })
+			withinOf(t, long, "/readyz tells what it waits for", func() error { return unready(t, w, "waiting for the Host Networking Service") })
 			stoppedByCtrlC(t, w)
 		}
 		order(t, w, hnstest.Order{Heal: true})
 		must(t, w.Start())
 		must(t, w.Ready(t.Context()))
-		follow(t, l, "HNS answers again", 30*time.Second)
+		follow(t, l, "HNS answers again")
 		key, _ := farPeer(6, 0)
 		putLease(t, l, key, nil)
-		follow(t, l, "the lease is gone", 30*time.Second)
+		follow(t, l, "the lease is gone")
 	}
 }
 
@@ -184,14 +183,14 @@ func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
 	mark := len(w.Log())
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
-	follow(t, l, "another subnet", 30*time.Second)
-	within(t, "ready", func() error { return ready(t, w) })
+	follow(t, l, "another subnet")
+	withinOf(t, long, "ready", func() error { return ready(t, w) })
 	if now, _ := leaseOf(t, l, w); now == key || networkNow(t, w).ID == id {
 		t.Errorf("the subnet is %s, was %s", now, key)
 	}
 	logged(t, w, mark, "deleting an HNS network of ours")
 	putLease(t, l, key, nil)
-	follow(t, l, "the other's lease is gone", patience)
+	follow(t, l, "the other's lease is gone")
 }
 
 // manyPeers counts what 250 of them cost with the real flanneld.exe.
@@ -201,7 +200,7 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 	order(t, w, hnstest.Order{ForgetLog: true})
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
-	follow(t, l, "250 more peers", patience)
+	follow(t, l, "250 more peers")
 	counts := func(what string, limit int) {
 		t.Helper()
 		r := order(t, w, hnstest.Order{})
@@ -221,14 +220,14 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 	unchanged(t, l, w, "-iface=Ethernet")
 	counts("a restart", 0)
 	putFarPeer(t, l, 350, 0)
-	follow(t, l, "one lease added", patience)
+	follow(t, l, "one lease added")
 	counts("one lease added", 1)
 	putFarPeer(t, l, 350, 1)
-	follow(t, l, "one lease moved", patience)
+	follow(t, l, "one lease moved")
 	counts("one lease moved", 2)
 	key, _ := farPeer(350, 1)
 	putLease(t, l, key, nil)
-	follow(t, l, "one lease withdrawn", patience)
+	follow(t, l, "one lease withdrawn")
 	counts("one lease withdrawn", 1)
 }
 
@@ -236,7 +235,7 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 func cleanedUp(t *testing.T, w *lab.Node) {
 	stoppedByCtrlC(t, w)
 	must(t, w.StartWith("cleanup"))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	code, err := w.Wait(ctx)
 	must(t, err)

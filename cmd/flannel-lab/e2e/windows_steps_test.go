@@ -13,6 +13,9 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
+// long is for waits in which several simulated machines and Wines start or wait for each other.
+const long = time.Minute
+
 // order gives the simulated machine of a Windows node an order.
 func order(t *testing.T, n *lab.Node, o hnstest.Order) hnstest.Report {
 	t.Helper()
@@ -49,6 +52,11 @@ func networkNow(t *testing.T, n *lab.Node) hns.Network {
 	return network
 }
 
+// podRoute tells whether a route leads to pods.
+func podRoute(r hns.Route) bool {
+	return netip.MustParsePrefix(lab.Network4).Contains(r.Dst.Addr()) || netip.MustParsePrefix(lab.Network6).Contains(r.Dst.Addr())
+}
+
 // hnsEntries is all that flanneld keeps on a Windows node, one in a line.
 func hnsEntries(n *lab.Node) (string, error) {
 	r, err := n.Windows.Now()
@@ -82,7 +90,7 @@ func hnsEntries(n *lab.Node) (string, error) {
 		}
 	}
 	for _, route := range r.Routes {
-		if netip.MustParsePrefix(lab.Network4).Contains(route.Dst.Addr()) {
+		if podRoute(route) {
 			lines = append(lines, fmt.Sprintf("route %s via %s", route.Dst, route.NextHop))
 		}
 	}
@@ -95,16 +103,21 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
 	var lines []string
 	for key, v := range leases(t, l) {
-		subnet := netip.MustParsePrefix(strings.Replace(key, "-", "/", 1))
-		local, vxlan := v.PublicIP == n.IP4.String(), v.BackendType == "vxlan"
-		gateway := subnet.Addr().Next()
+		var subnets []hns.Subnet
+		var ours []netip.Prefix // of the host on a bridge
+		for part := range strings.SplitSeq(key, "&") {
+			p := netip.MustParsePrefix(strings.Replace(part, "-", "/", 1))
+			subnets = append(subnets, hns.Subnet{Prefix: p, Gateway: p.Addr().Next()})
+			ours = append(ours, netip.PrefixFrom(p.Addr().Next().Next(), p.Bits()))
+		}
+		subnet := subnets[0].Prefix
+		local, vxlan := v.PublicIP == n.IP4.String(), v.BackendType == "vxlan" && v.BackendData != nil
 		switch {
 		case local && vxlan:
-			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI,
-				[]hns.Subnet{{Prefix: subnet, Gateway: gateway, VSID: uint32(v.BackendData.VNI)}}))
+			subnets[0].VSID = uint32(v.BackendData.VNI) // IPv4 alone
+			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI, subnets[:1]))
 		case local && v.BackendType == "host-gw":
-			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", []hns.Subnet{{Prefix: subnet, Gateway: gateway}}),
-				fmt.Sprintf("endpoint cbr0_ep [%s]", netip.PrefixFrom(gateway.Next(), subnet.Bits())))
+			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets), fmt.Sprintf("endpoint cbr0_ep %v", ours))
 		case vxlan:
 			mac, err := hns.ParseMAC(v.BackendData.VtepMAC)
 			must(t, err)
@@ -113,6 +126,9 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 			}))
 		case v.BackendType == "host-gw":
 			lines = append(lines, fmt.Sprintf("route %s via %s", subnet, v.PublicIP))
+			if len(subnets) > 1 {
+				lines = append(lines, fmt.Sprintf("route %s via %s", subnets[1].Prefix, *v.PublicIPv6))
+			}
 		}
 	}
 	slices.Sort(lines)
@@ -129,7 +145,7 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	began := time.Now()
 	must(t, n.StartWith(append(slices.DeleteFunc(n.Args(), func(arg string) bool { return strings.HasPrefix(arg, "-iface") }), args...)...))
 	must(t, n.Ready(t.Context()))
-	within(t, "every peer counts", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
+	withinOf(t, long, "every peer counts", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
 	t.Logf("ready %v after a start with %v", time.Since(began).Round(time.Millisecond), args)
 	if got := hnsChanges(t, n); len(got) > 0 {
 		t.Errorf("a restart with %v changed\n%s", args, strings.Join(got, "\n"))
@@ -163,7 +179,7 @@ func sound(t *testing.T, n *lab.Node) {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 	// Those of a running flanneld.exe that wants to be told of changes; and a call may be under way.
-	within(t, "handles are closed", func() error {
+	withinOf(t, long, "handles are closed", func() error {
 		if open := order(t, n, hnstest.Order{}).OpenHandles; open > 4 {
 			return fmt.Errorf("%d handles are open", open)
 		}

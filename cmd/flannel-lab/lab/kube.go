@@ -153,7 +153,7 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := k.Kubeconfig("", tokenFile)
+	kubeconfig, err := k.Kubeconfig("", n.path(tokenFile))
 	if err != nil {
 		return err
 	}

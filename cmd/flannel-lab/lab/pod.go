@@ -179,17 +179,18 @@ func (p *Pod) Check(ctx context.Context) error {
 	})
 }
 
+func (p *Pod) del(ctx context.Context) error {
+	return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+		if err := cni.DelNetworkList(ctx, list, rt); err != nil {
+			return fmt.Errorf("CNI DEL: %w", err)
+		}
+		return nil
+	})
+}
+
 // Delete runs the plugins' DEL and removes the network namespace.
 func (p *Pod) Delete(ctx context.Context) error {
-	err := p.Node.Do(func() error {
-		return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
-			if err := cni.DelNetworkList(ctx, list, rt); err != nil {
-				return fmt.Errorf("CNI DEL: %w", err)
-			}
-			return nil
-		})
-	})
-	if err != nil {
+	if err := p.Node.Do(func() error { return p.del(ctx) }); err != nil {
 		return err
 	}
 	if err := p.deleteNetns(ctx); err != nil {

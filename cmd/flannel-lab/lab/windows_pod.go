@@ -37,7 +37,12 @@ func (p *Pod) deleteCompartment() error {
 }
 
 func (p *Pod) joinWindows(ctx context.Context) error {
-	if err := p.Node.Do(func() error { return p.add(ctx) }); err != nil {
+	err := p.Node.Do(func() error { return p.add(ctx) })
+	if err != nil {
+		// On a bridge, host-local first gives what the host's endpoint has. Kubelet deletes, and tries again.
+		err = p.Node.Do(func() error { return errors.Join(p.del(ctx), p.add(ctx)) })
+	}
+	if err != nil {
 		return err
 	}
 	p.Namespaces = p.Node.Namespaces

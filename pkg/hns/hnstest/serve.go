@@ -47,16 +47,22 @@ func (m *Machine) serve(c net.Conn) {
 		if err != nil || len(fields) == 0 {
 			return
 		}
-		there := make(chan struct{})
+		there, answered := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(there)
-			// The next request, or the end of the program: then nobody waits any more for what it registered for.
-			if _, err := r.Peek(1); err != nil && string(fields[0]) == "Wait" && len(fields) == 2 {
-				m.abandon(string(fields[1]))
+			_, err := r.Peek(1) // the next request, or the end
+			select {
+			case <-answered:
+			default:
+				// The program ended while it waited for what it registered for.
+				if err != nil && string(fields[0]) == "Wait" && len(fields) == 2 {
+					m.abandon(string(fields[1]))
+				}
 			}
 		}()
-		err = writeFrame(c, m.answer(string(fields[0]), fields[1:])...)
-		if err != nil {
+		answer := m.answer(string(fields[0]), fields[1:])
+		close(answered)
+		if err := writeFrame(c, answer...); err != nil {
 			return
 		}
 		<-there
