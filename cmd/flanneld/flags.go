@@ -62,6 +62,8 @@ func kubeFlags() []flagRow {
 	return []flagRow{
 		boolean("kube-subnet-mgr", "false", "take leases from the Kubernetes API instead of etcd", func(o *options) *bool { return &o.Kube.On }),
 		{name: "kube-api-url", arg: "URL", set: setAPIURL, help: "API server; default: as the kubeconfig or the pod's service account has it"},
+		{name: "kube-api-from", arg: "FILE", repeat: true, set: setAPIFrom,
+			help: "kubeconfig to take the API server's address from, and nothing else; the first that is there and names one counts, --kube-api-url counts for more"},
 		text("kubeconfig-file", "FILE", "", "kubeconfig; default: the pod's service account", func(o *options) *string { return &o.Kube.Kubeconfig }),
 		{name: "kube-annotation-prefix", arg: "TEXT", def: "flannel.alpha.coreos.com", set: setAnnotationPrefix,
 			help: "prefix of our annotations on the Node"},
@@ -99,7 +101,7 @@ func cniFlags() []flagRow {
 	return []flagRow{
 		text("cni-conf-from", "FILE", "", "configuration list to be copied", func(o *options) *string { return &o.CNI.ConfFrom }),
 		text("cni-conf-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.ConfTo }),
-		text("cni-plugin-from", "FILE", "", "plugin to be copied", func(o *options) *string { return &o.CNI.PluginFrom }),
+		text("cni-plugin-from", "FILE", "", "plugin to be copied, or a directory of them", func(o *options) *string { return &o.CNI.PluginFrom }),
 		text("cni-plugin-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.PluginTo }),
 	}
 }

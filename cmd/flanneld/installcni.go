@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,16 +19,29 @@ import (
 // cniOptions are the files that the container runtime needs; an empty pair is not ours to keep.
 type cniOptions struct{ ConfFrom, ConfTo, PluginFrom, PluginTo string }
 
-// copies are what is to be copied, the plugin first: a configuration makes the runtime call it.
-func (o cniOptions) copies() []cniCopy {
-	var all []cniCopy
-	if o.PluginFrom != "" {
+// copies are what is to be copied, plugins first: a configuration makes the runtime call them. A directory stands for
+// the files in it, which another directory shall have: Windows needs several plugins.
+func (o cniOptions) copies() (all []cniCopy, err error) {
+	if info, missing := os.Stat(o.PluginFrom); o.PluginFrom != "" && missing == nil && info.IsDir() {
+		files, err := os.ReadDir(o.PluginFrom)
+		if err != nil {
+			return nil, fmt.Errorf("install the CNI plugins: %w", err)
+		}
+		for _, f := range files {
+			if f.Type().IsRegular() {
+				all = append(all, cniCopy{"CNI plugin", filepath.Join(o.PluginFrom, f.Name()), filepath.Join(o.PluginTo, f.Name()), 0o755})
+			}
+		}
+		if len(all) == 0 {
+			return nil, fmt.Errorf("install the CNI plugins: there is none in %s", o.PluginFrom)
+		}
+	} else if o.PluginFrom != "" {
 		all = append(all, cniCopy{"CNI plugin", o.PluginFrom, o.PluginTo, 0o755})
 	}
 	if o.ConfFrom != "" {
 		all = append(all, cniCopy{"CNI configuration", o.ConfFrom, o.ConfTo, 0o644})
 	}
-	return all
+	return all, nil
 }
 
 type cniCopy struct {
@@ -53,8 +67,8 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writ
 	flags.SetOutput(stdout)
 	flags.StringVar(&c.ConfFrom, "conf-from", c.ConfFrom, "copy the configuration list from this `file`")
 	flags.StringVar(&c.ConfTo, "conf-to", c.ConfTo, "to this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
-	flags.StringVar(&c.PluginFrom, "plugin-from", c.PluginFrom, "copy the plugin from this `file`")
-	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as "+systemPath("/opt/cni/bin/flannel"))
+	flags.StringVar(&c.PluginFrom, "plugin-from", c.PluginFrom, "copy the plugin from this `file`, or all that a directory has")
+	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or directory")
 	watch := flags.Bool("watch", false, "go on, and put them back when another hand deletes or changes them")
 	if err := flags.Parse(o.Args); errors.Is(err, goflag.ErrHelp) {
 		return nil
@@ -69,8 +83,12 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writ
 	case (c.ConfFrom == "") != (c.ConfTo == "") || (c.PluginFrom == "") != (c.PluginTo == ""):
 		return errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to")
 	}
+	copies, err := c.copies()
+	if err != nil {
+		return err
+	}
 	var all []error
-	for _, one := range c.copies() {
+	for _, one := range copies {
 		all = append(all, one.do(log))
 	}
 	if err := errors.Join(all...); err != nil || !*watch {
@@ -82,8 +100,12 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writ
 // keepCNI keeps the files in place until ctx ends. What cannot be written is no reason to end: it is said once a
 // minute, and tried again.
 func keepCNI(ctx context.Context, o cniOptions, log *slog.Logger) error {
+	copies, err := o.copies()
+	if err != nil {
+		return err
+	}
 	tasks, ctx := errgroup.WithContext(ctx)
-	for _, one := range o.copies() {
+	for _, one := range copies {
 		tasks.Go(func() error { return one.keep(ctx, log) })
 	}
 	return tasks.Wait()

@@ -48,11 +48,21 @@ func TestInstallCNI(t *testing.T) {
 	if after, _ := os.Stat(at("bin/flannel")); !os.SameFile(before, after) {
 		t.Error("an equal plugin was written again")
 	}
+	if err := os.MkdirAll(at("plugins/none"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write("plugins/flannel", "one")
+	write("plugins/host-local", "two")
+	if err := run(t.Context(), "--plugin-from="+at("plugins"), "--plugin-to="+at("several")); err != nil || !is("several/flannel", "one", 0o755) || !is("several/host-local", "two", 0o755) {
+		t.Errorf("copied a directory: %v\n%s", err, &log)
+	}
+	log.Reset()
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{nil, "nothing to copy"},
+		{[]string{"--plugin-from=" + at("plugins/none"), "--plugin-to=" + at("several")}, "there is none in"},
 		{[]string{"--conf-from=a"}, "--conf-from goes with --conf-to"},
 		{[]string{"--plugin-to=a", "--conf-from=a", "--conf-to=b"}, "--plugin-from with --plugin-to"},
 		{[]string{"now"}, "no argument"},

@@ -72,7 +72,7 @@ func TestNewNode(t *testing.T) {
 	join(t, dir, file, "10.244.1.0/24")
 	vips := "--data-dir=" + filepath.Join(dir, "networks")
 	code, out, problems = do("source-vip", vips, "--json")
-	if v := read[vipAnswer](t, out); code != exitOK || !v.Needed || v.Addr != netip.MustParseAddr("10.244.1.2") || v.Network != "flannel.4096" {
+	if v := read[vipAnswer](t, out); code != exitOK || !v.Needed || v.DSR == nil || !*v.DSR || v.Addr != netip.MustParseAddr("10.244.1.2") || v.Network != "flannel.4096" {
 		t.Fatalf("source-vip: %d %s %s", code, out, problems)
 	}
 	// The daemon keeps it: after the node joined again, there is one of the new subnet.

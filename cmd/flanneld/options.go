@@ -55,7 +55,8 @@ type etcdOptions struct {
 type kubeOptions struct {
 	On                    bool
 	APIURL, Kubeconfig    string
-	AnnotationPrefix      string // complete: what follows is the annotation's own name
+	APIFrom               []string // kubeconfigs
+	AnnotationPrefix      string   // complete: what follows is the annotation's own name
 	NetConfPath           string
 	SetNetworkUnavailable bool
 	// From the variables that every DaemonSet sets, which are no flags.

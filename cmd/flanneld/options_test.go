@@ -15,7 +15,7 @@ func look(o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "etcd %v %s key=%s cert=%s ca=%s user=%s password=%s margin=%v\n", o.Etcd.Endpoints, o.Etcd.Prefix, o.Etcd.KeyFile,
 		o.Etcd.CertFile, o.Etcd.CAFile, o.Etcd.Username, o.Etcd.Password.reveal(), o.Etcd.RenewMargin)
-	fmt.Fprintf(&b, "kube %t api=%s kubeconfig=%s annotations=%s conf=%s unavailable=%t\n", o.Kube.On, o.Kube.APIURL, o.Kube.Kubeconfig,
+	fmt.Fprintf(&b, "kube %t api=%s from=%v kubeconfig=%s annotations=%s conf=%s unavailable=%t\n", o.Kube.On, o.Kube.APIURL, o.Kube.APIFrom, o.Kube.Kubeconfig,
 		o.Kube.AnnotationPrefix, o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable)
 	fmt.Fprintf(&b, "underlay iface=%v regex=%v reach=%v public=%v,%v\n", o.Underlay.Iface, o.Underlay.IfaceRegex, o.Underlay.CanReach,
 		o.Underlay.PublicV4, o.Underlay.PublicV6)
@@ -30,7 +30,7 @@ func look(o options) string {
 
 func TestDefaults(t *testing.T) {
 	want := `etcd [http://127.0.0.1:4001 http://127.0.0.1:2379] /coreos.com/network key= cert= ca= user= password= margin=1h0m0s
-kube false api= kubeconfig= annotations=flannel.alpha.coreos.com/ conf=` + systemPath("/etc/kube-flannel/net-conf.json") + ` unavailable=true
+kube false api= from=[] kubeconfig= annotations=flannel.alpha.coreos.com/ conf=` + systemPath("/etc/kube-flannel/net-conf.json") + ` unavailable=true
 underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP
 network file=` + systemPath("/run/flannel/subnet.env") + ` masq=false random=true forward=true blackhole=false resync=5s
 cni {   }
@@ -49,14 +49,14 @@ command "" []`
 var everything = []string{
 	"etcd-endpoints=https://10.0.0.1:2379/, https://etcd.example:2379", "etcd-prefix=/a/b/", "etcd-keyfile=k", "etcd-certfile=c", "etcd-cafile=ca",
 	"etcd-username=u", "etcd-password=p=w", "subnet-lease-renew-margin=1439", "kube-subnet-mgr=1", "kube-api-url=https://10.0.0.9:6443",
-	"kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
+	"kube-api-from=kl", "kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
 	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "subnet-file=s", "ip-masq=1",
 	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "ip-blackhole-route=T", "healthz-ip=::1", "healthz-port=8080",
 	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "log-format=json", "log-file=l", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
 }
 
 const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
-kube true api=https://10.0.0.9:6443 kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
+kube true api=https://10.0.0.9:6443 from=[kl] kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
 underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1
 network file=s masq=true random=false forward=false blackhole=true resync=16s
 cni {cf ct pf pt}

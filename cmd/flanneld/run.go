@@ -68,6 +68,7 @@ func run(ctx context.Context, p process) int {
 	for _, w := range o.Warnings {
 		log.Warn(w)
 	}
+	o.Kube.APIURL = apiServer(o.Kube, log)
 	switch o.Command {
 	case "cleanup":
 		return cleanup(ctx, o, log, p.stdout, p.stderr)

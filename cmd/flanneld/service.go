@@ -131,8 +131,8 @@ func addVariable(env []string, text string) ([]string, error) {
 
 // files are all that the options name.
 func (o *options) files() []string {
-	all := []string{o.LogFile, o.SubnetFile, o.Etcd.CAFile, o.Etcd.CertFile, o.Etcd.KeyFile, o.Kube.Kubeconfig, o.Kube.NetConfPath,
-		o.CNI.ConfFrom, o.CNI.ConfTo, o.CNI.PluginFrom, o.CNI.PluginTo}
+	all := append([]string{o.LogFile, o.SubnetFile, o.Etcd.CAFile, o.Etcd.CertFile, o.Etcd.KeyFile, o.Kube.Kubeconfig, o.Kube.NetConfPath,
+		o.CNI.ConfFrom, o.CNI.ConfTo, o.CNI.PluginFrom, o.CNI.PluginTo}, o.Kube.APIFrom...)
 	return slices.DeleteFunc(all, func(f string) bool { return f == "" })
 }
 

@@ -51,7 +51,8 @@ func newKeeper(o options, dataDir string, log *slog.Logger) (sourcevip.Keeper, e
 
 // vipAnswer is what source-vip answers with --json.
 type vipAnswer struct {
-	Needed bool `json:"needed"`
+	Needed bool  `json:"needed"`
+	DSR    *bool `json:"dsr,omitempty"` // whether this HNS can do kube-proxy's --enable-dsr
 	*sourcevip.VIP
 	File     string   `json:"file,omitempty"`
 	Released []string `json:"released,omitempty"`
@@ -64,7 +65,7 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 	dataDir := flags.String("data-dir", usualDataDir(), "host-local's dataDir, as the CNI configuration has it; the `directory` with one for each network")
 	limit := flags.Duration("timeout", time.Minute, "how long to wait for the daemon to make the network")
 	release := flags.Bool("release", false, "end the reservation, its endpoint and the file; the daemon keeps none then")
-	asJSON := flags.Bool("json", false, "print one JSON document: needed, sourceVIP, subnet, network, store, file, problem")
+	asJSON := flags.Bool("json", false, "print one JSON document: needed, dsr (whether kube-proxy may use --enable-dsr), sourceVIP, subnet, network, store, file, problem")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), sourceVIPUsage) //nolint:errcheck // there is no other way to tell
 		flags.PrintDefaults()
@@ -90,15 +91,21 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	vip, err := awaitVIP(ctx, k, o.SubnetFile, log)
-	switch {
-	case errors.Is(err, sourcevip.ErrNotNeeded):
-		return answer(stdout, stderr, *asJSON, vipAnswer{}, err.Error(), nil)
-	case err != nil:
+	needed := !errors.Is(err, sourcevip.ErrNotNeeded)
+	if err != nil && needed {
 		err = fmt.Errorf("source-vip: %w", err)
 		return answer(stdout, stderr, *asJSON, vipAnswer{Needed: true, Problem: err.Error()}, "", err)
 	}
+	_, can, asked := k.Client.Features(ctx)
+	switch {
+	case asked != nil:
+		asked = fmt.Errorf("source-vip: %w", asked)
+		return answer(stdout, stderr, *asJSON, vipAnswer{Needed: needed, Problem: asked.Error()}, "", asked)
+	case !needed:
+		return answer(stdout, stderr, *asJSON, vipAnswer{DSR: &can.DSR}, err.Error(), nil)
+	}
 	text := fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
-	return answer(stdout, stderr, *asJSON, vipAnswer{Needed: true, VIP: &vip, File: k.File}, text, nil)
+	return answer(stdout, stderr, *asJSON, vipAnswer{Needed: true, DSR: &can.DSR, VIP: &vip, File: k.File}, text, nil)
 }
 
 func problem(err error) string {

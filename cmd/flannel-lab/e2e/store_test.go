@@ -153,6 +153,21 @@ func TestForeignKeys(t *testing.T) {
 		must(t, err)
 	}
 	within(t, "they are no longer counted", func() error { return has(t, n, "flanneld_invalid_peers 0") })
+
+	// One of a Windows node, told by its MAC address: that this network's VNI and port keep it out is said at once.
+	windows := strings.Replace(rogue("00:15:5d:aa:bb:cc"), `"VNI":1`, `"VNI":4096`, 1)
+	_, err := c.Put(t.Context(), subnetKeys+"10.5.248.0-24", windows)
+	must(t, err)
+	within(t, "what keeps Windows out is said", func() error {
+		const about, fix = "10.5.248.0-24 runs Windows", "Set VNI to 4096, Port to 4789 in the one configuration of all nodes"
+		if said := n.Log()[mark:]; !strings.Contains(said, about) || !strings.Contains(said, fix) {
+			return fmt.Errorf("the log has neither %q nor %q", about, fix)
+		}
+		return nil
+	})
+	_, err = c.Delete(t.Context(), subnetKeys+"10.5.248.0-24")
+	must(t, err)
+	within(t, "it is gone", func() error { return has(t, n, "flanneld_invalid_peers 0") })
 	for _, stop := range stops {
 		stop()
 	}

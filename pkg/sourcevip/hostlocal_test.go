@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"flannel/pkg/hns"
 )
 
 // hostLocal runs the real plugin for a pod, and returns the address that it gave.
@@ -19,15 +23,18 @@ func (n *node) hostLocal(command, id string) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
 	cmd := exec.Command(program)
-	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/none", "CNI_PATH=/none"}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"0.4.0","name":"flannel.4096","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.1.0/24"}]],"dataDir":%q}}`, n.DataDir))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0", "CNI_NETNS=/none", "CNI_PATH=/none")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"0.4.0","name":"small","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.2.0/27"}]],"dataDir":%q}}`, n.DataDir))
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	if err := cmd.Run(); err == nil && command == "DEL" {
 		return netip.Addr{}, nil
 	} else if err != nil {
-		return netip.Addr{}, fmt.Errorf("host-local (make tools): %w: %s", err, out.String())
+		return netip.Addr{}, fmt.Errorf("host-local (make tools; on Windows make test-windows): %w: %s", err, out.String())
 	}
 	var result struct {
 		IPs []struct{ Address netip.Prefix }
@@ -41,6 +48,8 @@ func (n *node) hostLocal(command, id string) (netip.Addr, error) {
 // The real host-local and we, all at once: each address has one owner, and a subnet's worth of pods never gets ours.
 func TestHostLocal(t *testing.T) {
 	n := newNode(t)
+	n.make("small", hns.Overlay, "10.244.2.0/27")
+	const room = 32 - 2 - 1 - 1 // without network, broadcast, the gateway and kube-proxy's
 	var mu sync.Mutex
 	pods := map[netip.Addr]string{}
 	give := func(id string) {
@@ -58,7 +67,7 @@ func TestHostLocal(t *testing.T) {
 		all.Go(func() { give(fmt.Sprint("early-", i)) })
 		if i < 3 {
 			all.Go(func() {
-				v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24"))
+				v, err := n.Ensure(t.Context(), pfx("10.244.2.0/27"))
 				if err != nil {
 					t.Error(err)
 				}
@@ -71,16 +80,16 @@ func TestHostLocal(t *testing.T) {
 	if second, third := <-vips, <-vips; second != vip || third != vip {
 		t.Fatalf("three at once chose %s, %s and %s", vip.Addr, second.Addr, third.Addr)
 	}
-	for i := range 247 - len(pods) {
+	for i := range room - len(pods) {
 		give(fmt.Sprint("late-", i))
 	}
-	if id, has := pods[vip.Addr]; has || len(pods) != 247 {
+	if id, has := pods[vip.Addr]; has || len(pods) != room {
 		t.Errorf("%d pods have addresses; that of kube-proxy, %s, has %q", len(pods), vip.Addr, id)
 	}
 	if _, err := n.hostLocal("DEL", "kube-proxy"); err != nil { // of another interface
 		t.Error(err)
 	}
-	if !strings.Contains(n.holds(), "flannel.4096/"+vip.Addr.String()+" kube-proxy source-vip") {
+	if !strings.Contains(n.holds(), "small/"+vip.Addr.String()+" kube-proxy source-vip") {
 		t.Error("the reservation went with a pod's")
 	}
 }
@@ -88,7 +97,7 @@ func TestHostLocal(t *testing.T) {
 // host-local waits while we have its lock.
 func TestHostLocalsLock(t *testing.T) {
 	n := newNode(t)
-	unlock, err := store(filepath.Join(n.DataDir, "flannel.4096")).lock(t.Context())
+	unlock, err := store(filepath.Join(n.DataDir, "small")).lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

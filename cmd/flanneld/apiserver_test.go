@@ -1,0 +1,41 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestAPIServerIsTakenFromTheFirstKubeconfigThatNamesIt(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	kubeconfig := func(server string) string {
+		return "apiVersion: v1\nkind: Config\nclusters: [{name: other, cluster: {server: \"https://192.0.2.9\"}}, {name: c, cluster: {server: \"" + server + "\"}}]\n" +
+			"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+	}
+	kubelet, kubeadm := file("kubelet.conf", kubeconfig("https://192.0.2.1:6443")), file("kubeconfig.conf", kubeconfig("https://192.0.2.2:6443"))
+	empty, broken := file("empty", kubeconfig("")), file("broken", "{")
+	absent := filepath.Join(dir, "absent")
+	for name, c := range map[string]struct {
+		url  string
+		from []string
+		want string
+	}{
+		"nothing":             {"", nil, ""},
+		"the flag":            {"https://192.0.2.3", []string{kubelet}, "https://192.0.2.3"},
+		"kubelet's":           {"", []string{absent, kubelet, kubeadm}, "https://192.0.2.1:6443"},
+		"kubeadm's":           {"", []string{absent, empty, broken, kubeadm}, "https://192.0.2.2:6443"},
+		"none of them has it": {"", []string{absent, empty}, ""},
+	} {
+		if got := apiServer(kubeOptions{APIURL: c.url, APIFrom: c.from}, slog.New(slog.DiscardHandler)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
