@@ -181,6 +181,3 @@ bin/cni/host-local: bin/.plugins-$(PLUGINS)
 	$(call install,ipam,$(PLUGINS))
 bin/cni/portmap: bin/.plugins-$(PLUGINS)
 	$(call install,meta,$(PLUGINS))
-# For tests under Wine. go install puts what is for another system where it likes, so this builds what it has downloaded.
-bin/cni/host-local.exe: bin/cni/host-local
-	cd $$($(GO) env GOMODCACHE)/github.com/containernetworking/plugins@$(PLUGINS) && GOOS=windows $(GO) build -mod=readonly -o $(CURDIR)/$@ ./plugins/ipam/host-local
