@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,6 +24,7 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/health"
+	"flannel/pkg/probe"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
 )
@@ -29,7 +32,9 @@ import (
 // listings are the commands whose output a maintainer asks for first; each only lists.
 func listings() map[string][]string {
 	if runtime.GOOS == "windows" {
-		return map[string][]string{"ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"}}
+		return map[string][]string{"version.txt": {"cmd", "/c", "ver"}, "ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"},
+			"services.txt": {"sc", "query", "hns"}, "processes.txt": {"tasklist"},
+			"events.txt": {"wevtutil", "qe", "Application", "/q:*[System[Provider[@Name='" + serviceName + "']]]", "/c:500", "/rd:true", "/f:text"}}
 	}
 	return map[string][]string{
 		"links.txt": {"ip", "-d", "-s", "link"}, "addresses.txt": {"ip", "address"}, "rules.txt": {"ip", "rule"},
@@ -93,9 +98,14 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 		raw, err := status.Get(ctx, status.Socket(o.SubnetFile), what)
 		files[name] = orError(raw, err)
 	}
-	for name, path := range map[string]string{"config/subnet.env": o.SubnetFile, "os-release.txt": "/etc/os-release"} {
-		raw, err := os.ReadFile(path)
-		files[name] = orError(raw, err)
+	for name, path := range packed(o) {
+		raw, err := tail(path, maxListing)
+		if files[name] = orError(raw, err); errors.Is(err, fs.ErrNotExist) {
+			files[name] = []byte("there is no " + path + "\n")
+		}
+	}
+	for name, text := range probe.Documents(ctx, listWithin) {
+		files["listings/"+name] = text
 	}
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
@@ -105,6 +115,42 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	files["environment.txt"] = environment(os.Environ())
 	list(ctx, files)
 	return files, secretsKnown(o, files)
+}
+
+// packed are the files that are packed as they are, but for secrets.
+func packed(o options) map[string]string {
+	all := map[string]string{"config/subnet.env": o.SubnetFile}
+	if o.LogFile != "" {
+		all["log.txt"] = o.LogFile
+	}
+	if runtime.GOOS != "windows" {
+		all["os-release.txt"] = "/etc/os-release"
+		return all
+	}
+	all["config/hns.json"] = filepath.Join(filepath.Dir(o.SubnetFile), "hns.json") // of bring-up: what the adapter had
+	all["config/source-vip.json"] = vipFile(o)
+	all["log.txt"] = cmp.Or(o.LogFile, serviceLog)
+	return all
+}
+
+// tail reads a file, or the last lines of a long one: whole ones, for half a line may hide that it holds a secret.
+func tail(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	info, err := f.Stat()
+	if err != nil || info.Size() <= most {
+		raw, readErr := io.ReadAll(io.LimitReader(f, most))
+		return raw, cmp.Or(err, readErr)
+	}
+	if _, err := f.Seek(info.Size()-most, io.SeekStart); err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, most))
+	_, lines, _ := bytes.Cut(raw, []byte("\n"))
+	return lines, err
 }
 
 func orError(raw []byte, err error) []byte {

@@ -56,7 +56,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 func makeCNIConf(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
 	var s cniconf.Spec
-	to := flags.String("to", "/etc/cni/net.d/10-flannel.conf", "`file` to write, a .conf or a .conflist; - only shows it")
+	to := flags.String("to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - only shows it")
 	flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend asks for")
 	flags.IntVar(&s.API, "api-version", 2, "1 for dockershim's days, 2 for containerd")
 	flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: the daemon's, else flannel.4096 or cbr0")

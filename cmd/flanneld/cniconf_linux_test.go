@@ -134,7 +134,7 @@ func TestDoctorLikesCNIConf(t *testing.T) {
 		_, text, stderr := cniConf(t, append(append(cniArgs, "--to=-"), more...)...)
 		s := doctor.Snapshot{OS: "windows", Daemon: doctor.Known(doctor.Answer{Report: &status.Report{Node: node}}),
 			CNI:     doctor.Known(doctor.CNI{Files: []doctor.CNIFile{{Name: "10-flannel.conf", Text: text}}}),
-			Windows: doctor.Windows{Services: doctor.Known([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")})}}
+			Cluster: doctor.Cluster{Services: doctor.Known([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")})}}
 		for _, r := range doctor.Examine(s) {
 			if (r.Code == "FL511" || r.Code == "FL301") && r.Verdict != doctor.OK {
 				t.Errorf("%v: %s is %s, %s (%s)", more, r.Code, r.Verdict, r.Seen, stderr)

@@ -6,6 +6,8 @@ import (
 	goflag "flag"
 	"fmt"
 	"io"
+	"net/netip"
+	"runtime"
 	"time"
 
 	"flannel/pkg/doctor"
@@ -21,9 +23,10 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
 	asJSON := flags.Bool("json", false, "print one JSON document: a list of checks with verdict, what was seen, and the fix")
 	bundle := flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
-	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, Cluster: lookAtStore(o)}
-	flags.StringVar(&look.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI configurations")
-	flags.StringVar(&look.BinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` of CNI plugins")
+	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: vipFile(o), Cluster: lookAtStore(o)}
+	flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
+	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
+	flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
@@ -71,12 +74,17 @@ func lookAtStore(o options) func(context.Context) doctor.Cluster {
 			c.Ahead = fact(etcd.Ahead(ctx, etcd.Options{Endpoints: o.Etcd.Endpoints, CAFile: o.Etcd.CAFile, CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile}))
 			return c
 		}
-		e, err := kube.Examine(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, NodeName: o.Kube.NodeName,
-			PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace, Prefix: o.Kube.AnnotationPrefix, UserAgent: "flanneld/" + version.Version})
+		api := kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, NodeName: o.Kube.NodeName,
+			PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace, Prefix: o.Kube.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
+		e, err := kube.Examine(ctx, api)
 		if err != nil {
 			return noCluster(err.Error())
 		}
-		return doctor.Cluster{Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows)}
+		c := doctor.Cluster{Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows)}
+		if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's own rights do not reach that far
+			c.Services = fact(kube.ServiceNetworks(ctx, api))
+		}
+		return c
 	}
 }
 
@@ -88,5 +96,6 @@ func fact[T any](v T, err error) doctor.Fact[T] {
 }
 
 func noCluster(why string) doctor.Cluster {
-	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why)}
+	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
+		Services: doctor.Unknown[[]netip.Prefix](why)}
 }

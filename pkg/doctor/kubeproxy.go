@@ -53,17 +53,19 @@ func hostnameOverride(s Snapshot) Finding {
 // host-local may give to a pod.
 func sourceVIP(s Snapshot) Finding {
 	why, judged := s.kubeProxy()
-	_, overlay, _ := s.hns()
+	_, overlay, found := s.hns()
 	own := s.subnets()
 	switch {
 	case !judged:
 		return why
-	case s.node() == nil:
-		return skip("the daemon has no lease or does not answer")
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
+	case !found:
+		return skip("there is no HNS network of ours")
 	case !overlay:
 		return skip("only an overlay needs one")
 	}
-	const fix = "Reserve it anew (remove SourceVip.json and SourceVipRequest.json of the old scripts) and restart kube-proxy with --source-vip."
+	const fix = "Reserve it anew by flanneld source-vip (remove SourceVip.json and SourceVipRequest.json of the old scripts), and restart kube-proxy with --source-vip."
 	text, given := argument(s.Windows.KubeProxy.Value, "source-vip")
 	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); !given && file != "" {
 		return skip("its settings are in %s", file)
@@ -74,8 +76,10 @@ func sourceVIP(s Snapshot) Finding {
 		return fail(fix, "kube-proxy has no --source-vip")
 	case !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(vip) }):
 		return fail(fix, "%s is not in this node's subnet %s: the node has rejoined with another", vip, join(own...))
-	case s.Windows.SourceVIP.Known && s.Windows.SourceVIP.Value != vip:
+	case s.Windows.SourceVIP.Value.IsValid() && s.Windows.SourceVIP.Value != vip:
 		return fail(fix, "kube-proxy has %s, and what is reserved is %s: a pod may get kube-proxy's", vip, s.Windows.SourceVIP.Value)
+	case s.Windows.Reserved.Known && !slices.Contains(s.Windows.Reserved.Value, vip):
+		return fail(fix, "kube-proxy has %s, and nothing reserves that: a pod may get it", vip)
 	}
 	return ok("%s", vip)
 }
@@ -101,14 +105,14 @@ func dsr(s Snapshot) Finding {
 // pods' addresses, and that to the world must not.
 func natSpares(s Snapshot) Finding {
 	name, _ := s.flannelConf()
-	n := s.node()
+	networks := s.podNetworks()
 	switch {
 	case !s.CNI.Known:
 		return s.CNI.missing()
 	case name == "":
 		return skip("there is no configuration of flannel")
-	case n == nil:
-		return skip("the daemon has no lease or does not answer")
+	case len(networks) == 0:
+		return skip("the pod network is not known: the daemon has no lease or does not answer, and there is no subnet file")
 	}
 	i := slices.IndexFunc(s.CNI.Value.Files, func(f CNIFile) bool { return f.Name == name })
 	spared, err := natExceptions(s.CNI.Value.Files[i].Text)
@@ -119,12 +123,7 @@ func natSpares(s Snapshot) Finding {
 	within := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
 	}
-	var wanted []netip.Prefix
-	for _, net := range n.Networks {
-		wanted = append(wanted, net.Network)
-	}
-	wanted = append(wanted, s.Windows.Services.Value...)
-	for _, p := range wanted {
+	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
 		if !within(p) {
 			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
 		}
@@ -132,5 +131,20 @@ func natSpares(s Snapshot) Finding {
 	if slices.ContainsFunc(spared, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 		return fail(fix, "%s spares everything, so no answer from the world outside finds back", name)
 	}
+	if !s.Cluster.Services.Known {
+		return ok("%s spares %s (whether the service network is among them is not known: %s)", name, join(spared...), or(s.Cluster.Services.WhyNot, "it was not looked at"))
+	}
 	return ok("%s spares %s", name, join(spared...))
+}
+
+// podNetworks are those of the cluster, by the daemon's word, or else by the subnet file's.
+func (s Snapshot) podNetworks() (all []netip.Prefix) {
+	if n := s.node(); n != nil {
+		for _, net := range n.Networks {
+			all = append(all, net.Network)
+		}
+		return all
+	}
+	both := []netip.Prefix{s.Env.Value.V4Network, s.Env.Value.V6Network}
+	return slices.DeleteFunc(both, func(p netip.Prefix) bool { return !p.IsValid() })
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"net/netip"
 	"strings"
 	"time"
 
@@ -80,6 +81,8 @@ type Cluster struct {
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
 	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; at most a few
+	// Services are the networks of Services; asked for only where a check needs them.
+	Services Fact[[]netip.Prefix] `json:"serviceNetworks"`
 }
 
 // Linux is what only Linux has.

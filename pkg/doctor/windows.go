@@ -2,66 +2,12 @@ package doctor
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 )
-
-// Windows is what only Windows has.
-type Windows struct {
-	HNS       Fact[HNS]            `json:"hns"`
-	Networks  Fact[[]HNSNetwork]   `json:"hnsNetworks"`
-	Adapters  Fact[[]Adapter]      `json:"adapters"`
-	KubeProxy Fact[[]string]       `json:"kubeProxy"` // its arguments; empty: it does not run
-	SourceVIP Fact[netip.Addr]     `json:"sourceVIP"` // that was reserved; the zero Addr: none
-	Services  Fact[[]netip.Prefix] `json:"serviceNetworks"`
-}
-
-// HNS is the Host Network Service.
-type HNS struct {
-	Running      bool `json:"running"`
-	Major, Minor int
-}
-
-// HNSNetwork is a network of HNS, as far as it matters here.
-type HNSNetwork struct {
-	Name, Type   string // Type is "Overlay" or "L2Bridge"
-	Adapter      string // that its vSwitch is bound to
-	Subnet       netip.Prefix
-	VNI          int          // Overlay
-	ManagementIP netip.Addr   // zero: none yet
-	Remote       []HNSRemote  // its RemoteSubnetRoute policies
-	Endpoint     *HNSEndpoint // the host's own, of L2Bridge
-}
-
-// HNSRemote is a RemoteSubnetRoute policy.
-type HNSRemote struct {
-	Subnet   netip.Prefix
-	Provider netip.Addr
-}
-
-// HNSEndpoint is a host endpoint.
-type HNSEndpoint struct{ Forwarding bool }
-
-// Adapter is a network adapter.
-type Adapter struct {
-	Name       string
-	Index      int
-	Virtual    bool // a vEthernet of Hyper-V's
-	DHCP       bool
-	DNS        []netip.Addr
-	Forwarding bool
-}
-
-// atLeast compares versions of HNS; what each brought is in Microsoft's hcsshim (hcn's supported features).
-func (h HNS) atLeast(major, minor int) bool {
-	return h.Major > major || h.Major == major && h.Minor >= minor
-}
-
-func (h HNS) dsr() bool { return h.Major == 9 && h.Minor >= 3 || h.atLeast(10, 2) }
 
 func windowsChecks() []Check {
 	return []Check{
@@ -80,23 +26,6 @@ func windowsChecks() []Check {
 	}
 }
 
-// hns is the network of ours, by the backend that the daemon has.
-func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
-	n := s.node()
-	if n == nil {
-		return network, false, false
-	}
-	overlay = n.Backend == "vxlan"
-	for _, network := range s.Windows.Networks.Value {
-		for _, d := range n.Devices {
-			if network.Name == d.Name {
-				return network, overlay, true
-			}
-		}
-	}
-	return network, overlay, false
-}
-
 // hnsFit names the version that lacks something, since HNS itself only refuses, with a code.
 func hnsFit(s Snapshot) Finding {
 	if !s.Windows.HNS.Known {
@@ -107,8 +36,8 @@ func hnsFit(s Snapshot) Finding {
 	_, v6 := s.families()
 	version := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor)
 	switch {
-	case !h.Running:
-		return fail("Start-Service hns; if it is not there, install the Containers feature.", "the service hns does not run")
+	case h.Problem != "":
+		return fail("Restart-Service hns; if there is no such service, install the feature Containers.", "HNS does not answer as it should: %s", h.Problem)
 	case overlay && !h.atLeast(9, 2):
 		return fail("Install the updates: Windows Server 2019 needs KB4489899 or later for overlay.", "%s is older than 9.2 and has no overlay", version)
 	case overlay && v6:
@@ -122,28 +51,30 @@ func hnsFit(s Snapshot) Finding {
 // hnsNetwork compares shape and subnet, for HNS can change neither of a network that lives: after a rejoin the old one
 // may stand there.
 func hnsNetwork(s Snapshot) Finding {
+	network, overlay, found := s.hns()
 	n := s.node()
 	switch {
 	case !s.Windows.Networks.Known:
 		return s.Windows.Networks.missing()
-	case n == nil:
-		return skip("the daemon has no lease or does not answer")
+	case len(s.subnets()) == 0:
+		return skip("this node has no subnet yet, or it is not known")
 	}
-	network, overlay, found := s.hns()
-	want := "L2Bridge"
+	want := hnsBridge
 	if overlay {
-		want = "Overlay"
+		want = hnsOverlay
 	}
 	const fix = "Restart flanneld: it makes the network anew and says what differs. If it cannot, give the adapter by --iface; flanneld status says what it waits for."
 	switch {
+	case !found && n == nil:
+		return fail(fix, "there is no network like flannel's among the %d of HNS, and the daemon has no lease or does not answer", len(s.Windows.Networks.Value))
 	case !found:
 		return fail(fix, "there is no HNS network of ours among %d", len(s.Windows.Networks.Value))
 	case !strings.EqualFold(network.Type, want):
 		return fail(fix, "%s is of type %s, not %s", network.Name, network.Type, want)
-	case !slices.Contains(s.subnets(), network.Subnet):
-		return fail(fix, "%s has subnet %s, and the lease %s", network.Name, network.Subnet, join(s.subnets()...))
+	case !s.fits(network):
+		return fail(fix, "%s has subnet %s, and the lease %s", network.Name, or(join(network.Subnets...), "none"), join(s.subnets()...))
 	}
-	return ok("%s, %s on %s", network.Name, network.Type, network.Adapter)
+	return ok("%s, %s of %s on %s", network.Name, network.Type, join(network.Subnets...), network.Adapter)
 }
 
 // managementIP finds an adapter that lost its address to the vSwitch: it comes back late, by DHCP instead of static, or
@@ -174,23 +105,20 @@ func managementIP(s Snapshot) Finding {
 // adapterKept finds what else the vSwitch takes from an adapter: its DNS servers, and routes. With two default routes,
 // Windows and flannel may choose different ones.
 func adapterKept(s Snapshot) Finding {
-	n := s.node()
+	host, known := s.host()
 	switch {
 	case !s.Windows.Adapters.Known:
 		return s.Windows.Adapters.missing()
 	case !s.Interfaces.Known:
 		return s.Interfaces.missing()
-	case n == nil:
-		return skip("the daemon has no lease or does not answer")
+	case !known:
+		return skip("which adapter has the host's address is not known: the daemon has no lease or does not answer")
 	}
 	const fix = "Set on the vEthernet adapter what the physical one had; flanneld prepare takes the outage once and keeps it."
-	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool { return d.V6 })
-	for _, a := range s.Windows.Adapters.Value {
-		if a.Index == n.Underlay.Index && len(a.DNS) == 0 {
-			return warn(fix, "%s has no DNS server", a.Name)
-		}
-	}
+	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool { return d.V6 || s.ofPods(d.Index) })
 	switch {
+	case len(host.DNS) == 0:
+		return warn(fix, "%s has no DNS server", host.Name)
 	case len(defaults) == 0:
 		return warn(fix, "there is no IPv4 default route")
 	case len(defaults) > 1:
@@ -205,12 +133,10 @@ func windowsVNI(s Snapshot) Finding {
 	switch {
 	case !s.Windows.Networks.Known:
 		return s.Windows.Networks.missing()
-	case s.node() == nil:
-		return skip("the daemon has no lease or does not answer")
-	case !overlay:
-		return skip("the backend is no overlay")
 	case !found:
 		return skip("there is no HNS network of ours")
+	case !overlay:
+		return skip("the backend is no overlay")
 	case network.VNI < leastWindowsVNI:
 		return fail(fmt.Sprintf("Set Backend.VNI to %d (and Port to %d) in the one network configuration of all nodes.", leastWindowsVNI, windowsPort), "the VNI is %d", network.VNI)
 	}
@@ -235,7 +161,7 @@ func remotes(s Snapshot) Finding {
 	}
 	gone := 0
 	for _, p := range r.Peers {
-		for i := range p.Subnets {
+		for i := range min(len(p.Subnets), len(p.PublicIPs)) {
 			if p.State != status.InStep {
 				continue
 			}
@@ -255,19 +181,25 @@ func remotes(s Snapshot) Finding {
 // windowsForwards looks at both interfaces that a packet passes; the policies of a domain reset them.
 func windowsForwards(s Snapshot) Finding {
 	network, overlay, found := s.hns()
-	n := s.node()
+	host, known := s.host()
+	v4, v6 := s.families()
+	off := func(f Forwarding) bool { return v4 && !f.V4 || v6 && !f.V6 }
+	const fix = "Restart flanneld: it switches forwarding on; see whether a policy of the domain switches it off."
 	switch {
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
 	case !s.Windows.Adapters.Known:
 		return s.Windows.Adapters.missing()
-	case n == nil || overlay || !found:
+	case overlay || !found:
 		return skip("there is no network of host-gw")
 	case network.Endpoint == nil:
 		return fail("Restart flanneld: it makes the endpoint.", "%s has no endpoint of the host", network.Name)
-	}
-	for _, a := range s.Windows.Adapters.Value {
-		if a.Index == n.Underlay.Index && !a.Forwarding || !network.Endpoint.Forwarding {
-			return fail("Restart flanneld: it switches forwarding on; see whether a policy of the domain switches it off.", "forwarding is off on %s or on the host's endpoint", a.Name)
-		}
+	case off(network.Endpoint.Forwarding):
+		return fail(fix, "forwarding is off on the host's endpoint of %s", network.Name)
+	case !known:
+		return skip("which adapter has the host's address is not known: the daemon has no lease or does not answer")
+	case off(host.Forwarding):
+		return fail(fix, "forwarding is off on %s", host.Name)
 	}
 	return ok("forwarding is on")
 }

@@ -29,23 +29,24 @@ func healthyWindows() Snapshot {
 			Interfaces: []underlay.Interface{{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500, Addrs: []underlay.Addr{{IP: addr("192.168.0.3")}}}}}),
 		CNI: Known(CNI{ConfDir: `C:\etc\cni\net.d`, BinDir: `C:\opt\cni\bin`, Files: []CNIFile{{"10-flannel.conf", overlayConf}},
 			Plugins: map[string]bool{"flannel": true, "win-overlay": true, "host-local": true}}),
-		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"})},
-		Windows: Windows{HNS: Known(HNS{Running: true, Major: 13, Minor: 3}),
-			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnet: own, VNI: 4096,
+		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"}), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")})},
+		Windows: Windows{HNS: Known(HNS{Major: 13, Minor: 3}),
+			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnets: []netip.Prefix{own}, VNI: 4096,
 				ManagementIP: addr("192.168.0.3"), Remote: []HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
-			Adapters:  Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, DNS: []netip.Addr{addr("192.168.0.1")}}}),
+			Adapters:  Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, Addrs: []netip.Addr{addr("192.168.0.3")}, DNS: []netip.Addr{addr("192.168.0.1")}}}),
 			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true"}),
-			SourceVIP: Known(addr("10.5.3.2")), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")})},
+			SourceVIP: Known(addr("10.5.3.2")), Reserved: Known([]netip.Addr{addr("10.5.3.2"), addr("10.5.3.9")})},
 	}
 }
 
 // bridged is healthyWindows by host-gw.
 func bridged(s *Snapshot) {
-	n := s.Daemon.Value.Report.Node
-	n.Backend, n.Devices[0].Name = "host-gw", "cbr0"
+	if n := s.node(); n != nil {
+		n.Backend, n.Devices[0].Name = "host-gw", "cbr0"
+	}
 	net := &s.Windows.Networks.Value[1]
-	net.Name, net.Type, net.VNI, net.Remote, net.Endpoint = "cbr0", "L2Bridge", 0, nil, &HNSEndpoint{Forwarding: true}
-	s.Windows.Adapters.Value[0].Forwarding = true
+	net.Name, net.Type, net.VNI, net.Remote, net.Endpoint = "cbr0", "L2Bridge", 0, nil, &HNSEndpoint{Forwarding{V4: true}}
+	s.Windows.Adapters.Value[0].Forwarding = Forwarding{V4: true}
 }
 
 func TestNothingWrongOnWindows(t *testing.T) {
@@ -85,21 +86,21 @@ func TestWindowsChecks(t *testing.T) {
 		seen    string
 		change  func(*Snapshot)
 	}{
-		{"FL501", Fail, "does not run", func(s *Snapshot) { s.Windows.HNS.Value.Running = false }},
-		{"FL501", Fail, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 9, 1} }},
+		{"FL501", Fail, "should: no answer in time", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer in time"} }},
+		{"FL501", Fail, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
 		{"FL501", Fail, "no overlay for IPv6", func(s *Snapshot) {
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
 		{"FL501", Fail, "HNS 10.2 has no IPv6", func(s *Snapshot) {
 			bridged(s)
-			s.Windows.HNS.Value = HNS{true, 10, 2}
+			s.Windows.HNS.Value = HNS{"", 10, 2}
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
 		{"FL502", Fail, "no HNS network of ours among 1", func(s *Snapshot) { s.Windows.Networks.Value = s.Windows.Networks.Value[:1] }},
 		{"FL502", Fail, "of type L2Bridge, not Overlay", func(s *Snapshot) { network(s).Type = "L2Bridge" }},
-		{"FL502", Fail, "has subnet 10.5.9.0/24, and the lease 10.5.3.0/24", func(s *Snapshot) { network(s).Subnet = pfx("10.5.9.0/24") }},
+		{"FL502", Fail, "has subnet 10.5.9.0/24, and the lease 10.5.3.0/24", func(s *Snapshot) { network(s).Subnets = []netip.Prefix{pfx("10.5.9.0/24")} }},
 		{"FL503", Fail, "has none yet", func(s *Snapshot) { network(s).ManagementIP = netip.Addr{} }},
 		{"FL503", Fail, "169.254.3.4, which Windows takes", func(s *Snapshot) { network(s).ManagementIP = addr("169.254.3.4") }},
 		{"FL503", Fail, "no adapter has 192.168.0.9", func(s *Snapshot) { network(s).ManagementIP = addr("192.168.0.9") }},
@@ -114,16 +115,38 @@ func TestWindowsChecks(t *testing.T) {
 			network(s).Remote = append(network(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
 		}},
 		{"FL507", Fail, "no endpoint of the host", func(s *Snapshot) { bridged(s); network(s).Endpoint = nil }},
-		{"FL507", Fail, "forwarding is off", func(s *Snapshot) { bridged(s); network(s).Endpoint.Forwarding = false }},
+		{"FL502", Fail, "and the lease 10.5.3.0/24, fd05::/64", func(s *Snapshot) {
+			n := s.Daemon.Value.Report.Node
+			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
+		{"FL504", OK, "", func(s *Snapshot) {
+			s.Windows.Adapters.Value = append(s.Windows.Adapters.Value, Adapter{Name: "vEthernet (cbr0_ep)", Index: 20})
+			s.Interfaces.Value.Defaults = append(s.Interfaces.Value.Defaults, underlay.Default{Index: 20})
+		}},
+		{"FL507", Fail, "forwarding is off on vEthernet (Ethernet)", func(s *Snapshot) { bridged(s); s.Windows.Adapters.Value[0].Forwarding.V4 = false }},
+		{"FL507", Fail, "forwarding is off on the host's endpoint", func(s *Snapshot) {
+			bridged(s)
+			n := s.Daemon.Value.Report.Node
+			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
+		{"FL507", Fail, "forwarding is off", func(s *Snapshot) { bridged(s); network(s).Endpoint.Forwarding.V4 = false }},
 		{"FL508", Fail, "not given", func(s *Snapshot) { proxy(s) }},
 		{"FL508", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
 		{"FL508", Skipped, "does not run", func(s *Snapshot) { s.Windows.KubeProxy = Known[[]string](nil) }},
 		{"FL509", Fail, "no --source-vip", func(s *Snapshot) { proxy(s, "--hostname-override=x") }},
 		{"FL509", Fail, "10.5.9.2 is not in this node's subnet 10.5.3.0/24", func(s *Snapshot) { proxy(s, "--source-vip=10.5.9.2") }},
 		{"FL509", Fail, "what is reserved is 10.5.3.7", func(s *Snapshot) { s.Windows.SourceVIP = Known(addr("10.5.3.7")) }},
-		{"FL510", Fail, "HNS 10.1 cannot", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 10, 1} }},
-		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{true, 9, 3} }},
+		{"FL509", Fail, "nothing reserves that", func(s *Snapshot) {
+			s.Windows.SourceVIP, s.Windows.Reserved = Known(netip.Addr{}), Known([]netip.Addr{addr("10.5.3.9")})
+		}},
+		{"FL509", OK, "10.5.3.2", func(s *Snapshot) { s.Windows.SourceVIP = Known(netip.Addr{}) }},
+		{"FL510", Fail, "HNS 10.1 cannot", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1} }},
+		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 3} }},
 		{"FL511", Fail, "spares 10.5.0.0/16, 192.168.0.0/24, which leaves out 10.96.0.0/12", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
+		}},
+		{"FL511", OK, "not known: it may not ask", func(s *Snapshot) {
+			s.Cluster.Services = Unknown[[]netip.Prefix]("it may not ask")
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
 		}},
 		{"FL511", Fail, "spares everything", func(s *Snapshot) {
@@ -140,4 +163,26 @@ func TestWindowsChecks(t *testing.T) {
 		c.change(&s)
 		check(t, s, c.code, c.verdict, c.seen)
 	}
+}
+
+// A daemon that is down is when people call the doctor: what HNS has is judged by the subnet file then.
+func TestWindowsWithoutDaemon(t *testing.T) {
+	silent := func(change func(*Snapshot)) Snapshot {
+		s := healthyWindows()
+		s.Daemon = Known(Answer{Problem: "flanneld does not run here"})
+		change(&s)
+		return s
+	}
+	old := HNSNetwork{Name: "flannel.4097", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.9.0/24")}}
+	s := silent(func(s *Snapshot) { s.Windows.Networks.Value = append([]HNSNetwork{old}, s.Windows.Networks.Value...) })
+	for _, code := range []string{"FL501", "FL502", "FL503", "FL504", "FL505", "FL508", "FL509", "FL510", "FL511"} {
+		check(t, s, code, OK, "")
+	}
+	check(t, s, "FL101", Fail, "does not run")
+	check(t, s, "FL506", Skipped, "does not know the peers")
+	check(t, silent(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{old}) }), "FL502", Fail, "has subnet 10.5.9.0/24, and the lease 10.5.3.0/24")
+	check(t, silent(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}}) }), "FL502", Fail, "no network like flannel's among the 1")
+	check(t, silent(func(s *Snapshot) { s.Env = Fact[subnet.Env]{} }), "FL502", Skipped, "no subnet yet")
+	check(t, silent(func(s *Snapshot) { bridged(s) }), "FL507", OK, "")
+	check(t, silent(func(s *Snapshot) { s.Windows.Adapters.Value[0].Addrs = nil }), "FL504", Skipped, "not known")
 }

@@ -88,6 +88,25 @@ func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 	return Network{}, fmt.Errorf("network %s: %w", name, ErrNotFound)
 }
 
+// Documents returns what HNS says of all networks, and of the endpoints of each, as it says it.
+func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawMessage, err error) {
+	if networks, err = query(ctx, c, "list networks", c.calls.Networks); err != nil {
+		return nil, nil, err
+	}
+	for _, document := range networks {
+		var d struct{ ID string }
+		if json.Unmarshal(document, &d) != nil {
+			continue
+		}
+		of, err := query(ctx, c, "list endpoints of network "+d.ID, func() ([]json.RawMessage, error) { return c.calls.Endpoints(d.ID) })
+		if err != nil {
+			return networks, endpoints, err
+		}
+		endpoints = append(endpoints, of...)
+	}
+	return networks, endpoints, nil
+}
+
 // withManagementIP asks for what documents of an L2Bridge do not tell.
 func (c *Client) withManagementIP(ctx context.Context, n Network) (Network, error) {
 	if n.Type != L2Bridge || n.ManagementIP.IsValid() {

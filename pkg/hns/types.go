@@ -15,6 +15,15 @@ func (m MAC) String() string {
 	return strings.ToUpper(strings.ReplaceAll(net.HardwareAddr(m[:]).String(), ":", "-"))
 }
 
+// MarshalText implements encoding.TextMarshaler.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *MAC) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseMAC(string(text))
+	return err
+}
+
 // ParseMAC reads one with dashes or with colons: HNS keeps what others wrote, and some write colons.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)

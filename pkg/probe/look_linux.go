@@ -17,10 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/underlay"
 )
+
+// Documents are what the machine has as documents rather than as the output of a program: nothing on Linux.
+func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 
 func system(o Options) []probe {
 	return []probe{
+		one(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
+			func(context.Context) (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) }),
 		{
 			look: func(context.Context) func(*doctor.Snapshot) {
 				release := kernel()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,7 +18,6 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/status"
-	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -27,6 +27,8 @@ type Options struct {
 	SubnetFile string
 	ConfDir    string   // of CNI configurations
 	BinDir     string   // of CNI plugins
+	DataDir    string   // of the CNI plugin host-local; Windows alone
+	VIPFile    string   // where kube-proxy's source VIP is published; Windows alone
 	Commands   []string // arguments by which a process of our name is a command and no daemon
 	// Cluster asks the store; its answer may be partial.
 	Cluster func(context.Context) doctor.Cluster
@@ -57,12 +59,16 @@ func one[T any](at func(*doctor.Snapshot) *doctor.Fact[T], look func(context.Con
 // Look takes a Snapshot. All looks run side by side.
 func Look(ctx context.Context, o Options) doctor.Snapshot {
 	o.Each = cmp.Or(o.Each, 5*time.Second)
+	return look(ctx, o, system(o))
+}
+
+func look(ctx context.Context, o Options, more []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
 	ctx, cancel := context.WithTimeout(ctx, o.Each)
 	defer cancel()
 	var mu sync.Mutex // guards s
 	var all sync.WaitGroup
-	for _, p := range append(common(o), system(o)...) {
+	for _, p := range append(common(o), more...) {
 		all.Go(func() {
 			seen := make(chan func(*doctor.Snapshot), 1)
 			go func() { seen <- p.look(ctx) }() // one that hangs in the kernel is left to it
@@ -95,8 +101,6 @@ func common(o Options) []probe {
 			func(context.Context) (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) }),
 		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Answer] { return &s.Daemon },
 			func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
-			func(context.Context) (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) }),
 		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.CNI] { return &s.CNI },
 			func(context.Context) (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) }),
 		{
@@ -109,7 +113,8 @@ func common(o Options) []probe {
 			},
 			late: func(s *doctor.Snapshot, why string) {
 				s.Cluster = doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why),
-					PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why)}
+					PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
+					Services: doctor.Unknown[[]netip.Prefix](why)}
 			},
 		},
 	}

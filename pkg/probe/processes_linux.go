@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 )
 
@@ -41,8 +39,7 @@ func daemons(commands []string) ([]doctor.Process, error) {
 	var all []doctor.Process
 	err = processes(func(pid int, args []string) {
 		name := filepath.Base(args[0])
-		isCommand := slices.ContainsFunc(args[1:], func(a string) bool { return slices.Contains(commands, a) })
-		if !strings.HasPrefix(name, "flanneld") || isCommand || pid == os.Getpid() {
+		if !isDaemon(name, args[1:], commands) || pid == os.Getpid() {
 			return
 		}
 		if there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && there == here {
@@ -50,23 +47,6 @@ func daemons(commands []string) ([]doctor.Process, error) {
 		}
 	})
 	return all, err
-}
-
-// withoutSecrets hides the values of flags whose names say that they are secret, in both forms that flags take.
-func withoutSecrets(args []string) []string {
-	const hidden = "[redacted]"
-	args = slices.Clone(args)
-	for i, a := range args {
-		name, _, hasValue := strings.Cut(a, "=")
-		switch {
-		case !strings.HasPrefix(name, "-") || !conf.Secret(name):
-		case hasValue:
-			args[i] = name + "=" + hidden
-		case i+1 < len(args):
-			args[i+1] = hidden
-		}
-	}
-	return args
 }
 
 // managers reads the files in which NetworkManager and systemd-networkd keep what they manage, one for each device.

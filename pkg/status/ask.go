@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"syscall"
 )
 
 // The ways in which a daemon does not answer.
@@ -36,9 +37,6 @@ func Ask(ctx context.Context, path string) (Report, error) {
 
 // Get fetches /status, /healthz, /readyz or /metrics from the daemon at a socket, whatever the answer's HTTP status.
 func Get(ctx context.Context, path, what string) ([]byte, error) {
-	if !exists(path) {
-		return nil, fmt.Errorf("%w: there is no %s (give the daemon's --subnet-file if it has its own)", ErrNotRunning, path)
-	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
@@ -62,6 +60,10 @@ func Get(ctx context.Context, path, what string) ([]byte, error) {
 func explain(ctx context.Context, path string, err error) error {
 	var dial *net.OpError
 	switch {
+	case withoutSockets(err):
+		return fmt.Errorf("flanneld cannot be asked: %w", errNoSockets)
+	case !exists(path):
+		return fmt.Errorf("%w: there is no %s (give the daemon's --subnet-file if it has its own)", ErrNotRunning, path)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %s is for root alone; run this as root", fs.ErrPermission, path)
 	case ctx.Err() != nil || busy(err):
@@ -70,4 +72,15 @@ func explain(ctx context.Context, path string, err error) error {
 		return fmt.Errorf("%w: %s was left behind by one that has ended without a word (kill -9, a crash)", ErrNotRunning, path)
 	}
 	return fmt.Errorf("ask flanneld at %s: %w", path, err)
+}
+
+// errNoSockets is for the user; the daemon itself needs none.
+var errNoSockets = errors.New("this system has no unix sockets (Windows has them since Windows Server 2019); look at its log, and at --healthz-port")
+
+// wsaNoFamily is WSAEAFNOSUPPORT of Windows, a number that no other system has.
+const wsaNoFamily syscall.Errno = 10047
+
+// withoutSockets tells that the system knows no unix sockets at all.
+func withoutSockets(err error) bool {
+	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, wsaNoFamily)
 }

@@ -102,6 +102,9 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}
 	l, err := net.Listen("unix", path)
+	if withoutSockets(err) {
+		err = errNoSockets
+	}
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/doctor"
+)
+
+// TestDoctorOnWindows asks the commands that only look, and cni-conf, on a node that has joined: nothing of HNS and the
+// IP stack may change, and what is packed has what a maintainer needs.
+func TestDoctorOnWindows(t *testing.T) {
+	m := machine(t)
+	dir := t.TempDir()
+	file, log := filepath.Join(dir, "run", "subnet.env"), filepath.Join(dir, "a log")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	do := func(args ...string) (int, string, string) {
+		t.Helper()
+		return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, "--kube-subnet-mgr", "--kubeconfig-file=" + filepath.Join(dir, "none"), "--log-file=" + log}, args...)...)
+	}
+	join(t, dir, file, "10.244.1.0/24")
+	if code, out, problems := do("source-vip", "--data-dir="+filepath.Join(dir, "networks")); code != exitOK {
+		t.Fatalf("source-vip: %d %s %s", code, out, problems)
+	}
+	conf := filepath.Join(dir, "net.d", "10-flannel.conf")
+	code, out, problems := do("cni-conf", "--to="+conf, "--plugin=win-overlay", "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2")
+	if code != exitOK || !strings.Contains(out, "written") {
+		t.Errorf("cni-conf: %d %s %s", code, out, problems)
+	}
+	if raw, err := os.ReadFile(conf); err != nil || !strings.Contains(string(raw), "10.244.0.0/16") || !strings.Contains(string(raw), `"ProviderAddress": "10.99.0.2"`) {
+		t.Errorf("%v\n%s", err, raw)
+	}
+	// Bridges reach the nodes without NAT: their network is that of the adapter with the address.
+	if code, out, problems := do("cni-conf", "--to=-", "--plugin=win-bridge", "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2"); code != exitOK || !strings.Contains(out, `"10.99.0.0/24"`) {
+		t.Errorf("cni-conf: %d %s %s", code, out, problems)
+	}
+	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); m.OpenHandles() != 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	m.ForgetLog()
+
+	code, out, problems = do("doctor", "--json", "--timeout=1m", "--cni-conf-dir="+filepath.Dir(conf), "--cni-bin-dir="+dir, "--cni-data-dir="+filepath.Join(dir, "networks"),
+		"--bundle="+filepath.Join(dir, "b.tar.gz"))
+	if code != exitNotWell {
+		t.Fatalf("doctor: %d %s %s", code, out, problems)
+	}
+	if len(m.Changes()) > 0 || len(m.Log()) == 0 || m.OpenHandles() != 0 {
+		t.Errorf("of %d calls these changed something: %v; %d handles are open", len(m.Log()), m.Changes(), m.OpenHandles())
+	}
+	results := map[string]doctor.Result{}
+	for _, r := range read[[]doctor.Result](t, out) {
+		results[r.Code] = r
+	}
+	for code, want := range map[string]string{"FL102": "ok: none is seen", "FL103": "skipped: 10.244.1.0/24", "FL301": "ok: 10-flannel.conf", "FL302": "fail: flannel is missing",
+		"FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096, Overlay of 10.244.1.0/24 on Ethernet", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "ok: VNI 4096",
+		"FL506": "skipped: the daemon does not know the peers", "FL507": "skipped: no network of host-gw", "FL508": "skipped: kube-proxy does not run", "FL511": "ok: 10.96.0.0/12",
+		"FL512": "skipped: only the hypervisor"} {
+		verdict, says, _ := strings.Cut(want, ": ")
+		if r := results[code]; string(r.Verdict) != verdict || !strings.Contains(r.Seen, says) {
+			t.Errorf("%s is %s, %q; want %s", code, r.Verdict, r.Seen, want)
+		}
+	}
+	files := unpack(t, filepath.Join(dir, "b.tar.gz"))
+	for name, want := range map[string]string{"listings/hns-networks.json": `"flannel.4096"`, "listings/hns-endpoints.json": `"source-vip"`, "listings/adapters.json": "vEthernet (Ethernet)",
+		"listings/ip-routes.json": "10.99.0.1", "config/hns.json": "flannel.4096", "config/source-vip.json": "10.244.1.2", "config/subnet.env": "FLANNEL_MTU=1450", "log.txt": "msg=joined",
+		"config/cni/10-flannel.conf": "win-overlay", "snapshot.json": `"hnsNetworks"`, "listings/ipconfig.txt": "", "listings/events.txt": ""} {
+		if text, there := files[name]; !there || !strings.Contains(text, want) {
+			t.Errorf("%s (%t) without %q:\n%s", name, there, want, text)
+		}
+	}
+	if strings.Contains(files["log.txt"], "hunter2") {
+		t.Errorf("the log has a secret: %s", files["log.txt"])
+	}
+}
+
+// A daemon that does not run, or cannot be asked, is told from one that does.
+func TestStatusOnWindows(t *testing.T) {
+	code, out, problems := flanneldSays(t.Context(), "--subnet-file="+filepath.Join(t.TempDir(), "subnet.env"), "status")
+	switch {
+	case code == exitError && strings.Contains(problems, "flanneld cannot be asked: this system has no unix sockets"): // Wine before version 10
+	case code == exitNotRunning && strings.Contains(problems, "flanneld does not run here"):
+	default:
+		t.Errorf("%d %s %s", code, out, problems)
+	}
+}

@@ -1,0 +1,108 @@
+package probe
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/windows"
+
+	"flannel/pkg/doctor"
+)
+
+// TestMain lets copies of the test binary stand in for other programs: told by an argument, they run until their input ends.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "wait-for-input") {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// start runs this program under another name until the test ends.
+func start(t *testing.T, name string, args ...string) (pid int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, raw, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cmd.Process.Pid
+}
+
+// TestRealLook goes through the DLLs of HNS and of the IP stack, and through Windows' own list of processes.
+func TestRealLook(t *testing.T) {
+	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
+		t.Skip("this is a real Windows, whose network a test must not touch")
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, bridge())
+	ended := make(chan error, 1)
+	go func() { ended <- n.m.Serve(l) }()
+	t.Setenv("FLANNEL_HNS", l.Addr().String())
+	daemon := start(t, "flanneld.exe", "--etcd-password=hunter2", "wait-for-input", `a "b" c\`, "", "service", "run")
+	start(t, "flanneld-x.exe", "wait-for-input", "status")
+	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
+
+	s := Look(t.Context(), n.o)
+	for end := time.Now().Add(20 * time.Second); n.m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d handles are still open", n.m.OpenHandles())
+		}
+	}
+	if len(n.m.Changes()) > 0 || len(n.m.Log()) == 0 {
+		t.Errorf("of %d calls these changed something: %v", len(n.m.Log()), n.m.Changes())
+	}
+	if !s.Processes.Known || len(s.Processes.Value) != 1 || s.Processes.Value[0].PID != daemon ||
+		!slices.Equal(s.Processes.Value[0].Args, []string{"--etcd-password=[redacted]", "wait-for-input", `a "b" c\`, "", "service", "run"}) {
+		t.Errorf("daemons: %+v", s.Processes)
+	}
+	if got := s.Windows.KubeProxy.Value; len(got) != 5 || !strings.HasSuffix(got[0], "kube-proxy.exe") || !slices.Equal(got[2:], []string{"--hostname-override", "win 1", "--source-vip=10.244.1.2"}) {
+		t.Errorf("kube-proxy: %+v", s.Windows.KubeProxy)
+	}
+	// Through Windows the machine looks as it does from within this process.
+	n.report.Node.Underlay.Index = n.m.Hand().Adapter("vEthernet (Ethernet)").Index
+	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
+	verdicts(t, "a bridge", s, map[string]string{"FL102": "ok", "FL103": "skipped", "FL501": "ok: HNS 13.3", "FL502": "ok: cbr0, L2Bridge of 10.244.1.0/24 on Ethernet", "FL503": "ok: 10.99.0.2",
+		"FL504": "ok", "FL507": "ok", "FL508": "ok: win 1", "FL510": "ok"})
+
+	files := Documents(t.Context(), time.Minute)
+	for name, want := range map[string]string{"hns-networks.json": `"cbr0"`, "hns-endpoints.json": `"cbr0_ep"`, "adapters.json": "vEthernet (Ethernet)", "ip-routes.json": "10.99.0.1"} {
+		if !strings.Contains(string(files[name]), want) {
+			t.Errorf("%s without %s: %s", name, want, files[name])
+		}
+	}
+	if err := errors.Join(l.Close(), <-ended); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,275 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/status"
+	"flannel/subnet"
+)
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// node is a simulated Windows machine with a pod network and all that the doctor looks at.
+type node struct {
+	t      *testing.T
+	m      *hnstest.Machine
+	client *hns.Client
+	o      Options
+	report status.Report
+	runs   []process
+}
+
+// peer is one that the daemon has in step.
+var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: hns.MAC{2, 0, 0, 0, 1, 3}}
+
+func newNode(t *testing.T, network hns.Network) *node {
+	t.Helper()
+	n := &node{t: t, m: hnstest.New()}
+	t.Cleanup(func() { // after what may hang was healed
+		if err := n.m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.client = hns.NewClient(n.m, hns.Timing{})
+	network.Adapter, network.NonPersistent = "Ethernet", true
+	made, err := n.client.CreateNetwork(t.Context(), network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if network.Type == hns.Overlay {
+		if err := n.client.AddPolicies(t.Context(), made.ID, []hns.Policy{hns.HostRoutePolicy(), peer.Policy()}); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		n.endpoint(made)
+	}
+	dir := t.TempDir()
+	n.o = Options{Version: "test", SubnetFile: filepath.Join(dir, "subnet.env"), VIPFile: filepath.Join(dir, "source-vip.json"), DataDir: filepath.Join(dir, "networks"),
+		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), Commands: []string{"status", "service"}, Each: 30 * time.Second}
+	if _, err := subnet.WriteEnv(n.o.SubnetFile, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1450}); err != nil {
+		t.Fatal(err)
+	}
+	n.runs = []process{{pid: 4, name: "System"}, {pid: 7, name: "flanneld.exe", args: []string{`C:\k\flanneld.exe`, "--etcd-password=hunter2", "service", "run"}},
+		{pid: 8, name: "flanneld.exe", args: []string{"flanneld", "status"}},
+		{pid: 9, name: "Kube-Proxy.exe", args: []string{"kube-proxy", "--hostname-override=win1", "--source-vip=10.244.1.2", "--token", "hunter3", "--enable-dsr=true"}}}
+	host := n.m.Hand().Adapter("vEthernet (Ethernet)")
+	n.report = status.Report{Ready: true, PeersKnown: true,
+		Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{peer.Prefix}, PublicIPs: []netip.Addr{peer.Provider}}},
+		Node: &status.Node{Backend: "vxlan", MTU: 1450, Networks: []status.Network{{Network: pfx("10.244.0.0/16"), Subnet: pfx("10.244.1.0/24")}},
+			Underlay: status.Underlay{Name: host.Name, Index: host.Index, MTU: 1500}, Devices: []status.Device{{Name: network.Name}}}}
+	if network.Type != hns.Overlay {
+		n.report.Node.Backend = "host-gw"
+	}
+	n.m.ForgetLog()
+	n.client = hns.NewClient(n.m, hns.Timing{})
+	return n
+}
+
+// endpoint gives the host its interface on a bridge, as the daemon does.
+func (n *node) endpoint(on hns.Network) {
+	n.t.Helper()
+	e, err := n.client.CreateEndpoint(n.t.Context(), hns.Endpoint{Name: on.Name + "_ep", Network: on.ID, IPs: []netip.Prefix{pfx("10.244.1.2/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.244.1.1")}})
+	if err == nil {
+		err = n.client.AttachHost(n.t.Context(), e.ID)
+	}
+	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
+		err = errors.Join(err, n.m.Hand().SetForwarding(name, false, true))
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func overlay() hns.Network {
+	return hns.Network{Name: "flannel.4096", Type: hns.Overlay, Subnets: []hns.Subnet{{Prefix: pfx("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1"), VSID: 4096}}}
+}
+
+func bridge() hns.Network {
+	return hns.Network{Name: "cbr0", Type: hns.L2Bridge, Subnets: []hns.Subnet{{Prefix: pfx("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1")}}}
+}
+
+// look takes a snapshot as on Windows, and sees to it that nothing changed by it.
+func (n *node) look() doctor.Snapshot {
+	n.t.Helper()
+	before := len(n.m.Log())
+	s := look(n.t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.runs, nil }}.looks(n.o))
+	s.OS = "windows"
+	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
+	if _, changes := n.client.Counts(); changes != 0 || len(n.m.Changes()) != 0 || n.m.OpenHandles() != 0 || len(n.m.Log()) == before {
+		n.t.Errorf("to look changed %d things by the client, %v, and left %d handles; %d calls", changes, n.m.Changes(), n.m.OpenHandles(), len(n.m.Log())-before)
+	}
+	return s
+}
+
+// verdicts compares the findings of some checks.
+func verdicts(t *testing.T, when string, s doctor.Snapshot, want map[string]string) {
+	t.Helper()
+	for _, r := range doctor.Examine(s) {
+		verdict, says, _ := strings.Cut(want[r.Code], ": ")
+		if want[r.Code] != "" && (string(r.Verdict) != verdict || !strings.Contains(r.Seen, says)) {
+			t.Errorf("%s: %s is %s, %q; want %s", when, r.Code, r.Verdict, r.Seen, want[r.Code])
+		}
+	}
+}
+
+func TestHealthyOverlay(t *testing.T) {
+	n := newNode(t, overlay())
+	n.reserve("10.244.1.2", "kube-proxy\r\nsource-vip")
+	s := n.look()
+	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe (pid 7)", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096, Overlay of 10.244.1.0/24 on Ethernet",
+		"FL503": "ok: 10.99.0.2 on Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1 policies", "FL507": "skipped: no network of host-gw", "FL508": "ok: win1",
+		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped"})
+	if args := s.Processes.Value[0].Args; strings.Join(append(slices.Clone(args), s.Windows.KubeProxy.Value...), " ") !=
+		"--etcd-password=[redacted] service run kube-proxy --hostname-override=win1 --source-vip=10.244.1.2 --token [redacted] --enable-dsr=true" {
+		t.Errorf("%q, %q", args, s.Windows.KubeProxy.Value)
+	}
+	want := []doctor.Adapter{{Name: "vEthernet (Ethernet)", Virtual: true, Addrs: []netip.Addr{hnstest.HostAddr.Addr()}, DNS: []netip.Addr{hnstest.Gateway}}, {Name: "Ethernet"}}
+	for i := range s.Windows.Adapters.Value {
+		s.Windows.Adapters.Value[i].Index = 0
+	}
+	byName := func(a, b doctor.Adapter) int { return strings.Compare(b.Name, a.Name) }
+	slices.SortFunc(s.Windows.Adapters.Value, byName)
+	if d := cmp.Diff(want, s.Windows.Adapters.Value, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+}
+
+// reserve writes what host-local, or flanneld source-vip, leaves.
+func (n *node) reserve(address, owner string) {
+	n.t.Helper()
+	dir := filepath.Join(n.o.DataDir, "flannel.4096")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, address), []byte(owner), 0o600), os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Each fault is made at the machine, and must be seen.
+func TestIllOverlay(t *testing.T) {
+	for _, c := range []struct {
+		code, want string
+		do         func(*node)
+	}{
+		{"FL102", "fail: flanneld.exe (pid 7), flanneld-old.exe (pid 70)", func(n *node) { n.runs = append(n.runs, process{pid: 70, name: "flanneld-old.exe"}) }},
+		{"FL501", "fail: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
+		{"FL502", "skipped: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
+		{"FL501", "fail: HNS 9.1 is older", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} }) }},
+		{"FL502", "fail: no HNS network of ours among 0", func(n *node) { n.hand(n.m.Hand().DeleteNetwork("flannel.4096")) }},
+		{"FL502", "fail: has subnet 10.244.1.0/24, and the lease 10.244.9.0/24", func(n *node) { n.report.Node.Networks[0].Subnet = pfx("10.244.9.0/24") }},
+		{"FL503", "fail: has 169.254.3.4, which Windows takes", func(n *node) { n.hand(n.m.Hand().Readdress("vEthernet (Ethernet)", pfx("169.254.3.4/16"))) }},
+		{"FL504", "warn: no IPv4 default route", func(n *node) { n.m.Hand().DeleteRoutes(pfx("0.0.0.0/0")) }},
+		{"FL504", "warn: has no DNS server", func(n *node) {
+			n.m.Plug(hns.Adapter{Name: "second", MTU: 1500, Up: true})
+			n.report.Node.Underlay.Index = n.m.Hand().Adapter("second").Index
+		}},
+		{"FL504", "warn: 2 IPv4 default routes", func(n *node) {
+			n.hand(n.m.Hand().AddRoute(hns.Route{Dst: pfx("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.99.0.7"), Index: n.report.Node.Underlay.Index, Metric: 3}))
+		}},
+		{"FL506", "fail: 1 policies are missing, 0 lead", func(n *node) { n.hand(n.m.Hand().DeleteRemoteSubnet("flannel.4096", peer.Prefix)) }},
+		{"FL506", "fail: 0 policies are missing, 1 lead", func(n *node) {
+			n.hand(n.m.Hand().Policies("flannel.4096", func(all []hns.Policy) []hns.Policy {
+				return append(all, hns.Policy{Type: "RemoteSubnetRoute", Settings: json.RawMessage(`{"DestinationPrefix":"no"}`)})
+			}))
+		}},
+		{"FL508", "fail: not given", func(n *node) { n.runs[3].args = []string{"kube-proxy"} }},
+		{"FL508", "skipped: kube-proxy does not run", func(n *node) { n.runs = n.runs[:3] }},
+		{"FL508", "skipped: Kube-Proxy.exe runs, but its arguments cannot be seen: denied", func(n *node) { n.runs[3].hidden = errors.New("denied") }},
+		{"FL509", "ok: 10.244.1.2", func(*node) {}}, // host-local has no directory: it cannot be told
+		{"FL509", "fail: nothing reserves that", func(n *node) { n.reserve("10.244.1.7", "a pod") }},
+		{"FL509", "fail: what is reserved is 10.244.1.9", func(n *node) {
+			n.hand(os.WriteFile(n.o.VIPFile, []byte(`{"sourceVIP":"10.244.1.9","store":"/x/y"}`), 0o644))
+		}},
+		{"FL510", "fail: HNS 10.0 cannot do it", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 10} }) }},
+	} {
+		n := newNode(t, overlay())
+		c.do(n)
+		verdicts(t, c.want, n.look(), map[string]string{c.code: c.want})
+	}
+}
+
+func (n *node) hand(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func TestBridge(t *testing.T) {
+	n := newNode(t, bridge())
+	verdicts(t, "a bridge", n.look(), map[string]string{"FL502": "ok: cbr0, L2Bridge", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "skipped: no overlay", "FL506": "skipped",
+		"FL507": "ok", "FL509": "skipped: only an overlay needs one"})
+	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
+		n := newNode(t, bridge())
+		n.hand(n.m.Hand().SetForwarding(name, false, false))
+		verdicts(t, name, n.look(), map[string]string{"FL507": "fail: forwarding is off on"})
+	}
+	n = newNode(t, bridge())
+	n.hand(n.m.Hand().DeleteEndpoint("cbr0_ep"))
+	verdicts(t, "no endpoint", n.look(), map[string]string{"FL507": "fail: cbr0 has no endpoint"})
+}
+
+// What hangs costs its own rows alone, and no more than the time that is given.
+func TestHNSHangs(t *testing.T) {
+	n := newNode(t, overlay())
+	n.m.Fail(hnstest.Fault{Hang: true})
+	n.o.Each = 400 * time.Millisecond
+	n.client = hns.NewClient(n.m, hns.Timing{Query: 300 * time.Millisecond})
+	start := time.Now()
+	s := look(t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.runs, nil }}.looks(n.o))
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+	s.OS, s.Daemon = "windows", doctor.Known(doctor.Answer{Report: &n.report})
+	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail: no answer in time", "FL502": "skipped: no answer in time", "FL506": "skipped: no answer in time",
+		"FL504": "ok", "FL508": "ok"})
+	n.m.Heal()
+}
+
+func TestDocuments(t *testing.T) {
+	n := newNode(t, bridge())
+	read := func(name string, into any) {
+		t.Helper()
+		all := machine{n.client, n.m, nil}.documents(t.Context())
+		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 4 {
+			t.Fatalf("%s: %v\n%s", name, err, all[name])
+		}
+	}
+	var networks, endpoints []struct{ Name, Type string }
+	var adapters []hns.Adapter
+	var routes []hns.Route
+	read("hns-networks.json", &networks)
+	read("hns-endpoints.json", &endpoints)
+	read("adapters.json", &adapters)
+	read("ip-routes.json", &routes)
+	if len(networks) != 1 || networks[0].Name != "cbr0" || len(endpoints) != 1 || endpoints[0].Name != "cbr0_ep" {
+		t.Errorf("%+v, %+v", networks, endpoints)
+	}
+	want, _ := n.m.Adapters()
+	wantRoutes, _ := n.m.Routes()
+	if d := cmp.Diff(want, adapters, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	if !slices.Equal(wantRoutes, routes) {
+		t.Errorf("%+v, want %+v", routes, wantRoutes)
+	}
+	if len(n.m.Changes()) > 0 {
+		t.Errorf("changed %v", n.m.Changes())
+	}
+	n.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
+	if text := string(machine{n.client, n.m, nil}.documents(context.Background())["hns-networks.json"]); !strings.Contains(text, "0x800706ba") {
+		t.Errorf("HNS is down: %s", text)
+	}
+}
