@@ -192,6 +192,9 @@ func entriesFrom(leases map[string]value, n *lab.Node) string {
 			continue
 		}
 		add := func(key, device, public string, data *vtep) {
+			if data == nil { // of a Windows node's IPv6, or of another backend's lease
+				return
+			}
 			base, _, _ := strings.Cut(key, "-")
 			device += strconv.Itoa(data.VNI)
 			lines = append(lines,
@@ -202,11 +205,18 @@ func entriesFrom(leases map[string]value, n *lab.Node) string {
 		four, six, dual := strings.Cut(key, "&")
 		add(four, "flannel.", v.PublicIP, v.BackendData)
 		if dual {
-			add(six, "flannel-v6.", *v.PublicIPv6, v.BackendV6Data)
+			add(six, "flannel-v6.", or(v.PublicIPv6), v.BackendV6Data)
 		}
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
+}
+
+func or(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }
 
 // inStep waits until a node holds exactly what the leases say.

@@ -111,7 +111,7 @@ func (m *Machine) report() Report {
 	h := m.Hand()
 	r := Report{
 		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Adapters: h.Adapters(), Routes: h.Routes(),
-		OpenHandles: m.OpenHandles(),
+		OpenHandles: m.openObjects(),
 	}
 	for _, err := range m.Trouble() {
 		r.Trouble = append(r.Trouble, err.Error())

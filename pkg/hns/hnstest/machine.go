@@ -189,6 +189,18 @@ func (m *Machine) OpenHandles() int {
 	return len(m.handles)
 }
 
+// openObjects is OpenHandles without registrations, of which nobody hears when their program ends.
+func (m *Machine) openObjects() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range m.handles {
+		if h.kind != callbackKind {
+			n++
+		}
+	}
+	return n
+}
+
 // Trouble returns what the machine's body refused: the test's own fault, mostly.
 func (m *Machine) Trouble() []error {
 	m.mu.Lock()

@@ -155,7 +155,7 @@ type Report struct {
 	Endpoints   []json.RawMessage
 	Adapters    []hns.Adapter
 	Routes      []hns.Route // made by programs
-	OpenHandles int
+	OpenHandles int         // of objects, without registrations
 	Trouble     []string
 }
 
