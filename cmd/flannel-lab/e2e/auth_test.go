@@ -109,7 +109,7 @@ func tell(t *testing.T, n *lab.Node, dir string) {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.PID()))
 	must(t, err)
 	keepsSecrets(t, dir, "the command line", string(cmdline))
-	keepsSecrets(t, dir, "what it has written", in(t, n.Namespaces, "cat /run/flannel/*; ip -d link; iptables-save"))
+	keepsSecrets(t, dir, "what it has written", in(t, n.Namespaces, "find /run/flannel -type f -exec cat {} +; ip -d link; iptables-save"))
 }
 
 func keepsSecrets(t *testing.T, dir, where, text string) {
