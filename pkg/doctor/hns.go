@@ -33,11 +33,11 @@ type HNSNetwork struct {
 	Subnets      []netip.Prefix
 	VNI          int          // Overlay
 	ManagementIP netip.Addr   // zero: none yet
-	Remote       []HNSRemote  // its RemoteSubnetRoute policies
+	Remote       []HNSRemote  // what leads to peers, of an Overlay
 	Endpoint     *HNSEndpoint // the host's own, of L2Bridge
 }
 
-// HNSRemote is a RemoteSubnetRoute policy; zero: one that cannot be read.
+// HNSRemote is a RemoteSubnetRoute policy, or an endpoint that stands for one; zero: one that cannot be read.
 type HNSRemote struct {
 	Subnet   netip.Prefix
 	Provider netip.Addr
@@ -97,10 +97,18 @@ const (
 	hnsBridge  = "L2Bridge"
 )
 
-// fits tells whether a network has every subnet of this node.
+// hnsHas6 tells whether pods can have IPv6 here. An HNS that does not say its version is trusted to be new.
+func (s Snapshot) hnsHas6(overlay bool) bool {
+	h := s.Windows.HNS
+	return !overlay && (!h.Known || h.Value.Problem != "" || h.Value.atLeast(11, 10))
+}
+
+// fits tells whether a network has every subnet of this node that HNS can give it.
 func (s Snapshot) fits(network HNSNetwork) bool {
-	own := s.subnets()
-	return len(own) > 0 && !slices.ContainsFunc(own, func(p netip.Prefix) bool { return !slices.Contains(network.Subnets, p) })
+	want := slices.DeleteFunc(slices.Clone(s.subnets()), func(p netip.Prefix) bool {
+		return p.Addr().Is6() && !s.hnsHas6(network.Type == hnsOverlay)
+	})
+	return len(want) > 0 && !slices.ContainsFunc(want, func(p netip.Prefix) bool { return !slices.Contains(network.Subnets, p) })
 }
 
 // host is the adapter with the host's addresses: by the daemon's word, or else by our network's.

@@ -92,9 +92,14 @@ func dsr(s Snapshot) Finding {
 		return why
 	case !s.Windows.HNS.Known:
 		return s.Windows.HNS.missing()
+	case s.Windows.HNS.Value.Problem != "":
+		return skip("the version of HNS is not known: %s", s.Windows.HNS.Value.Problem)
 	}
 	h := s.Windows.HNS.Value
 	value, given := argument(s.Windows.KubeProxy.Value, "enable-dsr")
+	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); file != "" && !given && !h.dsr() {
+		return skip("its settings are in %s", file)
+	}
 	if given && value != "false" && !h.dsr() {
 		return fail("Start kube-proxy with --enable-dsr=false, or update Windows.", "--enable-dsr is given, and HNS %d.%d cannot do it", h.Major, h.Minor)
 	}

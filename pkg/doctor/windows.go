@@ -39,11 +39,12 @@ func hnsFit(s Snapshot) Finding {
 	case h.Problem != "":
 		return fail("Restart-Service hns; if there is no such service, install the feature Containers.", "HNS does not answer as it should: %s", h.Problem)
 	case overlay && !h.atLeast(9, 2):
-		return fail("Install the updates: Windows Server 2019 needs KB4489899 or later for overlay.", "%s is older than 9.2 and has no overlay", version)
-	case overlay && v6:
-		return fail("Use IPv4, or host-gw.", "Windows has no overlay for IPv6")
-	case v6 && !h.atLeast(11, 10):
-		return fail("Use Windows Server 2022 or later, or IPv4 alone.", "%s has no IPv6", version)
+		return warn("Install the updates: Windows Server 2019 needs KB4489899 or later.",
+			"%s is older than 9.2: each peer is a remote endpoint instead of a policy, and host and pods of one node do not reach each other", version)
+	case v6 && overlay:
+		return warn("Use host-gw where pods need IPv6.", "Windows has no overlay for IPv6: pods have IPv4 alone")
+	case v6 && !s.hnsHas6(overlay):
+		return warn("Use Windows Server 2022 or later.", "%s has no IPv6 beside IPv4: pods have IPv4 alone", version)
 	}
 	return ok("%s", version)
 }

@@ -87,12 +87,12 @@ func TestWindowsChecks(t *testing.T) {
 		change  func(*Snapshot)
 	}{
 		{"FL501", Fail, "should: no answer in time", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer in time"} }},
-		{"FL501", Fail, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
-		{"FL501", Fail, "no overlay for IPv6", func(s *Snapshot) {
+		{"FL501", Warn, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
+		{"FL501", Warn, "no overlay for IPv6", func(s *Snapshot) {
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
-		{"FL501", Fail, "HNS 10.2 has no IPv6", func(s *Snapshot) {
+		{"FL501", Warn, "HNS 10.2 has no IPv6", func(s *Snapshot) {
 			bridged(s)
 			s.Windows.HNS.Value = HNS{"", 10, 2}
 			n := s.Daemon.Value.Report.Node
@@ -115,7 +115,12 @@ func TestWindowsChecks(t *testing.T) {
 			network(s).Remote = append(network(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
 		}},
 		{"FL507", Fail, "no endpoint of the host", func(s *Snapshot) { bridged(s); network(s).Endpoint = nil }},
+		{"FL502", OK, "", func(s *Snapshot) { // an overlay has IPv4 alone
+			n := s.Daemon.Value.Report.Node
+			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
+		}},
 		{"FL502", Fail, "and the lease 10.5.3.0/24, fd05::/64", func(s *Snapshot) {
+			bridged(s)
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
@@ -141,6 +146,8 @@ func TestWindowsChecks(t *testing.T) {
 		}},
 		{"FL509", OK, "10.5.3.2", func(s *Snapshot) { s.Windows.SourceVIP = Known(netip.Addr{}) }},
 		{"FL510", Fail, "HNS 10.1 cannot", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1} }},
+		{"FL510", Skipped, `c:\k\conf`, func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1}; proxy(s, `--config=c:\k\conf`) }},
+		{"FL510", Skipped, "not known: no answer", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer"} }},
 		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 3} }},
 		{"FL511", Fail, "spares 10.5.0.0/16, 192.168.0.0/24, which leaves out 10.96.0.0/12", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})

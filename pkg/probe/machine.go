@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
@@ -85,10 +86,13 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 				one.Remote = append(one.Remote, doctor.HNSRemote{Subnet: r.Prefix, Provider: r.Provider})
 			}
 		}
-		if n.Type == hns.L2Bridge {
+		switch n.Type {
+		case hns.L2Bridge:
 			if one.ManagementIP, err = m.client.ManagementIP(ctx, n.ID); err == nil {
 				one.Endpoint, err = m.hostEndpoint(ctx, n)
 			}
+		case hns.Overlay:
+			err = m.remoteEndpoints(ctx, n, &one)
 		}
 		switch {
 		case errors.Is(err, hns.ErrNotFound): // it went while we looked
@@ -99,6 +103,18 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 		}
 	}
 	return seen, nil
+}
+
+// remoteEndpoints adds the endpoints by which an old HNS leads to peers; their names have the subnets.
+func (m machine) remoteEndpoints(ctx context.Context, n hns.Network, to *doctor.HNSNetwork) error {
+	all, err := m.client.Endpoints(ctx, n.ID)
+	for _, e := range all {
+		if text, ours := strings.CutPrefix(e.Name, n.Name+"_peer_"); ours && e.Remote {
+			p, _ := netip.ParsePrefix(strings.Replace(text, "-", "/", 1)) // else one too many, too
+			to.Remote = append(to.Remote, doctor.HNSRemote{Subnet: p, Provider: e.Provider})
+		}
+	}
+	return err
 }
 
 // hostEndpoint finds the host's endpoint of a bridge and the interface that it became, nil where one of them is not

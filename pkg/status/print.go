@@ -141,5 +141,5 @@ func join[T netip.Addr | netip.Prefix](all []T) string {
 // Printable is one line, and keeps what others wrote from acting on the terminal.
 func Printable(s string) string {
 	quoted := strconv.Quote(strings.ReplaceAll(s, "\n", "; "))
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1]) // paths of Windows stay as they are
 }

@@ -76,6 +76,14 @@ func TestPrint(t *testing.T) {
 	}
 }
 
+func TestPrintable(t *testing.T) {
+	for s, want := range map[string]string{`C:\run\new "x"`: `C:\run\new "x"`, "a\nb\x1b[2J\r": `a; b\x1b[2J\r`, `\"`: `\"`, "": ""} {
+		if got := Printable(s); got != want {
+			t.Errorf("%q is printed as %s, want %s", s, got, want)
+		}
+	}
+}
+
 // TestFormat holds the document to what it was, for programs read it.
 func TestFormat(t *testing.T) {
 	got, err := json.MarshalIndent(sample(), "", "  ")
