@@ -108,6 +108,9 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
+	if err := d.home.know(s.Networks); err != nil {
+		return err
+	}
 	dev := d.device()
 	link, there := links[dev.Name]
 	if !there {

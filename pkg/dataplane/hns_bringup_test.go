@@ -160,6 +160,28 @@ func TestNewAddressMeanwhile(t *testing.T) {
 	})
 }
 
+// Another backend after a restart: routes to peers that are still there are not taken for the host's own, and what is
+// missing of those is put back although the network waits for it.
+func TestPeersAreNotPutBack(t *testing.T) {
+	knobs := slow
+	knobs.LoseDNS = true
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		w.m.Turn(func(k *hnstest.Knobs) { *k = knobs })
+		w.restart()
+		w.devices, w.state.Paths = []Device{overlayDevice(ownSubnet)}, nil
+		w.bring(10 * time.Minute)
+		w.mends(time.Minute)
+		if got := w.holds(); !strings.Contains(got, "network flannel.4096") || strings.Contains(got, "route 10.244") {
+			t.Errorf("the machine holds\n%s", got)
+		}
+		if w.log.count("put back a route") > 0 || w.log.count("put back the DNS servers") == 0 {
+			t.Errorf("logged\n%s", w.log.text.String())
+		}
+	})
+}
+
 // The address was another when the switch was bound, and HNS does not learn: the network is made again.
 func TestManagementAddressOfAnother(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {

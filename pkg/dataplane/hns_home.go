@@ -52,6 +52,7 @@ type home struct {
 	bare    time.Time // since when it has them, but not all routes and servers
 	whole   time.Time // since when it has everything
 	warned  string
+	pods    []netip.Prefix // routes to them are no business of ours: peers' come and go
 }
 
 func newHome(path string, pace Pace, stack hns.Stack, log *slog.Logger) *home {
@@ -140,12 +141,33 @@ func (h *home) leave(host, physical hns.Adapter, routes []hns.Route) error {
 	default:
 		return waiting("%s to have an address: a network without one reaches nobody", physical.Name)
 	}
-	h.missed, h.bare, h.whole = time.Time{}, time.Time{}, time.Time{}
+	best = best.without(h.pods)
 	if h.journal.Before.same(best) {
-		return nil
+		return nil // asked again in every pass: what is missing goes on being missing
 	}
+	h.missed, h.bare, h.whole = time.Time{}, time.Time{}, time.Time{}
 	next := h.journal
 	next.Before = best
+	return h.write(next)
+}
+
+// know tells of the pod network. Its routes that an earlier backend, or run, left on the adapter look like any
+// program's until then.
+func (h *home) know(pods []netip.Prefix) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if slices.Equal(h.pods, pods) {
+		return nil
+	}
+	h.pods = slices.Clone(pods)
+	if h.good != nil {
+		h.good = h.good.without(pods)
+	}
+	next := h.journal
+	if next.Before == nil || next.Before.same(next.Before.without(pods)) {
+		return nil
+	}
+	next.Before = next.Before.without(pods)
 	return h.write(next)
 }
 

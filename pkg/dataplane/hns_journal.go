@@ -36,6 +36,13 @@ type before struct {
 	DNS       []netip.Addr `json:",omitempty"`
 }
 
+// without leaves out the routes into some networks.
+func (b *before) without(networks []netip.Prefix) *before {
+	c := *b
+	c.Routes = slices.DeleteFunc(slices.Clone(b.Routes), func(r savedRoute) bool { return inside(r.Dst, networks) })
+	return &c
+}
+
 type savedAddress struct {
 	Prefix netip.Prefix
 	Manual bool // else it comes by DHCP or router advertisement
