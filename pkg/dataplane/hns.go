@@ -108,6 +108,7 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
+	d.home.leaveOut(s.Networks)
 	dev := d.device()
 	link, there := links[dev.Name]
 	if !there {

@@ -39,7 +39,7 @@ func (d *HNS) leave(n hns.Network) error {
 	if host.Index == 0 {
 		host = adapters[i]
 	}
-	return d.home.leave(host, adapters[i], d.scope.theirs(routes))
+	return d.home.leave(host, adapters[i], routes)
 }
 
 // managementIP is the host's address on the network, which HNS learns some time after it made that.
@@ -96,6 +96,6 @@ func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	d.home.well(snapshot(host, adapters[i], d.scope.theirs(routes)))
+	d.home.well(host, adapters[i], routes)
 	return nil
 }

@@ -20,7 +20,7 @@ func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool)
 	}
 	routes, err := d.stack.Routes()
 	errs := []error{err}
-	d.scope.networks = networks
+	d.home.leaveOut(networks)
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).ours(r) {
 			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))

@@ -210,7 +210,7 @@ func (d *HNS) make(ctx context.Context, dev Device, want hns.Network, physical h
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	if err := d.home.leave(host, physical, d.scope.theirs(routes)); err != nil {
+	if err := d.home.leave(host, physical, routes); err != nil {
 		return err
 	}
 	if err := d.home.mend(d.networks); err != nil {

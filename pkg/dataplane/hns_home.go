@@ -46,6 +46,7 @@ type home struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
+	pods    []netip.Prefix // networks of pods: routes there come and go with the peers, and are no part of what the host has
 	journal journal
 	good    *before   // what the host had when all was well the last time
 	missed  time.Time // since when addresses are missing on the adapter that should have them
@@ -116,11 +117,19 @@ func (h *home) write(next journal) error {
 	return nil
 }
 
-// well notes what the host has while nothing is wrong.
-func (h *home) well(b *before) {
+// leaveOut tells what the pod networks are, which a run learns late: an earlier look may have taken our routes for the
+// host's.
+func (h *home) leaveOut(pods []netip.Prefix) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(b.Addresses) > 0 && h.journal.Before == nil {
+	h.pods = slices.Clone(pods)
+}
+
+// well notes what the host has while nothing is wrong.
+func (h *home) well(host, physical hns.Adapter, routes []hns.Route) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b := snapshot(host, physical, routes, h.pods); len(b.Addresses) > 0 && h.journal.Before == nil {
 		h.good = b
 	}
 }
@@ -130,9 +139,9 @@ func (h *home) well(b *before) {
 func (h *home) leave(host, physical hns.Adapter, routes []hns.Route) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	best := snapshot(host, physical, routes)
+	best := snapshot(host, physical, routes, h.pods)
 	switch {
-	case h.journal.Before != nil && !h.journal.Before.missing(host, routes).nothing():
+	case h.journal.Before != nil && !h.journal.Before.missing(host, routes, h.pods).nothing():
 		best = h.journal.Before
 	case len(best.Addresses) > 0:
 	case h.good != nil:
@@ -174,7 +183,7 @@ func (h *home) mend(networks []hns.Network) error {
 	if !ok {
 		return waiting("the virtual adapter that takes the place of %s", b.Adapter)
 	}
-	l := b.missing(host, routes)
+	l := b.missing(host, routes, h.pods)
 	if l.addresses() {
 		h.bare, h.whole = time.Time{}, time.Time{}
 		return h.mendAddresses(b, host, l)

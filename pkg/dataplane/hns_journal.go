@@ -90,8 +90,9 @@ func writeJournal(path string, j journal) error {
 	return nil
 }
 
-// snapshot is what host, the adapter with the host's addresses, has. physical is itself or what is behind it.
-func snapshot(host, physical hns.Adapter, routes []hns.Route) *before {
+// snapshot is what host, the adapter with the host's addresses, has but for routes to pods. physical is itself or what
+// is behind it.
+func snapshot(host, physical hns.Adapter, routes []hns.Route, pods []netip.Prefix) *before {
 	b := &before{Written: time.Now().UTC().Truncate(time.Second), Adapter: physical.Name, GUID: physical.GUID, DHCP: host.DHCP, DNS: host.DNS}
 	for _, a := range addresses(host) {
 		if !a.Temporary {
@@ -99,7 +100,7 @@ func snapshot(host, physical hns.Adapter, routes []hns.Route) *before {
 		}
 	}
 	for _, r := range routes {
-		if r.Index == host.Index && r.Ours {
+		if r.Index == host.Index && r.Ours && !inside(r.Dst, pods) {
 			b.Routes = append(b.Routes, savedRoute{r.Dst, r.NextHop, r.Metric})
 		}
 	}
@@ -124,8 +125,9 @@ func (l lost) addresses() bool { return len(l.manual)+len(l.leased) > 0 }
 func (l lost) nothing() bool   { return !l.addresses() && len(l.routes)+len(l.dns) == 0 }
 
 // missing compares. In a family in which the adapter has addresses, and none of them is known, somebody has given it
-// new ones: nothing is missing there. IPv6 addresses that routers announce come back by themselves.
-func (b *before) missing(host hns.Adapter, routes []hns.Route) (l lost) {
+// new ones: nothing is missing there. IPv6 addresses that routers announce come back by themselves, routes to pods are
+// not the host's.
+func (b *before) missing(host hns.Adapter, routes []hns.Route, pods []netip.Prefix) (l lost) {
 	var kept, foreign [2]bool // IPv4, IPv6
 	for _, a := range addresses(host) {
 		family := index(a.Prefix.Addr())
@@ -149,7 +151,7 @@ func (b *before) missing(host hns.Adapter, routes []hns.Route) (l lost) {
 		there := slices.ContainsFunc(routes, func(o hns.Route) bool {
 			return o.Index == host.Index && o.Dst == r.Dst && o.NextHop == r.NextHop && o.Metric == r.Metric
 		})
-		if !there && !foreign[index(r.Dst.Addr())] {
+		if !there && !foreign[index(r.Dst.Addr())] && !inside(r.Dst, pods) {
 			l.routes = append(l.routes, r)
 		}
 	}

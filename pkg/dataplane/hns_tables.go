@@ -101,11 +101,6 @@ func (s hostScope) ours(r hns.Route) bool {
 	return r.Index == s.index && r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() && inside(r.Dst, s.networks)
 }
 
-// theirs are all routes but ours.
-func (s hostScope) theirs(all []hns.Route) []hns.Route {
-	return slices.DeleteFunc(slices.Clone(all), s.ours)
-}
-
 // routeTable are our routes of the host, in the active store: they are gone after a reboot, as the network is.
 type routeTable struct{ d *HNS }
 
