@@ -43,7 +43,14 @@ func FuzzNetConf(f *testing.F) {
 		}
 		links := dataplane.Links{}
 		for _, d := range b.Devices(local) {
-			if d.Kind != dataplane.Existing && (len(d.Name) > 15 || d.MTU < 576 || d.MTU > 1500 || !d.MAC.Unicast() || d.VNI == 0 || d.VNI >= 1<<24) {
+			can := len(d.Name) <= 15 && d.MTU >= 576 && d.MTU <= 1500 && d.MAC.Unicast() && d.VNI > 0 && d.VNI < 1<<24
+			switch d.Kind {
+			case dataplane.Existing:
+				can = true
+			case dataplane.Overlay, dataplane.L2Bridge: // networks of HNS, which gives MTU and MAC itself
+				can = d.Name != "" && len(d.Subnets) > 0 && (d.Kind == dataplane.L2Bridge || d.VNI >= 4096 && d.VNI < 1<<24)
+			}
+			if !can {
 				t.Errorf("a device that cannot be: %+v", d)
 			}
 			links[d.Name] = dataplane.Link{MAC: d.MAC}
