@@ -13,6 +13,9 @@ KUBE    := $(LAB)/kube
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
 # Wine with the simulated Windows machine's DLLs; its files know where they are.
 WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/dll/*; } | sha256sum | cut -c1-12)
+# PowerShell's grammar, by which tests read scripts for Windows.
+CHECK   := dist/windows/check
+CHECK_HASH := $(shell cat $(CHECK)/* | sha256sum | cut -c1-12)
 # All that its programs are made of, Go included.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
@@ -76,7 +79,7 @@ wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge
 WITH_KUBE := ./subnet/kube/... ./dist/...
 .PHONY: kube test-without-kube test-with-kube lint-kube
 test-without-kube:
-	@$(MAKE) --no-print-directory build tools wine
+	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
@@ -142,6 +145,12 @@ bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)
 bin/wine/run: bin/.wine-$(WINE_HASH)
 	dist/wine.sh
+
+bin/.powershell-$(CHECK_HASH):
+	$(call stamp,powershell)
+# The lock file has a checksum of each package, and none of their scripts runs.
+bin/powershell/parse.mjs: bin/.powershell-$(CHECK_HASH)
+	mkdir -p $(@D) && cp $(CHECK)/* $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch parse.mjs
 
 bin/.kube-$(KUBE_HASH):
 	$(call stamp,kube)

@@ -24,6 +24,19 @@ func (s stage) all(command string) (texts []string) {
 	return texts
 }
 
+func parseStages(t *testing.T, text string) (all []stage) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// fetches finds what takes more from the network than packages and modules, which have checksums.
+func fetches(command string) bool {
+	return regexp.MustCompile(`https?://|\b(curl|wget|git)\b`).MatchString(command)
+}
+
 func read(t *testing.T, path ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(path...))
@@ -48,10 +61,7 @@ func TestDockerfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(out)
 	}
-	var stages []stage
-	if err := json.Unmarshal([]byte(out), &stages); err != nil {
-		t.Fatal(err)
-	}
+	stages := parseStages(t, out)
 	if len(stages) != 2 || stages[0].Platform != "$BUILDPLATFORM" {
 		t.Fatalf("not a stage that builds where it runs, and the image: %+v", stages)
 	}
@@ -70,7 +80,7 @@ func TestDockerfile(t *testing.T) {
 	}
 	for _, s := range stages {
 		for _, c := range slices.Concat(s.all("RUN"), s.all("ADD")) {
-			if regexp.MustCompile(`https?://|\b(curl|wget|git)\b`).MatchString(c) {
+			if fetches(c) {
 				t.Errorf("it fetches more than packages and modules: %s", c)
 			}
 		}

@@ -75,6 +75,8 @@ func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file=" + tokenKey, "--service-account-key-file=" + tokenPublic,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		// As kubeadm has it: HostProcess containers count as privileged.
+		"--allow-privileged=true",
 		"--service-cluster-ip-range=" + serviceRange(o.listen.Addr().Is6()), "--cert-dir=certs",
 	}
 	if o.audit {

@@ -1,0 +1,331 @@
+package dist_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"flannel/pkg/nettest"
+)
+
+// script is what PowerShell's grammar says of a file; see windows/check/parse.mjs.
+type script struct {
+	File      string
+	Errors    []string
+	Functions []string
+	Commands  []struct {
+		Line       int
+		Name, Text string
+	}
+}
+
+// parseScripts reads files by PowerShell's grammar: PowerShell itself does not run here.
+func parseScripts(t *testing.T, files ...string) (all []script) {
+	t.Helper()
+	if len(files) == 0 {
+		t.Fatal("no scripts")
+	}
+	cmd := exec.Command("node", append([]string{nettest.Tool(t, "powershell/parse.mjs")}, files...)...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("parse: %v\n%s", err, err.(*exec.ExitError).Stderr)
+	}
+	if err := json.Unmarshal(out, &all); err != nil || len(all) != len(files) {
+		t.Fatalf("parse: %d files of %d: %v", len(all), len(files), err)
+	}
+	return all
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func scripts(t *testing.T) []script {
+	t.Helper()
+	files, err := filepath.Glob("windows/*.ps*1")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("only %v: %v", files, err)
+	}
+	return parseScripts(t, files...)
+}
+
+// cmdlets are those of Windows PowerShell 5.1 that the scripts may use. A name that is neither here nor a function of
+// ours is misspelt, or newer than that.
+var cmdlets = strings.Fields(`Add-Member ConvertFrom-Json ConvertTo-Json Export-ModuleMember ForEach-Object Get-CimInstance Get-Date Get-Process
+	Get-ScheduledTask Get-Service Get-Variable Import-Module Invoke-CimMethod Join-Path Move-Item New-Item New-Object New-ScheduledTaskAction
+	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host Out-Null
+	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Stop-Process
+	Stop-Service Test-Path Unregister-ScheduledTask Where-Object Write-Host Write-Warning sc.exe`)
+
+func TestScriptsParse(t *testing.T) {
+	all := scripts(t)
+	known := slices.Clone(cmdlets)
+	for _, s := range all {
+		known = append(known, s.Functions...)
+	}
+	used := map[string]bool{}
+	for _, s := range all {
+		for _, e := range s.Errors {
+			t.Errorf("%s:%s", s.File, e)
+		}
+		for _, c := range s.Commands {
+			used[c.Name] = true
+			if !strings.ContainsAny(c.Name, "$(") && !slices.Contains(known, c.Name) {
+				t.Errorf("%s:%d: %s is no command that we know", s.File, c.Line, c.Name)
+			}
+			// Without -LiteralPath, brackets in a path are a pattern.
+			if slices.Contains([]string{"Test-Path", "Remove-Item", "Move-Item"}, c.Name) && !strings.Contains(c.Text, "-LiteralPath") {
+				t.Errorf("%s:%d: a path that may be taken for a pattern: %s", s.File, c.Line, c.Text)
+			}
+		}
+		text := read(t, s.File)
+		if at := strings.IndexFunc(text, func(r rune) bool { return r > '~' }); at >= 0 {
+			t.Errorf("%s: %q: Windows PowerShell takes a file without a mark for one of the machine's own code page", s.File, text[at:min(at+20, len(text))])
+		}
+	}
+	for _, name := range known {
+		if !used[name] {
+			t.Errorf("%s is not used", name)
+		}
+	}
+	broken := filepath.Join(t.TempDir(), "broken.ps1")
+	write(t, broken, "function f {\n  if ($x { 1 }\n}\n")
+	if s := parseScripts(t, broken); len(s[0].Errors) == 0 {
+		t.Error("a broken script parses: the test tests nothing")
+	}
+}
+
+// call is one of flanneld.exe: where it is, and its arguments, in which variables stay what they are.
+type call struct {
+	where string
+	args  []string
+}
+
+var (
+	// A literal, or a variable that stands for some.
+	word = regexp.MustCompile(`'([^']*)'|"((?:[^"` + "`" + `])*)"|\$(\w+)|(?:^|\s)([\w-]+)`)
+	// What is gathered in a variable first.
+	gathered = regexp.MustCompile(`(?ms)^\s*(?:if \(\$\w+\) \{ )?\$(node|kube|arguments) \+?= (@\(.*?\)$|'[^']*')`)
+)
+
+// literals are the words of an expression, variables of the script replaced by theirs.
+func literals(expression string, variables map[string][]string) (words []string) {
+	for _, m := range word.FindAllStringSubmatch(expression, -1) {
+		switch {
+		case m[3] != "":
+			words = append(words, variables[m[3]]...)
+		case m[4] != "":
+			words = append(words, m[4])
+		default:
+			words = append(words, m[1]+m[2])
+		}
+	}
+	return words
+}
+
+// scriptCalls finds what a script calls of flanneld.exe, and by which steps: kubelet, kube-proxy and ready, too.
+func scriptCalls(t *testing.T, s script) (calls []call, steps []string) {
+	t.Helper()
+	variables := map[string][]string{}
+	for _, m := range gathered.FindAllStringSubmatch(read(t, s.File), -1) {
+		variables[m[1]] = append(variables[m[1]], literals(m[2], nil)...)
+	}
+	for _, c := range s.Commands {
+		var args []string
+		switch text := c.Text; {
+		case strings.HasPrefix(c.Name, "$Flanneld") && !strings.Contains(text, "@"):
+			args = strings.Fields(text)[2:]
+		case c.Name == "Assert-Flanneld" || c.Name == "Invoke-Flanneld":
+			_, expression, _ := strings.Cut(text, "flanneld.exe')")
+			if expression == "" {
+				_, expression, _ = strings.Cut(text, "$flanneld")
+			}
+			args = literals(expression, variables)
+		case c.Name == "Start-Component" && strings.Contains(text, "'flanneld'"):
+			_, expression, _ := strings.Cut(text, "$flanneld (")
+			args = literals(expression[:strings.LastIndex(expression, ")")], variables)
+			steps = append(steps, "flanneld")
+		case c.Name == "Start-Component":
+			steps = append(steps, find(t, text, `\$BaseDir '([\w-]+)'`))
+			continue
+		case c.Name == "Get-SourceVip":
+			steps = append(steps, "source-vip")
+			continue
+		case c.Name == "Wait-Flanneld":
+			steps = append(steps, "ready")
+			continue
+		default:
+			continue
+		}
+		if len(args) == 0 {
+			continue // within the module, which passes on what it is given
+		}
+		calls = append(calls, call{s.File + ":" + c.Text, args})
+		if at := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }); at >= 0 {
+			steps = append(steps, args[at])
+		}
+	}
+	return calls, steps
+}
+
+// manifestCalls are those of the containers of a manifest.
+func manifestCalls(t *testing.T, name string) (calls []call) {
+	t.Helper()
+	for _, o := range objects(t, document(t, name)) {
+		for _, kind := range []string{"initContainers", "containers"} {
+			all, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range all {
+				c := c.(map[string]any)
+				command, _, _ := unstructured.NestedStringSlice(c, "command")
+				args, _, _ := unstructured.NestedStringSlice(c, "args")
+				if strings.HasSuffix(command[0], "flanneld.exe") {
+					calls = append(calls, call{name + ": " + c["name"].(string), append(command[1:], args...)})
+				}
+			}
+		}
+	}
+	return calls
+}
+
+// helps are what the program says of itself, by subcommand; "" is the daemon.
+type helps map[string]string
+
+func (h helps) of(t *testing.T, command string) string {
+	t.Helper()
+	if _, ok := h[command]; !ok {
+		out, err := exec.Command(nettest.Tool(t, "flanneld"), strings.Fields(command+" --help")...).CombinedOutput()
+		if err != nil {
+			out = nil
+		}
+		h[command] = string(out)
+	}
+	return h[command]
+}
+
+// has tells whether a flag is in a help, as pflag or as Go's own package writes it.
+func has(help, flag string) bool {
+	return regexp.MustCompile(`(?m)^\s*--?` + regexp.QuoteMeta(flag) + `([ =]|$)`).MatchString(help)
+}
+
+// wrong says what the program does not know of a call.
+func (h helps) wrong(t *testing.T, args []string) string {
+	t.Helper()
+	command := ""
+	for _, arg := range args {
+		flag, isFlag := strings.CutPrefix(arg, "--")
+		name, _, _ := strings.Cut(flag, "=")
+		switch {
+		case command == "service":
+			if !regexp.MustCompile(`(?m)^  flanneld service .*\b` + regexp.QuoteMeta(arg) + `\b`).MatchString(h.of(t, command)) {
+				return "service " + arg
+			}
+			if at := slices.Index(args, "--"); at > 0 {
+				return h.wrong(t, args[at+1:])
+			}
+			return ""
+		case isFlag && !has(h.of(t, command), name):
+			return strings.TrimSpace(command + " --" + name)
+		case !isFlag && command != "":
+			return command + " " + arg
+		case !isFlag:
+			if command = arg; h.of(t, command) == "" {
+				return command
+			}
+		}
+	}
+	return ""
+}
+
+// Scripts and manifests are the thinnest of layers over the program: what they call of it must exist.
+func TestScriptsCallWhatThereIs(t *testing.T) {
+	var calls []call
+	for _, s := range scripts(t) {
+		of, _ := scriptCalls(t, s)
+		calls = append(calls, of...)
+	}
+	for name := range windowsManifests {
+		calls = append(calls, manifestCalls(t, name)...)
+	}
+	if len(calls) < 17 {
+		t.Fatalf("only %d calls were found: %q", len(calls), calls)
+	}
+	known := helps{}
+	for _, c := range calls {
+		if wrong := known.wrong(t, c.args); wrong != "" {
+			t.Errorf("%s\n%q\nflanneld has no %s", c.where, c.args, wrong)
+		}
+	}
+	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such"} {
+		if known.wrong(t, strings.Fields(bad)) == "" {
+			t.Errorf("%s is taken for right: the test tests nothing", bad)
+		}
+	}
+}
+
+// The order is the one of the documentation: the outage before anything depends on the network, and kube-proxy last.
+func TestStartGoesByTheDocumentation(t *testing.T) {
+	all := scripts(t)
+	at := slices.IndexFunc(all, func(s script) bool { return filepath.Base(s.File) == "start.ps1" })
+	_, got := scriptCalls(t, all[at])
+	// Of the daemon there are two: as a service, or as a process.
+	want := []string{"install-cni", "prepare", "cni-conf", "kubelet", "service", "flanneld", "ready", "source-vip", "kube-proxy", "status", "doctor"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error("start.ps1 (+):", diff)
+	}
+	text, last := read(t, "..", "Documentation", "windows-quickstart.md"), 0
+	for _, step := range want[:len(want)-1] {
+		next := strings.Index(text[last:], "**"+step+"**")
+		if next < 0 && step != "service" {
+			t.Errorf("%s is not the next step in windows-quickstart.md", step)
+		}
+		last += max(next, 0)
+	}
+}
+
+// kube-proxy's own source says which flags it has.
+func TestKubeProxyHasItsFlags(t *testing.T) {
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")
+	dir, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := func(component string, files ...string) (text string) {
+		for _, f := range files {
+			text += read(t, strings.TrimSpace(string(dir)), "cmd", component, "app", f)
+		}
+		return text
+	}
+	module := read(t, "windows", "flannel.psm1")
+	proxy := module[strings.Index(module, "function Get-KubeProxyArguments"):strings.Index(module, "# The HNS network that")]
+	start := read(t, "windows", "start.ps1")
+	kubelet := start[strings.Index(start, "Start-Component $BaseDir 'kubelet'"):strings.Index(start, "5/8")]
+	flag := regexp.MustCompile(`["']--([\w-]+)`)
+	count := 0
+	for text, source := range map[string]string{
+		proxy: from("kube-proxy", "options.go", "init_windows.go"), kubelet: from("kubelet", "options/options.go", "options/osflags_windows.go"),
+	} {
+		for _, m := range flag.FindAllStringSubmatch(text, -1) {
+			if count++; m[1] != "v" && !strings.Contains(source, `, "`+m[1]+`", `) && !strings.Contains(source, `"`+m[1]+`",`) {
+				t.Errorf("--%s is no flag of it", m[1])
+			}
+		}
+	}
+	if count < 12 {
+		t.Errorf("only %d flags were found", count)
+	}
+}

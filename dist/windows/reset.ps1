@@ -1,0 +1,37 @@
+<#
+.SYNOPSIS
+Takes away what start.ps1 and install-services.ps1 made, the network included: the host's address is away for half a minute.
+
+.DESCRIPTION
+Pods of this node lose their network: drain it first. Programs, logs, kubeconfig and a kubelet that others installed stay. So do
+networks of others: flanneld cleanup removes what is flannel's, as --dry-run shows.
+#>
+[CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
+param(
+    [string]$BaseDir = 'C:\k',
+    [string]$CniConfDir = 'C:\etc\cni\net.d'
+)
+
+Set-StrictMode -Version 2
+$ErrorActionPreference = 'Stop'
+Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
+Assert-Administrator
+$flanneld = Join-Path $BaseDir 'flanneld.exe'
+Assert-File $flanneld 'Without it nobody knows what to remove.'
+
+$null = Invoke-Flanneld $flanneld @('cleanup', '--dry-run')
+if (-not $PSCmdlet.ShouldProcess($env:COMPUTERNAME, 'stop flanneld, kubelet and kube-proxy, remove the above')) { return }
+
+Get-ScheduledTask -TaskName 'flannel-node' -ErrorAction SilentlyContinue | Unregister-ScheduledTask -Confirm:$false
+& (Join-Path $PSScriptRoot 'stop.ps1') -BaseDir $BaseDir
+Assert-Flanneld $flanneld @('service', 'uninstall')
+foreach ($name in 'kubelet', 'kube-proxy') {
+    $own = Get-OwnService $name
+    if ($own) { $null = Invoke-CimMethod -InputObject $own -MethodName Delete; Write-Step "removed the service $name" }
+}
+Assert-Flanneld $flanneld @('cleanup')
+foreach ($file in "$CniConfDir\10-flannel.conf", "$BaseDir\flannel-node.json", "$BaseDir\kubelet.json", 'C:\run\flannel\subnet.env',
+    # What earlier scripts left: a source VIP that nobody keeps any more.
+    "$BaseDir\SourceVip.json", "$BaseDir\SourceVipRequest.json") {
+    if (Test-Path -LiteralPath $file) { Remove-Item -LiteralPath $file; Write-Step "removed $file" }
+}

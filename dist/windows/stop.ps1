@@ -1,0 +1,18 @@
+<#
+.SYNOPSIS
+Stops what start.ps1 started, the last first. The network stays as it is, and pods go on talking; start.ps1 goes on from there.
+#>
+[CmdletBinding()]
+param([string]$BaseDir = 'C:\k')
+
+Set-StrictMode -Version 2
+$ErrorActionPreference = 'Stop'
+Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
+Assert-Administrator
+
+Stop-Component $BaseDir 'kube-proxy'
+if (Get-Service -Name flanneld -ErrorAction SilentlyContinue) {
+    Assert-Flanneld (Join-Path $BaseDir 'flanneld.exe') @('service', 'stop')
+}
+Stop-Component $BaseDir 'flanneld'
+Stop-Component $BaseDir 'kubelet'

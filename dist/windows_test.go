@@ -1,0 +1,168 @@
+package dist_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/subnet/kube/kubetest"
+)
+
+const (
+	windowsValues = "windows: {enabled: true}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789}\n"
+	hostGWValues  = "windows: {enabled: true}\nbackend: {Type: host-gw}\n"
+)
+
+// windowsManifests are the files by name, and what stands in the one for host-gw where that for an overlay has something else.
+var windowsManifests = map[string]struct{ overlay, hostGW string }{
+	"kube-flannel-windows": {"win-overlay flannel.4096", "win-bridge cbr0"},
+	"kube-proxy-windows":   {"flannel.4096", "cbr0"},
+}
+
+func document(t *testing.T, name string) string {
+	t.Helper()
+	return read(t, "..", "Documentation", name+".yml")
+}
+
+// objectsOf is the part of a manifest below what its head says to a reader.
+func objectsOf(t *testing.T, text string) string {
+	t.Helper()
+	_, below, ok := strings.Cut(text, "\n---\n")
+	if !ok {
+		t.Fatal("no object")
+	}
+	return below
+}
+
+// The two modes are two files, so that kubectl can apply each: they say the same but for what must differ.
+func TestWindowsModesDifferInNothingElse(t *testing.T) {
+	for name, differs := range windowsManifests {
+		var pairs []string
+		hostGW := strings.Fields(differs.hostGW)
+		for i, word := range strings.Fields(differs.overlay) {
+			pairs = append(pairs, word, hostGW[i])
+		}
+		want := strings.NewReplacer(pairs...).Replace(objectsOf(t, document(t, name)))
+		got := objectsOf(t, document(t, name+"-host-gw"))
+		if diff := cmp.Diff(want, got); diff != "" || want == objectsOf(t, document(t, name)) {
+			t.Errorf("%s and %s-host-gw (+): %s", name, name, diff)
+		}
+	}
+}
+
+func TestChartAndWindowsManifestAreTheSame(t *testing.T) {
+	for file, values := range map[string]string{"kube-flannel-windows": windowsValues, "kube-flannel-windows-host-gw": hostGWValues} {
+		text, err := chart(t, values)
+		if err != nil {
+			t.Fatal(err, text)
+		}
+		const name = "DaemonSet kube-flannel-ds-windows-amd64"
+		if diff := cmp.Diff(byName(t, document(t, file))[name], byName(t, text)[name]); diff != "" {
+			t.Errorf("%s (-) and chart (+) differ:\n%s", file, diff)
+		}
+	}
+	text, err := chart(t, "")
+	if err != nil || strings.Contains(text, "windows") {
+		t.Errorf("the chart has Windows without being asked: %v", err)
+	}
+}
+
+func TestServerAcceptsWindowsManifests(t *testing.T) {
+	s := kubetest.Start(t)
+	for name := range windowsManifests {
+		for _, text := range []string{document(t, name), document(t, name+"-host-gw")} {
+			for _, o := range objects(t, text) {
+				if err := s.Apply(t.Context(), true, o); err != nil {
+					t.Error(name, err)
+				}
+			}
+			bad := strings.Replace(text, "hostProcess", "hostProces", 1)
+			for _, o := range objects(t, bad) {
+				if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces: field not declared") {
+					t.Errorf("a misspelt field is accepted, so the test tests nothing: %v", err)
+				}
+			}
+		}
+	}
+	for name, values := range map[string]string{
+		"overlay": windowsValues, "host-gw": hostGWValues,
+		"all": `
+podCidrv6: fd00:10:244::/56
+backend: {Type: host-gw, Name: net0}
+annotationPrefix: example.com/net-
+apiServer: {host: 192.0.2.1, port: 6443}
+image: {pullPolicy: Always}
+imagePullSecrets: [{name: pull}]
+podAnnotations: {a: b}
+windows: {enabled: true, args: [--v=4], dns: [10.96.0.10], serviceCidr: '10.96.0.0/12,fd00::/108', nodeSelector: {kubernetes.io/os: windows, node.kubernetes.io/windows-build: 10.0.20348},
+  image: {repository: r, tag: t}, cniBinDir: 'D:\cni\bin', cniConfDir: 'D:\cni\conf'}
+`,
+	} {
+		text, err := chart(t, values)
+		if err != nil {
+			t.Fatal(name, err, text)
+		}
+		for _, o := range objects(t, text) {
+			if err := s.Apply(t.Context(), true, o); err != nil {
+				t.Error(name, err)
+			}
+		}
+	}
+}
+
+func TestChartRefusesWhatWindowsCannot(t *testing.T) {
+	for values, want := range map[string]string{
+		"windows: {enabled: true}\n":                                                                         "VNI", // of the default
+		"windows: {enabled: true}\nbackend: {Type: vxlan, VNI: 4096}\n":                                      "Port",
+		"windows: {enabled: true}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789, DirectRouting: true}\n":     "DirectRouting",
+		"windows: {enabled: true}\nbackend: {Type: wireguard}\n":                                             "wireguard",
+		"windows: {enabled: true, serviceCidr: 10.96.0.0}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789}\n":  "serviceCidr",
+		"windows: {enabled: true, cniBinDir: /opt/cni/bin}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789}\n": "cniBinDir",
+	} {
+		if out, err := chart(t, values); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v %s; want %q", values, err, out, want)
+		}
+	}
+}
+
+// What the manifests run must be where the image has it, and be what the lab tests with.
+func TestWindowsDockerfile(t *testing.T) {
+	out, err := render(t, "dockerfile", "windows/Dockerfile")
+	if err != nil {
+		t.Fatal(out)
+	}
+	stages := parseStages(t, out)
+	if len(stages) != 3 || stages[0].Platform != "$BUILDPLATFORM" || stages[1].Base != "${HOST_PROCESS}" || stages[2].Base != "${HOST_PROCESS}" {
+		t.Fatalf("not a stage that builds where it runs, and two images for HostProcess containers: %+v", stages)
+	}
+	text, linux, makefile := read(t, "windows", "Dockerfile"), read(t, "Dockerfile"), read(t, "..", "Makefile")
+	for _, pair := range [][2]string{
+		{find(t, text, `ARG GO=(\S+)`), find(t, linux, `ARG GO=(\S+)`)},
+		{find(t, text, `ARG FLANNEL_PLUGIN=(\S+)`), find(t, makefile, `FLANNEL_PLUGIN := (\S+)`)},
+		{find(t, text, `ARG PLUGINS=(\S+)`), find(t, makefile, `PLUGINS := (\S+)`)},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s here, %s there", pair[0], pair[1])
+		}
+	}
+	for _, s := range stages {
+		for _, add := range s.all("ADD") {
+			if !strings.Contains(add, "--checksum=sha256:") {
+				t.Errorf("a download that nothing checks: %s", add)
+			}
+		}
+		// Stages for Windows cannot run anything where they are built.
+		if ran := s.all("RUN"); s.Base == "${HOST_PROCESS}" && len(ran) > 0 || slices.ContainsFunc(ran, fetches) {
+			t.Errorf("%s: it runs %q", s.Name, ran)
+		}
+	}
+	for i, paths := range [][]string{1: {"/flanneld.exe", "/cni/"}, 2: {"/kube-proxy.exe", "/flanneld.exe", "kube-proxy.ps1", "flannel.psm1"}} {
+		for _, path := range paths {
+			if has := strings.Join(slices.Concat(stages[i].all("COPY"), stages[i].all("ADD")), "\n"); !strings.Contains(has, path) {
+				t.Errorf("%s has no %s", stages[i].Name, path)
+			}
+		}
+	}
+}
