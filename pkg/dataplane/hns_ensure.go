@@ -188,10 +188,13 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
 		why = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
 	}
-	if why != "" {
-		return d.remake(ctx, have, why)
+	switch {
+	case why == "":
+		return d.home.own(dev, true)
+	case dev.Switch && !slices.Contains(d.home.switches(), dev.Name): // the name is one that others use
+		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", why)
 	}
-	return d.home.own(dev, true)
+	return d.remake(ctx, have, why)
 }
 
 // make binds the adapter, after what it has was written down and is there.

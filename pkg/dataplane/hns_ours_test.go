@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 )
 
@@ -26,5 +27,23 @@ func TestStaleRouteWrittenDown(t *testing.T) {
 		if got := w.changed(); got != "" || strings.Contains(w.holds(), "10.244.3.0") || w.home.pending() {
 			t.Errorf("a minute with nothing to do changed\n%s\nthe machine holds\n%s", got, w.holds())
 		}
+	})
+}
+
+// A network that has the name of ours for the switch, on another adapter, stays whoever made it.
+func TestPrepareLeavesOthers(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: hns.MAC{2, 9}, MTU: 1500, Up: true})
+		if err := w.m.Hand().CreateNetwork(strings.ReplaceAll(foreignSwitch, `"Ethernet"`, `"LAN 2"`)); err != nil {
+			t.Fatal(err)
+		}
+		before := w.holds()
+		if _, _, err := w.prepared(time.Minute); err == nil || !strings.Contains(err.Error(), "that flanneld did not make (its type is L2Bridge and not Overlay)") {
+			t.Errorf("got %v", err)
+		}
+		if got := w.changed(); got != "" || w.holds() != before {
+			t.Errorf("it changed\n%s\nthe machine holds\n%s", got, w.holds())
+		}
+		w.bring(time.Minute) // without it
 	})
 }

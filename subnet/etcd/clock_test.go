@@ -14,6 +14,7 @@ import (
 // serverClock is an etcd lease on a server whose clock is not ours.
 type serverClock struct {
 	ahead    time.Duration
+	lost     time.Time // when our clock last lost time
 	ends     time.Time // by its clock
 	asked    int
 	renewed  int
@@ -48,8 +49,11 @@ func (s *serverClock) lifetime() lifetime {
 			for ; d > 0 && ctx.Err() == nil; d -= time.Minute {
 				time.Sleep(min(d, time.Minute))
 				switch rand.IntN(120) {
-				case 0:
-					s.ahead += rand.N(40 * time.Minute)
+				case 0: // two in a row could be an hour, which is more than anybody promises
+					if time.Since(s.lost) > 2*lookAgain {
+						s.lost = time.Now()
+						s.ahead += rand.N(40 * time.Minute)
+					}
 				case 1:
 					s.ahead -= rand.N(10 * time.Minute)
 				}

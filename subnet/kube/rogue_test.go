@@ -78,7 +78,7 @@ func TestRogueNodes(t *testing.T) {
 	}
 	besieged := changeSeen(t, o, n, 200)
 	t.Logf("a good peer's change is seen after %v, without rogues %v", besieged, calm)
-	if besieged > 5*calm+100*time.Millisecond {
+	if besieged > 5*calm+time.Second { // the machine may have become busy meanwhile
 		t.Errorf("a good peer's change is seen after %v, without rogues %v", besieged, calm)
 	}
 	if lines := n.logs.count("\n"); lines > 30 {

@@ -69,6 +69,9 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	must(t, err)
 	marks := map[*lab.Node]int{}
 	for _, n := range l.Nodes {
+		within(t, n.Name+" is through with the last outage", func() error {
+			return silent(t, n, `"outage"`, l.Flanneld(), "status", "--json")
+		})
 		marks[n] = len(n.Log())
 	}
 	must(t, l.Etcd.Stop(t.Context()))
@@ -79,6 +82,9 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	if now, err := entries(t.Context(), n); err != nil || now != before {
 		t.Errorf("without etcd the entries changed (%v) from\n%s\nto\n%s", err, before, now)
 	}
+	for _, n := range l.Nodes {
+		once(t, n, marks[n], "etcd does not answer", 1)
+	}
 	must(t, l.Etcd.Start(t.Context()))
 	key, v = phantom(125, 1)
 	putLease(t, l, key, v)
@@ -86,7 +92,6 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 		withinOf(t, 10*time.Second, fmt.Sprintf("%s has what came after %v without etcd", n.Name, away), func() error {
 			return says(t, n, strings.Split(key, "-")[0], "ip", "route")
 		})
-		once(t, n, marks[n], "etcd does not answer", 1)
 	}
 	p.unharmed(t)
 

@@ -74,7 +74,7 @@ func peersCome(ctx context.Context, s *soak) (string, error) {
 	}
 	var ops []clientv3.Op
 	var keys []string
-	for i := range some(s) {
+	for _, i := range some(s) {
 		p := s.another(i, s.rnd.IntN(1000))
 		raw, err := json.Marshal(p)
 		if err != nil {
@@ -86,13 +86,13 @@ func peersCome(ctx context.Context, s *soak) (string, error) {
 	return strings.Join(keys, " "), s.write(ctx, ops)
 }
 
-// some are a few numbers of peers.
-func some(s *soak) map[int]bool {
-	few := map[int]bool{}
+// some are a few numbers of peers, in order: else a seed would not repeat what was done.
+func some(s *soak) (few []int) {
 	for range 1 + s.rnd.IntN(12) {
-		few[1+s.rnd.IntN(119)] = true
+		few = append(few, 1+s.rnd.IntN(119))
 	}
-	return few
+	slices.Sort(few)
+	return slices.Compact(few)
 }
 
 func peersGo(ctx context.Context, s *soak) (string, error) {
@@ -101,7 +101,7 @@ func peersGo(ctx context.Context, s *soak) (string, error) {
 	if s.etcdDown {
 		return "", nil
 	}
-	for i := range some(s) {
+	for _, i := range some(s) {
 		if p, there := s.peers[i]; there {
 			keys, ops = append(keys, p.key), append(ops, clientv3.OpDelete(subnets+p.key))
 			delete(s.peers, i)
