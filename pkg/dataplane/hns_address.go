@@ -60,6 +60,16 @@ func (d *HNS) managementIP(ctx context.Context, dev Device) error {
 	return waiting("HNS to learn the host's address")
 }
 
+// meets finds the adapter on which the host meets the network: that with the management address. HNS may keep one that
+// the host has no more; a bridge does not send from it, so there the host's own counts as well.
+func (d *HNS) meets(dev Device, adapters []hns.Adapter) (host hns.Adapter, there bool) {
+	if host, there = adapterWith(adapters, d.network.ManagementIP); there && !d.network.ManagementIP.IsLinkLocalUnicast() {
+		return host, true
+	}
+	host = d.hostOf(*d.network, adapters)
+	return host, dev.Kind == L2Bridge && hasAddress(host, dev.Local)
+}
+
 // wrong is a management address that is not the host's.
 type wrong struct {
 	network string // ID

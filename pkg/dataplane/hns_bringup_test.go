@@ -182,26 +182,6 @@ func TestPeersAreNotPutBack(t *testing.T) {
 	})
 }
 
-// The address was another when the switch was bound, and HNS does not learn: the network is made again.
-func TestManagementAddressOfAnother(t *testing.T) {
-	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		w.bring(time.Minute)
-		before := w.network.ID
-		other := netip.MustParsePrefix("10.99.0.77/24")
-		w.network.ManagementIP = netip.Addr{}
-		w.m.Fail(hnstest.Fault{}) // no effect: keeps the machine as it is
-		w.m.Heal()
-		if err := w.m.Hand().Readdress("vEthernet (Ethernet)", other); err != nil {
-			t.Fatal(err)
-		}
-		w.devices[0].Local = other.Addr()
-		w.mends(3 * time.Minute)
-		if w.network == nil || w.network.ManagementIP != other.Addr() {
-			t.Errorf("the network %s is now %+v", before, w.network)
-		}
-	})
-}
-
 // A network that is there and fits is taken over, ID and all, whoever made it; one that does not is made again on the
 // physical adapter.
 func TestAdoptOrRemake(t *testing.T) {

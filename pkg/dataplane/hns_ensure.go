@@ -98,8 +98,8 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 		return waiting("HNS to give the network its MAC address")
 	}
 	link := Link{MAC: MAC(d.network.DRMAC)}
-	host, there := adapterWith(adapters, d.network.ManagementIP)
-	if there = there && !d.network.ManagementIP.IsLinkLocalUnicast(); there {
+	host, there := d.meets(dev, adapters)
+	if there {
 		link.Index, link.MTU = host.Index, host.MTU
 	}
 	if there || dev.Kind == Overlay {

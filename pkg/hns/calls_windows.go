@@ -42,9 +42,17 @@ func Open() (Calls, error) {
 	return &service{dll: windows.NewLazySystemDLL("computenetwork.dll")}, nil
 }
 
-func (s *service) Networks() ([]json.RawMessage, error) { return list(hcn.ListNetworks, networkText) }
+func (s *service) Networks() ([]json.RawMessage, error) {
+	if err := s.offers("HcnEnumerateNetworks"); err != nil {
+		return nil, err
+	}
+	return list(hcn.ListNetworks, networkText)
+}
 
 func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
+	if err := s.offers("HcnCreateNetwork"); err != nil {
+		return nil, err
+	}
 	var asked hcn.HostComputeNetwork
 	if err := json.Unmarshal(document, &asked); err != nil {
 		return nil, err
@@ -57,15 +65,24 @@ func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, erro
 }
 
 func (s *service) DeleteNetwork(id string) error {
+	if err := s.offers("HcnDeleteNetwork"); err != nil {
+		return err
+	}
 	return translate((&hcn.HostComputeNetwork{Id: id}).Delete())
 }
 
 func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
+	if err := s.offers("HcnEnumerateEndpoints"); err != nil {
+		return nil, err
+	}
 	return list(func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) },
 		func(e hcn.HostComputeEndpoint) json.RawMessage { return encode(e) })
 }
 
 func (s *service) DeleteEndpoint(id string) error {
+	if err := s.offers("HcnDeleteEndpoint"); err != nil {
+		return err
+	}
 	return translate((&hcn.HostComputeEndpoint{Id: id}).Delete())
 }
 
@@ -88,6 +105,9 @@ func (s *service) ManagementIP(network string) (netip.Addr, error) {
 // AttachHost learns from the endpoint itself what a refusal means: hcsshim has no code for it, only a text in the user's
 // language.
 func (s *service) AttachHost(endpoint string) error {
+	if err := s.offers("HcnOpenEndpoint"); err != nil {
+		return err
+	}
 	refused := (&hcsshim.HNSEndpoint{Id: endpoint}).HostAttach(hostCompartment)
 	if refused == nil {
 		return nil

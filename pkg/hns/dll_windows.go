@@ -80,19 +80,26 @@ func (s *service) shut(name string, handle uintptr) {
 // unspecified is E_FAIL.
 const unspecified Code = 0x80004005
 
+// offers is an error where this Windows has no such entry point. There hcsshim panics, so it is asked before that, too.
+func (s *service) offers(name string) error {
+	if s.dll.NewProc(name).Find() != nil {
+		return &Error{Call: name, Code: NoSuchFunction}
+	}
+	return nil
+}
+
 // call calls an entry point whose last argument is the error record; out, if not nil, is where it leaves a text.
 //
 //go:uintptrescapes
 func (s *service) call(out **uint16, name string, args ...uintptr) error {
-	proc := s.dll.NewProc(name)
-	if proc.Find() != nil {
-		return &Error{Call: name, Code: NoSuchFunction}
+	if err := s.offers(name); err != nil {
+		return err
 	}
 	var text *uint16
 	var stays runtime.Pinner // its address hides in a slice
 	stays.Pin(&text)
 	defer stays.Unpin()
-	hr, _, _ := proc.Call(append(args, uintptr(unsafe.Pointer(&text)))...)
+	hr, _, _ := s.dll.NewProc(name).Call(append(args, uintptr(unsafe.Pointer(&text)))...)
 	err := failure(name, hr, take(&text))
 	if err != nil && out != nil {
 		take(out)

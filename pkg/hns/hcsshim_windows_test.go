@@ -74,8 +74,17 @@ var values = cmpopts.EquateComparable(Subnet{}, Network{}.ManagementIP)
 
 func TestEntryPointsMissing(t *testing.T) {
 	s := &service{dll: windows.NewLazySystemDLL("no-such-computenetwork.dll")}
+	const id = "5f1ec8a2-0000-4000-8000-00000000000a"
 	_, notify := s.Notify(func() {})
-	for call, err := range map[string]error{"notify": notify, "modify": s.ModifyNetwork("5f1ec8a2-0000-4000-8000-00000000000a", nil)} {
+	_, networks := s.Networks()
+	_, network := s.CreateNetwork(json.RawMessage("{}"))
+	_, endpoints := s.Endpoints(id)
+	_, endpoint := s.CreateEndpoint(id, nil)
+	for call, err := range map[string]error{
+		"notify": notify, "list networks": networks, "create a network": network, "list endpoints": endpoints,
+		"create an endpoint": endpoint, "modify": s.ModifyNetwork(id, nil), "delete a network": s.DeleteNetwork(id),
+		"delete an endpoint": s.DeleteEndpoint(id), "attach": s.AttachHost(id),
+	} {
 		if !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v", call, err)
 		}

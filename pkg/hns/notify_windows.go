@@ -80,6 +80,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 	go func() {
 		defer s.listeners.remove(context)
 		for s.stays(handle, gone, quit) {
+			var err error // the other may just be on its way to the caller
 			if handle, err = s.register(context); err == nil {
 				changed()
 				continue
@@ -116,10 +117,9 @@ func (s *service) stays(handle uintptr, gone, quit <-chan struct{}) bool {
 
 func (s *service) register(context uintptr) (handle uintptr, err error) {
 	const name = "HcnRegisterServiceCallback"
-	proc := s.dll.NewProc(name)
-	if proc.Find() != nil {
-		return 0, &Error{Call: name, Code: NoSuchFunction}
+	if err := s.offers(name); err != nil {
+		return 0, err
 	}
-	hr, _, _ := proc.Call(s.listeners.callback, context, uintptr(unsafe.Pointer(&handle)))
+	hr, _, _ := s.dll.NewProc(name).Call(s.listeners.callback, context, uintptr(unsafe.Pointer(&handle)))
 	return handle, failure(name, hr, "")
 }

@@ -261,9 +261,13 @@ func (m *Machine) managementIP(n *network) netip.Addr {
 	if a == nil || !a.known || n.adapter == 0 {
 		return netip.Addr{}
 	}
+	if m.knobs.FirstIP && n.first.IsValid() {
+		return n.first
+	}
 	for _, ip := range a.Addrs {
 		if ip.Prefix.Addr().Is4() {
-			return ip.Prefix.Addr()
+			n.first = ip.Prefix.Addr()
+			return n.first
 		}
 	}
 	return netip.Addr{}

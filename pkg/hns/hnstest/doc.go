@@ -39,7 +39,8 @@
 //   - A network without a NetAdapterName takes the first physical adapter.
 //   - Deleting a network deletes its endpoints. A restart of HNS frees the switch of a network that is lost with it.
 //   - HNS that is not up answers with RPC_S_SERVER_UNAVAILABLE, at once.
-//   - ProviderAddress is the virtual adapter's first IPv4 address, 169.254.x.x too, as soon as HNS has seen one.
+//   - ProviderAddress is the virtual adapter's first IPv4 address, 169.254.x.x too, as soon as HNS has seen one (FirstIP:
+//     and stays that when the host has another).
 //   - An address set by hand ends the one that Windows chose (169.254.x.x).
 //   - Notifications tell of networks, not of policies: nothing in the documentation speaks of such.
 //   - A remote endpoint is reached by its own address alone.

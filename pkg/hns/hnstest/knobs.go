@@ -17,6 +17,8 @@ type Knobs struct {
 	Outage time.Duration
 	// ManagementIP is how long after that HNS knows the host's address; negative: never.
 	ManagementIP time.Duration
+	// FirstIP makes HNS keep the address of a network's that it saw first, be it one that the host has no more.
+	FirstIP bool
 	// DRMAC is how long after the network was made its MAC is known; negative: never.
 	DRMAC time.Duration
 

@@ -20,6 +20,7 @@ type network struct {
 	read           map[string]hns.RemoteSubnet // by a policy's settings
 	fleeting       bool                        // non-persistent
 	adapter        int                         // index of the physical adapter; 0: none
+	first          netip.Addr                  // management address that was told first
 	mac            hns.MAC
 	macKnown       bool
 }
