@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -105,4 +106,25 @@ func TestOrderOfSubnets(t *testing.T) {
 	if why := differs(have, want); why == "" {
 		t.Error("a subnet is missing")
 	}
+}
+
+// Prepare runs while a daemon is there that has no lease yet: what each wrote down stays.
+func TestPrepareBesideDaemon(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		daemon := w.HNS
+		w.HNS = nil
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.HNS = daemon
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		want := journal{Networks: []string{"flannel.4096"}, Switches: []string{"External"}}
+		if j, err := readJournal(w.opts.journalPath()); err != nil || !reflect.DeepEqual(j, want) {
+			t.Errorf("the journal holds %+v, %v", j, err)
+		}
+	})
 }
