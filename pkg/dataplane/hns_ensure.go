@@ -175,7 +175,9 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
 	}
 	if d.network == nil {
-		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 {
+		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 && d.networks[i].Unread != nil {
+			return fmt.Errorf("there is an HNS network of this name that cannot be understood: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
+		} else if i >= 0 {
 			return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
 		}
 		if adapterErr != nil {

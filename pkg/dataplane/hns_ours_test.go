@@ -91,6 +91,26 @@ func TestOtherwiseThanAsked(t *testing.T) {
 	})
 }
 
+// A network of our name that cannot be understood is there nevertheless: HNS would make a second of that name.
+func TestNotUnderstood(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.HNS = NewHNS(w.opts, hns.NewClient(ownMind{w.m, "10.244.1.0/24", "10.244.1.0 mask 24"}, hns.Timing{}), w.m)
+		w.m.ForgetLog()
+		for range 3 {
+			if err := w.pass(); err == nil || !strings.Contains(err.Error(), "that cannot be understood: remove it, or set Backend.Name to another: subnet: ") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if got := w.changed(); got != "" {
+			t.Errorf("it changed\n%s", got)
+		}
+	})
+}
+
 // HNS may tell of a network's subnets in any order.
 func TestOrderOfSubnets(t *testing.T) {
 	want, err := wantedNetwork(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), "Ethernet", hns.Version{}, hns.Features{IPv6DualStack: true})
