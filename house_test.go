@@ -89,6 +89,7 @@ var mayImport = map[string][]string{
 	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/status",
 		"pkg/underlay", "subnet"},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
+	"subnet/managertest":   {"subnet"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
 }
 

@@ -69,7 +69,7 @@ func (d *Daemon) followUnderlay(n *node) error {
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("the underlay changed", "from", n.link, "to", link)
+	d.Log.Info("the underlay changed", "to", link, "what", link.Since(n.link))
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
 	}

@@ -40,6 +40,7 @@ type HNS struct {
 	networks []hns.Network // all, as listed last
 	network  *hns.Network  // ours; nil: not there
 	listed   bool          // network's policies are as HNS has them, and the table has not read them yet
+	made     made          // the network that this run made
 	endpoint string        // ID of the host's endpoint that this run made
 	foreign  wrong         // our network has another management address than the host
 	strays   bool          // there may be networks of ours that nobody wants

@@ -90,24 +90,26 @@ func TestLostOnTheWay(t *testing.T) {
 			k.APIPA, k.LoseDNS, k.LoseGateway, k.LoseRoutes = true, true, true, true
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			knobs := slow
-			knobs.ManagementIP = 0 // so that only what was lost is waited for
-			lose(&knobs)
-			onWindows(t, overlayDevice(ownSubnet), knobs, func(w *windows) {
-				w.addMetadataRoute()
-				w.bring(5 * time.Minute)
-				w.hasAll() // as soon as it is ready
-				w.mends(time.Minute)
-				w.hasAll()
-				if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil || !slices.Equal(j.Networks, []string{"flannel.4096"}) {
-					t.Errorf("the journal holds %+v, %v", j, err)
-				}
-				if back := w.log.count("put back"); (back > 0) != (name != "nothing") {
-					t.Errorf("%d things were put back:\n%s", back, w.log.text.String())
-				}
+		for _, kind := range kinds {
+			t.Run(name+", "+string(kind), func(t *testing.T) {
+				knobs := slow
+				knobs.ManagementIP = 0 // so that only what was lost is waited for
+				lose(&knobs)
+				onWindows(t, devicesOf(kind), knobs, func(w *windows) {
+					w.addMetadataRoute()
+					w.bring(5 * time.Minute)
+					w.hasAll() // as soon as it is ready
+					w.mends(time.Minute)
+					w.hasAll()
+					if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil || !slices.Equal(j.Networks, []string{w.devices[0].Name}) {
+						t.Errorf("the journal holds %+v, %v", j, err)
+					}
+					if back := w.log.count("put back"); (back > 0) != (name != "nothing") {
+						t.Errorf("%d things were put back:\n%s", back, w.log.text.String())
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,7 +175,9 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
 	}
 	if d.network == nil {
-		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 {
+		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 && d.networks[i].Unread != nil {
+			return fmt.Errorf("there is an HNS network of this name that cannot be understood: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
+		} else if i >= 0 {
 			return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
 		}
 		if adapterErr != nil {
@@ -188,6 +191,10 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
 		why = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
 	}
+	if why != "" && d.made.is(have.ID, want) {
+		d.warnOnce("HNS made the network otherwise than asked: " + why)
+		why = ""
+	}
 	switch {
 	case why == "":
 		return d.home.own(dev, true)
@@ -195,6 +202,18 @@ func (d *HNS) adoptOrMake(ctx context.Context, dev Device, adapters []hns.Adapte
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", why)
 	}
 	return d.remake(ctx, have, why)
+}
+
+// made is a network as it was asked for, and the ID that it got.
+type made struct {
+	id   string
+	want hns.Network
+}
+
+// is tells whether to make a network again would give the same again.
+func (m *made) is(id string, want hns.Network) bool {
+	m.id = cmp.Or(m.id, id)
+	return m.id == id && reflect.DeepEqual(m.want, want)
 }
 
 // make binds the adapter, after what it has was written down and is there.
@@ -226,10 +245,12 @@ func (d *HNS) make(ctx context.Context, dev Device, want hns.Network, physical h
 		return err
 	}
 	d.networksDirty.Store(true)
+	d.made = made{want: want} // HNS may make it although it answers late or never
 	made, err := d.client.CreateNetwork(ctx, want)
 	if err != nil {
 		return unanswered(err)
 	}
+	d.made.id = made.ID
 	what := "made an HNS network; the host's address moves to its virtual adapter"
 	if bound {
 		what = "made an HNS network on the switch that the adapter has; the host's address stays"

@@ -92,24 +92,25 @@ func (h *home) switches() []string {
 func (h *home) own(dev Device, ours bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next := h.journal
-	list := &next.Networks
-	if dev.Switch {
-		list = &next.Switches
-	}
-	i := slices.Index(*list, dev.Name)
-	if (i >= 0) == ours {
+	if slices.Contains(*h.journal.list(dev), dev.Name) == ours {
 		return nil
 	}
-	if *list = slices.Clone(*list); ours {
-		*list = append(*list, dev.Name)
-	} else {
-		*list = slices.Delete(*list, i, i+1)
-	}
-	return h.write(next)
+	return h.write(func(j *journal) {
+		list := j.list(dev)
+		*list = slices.DeleteFunc(*list, func(name string) bool { return name == dev.Name })
+		if ours {
+			*list = append(*list, dev.Name)
+		}
+	})
 }
 
-func (h *home) write(next journal) error {
+// write changes the journal as it is on disk, where Prepare in another process may have written meanwhile.
+func (h *home) write(change func(*journal)) error {
+	next, err := readJournal(h.path)
+	if err != nil {
+		next = journal{slices.Clone(h.journal.Networks), slices.Clone(h.journal.Switches), h.journal.Before}
+	}
+	change(&next)
 	if err := writeJournal(h.path, next); err != nil {
 		return err
 	}
@@ -146,9 +147,7 @@ func (h *home) leave(host, physical hns.Adapter, routes []hns.Route) error {
 		return nil // asked again in every pass: what is missing goes on being missing
 	}
 	h.missed, h.bare, h.whole = time.Time{}, time.Time{}, time.Time{}
-	next := h.journal
-	next.Before = best
-	return h.write(next)
+	return h.write(func(j *journal) { j.Before = best })
 }
 
 // know tells of the pod network. Its routes that an earlier backend, or run, left on the adapter look like any
@@ -163,12 +162,14 @@ func (h *home) know(pods []netip.Prefix) error {
 	if h.good != nil {
 		h.good = h.good.without(pods)
 	}
-	next := h.journal
-	if next.Before == nil || next.Before.same(next.Before.without(pods)) {
+	if b := h.journal.Before; b == nil || b.same(b.without(pods)) {
 		return nil
 	}
-	next.Before = next.Before.without(pods)
-	return h.write(next)
+	return h.write(func(j *journal) {
+		if j.Before != nil {
+			j.Before = j.Before.without(pods)
+		}
+	})
 }
 
 // mend puts back what is missing for too long, and says what is still waited for. networks are all HNS networks.
@@ -293,7 +294,5 @@ func (h *home) settle(host hns.Adapter) error {
 }
 
 func (h *home) forget() error {
-	next := h.journal
-	next.Before = nil
-	return h.write(next)
+	return h.write(func(j *journal) { j.Before = nil })
 }

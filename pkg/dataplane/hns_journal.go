@@ -25,6 +25,14 @@ type journal struct {
 	Before   *before  `json:",omitempty"`
 }
 
+// list is where the name of a device's network stands.
+func (j *journal) list(dev Device) *[]string {
+	if dev.Switch {
+		return &j.Switches
+	}
+	return &j.Networks
+}
+
 // before is what the host had on an adapter when all was well.
 type before struct {
 	Written   time.Time

@@ -154,12 +154,17 @@ func differs(have, want hns.Network) string {
 	switch {
 	case have.Type != want.Type:
 		return fmt.Sprintf("its type is %s and not %s", have.Type, want.Type)
-	case !slices.Equal(have.Subnets, want.Subnets):
+	case !slices.Equal(sorted(have.Subnets), sorted(want.Subnets)):
 		return fmt.Sprintf("its subnet is %s and not %s", subnets(have.Subnets), subnets(want.Subnets))
 	case want.Type == hns.Overlay && port(have.VxlanPort) != port(want.VxlanPort):
 		return fmt.Sprintf("its UDP port is %d and not %d", port(have.VxlanPort), port(want.VxlanPort))
 	}
 	return ""
+}
+
+// sorted are the subnets by their prefixes: HNS may tell of them in another order.
+func sorted(all []hns.Subnet) []hns.Subnet {
+	return slices.SortedFunc(slices.Values(all), func(a, b hns.Subnet) int { return a.Prefix.Compare(b.Prefix) })
 }
 
 func subnets(all []hns.Subnet) string {

@@ -1,7 +1,10 @@
 package dataplane
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -45,5 +48,103 @@ func TestPrepareLeavesOthers(t *testing.T) {
 			t.Errorf("it changed\n%s\nthe machine holds\n%s", got, w.holds())
 		}
 		w.bring(time.Minute) // without it
+	})
+}
+
+// ownMind is an HNS that tells of networks otherwise than it was asked.
+type ownMind struct {
+	*hnstest.Machine
+	asked, tells string
+}
+
+func (o ownMind) Networks() ([]json.RawMessage, error) {
+	all, err := o.Machine.Networks()
+	for i := range all {
+		all[i] = bytes.ReplaceAll(all[i], []byte(o.asked), []byte(o.tells))
+	}
+	return all, err
+}
+
+// A network that HNS makes otherwise than asked is not made again and again, but in a new run once, and when something
+// else is asked for.
+func TestOtherwiseThanAsked(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		start := func() {
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			w.HNS = NewHNS(w.opts, hns.NewClient(ownMind{w.m, "10.244.1.1\"", "10.244.1.254\""}, hns.Timing{}), w.m)
+		}
+		for run := range 2 {
+			start()
+			w.bring(time.Minute)
+			w.mends(5 * time.Minute)
+			if made, said := w.log.count("made an HNS network"), w.log.count("otherwise than asked: its subnet is 10.244.1.0/24 via 10.244.1.254"); made != run+1 || said != run+1 {
+				t.Errorf("run %d: made %d times, said %d times", run, made, said)
+			}
+		}
+		w.devices = []Device{overlayDevice(netip.MustParsePrefix("10.244.9.0/24"))}
+		w.bring(time.Minute)
+		if !strings.Contains(w.holds(), "10.244.9.0/24 via 10.244.9.1 ") || strings.Contains(w.holds(), "10.244.1.") {
+			t.Errorf("the machine holds\n%s", w.holds())
+		}
+	})
+}
+
+// A network of our name that cannot be understood is there nevertheless: HNS would make a second of that name.
+func TestNotUnderstood(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.HNS = NewHNS(w.opts, hns.NewClient(ownMind{w.m, "10.244.1.0/24", "10.244.1.0 mask 24"}, hns.Timing{}), w.m)
+		w.m.ForgetLog()
+		for range 3 {
+			if err := w.pass(); err == nil || !strings.Contains(err.Error(), "that cannot be understood: remove it, or set Backend.Name to another: subnet: ") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if got := w.changed(); got != "" {
+			t.Errorf("it changed\n%s", got)
+		}
+	})
+}
+
+// HNS may tell of a network's subnets in any order.
+func TestOrderOfSubnets(t *testing.T) {
+	want, err := wantedNetwork(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), "Ethernet", hns.Version{}, hns.Features{IPv6DualStack: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := want
+	have.Subnets = []hns.Subnet{want.Subnets[1], want.Subnets[0]}
+	if why := differs(have, want); why != "" {
+		t.Error(why)
+	}
+	have.Subnets = have.Subnets[:1]
+	if why := differs(have, want); why == "" {
+		t.Error("a subnet is missing")
+	}
+}
+
+// Prepare runs while a daemon is there that has no lease yet: what each wrote down stays.
+func TestPrepareBesideDaemon(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		daemon := w.HNS
+		w.HNS = nil
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.HNS = daemon
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		want := journal{Networks: []string{"flannel.4096"}, Switches: []string{"External"}}
+		if j, err := readJournal(w.opts.journalPath()); err != nil || !reflect.DeepEqual(j, want) {
+			t.Errorf("the journal holds %+v, %v", j, err)
+		}
 	})
 }

@@ -240,6 +240,7 @@ func TestFirewalls(t *testing.T) {
 		{"Docker's policy", map[string]Verdict{"FL203": OK}, []string{":FORWARD DROP [0:0]", jump}, ""},
 		{"RHEL's reject before ours", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
 		{"RHEL's reject after ours", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"a comment like a rule", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
 		{"a drop of something else", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
 		{"another table drops", map[string]Verdict{"FL203": Warn}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
 		{"another table drops some", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},

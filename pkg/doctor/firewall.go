@@ -60,14 +60,20 @@ func parseRule(chain string, w []string, text string) rule {
 		case "-m":
 			r.narrow = r.narrow || value != "udp" && value != "multiport" && value != "comment"
 			i++
-		case "--comment":
-			for i++; i+1 < len(w) && !strings.HasPrefix(w[i+1], "-"); i++ { // a comment of several words
+		case "--comment": // in quotes if it has several words, which may look like anything
+			if i++; strings.HasPrefix(value, `"`) && (value == `"` || !endsQuote(value)) {
+				for i++; i < len(w) && !endsQuote(w[i]); i++ {
+				}
 			}
 		default:
 			r.narrow = true
 		}
 	}
 	return r
+}
+
+func endsQuote(word string) bool {
+	return strings.HasSuffix(word, `"`) && !strings.HasSuffix(word, `\"`)
 }
 
 // forUDP tells whether the rule takes every packet to that UDP port.

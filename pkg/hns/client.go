@@ -51,8 +51,8 @@ func (c *Client) Features(ctx context.Context) (Version, Features, error) {
 	return v, v.Features(), err
 }
 
-// Networks returns all networks whose documents we can read, by whomever they were made. The management address of an
-// L2Bridge is not in them; ask ManagementIP.
+// Networks returns all networks, by whomever they were made; of those whose documents we cannot read ID, name and
+// Unread. The management address of an L2Bridge is not in them; ask ManagementIP.
 func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	documents, err := query(ctx, c, "list networks", c.calls.Networks)
 	if err != nil {
@@ -60,9 +60,11 @@ func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	}
 	var all []Network
 	for _, document := range documents {
-		if n, err := DecodeNetwork(document); err == nil {
-			all = append(all, n)
+		n, err := DecodeNetwork(document)
+		if err != nil {
+			n = Network{ID: idOf(document), Name: nameOf(document), Unread: err}
 		}
+		all = append(all, n)
 	}
 	return all, nil
 }
@@ -94,11 +96,11 @@ func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawM
 		return nil, nil, err
 	}
 	for _, document := range networks {
-		var d struct{ ID string }
-		if json.Unmarshal(document, &d) != nil {
+		id := idOf(document)
+		if id == "" {
 			continue
 		}
-		of, err := query(ctx, c, "list endpoints of network "+d.ID, func() ([]json.RawMessage, error) { return c.calls.Endpoints(d.ID) })
+		of, err := query(ctx, c, "list endpoints of network "+id, func() ([]json.RawMessage, error) { return c.calls.Endpoints(id) })
 		if err != nil {
 			return networks, endpoints, err
 		}

@@ -210,6 +210,15 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	return s, nil
 }
 
+// idOf reads a network's ID alone, "" where it cannot be read.
+func idOf(document json.RawMessage) string {
+	var d struct{ ID string }
+	if json.Unmarshal(document, &d) != nil {
+		return ""
+	}
+	return d.ID
+}
+
 // nameOf reads a network's name alone, "" where it cannot be read.
 func nameOf(document json.RawMessage) string {
 	var d struct{ Name string }

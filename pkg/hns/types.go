@@ -59,6 +59,8 @@ type Network struct {
 	DRMAC        MAC        // of the distributed router, the VTEP; zero: not there yet
 	HostRoute    bool       // pods and host reach each other; see HostRoutePolicy
 	Policies     []Policy   // all of the network itself, not of its subnets
+
+	Unread error // why of others' networks, of kinds that we do not know, only ID and Name are here
 }
 
 // Subnet is one of a network.

@@ -194,6 +194,20 @@ func TestChooseAddress(t *testing.T) {
 	}
 }
 
+// What a person reads of a change is in what two links differ, also where their names and addresses do not.
+func TestSince(t *testing.T) {
+	was := Link{Name: "Ethernet", Index: 5, MTU: 1500, V4: ip("10.0.0.1"), PublicV4: ip("10.0.0.1"), OnLink: []netip.Prefix{pfx("10.0.0.0/24")}}
+	is := was
+	is.Index = 12
+	if got := is.Since(was); got != "index was 5 and is 12" {
+		t.Errorf("got %q", got)
+	}
+	is.MTU, is.OnLink = 1450, nil
+	if got := is.Since(was); got != "index was 5 and is 12; MTU was 1500 and is 1450; neighbouring networks was [10.0.0.0/24] and is []" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestChosenLink(t *testing.T) {
 	s := host()
 	s.Interfaces[1].OnLink = []netip.Prefix{pfx("172.16.0.0/24"), pfx("192.168.1.0/24"), pfx("fe80::/64"), pfx("ff00::/8")}

@@ -40,5 +40,23 @@ func (l Link) String() string {
 	return fmt.Sprintf("%s (%s, MTU %d)", l.Name, strings.Join(addrs, ", "), l.MTU)
 }
 
+// Since says for a person what is another than it was.
+func (l Link) Since(was Link) string {
+	var all []string
+	for _, f := range []struct {
+		what    string
+		was, is any
+	}{
+		{"name", was.Name, l.Name}, {"index", was.Index, l.Index}, {"MTU", was.MTU, l.MTU}, {"MAC", was.MAC, l.MAC},
+		{"IPv4", was.V4, l.V4}, {"IPv6", was.V6, l.V6}, {"public IPv4", was.PublicV4, l.PublicV4}, {"public IPv6", was.PublicV6, l.PublicV6},
+		{"neighbouring networks", was.OnLink, l.OnLink},
+	} {
+		if !reflect.DeepEqual(f.was, f.is) {
+			all = append(all, fmt.Sprintf("%s was %v and is %v", f.what, f.was, f.is))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
 // Equal tells whether nothing of the link differs.
 func (l Link) Equal(o Link) bool { return reflect.DeepEqual(l, o) }

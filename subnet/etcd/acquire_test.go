@@ -85,14 +85,14 @@ func TestReservationStays(t *testing.T) {
 	st.put("subnets/10.5.34.0-24", `{"PublicIP":"192.168.64.3"}`)
 	n := start(t, srv.Endpoint(), nil)
 	l := n.publish(at("192.168.64.3"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	raw, id := st.value(base + "/subnets/10.5.34.0-24")
 	if l.V4.Subnet.String() != "10.5.34.0/24" || id != 0 || raw != peer("192.168.64.3") || st.etcdLeases() != 0 {
 		t.Errorf("%v, stored %s on etcd lease %x (%d of them)", l.V4.Subnet, raw, id, st.etcdLeases())
 	}
 	st.put("subnets/10.5.34.0-24", `garbage`)
-	eventually(t, "put back", 5*time.Second, func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.3") })
+	eventually(t, "put back", 15*time.Second, func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.3") })
 	if _, id := st.value(l.Name); id != 0 {
 		t.Errorf("put back on etcd lease %x", id)
 	}
@@ -143,7 +143,7 @@ func TestSeveralKeysOfOurs(t *testing.T) {
 	if again := n.acquire(at("192.168.64.3")); again.Name != min(l.Name, base+"/subnets/10.5.255.0-24") {
 		t.Errorf("got %v, want the first of %v and 10.5.255.0-24", again.Name, l.Name)
 	}
-	if n.logs.count("several leases carry our public address") != 1 {
+	if n.logs.Count("several leases carry our public address") != 1 {
 		t.Error("nothing is said about the others")
 	}
 }

@@ -89,8 +89,8 @@ func TestRenewalAcrossASlowEtcd(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), func(o *Options) { o.TTL, o.RenewMargin = 16*time.Second, 10*time.Second })
 	l := n.publish(at("192.168.64.3"), mac1)
 	raw, id := st.value(l.Name)
-	n.run()
-	n.sees("", 10*time.Second)
+	n.Run()
+	n.Sees("", 10*time.Second)
 	for range 6 { // 27 s: the lease would have ended twice over
 		srv.Pause()
 		time.Sleep(3 * time.Second)

@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
+	"flannel/subnet/managertest"
 )
 
 func TestTLS(t *testing.T) {
@@ -41,12 +42,12 @@ func TestTLS(t *testing.T) {
 			defer cancel()
 			failed := make(chan error)
 			go func() { _, err := n.Acquire(ctx, tenNet, at("192.168.64.3")); failed <- err }()
-			eventually(t, "it says why it waits", 20*time.Second, func() bool { return n.logs.count(c.says) > 0 })
+			eventually(t, "it says why it waits", 20*time.Second, func() bool { return n.logs.Count(c.says) > 0 })
 			cancel()
 			if err := <-failed; err == nil {
 				t.Error("it got a lease")
 			}
-			if n.logs.count("\n") != 1 {
+			if n.logs.Count("\n") != 1 {
 				t.Errorf("log:\n%s", n.logs)
 			}
 		})
@@ -114,14 +115,14 @@ func TestPassword(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Password(right))
 	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", right })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	srv.Kill()
 	time.Sleep(2 * time.Second)
 	srv.Start() // tokens are forgotten by a restart
 	st := outside(t, srv)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.sees("10.5.2.0-24", 15*time.Second)
+	n.Sees("10.5.2.0-24", 15*time.Second)
 	l := n.acquire(at("192.168.64.3"))
 	l.V4.PublicIP = addr("192.168.64.4")
 	if err := n.Publish(t.Context(), l); err != nil {
@@ -129,7 +130,7 @@ func TestPassword(t *testing.T) {
 	}
 	n.notLost()
 
-	bad := &logs{}
+	bad := &managertest.Logs{}
 	_, err := New(t.Context(), Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: wrong,
 		Log: slog.New(slog.NewTextHandler(bad, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err == nil || !strings.Contains(err.Error(), `log in as "root": wrong user name or password`) {
@@ -138,7 +139,7 @@ func TestPassword(t *testing.T) {
 	none := start(t, srv.Endpoint(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, err := none.Acquire(ctx, tenNet, at("192.168.64.3")); err == nil || none.logs.count("user name is empty") != 1 {
+	if _, err := none.Acquire(ctx, tenNet, at("192.168.64.3")); err == nil || none.logs.Count("user name is empty") != 1 {
 		t.Errorf("no user: %v\n%s", err, none.logs)
 	}
 	if everything := n.logs.String() + bad.String() + err.Error(); strings.Contains(everything, right) || strings.Contains(everything, wrong) {
@@ -172,8 +173,8 @@ func TestSeveralEndpoints(t *testing.T) {
 	n := start(t, "http://127.0.0.1:1", func(o *Options) { o.Endpoints = append(o.Endpoints, "http://"+dead.Addr(), srv.Endpoint()) })
 	began := time.Now()
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -200,13 +201,13 @@ func TestRestrictedUser(t *testing.T) {
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", "hunter2" })
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
-	n.run()
-	n.sees("10.5.2.0-24", 5*time.Second)
+	n.Run()
+	n.Sees("10.5.2.0-24", 15*time.Second)
 	time.Sleep(5 * time.Second) // it has to renew
 	st.remove("subnets/10.5.2.0-24")
-	n.sees("", 5*time.Second)
+	n.Sees("", 15*time.Second)
 	n.notLost()
-	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.count("\n") != 1 {
+	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("\n") != 1 {
 		t.Errorf("%s\n%s", raw, n.logs)
 	}
 }
@@ -218,8 +219,8 @@ func TestEndsInABlackHole(t *testing.T) {
 	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), short)
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
-	stop := n.run()
-	n.sees("", 5*time.Second)
+	stop := n.Run()
+	n.Sees("", 15*time.Second)
 	proxy.BlackHole(true)
 	time.Sleep(3 * time.Second) // a renewal is under way
 	l.V4.Data = []byte(mac2)
@@ -230,7 +231,7 @@ func TestEndsInABlackHole(t *testing.T) {
 		t.Errorf("Publish: %v", err)
 	}
 	stop()
-	if err := <-n.held; err != nil {
+	if err := <-n.Held; err != nil {
 		t.Errorf("Hold: %v", err)
 	}
 	if err := n.Close(); err != nil {

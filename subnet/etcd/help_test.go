@@ -1,15 +1,10 @@
 package etcd
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +12,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
+	"flannel/subnet/managertest"
 )
 
 // These tests mostly wait: more of them at once than there are processors.
@@ -28,46 +24,23 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+var eventually = managertest.Eventually
+
 const base = "/coreos.com/network"
-
-// logs collects what a manager logs.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logs) count(part string) int { return strings.Count(l.String(), part) }
 
 // node is a manager under test and what it has told.
 type node struct {
 	*Manager
+	*managertest.Told
 	t    *testing.T
-	logs *logs
-
-	mu     sync.Mutex
-	set    *subnet.Set
-	calls  int
-	config []string
-	held   chan error // what Hold returned
+	logs *managertest.Logs
 }
 
 // start makes a manager; change may alter its options.
 func start(t *testing.T, endpoint string, change func(*Options)) *node {
 	t.Helper()
-	n := &node{t: t, logs: &logs{}, held: make(chan error, 1)}
-	o := Options{Endpoints: []string{endpoint}, Log: slog.New(slog.NewTextHandler(n.logs, nil))}
+	n := &node{t: t, logs: &managertest.Logs{}}
+	o := Options{Endpoints: []string{endpoint}, Log: n.logs.Logger()}
 	if change != nil {
 		change(&o)
 	}
@@ -76,6 +49,7 @@ func start(t *testing.T, endpoint string, change func(*Options)) *node {
 		t.Fatalf("New: %v", err)
 	}
 	n.Manager = m
+	n.Told = managertest.Listen(t, m, func(key string) (short string, counts bool) { return strings.TrimPrefix(key, base+"/subnets/"), true })
 	t.Cleanup(func() {
 		m.Close()
 		if t.Failed() {
@@ -123,82 +97,12 @@ func (n *node) publish(want subnet.Lease, data string) subnet.Lease {
 	return l
 }
 
-// run starts Watch and Hold, until the test ends or the returned function is called.
-func (n *node) run() (stop func()) {
-	ctx, cancel := context.WithCancel(n.t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := n.Watch(ctx, n.take); err != nil {
-			n.t.Errorf("Watch: %v", err)
-		}
-	})
-	wg.Go(func() { n.held <- n.Hold(ctx) })
-	end := func() { cancel(); wg.Wait() }
-	n.t.Cleanup(end)
-	return end
-}
-
-func (n *node) take(s subnet.Set) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.set = &s
-	n.calls++
-}
-
-func (n *node) last() (subnet.Set, int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.set == nil {
-		return subnet.Set{}, 0
-	}
-	return *n.set, n.calls
-}
-
-// peers are the last part of the keys of the last set, and its rejects in brackets; "none" before the first.
-func (n *node) peers() string {
-	s, calls := n.last()
-	if calls == 0 {
-		return "none"
-	}
-	var names []string
-	for _, l := range s.Leases {
-		names = append(names, strings.TrimPrefix(l.Name, base+"/subnets/"))
-	}
-	for _, r := range s.Rejects {
-		names = append(names, "["+strings.TrimPrefix(r.Name, base+"/subnets/")+"]")
-	}
-	return strings.Join(names, " ")
-}
-
-// eventually polls until ok, and says how long that took.
-func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
-	t.Helper()
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
-}
-
-func (n *node) sees(want string, within time.Duration) {
-	n.t.Helper()
-	defer func() {
-		if n.t.Failed() {
-			n.t.Logf("it sees %q", n.peers())
-		}
-	}()
-	eventually(n.t, fmt.Sprintf("peers are %q", want), within, func() bool { return n.peers() == want })
-}
-
 // lost waits for Hold to say that the lease is lost.
 func (n *node) lost(within time.Duration) {
 	n.t.Helper()
 	start := time.Now()
 	select {
-	case err := <-n.held:
+	case err := <-n.Held:
 		if !errors.Is(err, subnet.ErrLost) {
 			n.t.Fatalf("Hold returned %v", err)
 		}
@@ -211,7 +115,7 @@ func (n *node) lost(within time.Duration) {
 func (n *node) notLost() {
 	n.t.Helper()
 	select {
-	case err := <-n.held:
+	case err := <-n.Held:
 		n.t.Fatalf("Hold returned %v", err)
 	default:
 	}

@@ -22,7 +22,7 @@ func TestRenewExtendsTheSameLease(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.TTL, o.RenewMargin = 9*time.Second, 6*time.Second })
 	l := n.publish(at("192.168.64.3"), mac1)
 	_, id := st.value(l.Name)
-	n.run()
+	n.Run()
 	least := time.Hour
 	for end := time.Now().Add(14 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		ttl, err := st.TimeToLive(t.Context(), id)
@@ -63,11 +63,11 @@ func TestLostLease(t *testing.T) {
 			st := outside(t, srv)
 			n := start(t, srv.Endpoint(), nil)
 			l := n.publish(at("192.168.64.3"), mac1)
-			n.run()
-			n.sees("", 5*time.Second)
+			n.Run()
+			n.Sees("", 15*time.Second)
 			c.do(st, l.Name)
-			n.lost(5 * time.Second)
-			eventually(t, "no etcd lease left over", 5*time.Second, func() bool { return st.etcdLeases() == 0 })
+			n.lost(15 * time.Second)
+			eventually(t, "no etcd lease left over", 15*time.Second, func() bool { return st.etcdLeases() == 0 })
 			if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
 				t.Errorf("the key is there again: %s", raw)
 			}
@@ -83,8 +83,8 @@ func TestLostWhileAway(t *testing.T) {
 	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), short)
 	n.publish(at("192.168.64.3"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	proxy.BlackHole(true)
 	eventually(t, "the lease has ended", 20*time.Second, func() bool { return st.etcdLeases() == 0 })
 	srv.Compact()
@@ -117,14 +117,14 @@ func TestPutBack(t *testing.T) {
 			ip := fmt.Sprintf("192.168.65.%d", i)
 			l := n.publish(at(ip), mac1)
 			_, id := st.value(l.Name)
-			stop := n.run()
-			eventually(t, "it watches", 5*time.Second, func() bool { return n.peers() != "none" })
+			stop := n.Run()
+			eventually(t, "it watches", 15*time.Second, func() bool { return n.Peers() != "none" })
 			if _, err := st.Put(t.Context(), l.Name, c.value, c.opts...); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "put back", 2*time.Second, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
+			eventually(t, "put back", 15*time.Second, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
 			n.notLost()
-			if n.logs.count("changed by another hand") != 1 {
+			if n.logs.Count("changed by another hand") != 1 {
 				t.Errorf("it says:\n%s", n.logs)
 			}
 			stop()
@@ -139,12 +139,12 @@ func TestBecomesReservation(t *testing.T) {
 	st := outside(t, srv)
 	n := start(t, srv.Endpoint(), short)
 	l := n.publish(at("192.168.64.3"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its etcd lease is given up", 5*time.Second, func() bool { return st.etcdLeases() == 0 })
+	eventually(t, "its etcd lease is given up", 15*time.Second, func() bool { return st.etcdLeases() == 0 })
 	time.Sleep(3 * time.Second)
 	if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
 		t.Errorf("%s on etcd lease %x", raw, id)
@@ -159,9 +159,9 @@ func TestQuarrel(t *testing.T) {
 	st := outside(t, srv)
 	a, b := start(t, srv.Endpoint(), nil), start(t, srv.Endpoint(), nil)
 	l := a.publish(at("192.168.64.3"), mac1)
-	a.run()
+	a.Run()
 	b.publish(at("192.168.64.3"), mac2)
-	b.run()
+	b.Run()
 	time.Sleep(6 * time.Second)
 	resp, err := st.Get(t.Context(), l.Name)
 	if err != nil {
@@ -174,7 +174,7 @@ func TestQuarrel(t *testing.T) {
 	}
 	for _, n := range []*node{a, b} {
 		n.notLost()
-		if c := n.logs.count("\n"); c > 4 {
+		if c := n.logs.Count("\n"); c > 4 {
 			t.Errorf("%d lines:\n%s", c, n.logs)
 		}
 	}
@@ -190,9 +190,9 @@ func TestReplacedStore(t *testing.T) {
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
 	a := start(t, srv.Endpoint(), nil)
 	l := a.publish(outOfTheWay("192.168.64.99"), mac1)
-	a.run()
-	a.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 5*time.Second)
-	before, _ := a.last()
+	a.Run()
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 15*time.Second)
+	before, _ := a.Last()
 
 	srv.Wipe()
 	st = outside(t, srv)
@@ -202,25 +202,25 @@ func TestReplacedStore(t *testing.T) {
 	}
 	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
-	a.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", 5*time.Second)
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", 15*time.Second)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	st.remove("subnets/10.5.3.0-24")                    // deleted indeed
 	st.put("subnets/10.5.9.0-24", peer("192.168.64.1")) // is back, elsewhere
-	a.sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", 5*time.Second)
-	after, _ := a.last()
+	a.Sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", 15*time.Second)
+	after, _ := a.Last()
 	// In a tie its age counts, which is that in the new store.
 	if was, is := before.Leases[1], after.Leases[0]; !is.Equal(was) || is.Since == was.Since {
 		t.Errorf("%s since %d was %s since %d", is, is.Since, was, was.Since)
 	}
 	a.notLost()
-	if c := a.logs.count("another or an older store"); c != 2 {
+	if c := a.logs.Count("another or an older store"); c != 2 {
 		t.Errorf("it is said %d times, want once for our key and once for the peers:\n%s", c, a.logs)
 	}
 	if c := st.etcdLeases(); c != 1 {
 		t.Errorf("%d etcd leases", c)
 	}
 	st.Delete(t.Context(), l.Name)
-	a.lost(5 * time.Second) // in the new store, a deletion is one
+	a.lost(15 * time.Second) // in the new store, a deletion is one
 }
 
 // An etcd restored from a backup knows an older value of our key, and lacks newer peers.
@@ -237,11 +237,11 @@ func TestRestoredStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.run()
-	n.sees("10.5.1.0-24 10.5.2.0-24", 5*time.Second)
+	n.Run()
+	n.Sees("10.5.1.0-24 10.5.2.0-24", 15*time.Second)
 	srv.Restore()
 	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
-	n.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 5*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 15*time.Second)
 	n.notLost()
 }

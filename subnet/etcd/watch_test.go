@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,9 +23,9 @@ func TestWatchPeers(t *testing.T) {
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
 	n := start(t, srv.Endpoint(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
-	n.run()
-	n.sees("10.5.3.0-24 10.5.20.0-24", 5*time.Second)
-	first, _ := n.last()
+	n.Run()
+	n.Sees("10.5.3.0-24 10.5.20.0-24", 15*time.Second)
+	first, _ := n.Last()
 
 	// Garbage beside and among the leases disturbs none of them.
 	st.put("subnets-backup/10.5.4.0-24", peer("192.168.64.4"))
@@ -35,8 +36,8 @@ func TestWatchPeers(t *testing.T) {
 	st.put("subnets/10.5.8.0-24", "garbage")
 	st.put("subnets/10.5.9.0-24", `{"PublicIP":"none"}`)
 	st.put("subnets/10.5.10.0-24", `{"PublicIP":"1.2.3.4","BackendData":"`+strings.Repeat("x", 70_000)+`"}`)
-	n.sees("10.5.3.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24] [foo]", 5*time.Second)
-	set, _ := n.last()
+	n.Sees("10.5.3.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24] [foo]", 15*time.Second)
+	set, _ := n.Last()
 	for _, r := range set.Rejects {
 		if len(r.Reason) > 200 || r.Reason == "" {
 			t.Errorf("%s: reason of %d bytes: %s", r.Name, len(r.Reason), r.Reason)
@@ -49,19 +50,19 @@ func TestWatchPeers(t *testing.T) {
 	}
 
 	// Written again with the same meaning: no call, same pointer. Then changed, added, removed.
-	_, calls := n.last()
+	_, calls := n.Last()
 	st.put("subnets/10.5.3.0-24", strings.ReplaceAll(peer("192.168.64.3"), ",", " , "))
 	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
 	st.remove("subnets/foo")
-	n.sees("10.5.3.0-24 10.5.4.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24]", 5*time.Second)
-	set, now := n.last()
+	n.Sees("10.5.3.0-24 10.5.4.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24]", 15*time.Second)
+	set, now := n.Last()
 	if set.Leases[0] != first.Leases[0] || now > calls+2 {
 		t.Errorf("the pointer was kept: %v; %d calls, want 2 at most", set.Leases[0] == first.Leases[0], now-calls)
 	}
 	old := set.Leases[2]
 	st.put("subnets/10.5.20.0-24", strings.Replace(peer("192.168.64.20"), ":44", ":55", 1))
-	eventually(t, "changed lease", 5*time.Second, func() bool {
-		s, _ := n.last()
+	eventually(t, "changed lease", 15*time.Second, func() bool {
+		s, _ := n.Last()
 		return strings.Contains(string(s.Leases[2].V4.Data), ":55")
 	})
 	if strings.Contains(string(old.V4.Data), ":55") {
@@ -71,7 +72,7 @@ func TestWatchPeers(t *testing.T) {
 	for _, name := range []string{"", "10.5.10.0-24", "10.5.20.0-24", "10.5.3.0-24", "10.5.4.0-24", "10.5.5.0-33", "10.5.6.1-24", "10.5.8.0-24", "10.5.9.0-24", "a/10.5.7.0-24"} {
 		st.remove("subnets/" + name)
 	}
-	n.sees("", 5*time.Second)
+	n.Sees("", 15*time.Second)
 }
 
 // fill puts n peers into the store, 100 in a transaction.
@@ -99,8 +100,8 @@ func TestFewRoundTrips(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.acquire(at("192.168.255.3"))
 	acquired := time.Since(began)
-	n.run()
-	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
+	n.Run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
 	took, calls := time.Since(began), n.wire.calls.Load()
 	t.Logf("acquired after %v, all peers after %v, %v round trips of %v, %d requests", acquired, took, int(took/(2*oneWay)), 2*oneWay, calls)
 	// list, grant, claim; TimeToLive, check and two watches run side by side
@@ -117,8 +118,8 @@ func TestOneChangeAmongMany(t *testing.T) {
 	st.fill(10_000)
 	n := start(t, srv.Endpoint(), nil)
 	n.acquire(at("192.168.255.3"))
-	n.run()
-	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
+	n.Run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
 	before, calls := n.wire.calls.Load(), 0
 	for quiet := time.Now(); time.Since(quiet) < 300*time.Millisecond; time.Sleep(time.Millisecond) { // until all watches stand
 		if now := n.wire.calls.Load(); now != before {
@@ -129,7 +130,7 @@ func TestOneChangeAmongMany(t *testing.T) {
 	for i := range 50 {
 		st.put("subnets/10.5.3.0-24", peer(fmt.Sprintf("192.168.64.%d", i+1)))
 		for {
-			s, c := n.last()
+			s, c := n.Last()
 			if l := s.Leases[0]; l.V4.Subnet.String() == "10.5.3.0/24" && l.V4.PublicIP == addr(fmt.Sprintf("192.168.64.%d", i+1)) {
 				calls = c
 				break
@@ -153,9 +154,9 @@ func TestBacklog(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	n.acquire(at("192.168.255.3"))
 	outside(t, srv).fill(10_000)
-	n.run()
-	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.last(); return len(s.Leases) == 10_000 })
-	s, calls := n.last()
+	n.Run()
+	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
+	s, calls := n.Last()
 	if !slices.IsSortedFunc(s.Leases, subnet.Compare) || calls > 20 {
 		t.Errorf("sorted: %v; %d calls", slices.IsSortedFunc(s.Leases, subnet.Compare), calls)
 	}
@@ -167,29 +168,31 @@ func TestConfig(t *testing.T) {
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
 	n := start(t, srv.Endpoint(), nil)
+	var mu sync.Mutex
+	var told []string
 	go n.WatchConfig(t.Context(), func(raw []byte) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.config = append(n.config, string(raw))
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, string(raw))
 	})
 	has := func(want string) func() bool {
 		return func() bool {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return strings.Join(n.config, " ") == want
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Join(told, " ") == want
 		}
 	}
-	eventually(t, "it says that it waits, and for what", 5*time.Second, func() bool {
-		return n.logs.count("waiting for the network configuration") == 1 && n.logs.count("key="+base+"/config") == 1
+	eventually(t, "it says that it waits, and for what", 15*time.Second, func() bool {
+		return n.logs.Count("waiting for the network configuration") == 1 && n.logs.Count("key="+base+"/config") == 1
 	})
 	st.put("configuration", "foreign")
 	st.put("config", "one")
-	eventually(t, "first", 5*time.Second, has("one"))
+	eventually(t, "first", 15*time.Second, has("one"))
 	st.put("config", "one")
 	st.put("config", "two")
-	eventually(t, "changed", 5*time.Second, has("one two"))
+	eventually(t, "changed", 15*time.Second, has("one two"))
 	st.remove("config")
-	eventually(t, "it says that it was deleted", 5*time.Second, func() bool { return n.logs.count("deleted") == 1 })
+	eventually(t, "it says that it was deleted", 15*time.Second, func() bool { return n.logs.Count("deleted") == 1 })
 	srv.Kill()
 	srv.Start()
 	st.put("config", "three")
@@ -207,13 +210,13 @@ func TestOutageAndCompaction(t *testing.T) {
 	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
-	n.run()
-	n.sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", 5*time.Second)
-	before, calls := n.last()
+	n.Run()
+	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", 15*time.Second)
+	before, calls := n.Last()
 
 	srv.Stop()
 	time.Sleep(3 * time.Second)
-	if _, now := n.last(); now != calls {
+	if _, now := n.Last(); now != calls {
 		t.Errorf("%d calls during an outage", now-calls)
 	}
 	// etcd is back, but not for us: what others do meanwhile is history when we come.
@@ -224,9 +227,9 @@ func TestOutageAndCompaction(t *testing.T) {
 	st.put("subnets/10.5.7.0-24", peer("192.168.64.7"))
 	srv.Compact()
 	proxy.BlackHole(false)
-	n.sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24", 10*time.Second)
+	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24", 10*time.Second)
 	n.notLost()
-	after, _ := n.last()
+	after, _ := n.Last()
 	for i, old := range map[int]*subnet.Lease{0: before.Leases[0], 1: before.Leases[2], 3: before.Leases[4]} {
 		if after.Leases[i] != old {
 			t.Errorf("%s: another pointer after the outage", old.Name)
@@ -236,9 +239,9 @@ func TestOutageAndCompaction(t *testing.T) {
 		t.Error("the change was missed")
 	}
 	st.put("subnets/10.5.8.0-24", peer("192.168.64.8"))
-	n.sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", 2*time.Second)
-	eventually(t, "it says that etcd is back", 10*time.Second, func() bool { return n.logs.count("etcd answers again") == 1 })
-	if n.logs.count("etcd does not answer") != 1 || n.logs.count("\n") > 4 {
+	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", 15*time.Second)
+	eventually(t, "it says that etcd is back", 10*time.Second, func() bool { return n.logs.Count("etcd answers again") == 1 })
+	if n.logs.Count("etcd does not answer") != 1 || n.logs.Count("\n") > 4 {
 		t.Errorf("log of one outage:\n%s", n.logs)
 	}
 }
@@ -252,19 +255,19 @@ func TestBlackHole(t *testing.T) {
 	proxy := nettest.NewProxy(t, srv.Addr(), 0)
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
-	n.run()
-	n.sees("10.5.1.0-24", 5*time.Second)
+	n.Run()
+	n.Sees("10.5.1.0-24", 15*time.Second)
 	proxy.BlackHole(true)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	time.Sleep(22 * time.Second)
-	if n.peers() != "10.5.1.0-24" {
-		t.Errorf("during the black hole: %s", n.peers())
+	if n.Peers() != "10.5.1.0-24" {
+		t.Errorf("during the black hole: %s", n.Peers())
 	}
-	if n.logs.count("etcd does not answer") != 1 {
+	if n.logs.Count("etcd does not answer") != 1 {
 		t.Errorf("it has not noticed, or says so again and again:\n%s", n.logs)
 	}
 	proxy.BlackHole(false)
-	n.sees("10.5.1.0-24 10.5.2.0-24", 10*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24", 10*time.Second)
 	n.notLost()
 }
 
@@ -275,12 +278,12 @@ func TestPaused(t *testing.T) {
 	st := outside(t, srv)
 	n := start(t, srv.Endpoint(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	srv.Pause()
 	time.Sleep(20 * time.Second)
 	srv.Resume()
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.sees("10.5.2.0-24", 10*time.Second)
+	n.Sees("10.5.2.0-24", 10*time.Second)
 	n.notLost()
 }

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet/managertest"
 )
 
 // What a real server does only after hours: its history no longer reaches back (410, as an answer and in the middle of
@@ -54,19 +56,19 @@ func TestExpired(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer s.Close()
 	defer cancel()
-	n := &member{t: t, logs: &logs{}}
-	m, err := New(ctx, Options{APIURL: s.URL, NodeName: "one", Prefix: prefix, Log: logTo(n.logs)})
+	n := &member{t: t, logs: &managertest.Logs{}}
+	m, err := New(ctx, Options{APIURL: s.URL, NodeName: "one", Prefix: prefix, Log: n.logs.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.Manager = m
+	n.listen(m)
 	begin := time.Now()
-	go m.Watch(ctx, n.take) //nolint:errcheck // it ends with the test
-	n.sees("node0 node1 node2 node3", 10*time.Second)
+	go m.Watch(ctx, n.Take) //nolint:errcheck // it ends with the test
+	n.Sees("node0 node1 node2 node3", 10*time.Second)
 	if took := time.Since(begin); took < time.Second {
 		t.Errorf("came again after %v, although it was asked to wait for a second", took)
 	}
-	if lists.Load() != 4 || watches.Load() < 2 || n.logs.count("\n") > 2 {
+	if lists.Load() != 4 || watches.Load() < 2 || n.logs.Count("\n") > 2 {
 		t.Errorf("%d lists, %d watches\n%s", lists.Load(), watches.Load(), n.logs)
 	}
 }

@@ -1,13 +1,11 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -22,6 +20,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/managertest"
 )
 
 // These tests mostly wait: more of them at once than there are processors.
@@ -33,6 +32,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+var eventually = managertest.Eventually
+
 const prefix = "flannel.alpha.coreos.com/"
 
 const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
@@ -40,26 +41,6 @@ const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC
 var tenNet = subnet.Config{V4: subnet.Network{Prefix: netip.MustParsePrefix("10.244.0.0/16"), SubnetLen: 24}}
 
 var dualNet = subnet.Config{V4: tenNet.V4, V6: subnet.Network{Prefix: netip.MustParsePrefix("fd00:244::/48"), SubnetLen: 64}}
-
-// logs collects what a manager logs.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logs) count(part string) int { return strings.Count(l.String(), part) }
 
 // traffic counts what goes over the wire.
 type traffic struct {
@@ -105,25 +86,21 @@ func (c *counted) Read(p []byte) (int, error) {
 // member is a manager under test and what it has told.
 type member struct {
 	*Manager
+	*managertest.Told
 	t       *testing.T
 	server  *kubetest.Server
-	logs    *logs
+	logs    *managertest.Logs
 	traffic *traffic
 	scope   string // other nodes than those that begin so do not count
-
-	mu    sync.Mutex
-	set   *subnet.Set
-	calls int
-	held  chan error // what Hold returned
 }
 
 // start makes a manager for a node, with a token as flannel's pod has it; change may alter its options.
 func start(t *testing.T, s *kubetest.Server, name string, change func(*Options)) *member {
 	t.Helper()
 	scope, _, _ := strings.Cut(name, "-")
-	n := &member{t: t, scope: scope, server: s, logs: &logs{}, traffic: &traffic{}, held: make(chan error, 1)}
+	n := &member{t: t, scope: scope, server: s, logs: &managertest.Logs{}, traffic: &traffic{}}
 	o := Options{NodeName: name, Prefix: prefix, SetCondition: true, UserAgent: "flanneld/test",
-		Log: slog.New(slog.NewTextHandler(n.logs, nil))}
+		Log: n.logs.Logger()}
 	if change != nil {
 		change(&o)
 	}
@@ -135,7 +112,7 @@ func start(t *testing.T, s *kubetest.Server, name string, change func(*Options))
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-	n.Manager = m
+	n.listen(m)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", name, n.logs)
@@ -144,80 +121,9 @@ func start(t *testing.T, s *kubetest.Server, name string, change func(*Options))
 	return n
 }
 
-// run starts Watch and Hold, until the test ends or the returned function is called.
-func (n *member) run() (stop func()) {
-	ctx, cancel := context.WithCancel(n.t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := n.Watch(ctx, n.take); err != nil {
-			n.t.Errorf("Watch: %v", err)
-		}
-	})
-	wg.Go(func() { n.held <- n.Hold(ctx) })
-	end := func() { cancel(); wg.Wait() }
-	n.t.Cleanup(end)
-	return end
-}
-
-func (n *member) take(s subnet.Set) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.set = &s
-	n.calls++
-}
-
-func (n *member) last() (subnet.Set, int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.set == nil {
-		return subnet.Set{}, 0
-	}
-	return *n.set, n.calls
-}
-
-// peers are the names of the last set, and its rejects in brackets; "none" before the first.
-func (n *member) peers() string {
-	s, calls := n.last()
-	if calls == 0 {
-		return "none"
-	}
-	var names []string
-	for _, l := range s.Leases {
-		if !strings.HasPrefix(l.Name, n.scope) {
-			continue
-		}
-		names = append(names, l.Name)
-	}
-	for _, r := range s.Rejects {
-		if !strings.HasPrefix(r.Name, n.scope) {
-			continue
-		}
-		names = append(names, "["+r.Name+"]")
-	}
-	return strings.Join(names, " ")
-}
-
-func (n *member) sees(want string, within time.Duration) {
-	n.t.Helper()
-	defer func() {
-		if n.t.Failed() {
-			n.t.Logf("it sees %q", n.peers())
-		}
-	}()
-	eventually(n.t, fmt.Sprintf("peers are %q", want), within, func() bool { return n.peers() == want })
-}
-
-// eventually polls until ok, and says how long that took.
-func eventually(t testing.TB, what string, within time.Duration, ok func() bool) {
-	t.Helper()
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
+func (n *member) listen(m *Manager) {
+	n.Manager = m
+	n.Told = managertest.Listen(n.t, m, func(name string) (short string, counts bool) { return name, strings.HasPrefix(name, n.scope) })
 }
 
 // described is what a node publishes when its lease is l.
@@ -316,5 +222,3 @@ func (o outside) ours(name string) string {
 	}
 	return strings.Join(lines, "\n")
 }
-
-func logTo(l *logs) *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

@@ -16,6 +16,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/managertest"
 )
 
 // The life of nodes in a quiet cluster. They share one, since each takes seconds to start; nobody gives them podCIDRs
@@ -81,10 +82,10 @@ public-ipv6=2001:db8::1`; got != want {
 		t.Errorf("annotations are\n%s\nwant\n%s", got, want)
 	}
 	two.join(dualNet, "192.168.0.2", mac2)
-	two.run()
-	one.run()
-	two.sees("life-1", 5*time.Second)
-	one.sees("life-2", 5*time.Second)
+	two.Run()
+	one.Run()
+	two.Sees("life-1", 15*time.Second)
+	one.Sees("life-2", 15*time.Second)
 
 	if err := one.Publish(t.Context(), l); err != nil || one.traffic.count("PATCH") != 1 {
 		t.Errorf("published the same: %v, %v", err, one.traffic.requests)
@@ -93,8 +94,8 @@ public-ipv6=2001:db8::1`; got != want {
 	if err := one.Publish(t.Context(), l); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "a change of one family is seen", 5*time.Second, func() bool {
-		s, _ := two.last()
+	eventually(t, "a change of one family is seen", 15*time.Second, func() bool {
+		s, _ := two.Last()
 		for _, l := range s.Leases {
 			if l.Name == "life-1" && string(l.V6.Data) == mac2 {
 				return true
@@ -121,8 +122,8 @@ public-ipv6=2001:db8::1`; got != want {
 		t.Errorf("found %v, %v", &found, err)
 	}
 	o.remove("life-2")
-	one.sees("", 5*time.Second)
-	if one.logs.count("level=WARN") != 0 {
+	one.Sees("", 15*time.Second)
+	if one.logs.Count("level=WARN") != 0 {
 		t.Errorf("warnings in a quiet life:\n%s", one.logs)
 	}
 }
@@ -131,7 +132,7 @@ public-ipv6=2001:db8::1`; got != want {
 func waiting(t *testing.T, o outside) {
 	o.add("waiting-0")
 	kubeconfig, _ := o.Kubeconfig(o.Token("waiting-0"), "")
-	var reasons logs
+	var reasons managertest.Logs
 	n := start(t, o.Server, "waiting-1", func(op *Options) {
 		op.Kubeconfig = kubeconfig
 		op.Waiting = func(reason string) { fmt.Fprintln(&reasons, reason) }
@@ -144,9 +145,9 @@ func waiting(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "the missing Node is said", 5*time.Second, func() bool { return n.logs.count("there is no Node waiting-1") == 1 })
+	eventually(t, "the missing Node is said", 15*time.Second, func() bool { return n.logs.Count("there is no Node waiting-1") == 1 })
 	o.add("waiting-1")
-	eventually(t, "the missing podCIDR is said", 5*time.Second, func() bool { return n.logs.count("Node waiting-1 has no podCIDR") == 1 })
+	eventually(t, "the missing podCIDR is said", 15*time.Second, func() bool { return n.logs.Count("Node waiting-1 has no podCIDR") == 1 })
 	for i := range 5 {
 		o.heartbeat("waiting-1", i)
 	}
@@ -156,7 +157,7 @@ func waiting(t *testing.T, o outside) {
 		t.Errorf("acquired %v", &l)
 	}
 	t.Logf("acquired after %v", time.Since(begin))
-	if n.logs.count("level=WARN") != 2 || !strings.Contains(reasons.String(), "no podCIDR") || o.ours("waiting-1") != "" {
+	if n.logs.Count("level=WARN") != 2 || !strings.Contains(reasons.String(), "no podCIDR") || o.ours("waiting-1") != "" {
 		t.Errorf("said %s\nand %s; the Node has %q", n.logs, &reasons, o.ours("waiting-1"))
 	}
 }
@@ -185,7 +186,7 @@ func byPod(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "what is missing is said", 15*time.Second, func() bool { return n.logs.count(`cannot get resource \"pods\"`) == 1 })
+	eventually(t, "what is missing is said", 15*time.Second, func() bool { return n.logs.Count(`cannot get resource \"pods\"`) == 1 })
 	_, err = o.Client.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
 	if err == nil {
@@ -199,7 +200,7 @@ func byPod(t *testing.T, o outside) {
 	if l := <-got; l.Name != "pod-1" {
 		t.Errorf("acquired %v for %q", &l, l.Name)
 	}
-	if n.logs.count("allows it now") != 1 {
+	if n.logs.Count("allows it now") != 1 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -223,7 +224,7 @@ func misfit(t *testing.T, o outside) {
 	}
 	n := start(t, o.Server, "misfit-2", nil)
 	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.77.0/24")}}
-	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.count("another than before") != 1 {
+	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.Count("another than before") != 1 {
 		t.Errorf("%v\n%s", err, n.logs)
 	}
 }
@@ -234,7 +235,7 @@ func otherHands(t *testing.T, o outside) {
 	n := start(t, o.Server, "hands-1", nil)
 	n.join(tenNet, "192.168.0.6", mac1)
 	whole := o.ours("hands-1")
-	n.run()
+	n.Run()
 	mended := func(what string, within time.Duration) {
 		t.Helper()
 		eventually(t, what, within, func() bool { return o.ours("hands-1") == whole })
@@ -245,7 +246,7 @@ func otherHands(t *testing.T, o outside) {
 	mended("one was changed, and is back", 5*time.Second)
 	o.annotate("hands-1", "public-ip", "192.168.0.66")
 	mended("another was changed, and is back", 10*time.Second)
-	if n.logs.count("not what they shall be") != 1 || n.logs.count("again and again") != 1 || n.traffic.count("PATCH") != 4 {
+	if n.logs.Count("not what they shall be") != 1 || n.logs.Count("again and again") != 1 || n.traffic.count("PATCH") != 4 {
 		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
 	}
 	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
@@ -258,10 +259,10 @@ func operator(t *testing.T, o outside) {
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.7")
 	n := start(t, o.Server, "operator-1", nil)
 	n.join(tenNet, "192.168.0.7", mac1)
-	n.run()
+	n.Run()
 	told := func(want string) {
 		t.Helper()
-		eventually(t, "public-ip is "+want, 5*time.Second, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
+		eventually(t, "public-ip is "+want, 15*time.Second, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
 	}
 	told("203.0.113.7")
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.8")
@@ -270,7 +271,7 @@ func operator(t *testing.T, o outside) {
 	told("203.0.113.9")
 	o.annotate("operator-1", "node-public-ip", "nonsense")
 	told("192.168.0.7")
-	if n.logs.count("ignoring it") != 1 || n.logs.count("again and again") != 0 {
+	if n.logs.Count("ignoring it") != 1 || n.logs.Count("again and again") != 0 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -284,26 +285,26 @@ func anew(t *testing.T, o outside) {
 	n := start(t, o.Server, "anew-1", func(op *Options) { op.Kubeconfig = kubeconfig })
 	l := n.join(tenNet, "192.168.0.8", mac1)
 	whole := o.ours("anew-1")
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	o.peer("anew-3", "10.244.10.0/24", "192.168.0.10")
-	n.sees("anew-3", 5*time.Second)
+	n.Sees("anew-3", 15*time.Second)
 
 	o.remove("anew-1")
-	eventually(t, "the deletion is said", 5*time.Second, func() bool { return n.logs.count("was deleted") == 1 })
+	eventually(t, "the deletion is said", 15*time.Second, func() bool { return n.logs.Count("was deleted") == 1 })
 	o.add("anew-1")
-	eventually(t, "the missing podCIDR is said", 5*time.Second, func() bool { return n.logs.count("no podCIDR yet") == 1 })
+	eventually(t, "the missing podCIDR is said", 15*time.Second, func() bool { return n.logs.Count("no podCIDR yet") == 1 })
 	if got := o.ours("anew-1"); got != "" {
 		t.Errorf("annotated before it has a podCIDR: %s", got)
 	}
 	o.assign("anew-1", "10.244.8.0/24")
-	eventually(t, "annotations are back", 5*time.Second, func() bool { return o.ours("anew-1") == whole })
+	eventually(t, "annotations are back", 15*time.Second, func() bool { return o.ours("anew-1") == whole })
 
 	// A peer that is made anew with another podCIDR.
 	o.remove("anew-3")
 	o.peer("anew-3", "10.244.11.0/24", "192.168.0.10")
-	eventually(t, "the peer's new subnet is seen", 5*time.Second, func() bool {
-		s, _ := n.last()
+	eventually(t, "the peer's new subnet is seen", 15*time.Second, func() bool {
+		s, _ := n.Last()
 		for _, l := range s.Leases {
 			if l.Name == "anew-3" {
 				return l.V4.Subnet.String() == "10.244.11.0/24"
@@ -316,7 +317,7 @@ func anew(t *testing.T, o outside) {
 	o.add("anew-1")
 	o.assign("anew-1", "10.244.12.0/24")
 	select {
-	case err := <-n.held:
+	case err := <-n.Held:
 		if !errors.Is(err, subnet.ErrMoved) {
 			t.Fatalf("Hold: %v", err)
 		}
@@ -343,15 +344,15 @@ func garbage(t *testing.T, o outside) {
 	n.join(tenNet, "192.168.0.20", mac1)
 	o.peer("garbage-1", "10.244.21.0/24", "192.168.0.21")
 	o.peer("garbage-2", "10.244.22.0/24", "192.168.0.22")
-	n.run()
-	n.sees("garbage-1 garbage-2", 5*time.Second)
-	before, _ := n.last()
+	n.Run()
+	n.Sees("garbage-1 garbage-2", 15*time.Second)
+	before, _ := n.Last()
 	o.annotate("garbage-2", "backend-data", "{")
-	n.sees("garbage-1 [garbage-2]", 5*time.Second)
+	n.Sees("garbage-1 [garbage-2]", 15*time.Second)
 	o.annotate("garbage-2", "backend-data", mac2, "public-ip", "somewhere")
 	o.peer("garbage-3", "", "192.168.0.23")
-	n.sees("garbage-1 [garbage-2] [garbage-3]", 5*time.Second)
-	after, _ := n.last()
+	n.Sees("garbage-1 [garbage-2] [garbage-3]", 15*time.Second)
+	after, _ := n.Last()
 	for _, r := range after.Rejects {
 		if r.Name == "garbage-2" && r.Reason != `its public-ip "somewhere" is no IPv4 address` || r.Name == "garbage-3" && r.Reason != "it has no podCIDR" {
 			t.Errorf("%+v", r)
@@ -363,11 +364,11 @@ func garbage(t *testing.T, o outside) {
 		}
 	}
 	o.assign("garbage-3", "10.244.23.0/24") // which the watch does not show
-	n.sees("garbage-1 garbage-3 [garbage-2]", 5*time.Second)
+	n.Sees("garbage-1 garbage-3 [garbage-2]", 15*time.Second)
 	o.annotate("garbage-2", "public-ip", "192.168.0.22")
-	n.sees("garbage-1 garbage-2 garbage-3", 5*time.Second)
+	n.Sees("garbage-1 garbage-2 garbage-3", 15*time.Second)
 	o.annotate("garbage-1", "kube-subnet-manager", "")
-	n.sees("garbage-2 garbage-3", 5*time.Second)
+	n.Sees("garbage-2 garbage-3", 15*time.Second)
 }
 
 func containsPointer(all []*subnet.Lease, one *subnet.Lease) bool {
@@ -384,13 +385,13 @@ func unmanaged(t *testing.T, o outside) {
 	o.add("unmanaged-0", "10.244.30.0/24")
 	n := start(t, o.Server, "unmanaged-0", nil)
 	n.join(tenNet, "192.168.0.30", mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	o.add("unmanaged-1", "10.244.31.0/24")
 	o.heartbeat("unmanaged-1", 1)
 	o.add("unmanaged-2", "10.244.32.0/24")
 	o.annotate("unmanaged-2", "kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", "192.168.0.32")
-	n.sees("unmanaged-2", 5*time.Second)
+	n.Sees("unmanaged-2", 15*time.Second)
 	if gets := n.traffic.count("GET /api/v1/nodes/unmanaged-1"); gets != 0 {
 		t.Errorf("asked %d times for a node that is no peer", gets)
 	}
@@ -402,7 +403,7 @@ func unmanaged(t *testing.T, o outside) {
 	const first = "a-windows-node"
 	known := func(want bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("known to run Windows: %t", want), 5*time.Second, func() bool { s, _ := n.last(); return (s.Windows == first) == want })
+		eventually(t, fmt.Sprintf("known to run Windows: %t", want), 15*time.Second, func() bool { s, _ := n.Last(); return (s.Windows == first) == want })
 	}
 	known(false)
 	o.add(first)
@@ -411,7 +412,7 @@ func unmanaged(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	known(true)
-	n.sees("unmanaged-2", time.Second)
+	n.Sees("unmanaged-2", time.Second)
 	if gets := n.traffic.count("GET /api/v1/nodes/" + first); gets != 0 {
 		t.Errorf("asked %d times for a Windows node that is no peer", gets)
 	}

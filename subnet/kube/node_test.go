@@ -17,6 +17,7 @@ import (
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	"flannel/subnet"
+	"flannel/subnet/managertest"
 )
 
 // noted makes notes of pairs of names and values.
@@ -319,11 +320,11 @@ func TestConfigMapIsSwapped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var log logs
-	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: logTo(&log)}
+	var log managertest.Logs
+	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: log.Logger()}
 	got := make(chan string, 10)
 	go m.WatchConfig(t.Context(), func(raw []byte) { got <- string(raw) }) //nolint:errcheck // it ends with the test
-	eventually(t, "a missing file is said", 5e9, func() bool { return log.count("waiting for it") == 1 })
+	eventually(t, "a missing file is said", 5e9, func() bool { return log.Count("waiting for it") == 1 })
 	swap("1", "one")
 	if err := os.Symlink("..data/net-conf.json", dir+"/net-conf.json"); err != nil {
 		t.Fatal(err)
@@ -341,7 +342,7 @@ func TestConfigMapIsSwapped(t *testing.T) {
 	if err := os.Remove(dir + "/net-conf.json"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a deleted file is said", 5e9, func() bool { return log.count("the last one stands") == 1 })
+	eventually(t, "a deleted file is said", 5e9, func() bool { return log.Count("the last one stands") == 1 })
 	for _, text := range []string{"", "three"} { // an empty one is half written
 		if err := os.WriteFile(dir+"/net-conf.json", []byte(text), 0o644); err != nil {
 			t.Fatal(err)

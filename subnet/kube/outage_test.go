@@ -36,8 +36,8 @@ func TestKilled(t *testing.T) {
 	for i := 1; i <= 5; i++ {
 		o.peer(fmt.Sprintf("killed-%d", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
 	}
-	n.run()
-	n.sees("killed-1 killed-2 killed-3 killed-4 killed-5", 5*time.Second)
+	n.Run()
+	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5", 15*time.Second)
 	for round := range 3 {
 		begun, killed := make(chan bool), make(chan bool)
 		go func() { // churn, as far as it gets
@@ -56,15 +56,15 @@ func TestKilled(t *testing.T) {
 		<-begun
 		s.Kill()
 		<-killed
-		before, calls := n.last()
+		before, calls := n.Last()
 		time.Sleep(2 * time.Second)
-		if set, now := n.last(); now != calls || len(set.Leases) != len(before.Leases) {
+		if set, now := n.Last(); now != calls || len(set.Leases) != len(before.Leases) {
 			t.Errorf("%d calls while the server was away", now-calls)
 		}
 		s.Start()
 		// Nothing that was written can be missing.
 		eventually(t, "in step again", 10*time.Second, func() bool {
-			set, _ := n.last()
+			set, _ := n.Last()
 			for _, l := range set.Leases {
 				if string(l.V4.Data) != o.node(l.Name).Annotations[prefix+"backend-data"] {
 					return false
@@ -73,7 +73,7 @@ func TestKilled(t *testing.T) {
 			return len(set.Leases) == 5
 		})
 	}
-	if n.logs.count("does not answer") != 3 || n.logs.count("answers again") != 3 || n.logs.count("\n") != 6 {
+	if n.logs.Count("does not answer") != 3 || n.logs.Count("answers again") != 3 || n.logs.Count("\n") != 6 {
 		t.Errorf("log of three outages:\n%s", n.logs)
 	}
 
@@ -104,23 +104,23 @@ func TestSilent(t *testing.T) {
 		n := start(t, s, name, func(op *Options) { op.Kubeconfig, _ = s.Kubeconfig(s.Token(name), proxy.Addr()) })
 		n.scope = "peer-"
 		l := n.join(tenNet, "192.168.0.1", mac1)
-		stop := n.run()
-		n.sees("", 5*time.Second)
+		stop := n.Run()
+		n.Sees("", 15*time.Second)
 		c.away(proxy)
-		eventually(t, what+" is noticed", 20*time.Second, func() bool { return n.logs.count("does not answer") == 1 })
+		eventually(t, what+" is noticed", 20*time.Second, func() bool { return n.logs.Count("does not answer") == 1 })
 		published := make(chan error, 1)
 		l.V4.Data = []byte(mac2)
 		go func() { published <- n.Publish(t.Context(), l) }()
 		time.Sleep(8 * time.Second)
 		c.back(proxy)
 		o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
-		n.sees("peer-1", 10*time.Second)
+		n.Sees("peer-1", 10*time.Second)
 		begin := time.Now()
 		if err := <-published; err != nil || o.node(name).Annotations[prefix+"backend-data"] != mac2 {
 			t.Errorf("published meanwhile: %v", err)
 		}
 		t.Logf("%s: published %v later", what, time.Since(begin))
-		if n.logs.count("does not answer") != 1 || n.logs.count("answers again") != 1 {
+		if n.logs.Count("does not answer") != 1 || n.logs.Count("answers again") != 1 {
 			t.Errorf("log of %s:\n%s", what, n.logs)
 		}
 		stop()
@@ -142,12 +142,12 @@ func TestStartsLater(t *testing.T) {
 		_, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
 		got <- err
 	}()
-	eventually(t, "it is said", 5*time.Second, func() bool {
-		return n.logs.count("the Kubernetes API does not answer") == 1 && n.logs.count("connection refused") == 1
+	eventually(t, "it is said", 15*time.Second, func() bool {
+		return n.logs.Count("the Kubernetes API does not answer") == 1 && n.logs.Count("connection refused") == 1
 	})
 	s.Start()
 	begin := time.Now()
-	if err := <-got; err != nil || n.logs.count("answers again") != 1 {
+	if err := <-got; err != nil || n.logs.Count("answers again") != 1 {
 		t.Errorf("%v\n%s", err, n.logs)
 	}
 	t.Logf("acquired %v after the server was back", time.Since(begin))
@@ -183,13 +183,13 @@ func TestForbidden(t *testing.T) {
 		if err == nil {
 			err = n.Publish(t.Context(), described(l, "192.168.0.1", mac1))
 		}
-		n.run()
+		n.Run()
 		joined <- err
 	}()
 	said := func(verb, resource string) {
 		t.Helper()
 		eventually(t, "the lack of "+verb+" "+resource+" is said", 15*time.Second, func() bool {
-			return n.logs.count(fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) == 1
+			return n.logs.Count(fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) == 1
 		})
 	}
 	said("list", "nodes")
@@ -199,12 +199,12 @@ func TestForbidden(t *testing.T) {
 	if err := <-joined; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the lack of watch is said", 15*time.Second, func() bool { return n.logs.count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
-	n.sees("forbidden-2", 5*time.Second)
+	eventually(t, "the lack of watch is said", 15*time.Second, func() bool { return n.logs.Count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
+	n.Sees("forbidden-2", 15*time.Second)
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
-	n.sees("forbidden-2 forbidden-3", 10*time.Second)
-	if n.logs.count("does not answer") != 0 || n.logs.count("allows it now") < 3 {
+	n.Sees("forbidden-2 forbidden-3", 10*time.Second)
+	if n.logs.Count("does not answer") != 0 || n.logs.Count("allows it now") < 3 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -223,12 +223,12 @@ func TestRenewedCredentials(t *testing.T) {
 		kubeconfig, file := s.Kubeconfig(s.ShortToken("token-1", life-leeway), "")
 		n := start(t, s, "token-1", func(op *Options) { op.Kubeconfig = kubeconfig })
 		l := n.join(tenNet, "192.168.0.1", mac1)
-		n.run()
+		n.Run()
 		time.Sleep(life + 11*time.Second) // for 10 seconds the server believes what it has seen to be true
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", 30*time.Second, func() bool { return n.logs.count("Unauthorized") == 1 })
+		eventually(t, "the refusal is said", 30*time.Second, func() bool { return n.logs.Count("Unauthorized") == 1 })
 		if err := os.WriteFile(file, []byte(s.Token("token-1")), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -259,12 +259,12 @@ current-context: lab
 		o.add("certificate-1", "10.244.2.0/24")
 		n := start(t, s, "certificate-1", func(op *Options) { op.Kubeconfig = kubeconfig })
 		l := n.join(tenNet, "192.168.0.1", mac1)
-		n.run()
+		n.Run()
 		time.Sleep(life + 2*time.Second)
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", 15*time.Second, func() bool { return n.logs.count("level=WARN") >= 1 })
+		eventually(t, "the refusal is said", 15*time.Second, func() bool { return n.logs.Count("level=WARN") >= 1 })
 		issue(t, s, dir, time.Hour)
 		begin := time.Now()
 		if err := <-published; err != nil {

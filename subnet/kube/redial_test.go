@@ -18,8 +18,8 @@ func TestRedial(t *testing.T) {
 	n := start(t, s, "redial-1", func(op *Options) { op.Kubeconfig, _ = s.Kubeconfig(s.Token("redial-1"), proxy.Addr()) })
 	n.scope = "peer-"
 	l := n.join(tenNet, "192.168.0.1", mac1)
-	n.run()
-	n.sees("", 5*time.Second)
+	n.Run()
+	n.Sees("", 15*time.Second)
 	proxy.BlackHole(true)
 	proxy.BlackHole(false) // what was caught in it stays silent
 	n.Redial()
@@ -29,7 +29,7 @@ func TestRedial(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
-	n.sees("peer-1", 8*time.Second)
+	n.Sees("peer-1", 8*time.Second)
 	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("back after %v", took)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func conditions(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	again.Report(nil, nil, "")
-	eventually(t, "the restart has looked", 5*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
+	eventually(t, "the restart has looked", 15*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
 	time.Sleep(200 * time.Millisecond)
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
@@ -97,11 +98,11 @@ func events(t *testing.T, o outside) {
 		n.Report(errors.New("cannot set routes"), rejects, "")
 		time.Sleep(10 * time.Millisecond)
 	}
-	eventually(t, "the last event", 5*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
+	eventually(t, "the last event", 15*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
 	for range 100 {
 		n.Report(nil, rejects[:1], "set the port")
 	}
-	eventually(t, "it is over", 5*time.Second, func() bool { return strings.Contains(get(), "in step again") })
+	eventually(t, "it is over", 15*time.Second, func() bool { return strings.Contains(get(), "in step again") })
 	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
 Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
 Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
@@ -117,9 +118,9 @@ func restoredStore(t *testing.T, o outside) {
 	o.add("restored-0", "10.244.60.0/24")
 	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
 	n := start(t, o.Server, "restored-0", nil)
-	p := &peers{own: "restored-0", changed: n.take}
+	p := &peers{own: "restored-0", changed: n.Take}
 	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", broken: true, known: map[string]known{}}
-	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.count("older store") != 1 {
+	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.Count("older store") != 1 {
 		t.Errorf("from a future: %v", err)
 	}
 }
@@ -158,24 +159,25 @@ func heartbeats(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	// A watch of its own, which sees this node alone: the others of this cluster do not stand still.
+	var mu sync.Mutex
 	var calls, versions int
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go n.follow(ctx, feed{activity: "test", only: "heartbeat-1", to: func(_ context.Context, changes []change) error { //nolint:errcheck // nil
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
 		calls++
 		versions += len(changes)
 		return nil
 	}})
-	seen := func() int { n.mu.Lock(); defer n.mu.Unlock(); return versions }
-	eventually(t, "the watch stands", 5*time.Second, func() bool { return seen() > 0 })
+	seen := func() int { mu.Lock(); defer mu.Unlock(); return versions }
+	eventually(t, "the watch stands", 15*time.Second, func() bool { return seen() > 0 })
 	const beats = 50
 	before, from := n.traffic.received.Load(), seen()
 	for i := range beats {
 		o.heartbeat("heartbeat-1", i)
 	}
-	eventually(t, "all are seen", 5*time.Second, func() bool { return seen() >= from+beats })
+	eventually(t, "all are seen", 15*time.Second, func() bool { return seen() >= from+beats })
 	each := (n.traffic.received.Load() - before) / beats
 	t.Logf("%d bytes for each", each)
 	if each > 3000 {

@@ -29,24 +29,24 @@ func TestRestored(t *testing.T) {
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	n.run()
-	n.sees("restored-1 restored-2 restored-3 restored-4", 10*time.Second)
+	n.Run()
+	n.Sees("restored-1 restored-2 restored-3 restored-4", 10*time.Second)
 	for range 20 {
 		o.heartbeat("restored-1", 1) // the store gets far
 	}
 	s.Restore()
-	eventually(t, "it is said", 15*time.Second, func() bool { return n.logs.count("nodes that it lacks stay peers") == 1 })
+	eventually(t, "it is said", 15*time.Second, func() bool { return n.logs.Count("nodes that it lacks stay peers") == 1 })
 	o.remove("restored-2") // deleted indeed
-	n.sees("restored-1 restored-3 restored-4", 15*time.Second)
+	n.Sees("restored-1 restored-3 restored-4", 15*time.Second)
 	eventually(t, "our annotations are put right", 15*time.Second, func() bool {
 		return o.node("restored-0").Annotations[prefix+"backend-data"] == mac2
 	})
 	o.peer("restored-5", "10.244.4.0/24", "192.168.0.6") // has the subnet of restored-3
-	n.sees("restored-1 restored-5 restored-4", 10*time.Second)
+	n.Sees("restored-1 restored-5 restored-4", 10*time.Second)
 	o.peer("restored-4", "10.244.7.0/24", "192.168.0.5") // is back, with another subnet
-	n.sees("restored-1 restored-5 restored-4", 10*time.Second)
+	n.Sees("restored-1 restored-5 restored-4", 10*time.Second)
 	o.remove("restored-4")
-	n.sees("restored-1 restored-5", 10*time.Second)
+	n.Sees("restored-1 restored-5", 10*time.Second)
 }
 
 // Those that never come back stay for a day.

@@ -30,9 +30,9 @@ func TestRogueNodes(t *testing.T) {
 		o.peer(fmt.Sprint("rogue-good-", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
 		o.annotate(fmt.Sprint("rogue-good-", i), "backend-data", vtepData(10+i))
 	}
-	n.run()
-	n.sees("rogue-good-0 rogue-good-1 rogue-good-2", 5*time.Second)
-	before, _ := n.last()
+	n.Run()
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", 15*time.Second)
+	before, _ := n.Last()
 	calm := changeSeen(t, o, n, 100)
 	time.Sleep(1100 * time.Millisecond) // ages are in seconds: who comes now is younger
 
@@ -59,7 +59,7 @@ func TestRogueNodes(t *testing.T) {
 	cfg.Backend = "vxlan"
 	p := plan.New(cfg, own, b)
 	in := func() (names []string, out int) {
-		s, _ := n.last()
+		s, _ := n.Last()
 		paths, rejects := p.Paths(s.Leases)
 		rejects = append(rejects, s.Rejects...)
 		for _, r := range rejects {
@@ -81,14 +81,14 @@ func TestRogueNodes(t *testing.T) {
 	if besieged > 5*calm+time.Second { // the machine may have become busy meanwhile
 		t.Errorf("a good peer's change is seen after %v, without rogues %v", besieged, calm)
 	}
-	if lines := n.logs.count("\n"); lines > 30 {
+	if lines := n.logs.Count("\n"); lines > 30 {
 		t.Errorf("the manager has written %d lines:\n%s", lines, n.logs)
 	}
 	for i := range rogues {
 		o.remove(fmt.Sprintf("rogue-bad-%03d", i))
 	}
-	n.sees("rogue-good-0 rogue-good-1 rogue-good-2", 10*time.Second)
-	after, _ := n.last()
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", 10*time.Second)
+	after, _ := n.Last()
 	if names, out := in(); out != 0 || len(names) != 3 || after.Leases[1] != before.Leases[1] {
 		t.Errorf("paths lead to %v, %d left out", names, out)
 	}
@@ -107,7 +107,7 @@ func changeSeen(t *testing.T, o outside, n *member, generation int) time.Duratio
 		began := time.Now()
 		o.annotate("rogue-good-0", "backend-data", data)
 		for {
-			if s, _ := n.last(); slices.ContainsFunc(s.Leases, leaseWith(data)) {
+			if s, _ := n.Last(); slices.ContainsFunc(s.Leases, leaseWith(data)) {
 				break
 			}
 			if time.Since(began) > 10*time.Second {
