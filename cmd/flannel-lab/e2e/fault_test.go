@@ -109,6 +109,10 @@ func healthy(t *testing.T, l *lab.Lab) *patient {
 	t.Helper()
 	p := &patient{lab: l, beside: map[*lab.Node]string{}, keys: map[*lab.Node]string{}}
 	for _, n := range l.Nodes {
+		within(t, n.Name+" can be asked", func() error { // its socket is made beside the rest, and again where it vanished
+			_, err := n.Run(t.Context(), l.Flanneld(), "status")
+			return err
+		})
 		p.beside[n] = beside(t, n)
 		p.keys[n], _ = leaseOf(t, l, n)
 	}
@@ -127,9 +131,12 @@ func (p *patient) unharmed(t *testing.T) {
 			out, err := try(ctx, n.Namespaces, "ip nexthop show proto 70")
 			return gateways(out), err
 		})
-		if now := beside(t, n); now != p.beside[n] {
-			t.Errorf("%s had\n%s\nand has\n%s", n.Name, p.beside[n], now)
-		}
+		within(t, n.Name+" has what it had", func() error {
+			if now := beside(t, n); now != p.beside[n] {
+				return fmt.Errorf("it had\n%s\nand has\n%s", p.beside[n], now)
+			}
+			return nil
+		})
 		if key, _ := leaseOf(t, p.lab, n); key != p.keys[n] {
 			t.Errorf("%s had the lease %s and has %s", n.Name, p.keys[n], key)
 		}

@@ -225,14 +225,14 @@ func TestEtcdAway(t *testing.T) {
 	time.Sleep(time.Until(end))
 	mended(t, nodes[1], d)
 	must(t, ready(t, nodes[1]))
+	if warned := strings.Count(nodes[2].Log(), "etcd does not answer"); warned != 1 {
+		t.Errorf("%d warnings of the outage, want one", warned)
+	}
 	must(t, l.Etcd.Start(t.Context()))
 	within(t, "the restarted node is in step", func() error { return ready(t, nodes[0]) })
 	within(t, "the late node is in step", func() error { return ready(t, late) })
 	stop()
 	reaches(t, "after the outage", pod(t, late, "late"), a.IP4)
-	if warned := strings.Count(nodes[2].Log(), "etcd does not answer"); warned != 1 {
-		t.Errorf("%d warnings of the outage, want one", warned)
-	}
 
 	c := etcdClient(t, l)
 	lateKey, _ := leaseOf(t, l, late)
