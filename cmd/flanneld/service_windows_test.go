@@ -30,19 +30,6 @@ func workOf(t *testing.T) (args []string, copied string) {
 	return []string{"--log-file=" + filepath.Join(dir, "flanneld.log"), "install-cni", "--conf-from=" + from, "--conf-to=" + to, "--watch"}, to
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 20*time.Second {
-			t.Fatalf("%s: not so after 20 s", what)
-		}
-	}
-}
-
-func exists(path string) func() bool {
-	return func() bool { _, err := os.Stat(path); return err == nil }
-}
-
 // TestServiceLife has the system's own service manager run the test binary as flanneld.
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
