@@ -15,7 +15,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -127,7 +126,7 @@ func packed(o options) map[string]string {
 		all["os-release.txt"] = "/etc/os-release"
 		return all
 	}
-	all["config/hns.json"] = filepath.Join(filepath.Dir(o.SubnetFile), "hns.json") // of bring-up: what the adapter had
+	all["config/hns.json"] = journalFile(o)
 	all["config/source-vip.json"] = vipFile(o)
 	all["log.txt"] = cmp.Or(o.LogFile, serviceLog)
 	return all

@@ -32,6 +32,9 @@ in the store of the CNI plugin host-local as kube-proxy's. On an L2Bridge kube-p
 // vipFile is where the source VIP is published.
 func vipFile(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "source-vip.json") }
 
+// journalFile is where bring-up on Windows writes down what the adapter had.
+func journalFile(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "hns.json") }
+
 // usualDataDir is host-local's own default.
 func usualDataDir() string { return systemPath("/var/lib/cni/networks") }
 

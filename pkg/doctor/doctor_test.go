@@ -44,7 +44,7 @@ func healthy() Snapshot {
 			{Name: "cni0", Index: 9, MTU: 1450, Addrs: []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("fe80::1")}}}}}),
 		CNI: Known(CNI{ConfDir: "/etc/cni/net.d", BinDir: "/opt/cni/bin", Files: []CNIFile{{"10-flannel.conflist", conflist}, {"99-other.conf", "{}"}},
 			Plugins: map[string]bool{"flannel": true, "bridge": true, "host-local": true, "portmap": true}}),
-		Cluster: Cluster{Ahead: Known(time.Second), PodCIDRs: Known([]string{"10.5.3.0/24"}), WindowsNodes: Known[[]string](nil)},
+		Cluster: Cluster{Ahead: Known(time.Second), PodCIDRs: Known([]string{"10.5.3.0/24"}), WindowsNodes: Known[[]string](nil), Proxy: Known("")},
 		Linux: Linux{Kernel: "6.1.0-28-amd64",
 			Sysctls: Known(Sysctls{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}),
 			Devices: Known([]Device{{Name: "eth0", Index: 2, Type: "device", MTU: 1500, Driver: "virtio_net"},
@@ -83,7 +83,7 @@ func find(t *testing.T, all []Result, code string) Result {
 func TestNothingWrong(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") {
+		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" { // of which nothing on a node can tell
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -199,7 +199,29 @@ func TestChecks(t *testing.T) {
 			s.Cluster.WindowsNodes = Known([]string{"win1"})
 			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
-		{"FL403", Skipped, "only Kubernetes knows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows") }},
+		{"FL403", Skipped, "only Kubernetes knows", func(s *Snapshot) {
+			s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows")
+			report(s).PeersKnown = false
+		}},
+		{"FL403", OK, "the daemon knows no Windows node", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
+		{"FL403", Fail, "10.5.9.0-24 runs Windows", func(s *Snapshot) { // only the daemon tells of peers in etcd
+			s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd")
+			report(s).Advice = "10.5.9.0-24 runs Windows, and …"
+		}},
+		{"FL403", Warn, "DirectRouting is on", func(s *Snapshot) {
+			report(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
+			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
+		}},
+		{"FL404", OK, "answers", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
+		{"FL404", Fail, "requests go to http://proxy:3128, and the API server does not answer: 503", func(s *Snapshot) {
+			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("503")
+		}},
+		{"FL107", Skipped, "this machine is of Amazon EC2 m5.large: a cloud wants", func(s *Snapshot) {
+			report(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})
+		}},
+		{"FL107", Skipped, "only what lies between the nodes knows: a cloud", func(s *Snapshot) { report(s).Node.Backend = "host-gw" }},
+		{"FL107", Skipped, "only host-gw", func(*Snapshot) {}},
+		{"FL107", Skipped, "which backend is in use is not known", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }},
 	} {
 		s := healthy()
 		c.change(&s)
