@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc/eventlog"
 )
@@ -29,6 +30,27 @@ func setEnvironment(env []string) error {
 		return fmt.Errorf("set the service's variables: %w", err)
 	}
 	return nil
+}
+
+// serviceSettings are the command line and the variables of the Windows service, secrets and all.
+func serviceSettings() (command, env []string, err error) {
+	line, err := readCommand()
+	if err != nil {
+		return nil, nil, err
+	}
+	if command, err = windows.DecomposeCommandLine(line); err != nil {
+		return nil, nil, fmt.Errorf("read the service's command line: %w", err)
+	}
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
+	}
+	defer key.Close() //nolint:errcheck // it only frees
+	env, _, err = key.GetStringsValue("Environment")
+	if err != nil && !errors.Is(err, registry.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
+	}
+	return command, env, nil
 }
 
 func readCommand() (string, error) {
