@@ -318,21 +318,3 @@ func TestPrint(t *testing.T) {
 		t.Error(d)
 	}
 }
-
-// TestCodes holds codes to their order, since they are in the documentation, and each to a row there.
-func TestCodes(t *testing.T) {
-	text, err := os.ReadFile("../../Documentation/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := ""
-	for _, c := range Checks() {
-		if c.Code <= last {
-			t.Errorf("%s comes after %s", c.Code, last)
-		}
-		last = c.Code
-		if !strings.Contains(string(text), c.Code) {
-			t.Errorf("%s is not in Documentation/troubleshooting.md", c.Code)
-		}
-	}
-}
