@@ -38,7 +38,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("on a node where all is well, %s: %s", code, verdict)
 		}
 	}
-	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402"} {
+	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402", "FL403"} {
 		if !strings.HasPrefix(healthy[code], "ok") {
 			t.Errorf("%s was not judged: %s", code, healthy[code])
 		}
@@ -47,13 +47,18 @@ func TestDoctor(t *testing.T) {
 		echo '{}' > /etc/cni/net.d/05-other.conf; echo '{"type":"other"}' > /etc/cni/net.d/05-other.conf
 		nohup `+l.Flanneld()+` -subnet-file=/run/second/subnet.env -etcd-endpoints=http://127.0.0.1:1 > /run/second.log 2>&1 &`)
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
-	for code, want := range map[string]string{"FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
+	// A Windows node by its MAC address, whose configuration would fit: ours does not, and only the daemon knows of it.
+	putLease(t, l, "10.5.249.0-24", &value{PublicIP: "192.168.100.98", BackendType: "vxlan", BackendData: &vtep{4096, "00:15:5d:00:00:01"}})
+	for code, want := range map[string]string{"FL403": "fail " + leasePrefix + "10.5.249.0-24 runs Windows", "FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
 		within(t, code, func() error {
 			if got := ask()[code]; !strings.HasPrefix(got, want) {
 				return fmt.Errorf("%s: %s, want %s", code, got, want)
 			}
 			return nil
 		})
+	}
+	if !strings.Contains(n.Log(), "Linux and Windows nodes may not reach each other") {
+		t.Error("the log does not speak of the Windows node")
 	}
 	stopped(t, n)
 	if got := ask()["FL101"]; !strings.HasPrefix(got, "fail flanneld does not run here") {
