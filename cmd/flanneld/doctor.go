@@ -86,7 +86,7 @@ func lookAtStore(o options) func(context.Context) doctor.Cluster {
 			c.Proxy = proxy
 			return c
 		}
-		c := doctor.Cluster{Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
+		c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
 		if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's own rights do not reach that far
 			c.Services = fact(kube.ServiceNetworks(ctx, api))
 		}

@@ -40,7 +40,11 @@ func hostnameOverride(s Snapshot) Finding {
 	if why, judged := s.kubeProxy(); !judged {
 		return why
 	}
-	if name, _ := argument(s.Windows.KubeProxy.Value, "hostname-override"); name != "" {
+	name, _ := argument(s.Windows.KubeProxy.Value, "hostname-override")
+	switch node := s.Cluster.Node; {
+	case name != "" && node != "" && !strings.EqualFold(name, node):
+		return fail("Give kube-proxy --hostname-override="+node+", the name of the Node: with another, it deletes the endpoints of pods.", "it is %s, and the Node is %s", name, node)
+	case name != "":
 		return ok("%s", name)
 	}
 	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); file != "" {

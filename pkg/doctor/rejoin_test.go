@@ -32,6 +32,8 @@ func TestAroundWindows(t *testing.T) {
 		{"FL505", Fail, "the port is 4790, and HNS 10.2 knows only 4789", func(s *Snapshot) {
 			s.Windows.Networks.Value[1].Port, s.Windows.HNS.Value = 4790, HNS{"", 10, 2}
 		}},
+		{"FL508", Fail, "it is win1, and the Node is win1.example", func(s *Snapshot) { s.Cluster.Node = "win1.example" }},
+		{"FL508", OK, "win1", func(s *Snapshot) { s.Cluster.Node = "WIN1" }},
 		{"FL511", Warn, "leaves out the nodes' own network 192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
 		{"FL511", OK, "", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/25") }},
 		{"FL511", OK, "", func(s *Snapshot) { own(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT

@@ -86,6 +86,7 @@ type CNIFile struct {
 type Cluster struct {
 	// Ahead is by how much the store's clock is ahead of ours; precise to two seconds.
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
+	Node         string              `json:"node,omitempty"` // this node's name there; "": not known
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
 	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; at most a few
 	// Proxy is the HTTP proxy on the way to the API server, without its password; "": there is none.

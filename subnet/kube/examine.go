@@ -15,7 +15,8 @@ import (
 // Examination is what the API server says when it is asked once, by a person who looks for a fault.
 type Examination struct {
 	Ahead    time.Duration // by how much the API server's clock is ahead of ours; precise to two seconds
-	PodCIDRs []string      // of this node, as they stand there
+	Node     string        // this node's name
+	PodCIDRs []string      // its own, as they stand there
 	Windows  []string      // names of Windows nodes, one of several pages at most
 }
 
@@ -48,7 +49,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if err != nil {
 		return Examination{}, fmt.Errorf("ask for Windows nodes: %w", err)
 	}
-	e := Examination{PodCIDRs: n.cidrs}
+	e := Examination{Node: name, PodCIDRs: n.cidrs}
 	for _, w := range windows.Items {
 		e.Windows = append(e.Windows, w.Name)
 	}

@@ -43,7 +43,7 @@ func examined(t *testing.T, o outside) {
 		return Examine(ctx, Options{Kubeconfig: kubeconfig, NodeName: name, Prefix: prefix})
 	}
 	e, err := ask("examined-1")
-	if err != nil || len(e.PodCIDRs) > 0 || e.Ahead.Abs() > 10*time.Second {
+	if err != nil || e.Node != "examined-1" || len(e.PodCIDRs) > 0 || e.Ahead.Abs() > 10*time.Second {
 		t.Fatalf("a node without podCIDR on this machine's clock: %+v, %v", e, err)
 	}
 	o.assign("examined-1", "10.244.9.0/24")
