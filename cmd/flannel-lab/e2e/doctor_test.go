@@ -3,11 +3,16 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
 )
+
+// linkLocals counts the interfaces that are up, and what each of them has when the kernel is done with its address.
+const linkLocals = `ip -o link show up | grep -vc ' lo:'; ip -6 -o address show scope link -tentative | wc -l
+	ip -6 route show table local | grep -c '^local fe80' || true; ip -6 route show table local | grep -c '^anycast fe80' || true`
 
 // TestDoctor sends the doctor to a node on which all is well, and then to the same node with the troubles that people
 // have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
@@ -28,6 +33,12 @@ func TestDoctor(t *testing.T) {
 		}
 		return verdicts
 	}
+	within(t, "every interface has its link-local address for good", func() error {
+		if all := in(t, n.Namespaces, linkLocals); len(slices.Compact(strings.Fields(all))) != 1 {
+			return fmt.Errorf("interfaces, addresses, local and anycast routes: %s", all)
+		}
+		return nil
+	})
 	before := in(t, n.Namespaces, everything)
 	healthy := ask()
 	if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
