@@ -81,7 +81,7 @@ var mayImport = map[string][]string{
 	"pkg/status":    {"pkg/health"},
 	"pkg/doctor":    {"pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cniconf":   {},
-	"pkg/probe":     {"pkg/conf", "pkg/doctor", "pkg/hns", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/probe":     {"pkg/conf", "pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":   {"pkg/reconcile"},
 	"pkg/version":   {},
 	"pkg/nstest":    {},

@@ -15,7 +15,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -113,8 +112,13 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	raw, err := networkConfig(ctx, o)
 	files["config/net-conf.json"] = orError(raw, err)
 	files["environment.txt"] = environment(os.Environ())
+	secrets := secretsKnown(o, s, files)
+	if command, env, err := serviceSettings(); err == nil {
+		secrets.addSettings(command, env)
+		add("config/service.json", map[string][]string{"command": withoutFlags(command), "environment": apply(without, env)})
+	}
 	list(ctx, files)
-	return files, secretsKnown(o, files)
+	return files, secrets
 }
 
 // packed are the files that are packed as they are, but for secrets.
@@ -127,7 +131,7 @@ func packed(o options) map[string]string {
 		all["os-release.txt"] = "/etc/os-release"
 		return all
 	}
-	all["config/hns.json"] = filepath.Join(filepath.Dir(o.SubnetFile), "hns.json") // of bring-up: what the adapter had
+	all["config/hns.json"] = journalFile(o)
 	all["config/source-vip.json"] = vipFile(o)
 	all["log.txt"] = cmp.Or(o.LogFile, serviceLog)
 	return all
@@ -180,13 +184,13 @@ func networkConfig(ctx context.Context, o options) ([]byte, error) {
 	return found, nil
 }
 
-// environment is what flanneld reads of it.
+// environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
 	for _, e := range slices.Sorted(slices.Values(environ)) {
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
-			fmt.Fprintln(&b, e)
+			fmt.Fprintln(&b, without(e))
 		}
 	}
 	return b.Bytes()
@@ -212,25 +216,4 @@ func list(ctx context.Context, files map[string][]byte) {
 		})
 	}
 	all.Wait()
-}
-
-// secretsKnown are all that this program can get at: who reads the bundle shall find none of them in it.
-func secretsKnown(o options, files map[string][]byte) *redactor {
-	r := newRedactor()
-	r.add(o.Etcd.Password.reveal())
-	for _, path := range []string{o.Etcd.KeyFile, o.Kube.Kubeconfig, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"),
-		"/var/run/secrets/kubernetes.io/serviceaccount/token"} {
-		if path == o.Kube.Kubeconfig { // most of it is no secret
-			raw, _ := os.ReadFile(path) // no file has no secrets
-			r.secretsOf(raw)
-			continue
-		}
-		r.addFile(path)
-	}
-	for name, text := range files {
-		if strings.HasPrefix(name, "config/") || name == "environment.txt" {
-			r.secretsOf(text)
-		}
-	}
-	return r
 }

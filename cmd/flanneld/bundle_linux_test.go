@@ -23,13 +23,15 @@ const planted = `
 	mkdir -p /run/flannel /run/conf
 	printf 'FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' > /run/flannel/subnet.env
 	echo pl4nted-wireguard-key= > /run/flannel/wgkey
-	echo '{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"pl4nted-psk","Inner":{"token":["pl4nted",7]}}}' > /run/net-conf.json
+	echo '{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"pl4nted-psk","Inner":{"token":["pl4nted-1",7]}}}' > /run/net-conf.json
 	cat > /run/conf/10-flannel.conflist <<-'END'
-		{"plugins":[{"type":"flannel","password":"pl4nted-cni","note":"of the user: pl4nted-etcd","pem":"-----BEGIN EC PRIVATE KEY-----\npl4nted\n-----END EC PRIVATE KEY-----\n"},
-		 {"type":"other","jwt":"eyJhbGciOiJub25lIn0.pl4nted.pl4nted","url":"https://user:pl4nted@example.com/","inner":"{\"secretKey\":\"pl4nted\"}"}]}
+		{"plugins":[{"type":"flannel","password":"pl4nted-cni","note":"of the user: pl4nted-etcd","pem":"-----BEGIN EC PRIVATE KEY-----\npl4nted-2\n-----END EC PRIVATE KEY-----\n"},
+		 {"type":"other","jwt":"eyJhbGciOiJub25lIn0.pl4nted-3.pl4nted-4","url":"https://user:pl4nted-5@example.com/","inner":"{\"secretKey\":\"pl4nted-6\"}"}]}
 	END
-	echo 'not JSON: password: "pl4nted-yaml"' > /run/conf/99-broken.conf
-	printf 'users:\n- name: x\n  user:\n    token: pl4nted-kubeconfig\n' > /run/kubeconfig
+	printf 'not JSON: password: "pl4nted-yaml"\nenv:\n- name: AWS_SECRET_ACCESS_KEY\n  value: pl4nted-a words\n' > /run/conf/99-broken.conf
+	echo '{"type":"x","env":[{"name":"X_TOKEN","value":"pl4nted-b words"}],"args":["-etcd-password","pl4nted-7","--passwd=pl4nted-8"],"ca":"LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVpl4nted9=="}' > /run/conf/50-env.conf
+	printf 'users:\n- name: x\n  user:\n    token: pl4nted-kubeconfig\n    client-key-data: LS0tLS1CRUdJTiBwbDRudGVk\n' > /run/kubeconfig
+	iptables -A FORWARD -m comment --comment "of the daemon: x-pl4nted-argument, x-pl4nted of the daemon; http://u:p@ss-pl4nted-11@etcd/ http://v:pl4nted-12@w/" -j ACCEPT
 	iptables -A FORWARD -m comment --comment "token=pl4nted-rule and pl4nted-etcd and pl4nted-psk" -j ACCEPT
 	iptables -A FORWARD -m comment --comment "harmless" -j ACCEPT`
 
@@ -41,7 +43,7 @@ func TestBundle(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		report := func() status.Report {
-			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted@etcd:2379; pl4nted-kubeconfig " +
+			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted-z@etcd:2379; pl4nted-kubeconfig " +
 				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
 		}
 		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
@@ -49,7 +51,19 @@ func TestBundle(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		t.Setenv("FLANNELD_ETCD_PASSWORD", "pl4nted-etcd")
-		t.Setenv("FLANNELD_SOMETHING_TOKEN", "pl4nted-variable")
+		t.Setenv("FLANNELD_SOMETHING_TOKEN", "one and pl4nted-variable")
+		t.Setenv("FLANNELD_OTHER_ENDPOINTS", "http://me:pl4nted-x@127.0.0.1:1,http://me:pl4@nted-pl4nted-y@127.0.0.1:2")
+		daemon := exec.Command("/bin/sh", "-c", "read end", "--etcd-password", "x-pl4nted-argument")
+		daemon.Args[0] = "flanneld" // as one that was started with what the doctor is not told
+		daemon.Env = []string{"ETCD_PASSWORD=x-pl4nted of the daemon"}
+		in, err := daemon.StdinPipe()
+		if err == nil {
+			err = daemon.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = in.Close(); _ = daemon.Wait() }()
 		t.Setenv("NODE_NAME", "node1")
 		var stdout, stderr bytes.Buffer
 		args := []string{"--kube-subnet-mgr", "--kubeconfig-file=/run/kubeconfig", "--net-config-path=/run/net-conf.json", "--etcd-username=u",
@@ -66,7 +80,7 @@ func TestBundle(t *testing.T) {
 		}
 		files := unpack(t, "/run/bundle.tar.gz")
 		for name, text := range files {
-			if strings.Contains(text, "pl4nted") || strings.Contains(text, "cGw0bnRlZC1ldGNk") {
+			if strings.Contains(text, "pl4nted") || strings.Contains(text, "cGw0bnRlZC1ldGNk") || strings.Contains(text, "LS0tLS1CRUdJ") || strings.Contains(text, "]]") {
 				t.Errorf("%s has a secret:\n%s", name, text)
 			}
 		}
@@ -75,6 +89,7 @@ func TestBundle(t *testing.T) {
 			"environment.txt": "NODE_NAME=node1", "config/cni/10-flannel.conflist": `"type": "other"`, "config/cni/99-broken.conf": "not JSON",
 			"status.json": "https://[redacted]@etcd:2379", "doctor.txt": "FL103", "doctor.json": `"FL103"`, "snapshot.json": `"subnetFile": "/run/flannel/subnet.env"`,
 			"listings/links.txt": "lo:", "listings/nft.txt": "", "metrics.txt": "404", "version.txt": "dev", "os-release.txt": "NAME",
+			"config/cni/50-env.conf": `"X_TOKEN"`,
 		} {
 			if text, there := files[name]; !there || !strings.Contains(text, want) {
 				t.Errorf("%s (%t) without %q:\n%s", name, there, want, text)

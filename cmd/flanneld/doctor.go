@@ -23,13 +23,16 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
 	asJSON := flags.Bool("json", false, "print one JSON document: a list of checks with verdict, what was seen, and the fix")
 	bundle := flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
-	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: vipFile(o), Cluster: lookAtStore(o)}
+	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: vipFile(o), JournalFile: journalFile(o), Cluster: lookAtStore(o)}
 	flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
+	}
+	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
+		look.Left = append(look.Left, systemPath(path)) // of Microsoft/SDN and of sig-windows-tools
 	}
 	for _, c := range commands() {
 		look.Commands = append(look.Commands, c.name)
@@ -76,11 +79,14 @@ func lookAtStore(o options) func(context.Context) doctor.Cluster {
 		}
 		api := kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, NodeName: o.Kube.NodeName,
 			PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace, Prefix: o.Kube.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
+		proxy := fact(kube.Proxy(api))
 		e, err := kube.Examine(ctx, api)
 		if err != nil {
-			return noCluster(err.Error())
+			c := noCluster(err.Error())
+			c.Proxy = proxy
+			return c
 		}
-		c := doctor.Cluster{Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows)}
+		c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
 		if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's own rights do not reach that far
 			c.Services = fact(kube.ServiceNetworks(ctx, api))
 		}
@@ -97,5 +103,5 @@ func fact[T any](v T, err error) doctor.Fact[T] {
 
 func noCluster(why string) doctor.Cluster {
 	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
-		Services: doctor.Unknown[[]netip.Prefix](why)}
+		Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
 }

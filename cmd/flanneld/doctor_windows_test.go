@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/windows/registry"
 
 	"flannel/pkg/doctor"
 )
@@ -48,7 +51,8 @@ func TestDoctorOnWindows(t *testing.T) {
 	says(`"10.99.0.0/24"`) // bridges reach the nodes without NAT: their network is that of the adapter with the address
 	netConf(`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`)
 	says(`"ProviderAddress": "10.99.0.2"`)
-	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\n"), 0o600); err != nil {
+	inRegistry(t, `"C:\k k\flanneld.exe" "--etcd-password=of the service" --ip-masq "-x-token" hunter3`, "NODE_NAME=win1", "ETCD_PASSWORD=hunter4 and more")
+	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\nwith of the service, with hunter3, with hunter4 and more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(20 * time.Second); m.OpenHandles() != 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -70,7 +74,8 @@ func TestDoctorOnWindows(t *testing.T) {
 	for code, want := range map[string]string{"FL102": "ok: none is seen", "FL103": "skipped: 10.244.1.0/24", "FL301": "ok: 10-flannel.conf", "FL302": "fail: flannel is missing",
 		"FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096, Overlay of 10.244.1.0/24 on Ethernet", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "ok: VNI 4096",
 		"FL506": "skipped: the daemon does not know the peers", "FL507": "skipped: no network of host-gw", "FL508": "skipped: kube-proxy does not run", "FL511": "ok: 10.96.0.0/12",
-		"FL512": "skipped: only the hypervisor"} {
+		"FL512": "skipped: only the hypervisor", "FL513": "warn: not running: kubelet, kube-proxy", "FL514": "ok", "FL515": "ok: flannel.4096, by win-overlay", "FL516": "ok: those of kubelet",
+		"FL517": "ok", "FL519": "skipped: the daemon does not know"} {
 		verdict, says, _ := strings.Cut(want, ": ")
 		if r := results[code]; string(r.Verdict) != verdict || !strings.Contains(r.Seen, says) {
 			t.Errorf("%s is %s, %q; want %s", code, r.Verdict, r.Seen, want)
@@ -79,13 +84,34 @@ func TestDoctorOnWindows(t *testing.T) {
 	files := unpack(t, filepath.Join(dir, "b.tar.gz"))
 	for name, want := range map[string]string{"listings/hns-networks.json": `"flannel.4096"`, "listings/hns-endpoints.json": `"source-vip"`, "listings/adapters.json": "vEthernet (Ethernet)",
 		"listings/ip-routes.json": "10.99.0.1", "config/hns.json": "flannel.4096", "config/source-vip.json": "10.244.1.2", "config/subnet.env": "FLANNEL_MTU=1450", "log.txt": "msg=joined",
-		"config/cni/10-flannel.conf": "win-overlay", "snapshot.json": `"hnsNetworks"`, "listings/ipconfig.txt": "", "listings/events.txt": ""} {
+		"config/cni/10-flannel.conf": "win-overlay", "snapshot.json": `"hnsNetworks"`, "listings/ipconfig.txt": "", "listings/events.txt": "",
+		"config/service.json": "NODE_NAME=win1"} {
 		if text, there := files[name]; !there || !strings.Contains(text, want) {
 			t.Errorf("%s (%t) without %q:\n%s", name, there, want, text)
 		}
 	}
-	if strings.Contains(files["log.txt"], "hunter2") {
-		t.Errorf("the log has a secret: %s", files["log.txt"])
+	for name, text := range files {
+		if strings.Contains(text, "hunter") || strings.Contains(text, "of the service") || strings.Contains(text, "and more") {
+			t.Errorf("%s has a secret: %s", name, text)
+		}
+	}
+}
+
+// inRegistry leaves in the registry what the service manager has of a service, secrets and all.
+func inRegistry(t *testing.T, command string, env ...string) {
+	t.Helper()
+	key, _, err := registry.CreateKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer key.Close() //nolint:errcheck // it only frees
+	t.Cleanup(func() {
+		if err := registry.DeleteKey(registry.LOCAL_MACHINE, serviceKey); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(key.SetStringValue("ImagePath", command), key.SetStringsValue("Environment", env)); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -20,6 +20,8 @@ type redactor struct {
 	// the next word.
 	keyed, flagged *regexp.Regexp
 	shapes         []shape
+	// curve is a key as WireGuard writes it, 32 bytes in base64, and before it what tells a public one.
+	curve *regexp.Regexp
 }
 
 // shape is a form by which a secret gives itself away.
@@ -35,13 +37,16 @@ func newRedactor() *redactor {
 	}
 	name := `(?i)([a-z0-9_.-]*(?:` + strings.Join(words, "|") + `)[a-z0-9_.-]*)`
 	return &redactor{
-		keyed:   regexp.MustCompile(name + `("?[ \t]*[:=][ \t]*|"[ \t]+)("(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&}\]"']+)`),
+		keyed:   regexp.MustCompile(name + `("?[ \t]*[:=][ \t]*|"[ \t]+)(\[redacted\]|"(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&}\]"']+)`),
 		flagged: regexp.MustCompile(`(--?)` + name + `([ \t]+)([^\s-]\S*)`),
+		curve:   regexp.MustCompile(`(?i)(public ?key\\?"?\s*[:=]\s*\\?"?)?\b[A-Za-z0-9+/]{43}=`),
 		shapes: []shape{
+			{regexp.MustCompile(`(?m)(\bname:[ \t]*["']?)` + name + `(["']?[ \t]*\n[ \t]*value:[ \t]*).*$`), "$1$2$3" + redacted}, // of YAML
 			{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), redacted},
 			{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), redacted}, // RFC 7519
 			{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.~=-]{6,}`), "$1 " + redacted},
-			{regexp.MustCompile(`://[^/@\s"']+@`), "://" + redacted + "@"},
+			{regexp.MustCompile(`://[^/\s"']+@`), "://" + redacted + "@"},   // a password may have an @, too
+			{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), redacted}, // "-----BEGIN " in base64, as in a kubeconfig
 		},
 	}
 }
@@ -87,16 +92,25 @@ func (r *redactor) clean(text []byte) []byte {
 func (r *redactor) cleanValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
+		named := secretPair(v)
 		for key := range v {
-			if conf.Secret(key) {
+			text, is := v[key].(string)
+			switch {
+			case conf.Secret(key), named && strings.EqualFold(key, "value"):
 				v[key] = redacted // whatever it holds
-			} else {
+			case is && strings.EqualFold(key, "PublicKey") && !strings.ContainsAny(text, " \n"):
+				v[key] = r.cleanKnown(text) // nothing but its name tells it from a private one
+			default:
 				v[key] = r.cleanValue(v[key])
 			}
 		}
 	case []any:
 		for i := range v {
-			v[i] = r.cleanValue(v[i])
+			if flag, is := v[max(0, i-1)].(string); i > 0 && is && strings.HasPrefix(flag, "-") && !strings.Contains(flag, "=") && conf.Secret(flag) {
+				v[i] = redacted // of a command line
+			} else {
+				v[i] = r.cleanValue(v[i])
+			}
 		}
 	case string:
 		if strings.HasPrefix(strings.TrimSpace(v), "{") {
@@ -107,15 +121,36 @@ func (r *redactor) cleanValue(v any) any {
 	return v
 }
 
-func (r *redactor) cleanText(s string) string {
+// secretPair tells an object like {"name": "ETCD_PASSWORD", "value": …}, by which Kubernetes writes variables.
+func secretPair(v map[string]any) bool {
+	for key, name := range v {
+		if text, is := name.(string); is && strings.EqualFold(key, "name") && conf.Secret(text) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *redactor) cleanKnown(s string) string {
 	for _, known := range r.known {
 		for _, form := range forms(known.reveal()) {
 			s = strings.ReplaceAll(s, form, redacted)
 		}
 	}
+	return s
+}
+
+func (r *redactor) cleanText(s string) string {
+	s = r.cleanKnown(s)
 	for _, shape := range r.shapes {
 		s = shape.is.ReplaceAllString(s, shape.then)
 	}
+	s = r.curve.ReplaceAllStringFunc(s, func(found string) string {
+		if strings.HasPrefix(strings.ToLower(found), "public") {
+			return found
+		}
+		return redacted
+	})
 	s = r.keyed.ReplaceAllString(s, "$1$2"+redacted)
 	return r.flagged.ReplaceAllString(s, "$1$2$3"+redacted)
 }

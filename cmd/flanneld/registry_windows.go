@@ -35,17 +35,29 @@ func setEnvironment(env []string) error {
 
 // installed tells whether the service has this command line and these variables; what cannot be read is not so.
 func installed(config serviceConfig) bool {
+	command, env, err := serviceSettings()
+	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
+}
+
+// serviceSettings are the command line and the variables of the Windows service, secrets and all.
+func serviceSettings() (command, env []string, err error) {
+	line, err := readCommand()
+	if err != nil {
+		return nil, nil, err
+	}
+	if command, err = windows.DecomposeCommandLine(line); err != nil {
+		return nil, nil, fmt.Errorf("read the service's command line: %w", err)
+	}
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
 	if err != nil {
-		return false
+		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
 	}
 	defer key.Close() //nolint:errcheck // it only frees
-	command, _, err1 := key.GetStringValue("ImagePath")
-	env, _, err2 := key.GetStringsValue("Environment")
-	if errors.Is(err2, registry.ErrNotExist) {
-		err2 = nil
+	env, _, err = key.GetStringsValue("Environment")
+	if err != nil && !errors.Is(err, registry.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
 	}
-	return errors.Join(err1, err2) == nil && command == windows.ComposeCommandLine(config.Command) && slices.Equal(env, config.Env)
+	return command, env, nil
 }
 
 func readCommand() (string, error) {

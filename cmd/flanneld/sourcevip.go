@@ -36,6 +36,9 @@ starts kube-proxy adds --proxy-mode=kernelspace, --hostname-override and --kubec
 // vipFile is where the source VIP is published.
 func vipFile(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "source-vip.json") }
 
+// journalFile is where bring-up on Windows writes down what the adapter had.
+func journalFile(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "hns.json") }
+
 // usualDataDir is host-local's own default.
 func usualDataDir() string { return systemPath("/var/lib/cni/networks") }
 

@@ -54,7 +54,8 @@ func kind(v any) string {
 // SecretWords are what the name of a key, a flag or a variable has in it whose value must not be shown, in lower case
 // and without the characters - _ and space.
 func SecretWords() []string {
-	return []string{"psk", "password", "secret", "token", "privatekey", "presharedkey", "clientkey"}
+	return []string{"psk", "password", "passwd", "passphrase", "secret", "token", "credential", "privatekey", "presharedkey", "sharedkey",
+		"clientkey", "accesskey", "apikey", "wgkey"}
 }
 
 // Secret tells by its name whether a value must not be shown.

@@ -74,7 +74,7 @@ func (v *View) Fill(r *status.Report) {
 	if last == nil {
 		return
 	}
-	r.Node = last.describe()
+	r.Node, r.Advice = last.describe(), last.advice()
 	r.PeersKnown = last.known
 	r.Peers = last.list()
 }

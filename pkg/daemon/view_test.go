@@ -61,7 +61,14 @@ func TestView(t *testing.T) {
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
+	if r := ask(); r.Advice != "" {
+		t.Errorf("advice where none is needed: %s", r.Advice)
+	}
+	n.backend, n.windows = mixedBackend{}, "win1"
 	v.set(n, Settings{}, failures{{"dataplane", errors.New("no")}}, 0)
+	if r := ask(); !strings.HasPrefix(r.Advice, "win1 runs Windows") || !strings.HasSuffix(r.Advice, "Set VNI.") {
+		t.Errorf("advice: %q", r.Advice)
+	}
 	if got := states(); !strings.HasPrefix(got, "node2 behind ; node3 silent ; node4 left-out") {
 		t.Error(got)
 	}

@@ -185,17 +185,9 @@ func (h *home) mend(networks []hns.Network) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("look for the addresses of %s: %w", b.Adapter, err)
 	}
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
-		return a.GUID == b.GUID && a.GUID != "" || a.Name == b.Adapter && !a.Virtual()
-	})
-	if i < 0 {
-		return waiting("the adapter %s to appear", b.Adapter)
-	}
-	physical := adapters[i]
-	bound := slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
-	host, ok := hostAdapter(adapters, physical, bound)
-	if !ok {
-		return waiting("the virtual adapter that takes the place of %s", b.Adapter)
+	host, err := b.host(adapters, networks)
+	if err != nil {
+		return err
 	}
 	l := b.missing(host, routes)
 	if l.addresses() {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -10,6 +11,7 @@ func clusterChecks() []Check {
 		{"FL401", "the cluster has given this node a podCIDR", anySystem, podCIDR},
 		{"FL402", "the node's clock agrees with the store's", anySystem, clock},
 		{"FL403", "VNI and port are such that Linux and Windows nodes can share them", linux, mixed},
+		{"FL404", "no HTTP proxy stands between this node and the API server", anySystem, noProxy},
 	}
 }
 
@@ -58,12 +60,21 @@ const (
 )
 
 // mixed finds what works among Linux nodes and fails for each Windows node that joins: the defaults of the two differ.
+// The daemon knows more than the devices show, and of Windows nodes in etcd nobody else knows.
 func mixed(s Snapshot) Finding {
-	tunnels := s.tunnels()
+	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the one network configuration of all nodes.", leastWindowsVNI, windowsPort)
+	tunnels, nodes, r := s.tunnels(), s.Cluster.WindowsNodes, s.report()
+	told := r != nil && r.PeersKnown
 	switch {
-	case !s.Cluster.WindowsNodes.Known:
-		return s.Cluster.WindowsNodes.missing()
-	case len(s.Cluster.WindowsNodes.Value) == 0:
+	case told && r.Advice != "" && slices.ContainsFunc(tunnels, func(d Device) bool { return d.VNI < leastWindowsVNI }):
+		return fail(fix, "%s", oneLine(r.Advice))
+	case told && r.Advice != "":
+		return warn(fix, "%s", oneLine(r.Advice))
+	case !nodes.Known && told:
+		return ok("the daemon knows no Windows node that this node's configuration keeps apart")
+	case !nodes.Known:
+		return nodes.missing()
+	case len(nodes.Value) == 0:
 		return ok("the cluster has no Windows nodes")
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
@@ -72,10 +83,25 @@ func mixed(s Snapshot) Finding {
 	}
 	for _, d := range tunnels {
 		if d.VNI < leastWindowsVNI || d.Port != windowsPort {
-			return fail(fmt.Sprintf("Set Backend.VNI to %d and Backend.Port to %d in the one network configuration of all nodes.", leastWindowsVNI, windowsPort),
-				"%s has VNI %d and port %d, and the cluster has Windows nodes (%s), which need VNI %d or more and port %d",
-				d.Name, d.VNI, d.Port, several(s.Cluster.WindowsNodes.Value), leastWindowsVNI, windowsPort)
+			return fail(fix, "%s has VNI %d and port %d, and the cluster has Windows nodes (%s), which need VNI %d or more and port %d",
+				d.Name, d.VNI, d.Port, several(nodes.Value), leastWindowsVNI, windowsPort)
 		}
 	}
 	return ok("VNI %d, port %d", tunnels[0].VNI, tunnels[0].Port)
+}
+
+// noProxy matters where variables for the whole machine send every program to a proxy, as a Windows node behind one
+// needs for images: one that does not know the cluster's addresses answers for the API server.
+func noProxy(s Snapshot) Finding {
+	c := s.Cluster
+	switch {
+	case !c.Proxy.Known:
+		return c.Proxy.missing()
+	case c.Proxy.Value == "":
+		return ok("there is none")
+	case !c.PodCIDRs.Known:
+		return fail("Put the API server's address, and the pod and service networks, into NO_PROXY for the whole machine, and start flanneld and kubelet anew.",
+			"requests go to %s, and the API server does not answer: %s", c.Proxy.Value, oneLine(c.PodCIDRs.WhyNot))
+	}
+	return ok("requests go to %s, and the API server answers", c.Proxy.Value)
 }

@@ -3,8 +3,6 @@ package doctor
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -19,10 +17,13 @@ func cniChecks() []Check {
 // plugin is what these checks must know of a plugin's configuration. The formats are those of the CNI specification
 // and of the flannel plugin's documentation (cni.dev).
 type plugin struct {
-	Type     string `json:"type"`
-	Bridge   string `json:"bridge"`
-	IPAM     struct{ Type string }
-	Delegate *plugin `json:"delegate"`
+	Name         string `json:"name"` // of the network
+	Type         string `json:"type"`
+	Bridge       string `json:"bridge"`
+	IPAM         struct{ Type string }
+	DNS          struct{ Nameservers []any }
+	Capabilities map[string]any `json:"capabilities"`
+	Delegate     *plugin        `json:"delegate"`
 }
 
 // parseCNI reads a .conf or a .conflist.
@@ -36,6 +37,9 @@ func parseCNI(text string) ([]plugin, error) {
 	}
 	if list.Plugins == nil && list.Type != "" {
 		list.Plugins = []plugin{list.plugin}
+	}
+	for i := range list.Plugins { // the plugins of a list have no name of their own
+		list.Plugins[i].Name = list.Name
 	}
 	if len(list.Plugins) == 0 {
 		return nil, errors.New("it names no plugin")
@@ -149,46 +153,6 @@ func needed(plugins []plugin, os string) []string {
 		}
 		add(delegate)
 		add(ipam)
-	}
-	return all
-}
-
-// natExceptions are the networks that a Windows configuration keeps from being masqueraded: ExceptionList in the older
-// form, Exceptions in that of apiVersion 2.
-func natExceptions(text string) (networks []netip.Prefix, err error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &members); err != nil {
-		return nil, err
-	}
-	for key, value := range members {
-		if strings.EqualFold(key, "ExceptionList") || strings.EqualFold(key, "Exceptions") {
-			if err := json.Unmarshal(value, &networks); err != nil {
-				return nil, fmt.Errorf("%s: %w", key, err)
-			}
-			continue
-		}
-		for _, inner := range objects(value) {
-			more, err := natExceptions(string(inner))
-			if err != nil {
-				return nil, err
-			}
-			networks = append(networks, more...)
-		}
-	}
-	return networks, nil
-}
-
-// objects are those that a JSON value is or directly holds.
-func objects(value json.RawMessage) []json.RawMessage {
-	trimmed := strings.TrimSpace(string(value))
-	if strings.HasPrefix(trimmed, "{") {
-		return []json.RawMessage{value}
-	}
-	var list, all []json.RawMessage
-	if strings.HasPrefix(trimmed, "[") && json.Unmarshal(value, &list) == nil {
-		for _, one := range list {
-			all = append(all, objects(one)...)
-		}
 	}
 	return all
 }

@@ -16,6 +16,7 @@ func daemonChecks() []Check {
 		{"FL104", "no peer is left out", anySystem, noneLeftOut},
 		{"FL105", "the store of leases answers", anySystem, storeAnswers},
 		{"FL106", "what pods send fits through the tunnel and the underlay", anySystem, mtuFits},
+		{"FL107", "what lies between the nodes lets pods' addresses pass (host-gw)", anySystem, betweenNodes},
 	}
 }
 
@@ -154,6 +155,23 @@ func mtuFits(s Snapshot) Finding {
 		return fail(lower, "pods get MTU %d, and %s has only %d", n.MTU, n.Underlay.Name, under)
 	}
 	return ok("%d for pods, %d on %s (whether what is behind it carries that much cannot be seen from here)", n.MTU, under, n.Underlay.Name)
+}
+
+// betweenNodes is here so that its code leads people to the answer, though nothing on the node can tell.
+func betweenNodes(s Snapshot) Finding {
+	n := s.node()
+	_, overlay, found := s.hns()
+	switch {
+	case n != nil && n.Backend != "host-gw", n == nil && found && overlay:
+		return skip("only host-gw sends pods' addresses over the wire")
+	case n == nil && !found:
+		return skip("which backend is in use is not known: the daemon has no lease or does not answer")
+	}
+	const need = "a cloud wants a route for each node's subnet (user-defined routes), and its check of addresses off (AWS: source/destination check; Azure: IP forwarding; Google: canIpForward)"
+	if by := s.Machine.Value.String(); by != "" {
+		return skip("only what lies between the nodes knows, and this machine is of %s: %s", by, need)
+	}
+	return skip("only what lies between the nodes knows: %s", need)
 }
 
 // byName is the MTU of an interface, 0 where it is not known.

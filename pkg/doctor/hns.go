@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
@@ -18,6 +19,17 @@ type Windows struct {
 	SourceVIP Fact[netip.Addr]   `json:"sourceVIP"` // as published by flanneld source-vip; the zero Addr: none is
 	// Reserved are the addresses that host-local gives to no pod: those of the pods, and what is kept from them.
 	Reserved Fact[[]netip.Addr] `json:"reserved"`
+	Routes   Fact[[]HNSRemote]  `json:"routes"`   // that programs made and that have a gateway
+	Programs Fact[[]string]     `json:"programs"` // of a Kubernetes node, those that run: "kubelet", "kube-proxy", "containerd"
+	Left     Fact[[]string]     `json:"left"`     // files that scripts before ours keep addresses in
+	Lost     Fact[Lost]         `json:"lost"`
+}
+
+// Lost is what an adapter had before its switch, and has not got back. The zero Lost: nothing is waited for.
+type Lost struct {
+	Since   time.Time `json:",omitzero"` // when it was written down
+	Adapter string
+	What    []string // for a person; empty: all is back
 }
 
 // HNS is the Host Network Service.
@@ -32,12 +44,14 @@ type HNSNetwork struct {
 	Adapter      string // that its vSwitch is bound to
 	Subnets      []netip.Prefix
 	VNI          int          // Overlay
+	Port         int          // Overlay; 0: HNS's own, 4789
 	ManagementIP netip.Addr   // zero: none yet
 	Remote       []HNSRemote  // what leads to peers, of an Overlay
 	Endpoint     *HNSEndpoint // the host's own, of L2Bridge
 }
 
-// HNSRemote is a RemoteSubnetRoute policy, or an endpoint that stands for one; zero: one that cannot be read.
+// HNSRemote is the way to a peer: a RemoteSubnetRoute policy, an endpoint that stands for one, or a route; zero: one that
+// cannot be read.
 type HNSRemote struct {
 	Subnet   netip.Prefix
 	Provider netip.Addr

@@ -40,7 +40,11 @@ func hostnameOverride(s Snapshot) Finding {
 	if why, judged := s.kubeProxy(); !judged {
 		return why
 	}
-	if name, _ := argument(s.Windows.KubeProxy.Value, "hostname-override"); name != "" {
+	name, _ := argument(s.Windows.KubeProxy.Value, "hostname-override")
+	switch node := s.Cluster.Node; {
+	case name != "" && node != "" && !strings.EqualFold(name, node):
+		return fail("Give kube-proxy --hostname-override="+node+", the name of the Node: with another, it deletes the endpoints of pods.", "it is %s, and the Node is %s", name, node)
+	case name != "":
 		return ok("%s", name)
 	}
 	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); file != "" {
@@ -106,50 +110,49 @@ func dsr(s Snapshot) Finding {
 	return ok("HNS %d.%d", h.Major, h.Minor)
 }
 
-// natSpares looks at the OutBoundNAT exceptions of the CNI configuration: traffic within the cluster must keep the
-// pods' addresses, and that to the world must not.
-func natSpares(s Snapshot) Finding {
-	name, _ := s.flannelConf()
-	networks := s.podNetworks()
+// proxyNetwork: kube-proxy works on one network, which it knows by name; with another's, or none, it makes no policies.
+func proxyNetwork(s Snapshot) Finding {
+	why, judged := s.kubeProxy()
+	network, _, found := s.hns()
 	switch {
-	case !s.CNI.Known:
-		return s.CNI.missing()
-	case name == "":
-		return skip("there is no configuration of flannel")
-	case len(networks) == 0:
-		return skip("the pod network is not known: the daemon has no lease or does not answer, and there is no subnet file")
+	case !judged:
+		return why
+	case !s.Windows.Networks.Known:
+		return s.Windows.Networks.missing()
+	case !found:
+		return skip("there is no HNS network of ours")
 	}
-	i := slices.IndexFunc(s.CNI.Value.Files, func(f CNIFile) bool { return f.Name == name })
-	spared, err := natExceptions(s.CNI.Value.Files[i].Text)
-	if err != nil {
-		return fail("Write it anew by flanneld cni-conf --force.", "%s: %v", name, err)
+	name, given := argument(s.Windows.KubeProxy.Value, "network-name")
+	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); !given && file != "" {
+		return skip("its settings are in %s", file)
 	}
-	const fix = "flanneld cni-conf --force writes a configuration that spares the pod and service networks, and with a bridge those of the nodes; it counts for new pods."
-	within := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
+	switch {
+	case !given:
+		return skip("it is not given, so kube-proxy goes by its variable KUBE_NETWORK, which is not seen from here and must be %s", network.Name)
+	case !strings.EqualFold(name, network.Name):
+		return fail("Start kube-proxy with --network-name="+network.Name+".", "it is %s, and our network %s", or(name, "empty"), network.Name)
 	}
-	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
-		if !within(p) {
-			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
-		}
-	}
-	if slices.ContainsFunc(spared, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
-		return fail(fix, "%s spares everything, so no answer from the world outside finds back", name)
-	}
-	if !s.Cluster.Services.Known {
-		return ok("%s spares %s (whether the service network is among them is not known: %s)", name, join(spared...), or(s.Cluster.Services.WhyNot, "it was not looked at"))
-	}
-	return ok("%s spares %s", name, join(spared...))
+	return ok("%s", name)
 }
 
-// podNetworks are those of the cluster, by the daemon's word, or else by the subnet file's.
-func (s Snapshot) podNetworks() (all []netip.Prefix) {
-	if n := s.node(); n != nil {
-		for _, net := range n.Networks {
-			all = append(all, net.Network)
-		}
-		return all
+// programs are what a node of Kubernetes cannot do without; who starts them, and as what, is their own matter.
+func programs(s Snapshot) Finding {
+	if !s.Windows.Programs.Known {
+		return s.Windows.Programs.missing()
 	}
-	both := []netip.Prefix{s.Env.Value.V4Network, s.Env.Value.V6Network}
-	return slices.DeleteFunc(both, func(p netip.Prefix) bool { return !p.IsValid() })
+	if r := s.report(); r != nil && r.Store == "etcd" {
+		return skip("leases are in etcd, so this may be no node of Kubernetes")
+	}
+	run := s.Windows.Programs.Value
+	var gone []string
+	for _, any := range [][]string{{"kubelet"}, {"kube-proxy"}, {"containerd", "dockerd"}} {
+		if !slices.ContainsFunc(any, func(name string) bool { return slices.Contains(run, name) }) {
+			gone = append(gone, any[0])
+		}
+	}
+	if len(gone) > 0 {
+		return warn("Start what is missing (Start-Service, or start.ps1) and look at its own log for why it ended; as a service it starts with the system.",
+			"not running: %s", strings.Join(gone, ", "))
+	}
+	return ok("%s", strings.Join(run, ", "))
 }

@@ -43,9 +43,16 @@ type Snapshot struct {
 	Processes  Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
 	Interfaces Fact[underlay.Snapshot] `json:"interfaces"`
 	CNI        Fact[CNI]               `json:"cni"`
+	Machine    Fact[Machine]           `json:"machine"`
 	Cluster    Cluster                 `json:"cluster"`
 	Linux      Linux                   `json:"linux"`
 	Windows    Windows                 `json:"windows"`
+}
+
+// Machine is what the firmware says of its maker: of a virtual machine, the hypervisor or cloud.
+type Machine struct {
+	Vendor  string `json:"vendor"`
+	Product string `json:"product"`
 }
 
 // Answer is what the daemon says of itself, or how it fails to.
@@ -79,8 +86,11 @@ type CNIFile struct {
 type Cluster struct {
 	// Ahead is by how much the store's clock is ahead of ours; precise to two seconds.
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
+	Node         string              `json:"node,omitempty"` // this node's name there; "": not known
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
 	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; at most a few
+	// Proxy is the HTTP proxy on the way to the API server, without its password; "": there is none.
+	Proxy Fact[string] `json:"proxy"`
 	// Services are the networks of Services; asked for only where a check needs them.
 	Services Fact[[]netip.Prefix] `json:"serviceNetworks"`
 }
@@ -182,3 +192,5 @@ func (s Snapshot) families() (v4, v6 bool) {
 	}
 	return s.Env.Value.V4Subnet.IsValid(), s.Env.Value.V6Subnet.IsValid()
 }
+
+func (m Machine) String() string { return strings.TrimSpace(m.Vendor + " " + m.Product) }

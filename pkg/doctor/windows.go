@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,6 +25,13 @@ func windowsChecks() []Check {
 		{"FL510", "kube-proxy asks for no DSR that HNS cannot do", windows, dsr},
 		{"FL511", "pods' packets within the cluster are not masqueraded", windows, natSpares},
 		{"FL512", "the hypervisor lets the pods' MAC addresses pass", windows, macSpoofing},
+		{"FL513", "kubelet, kube-proxy and a container runtime run", windows, programs},
+		{"FL514", "nothing that earlier scripts left is in the way", windows, nothingLeft},
+		{"FL515", "the CNI configuration goes with the HNS network", windows, confFits},
+		{"FL516", "pods are told a DNS server", windows, podDNS},
+		{"FL517", "the adapter has back what its switch took", windows, allBack},
+		{"FL518", "kube-proxy works on our network (--network-name)", windows, proxyNetwork},
+		{"FL519", "routes lead to every peer that is in step, and to no other (host-gw)", windows, peerRoutes},
 	}
 }
 
@@ -72,6 +81,8 @@ func hnsNetwork(s Snapshot) Finding {
 		return fail(fix, "there is no HNS network of ours among %d", len(s.Windows.Networks.Value))
 	case !strings.EqualFold(network.Type, want):
 		return fail(fix, "%s is of type %s, not %s", network.Name, network.Type, want)
+	case strings.HasPrefix(network.Adapter, "vEthernet"):
+		return fail(fix, "%s is bound to %s, which is no physical adapter", network.Name, network.Adapter)
 	case !s.fits(network):
 		return fail(fix, "%s has subnet %s, and the lease %s", network.Name, or(join(network.Subnets...), "none"), join(s.subnets()...))
 	}
@@ -141,7 +152,12 @@ func windowsVNI(s Snapshot) Finding {
 	case network.VNI < leastWindowsVNI:
 		return fail(fmt.Sprintf("Set Backend.VNI to %d (and Port to %d) in the one network configuration of all nodes.", leastWindowsVNI, windowsPort), "the VNI is %d", network.VNI)
 	}
-	return ok("VNI %d", network.VNI)
+	port := cmp.Or(network.Port, windowsPort)
+	if h := s.Windows.HNS; port != windowsPort && h.Known && h.Value.Problem == "" && !h.Value.atLeast(10, 3) {
+		return fail(fmt.Sprintf("Set Backend.Port to %d in the one network configuration of all nodes, or update Windows.", windowsPort),
+			"the port is %d, and HNS %d.%d knows only %d", port, h.Value.Major, h.Value.Minor, windowsPort)
+	}
+	return ok("VNI %d, port %d", network.VNI, port)
 }
 
 // remotes counts both ways: a policy too many sends packets, and kube-proxy, to a node that is gone.
@@ -156,12 +172,19 @@ func remotes(s Snapshot) Finding {
 	case !overlay || !found:
 		return skip("there is no overlay network of ours")
 	}
+	if gone, extra := s.compareWays(network.Remote); gone+extra > 0 {
+		return fail("flanneld mends it within minutes; if not, restart it and look at its log for codes of HNS (0x803b…).", "%d policies are missing, %d lead to nodes that are gone", gone, extra)
+	}
+	return ok("%d policies", len(network.Remote))
+}
+
+// compareWays counts the peers in step that nothing leads to, and the ways that lead to no such peer.
+func (s Snapshot) compareWays(all []HNSRemote) (gone, extra int) {
 	have := map[HNSRemote]bool{}
-	for _, one := range network.Remote {
+	for _, one := range all {
 		have[one] = true
 	}
-	gone := 0
-	for _, p := range r.Peers {
+	for _, p := range s.report().Peers {
 		for i := range min(len(p.Subnets), len(p.PublicIPs)) {
 			if p.State != status.InStep {
 				continue
@@ -173,10 +196,30 @@ func remotes(s Snapshot) Finding {
 			delete(have, key)
 		}
 	}
-	if gone+len(have) > 0 {
-		return fail("flanneld mends it within minutes; if not, restart it and look at its log for codes of HNS (0x803b…).", "%d policies are missing, %d lead to nodes that are gone", gone, len(have))
+	return gone, len(have)
+}
+
+// peerRoutes is remotes for host-gw: a route that is left leads what is for a moved subnet to the node that had it.
+func peerRoutes(s Snapshot) Finding {
+	_, overlay, found := s.hns()
+	r := s.report()
+	switch {
+	case !s.Windows.Routes.Known:
+		return s.Windows.Routes.missing()
+	case r == nil || !r.PeersKnown:
+		return skip("the daemon does not know the peers, or does not answer")
+	case overlay || !found:
+		return skip("there is no network of host-gw")
 	}
-	return ok("%d policies", len(network.Remote))
+	pods := s.podNetworks()
+	ways := slices.DeleteFunc(slices.Clone(s.Windows.Routes.Value), func(w HNSRemote) bool {
+		return !slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Bits() < w.Subnet.Bits() && p.Contains(w.Subnet.Addr()) })
+	})
+	if gone, extra := s.compareWays(ways); gone+extra > 0 {
+		return fail("flanneld mends it within seconds; if not, flanneld status says why. Remove a persistent route of another hand's (route print; route delete).",
+			"%d routes are missing, %d lead to nodes that are gone", gone, extra)
+	}
+	return ok("%d routes", len(ways))
 }
 
 // windowsForwards looks at both interfaces that a packet passes; the policies of a domain reset them.
@@ -206,6 +249,10 @@ func windowsForwards(s Snapshot) Finding {
 }
 
 // macSpoofing is here so that its code leads people to the answer, though it cannot be judged from inside.
-func macSpoofing(Snapshot) Finding {
-	return skip("only the hypervisor's host knows: in a virtual machine, switch MAC address spoofing on for its adapter (Set-VMNetworkAdapter -MacAddressSpoofing On)")
+func macSpoofing(s Snapshot) Finding {
+	of := s.Machine.Value.String()
+	if of != "" {
+		of = ", and this machine is of " + of
+	}
+	return skip("only the hypervisor's host knows%s: in a virtual machine, switch MAC address spoofing on for its adapter (Hyper-V: Set-VMNetworkAdapter -MacAddressSpoofing On; VMware: forged transmits, promiscuous mode)", of)
 }

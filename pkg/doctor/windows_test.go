@@ -10,7 +10,8 @@ import (
 	"flannel/subnet"
 )
 
-const overlayConf = `{"name":"flannel.4096","type":"flannel","delegate":{"type":"win-overlay","policies":[
+const overlayConf = `{"name":"flannel.4096","type":"flannel","capabilities":{"portMappings":true,"dns":true},"delegate":{"type":"win-overlay","policies":[
+	{"name":"EndpointPolicy","value":{"Type":"ProviderAddress","Settings":{"ProviderAddress":"192.168.0.3"}}},
 	{"name":"EndpointPolicy","value":{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.5.0.0/16","10.96.0.0/12","192.168.0.0/24"]}}}]}}`
 
 // healthyWindows is an overlay node on which every check finds nothing.
@@ -29,12 +30,15 @@ func healthyWindows() Snapshot {
 			Interfaces: []underlay.Interface{{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500, Addrs: []underlay.Addr{{IP: addr("192.168.0.3")}}}}}),
 		CNI: Known(CNI{ConfDir: `C:\etc\cni\net.d`, BinDir: `C:\opt\cni\bin`, Files: []CNIFile{{"10-flannel.conf", overlayConf}},
 			Plugins: map[string]bool{"flannel": true, "win-overlay": true, "host-local": true}}),
-		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"}), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")})},
+		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"}), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")}), Proxy: Known("")},
+		Machine: Known(Machine{"VMware, Inc.", "VMware7,1"}),
 		Windows: Windows{HNS: Known(HNS{Major: 13, Minor: 3}),
 			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnets: []netip.Prefix{own}, VNI: 4096,
 				ManagementIP: addr("192.168.0.3"), Remote: []HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
 			Adapters:  Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, Addrs: []netip.Addr{addr("192.168.0.3")}, DNS: []netip.Addr{addr("192.168.0.1")}}}),
-			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true"}),
+			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true", "--network-name=flannel.4096"}),
+			Routes:    Known([]HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}, {pfx("169.254.169.254/32"), addr("192.168.0.1")}, {pfx("0.0.0.0/0"), addr("192.168.0.1")}}),
+			Programs:  Known([]string{"containerd", "kube-proxy", "kubelet"}), Left: Known([]string{}), Lost: Known(Lost{}),
 			SourceVIP: Known(addr("10.5.3.2")), Reserved: Known([]netip.Addr{addr("10.5.3.2"), addr("10.5.3.9")})},
 	}
 }
@@ -47,10 +51,13 @@ func bridged(s *Snapshot) {
 	net := &s.Windows.Networks.Value[1]
 	net.Name, net.Type, net.VNI, net.Remote, net.Endpoint = "cbr0", "L2Bridge", 0, nil, &HNSEndpoint{Forwarding{V4: true}}
 	s.Windows.Adapters.Value[0].Forwarding = Forwarding{V4: true}
+	s.files(CNIFile{"10-flannel.conf", strings.NewReplacer("flannel.4096", "cbr0", "win-overlay", "win-bridge").Replace(overlayConf)})
+	s.Windows.KubeProxy = Known([]string{"kube-proxy", "--hostname-override=win1", "--network-name", "cbr0"})
 }
 
 func TestNothingWrongOnWindows(t *testing.T) {
-	skipped := map[string]string{"FL507": "no network of host-gw", "FL512": "only the hypervisor's host knows"}
+	skipped := map[string]string{"FL107": "only host-gw", "FL507": "no network of host-gw", "FL512": "only the hypervisor's host knows, and this machine is of VMware, Inc. VMware7,1",
+		"FL519": "no network of host-gw"}
 	for _, r := range Examine(healthyWindows()) {
 		switch elsewhere := strings.HasPrefix(r.Code, "FL2") || r.Code == "FL403"; {
 		case elsewhere:
@@ -67,7 +74,7 @@ func TestNothingWrongOnWindows(t *testing.T) {
 	}
 	s := healthyWindows()
 	bridged(&s)
-	for _, code := range []string{"FL502", "FL503", "FL507"} {
+	for _, code := range []string{"FL502", "FL503", "FL507", "FL511", "FL515", "FL516", "FL518", "FL519"} {
 		check(t, s, code, OK, "")
 	}
 	check(t, s, "FL505", Skipped, "no overlay")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
 
 	"flannel/pkg/doctor"
 )
@@ -57,6 +58,23 @@ func start(t *testing.T, name string, args ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
+// The firmware's words are read where Windows keeps them.
+func TestMaker(t *testing.T) {
+	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
+		t.Skip("this is a real Windows, whose registry a test must not touch")
+	}
+	key, _, err := registry.CreateKey(registry.LOCAL_MACHINE, `HARDWARE\DESCRIPTION\System\BIOS`, registry.SET_VALUE)
+	if err == nil {
+		err = errors.Join(key.SetStringValue("SystemManufacturer", "Some Maker"), key.SetStringValue("SystemProductName", "Model 7"), key.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := maker(); err != nil || m.String() != "Some Maker Model 7" {
+		t.Errorf("%q, %v", m, err)
+	}
+}
+
 // TestRealLook goes through the DLLs of HNS and of the IP stack, and through Windows' own list of processes.
 func TestRealLook(t *testing.T) {
 	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
@@ -72,6 +90,7 @@ func TestRealLook(t *testing.T) {
 	t.Setenv("FLANNEL_HNS", l.Addr().String())
 	daemon := start(t, "flanneld.exe", "--etcd-password=hunter2", "wait-for-input", `a "b" c\`, "", "service", "run")
 	start(t, "flanneld-x.exe", "wait-for-input", "status")
+	start(t, "kubelet.exe", "wait-for-input")
 	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
 
 	s := Look(t.Context(), n.o)
@@ -94,7 +113,8 @@ func TestRealLook(t *testing.T) {
 	n.report.Node.Underlay.Index = n.m.Hand().Adapter("vEthernet (Ethernet)").Index
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "a bridge", s, map[string]string{"FL102": "ok", "FL103": "skipped", "FL501": "ok: HNS 13.3", "FL502": "ok: cbr0, L2Bridge of 10.244.1.0/24 on Ethernet", "FL503": "ok: 10.99.0.2",
-		"FL504": "ok", "FL507": "ok", "FL508": "ok: win 1", "FL510": "ok"})
+		"FL504": "ok", "FL507": "ok", "FL508": "ok: win 1", "FL510": "ok", "FL513": "warn: not running: containerd", "FL514": "ok", "FL517": "ok: nothing is waited for",
+		"FL519": "fail: 1 routes are missing, 0 lead"})
 
 	files := Documents(t.Context(), time.Minute)
 	for name, want := range map[string]string{"hns-networks.json": `"cbr0"`, "hns-endpoints.json": `"cbr0_ep"`, "adapters.json": "vEthernet (Ethernet)", "ip-routes.json": "10.99.0.1"} {

@@ -53,6 +53,14 @@ func (m machine) looks(o Options) []probe {
 			}),
 		one(func(s *doctor.Snapshot) *doctor.Fact[[]netip.Addr] { return &s.Windows.Reserved },
 			func(context.Context) ([]netip.Addr, error) { return held(o) }),
+		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.HNSRemote] { return &s.Windows.Routes },
+			func(context.Context) ([]doctor.HNSRemote, error) { return m.routes() }),
+		one(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Programs },
+			func(context.Context) ([]string, error) { return m.programs() }),
+		one(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Left },
+			func(context.Context) ([]string, error) { return left(o.Left) }),
+		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Lost] { return &s.Windows.Lost },
+			func(ctx context.Context) (doctor.Lost, error) { return m.lost(ctx, o.JournalFile) }),
 	}
 }
 
@@ -80,6 +88,7 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 			one.Subnets = append(one.Subnets, s.Prefix)
 			one.VNI = max(one.VNI, int(s.VSID))
 		}
+		one.Port = int(n.VxlanPort)
 		for _, p := range n.Policies {
 			if p.IsRemoteSubnet() {
 				r, _ := p.RemoteSubnet() // what cannot be read leads nowhere, and is one too many

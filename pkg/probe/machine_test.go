@@ -59,6 +59,7 @@ func newNode(t *testing.T, network hns.Network) *node {
 	}
 	dir := t.TempDir()
 	n.o = Options{Version: "test", SubnetFile: filepath.Join(dir, "subnet.env"), VIPFile: filepath.Join(dir, "source-vip.json"), DataDir: filepath.Join(dir, "networks"),
+		JournalFile: filepath.Join(dir, "hns.json"), Left: []string{filepath.Join(dir, "SourceVip.json"), filepath.Join(dir, "SourceVipRequest.json")},
 		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), Commands: []string{"status", "service"}, Each: 30 * time.Second}
 	if _, err := subnet.WriteEnv(n.o.SubnetFile, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1450}); err != nil {
 		t.Fatal(err)
@@ -132,7 +133,8 @@ func TestHealthyOverlay(t *testing.T) {
 	s := n.look()
 	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe (pid 7)", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096, Overlay of 10.244.1.0/24 on Ethernet",
 		"FL503": "ok: 10.99.0.2 on Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1 policies", "FL507": "skipped: no network of host-gw", "FL508": "ok: win1",
-		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped"})
+		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped", "FL513": "warn: not running: kubelet, containerd", "FL514": "ok", "FL517": "ok: nothing is waited for",
+		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: no network of host-gw"})
 	if args := s.Processes.Value[0].Args; strings.Join(append(slices.Clone(args), s.Windows.KubeProxy.Value...), " ") !=
 		"--etcd-password=[redacted] service run kube-proxy --hostname-override=win1 --source-vip=10.244.1.2 --token [redacted] --enable-dsr=true" {
 		t.Errorf("%q, %q", args, s.Windows.KubeProxy.Value)
@@ -220,7 +222,15 @@ func (n *node) hand(err error) {
 func TestBridge(t *testing.T) {
 	n := newNode(t, bridge())
 	verdicts(t, "a bridge", n.look(), map[string]string{"FL502": "ok: cbr0, L2Bridge", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "skipped: no overlay", "FL506": "skipped",
-		"FL507": "ok", "FL509": "skipped: only an overlay needs one"})
+		"FL507": "ok", "FL509": "skipped: only an overlay needs one", "FL519": "fail: 1 routes are missing, 0 lead"})
+	lead := func(via string) {
+		t.Helper()
+		n.hand(n.m.Hand().AddRoute(hns.Route{Dst: peer.Prefix, NextHop: netip.MustParseAddr(via), Index: n.report.Node.Underlay.Index, Ours: true}))
+	}
+	lead(peer.Provider.String())
+	verdicts(t, "a peer", n.look(), map[string]string{"FL519": "ok: 1 routes", "FL504": "ok"})
+	lead("10.99.0.44") // where it was before
+	verdicts(t, "a former next hop", n.look(), map[string]string{"FL519": "fail: 0 routes are missing, 1 lead"})
 	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
 		n := newNode(t, bridge())
 		n.hand(n.m.Hand().SetForwarding(name, false, false))

@@ -25,11 +25,15 @@ import (
 type Options struct {
 	Version    string
 	SubnetFile string
-	ConfDir    string   // of CNI configurations
-	BinDir     string   // of CNI plugins
-	DataDir    string   // of the CNI plugin host-local; Windows alone
-	VIPFile    string   // where kube-proxy's source VIP is published; Windows alone
-	Commands   []string // arguments by which a process of our name is a command and no daemon
+	ConfDir    string // of CNI configurations
+	BinDir     string // of CNI plugins
+	DataDir    string // of the CNI plugin host-local; Windows alone
+	VIPFile    string // where kube-proxy's source VIP is published; Windows alone
+	// JournalFile is where flanneld writes down what an adapter has; Left are files that scripts before ours leave. Both
+	// are of Windows alone.
+	JournalFile string
+	Left        []string
+	Commands    []string // arguments by which a process of our name is a command and no daemon
 	// Cluster asks the store; its answer may be partial.
 	Cluster func(context.Context) doctor.Cluster
 	Each    time.Duration // bounds each look; 0 is 5 seconds
@@ -103,6 +107,8 @@ func common(o Options) []probe {
 			func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
 		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.CNI] { return &s.CNI },
 			func(context.Context) (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) }),
+		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Machine] { return &s.Machine },
+			func(context.Context) (doctor.Machine, error) { return maker() }),
 		{
 			look: func(ctx context.Context) func(*doctor.Snapshot) {
 				var c doctor.Cluster
@@ -114,7 +120,7 @@ func common(o Options) []probe {
 			late: func(s *doctor.Snapshot, why string) {
 				s.Cluster = doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why),
 					PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
-					Services: doctor.Unknown[[]netip.Prefix](why)}
+					Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
 			},
 		},
 	}

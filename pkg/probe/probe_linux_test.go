@@ -126,6 +126,15 @@ func lookedAt(t *testing.T, s doctor.Snapshot) {
 	}
 }
 
+// The firmware is asked where it is: it says who made the machine.
+func TestMaker(t *testing.T) {
+	m, err := maker()
+	raw, readErr := os.ReadFile("/sys/class/dmi/id/sys_vendor")
+	if (err == nil) != (readErr == nil) || err == nil && m.Vendor != strings.TrimSpace(string(raw)) {
+		t.Errorf("%+v, %v; the file: %q, %v", m, err, raw, readErr)
+	}
+}
+
 // The kernel's answer on checksums follows what ethtool -K sets.
 func TestTxChecksum(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -23,6 +23,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p.row("network", "%s %s", state, p.since(r.Since))
 	p.rows("problem", r.Problem)
 	p.rows("outage", r.Outage)
+	p.rows("advice", r.Advice)
 	if n := r.Node; n != nil {
 		p.node(*n)
 	} else {

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 )
 
 // Examination is what the API server says when it is asked once, by a person who looks for a fault.
 type Examination struct {
 	Ahead    time.Duration // by how much the API server's clock is ahead of ours; precise to two seconds
-	PodCIDRs []string      // of this node, as they stand there
+	Node     string        // this node's name
+	PodCIDRs []string      // its own, as they stand there
 	Windows  []string      // names of Windows nodes, one of several pages at most
 }
 
@@ -47,12 +49,37 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if err != nil {
 		return Examination{}, fmt.Errorf("ask for Windows nodes: %w", err)
 	}
-	e := Examination{PodCIDRs: n.cidrs}
+	e := Examination{Node: name, PodCIDRs: n.cidrs}
 	for _, w := range windows.Items {
 		e.Windows = append(e.Windows, w.Name)
 	}
 	e.Ahead, err = watch.ahead()
 	return e, err
+}
+
+// Proxy is the HTTP proxy that requests to the API server go to, without its password; "": none. Of o it takes what says
+// how to reach the API server, which it does not do.
+func Proxy(o Options) (string, error) {
+	cfg, err := o.credentials()
+	if err != nil {
+		return "", err
+	}
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return "", fmt.Errorf("address of the API server: %w", err)
+	}
+	w, err := newWire(cfg)
+	if err != nil {
+		return "", err
+	}
+	proxy, err := w.rt.Proxy(&http.Request{URL: server})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
+	case proxy == nil:
+		return "", nil
+	}
+	return proxy.Redacted(), nil
 }
 
 // clockWatch compares the clock of a server with ours, by the header Date of its answers (RFC 9110, section 6.6.1),

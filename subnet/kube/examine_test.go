@@ -2,6 +2,9 @@ package kube
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +12,26 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// Which proxy is asked is told before anything is sent, and without its password.
+func TestProxy(t *testing.T) {
+	for _, c := range []struct{ server, proxy, want string }{
+		{"https://192.0.2.1:6443", "http://me:hunter2@proxy.example:3128", "http://me:xxxxx@proxy.example:3128"},
+		{"https://127.0.0.1:6443", "", ""}, // whatever the environment of this test says, itself is not reached by a proxy
+	} {
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q, proxy-url: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", c.server, c.proxy)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Proxy(Options{Kubeconfig: path}); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.server, got, err, c.want)
+		}
+	}
+	if _, err := Proxy(Options{Kubeconfig: filepath.Join(t.TempDir(), "none")}); err == nil {
+		t.Error("no kubeconfig is no error")
+	}
+}
 
 // examined asks as a person does who has flannel's own rights.
 func examined(t *testing.T, o outside) {
@@ -20,7 +43,7 @@ func examined(t *testing.T, o outside) {
 		return Examine(ctx, Options{Kubeconfig: kubeconfig, NodeName: name, Prefix: prefix})
 	}
 	e, err := ask("examined-1")
-	if err != nil || len(e.PodCIDRs) > 0 || e.Ahead.Abs() > 10*time.Second {
+	if err != nil || e.Node != "examined-1" || len(e.PodCIDRs) > 0 || e.Ahead.Abs() > 10*time.Second {
 		t.Fatalf("a node without podCIDR on this machine's clock: %+v, %v", e, err)
 	}
 	o.assign("examined-1", "10.244.9.0/24")

@@ -3,11 +3,16 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
 )
+
+// linkLocals counts the interfaces that are up, and what each of them has when the kernel is done with its address.
+const linkLocals = `ip -o link show up | grep -vc ' lo:'; ip -6 -o address show scope link -tentative | wc -l
+	ip -6 route show table local | grep -c '^local fe80' || true; ip -6 route show table local | grep -c '^anycast fe80' || true`
 
 // TestDoctor sends the doctor to a node on which all is well, and then to the same node with the troubles that people
 // have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
@@ -28,6 +33,12 @@ func TestDoctor(t *testing.T) {
 		}
 		return verdicts
 	}
+	within(t, "every interface has its link-local address for good", func() error {
+		if all := in(t, n.Namespaces, linkLocals); len(slices.Compact(strings.Fields(all))) != 1 {
+			return fmt.Errorf("interfaces, addresses, local and anycast routes: %s", all)
+		}
+		return nil
+	})
 	before := in(t, n.Namespaces, everything)
 	healthy := ask()
 	if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
@@ -38,7 +49,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("on a node where all is well, %s: %s", code, verdict)
 		}
 	}
-	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402"} {
+	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402", "FL403"} {
 		if !strings.HasPrefix(healthy[code], "ok") {
 			t.Errorf("%s was not judged: %s", code, healthy[code])
 		}
@@ -47,13 +58,18 @@ func TestDoctor(t *testing.T) {
 		echo '{}' > /etc/cni/net.d/05-other.conf; echo '{"type":"other"}' > /etc/cni/net.d/05-other.conf
 		nohup `+l.Flanneld()+` -subnet-file=/run/second/subnet.env -etcd-endpoints=http://127.0.0.1:1 > /run/second.log 2>&1 &`)
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
-	for code, want := range map[string]string{"FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
+	// A Windows node by its MAC address, whose configuration would fit: ours does not, and only the daemon knows of it.
+	putLease(t, l, "10.5.249.0-24", &value{PublicIP: "192.168.100.98", BackendType: "vxlan", BackendData: &vtep{4096, "00:15:5d:00:00:01"}})
+	for code, want := range map[string]string{"FL403": "fail " + leasePrefix + "10.5.249.0-24 runs Windows", "FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
 		within(t, code, func() error {
 			if got := ask()[code]; !strings.HasPrefix(got, want) {
 				return fmt.Errorf("%s: %s, want %s", code, got, want)
 			}
 			return nil
 		})
+	}
+	if !strings.Contains(n.Log(), "Linux and Windows nodes may not reach each other") {
+		t.Error("the log does not speak of the Windows node")
 	}
 	stopped(t, n)
 	if got := ask()["FL101"]; !strings.HasPrefix(got, "fail flanneld does not run here") {

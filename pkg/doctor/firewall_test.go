@@ -1,0 +1,66 @@
+package doctor
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestFirewalls(t *testing.T) {
+	const jump = `-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`
+	const firewalld = `table inet firewalld { # progname firewalld
+	chain filter_INPUT {
+		type filter hook input priority 10; policy accept;
+		ct state { established, related } accept
+		jump filter_INPUT_POLICIES
+		reject with icmpx admin-prohibited
+	}
+	chain filter_IN_public_allow {
+		tcp dport 22 accept
+		%s
+	}
+}
+`
+	for _, c := range []struct {
+		name    string
+		verdict map[string]Verdict
+		rules   []string
+		nft     string
+	}{
+		{"Docker's policy, ours gone", map[string]Verdict{"FL203": Fail}, []string{":FORWARD DROP [0:0]", "-A FORWARD -j DOCKER-USER"}, ""},
+		{"Docker's policy", map[string]Verdict{"FL203": OK}, []string{":FORWARD DROP [0:0]", jump}, ""},
+		{"RHEL's reject before ours", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
+		{"RHEL's reject after ours", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"a comment like a rule", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
+		{"a drop of something else", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
+		{"another table drops", map[string]Verdict{"FL203": Warn}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
+		{"another table drops some", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},
+		{"iptables' own table", map[string]Verdict{"FL203": OK}, []string{jump}, "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
+
+		{"port dropped", map[string]Verdict{"FL204": Fail}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8000:9000 -j DROP"}, ""},
+		{"port dropped among others", map[string]Verdict{"FL204": Fail}, []string{"-A INPUT -p udp -m multiport --dports 53,8472 -j REJECT --reject-with icmp-port-unreachable"}, ""},
+		{"another port dropped", map[string]Verdict{"FL204": OK}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 4789 -j DROP", "-A INPUT -p tcp -m tcp --dport 8472 -j DROP"}, ""},
+		{"policy DROP", map[string]Verdict{"FL204": Warn}, []string{":INPUT DROP [0:0]", "-A INPUT -i lo -j ACCEPT"}, ""},
+		{"policy DROP, port accepted in another chain", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", "-A INPUT -j ufw-user-input", "-A ufw-user-input -s 192.168.0.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
+		{"policy DROP, all accepted", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", `-A INPUT -m comment --comment "let all in" -j ACCEPT`}, ""},
+		{"reject at the end", map[string]Verdict{"FL204": Warn}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p icmp -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"accepted before the reject", map[string]Verdict{"FL204": OK}, []string{"-A INPUT -p udp -m udp --dport 8472 -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"firewalld", map[string]Verdict{"FL204": Warn}, nil, fmt.Sprintf(firewalld, "udp dport 5353 accept")},
+		{"firewalld with the port", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport 8472 accept")},
+		{"firewalld with a range", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport { 53, 8400-8500 } accept")},
+	} {
+		s := healthy()
+		s.rules(c.rules...)
+		s.Linux.NFTables = Known(c.nft)
+		for code, want := range c.verdict {
+			if r := find(t, Examine(s), code); r.Verdict != want {
+				t.Errorf("%s: %s is %s, %q, want %s", c.name, code, r.Verdict, r.Seen, want)
+			}
+		}
+	}
+	// A packet must pass both variants.
+	s := healthy()
+	s.Linux.IPTables = Known([]Listing{{"iptables-nft", []string{jump}}, {"iptables-legacy", []string{":FORWARD DROP [0:0]"}}})
+	check(t, s, "FL203", Fail, "policy of FORWARD is DROP")
+	s.Linux.IPTables = Unknown[[]Listing]("iptables: not found")
+	check(t, s, "FL203", Skipped, "iptables: not found")
+}

@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/underlay"
+)
+
+// What is wrong around the network of a Windows node: its programs, its CNI configuration, and what came before us.
+func TestAroundWindows(t *testing.T) {
+	conf := func(s *Snapshot, old, now string) {
+		s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, old, now, 1)})
+	}
+	proxy := func(s *Snapshot, args ...string) {
+		s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
+	}
+	own := func(s *Snapshot, network string) {
+		s.Interfaces.Value.Interfaces[0].Addrs = []underlay.Addr{{IP: addr("192.168.0.3"), Net: pfx(network)}}
+	}
+	vxlan0 := HNSNetwork{Name: "vxlan0", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.8.0/24")}}
+	for _, c := range []struct {
+		code    string
+		verdict Verdict
+		seen    string
+		change  func(*Snapshot)
+	}{
+		{"FL502", Fail, "bound to vEthernet (Ethernet)", func(s *Snapshot) { s.Windows.Networks.Value[1].Adapter = "vEthernet (Ethernet)" }},
+		{"FL505", OK, "VNI 4096, port 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
+		{"FL505", Fail, "the port is 4790, and HNS 10.2 knows only 4789", func(s *Snapshot) {
+			s.Windows.Networks.Value[1].Port, s.Windows.HNS.Value = 4790, HNS{"", 10, 2}
+		}},
+		{"FL508", Fail, "it is win1, and the Node is win1.example", func(s *Snapshot) { s.Cluster.Node = "win1.example" }},
+		{"FL508", OK, "win1", func(s *Snapshot) { s.Cluster.Node = "WIN1" }},
+		{"FL511", Warn, "leaves out the nodes' own network 192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
+		{"FL511", OK, "", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/25") }},
+		{"FL511", OK, "", func(s *Snapshot) { own(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
+		{"FL513", Warn, "not running: kubelet, containerd", func(s *Snapshot) { s.Windows.Programs = Known([]string{"kube-proxy"}) }},
+		{"FL513", OK, "", func(s *Snapshot) { s.Windows.Programs = Known([]string{"dockerd", "kube-proxy", "kubelet"}) }},
+		{"FL513", Skipped, "etcd", func(s *Snapshot) { s.report().Store, s.Windows.Programs = "etcd", Known([]string{}) }},
+		{"FL514", Warn, `C:\k\SourceVip.json; the HNS network vxlan0 with 10.5.8.0/24 of the pod network`, func(s *Snapshot) {
+			s.Windows.Left, s.Windows.Networks.Value = Known([]string{`C:\k\SourceVip.json`}), append(s.Windows.Networks.Value, vxlan0)
+		}},
+		{"FL514", OK, "", func(s *Snapshot) { // one of these is ours, if any is
+			s.Windows.Networks = Known([]HNSNetwork{vxlan0})
+		}},
+		{"FL514", OK, "", func(s *Snapshot) {
+			s.Windows.Networks.Value = append(s.Windows.Networks.Value, HNSNetwork{Name: "External", Type: "Overlay", Subnets: []netip.Prefix{pfx("192.168.255.0/30")}})
+		}},
+		{"FL515", Fail, "the name in 10-flannel.conf is vxlan0, and that of the network flannel.4096", func(s *Snapshot) { conf(s, "flannel.4096", "vxlan0") }},
+		{"FL515", Fail, "delegates to win-bridge, which is not for an Overlay", func(s *Snapshot) { conf(s, "win-overlay", "win-bridge") }},
+		{"FL515", Fail, "delegates to nothing", func(s *Snapshot) { conf(s, `"type":"win-overlay",`, "") }},
+		{"FL515", Fail, `pods send from "192.168.0.9", and the node's address is 192.168.0.3`, func(s *Snapshot) { conf(s, "192.168.0.3", "192.168.0.9") }},
+		{"FL515", OK, "flannel.4096, by win-overlay", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conflist", `{"name":"flannel.4096","plugins":[` + strings.Replace(overlayConf, `"name":"flannel.4096",`, "", 1) + `]}`})
+		}},
+		{"FL516", Warn, "neither names DNS servers nor takes kubelet's", func(s *Snapshot) { conf(s, `"dns":true`, `"dns":false`) }},
+		{"FL516", OK, "those in 10-flannel.conf", func(s *Snapshot) {
+			conf(s, `"portMappings":true,"dns":true},"delegate":{`, `},"delegate":{"dns":{"Nameservers":["10.96.0.10"]},`)
+		}},
+		{"FL516", OK, "capability dnsCapabilities", func(s *Snapshot) { conf(s, `"dns":true`, `"dnsCapabilities":true`) }},
+		{"FL517", Fail, "vEthernet (Ethernet) lost, and has not got back since 2026-05-01 11:00:00Z: address 192.168.0.3/24; DNS", func(s *Snapshot) {
+			s.Windows.Lost = Known(Lost{noon.Add(-time.Hour), "vEthernet (Ethernet)", []string{"address 192.168.0.3/24", "DNS"}})
+		}},
+		{"FL517", Warn, "still to come: DNS", func(s *Snapshot) { s.Windows.Lost = Known(Lost{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}}) }},
+		{"FL517", OK, "is there", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
+		{"FL518", Fail, "it is vxlan0, and our network flannel.4096", func(s *Snapshot) { proxy(s, "--network-name", "vxlan0") }},
+		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s) }},
+		{"FL518", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
+		{"FL519", Fail, "1 routes are missing, 1 lead to nodes that are gone", func(s *Snapshot) {
+			bridged(s)
+			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
+		}},
+		{"FL519", OK, "1 routes", bridged},
+	} {
+		s := healthyWindows()
+		c.change(&s)
+		check(t, s, c.code, c.verdict, c.seen)
+	}
+}
