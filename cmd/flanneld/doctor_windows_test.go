@@ -42,7 +42,7 @@ func TestDoctorOnWindows(t *testing.T) {
 	if code, out, problems := do("cni-conf", "--to=-", "--plugin=win-bridge", "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2"); code != exitOK || !strings.Contains(out, `"10.99.0.0/24"`) {
 		t.Errorf("cni-conf: %d %s %s", code, out, problems)
 	}
-	installed(t, `"C:\k k\flanneld.exe" "--etcd-password=of the service" --ip-masq "-x-token" hunter3`, "NODE_NAME=win1", "ETCD_PASSWORD=hunter4 and more")
+	inRegistry(t, `"C:\k k\flanneld.exe" "--etcd-password=of the service" --ip-masq "-x-token" hunter3`, "NODE_NAME=win1", "ETCD_PASSWORD=hunter4 and more")
 	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\nwith of the service, with hunter3, with hunter4 and more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +88,8 @@ func TestDoctorOnWindows(t *testing.T) {
 	}
 }
 
-// installed leaves in the registry what the service manager has of a service, secrets and all.
-func installed(t *testing.T, command string, env ...string) {
+// inRegistry leaves in the registry what the service manager has of a service, secrets and all.
+func inRegistry(t *testing.T, command string, env ...string) {
 	t.Helper()
 	key, _, err := registry.CreateKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
 	if err != nil {
