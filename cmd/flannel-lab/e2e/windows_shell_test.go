@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -211,10 +210,4 @@ func (c *console) readJSON(args []any) (any, error) {
 		return nil, err
 	}
 	return check.FromJSON(string(text))
-}
-
-// awaits the end of something that takes a moment, within the test's own patience.
-func (c *console) awaits(what string, f func() error) {
-	c.t.Helper()
-	withinOf(c.t, 2*time.Minute, c.n.Name+": "+what, f)
 }

@@ -76,12 +76,12 @@ func TestShell(t *testing.T) {
 // A test must not go on with what nobody meant.
 func TestShellKnowsItsLimits(t *testing.T) {
 	for text, want := range map[string]string{
-		script:                               "ToString",
-		"try { Tell $none } catch { 1 }":     "none which nobody has set",
-		"Get-Weather 'here'":                 "Get-Weather here",
-		"while ($true) { 1 }":                "while",
-		"$x = @{ a = 1 }; $y = $x.b":         "the property 'b' cannot be found",
-		"$x = 'a' -like 'b'":                 "-like",
+		script:                                "ToString",
+		"try { Tell $none } catch { 1 }":      "none which nobody has set",
+		"Get-Weather 'here'":                  "Get-Weather here",
+		"while ($true) { 1 }":                 "while",
+		"$x = @{ a = 1 }; $y = $x.b":          "the property 'b' cannot be found",
+		"$x = 'a' -like 'b'":                  "-like",
 		"param($a)\nthrow \"$a\" + 'of' + $b": "b which nobody has set",
 	} {
 		sh := check.NewShell()
