@@ -18,8 +18,11 @@ type story struct {
 	run  func(*console, mode)
 }
 
-// TestStart runs start.ps1 as it is on new nodes, and then in all the ways in which people run it again.
+// TestStart runs start.ps1 as it is on new nodes, and then in all the ways in which people run it again. All nodes are at it
+// at once, of which t.Parallel would let only as many run as there are cores: they wait more than they work.
 func TestStart(t *testing.T) {
+	t.Parallel()
+	var clusters sync.WaitGroup
 	for _, c := range []struct {
 		mode
 		backend string
@@ -29,24 +32,24 @@ func TestStart(t *testing.T) {
 			{"old HNS", oldHNS}, {"by hand", byHand}}},
 		{bridgeMode, `{"Type":"host-gw"}`, []story{{"again and rejoined", againAndRejoined}, {"lost address, renamed adapter", lostAndRenamed}}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			l := startCluster(t, len(c.stories), c.backend)
-			// All at once, of which t.Parallel would let only as many run as there are cores: they wait more than they work.
-			var all sync.WaitGroup
-			for i, s := range c.stories {
-				all.Go(func() {
-					t.Run(s.name, func(t *testing.T) {
-						n := l.Nodes[1+i]
-						s.run(newConsole(t, l, n), c.mode)
-						if r := order(t, n, hnstest.Order{}); len(r.Trouble) > 0 {
-							t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
-						}
-					})
-				})
-			}
-			all.Wait()
+		clusters.Go(func() {
+			t.Run(c.name, func(t *testing.T) {
+				l := startCluster(t, len(c.stories), c.backend)
+				var nodes sync.WaitGroup
+				for i, s := range c.stories {
+					nodes.Go(func() { t.Run(s.name, func(t *testing.T) { s.tell(t, l, l.Nodes[1+i], c.mode) }) })
+				}
+				nodes.Wait()
+			})
 		})
+	}
+	clusters.Wait()
+}
+
+func (s story) tell(t *testing.T, l *lab.Lab, n *lab.Node, m mode) {
+	s.run(newConsole(t, l, n), m)
+	if r := order(t, n, hnstest.Order{}); len(r.Trouble) > 0 {
+		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 }
 
