@@ -1,6 +1,7 @@
 package dist_test
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"flannel/dist/windows/check"
 	"flannel/pkg/nettest"
+	"flannel/pkg/sourcevip"
 )
 
 // parseScripts reads files by PowerShell's grammar: PowerShell itself does not run here.
@@ -49,9 +51,9 @@ func scripts(t *testing.T) []check.Script {
 // ours is misspelt, or newer than that.
 var cmdlets = strings.Fields(`Add-Member ConvertFrom-Json ConvertTo-Json Export-ModuleMember ForEach-Object Get-CimInstance Get-Date Get-Process
 	Get-ScheduledTask Get-Service Get-Variable Import-Module Invoke-CimMethod Join-Path Move-Item New-Item New-Object New-ScheduledTaskAction
-	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host Out-Null
-	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Stop-Process
-	Stop-Service Test-Path Unregister-ScheduledTask Where-Object Write-Host Write-Warning sc.exe`)
+	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host
+	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Start-Transcript
+	Stop-Process Stop-ScheduledTask Stop-Service Test-Path Unregister-ScheduledTask Where-Object Write-Host Write-Verbose Write-Warning`)
 
 func TestScriptsParse(t *testing.T) {
 	all := scripts(t)
@@ -68,6 +70,10 @@ func TestScriptsParse(t *testing.T) {
 			used[c.Name] = true
 			if !strings.ContainsAny(c.Name, "$(") && !slices.Contains(known, c.Name) {
 				t.Errorf("%s:%d: %s is no command that we know", s.File, c.Line, c.Name)
+			}
+			// Past that function, a line on stderr may end a script.
+			if strings.HasPrefix(c.Name, "$") && c.Name != "$Program" {
+				t.Errorf("%s:%d: a program that Invoke-Program does not run: %s", s.File, c.Line, c.Text)
 			}
 			// Without -LiteralPath, brackets in a path are a pattern.
 			if slices.Contains([]string{"Test-Path", "Remove-Item", "Move-Item"}, c.Name) && !strings.Contains(c.Text, "-LiteralPath") {
@@ -113,10 +119,8 @@ func steps(s check.Script) (all []string) {
 		switch m := component.FindStringSubmatch(c.Text); {
 		case m != nil:
 			all = append(all, m[1])
-		case c.Name == "Get-SourceVip":
+		case c.Name == "Get-KubeProxyArguments":
 			all = append(all, "source-vip")
-		case c.Name == "Wait-Flanneld":
-			all = append(all, "ready")
 		}
 	}
 	return all
@@ -201,7 +205,7 @@ func TestScriptsCallWhatThereIs(t *testing.T) {
 			calls = append(calls, call{s.File + ":" + c.Text, c.Words})
 		}
 	}
-	for name := range windowsManifests {
+	for _, name := range windowsManifests {
 		calls = append(calls, manifestCalls(t, name)...)
 	}
 	if len(calls) < 17 {
@@ -220,13 +224,33 @@ func TestScriptsCallWhatThereIs(t *testing.T) {
 	}
 }
 
+// One manifest is for both modes, since cni-conf goes by the network configuration.
+func TestManifestFollowsTheNetworkConfiguration(t *testing.T) {
+	calls := manifestCalls(t, "kube-flannel-windows")
+	at := slices.IndexFunc(calls, func(c call) bool { return slices.Contains(c.args, "cni-conf") })
+	for backend, want := range map[string][]string{
+		`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`: {`"name": "flannel.4096"`, `"type": "win-overlay"`},
+		`{"Type": "host-gw"}`:                          {`"name": "cbr0"`, `"type": "win-bridge"`},
+	} {
+		conf := filepath.Join(t.TempDir(), "net-conf.json")
+		write(t, conf, `{"Network": "10.244.0.0/16", "Backend": `+backend+`}`)
+		args := strings.Fields(strings.NewReplacer(`C:\mounts\kube-flannel\net-conf.json`, conf, "$(NODE_IP)", "192.0.2.1").Replace(strings.Join(calls[at].args, " ")))
+		out, err := exec.Command(nettest.Tool(t, "flanneld"), append(args, "--to=-")...).CombinedOutput()
+		for _, part := range append(want, `"10.244.0.0/16"`, `"10.96.0.0/12"`) {
+			if err != nil || !strings.Contains(string(out), part) {
+				t.Errorf("%s: %v, no %s in\n%s", backend, err, part, out)
+			}
+		}
+	}
+}
+
 // The order is the one of the documentation: the outage before anything depends on the network, and kube-proxy last.
 func TestStartGoesByTheDocumentation(t *testing.T) {
 	all := scripts(t)
 	at := slices.IndexFunc(all, func(s check.Script) bool { return filepath.Base(s.File) == "start.ps1" })
 	got := steps(all[at])
 	// Of the daemon there are two: as a service, or as a process.
-	want := []string{"install-cni", "prepare", "cni-conf", "kubelet", "service", "flanneld", "ready", "source-vip", "kube-proxy", "status", "doctor"}
+	want := []string{"install-cni", "net-conf", "prepare", "cni-conf", "kubelet", "service", "flanneld", "wait", "source-vip", "kube-proxy", "status", "doctor"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("start.ps1 (+):", diff)
 	}
@@ -254,10 +278,12 @@ func TestKubeProxyHasItsFlags(t *testing.T) {
 		}
 		return text
 	}
-	module := read(t, "windows", "flannel.psm1")
-	proxy := module[strings.Index(module, "function Get-KubeProxyArguments"):strings.Index(module, "# The HNS network that")]
-	start := read(t, "windows", "start.ps1")
-	kubelet := start[strings.Index(start, "Start-Component $BaseDir 'kubelet'"):strings.Index(start, "5/8")]
+	module, start := read(t, "windows", "flannel.psm1"), read(t, "windows", "start.ps1")
+	proxy := module[strings.Index(module, "    '--v=2'"):strings.Index(module, "    $answer.kubeProxyFlags")]
+	for _, p := range []sourcevip.Proxy{{Network: "n", VIP: netip.MustParseAddr("10.244.1.2"), Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Gates: []string{"A=true"}}, {Network: "n"}} {
+		proxy += "'" + strings.Join(p.Flags(), "' '") + "'"
+	}
+	kubelet := start[strings.Index(start, "$arguments = @(\"--config"):strings.Index(start, "Start-Component $BaseDir 'kubelet'")]
 	flag := regexp.MustCompile(`["']--([\w-]+)`)
 	count := 0
 	for text, source := range map[string]string{
@@ -269,7 +295,47 @@ func TestKubeProxyHasItsFlags(t *testing.T) {
 			}
 		}
 	}
-	if count < 12 {
+	if count < 17 {
 		t.Errorf("only %d flags were found", count)
+	}
+}
+
+// kubelet's configuration has the fields of the version that it says it is.
+func TestKubeletKnowsItsConfiguration(t *testing.T) {
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubelet")
+	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")
+	dir, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := read(t, strings.TrimSpace(string(dir)), "config", "v1beta1", "types.go")
+	fields := func(of string) []string {
+		_, below, ok := strings.Cut(types, "\ntype "+of+" struct {\n")
+		if !ok {
+			t.Fatalf("no type %s", of)
+		}
+		inside, _, _ := strings.Cut(below, "\n}\n")
+		var all []string
+		for _, m := range regexp.MustCompile("`json:\"(\\w+)").FindAllStringSubmatch(inside, -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	start := read(t, "windows", "start.ps1")
+	hash := find(t, start, `(?s)Write-Text \$KubeletConfig \(@\{(.*?)\n            \}`)
+	known, count := append(fields("KubeletConfiguration"), "apiVersion", "kind"), 0
+	key := regexp.MustCompile(`(?m)(?:^|[;{])\s*(\w+) = `)
+	for _, m := range key.FindAllStringSubmatch(hash, -1) {
+		if count++; !slices.Contains(known, m[1]) {
+			t.Errorf("kubelet's configuration has no %s", m[1])
+		}
+	}
+	if count < 9 {
+		t.Errorf("only %d keys were found", count)
+	}
+	inner := find(t, start, `\$authentication = @\{ (.*?) \}\n?`)
+	names := key.FindAllStringSubmatch("{"+inner, -1)
+	if len(names) != 2 || !slices.Contains(fields("KubeletAuthentication"), names[0][1]) || !slices.Contains(fields("KubeletX509Authentication"), names[1][1]) {
+		t.Errorf("kubelet's authentication has no %q", names)
 	}
 }

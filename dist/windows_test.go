@@ -15,52 +15,23 @@ const (
 	hostGWValues  = "windows: {enabled: true}\nbackend: {Type: host-gw}\n"
 )
 
-// windowsManifests are the files by name, and what stands in the one for host-gw where that for an overlay has something else.
-var windowsManifests = map[string]struct{ overlay, hostGW string }{
-	"kube-flannel-windows": {"win-overlay flannel.4096", "win-bridge cbr0"},
-	"kube-proxy-windows":   {"flannel.4096", "cbr0"},
-}
+// windowsManifests are for both modes: which it is, the network configuration says.
+var windowsManifests = []string{"kube-flannel-windows", "kube-proxy-windows"}
 
 func document(t *testing.T, name string) string {
 	t.Helper()
 	return read(t, "..", "Documentation", name+".yml")
 }
 
-// objectsOf is the part of a manifest below what its head says to a reader.
-func objectsOf(t *testing.T, text string) string {
-	t.Helper()
-	_, below, ok := strings.Cut(text, "\n---\n")
-	if !ok {
-		t.Fatal("no object")
-	}
-	return below
-}
-
-// The two modes are two files, so that kubectl can apply each: they say the same but for what must differ.
-func TestWindowsModesDifferInNothingElse(t *testing.T) {
-	for name, differs := range windowsManifests {
-		var pairs []string
-		hostGW := strings.Fields(differs.hostGW)
-		for i, word := range strings.Fields(differs.overlay) {
-			pairs = append(pairs, word, hostGW[i])
-		}
-		want := strings.NewReplacer(pairs...).Replace(objectsOf(t, document(t, name)))
-		got := objectsOf(t, document(t, name+"-host-gw"))
-		if diff := cmp.Diff(want, got); diff != "" || want == objectsOf(t, document(t, name)) {
-			t.Errorf("%s and %s-host-gw (+): %s", name, name, diff)
-		}
-	}
-}
-
 func TestChartAndWindowsManifestAreTheSame(t *testing.T) {
-	for file, values := range map[string]string{"kube-flannel-windows": windowsValues, "kube-flannel-windows-host-gw": hostGWValues} {
+	for _, values := range []string{windowsValues, hostGWValues} {
 		text, err := chart(t, values)
 		if err != nil {
 			t.Fatal(err, text)
 		}
 		const name = "DaemonSet kube-flannel-ds-windows-amd64"
-		if diff := cmp.Diff(byName(t, document(t, file))[name], byName(t, text)[name]); diff != "" {
-			t.Errorf("%s (-) and chart (+) differ:\n%s", file, diff)
+		if diff := cmp.Diff(byName(t, document(t, "kube-flannel-windows"))[name], byName(t, text)[name]); diff != "" {
+			t.Errorf("%s: manifest (-) and chart (+) differ:\n%s", values, diff)
 		}
 	}
 	text, err := chart(t, "")
@@ -71,18 +42,17 @@ func TestChartAndWindowsManifestAreTheSame(t *testing.T) {
 
 func TestServerAcceptsWindowsManifests(t *testing.T) {
 	s := kubetest.Start(t)
-	for name := range windowsManifests {
-		for _, text := range []string{document(t, name), document(t, name+"-host-gw")} {
-			for _, o := range objects(t, text) {
-				if err := s.Apply(t.Context(), true, o); err != nil {
-					t.Error(name, err)
-				}
+	for _, name := range windowsManifests {
+		text := document(t, name)
+		for _, o := range objects(t, text) {
+			if err := s.Apply(t.Context(), true, o); err != nil {
+				t.Error(name, err)
 			}
-			bad := strings.Replace(text, "hostProcess", "hostProces", 1)
-			for _, o := range objects(t, bad) {
-				if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces: field not declared") {
-					t.Errorf("a misspelt field is accepted, so the test tests nothing: %v", err)
-				}
+		}
+		bad := strings.Replace(text, "hostProcess", "hostProces", 1)
+		for _, o := range objects(t, bad) {
+			if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces: field not declared") {
+				t.Errorf("a misspelt field is accepted, so the test tests nothing: %v", err)
 			}
 		}
 	}

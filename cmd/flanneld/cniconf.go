@@ -8,27 +8,26 @@ import (
 	goflag "flag"
 	"fmt"
 	"io"
-	"io/fs"
+	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"flannel/backend"
 	"flannel/pkg/cniconf"
-	"flannel/pkg/file"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/pkg/version"
-	"flannel/subnet"
 	"flannel/subnet/kube"
 )
 
 // written is what cni-conf did, for --json.
 type written struct {
 	Path   string          `json:"path"`
-	Result string          `json:"result"` // "written", "unchanged", "differs" (and was left alone), "overwritten", "shown"
+	Result string          `json:"result"` // "written", "unchanged", "updated", "differs" (and was left alone), "overwritten", "shown"
 	Diff   string          `json:"diff,omitempty"`
 	Conf   json.RawMessage `json:"conf"`
 }
@@ -52,15 +51,29 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-// makeCNIConf is the command that writes the CNI configuration of a Windows node. Who edited it keeps the edits.
-func makeCNIConf(ctx context.Context, o options, stdout, stderr io.Writer) int {
-	var flags goflag.FlagSet
-	var s cniconf.Spec
-	to := flags.String("to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - only shows it")
+// cniConfOptions are the flags of cni-conf beyond the configuration's own Spec.
+type cniConfOptions struct {
+	to, pluginDir       string
+	force, keep, asJSON bool
+}
+
+const cniConfUsage = `Writes the CNI configuration of a Windows node. Plugin, HNS network, pod networks and MAC prefix are
+taken from the network configuration, which is read as the daemon reads it.
+
+What an earlier cni-conf wrote is replaced. What somebody edited since, or wrote by hand, is not: the
+difference is shown, the exit status is 3, and --force overwrites it.
+
+  flanneld [flags of the daemon, such as --kube-subnet-mgr] cni-conf [flags]
+`
+
+func cniConfFlags(flags *goflag.FlagSet, s *cniconf.Spec) *cniConfOptions {
+	var a cniConfOptions
+	flags.StringVar(&a.to, "to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - only shows it")
+	flags.StringVar(&a.pluginDir, "plugin-dir", "", "`directory` that must have the plugins; default: nobody looks")
 	flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend asks for")
 	flags.IntVar(&s.API, "api-version", 2, "1 for dockershim's days, 2 for containerd")
-	flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: the daemon's, else flannel.4096 or cbr0")
-	flags.Func("cluster-cidr", "pod `network`; default: what the subnet file says", listOf(&s.Cluster, parseNetwork))
+	flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend calls it")
+	flags.Func("cluster-cidr", "pod `network`; default: as the network configuration has it", listOf(&s.Cluster, parseNetwork))
 	flags.Func("service-cidr", "`network` of Services; default: what the cluster says (needs a kubeconfig that may ask)", listOf(&s.Services, parseNetwork))
 	flags.Func("management-cidr", "`network` of the nodes, which bridges reach without NAT; default: that of the node's address", listOf(&s.Management, parseNetwork))
 	flags.Func("nat-exception", "another `network` that pods reach without NAT", listOf(&s.Spare, parseNetwork))
@@ -71,68 +84,108 @@ func makeCNIConf(ctx context.Context, o options, stdout, stderr io.Writer) int {
 		return err
 	})
 	flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
-	flags.StringVar(&s.MACPrefix, "mac-prefix", "0E-2A", "first `bytes` of pods' MAC addresses in an overlay; as Backend.MacPrefix")
-	force := flags.Bool("force", false, "overwrite a file that says something else")
-	asJSON := flags.Bool("json", false, "print what was done as one JSON document")
+	flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
+	flags.BoolVar(&a.force, "force", false, "overwrite a file that somebody edited")
+	flags.BoolVar(&a.keep, "keep", false, "to leave an edited file alone is success: exit status 0")
+	flags.BoolVar(&a.asJSON, "json", false, "print what was done as one JSON document: path, result, diff, conf")
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), cniConfUsage) //nolint:errcheck // there is no other way to tell
+		flags.PrintDefaults()
+	}
+	return &a
+}
+
+// makeCNIConf is the command that writes the CNI configuration of a Windows node. Who edited it keeps the edits.
+func makeCNIConf(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
+	var flags goflag.FlagSet
+	var s cniconf.Spec
+	a := cniConfFlags(&flags, &s)
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
 	}
 	// What is asked for is checked after what is known has been filled in, so that all that is missing is told at once.
-	noServices := complete(ctx, o, &s)
-	s.List = filepath.Ext(*to) == ".conflist"
+	unknown := complete(ctx, o, &s, log)
+	s.List = filepath.Ext(a.to) == ".conflist"
 	conf, err := cniconf.Make(s)
 	if err != nil {
-		for line := range strings.Lines(errors.Join(err, noServices).Error()) {
+		for line := range strings.Lines(errors.Join(err, unknown).Error()) {
 			code(errors.New("cni-conf: "+strings.TrimSpace(line)), stderr)
 		}
 		return exitUsage
 	}
-	done, err := putCNIConf(*to, conf, *force)
+	var done written
+	if err = hasPlugins(a.pluginDir, s.Programs()); err == nil {
+		done, err = putCNIConf(a.to, conf, cniRecord(o), a.force)
+	}
 	if err == nil {
-		err = tell(stdout, done, *asJSON)
+		err = tell(stdout, done, a.asJSON)
 	}
 	switch {
 	case err != nil:
-		return code(err, stderr)
-	case done.Result == "differs":
+		return code(fmt.Errorf("cni-conf: %w", err), stderr)
+	case done.Result == "differs" && !a.keep:
 		return exitNotWell
 	}
 	return exitOK
 }
 
-// complete fills in what was not given, from the daemon, the subnet file, the machine and the cluster. What cannot be
-// had stays empty, and is asked for by cniconf; the error is why the cluster did not say its service networks.
-func complete(ctx context.Context, o options, s *cniconf.Spec) (noServices error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// complete fills in what was not given, from the network configuration, the daemon, the machine and the cluster. What
+// cannot be had stays empty, and is asked for by cniconf; the error is why the first and the last did not say it.
+func complete(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logger) error {
+	noConf := fromNetConf(ctx, o, s, log)
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	var node status.Node
-	if r, err := status.Ask(ctx, status.Socket(o.SubnetFile)); err == nil && r.Node != nil {
-		node = *r.Node
-	}
-	s.Plugin = cmp.Or(s.Plugin, map[string]string{"vxlan": "win-overlay", "host-gw": "win-bridge"}[node.Backend])
-	for _, d := range node.Devices { // on Windows, these are HNS networks
-		if d.Name != node.Underlay.Name {
-			s.Network = cmp.Or(s.Network, d.Name)
+	if !s.ManagementIP.IsValid() {
+		if r, err := status.Ask(ctx, status.Socket(o.SubnetFile)); err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
+			s.ManagementIP = r.Node.Underlay.Addrs[0]
 		}
-	}
-	usual := "flannel.4096"
-	if strings.HasSuffix(s.Plugin, "bridge") {
-		usual = "cbr0"
-	}
-	s.Network = cmp.Or(s.Network, usual)
-	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && len(s.Cluster) == 0 {
-		s.Cluster = slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
-	}
-	if !s.ManagementIP.IsValid() && len(node.Underlay.Addrs) > 0 {
-		s.ManagementIP = node.Underlay.Addrs[0]
 	}
 	if seen, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
 		s.Management = linkOf(seen, s.ManagementIP)
 	}
+	var noServices error
 	if len(s.Services) == 0 && (o.Kube.On || o.Kube.Kubeconfig != "" || o.Kube.APIURL != "") {
 		s.Services, noServices = kube.ServiceNetworks(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, UserAgent: "flanneld/" + version.Version})
 	}
-	return noServices
+	return errors.Join(noConf, noServices)
+}
+
+// askWithin bounds each question to another machine.
+const askWithin = 10 * time.Second
+
+// usualPlugin is the one of the CNI project for a kind of HNS network.
+var usualPlugin = map[dataplane.Kind]string{dataplane.Overlay: "win-overlay", dataplane.L2Bridge: "win-bridge"}
+
+// fromNetConf takes from the network configuration what its backend makes of it. etcd is asked only if need be, since
+// it may be away; a file costs nothing.
+func fromNetConf(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logger) error {
+	defer func() { s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") }() // the plugin's own default, and HNS's
+	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && !o.Kube.On {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	raw, err := readNetConf(ctx, o, "or give --plugin, --network-name and --cluster-cidr", log)
+	if err != nil {
+		return err
+	}
+	config, maker, _, err := parseConfigFor("windows", raw)
+	if err != nil {
+		return fmt.Errorf("the network configuration cannot work: %w", err)
+	}
+	// Of the node, name and MAC prefix depend on nothing; an MTU must be there.
+	dev, err := networkFor(maker, backend.Node{OS: "windows", Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
+	if err != nil {
+		return fmt.Errorf("the network configuration: %w", err)
+	}
+	s.Plugin, s.Network = cmp.Or(s.Plugin, usualPlugin[dev.Kind]), cmp.Or(s.Network, dev.Name)
+	if len(s.Cluster) == 0 {
+		s.Cluster = slices.DeleteFunc([]netip.Prefix{config.V4.Prefix, config.V6.Prefix}, func(p netip.Prefix) bool { return !p.IsValid() })
+	}
+	if first := dev.MACs[0]; first != (dataplane.MAC{}) {
+		s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
+	}
+	return nil
 }
 
 // linkOf is the network of an address of this machine.
@@ -145,48 +198,4 @@ func linkOf(seen underlay.Snapshot, ip netip.Addr) []netip.Prefix {
 		}
 	}
 	return nil
-}
-
-// putCNIConf writes the file unless it says something else: that may be somebody's work.
-func putCNIConf(to string, conf []byte, force bool) (written, error) {
-	done := written{Path: to, Result: "shown", Conf: conf}
-	if to == "-" {
-		return done, nil
-	}
-	was, err := os.ReadFile(to)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		done.Result = "written"
-	case err != nil:
-		return done, fmt.Errorf("cni-conf: %w", err)
-	case cniconf.Same(was, conf):
-		done.Result = "unchanged"
-		return done, nil
-	default:
-		done.Diff, done.Result = cniconf.Diff(was, conf), "differs"
-		if !force {
-			return done, nil
-		}
-		done.Result = "overwritten"
-	}
-	if _, err := file.Put(to, conf, 0o644); err != nil {
-		return done, fmt.Errorf("cni-conf: %w", err)
-	}
-	return done, nil
-}
-
-func tell(w io.Writer, done written, asJSON bool) (err error) {
-	switch {
-	case asJSON:
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(done)
-	case done.Result == "shown":
-		_, err = w.Write(done.Conf)
-	case done.Result == "differs":
-		_, err = fmt.Fprintf(w, "%s%s says something else and was left alone; --force overwrites it\n", done.Diff, done.Path)
-	default:
-		_, err = fmt.Fprintf(w, "%s%s: %s\n", done.Diff, done.Path, done.Result)
-	}
-	return err
 }

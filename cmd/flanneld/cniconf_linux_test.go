@@ -14,26 +14,51 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/nettest"
 	"flannel/pkg/status"
+	"flannel/subnet/etcd/etcdtest"
 )
 
-// cniArgs leave nothing to be asked of the machine.
-var cniArgs = []string{"cni-conf", "--cluster-cidr=10.244.0.0/16", "--service-cidr=10.96.0.0/12,10.97.0.0/16", "--management-cidr=192.168.1.5/24", "--management-ip=192.168.1.5",
+// cniArgs leave nothing to be asked of the machine or the cluster; the rest is of a network configuration.
+var cniArgs = []string{"cni-conf", "--service-cidr=10.96.0.0/12,10.97.0.0/16", "--management-cidr=192.168.1.5/24", "--management-ip=192.168.1.5",
 	"--dns=10.96.0.10", "--dns-search=svc.cluster.local"}
 
-func cniConf(t *testing.T, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, err bytes.Buffer
-	code = run(t.Context(), process{args: append([]string{"--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env")}, args...), stdout: &out, stderr: &err})
-	return code, out.String(), err.String()
+const (
+	overlayConf = `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 4096, "Port": 4789}}`
+	bridgeConf  = `{"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"}}`
+)
+
+// windowsNode is where cni-conf looks and keeps its record.
+type windowsNode struct {
+	*testing.T
+	dir string
+}
+
+func newWindowsNode(t *testing.T, netConf string) windowsNode {
+	n := windowsNode{t, t.TempDir()}
+	n.write("net-conf.json", netConf)
+	return n
+}
+
+func (n windowsNode) write(name, text string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o644); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n windowsNode) cniConf(args ...string) (code int, stdout, stderr string) {
+	n.Helper()
+	return flanneldSays(n.Context(), append([]string{"--kube-subnet-mgr", "--net-config-path=" + filepath.Join(n.dir, "net-conf.json"),
+		"--subnet-file=" + filepath.Join(n.dir, "run", "subnet.env")}, args...)...)
 }
 
 func TestCNIConf(t *testing.T) {
-	to := filepath.Join(t.TempDir(), "net.d", "10-flannel.conflist")
-	args := append(cniArgs, "--plugin=win-bridge", "--to="+to)
+	n := newWindowsNode(t, bridgeConf)
+	to := filepath.Join(n.dir, "net.d", "10-flannel.conflist")
+	args := append(cniArgs, "--to="+to)
 	read := func() string { t.Helper(); raw, _ := os.ReadFile(to); return string(raw) }
 	expect := func(what string, code int, says string, more ...string) {
 		t.Helper()
-		got, stdout, stderr := cniConf(t, append(args, more...)...)
+		got, stdout, stderr := n.cniConf(append(args, more...)...)
 		if got != code || !strings.Contains(stdout+stderr, says) {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s%s", what, got, code, says, stdout, stderr)
 		}
@@ -58,6 +83,8 @@ func TestCNIConf(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("edited", exitNotWell, "left alone; --force overwrites it")
+	expect("kept", exitOK, "left alone", "--keep")
+	expect("kept, though asked for something else", exitOK, "left alone", "--keep", "--cluster-cidr=10.0.0.0/8")
 	expect("edited: the difference", exitNotWell, "\n-                   \"10.250.0.0/16\",\n+                   \"10.244.0.0/16\",\n")
 	if read() != edited {
 		t.Error("an edit is gone")
@@ -73,14 +100,75 @@ func TestCNIConf(t *testing.T) {
 	} {
 		expect(says, exitUsage, says, more...)
 	}
-	code, _, stderr := cniConf(t, "cni-conf")
-	if code != exitUsage || !strings.Contains(stderr, "service network is missing") || !strings.Contains(stderr, `plugin ""`) {
+	n.write("net-conf.json", "{")
+	code, _, stderr := n.cniConf("cni-conf")
+	if code != exitUsage || !strings.Contains(stderr, "service network is missing") || !strings.Contains(stderr, `plugin ""`) || !strings.Contains(stderr, "the network configuration cannot work") {
 		t.Errorf("nothing is known: %d, %s", code, stderr)
 	}
-	code, stdout, _ := cniConf(t, append(args, "--json")...)
+	n.write("net-conf.json", bridgeConf)
+	code, stdout, _ := n.cniConf(append(args, "--json")...)
 	var done written
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !cniconf.Same(done.Conf, []byte(first)) {
 		t.Errorf("--json: %d, %v, %+v", code, err, done)
+	}
+}
+
+// What cni-conf wrote and nobody edited is replaced without --force; a lost record makes it somebody's work.
+func TestCNIConfAgain(t *testing.T) {
+	n := newWindowsNode(t, overlayConf)
+	to := filepath.Join(n.dir, "10-flannel.conf")
+	args := append(cniArgs, "--to="+to)
+	expect := func(what string, code int, says, holds string, more ...string) {
+		t.Helper()
+		got, stdout, stderr := n.cniConf(append(args, more...)...)
+		raw, err := os.ReadFile(to)
+		if err != nil || got != code || !strings.Contains(stdout+stderr, says) || !strings.Contains(string(raw), holds) {
+			t.Errorf("%s: exit code %d, want %d, %q, and a file with %q: %v\n%s%s\n%s", what, got, code, says, holds, err, stdout, stderr, raw)
+		}
+	}
+	expect("the first time", exitOK, "written", `"flannel.4096"`)
+	n.write("net-conf.json", `{"Network": "10.8.0.0/16", "Backend": {"Type": "vxlan", "VNI": 5000, "Port": 4789, "MacPrefix": "0e-3b"}}`)
+	expect("another configuration", exitOK, "+   \"name\": \"flannel.5000\"", `"0E-3B"`)
+	expect("again", exitOK, "unchanged", `"10.8.0.0/16"`)
+	n.write("net-conf.json", `{"Network": "10.8.0.0/16", "Backend": {"Type": "host-gw", "Name": "net0"}}`)
+	expect("another backend", exitOK, "updated", `"win-bridge"`)
+	expect("flags count for more", exitOK, "updated", `"mine"`, "--network-name=mine", "--plugin=sdnbridge")
+
+	raw, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write("10-flannel.conf", strings.Replace(string(raw), "10.96.0.0/12", "10.100.0.0/12", 1))
+	expect("edited", exitNotWell, "left alone", "10.100.0.0/12")
+	n.write("10-flannel.conf", string(raw))
+	expect("the edit is taken back", exitOK, "updated", `"net0"`)
+	if err := os.Remove(filepath.Join(n.dir, "run", "cni-conf.json")); err != nil {
+		t.Fatal(err)
+	}
+	expect("the record is lost", exitNotWell, "left alone", `"net0"`, "--network-name=mine")
+	expect("it says what it shall, so it is ours", exitOK, "unchanged", `"net0"`)
+	expect("another parameter", exitOK, "updated", `"mine"`, "--network-name=mine")
+	n.write("run/cni-conf.json", "{")
+	expect("the record cannot be read", exitNotWell, "left alone", `"mine"`)
+
+	expect("no plugins", exitError, n.dir+" has no flannel.exe, win-bridge.exe, host-local.exe", `"mine"`, "--plugin-dir="+n.dir)
+	for _, name := range []string{"flannel.exe", "win-bridge.exe", "host-local.exe"} {
+		n.write(name, "")
+	}
+	expect("plugins are there", exitOK, "overwritten", `"net0"`, "--force", "--plugin-dir="+n.dir)
+}
+
+// With leases in etcd, the configuration is there.
+func TestCNIConfFromEtcd(t *testing.T) {
+	s := etcdtest.Start(t)
+	if _, err := s.Client().Put(t.Context(), "/here/config", overlayConf); err != nil {
+		t.Fatal(err)
+	}
+	// A process of its own: it sets the log of the library that the test's own client writes to, too.
+	cmd := exec.Command(os.Args[0], append([]string{"--etcd-endpoints=" + s.Endpoint(), "--etcd-prefix=/here", "--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env"), "cni-conf", "--to=-"}, cniArgs[1:]...)...)
+	cmd.Env = append(os.Environ(), beFlanneld+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `"win-overlay"`) || !strings.Contains(string(out), `"10.244.0.0/16"`) {
+		t.Errorf("%v %s", err, out)
 	}
 }
 
@@ -98,7 +186,7 @@ func TestRealPlugin(t *testing.T) {
 	flannel := nettest.Tool(t, "cni/flannel")
 	for _, plugin := range cniconf.Plugins() {
 		do(os.WriteFile(filepath.Join(dir, plugin), []byte("#!/bin/sh\ncat > "+dir+"/told\necho '{\"cniVersion\":\"0.3.0\"}'\n"), 0o755))
-		_, text, stderr := cniConf(t, append(cniArgs, "--plugin="+plugin, "--to=-", "--network-name=net7")...)
+		_, text, stderr := newWindowsNode(t, overlayConf).cniConf(append(cniArgs, "--plugin="+plugin, "--to=-", "--network-name=net7")...)
 		var conf map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(text), &conf); err != nil {
 			t.Fatalf("%s: %v, %s", plugin, err, stderr)
@@ -131,7 +219,7 @@ func TestDoctorLikesCNIConf(t *testing.T) {
 	node := &status.Node{Networks: []status.Network{{Network: netip.MustParsePrefix("10.244.0.0/16"), Subnet: netip.MustParsePrefix("10.244.3.0/24")}}}
 	for _, more := range [][]string{{"--plugin=win-overlay", "--api-version=1"}, {"--plugin=win-overlay"}, {"--plugin=win-bridge", "--api-version=1"},
 		{"--plugin=win-bridge", "--to=-"}, {"--plugin=sdnoverlay"}, {"--plugin=sdnbridge"}} {
-		_, text, stderr := cniConf(t, append(append(cniArgs, "--to=-"), more...)...)
+		_, text, stderr := newWindowsNode(t, overlayConf).cniConf(append(append(cniArgs, "--to=-"), more...)...)
 		s := doctor.Snapshot{OS: "windows", Daemon: doctor.Known(doctor.Answer{Report: &status.Report{Node: node}}),
 			CNI:     doctor.Known(doctor.CNI{Files: []doctor.CNIFile{{Name: "10-flannel.conf", Text: text}}}),
 			Cluster: doctor.Cluster{Services: doctor.Known([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")})}}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 // flanneldSays runs flanneld in this process.
@@ -15,6 +17,19 @@ func flanneldSays(ctx context.Context, args ...string) (code int, out, problems 
 	return code, stdout.String(), stderr.String()
 }
 
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("%s: not so after 20 s", what)
+		}
+	}
+}
+
+func exists(path string) func() bool {
+	return func() bool { _, err := os.Stat(path); return err == nil }
+}
+
 func TestCommandLines(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -22,6 +37,7 @@ func TestCommandLines(t *testing.T) {
 		want string // in either output
 	}{
 		{"prepare --help", exitOK, "-network-mode"}, {"source-vip --help", exitOK, "-release"}, {"cleanup --help", exitOK, "-dry-run"},
+		{"wait --help", exitOK, "-silence"}, {"source-vip --kube-proxy-version=latest", exitUsage, "no version of Kubernetes"},
 		{"prepare now", exitUsage, `prepare takes no argument "now"`}, {"source-vip --for=1", exitUsage, "flag provided but not defined"},
 		{"cleanup everything", exitUsage, "takes no argument"},
 	} {

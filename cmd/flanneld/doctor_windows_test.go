@@ -21,24 +21,33 @@ func TestDoctorOnWindows(t *testing.T) {
 	}
 	do := func(args ...string) (int, string, string) {
 		t.Helper()
-		return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, "--kube-subnet-mgr", "--kubeconfig-file=" + filepath.Join(dir, "none"), "--log-file=" + log}, args...)...)
+		return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, "--kube-subnet-mgr", "--kubeconfig-file=" + filepath.Join(dir, "none"), "--log-file=" + log,
+			"--net-config-path=" + filepath.Join(dir, "net-conf.json")}, args...)...)
 	}
 	join(t, dir, file, "10.244.1.0/24")
 	if code, out, problems := do("source-vip", "--data-dir="+filepath.Join(dir, "networks")); code != exitOK {
 		t.Fatalf("source-vip: %d %s %s", code, out, problems)
 	}
+	netConf := func(backend string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "net-conf.json"), []byte(`{"Network": "10.244.0.0/16", "Backend": `+backend+`}`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	netConf(`{"Type": "host-gw"}`)
 	conf := filepath.Join(dir, "net.d", "10-flannel.conf")
-	code, out, problems := do("cni-conf", "--to="+conf, "--plugin=win-overlay", "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2")
-	if code != exitOK || !strings.Contains(out, "written") {
-		t.Errorf("cni-conf: %d %s %s", code, out, problems)
+	cniConf := []string{"cni-conf", "--to=" + conf, "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2"}
+	says := func(file string) {
+		t.Helper()
+		code, out, problems := do(cniConf...)
+		raw, err := os.ReadFile(conf)
+		if code != exitOK || err != nil || !strings.Contains(string(raw), "10.244.0.0/16") || !strings.Contains(string(raw), file) {
+			t.Errorf("cni-conf: %d %s %s, %v\n%s", code, out, problems, err, raw)
+		}
 	}
-	if raw, err := os.ReadFile(conf); err != nil || !strings.Contains(string(raw), "10.244.0.0/16") || !strings.Contains(string(raw), `"ProviderAddress": "10.99.0.2"`) {
-		t.Errorf("%v\n%s", err, raw)
-	}
-	// Bridges reach the nodes without NAT: their network is that of the adapter with the address.
-	if code, out, problems := do("cni-conf", "--to=-", "--plugin=win-bridge", "--service-cidr=10.96.0.0/12", "--management-ip=10.99.0.2"); code != exitOK || !strings.Contains(out, `"10.99.0.0/24"`) {
-		t.Errorf("cni-conf: %d %s %s", code, out, problems)
-	}
+	says(`"10.99.0.0/24"`) // bridges reach the nodes without NAT: their network is that of the adapter with the address
+	netConf(`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`)
+	says(`"ProviderAddress": "10.99.0.2"`)
 	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +55,7 @@ func TestDoctorOnWindows(t *testing.T) {
 	}
 	m.ForgetLog()
 
-	code, out, problems = do("doctor", "--json", "--timeout=1m", "--cni-conf-dir="+filepath.Dir(conf), "--cni-bin-dir="+dir, "--cni-data-dir="+filepath.Join(dir, "networks"),
+	code, out, problems := do("doctor", "--json", "--timeout=1m", "--cni-conf-dir="+filepath.Dir(conf), "--cni-bin-dir="+dir, "--cni-data-dir="+filepath.Join(dir, "networks"),
 		"--bundle="+filepath.Join(dir, "b.tar.gz"))
 	if code != exitNotWell {
 		t.Fatalf("doctor: %d %s %s", code, out, problems)

@@ -71,8 +71,9 @@ func TestNewNode(t *testing.T) {
 
 	join(t, dir, file, "10.244.1.0/24")
 	vips := "--data-dir=" + filepath.Join(dir, "networks")
-	code, out, problems = do("source-vip", vips, "--json")
-	if v := read[vipAnswer](t, out); code != exitOK || !v.Needed || v.DSR == nil || !*v.DSR || v.Addr != netip.MustParseAddr("10.244.1.2") || v.Network != "flannel.4096" {
+	code, out, problems = do("source-vip", vips, "--json", "--kube-proxy-version=Kubernetes v1.32.4", "--kube-proxy-feature-gates=A=true")
+	if v := read[vipAnswer](t, out); code != exitOK || !v.Needed || v.DSR == nil || !*v.DSR || v.Addr != netip.MustParseAddr("10.244.1.2") || v.Network != "flannel.4096" ||
+		strings.Join(v.Flags, " ") != "--network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.1.2 --cluster-cidr=10.244.0.0/16 --feature-gates=A=true,WinDSR=true" {
 		t.Fatalf("source-vip: %d %s %s", code, out, problems)
 	}
 	// The daemon keeps it: after the node joined again, there is one of the new subnet.
@@ -92,7 +93,8 @@ func TestNewNode(t *testing.T) {
 	if err := <-kept; err != nil {
 		t.Error(err)
 	}
-	if code, out, _ := do("source-vip", vips); code != exitOK || !strings.HasPrefix(out, "10.244.9.2 of 10.244.9.0/24 is kube-proxy's source VIP") || len(m.Hand().Endpoints()) != 1 {
+	if code, out, _ := do("source-vip", vips); code != exitOK || !strings.HasPrefix(out, "10.244.9.2 of 10.244.9.0/24 is kube-proxy's source VIP") ||
+		!strings.Contains(out, "kube-proxy's flags for it: --network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.9.2 ") || len(m.Hand().Endpoints()) != 1 {
 		t.Errorf("source-vip: %d %s, endpoints %s", code, out, m.Hand().Endpoints())
 	}
 	if now := m.Hand().Adapter("vEthernet (Ethernet)"); now.Index != host.Index {

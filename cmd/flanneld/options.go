@@ -70,8 +70,10 @@ func commands() []command {
 	return []command{
 		{"status", "tell how the running daemon is: lease, devices, peers, errors (--help tells more)"},
 		{"doctor", "look for what people run into, and say how to mend it (--help tells more)"},
+		{"wait", "wait until the daemon is ready, and say what it waits for (--help tells more)"},
 		{"cni-conf", "write the CNI configuration of a Windows node (--help tells more)"},
 		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
+		{"net-conf", "write the network configuration of a Windows node where there is none (--help tells more)"},
 		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
 		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},

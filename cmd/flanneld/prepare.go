@@ -8,14 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/health"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -54,14 +52,17 @@ func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	if runtime.GOOS != "windows" {
 		return code(errors.New("prepare: this is for Windows, where making a network takes the host's address away for a while; "+runtime.GOOS+" needs no such thing"), stderr)
 	}
-	raw, usable := modes[*mode]
-	if !usable {
-		return usage(stderr, fmt.Errorf("prepare: --network-mode: %.40q is neither overlay nor l2bridge", *mode))
+	var raw []byte
+	if *mode != "" {
+		var err error
+		if raw, err = composeNetConf(*mode, anyNetwork); err != nil {
+			return usage(stderr, fmt.Errorf("prepare: %w", err))
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	told := func(why error) { log.Info("preparing the adapter", "state", why) }
-	p, err := bindSwitch(ctx, o, []byte(raw), log, told)
+	p, err := bindSwitch(ctx, o, raw, log, told)
 	if err != nil {
 		err = fmt.Errorf("prepare: %w", err)
 		return answer(stdout, stderr, *asJSON, prepared{p, err.Error()}, "", err)
@@ -73,19 +74,15 @@ func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	return answer(stdout, stderr, *asJSON, prepared{p, ""}, text, nil)
 }
 
-// modes are the configurations that stand for the real one where that is not known yet: of each, only what the backend
-// makes of it counts.
-var modes = map[string]string{
-	"":         "",
-	"overlay":  `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 4096, "Port": 4789}}`,
-	"l2bridge": `{"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"}}`,
-}
+// anyNetwork stands for the pod network where that is not known yet: of such a configuration only what the backend makes of
+// the adapter counts.
+var anyNetwork = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
 // bindSwitch asks the backend, as the daemon would, for its device on the underlay, and has that made as a switch alone.
 func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, told func(error)) (dataplane.Prepared, error) {
 	var err error
 	if len(raw) == 0 {
-		if raw, err = readNetConf(ctx, o, log); err != nil {
+		if raw, err = readNetConf(ctx, o, "or say --network-mode", log); err != nil {
 			return dataplane.Prepared{}, err
 		}
 	}
@@ -97,39 +94,11 @@ func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, to
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	b, _, err := maker(backend.Node{OS: runtime.GOOS, Identity: identity(), Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	dev, err := networkFor(maker, backend.Node{OS: runtime.GOOS, Identity: identity(), Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	for _, dev := range b.Devices(subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("192.168.255.0/30")}}) {
-		if dev.Kind == dataplane.Overlay || dev.Kind == dataplane.L2Bridge {
-			return dataplane.Prepare(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, dataplane.SwitchFor(dev), told)
-		}
-	}
-	return dataplane.Prepared{}, fmt.Errorf("the backend %s makes no HNS network: there is nothing to prepare", config.Backend)
-}
-
-// readNetConf is the configuration where the daemon would have it from.
-func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
-	const hint = "or say --network-mode"
-	if o.Kube.On {
-		if raw, err = os.ReadFile(o.Kube.NetConfPath); err != nil {
-			return nil, fmt.Errorf("read the network configuration (%s): %w", hint, err)
-		}
-		return raw, nil
-	}
-	m, err := newManager(ctx, o, &health.Status{}, log)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close() //nolint:errcheck // what is read is read
-	ctx, enough := context.WithCancel(ctx)
-	defer enough()
-	err = m.WatchConfig(ctx, func(found []byte) { raw = found; enough() })
-	if raw != nil {
-		return raw, nil
-	}
-	return nil, fmt.Errorf("no network configuration in etcd within the time (give --kube-subnet-mgr for that of Kubernetes, %s): %w", hint, errors.Join(err, ctx.Err()))
+	return dataplane.Prepare(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, dataplane.SwitchFor(dev), told)
 }
 
 // awaitUnderlay waits for an adapter that the node can be reached by: at boot it may not be up yet.

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc/eventlog"
 )
@@ -29,6 +31,21 @@ func setEnvironment(env []string) error {
 		return fmt.Errorf("set the service's variables: %w", err)
 	}
 	return nil
+}
+
+// installed tells whether the service has this command line and these variables; what cannot be read is not so.
+func installed(config serviceConfig) bool {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
+	if err != nil {
+		return false
+	}
+	defer key.Close() //nolint:errcheck // it only frees
+	command, _, err1 := key.GetStringValue("ImagePath")
+	env, _, err2 := key.GetStringsValue("Environment")
+	if errors.Is(err2, registry.ErrNotExist) {
+		err2 = nil
+	}
+	return errors.Join(err1, err2) == nil && command == windows.ComposeCommandLine(config.Command) && slices.Equal(env, config.Env)
 }
 
 func readCommand() (string, error) {

@@ -35,8 +35,8 @@ const (
 	exitError = 1 // the lease was lost, or a part failed in a way that waiting cannot mend
 	exitUsage = 2 // the command line or the environment cannot work
 
-	exitNotWell    = 3 // status, doctor, cni-conf: what was asked about is not as it shall be
-	exitNotRunning = 4 // status: the daemon does not run
+	exitNotWell    = 3 // status, wait, doctor, cni-conf: what was asked about is not as it shall be
+	exitNotRunning = 4 // status, wait: the daemon does not run
 	exitNoAnswer   = 5 // status: the daemon runs and does not answer
 )
 
@@ -85,7 +85,11 @@ func run(ctx context.Context, p process) int {
 	case "doctor":
 		return examine(ctx, o, p.stdout, p.stderr)
 	case "cni-conf":
-		return makeCNIConf(ctx, o, p.stdout, p.stderr)
+		return makeCNIConf(ctx, o, log, p.stdout, p.stderr)
+	case "net-conf":
+		return makeNetConf(o, p.stdout, p.stderr)
+	case "wait":
+		return wait(ctx, o, p.stdout, p.stderr)
 	}
 	return serve(ctx, o, log)
 }

@@ -27,20 +27,22 @@ type serviceConfig struct {
 	Env          []string        // NAME=VALUE, beside the system's
 	RestartAfter []time.Duration // its first, second, and any later failure
 	RestartReset time.Duration   // after so long without one, the next failure counts as the first again
+	Start        bool            // once it is made; one that runs with something else is started anew
 }
 
 func newService(command, env []string) serviceConfig {
-	return serviceConfig{command, env, []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}, 10 * time.Minute}
+	return serviceConfig{Command: command, Env: env, RestartAfter: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}, RestartReset: 10 * time.Minute}
 }
 
 const serviceUsage = `flanneld as a Windows service, which starts with the system and is restarted when it fails.
 
-  flanneld service install [--env NAME=VALUE]... -- [flags of the daemon]
+  flanneld service install [--start] [--env NAME=VALUE]... -- [flags of the daemon]
   flanneld service start | stop | status | uninstall
 
-install checks the flags, and changes a service that is there already. Variables of this shell do
-not reach a service: give it those that it needs, such as --env NODE_NAME=worker1. Warnings and
-errors go to the event log (Application, source ` + serviceName + `), everything to --log-file, by default
+install checks the flags, and changes a service that is there already. With --start it runs then,
+and one that runs is started anew if something changed. Variables of this shell do not reach a
+service: give it those that it needs, such as --env NODE_NAME=worker1. Warnings and errors go to
+the event log (Application, source ` + serviceName + `), everything to --log-file, by default
 ` + serviceLog + `.
 `
 
@@ -82,6 +84,7 @@ func parseInstall(program string, args []string) (serviceConfig, error) {
 	var env []string
 	flags := goflag.NewFlagSet("", goflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	start := flags.Bool("start", false, "start it, too")
 	flags.Func("env", "a variable", func(text string) (err error) { env, err = addVariable(env, text); return err })
 	if err := flags.Parse(args); err != nil {
 		return serviceConfig{}, fmt.Errorf("%w; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr", err)
@@ -113,7 +116,9 @@ func parseInstall(program string, args []string) (serviceConfig, error) {
 	if o.LogFile == "" && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "log-file=") }) {
 		command = append(command, "--log-file="+serviceLog)
 	}
-	return newService(append(command, "service", "run"), env), nil
+	config := newService(append(command, "service", "run"), env)
+	config.Start = *start
+	return config, nil
 }
 
 // addVariable adds NAME=VALUE in place of an earlier one of that name, which Windows takes without regard to case.

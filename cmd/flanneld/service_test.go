@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -56,13 +57,21 @@ func TestParseInstall(t *testing.T) {
 	}
 }
 
+func TestServiceStart(t *testing.T) {
+	for _, start := range []bool{true, false} {
+		if got, err := parseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}); err != nil || got.Start != start {
+			t.Errorf("%+v, %v; want %t", got, err, start)
+		}
+	}
+}
+
 func TestServiceWarnings(t *testing.T) {
 	for _, c := range []serviceConfig{
 		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
 		{Env: []string{"FLANNELD_ETCD_PASSWORD=hunter2"}},
 	} {
 		if w := strings.Join(c.warnings(), "|"); !strings.Contains(w, "can read the etcd password") || strings.Contains(w, "hunter2") {
-			t.Errorf("%q: %q", c, w)
+			t.Errorf("%+v: %q", c, w)
 		}
 	}
 	if w := newService([]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}).warnings(); w != nil {

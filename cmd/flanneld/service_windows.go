@@ -18,7 +18,16 @@ func controlService(ctx context.Context, verb string, config serviceConfig, out 
 	var err error
 	switch verb {
 	case "install":
-		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
+		changed := false
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
+		if err == nil && config.Start {
+			err = withService(windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
+				if changed {
+					err = stopService(ctx, s, out)
+				}
+				return errors.Join(err, startService(ctx, s, out))
+			})
+		}
 	case "uninstall":
 		err = uninstall(ctx, out)
 	case "start":
@@ -92,22 +101,25 @@ func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
 
 // install makes the service or brings it to what config says. It depends on no other: where HNS restarts, Windows
 // would stop us with it.
-func install(m *mgr.Mgr, config serviceConfig, out io.Writer) error {
+func install(m *mgr.Mgr, config serviceConfig, out io.Writer) (changed bool, err error) {
 	done := "changed; a service that runs takes it up at its next start"
+	if changed = !installed(config); !changed {
+		done = "installed already"
+	}
 	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 		done = "installed; start it by: flanneld service start"
 		s, err = m.CreateService(serviceName, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
 	}
 	if err != nil {
-		return fmt.Errorf("create the service: %w", err)
+		return changed, fmt.Errorf("create the service: %w", err)
 	}
 	defer s.Close() //nolint:errcheck // it only frees
 	if err := errors.Join(configure(s, config, out), setEnvironment(config.Env), addEventSource()); err != nil {
-		return err
+		return changed, err
 	}
 	say(out, done)
-	return nil
+	return changed, nil
 }
 
 // configure sets all that Windows lets one set; what an old Windows does not know is left out, and told of.

@@ -30,19 +30,6 @@ func workOf(t *testing.T) (args []string, copied string) {
 	return []string{"--log-file=" + filepath.Join(dir, "flanneld.log"), "install-cni", "--conf-from=" + from, "--conf-to=" + to, "--watch"}, to
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 20*time.Second {
-			t.Fatalf("%s: not so after 20 s", what)
-		}
-	}
-}
-
-func exists(path string) func() bool {
-	return func() bool { _, err := os.Stat(path); return err == nil }
-}
-
 // TestServiceLife has the system's own service manager run the test binary as flanneld.
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
@@ -83,7 +70,7 @@ func TestServiceLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := newService(append(append([]string{exe}, args...), "service", "run"), []string{"NODE_NAME=w1", "OTHER=a b"})
-	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
+	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { _, err := install(m, config, io.Discard); return err }); err != nil {
 		t.Fatal(err)
 	}
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
@@ -112,7 +99,16 @@ func TestServiceLife(t *testing.T) {
 	if err != nil || strings.Count(string(text), "installed the CNI configuration") != 2 {
 		t.Errorf("the service's log: %q, %v", text, err)
 	}
-	says("start", "runs")
+	config.Start = true
+	for _, want := range []string{"installed already\nruns, process ", "installed already\nit runs already", "its next start\nstopped; the network stays as it is\nruns, process "} {
+		if strings.Contains(want, "next start") {
+			config.Env = []string{"NODE_NAME=w2"}
+		}
+		var out strings.Builder
+		if err := controlService(t.Context(), "install", config, &out); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("install --start says %q, %v; want %q", out.String(), err, want)
+		}
+	}
 	says("uninstall", "uninstalled; the network stays")
 	refuses("stop", "there is no service")
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
@@ -133,7 +129,7 @@ func TestServiceFails(t *testing.T) {
 	})
 	start := func(program string, args ...string) error {
 		config := newService(append(append([]string{program}, args...), "service", "run"), nil)
-		if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, io.Discard) }); err != nil {
+		if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { _, err := install(m, config, io.Discard); return err }); err != nil {
 			t.Fatal(err)
 		}
 		return controlService(t.Context(), "start", serviceConfig{}, io.Discard)

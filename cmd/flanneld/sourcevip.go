@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,9 @@ at each start, and when the node has got another subnet it reserves another and 
 
 The address is the first of the node's subnet, from the second on, that no pod has, and it is reserved
 in the store of the CNI plugin host-local as kube-proxy's. On an L2Bridge kube-proxy needs none.
+
+It also says which flags kube-proxy needs for this node's network and for what its HNS can do. Whoever
+starts kube-proxy adds --proxy-mode=kernelspace, --hostname-override and --kubeconfig.
 
   flanneld [--subnet-file=FILE] source-vip [flags]
 `
@@ -51,21 +55,32 @@ func newKeeper(o options, dataDir string, log *slog.Logger) (sourcevip.Keeper, e
 
 // vipAnswer is what source-vip answers with --json.
 type vipAnswer struct {
-	Needed bool  `json:"needed"`
-	DSR    *bool `json:"dsr,omitempty"` // whether this HNS can do kube-proxy's --enable-dsr
-	*sourcevip.VIP
-	File     string   `json:"file,omitempty"`
-	Released []string `json:"released,omitempty"`
-	Problem  string   `json:"problem,omitempty"`
+	Needed         bool     `json:"needed"`
+	DSR            *bool    `json:"dsr,omitempty"` // whether this HNS can do kube-proxy's --enable-dsr
+	*sourcevip.VIP          // on an L2Bridge, subnet and network alone
+	Flags          []string `json:"kubeProxyFlags,omitempty"`
+	File           string   `json:"file,omitempty"`
+	Released       []string `json:"released,omitempty"`
+	Problem        string   `json:"problem,omitempty"`
 }
 
-// sourceVIP is the command that reserves, or releases, kube-proxy's source VIP.
+// sourceVIP is the command that reserves, or releases, kube-proxy's source VIP, and tells kube-proxy's flags.
 func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
+	var proxy sourcevip.Proxy
 	dataDir := flags.String("data-dir", usualDataDir(), "host-local's dataDir, as the CNI configuration has it; the `directory` with one for each network")
 	limit := flags.Duration("timeout", time.Minute, "how long to wait for the daemon to make the network")
 	release := flags.Bool("release", false, "end the reservation, its endpoint and the file; the daemon keeps none then")
-	asJSON := flags.Bool("json", false, "print one JSON document: needed, dsr (whether kube-proxy may use --enable-dsr), sourceVIP, subnet, network, store, file, problem")
+	flags.Func("kube-proxy-version", "kube-proxy's `version`, such as v1.33.1, or as its --version says it; default: a current one", func(text string) (err error) {
+		proxy.Minor, err = sourcevip.ParseMinor(text)
+		return err
+	})
+	flags.Func("kube-proxy-feature-gates", "feature gates that kube-proxy shall have, as `NAME=true,...`", func(text string) error {
+		proxy.Gates = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+		return nil
+	})
+	flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: what the subnet file says", listOf(&proxy.Cluster, parseNetwork))
+	asJSON := flags.Bool("json", false, "print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), sourceVIPUsage) //nolint:errcheck // there is no other way to tell
 		flags.PrintDefaults()
@@ -90,22 +105,40 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	vip, err := awaitVIP(ctx, k, o.SubnetFile, log)
-	needed := !errors.Is(err, sourcevip.ErrNotNeeded)
-	if err != nil && needed {
+	told, text, err := tellVIP(ctx, k, o.SubnetFile, proxy, log)
+	if err != nil {
 		err = fmt.Errorf("source-vip: %w", err)
-		return answer(stdout, stderr, *asJSON, vipAnswer{Needed: true, Problem: err.Error()}, "", err)
+		told.Problem = err.Error()
 	}
-	_, can, asked := k.Client.Features(ctx)
-	switch {
-	case asked != nil:
-		asked = fmt.Errorf("source-vip: %w", asked)
-		return answer(stdout, stderr, *asJSON, vipAnswer{Needed: needed, Problem: asked.Error()}, "", asked)
-	case !needed:
-		return answer(stdout, stderr, *asJSON, vipAnswer{DSR: &can.DSR}, err.Error(), nil)
+	return answer(stdout, stderr, *asJSON, told, text, err)
+}
+
+// tellVIP reserves the VIP, where one is needed, and completes what kube-proxy must know.
+func tellVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy sourcevip.Proxy, log *slog.Logger) (told vipAnswer, text string, err error) {
+	vip, err := awaitVIP(ctx, k, subnetFile, log)
+	if told.Needed = !errors.Is(err, sourcevip.ErrNotNeeded); err != nil && told.Needed {
+		return told, "", err
 	}
-	text := fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
-	return answer(stdout, stderr, *asJSON, vipAnswer{Needed: true, DSR: &can.DSR, VIP: &vip, File: k.File}, text, nil)
+	if text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File); !told.Needed {
+		text = fmt.Sprintf("%v, which %s is", err, vip.Network)
+	}
+	_, can, err := k.Client.Features(ctx)
+	if err != nil {
+		return told, "", err
+	}
+	env, err := subnet.ReadEnv(subnetFile)
+	if err != nil {
+		return told, "", err
+	}
+	proxy.Network, proxy.VIP, proxy.DSR = vip.Network, vip.Addr, can.DSR
+	if len(proxy.Cluster) == 0 {
+		proxy.Cluster = slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
+	}
+	told.VIP, told.DSR, told.Flags = &vip, &can.DSR, proxy.Flags()
+	if told.Needed {
+		told.File = k.File
+	}
+	return told, text + "\nkube-proxy's flags for it: " + strings.Join(told.Flags, " "), nil
 }
 
 func problem(err error) string {

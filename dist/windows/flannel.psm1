@@ -1,5 +1,5 @@
-# What start.ps1, stop.ps1, reset.ps1, install-services.ps1 and kube-proxy.ps1 share. What there is to know of networks is
-# in flanneld.exe; here are only parameters, processes and services. Windows PowerShell 5.1, which every Windows Server
+# What start.ps1, boot.ps1, stop.ps1, reset.ps1, install-services.ps1 and kube-proxy.ps1 share. What there is to know of networks
+# is in flanneld.exe; here are only parameters, processes and services. Windows PowerShell 5.1, which every Windows Server
 # has, must understand all of it.
 
 Set-StrictMode -Version 2
@@ -25,14 +25,31 @@ function Assert-File([string]$Path, [string]$Hint) {
     }
 }
 
-# Without a byte order mark, which Set-Content of PowerShell 5.1 would write before UTF-8.
-function Write-Text([string]$Path, [string]$Text) {
-    $null = New-Item -ItemType Directory -Force -Path (Split-Path -Parent $Path)
-    [IO.File]::WriteAllText($Path, $Text)
+# A whole path, for services start elsewhere and .NET does not know where PowerShell is; without a backslash at its end, by which
+# PowerShell 5.1 spoils an argument with spaces.
+function Get-FullPath([string]$Path) {
+    if (-not $Path) { return $Path }
+    $full = $ExecutionContext.SessionState.Path.GetUnresolvedProviderPathFromPSPath($Path)
+    if ($full.Length -gt 3) { $full = $full.TrimEnd('\') }
+    $full
 }
 
-function Read-Json([string]$Path) {
-    [IO.File]::ReadAllText($Path) | ConvertFrom-Json
+# Writes a file that says something else, and answers whether it did; without a byte order mark, which Set-Content of
+# PowerShell 5.1 would write before UTF-8.
+function Write-Text([string]$Path, [string]$Text) {
+    if ((Test-Path -LiteralPath $Path) -and [IO.File]::ReadAllText($Path) -ceq $Text) { return $false }
+    $null = New-Item -ItemType Directory -Force -Path (Split-Path -Parent $Path)
+    [IO.File]::WriteAllText($Path, $Text)
+    $true
+}
+
+# A JSON object as a table, in which a missing key is no error; empty where there is no file.
+function Read-Settings([string]$Path) {
+    $settings = @{}
+    if (Test-Path -LiteralPath $Path) {
+        foreach ($p in ([IO.File]::ReadAllText($Path) | ConvertFrom-Json).PSObject.Properties) { $settings[$p.Name] = $p.Value }
+    }
+    $settings
 }
 
 # The rules by which programs take their command line apart: Start-Process and services join words without any.
@@ -44,10 +61,26 @@ function Join-Arguments([string[]]$Arguments) {
     $quoted -join ' '
 }
 
+# Runs a program: its stdout is the answer, line by line, as UTF-8; its stderr goes to the console as it comes. In a remote
+# session, in ISE and where output goes to a file, PowerShell 5.1 would take the first line there for an error that ends all.
+function Invoke-Program([string]$Program, [string[]]$Arguments) {
+    $ErrorActionPreference = 'Continue'
+    $encoding = [Console]::OutputEncoding
+    try { [Console]::OutputEncoding = New-Object Text.UTF8Encoding $false } catch { Write-Verbose 'there is no console' }
+    $global:LASTEXITCODE = -1 # which it stays if the program cannot be run
+    try {
+        & $Program @Arguments 2>&1 | ForEach-Object {
+            if ($_ -is [Management.Automation.ErrorRecord]) { Write-Host $_.Exception.Message } else { $_ }
+        }
+    } finally {
+        try { [Console]::OutputEncoding = $encoding } catch { Write-Verbose 'there is no console' }
+    }
+}
+
 # Runs flanneld.exe and answers its exit status; what it says is on the console.
 function Invoke-Flanneld([string]$Flanneld, [string[]]$Arguments) {
     Write-Step ('flanneld.exe ' + (Join-Arguments $Arguments))
-    & $Flanneld @Arguments | Out-Host
+    Invoke-Program $Flanneld $Arguments | Out-Host
     $LASTEXITCODE
 }
 
@@ -59,104 +92,44 @@ function Assert-Flanneld([string]$Flanneld, [string[]]$Arguments) {
     }
 }
 
-# The daemon's own words: an empty text when it is ready, else why not.
-function Get-Unreadiness([int]$Port) {
-    $request = [Net.WebRequest]::Create("http://127.0.0.1:$Port/readyz")
-    $request.Timeout = 5000
-    $request.Proxy = $null
-    try {
-        $request.GetResponse().Close()
-        return ''
-    } catch {
-        $problem = $_.Exception
-        while ($problem -and $problem -isnot [Net.WebException]) { $problem = $problem.InnerException }
-        if (-not $problem) { return $_.Exception.Message }
-        if (-not $problem.Response) { return "no answer on port $Port yet: $($problem.Message)" }
-        $reader = New-Object IO.StreamReader($problem.Response.GetResponseStream())
-        try { return $reader.ReadToEnd().Trim() } finally { $reader.Close() }
-    }
+# Runs a program, which must succeed, and answers what it says as one text.
+function Read-Program([string]$Program, [string[]]$Arguments) {
+    $text = Invoke-Program $Program $Arguments
+    if ($LASTEXITCODE -ne 0) { throw "$Program ended with status $LASTEXITCODE; what it says above is the reason." }
+    $text -join "`n"
 }
 
-# Waits for the daemon, says what it waits for whenever that changes and once a minute, and gives up at some time.
-# Alive tells whether the daemon runs: the wait for one that ended is over at once.
-function Wait-Flanneld([int]$Port, [int]$Minutes, [scriptblock]$Alive) {
-    $end = (Get-Date).AddMinutes($Minutes)
-    $said = ''
-    $at = Get-Date
-    while ($true) {
-        $reason = Get-Unreadiness $Port
-        if ($reason -eq '') { Write-Step 'flanneld is ready'; return }
-        if ($reason -ne $said -or ((Get-Date) - $at).TotalSeconds -ge 60) {
-            Write-Step "waiting for flanneld: $reason"
-            $said = $reason
-            $at = Get-Date
-        }
-        if (-not (& $Alive)) { throw "flanneld ended while this waited for it. The last that it said: $reason" }
-        if ((Get-Date) -gt $end) { throw "flanneld is not ready after $Minutes minutes: $reason" }
-        Start-Sleep -Seconds 2
-    }
-}
-
-# What flanneld knows of kube-proxy's source VIP: needed, sourceVIP, network, dsr.
-function Get-SourceVip([string]$Flanneld) {
-    $answer = & $Flanneld source-vip --json
-    if ($LASTEXITCODE -ne 0) { throw "flanneld.exe source-vip: $($answer -join ' ')" }
-    $answer -join "`n" | ConvertFrom-Json
-}
-
-# "Kubernetes v1.33.1" as a version.
-function Get-KubernetesVersion([string]$Program) {
-    $text = (& $Program --version) -join ' '
-    if ($text -notmatch 'v(\d+)\.(\d+)') { throw "$Program --version says `"$text`", which is no version" }
-    [version]"$($Matches[1]).$($Matches[2])"
-}
-
-# kube-proxy's flags. Vip is the answer of Get-SourceVip. An HNS that cannot do DSR makes kube-proxy end if it shall; up to
-# Kubernetes 1.32 DSR has a feature gate, from 1.34 on that is locked. WinOverlay has been on since 1.20.
-function Get-KubeProxyArguments($Vip, [version]$Version, [string]$NetworkName, [string]$NodeName, [string]$KubeConfig,
-    [string]$ClusterCIDR, [string]$FeatureGates) {
-    $gates = @($FeatureGates -split ',' | Where-Object { $_ })
-    if ($Vip.dsr -and $Version -lt [version]'1.33') { $gates += 'WinDSR=true' }
-    $all = @(
-        '--v=2'
-        '--proxy-mode=kernelspace'
-        "--hostname-override=$NodeName" # else kube-proxy takes local endpoints for remote ones, and deletes them
-        "--kubeconfig=$KubeConfig"
-        "--cluster-cidr=$ClusterCIDR"
-        "--network-name=$NetworkName"
-        "--enable-dsr=$(([string][bool]$Vip.dsr).ToLower())"
-    )
-    if ($Vip.needed) { $all += "--source-vip=$($Vip.sourceVIP)" } else { $all += "--root-hnsendpoint-name=${NetworkName}_ep" }
-    if ($gates) { $all += "--feature-gates=$($gates -join ',')" }
-    $all
-}
-
-# The HNS network that the configuration asks for.
-function Get-NetworkName([string]$NetConf) {
-    $backend = (Read-Json $NetConf).Backend
-    $has = @($backend.PSObject.Properties | ForEach-Object { $_.Name })
-    if ($has -contains 'Name') { return $backend.Name }
-    if ($backend.Type -eq 'host-gw') { return 'cbr0' }
-    if ($has -contains 'VNI') { return "flannel.$($backend.VNI)" }
-    'flannel.4096'
+# kube-proxy's flags: those of this node's network, and of its HNS, are what flanneld.exe says. Version is what kube-proxy says.
+function Get-KubeProxyArguments([string]$Flanneld, [string]$Version, [string]$NodeName, [string]$KubeConfig, [string]$FeatureGates) {
+    $answer = Read-Program $Flanneld @('source-vip', '--json', "--kube-proxy-version=$Version", "--kube-proxy-feature-gates=$FeatureGates") | ConvertFrom-Json
+    '--v=2'
+    '--proxy-mode=kernelspace'
+    "--hostname-override=$NodeName" # else kube-proxy takes local endpoints for remote ones, and deletes them
+    "--kubeconfig=$KubeConfig"
+    $answer.kubeProxyFlags
 }
 
 function Get-RecordPath([string]$BaseDir, [string]$Name) { Join-Path $BaseDir "run\$Name.json" }
 
 # The process that we started under this name, if it still runs; another one may have got its number.
 function Get-OwnProcess([string]$BaseDir, [string]$Name) {
-    $path = Get-RecordPath $BaseDir $Name
-    if (-not (Test-Path -LiteralPath $path)) { return $null }
-    $record = Read-Json $path
-    $process = Get-Process -Id $record.id -ErrorAction SilentlyContinue
-    if ($process -and $process.StartTime.ToFileTimeUtc() -eq $record.started) {
-        return $process | Add-Member -NotePropertyName CommandText -NotePropertyValue $record.command -PassThru
+    $record = Read-Settings (Get-RecordPath $BaseDir $Name)
+    if (-not $record.ContainsKey('id')) { return $null }
+    $process = Get-Process -Id $record['id'] -ErrorAction SilentlyContinue
+    if ($process -and $process.StartTime.ToFileTimeUtc() -eq $record['started']) {
+        return $process | Add-Member -NotePropertyName CommandText -NotePropertyValue $record['command'] -PassThru
     }
     $null
 }
 
 function Get-OwnService([string]$Name) {
     Get-CimInstance -ClassName Win32_Service -Filter "Name='$Name'" | Where-Object { $_.Description -eq $script:Mark }
+}
+
+# A method of a service answers a status, which is no error to PowerShell.
+function Invoke-ServiceMethod($Service, [string]$Method, [hashtable]$Arguments) {
+    $status = (Invoke-CimMethod -InputObject $Service -MethodName $Method -Arguments $Arguments).ReturnValue
+    if ($status -ne 0) { throw "The service $($Service.Name): $Method ended with status $status of Win32_Service." }
 }
 
 function Test-Component([string]$BaseDir, [string]$Name) {
@@ -186,10 +159,10 @@ function Start-OwnService([string]$Name, [string]$Program, [string[]]$Arguments,
     $own = Get-OwnService $Name
     if (-not $own) {
         $null = New-Service -Name $Name -BinaryPathName $command -Description $script:Mark -StartupType $StartMode
-        & sc.exe failure $Name reset= 600 actions= restart/5000/restart/30000 | Out-Null
+        $null = Read-Program 'sc.exe' @('failure', $Name, 'reset=', '600', 'actions=', 'restart/5000/restart/30000')
         Write-Step "made the service $Name"
-    } elseif ($own.PathName -ne $command) {
-        $null = Invoke-CimMethod -InputObject $own -MethodName Change -Arguments @{ PathName = $command }
+    } elseif ($own.PathName -cne $command) {
+        Invoke-ServiceMethod $own 'Change' @{ PathName = $command }
         Stop-Service -Name $Name -Force
         Write-Step "changed the service $Name"
     }
@@ -211,7 +184,7 @@ function Start-Component([string]$BaseDir, [string]$Name, [string]$Program, [str
     }
     $command = Join-Arguments (@($Program) + $Arguments)
     $process = Get-OwnProcess $BaseDir $Name
-    if ($process -and $process.CommandText -eq $command) { Write-Step "$Name runs already"; return }
+    if ($process -and $process.CommandText -ceq $command) { Write-Step "$Name runs already"; return }
     if ($process) { Stop-Component $BaseDir $Name }
     $other = Get-Process -Name $Name -ErrorAction SilentlyContinue | Select-Object -First 1
     if ($other) { throw "$Name runs already, as process $($other.Id), and this script did not start it: stop it first." }
@@ -220,7 +193,10 @@ function Start-Component([string]$BaseDir, [string]$Name, [string]$Program, [str
     }
     $process = Start-Process -FilePath $Program -ArgumentList (Join-Arguments $Arguments) -WindowStyle Hidden -PassThru `
         -RedirectStandardError (Join-Path $LogDir "$Name.log") -RedirectStandardOutput (Join-Path $LogDir "$Name.out.log")
-    Write-Text (Get-RecordPath $BaseDir $Name) (@{ id = $process.Id; started = $process.StartTime.ToFileTimeUtc(); command = $command } | ConvertTo-Json)
+    $null = $process.Handle # else its exit status is lost
+    if ($process.WaitForExit(2000)) { throw "$Name ended at once, with status $($process.ExitCode): $LogDir\$Name.log says why." }
+    $record = @{ id = $process.Id; started = $process.StartTime.ToFileTimeUtc(); command = $command }
+    $null = Write-Text (Get-RecordPath $BaseDir $Name) ($record | ConvertTo-Json)
     Write-Step "started $Name; it writes to $LogDir\$Name.log"
 }
 

@@ -3,7 +3,7 @@
 Makes services of flanneld, kubelet and kube-proxy, so that the node comes back after a restart. Run start.ps1 first.
 
 .DESCRIPTION
-flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs start.ps1: its
+flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs start.ps1 by boot.ps1: its
 source VIP may be another one by then. A kubelet or kube-proxy that is a service already stays whose it is.
 #>
 [CmdletBinding()]
@@ -13,25 +13,19 @@ Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
+$BaseDir = Get-FullPath $BaseDir
 $settingsFile = Join-Path $BaseDir 'flannel-node.json'
 Assert-File $settingsFile 'start.ps1 writes it: run that first.'
-$s = Read-Json $settingsFile
-$flanneld = Join-Path $BaseDir 'flanneld.exe'
 
 & (Join-Path $PSScriptRoot 'stop.ps1') -BaseDir $BaseDir
-Assert-Flanneld $flanneld @('service', 'install', '--env', "NODE_NAME=$($s.NodeName)", '--', '--kube-subnet-mgr', "--kubeconfig-file=$($s.KubeConfig)",
-    "--iface=$($s.ManagementIP)", "--iface=$($s.InterfaceName)", "--net-config-path=$($s.NetConf)", '--ip-masq', '--healthz-ip=127.0.0.1',
-    "--healthz-port=$($s.HealthPort)", "--log-file=$($s.LogDir)\flanneld.log")
+$settings = Read-Settings $settingsFile
+$settings['Services'] = $true
+$null = Write-Text $settingsFile ($settings | ConvertTo-Json)
 
-$s.Services = $true
-Write-Text $settingsFile ($s | ConvertTo-Json)
-
-$script = Join-Path $PSScriptRoot 'start.ps1'
-$action = New-ScheduledTaskAction -Execute 'powershell.exe' `
-    -Argument (Join-Arguments @('-NoProfile', '-NonInteractive', '-ExecutionPolicy', 'Bypass', '-File', $script, '-BaseDir', $BaseDir))
-# One run ends after a time, with a reason; another follows, as long as it takes.
-$again = New-ScheduledTaskSettingsSet -RestartCount 999 -RestartInterval (New-TimeSpan -Minutes 1) -ExecutionTimeLimit (New-TimeSpan -Hours 1) `
-    -MultipleInstances IgnoreNew
-$null = Register-ScheduledTask -TaskName 'flannel-node' -Force -Action $action -Settings $again -Trigger (New-ScheduledTaskTrigger -AtStartup) `
-    -Principal (New-ScheduledTaskPrincipal -UserId 'SYSTEM' -RunLevel Highest)
-& $script -BaseDir $BaseDir
+$action = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument (Join-Arguments @('-NoProfile', '-NonInteractive', '-ExecutionPolicy', 'Bypass',
+        '-File', (Join-Path $PSScriptRoot 'boot.ps1'), '-BaseDir', $BaseDir))
+# It takes as long as it takes: no limit of time.
+$patient = New-ScheduledTaskSettingsSet -ExecutionTimeLimit (New-TimeSpan -Seconds 0) -MultipleInstances IgnoreNew
+$null = Register-ScheduledTask -TaskName 'flannel-node' -Force -Action $action -Settings $patient -Trigger (New-ScheduledTaskTrigger -AtStartup) `
+    -Principal (New-ScheduledTaskPrincipal -UserId 'SYSTEM' -LogonType ServiceAccount -RunLevel Highest)
+& (Join-Path $PSScriptRoot 'start.ps1') -BaseDir $BaseDir

@@ -1,15 +1,13 @@
 <#
 .SYNOPSIS
-Runs kube-proxy in the foreground, for a HostProcess container: with the source VIP that flanneld keeps, and again when that
-has become another one. It ends when kube-proxy ends, or when flanneld is not ready in time; the container is then
+Runs kube-proxy in the foreground, for a HostProcess container: with the flags for this node's network, of which the source VIP is
+one, and again when they have become others. It ends when kube-proxy ends, or when flanneld is not ready in time; the container is then
 started again.
 #>
 [CmdletBinding()]
 param(
-    [Parameter(Mandatory)] [string]$NetworkName,
     [Parameter(Mandatory)] [string]$KubeConfig,
     [string]$NodeName = $env:NODE_NAME,
-    [string]$ClusterCIDR = '10.244.0.0/16',
     [string]$FeatureGates = '',
     [string]$Flanneld = (Join-Path $PSScriptRoot 'flanneld.exe'),
     [string]$KubeProxy = (Join-Path $PSScriptRoot 'kube-proxy.exe'),
@@ -22,25 +20,23 @@ $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 if (-not $NodeName) { throw 'NODE_NAME is missing: the name of this node.' }
 
-Wait-Flanneld $HealthPort $TimeoutMinutes { $true }
-$env:KUBE_NETWORK = $NetworkName
-$version = Get-KubernetesVersion $KubeProxy
+Assert-Flanneld $Flanneld @('--healthz-ip=127.0.0.1', "--healthz-port=$HealthPort", 'wait', "--timeout=${TimeoutMinutes}m")
+$version = Read-Program $KubeProxy @('--version')
 do {
-    $vip = Get-SourceVip $Flanneld
-    $arguments = Get-KubeProxyArguments $vip $version $NetworkName $NodeName $KubeConfig $ClusterCIDR $FeatureGates
-    Write-Step ('kube-proxy.exe ' + (Join-Arguments $arguments))
-    $process = Start-Process -FilePath $KubeProxy -ArgumentList (Join-Arguments $arguments) -NoNewWindow -PassThru
+    $arguments = Join-Arguments (Get-KubeProxyArguments $Flanneld $version $NodeName $KubeConfig $FeatureGates)
+    Write-Step "kube-proxy.exe $arguments"
+    $process = Start-Process -FilePath $KubeProxy -ArgumentList $arguments -NoNewWindow -PassThru
     $null = $process.Handle # else its exit code is lost
     $stale = $false
     while (-not $stale -and -not $process.WaitForExit(10000)) {
         try {
-            $stale = (Get-SourceVip $Flanneld | ConvertTo-Json) -ne ($vip | ConvertTo-Json)
+            $stale = (Join-Arguments (Get-KubeProxyArguments $Flanneld $version $NodeName $KubeConfig $FeatureGates)) -cne $arguments
         } catch {
             Write-Warning "$_" # flanneld may be starting
         }
     }
     if ($stale) {
-        Write-Step 'the source VIP is another one now'
+        Write-Step 'it needs other flags now'
         Stop-Process -InputObject $process -Force
         $process.WaitForExit()
     }

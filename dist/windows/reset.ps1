@@ -9,28 +9,34 @@ networks of others: flanneld cleanup removes what is flannel's, as --dry-run sho
 [CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
 param(
     [string]$BaseDir = 'C:\k',
-    [string]$CniConfDir = 'C:\etc\cni\net.d'
+    # Default: where start.ps1 wrote it.
+    [string]$CniConfDir = ''
 )
 
 Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
+$BaseDir = Get-FullPath $BaseDir
+$last = Read-Settings (Join-Path $BaseDir 'flannel-node.json')
+if (-not $CniConfDir -and $last.ContainsKey('CniConfDir')) { $CniConfDir = $last['CniConfDir'] }
+if (-not $CniConfDir) { $CniConfDir = 'C:\etc\cni\net.d' }
 $flanneld = Join-Path $BaseDir 'flanneld.exe'
 Assert-File $flanneld 'Without it nobody knows what to remove.'
 
 $null = Invoke-Flanneld $flanneld @('cleanup', '--dry-run')
 if (-not $PSCmdlet.ShouldProcess($env:COMPUTERNAME, 'stop flanneld, kubelet and kube-proxy, remove the above')) { return }
 
-Get-ScheduledTask -TaskName 'flannel-node' -ErrorAction SilentlyContinue | Unregister-ScheduledTask -Confirm:$false
 & (Join-Path $PSScriptRoot 'stop.ps1') -BaseDir $BaseDir
+Get-ScheduledTask -TaskName 'flannel-node' -ErrorAction SilentlyContinue | Unregister-ScheduledTask -Confirm:$false
 Assert-Flanneld $flanneld @('service', 'uninstall')
 foreach ($name in 'kubelet', 'kube-proxy') {
     $own = Get-OwnService $name
-    if ($own) { $null = Invoke-CimMethod -InputObject $own -MethodName Delete; Write-Step "removed the service $name" }
+    if ($own) { Invoke-ServiceMethod $own 'Delete' @{}; Write-Step "removed the service $name" }
 }
 Assert-Flanneld $flanneld @('cleanup')
-foreach ($file in "$CniConfDir\10-flannel.conf", "$BaseDir\flannel-node.json", "$BaseDir\kubelet.json", 'C:\run\flannel\subnet.env',
+foreach ($file in "$CniConfDir\10-flannel.conf", "$BaseDir\flannel-node.json", "$BaseDir\kubelet.json",
+    'C:\run\flannel\subnet.env', 'C:\run\flannel\cni-conf.json',
     # What earlier scripts left: a source VIP that nobody keeps any more.
     "$BaseDir\SourceVip.json", "$BaseDir\SourceVipRequest.json") {
     if (Test-Path -LiteralPath $file) { Remove-Item -LiteralPath $file; Write-Step "removed $file" }

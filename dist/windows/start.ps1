@@ -7,6 +7,8 @@ The parameters are those that the scripts of Microsoft and SIG Windows had. Run 
 already is left as it is, and whatever stops it is said. It downloads nothing: Documentation/windows-quickstart.md says
 which files BaseDir must have, and how to check them.
 
+NetworkMode and ClusterCIDR count where there is no NetConf yet: that one says what network this is.
+
 Without -ManagementIP it takes the parameters of the last time.
 
 .EXAMPLE
@@ -35,7 +37,7 @@ param(
     [string]$ContainerRuntimeEndpoint = 'npipe:////./pipe/containerd-containerd',
     [int]$HealthPort = 8471,
     [int]$TimeoutMinutes = 15,
-    # Overwrite a CNI configuration that says something else.
+    # Overwrite a CNI configuration that somebody edited.
     [switch]$Force
 )
 
@@ -45,35 +47,32 @@ Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
 
 # Parameters: those of the last time, or these, which are kept.
+$BaseDir = Get-FullPath $BaseDir
 $settingsFile = Join-Path $BaseDir 'flannel-node.json'
 $kept = 'ManagementIP', 'NetworkMode', 'ClusterCIDR', 'ServiceCIDR', 'KubeDnsServiceIP', 'InterfaceName', 'LogDir', 'KubeletFeatureGates',
     'KubeProxyFeatureGates', 'KubeConfig', 'NodeName', 'NetConf', 'CniBinDir', 'CniConfDir', 'KubeletConfig', 'ClientCA', 'ContainerRuntimeEndpoint', 'HealthPort'
-$services = $false
-if (Test-Path -LiteralPath $settingsFile) {
-    $last = Read-Json $settingsFile
-    $services = [bool]$last.Services
-    if (-not $ManagementIP) {
-        foreach ($name in $kept) {
-            if (-not $PSBoundParameters.ContainsKey($name)) { Set-Variable -Name $name -Value $last.$name }
-        }
+$last = Read-Settings $settingsFile
+if (-not $ManagementIP) {
+    foreach ($name in $kept) {
+        if ($last.ContainsKey($name) -and -not $PSBoundParameters.ContainsKey($name)) { Set-Variable -Name $name -Value $last[$name] }
     }
 }
 if (-not $ManagementIP) { throw '-ManagementIP is missing: the address of this node that the other nodes reach.' }
-# Windows PowerShell spoils an argument with spaces that ends in a backslash.
-foreach ($name in 'BaseDir', 'LogDir', 'CniBinDir', 'CniConfDir') {
-    Set-Variable -Name $name -Value (Get-Variable -Name $name -ValueOnly).TrimEnd('\')
+foreach ($name in 'LogDir', 'KubeConfig', 'NetConf', 'CniBinDir', 'CniConfDir', 'KubeletConfig', 'ClientCA') {
+    Set-Variable -Name $name -Value (Get-FullPath (Get-Variable -Name $name -ValueOnly))
 }
+$services = [bool]($last.ContainsKey('Services') -and $last['Services'])
 $settings = @{ Services = $services }
 foreach ($name in $kept) { $settings[$name] = Get-Variable -Name $name -ValueOnly }
-Write-Text $settingsFile ($settings | ConvertTo-Json)
+$null = Write-Text $settingsFile ($settings | ConvertTo-Json)
 
 $flanneld = Join-Path $BaseDir 'flanneld.exe'
 $kubelet = Join-Path $BaseDir 'kubelet.exe'
 $kubeProxy = Join-Path $BaseDir 'kube-proxy.exe'
-$plugin = @{ overlay = 'win-overlay'; l2bridge = 'win-bridge' }[$NetworkMode]
 # The address comes first: a name is for the time in which the adapter has none.
 $node = @("--iface=$ManagementIP", "--iface=$InterfaceName")
-$kube = @('--kube-subnet-mgr', "--kubeconfig-file=$KubeConfig")
+$kube = @('--kube-subnet-mgr', "--kubeconfig-file=$KubeConfig", "--net-config-path=$NetConf")
+$health = @('--healthz-ip=127.0.0.1', "--healthz-port=$HealthPort")
 $env:NODE_NAME = $NodeName
 
 try {
@@ -85,73 +84,55 @@ try {
     if (Test-Path -LiteralPath (Join-Path $BaseDir 'cni')) {
         Assert-Flanneld $flanneld @('install-cni', "--plugin-from=$BaseDir\cni", "--plugin-to=$CniBinDir")
     }
-    foreach ($name in 'flannel', $plugin, 'host-local') {
-        Assert-File (Join-Path $CniBinDir "$name.exe") "It is a CNI plugin: put it there, or into $BaseDir\cni."
-    }
-    if (-not (Test-Path -LiteralPath $NetConf)) {
-        $backend = @{ overlay = @{ Type = 'vxlan'; VNI = 4096; Port = 4789 }; l2bridge = @{ Type = 'host-gw' } }[$NetworkMode]
-        Write-Text $NetConf (@{ Network = $ClusterCIDR; Backend = $backend } | ConvertTo-Json -Depth 3)
-        Write-Step "wrote $NetConf; it must say the same as the ConfigMap kube-flannel-cfg of the cluster"
-    }
-    $networkName = Get-NetworkName $NetConf
+    Assert-Flanneld $flanneld ($kube + @('net-conf', "--network-mode=$NetworkMode", "--cluster-cidr=$ClusterCIDR"))
 
     Write-Step '2/8 the adapter''s virtual switch: the network may be away for half a minute, and a remote session with it'
     if (Test-Component $BaseDir 'flanneld') {
         Write-Step 'flanneld runs already, and sees to that itself'
     } else {
-        Assert-Flanneld $flanneld ($node + @('prepare', "--network-mode=$NetworkMode", "--timeout=${TimeoutMinutes}m"))
+        Assert-Flanneld $flanneld ($kube + $node + @('prepare', "--timeout=${TimeoutMinutes}m"))
     }
 
     Write-Step '3/8 CNI configuration'
-    $arguments = @('cni-conf', "--to=$CniConfDir\10-flannel.conf", "--plugin=$plugin", "--network-name=$networkName", "--cluster-cidr=$ClusterCIDR",
-        "--service-cidr=$ServiceCIDR", "--dns=$KubeDnsServiceIP", '--dns-search=svc.cluster.local', "--management-ip=$ManagementIP")
-    if ($Force) { $arguments += '--force' }
-    $code = Invoke-Flanneld $flanneld $arguments
-    if ($code -eq 3) {
-        Write-Warning 'The CNI configuration says something else and stays as it is; -Force overwrites it.'
-    } elseif ($code -ne 0) {
-        throw "flanneld.exe cni-conf ended with status $code; the reason stands above."
-    }
+    $edited = '--keep'
+    if ($Force) { $edited = '--force' }
+    Assert-Flanneld $flanneld ($kube + @('cni-conf', "--to=$CniConfDir\10-flannel.conf", "--plugin-dir=$CniBinDir", "--service-cidr=$ServiceCIDR",
+            "--dns=$KubeDnsServiceIP", '--dns-search=svc.cluster.local', "--management-ip=$ManagementIP", $edited))
 
     Write-Step '4/8 kubelet, which registers the node'
     if (-not (Get-Service -Name kubelet -ErrorAction SilentlyContinue)) { Assert-File $kubelet 'kubelet is no service here, either.' }
     if (-not (Test-Path -LiteralPath $KubeletConfig)) {
         $KubeletConfig = Join-Path $BaseDir 'kubelet.json'
-        $gates = @{}
-        foreach ($gate in $KubeletFeatureGates -split ',' | Where-Object { $_ }) {
-            $name, $value = $gate -split '=', 2
-            $gates[$name] = [bool]::Parse($value)
-        }
         $authentication = @{}
-        if (Test-Path -LiteralPath $ClientCA) { $authentication.x509 = @{ clientCAFile = $ClientCA } }
-        Write-Text $KubeletConfig (@{
+        if (Test-Path -LiteralPath $ClientCA) { $authentication = @{ x509 = @{ clientCAFile = $ClientCA } } }
+        $changed = Write-Text $KubeletConfig (@{
                 apiVersion = 'kubelet.config.k8s.io/v1beta1'; kind = 'KubeletConfiguration'
                 clusterDNS = @($KubeDnsServiceIP); clusterDomain = 'cluster.local'; resolvConf = ''
                 cgroupsPerQOS = $false; enforceNodeAllocatable = @('none'); containerRuntimeEndpoint = $ContainerRuntimeEndpoint
-                featureGates = $gates; authentication = $authentication
+                authentication = $authentication
             } | ConvertTo-Json -Depth 4)
+        if ($changed) { Stop-Component $BaseDir 'kubelet' } # one that runs has read the former
     }
-    Start-Component $BaseDir 'kubelet' $kubelet @("--config=$KubeletConfig", "--kubeconfig=$KubeConfig", "--hostname-override=$NodeName",
-        "--node-ip=$ManagementIP", '--v=2') $LogDir $services
+    $arguments = @("--config=$KubeletConfig", "--kubeconfig=$KubeConfig", "--hostname-override=$NodeName", "--node-ip=$ManagementIP", '--v=2')
+    if ($KubeletFeatureGates) { $arguments += "--feature-gates=$KubeletFeatureGates" }
+    Start-Component $BaseDir 'kubelet' $kubelet $arguments $LogDir $services
 
     Write-Step '5/8 flanneld'
-    if (Get-Service -Name flanneld -ErrorAction SilentlyContinue) {
-        Assert-Flanneld $flanneld @('service', 'start')
+    if ($services) {
+        Assert-Flanneld $flanneld (@('service', 'install', '--start', '--env', "NODE_NAME=$NodeName", '--') + $kube + $node + $health +
+            @('--ip-masq', "--log-file=$LogDir\flanneld.log"))
     } else {
-        Start-Component $BaseDir 'flanneld' $flanneld ($kube + $node + @("--net-config-path=$NetConf", '--ip-masq', '--healthz-ip=127.0.0.1',
-                "--healthz-port=$HealthPort")) $LogDir $false
+        Start-Component $BaseDir 'flanneld' $flanneld ($kube + $node + $health + @('--ip-masq')) $LogDir $false
     }
-    Wait-Flanneld $HealthPort $TimeoutMinutes { Test-Component $BaseDir 'flanneld' }
+    Assert-Flanneld $flanneld ($health + @('wait', "--timeout=${TimeoutMinutes}m", '--silence=1m'))
 
-    Write-Step '6/8 kube-proxy''s source VIP'
-    $vip = Get-SourceVip $flanneld
-    if ($vip.needed) { Write-Step "it is $($vip.sourceVIP)" } else { Write-Step "none is needed on $networkName" }
+    Write-Step '6/8 kube-proxy''s source VIP, and its other flags'
+    $arguments = Get-KubeProxyArguments $flanneld (Read-Program $kubeProxy @('--version')) $NodeName $KubeConfig $KubeProxyFeatureGates
+    Write-Step (Join-Arguments $arguments)
 
     Write-Step '7/8 kube-proxy'
-    $env:KUBE_NETWORK = $networkName
     # By hand alone at the start of the system: the VIP may be another one then.
-    Start-Component $BaseDir 'kube-proxy' $kubeProxy (Get-KubeProxyArguments $vip (Get-KubernetesVersion $kubeProxy) $networkName $NodeName $KubeConfig `
-            $ClusterCIDR $KubeProxyFeatureGates) $LogDir $services 'Manual'
+    Start-Component $BaseDir 'kube-proxy' $kubeProxy $arguments $LogDir $services 'Manual'
 
     Write-Step '8/8 how it is'
     $null = Invoke-Flanneld $flanneld @('status')
@@ -159,7 +140,7 @@ try {
 } catch {
     if (Test-Path -LiteralPath $flanneld) {
         Write-Step 'it did not work; what the doctor says:'
-        $null = Invoke-Flanneld $flanneld ($kube + @('doctor'))
+        $null = Invoke-Flanneld $flanneld ($kube + @('doctor', "--cni-conf-dir=$CniConfDir", "--cni-bin-dir=$CniBinDir"))
     }
     throw
 }

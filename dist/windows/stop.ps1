@@ -9,7 +9,10 @@ Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
+$BaseDir = Get-FullPath $BaseDir
 
+# Else it would start again what is stopped here.
+Get-ScheduledTask -TaskName 'flannel-node' -ErrorAction SilentlyContinue | Stop-ScheduledTask
 Stop-Component $BaseDir 'kube-proxy'
 if (Get-Service -Name flanneld -ErrorAction SilentlyContinue) {
     Assert-Flanneld (Join-Path $BaseDir 'flanneld.exe') @('service', 'stop')

@@ -38,6 +38,11 @@ type Spec struct {
 // Plugins are those that the flannel plugin can delegate to on Windows.
 func Plugins() []string { return []string{"win-overlay", "win-bridge", "sdnoverlay", "sdnbridge"} }
 
+// Programs are the plugins that the configuration needs, as files. The flannel plugin has host-local give addresses.
+func (s Spec) Programs() []string {
+	return []string{"flannel.exe", s.Plugin + ".exe", "host-local.exe"}
+}
+
 func (s Spec) overlay() bool { return strings.HasSuffix(s.Plugin, "overlay") }
 func (s Spec) sdn() bool     { return strings.HasPrefix(s.Plugin, "sdn") }
 

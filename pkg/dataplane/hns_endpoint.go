@@ -13,7 +13,7 @@ import (
 // hostEndpoint gives the host an interface of its own on the bridge, with the second address of each subnet, and has it
 // forward between that and the underlay: so packets of peers reach the pods.
 func (d *HNS) hostEndpoint(ctx context.Context, dev Device, host hns.Adapter, adapters []hns.Adapter) error {
-	want := hns.Endpoint{Name: dev.Name + "_ep", Network: d.network.ID}
+	want := hns.Endpoint{Name: hns.HostEndpoint(dev.Name), Network: d.network.ID}
 	for _, s := range d.network.Subnets {
 		second := s.Gateway.Next()
 		want.IPs = append(want.IPs, netip.PrefixFrom(second, s.Prefix.Bits()))

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 )
 
+// HostEndpoint is the name of the endpoint by which the host itself is on an L2Bridge.
+func HostEndpoint(network string) string { return network + "_ep" }
+
 // remoteEndpoint is the flag of an endpoint on another host.
 const remoteEndpoint = 1
 

@@ -129,7 +129,7 @@ func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEn
 		return nil, fmt.Errorf("list adapters: %w", err)
 	}
 	for _, e := range endpoints {
-		if e.Name != n.Name+"_ep" {
+		if e.Name != hns.HostEndpoint(n.Name) {
 			continue
 		}
 		for _, a := range adapters {

@@ -22,10 +22,10 @@ import (
 
 // VIP is what is published, as JSON.
 type VIP struct {
-	Addr    netip.Addr   `json:"sourceVIP"`
-	Subnet  netip.Prefix `json:"subnet"`  // the node's
-	Network string       `json:"network"` // name of the HNS network, kube-proxy's --network-name
-	Store   string       `json:"store"`   // host-local's directory for it
+	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // on an L2Bridge there is none
+	Subnet  netip.Prefix `json:"subnet"`             // the node's
+	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
+	Store   string       `json:"store,omitzero"`     // host-local's directory for it
 }
 
 // ErrNotNeeded says that the node's network is no overlay.
@@ -59,7 +59,8 @@ func Read(path string) (v VIP, err error) {
 }
 
 // Ensure makes all be as it shall for a node that has the subnet, and returns what is published then. Reservations of
-// ours for another subnet end. What it waits for is an error: the network may be about to be made.
+// ours for another subnet end. What it waits for is an error: the network may be about to be made. With ErrNotNeeded it
+// returns the subnet and the network alone.
 func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := Read(k.File)
 	if err != nil {
@@ -68,7 +69,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	n, err := k.network(ctx, subnet)
 	if errors.Is(err, ErrNotNeeded) {
 		_, released := k.Release(ctx)
-		return VIP{}, errors.Join(err, released)
+		return VIP{Subnet: subnet, Network: n.Name}, errors.Join(err, released)
 	} else if err != nil {
 		return VIP{}, err
 	}

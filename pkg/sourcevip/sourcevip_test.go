@@ -246,8 +246,8 @@ func TestNotNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.make("cbr0", hns.L2Bridge, "10.244.1.0/24")
-	if _, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, ErrNotNeeded) {
-		t.Error(err)
+	if v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, ErrNotNeeded) || v != (VIP{Network: "cbr0", Subnet: pfx("10.244.1.0/24")}) {
+		t.Error(v, err)
 	}
 	n.check("on a bridge", "")
 }

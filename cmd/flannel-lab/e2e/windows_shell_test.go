@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,29 +84,34 @@ func (c *console) start(parameters map[string]any) error {
 	c.shell.Set("env:COMPUTERNAME", strings.ToUpper(c.n.Name))
 	c.shell.Set("PSScriptRoot", base)
 	c.shell.Commands = map[string]func([]any) (any, error){
-		"&": c.run, "Start-Component": c.startComponent, "Test-Component": c.testComponent, "Wait-Flanneld": c.waitFlanneld,
-		"Get-Service": nothing, "Assert-Administrator": nothing, "Write-Step": c.write, "Write-Warning": c.write,
-		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Json": c.readJSON,
-		"Join-Arguments":        func(args []any) (any, error) { return strings.Join(check.Texts(args...), " "), nil },
-		"Get-KubernetesVersion": func([]any) (any, error) { return "1.32", nil },
-		"Get-NetworkName":       c.networkName,
+		"Invoke-Program": c.run, "Start-Component": c.startComponent, "Test-Component": c.testComponent, "Stop-Component": nothing,
+		"Get-Service": nothing, "Assert-Administrator": nothing, "Write-Step": c.write, "Join-Arguments": joined,
+		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Settings": c.readSettings, "Get-FullPath": asGiven,
 	}
 	err := c.shell.Run(c.scripts[0], parameters)
 	c.t.Logf("start.ps1 on %s (%v):\n%s", c.n.Name, err, c.said)
 	return err
 }
 
-func nothing([]any) (any, error) { return nil, nil }
+func nothing([]any) (any, error)      { return nil, nil }
+func asGiven(args []any) (any, error) { return args[0], nil }
+
+// joined is for reading alone.
+func joined(args []any) (any, error) { return strings.Join(check.Texts(args...), " "), nil }
 
 func (c *console) write(args []any) (any, error) {
 	c.said += strings.Join(check.Texts(args...), " ") + "\n"
 	return nil, nil
 }
 
-// run runs a program; what it writes to stderr is seen on the console.
+// run runs a program; what it writes to stderr is seen on the console. kube-proxy only tells its version.
 func (c *console) run(args []any) (any, error) {
 	words := check.Texts(args...)
-	if words[0] != base+`\flanneld.exe` {
+	switch {
+	case words[0] == base+`\kube-proxy.exe` && words[1] == "--version":
+		c.shell.Set("LASTEXITCODE", 0)
+		return "Kubernetes v1.32.1", nil
+	case words[0] != base+`\flanneld.exe`:
 		return nil, fmt.Errorf("no program here is called %s", words[0])
 	}
 	if c.before != nil {
@@ -162,22 +169,6 @@ func (c *console) register() error {
 
 func (c *console) testComponent(args []any) (any, error) { return c.n.Running(), nil }
 
-// waitFlanneld asks /readyz until it is well, as the function of the same name does.
-func (c *console) waitFlanneld(args []any) (any, error) {
-	_, err := lab.Until(c.t.Context(), 2*long, func(ctx context.Context) error {
-		if !c.n.Running() {
-			return lab.Fatal(fmt.Errorf("flanneld ended: %s", c.n.Log()))
-		}
-		return ready(c.t, c.n)
-	})
-	return nil, err
-}
-
-func (c *console) networkName([]any) (any, error) {
-	mode, _ := c.shell.Get("NetworkMode")
-	return map[any]any{"overlay": "flannel.4096", "l2bridge": "cbr0"}[mode], nil
-}
-
 func (c *console) testPath(args []any) (there any, err error) {
 	words := check.Texts(args...) // -LiteralPath PATH
 	err = c.n.Do(func() error {
@@ -193,20 +184,29 @@ func (c *console) newItem(args []any) (any, error) {
 	return nil, c.n.Do(func() error { return os.MkdirAll(c.file(words[len(words)-1]), 0o755) })
 }
 
-func (c *console) writeText(args []any) (any, error) {
+// writeText answers whether the file said something else.
+func (c *console) writeText(args []any) (changed any, err error) {
 	words := check.Texts(args...)
-	return nil, c.n.Do(func() error {
+	err = c.n.Do(func() error {
 		path := c.file(words[0])
+		was, err := os.ReadFile(path)
+		if changed = err != nil || string(was) != words[1]; changed == false {
+			return nil
+		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
 		return os.WriteFile(path, []byte(words[1]), 0o644)
 	})
+	return changed, err
 }
 
-func (c *console) readJSON(args []any) (any, error) {
+// readSettings is a JSON object, empty where there is no file.
+func (c *console) readSettings(args []any) (any, error) {
 	text, err := c.n.ReadFile(c.file(check.Texts(args...)[0]))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]any{}, nil
+	} else if err != nil {
 		return nil, err
 	}
 	return check.FromJSON(string(text))

@@ -9,26 +9,13 @@
 
 {{- define "flannel.image" }}{{ .Values.image.repository }}:{{ .Values.image.tag }}{{ end }}
 
-{{/* Windows: what its HNS takes is refused here rather than on every node. */}}
 {{- define "flannel.windowsImage" }}{{ .Values.windows.image.repository }}:{{ .Values.windows.image.tag }}{{ end }}
 
-{{- define "flannel.windowsPlugin" -}}
+{{/* Windows: what its HNS does not take is refused here rather than on every node. */}}
+{{- define "flannel.windowsCheck" -}}
 {{- if eq .Values.backend.Type "vxlan" -}}
 {{- if lt (int (default 1 (get .Values.backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows takes none below 4096" }}{{ end -}}
 {{- if ne (int (default 8472 (get .Values.backend "Port"))) 4789 }}{{ fail "backend.Port: nodes with Windows and with Linux meet at 4789" }}{{ end -}}
 {{- if get .Values.backend "DirectRouting" }}{{ fail "backend.DirectRouting: Windows does not take what comes past the tunnel" }}{{ end -}}
-win-overlay
-{{- else if eq .Values.backend.Type "host-gw" -}}
-win-bridge
-{{- else }}{{ fail (printf "backend.Type: Windows has vxlan and host-gw, not %s" .Values.backend.Type) }}{{ end }}
-{{- end }}
-
-{{- define "flannel.windowsNetwork" -}}
-{{- if get .Values.backend "Name" }}{{ get .Values.backend "Name" }}{{ else if eq .Values.backend.Type "host-gw" }}cbr0{{ else }}flannel.{{ int .Values.backend.VNI }}{{ end }}
-{{- end }}
-
-{{/* An overlay of Windows has no IPv6. */}}
-{{- define "flannel.windowsPods" -}}
-{{- $v6 := ternary .Values.podCidrv6 "" (eq .Values.backend.Type "host-gw") }}
-{{- compact (list .Values.podCidr $v6) | join "," }}
+{{- else if ne .Values.backend.Type "host-gw" }}{{ fail (printf "backend.Type: Windows has vxlan and host-gw, not %s" .Values.backend.Type) }}{{ end }}
 {{- end }}

@@ -99,7 +99,7 @@ func (s Script) Calls() (calls []Call) {
 func (c Command) flanneld() *Node {
 	n := c.Tree
 	switch {
-	case n.Text == "&" && strings.EqualFold(n.Kids[0].Text, "flanneld"), n.Text == "Assert-Flanneld", n.Text == "Invoke-Flanneld":
+	case n.Text == "Read-Program" && strings.EqualFold(n.Kids[0].Text, "flanneld"), n.Text == "Assert-Flanneld", n.Text == "Invoke-Flanneld":
 		return &Node{Kind: "list", Kids: n.Kids[1:]}
 	case n.Text == "Start-Component" && n.Kids[1].Text == "flanneld":
 		return n.Kids[3]

@@ -108,8 +108,9 @@ func TestCalls(t *testing.T) {
 $more = @('cni-conf', "--to=${D}\x")
 if ($Force) { $more += '--force' }
 Invoke-Flanneld $flanneld ($kube + $more)
-& $Flanneld source-vip --json
-& $Flanneld @Passed
+Read-Program $Flanneld @('source-vip', '--json')
+Read-Program $Flanneld $Passed
+Read-Program $KubeProxy @('--version')
 Start-Component $B 'flanneld' $flanneld ($kube + @("--n=$($s.N)")) $LogDir $false
 Start-Component $B 'kubelet' $kubelet @('--v=2')
 `)

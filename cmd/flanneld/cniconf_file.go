@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"flannel/pkg/cniconf"
+	"flannel/pkg/file"
+)
+
+// cniRecord is where stands what cni-conf wrote last, by which an edit is known: beside the subnet file.
+func cniRecord(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "cni-conf.json") }
+
+// lastWritten is the record of cni-conf.
+type lastWritten struct {
+	Path string          `json:"path"`
+	Conf json.RawMessage `json:"conf"`
+}
+
+// untouched tells whether a file still says what cni-conf wrote. A record that is lost, or cannot be read, is that of
+// nothing: then the file may be somebody's work.
+func untouched(record, path string, is []byte) bool {
+	var last lastWritten
+	raw, err := os.ReadFile(record)
+	return err == nil && json.Unmarshal(raw, &last) == nil && last.Path == path && cniconf.Same(is, last.Conf)
+}
+
+// remember writes the record. It comes after the file: a crash between the two leaves a file that says what is asked
+// for, and the next run writes the record.
+func remember(record string, last lastWritten) error {
+	raw, err := json.MarshalIndent(last, "", "  ")
+	if err == nil {
+		_, err = file.Put(record, append(raw, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("remember what was written: %w", err)
+	}
+	return nil
+}
+
+// putCNIConf writes the file unless it says something else that cni-conf did not write: that may be somebody's work.
+func putCNIConf(to string, conf []byte, record string, force bool) (written, error) {
+	done := written{Path: to, Result: "shown", Conf: conf}
+	if to == "-" {
+		return done, nil
+	}
+	to, err := filepath.Abs(to)
+	if err != nil {
+		return done, err
+	}
+	was, err := os.ReadFile(to)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		done.Result = "written"
+	case err != nil:
+		return done, err
+	case cniconf.Same(was, conf):
+		done.Result = "unchanged"
+		return done, remember(record, lastWritten{to, conf})
+	default:
+		done.Diff = cniconf.Diff(was, conf)
+		switch {
+		case untouched(record, to, was):
+			done.Result = "updated"
+		case force:
+			done.Result = "overwritten"
+		default:
+			done.Result = "differs"
+			return done, nil
+		}
+	}
+	if _, err := file.Put(to, conf, 0o644); err != nil {
+		return done, err
+	}
+	return done, remember(record, lastWritten{to, conf})
+}
+
+// hasPlugins looks for programs in a directory.
+func hasPlugins(dir string, programs []string) error {
+	var gone []string
+	for _, name := range programs {
+		if _, err := os.Stat(filepath.Join(dir, name)); dir != "" && err != nil {
+			gone = append(gone, name)
+		}
+	}
+	if len(gone) > 0 {
+		return fmt.Errorf("%s has no %s: put the CNI plugins there (flanneld install-cni)", dir, strings.Join(gone, ", "))
+	}
+	return nil
+}
+
+func tell(w io.Writer, done written, asJSON bool) (err error) {
+	switch {
+	case asJSON:
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(done)
+	case done.Result == "shown":
+		_, err = w.Write(done.Conf)
+	case done.Result == "differs":
+		_, err = fmt.Fprintf(w, "%s%s was edited, or is not of cni-conf, and was left alone; --force overwrites it\n", done.Diff, done.Path)
+	default:
+		_, err = fmt.Fprintf(w, "%s%s: %s\n", done.Diff, done.Path, done.Result)
+	}
+	return err
+}
