@@ -13,8 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-
-	"flannel/pkg/hns"
 )
 
 // A pod of a Windows node is an HNS endpoint in an HNS namespace, made by the real plugins in Wine. It has no processes:
@@ -59,27 +57,12 @@ func (n *Node) writeWindowsConf(ctx context.Context) error {
 	if files, err := n.confFiles(); err != nil || len(files) > 0 && files[0] != conflistPath {
 		return err
 	}
-	r, err := n.Windows.Now()
-	if err != nil {
-		return err
+	did, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), append(n.Args(), "cni-conf", "--to="+n.path(conflistPath), "--service-cidr="+services,
+		"--management-ip="+n.IP4.String(), "--force")...)
+	if err == nil && did.Status != 0 {
+		err = fmt.Errorf("flanneld.exe cni-conf ended with status %d: %s", did.Status, did.Stderr)
 	}
-	for _, doc := range r.Networks {
-		network, err := hns.DecodeNetwork(doc)
-		if err != nil {
-			return err
-		}
-		plugin := map[string]string{hns.Overlay: "win-overlay", hns.L2Bridge: "win-bridge"}[network.Type]
-		if plugin == "" {
-			continue
-		}
-		did, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), "cni-conf", "--to="+n.path(conflistPath), "--plugin="+plugin, "--network-name="+network.Name,
-			"--cluster-cidr="+Network4, "--service-cidr="+services, "--management-ip="+n.IP4.String(), "--force")
-		if err == nil && did.Status != 0 {
-			err = fmt.Errorf("flanneld.exe cni-conf ended with %d: %s", did.Status, did.Stderr)
-		}
-		return err
-	}
-	return errors.New("HNS has no network for pods")
+	return err
 }
 
 // inWine runs CNI plugins that are programs for Windows.
