@@ -33,7 +33,7 @@ build: ## bin/flanneld, for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
 
 # Every architecture that people run Linux nodes on; of Windows, that of its servers.
-SYSTEMS := linux-amd64 linux-arm64 linux-arm linux-riscv64 linux-s390x linux-ppc64le windows-amd64
+SYSTEMS := windows-amd64 linux-amd64 linux-arm64 linux-arm linux-riscv64 linux-s390x linux-ppc64le
 
 cross: $(SYSTEMS:%=cross-%) ## dist/out/flanneld-linux-* and flanneld-windows-amd64.exe, static
 .PHONY: $(SYSTEMS:%=cross-%)
@@ -84,7 +84,7 @@ test-without-kube:
 	@$(MAKE) --no-print-directory lint
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
-test-with-kube: lint-kube
+test-with-kube: lint-kube cross-windows-amd64
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(WITH_KUBE)
 	cd $(LAB) && $(GO) test -timeout 20m ./...
 

@@ -151,10 +151,18 @@ func (c *console) startComponent(args []any) (any, error) {
 		if slices.Equal(words, c.daemon) {
 			return nil, nil
 		}
-		stoppedByCtrlC(c.t, c.n)
+		c.stop()
 	}
 	c.daemon = words
 	return nil, c.n.StartIn(check.Texts(args[2])[0], words...)
+}
+
+// stop is what stop.ps1 does to flanneld, but for the console's Ctrl-C.
+func (c *console) stop() {
+	c.t.Helper()
+	if code, err := c.n.Stop(c.t.Context()); err != nil || code != 0 {
+		c.t.Errorf("%s: Ctrl-C ended flanneld.exe with %d, %v", c.n.Name, code, err)
+	}
 }
 
 // register is kubelet: it makes the Node, unless it is there.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -23,7 +24,8 @@ func againAndRejoined(c *console, m mode) {
 	forgetLog(t, c.n)
 	must(t, c.start(nil))
 	c.kept(m, w, "a second run without parameters")
-	stoppedByCtrlC(t, c.n)
+	c.failsAtTheEnd()
+	c.stop()
 	forgetLog(t, c.n)
 	must(t, c.start(m.parameters(c.n)))
 	c.kept(m, w, "a run after stop.ps1")
@@ -114,7 +116,7 @@ func lostAndRenamed(c *console, m mode) {
 
 	const other = "LAN 2"
 	for i, name := range []string{other, lab.Adapter} {
-		stoppedByCtrlC(t, n)
+		c.stop()
 		if i == 0 {
 			order(t, n, hnstest.Order{Rename: [2]string{lab.Adapter, other}})
 		}
@@ -127,12 +129,34 @@ func lostAndRenamed(c *console, m mode) {
 	c.pings(w)
 }
 
+// failsAtTheEnd has the last step fail on a node that is well, which is what the doctor must say of all that it can see here.
+func (c *console) failsAtTheEnd() {
+	t := c.t
+	t.Helper()
+	c.before = func(args []string) error {
+		if slices.Contains(args, "status") {
+			return errors.New("made up")
+		}
+		return nil
+	}
+	defer func() { c.before = nil }()
+	if err := c.start(nil); err == nil || !strings.Contains(err.Error(), "made up") {
+		t.Errorf("start.ps1 ends with %v", err)
+	}
+	said := strings.Join(strings.Fields(c.said), " ")
+	for _, code := range []string{"FL102", "FL301", "FL302", "FL401", "FL402", "FL501", "FL502", "FL503", "FL504", "FL511"} {
+		if !strings.Contains(said, code+" ok ") {
+			t.Errorf("%s is not ok:\n%s", code, c.said)
+		}
+	}
+}
+
 // rejoins deletes the Node of a node without pods, and runs start.ps1.
 func (c *console) rejoins(m mode, w walked) {
 	t := c.t
 	t.Helper()
 	must(t, c.l.Kube.Unregister(t.Context(), c.n))
-	stoppedByCtrlC(t, c.n)
+	c.stop()
 	var early *lab.Pod // that is quicker than kube-proxy
 	c.before = func(args []string) error {
 		if slices.Contains(args, "source-vip") {
