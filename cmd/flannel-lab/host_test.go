@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,16 +42,23 @@ func TestMain(m *testing.M) {
 
 // holdLab runs a lab with all that one can have until stdin ends.
 func holdLab(ctx context.Context, standIn string) error {
-	l, err := lab.New(ctx, lab.Options{Nodes: 2, Flanneld: standIn})
+	l, err := lab.New(ctx, lab.Options{Nodes: 3, Windows: 1, Flanneld: standIn})
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	if err := l.SetConfig(ctx, l.Config(`{"Type":"vxlan","VNI":4096,"Port":4789}`)); err != nil {
+		return err
+	}
 	for _, n := range l.Nodes {
 		if err := n.Start(); err != nil {
 			return err
 		}
-		_, err := lab.Until(ctx, 10*time.Second, func(ctx context.Context) error {
+		_, err := lab.Until(ctx, time.Minute, func(ctx context.Context) error {
+			if n.Windows != nil { // of the real flanneld.exe, with the simulated machine's network
+				_, err := n.SubnetEnv()
+				return err
+			}
 			_, err := n.AddPod(ctx, "pod")
 			return err
 		})
@@ -102,7 +110,7 @@ func TestNothingIsLeft(t *testing.T) {
 		{"the program is killed", func(_ int, below []process) int { return below[1].pid }},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			before := hostState(t)
+			before, wine := hostState(t), wineServers(t)
 			cmd := labCommand(t)
 			stdin, stdout := pipes(t, cmd)
 			if err := cmd.Start(); err != nil {
@@ -118,8 +126,10 @@ func TestNothingIsLeft(t *testing.T) {
 			if len(below) < 6 || len(spaces) < 10 { // process 1, the program, infra, etcd, two nodes, their daemons
 				t.Fatalf("this is no lab: %v", below)
 			}
-			if !slices.ContainsFunc(below, func(p process) bool { return p.name == "etcd" }) {
-				t.Fatal("no etcd below the lab")
+			for _, name := range []string{"etcd", "wineserver"} {
+				if !slices.ContainsFunc(below, func(p process) bool { return strings.HasPrefix(p.name, name) }) {
+					t.Fatalf("no %s below the lab: %v", name, below)
+				}
 			}
 			if pid := end.victim(cmd.Process.Pid, below); pid != 0 {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -130,6 +140,11 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 			untilGone(t, below, spaces)
 			_ = cmd.Wait() // its status is that of the killed one
+			for _, path := range wineServers(t) {
+				if !slices.Contains(wine, path) {
+					t.Errorf("the lab's Wine left %s", path)
+				}
+			}
 			after := hostState(t)
 			for name, text := range before {
 				if after[name] != text {

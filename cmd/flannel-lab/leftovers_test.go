@@ -150,3 +150,13 @@ func hostState(t *testing.T) map[string]string {
 	state["temporary files"] = fmt.Sprint(ours)
 	return state
 }
+
+// wineServers are the directories of sockets that Wine has outside of the lab, some of a run that has just ended.
+func wineServers(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(os.TempDir(), ".wine-*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

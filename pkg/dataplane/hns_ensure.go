@@ -125,14 +125,23 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 	return d.well(host, adapters)
 }
 
+// ask learns what HNS is, once.
+func (d *HNS) ask(ctx context.Context) error {
+	if d.asked {
+		return nil
+	}
+	v, f, err := d.client.Features(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	d.version, d.features, d.asked = v, f, true
+	return nil
+}
+
 // list asks for all networks, and for the version before the first time.
 func (d *HNS) list(ctx context.Context, dev Device) error {
-	if !d.asked {
-		v, f, err := d.client.Features(ctx)
-		if err != nil {
-			return unanswered(err)
-		}
-		d.version, d.features, d.asked = v, f, true
+	if err := d.ask(ctx); err != nil {
+		return err
 	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {

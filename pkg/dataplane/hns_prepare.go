@@ -3,6 +3,7 @@ package dataplane
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -37,8 +38,8 @@ func (d *HNS) prepare(ctx context.Context, dev Device, told func(error)) (Prepar
 	p, last := Prepared{}, error(nil)
 	for {
 		err := d.prepareStep(ctx, dev, &p)
-		if err == nil && !d.home.pending() {
-			return p, nil
+		if old := (*tooOld)(nil); errors.As(err, &old) || err == nil && !d.home.pending() {
+			return p, err
 		}
 		if err == nil {
 			err = waiting("the host to keep its addresses, routes and DNS servers")
@@ -56,7 +57,21 @@ func (d *HNS) prepare(ctx context.Context, dev Device, told func(error)) (Prepar
 	}
 }
 
+// tooOld is an HNS with which a node cannot be had that is a new one. The daemon alone makes do with it: each peer is a
+// remote endpoint there; but kube-proxy ends.
+type tooOld struct{ version hns.Version }
+
+func (o *tooOld) Error() string {
+	return fmt.Sprintf("HNS %s is too old for a node on an overlay: kube-proxy ends with any before 9.2. Install the updates of Windows (Windows Server 2019 needs KB4489899 or later), or use host-gw", o.version)
+}
+
 func (d *HNS) prepareStep(ctx context.Context, dev Device, p *Prepared) error {
+	if err := d.ask(ctx); err != nil {
+		return err
+	}
+	if dev.Kind == Overlay && !d.features.RemoteSubnet {
+		return &tooOld{d.version}
+	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {
 		return unanswered(err)

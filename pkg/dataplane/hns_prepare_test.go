@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 )
 
@@ -109,4 +110,20 @@ func TestPrepareFindsASwitch(t *testing.T) {
 			t.Errorf("cleanup removed %q, %v", removed, err)
 		}
 	})
+}
+
+// What kube-proxy cannot run on is not prepared for; a bridge needs less.
+func TestPrepareOnOldHNS(t *testing.T) {
+	for kind, refused := range map[Kind]bool{Overlay: true, L2Bridge: false} {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 1}}, func(w *windows) {
+			began := time.Now()
+			_, _, err := w.prepared(time.Hour)
+			if !refused && err != nil || refused && (err == nil || !strings.Contains(err.Error(), "HNS 9.1 is too old") || time.Since(began) > time.Minute) {
+				t.Errorf("%s: %v after %v", kind, err, time.Since(began))
+			}
+			if changed := w.changed(); refused && changed != "" {
+				t.Errorf("changed:\n%s", changed)
+			}
+		})
+	}
 }

@@ -41,7 +41,7 @@ func hnsFit(s Snapshot) Finding {
 		return s.Windows.HNS.missing()
 	}
 	h := s.Windows.HNS.Value
-	_, overlay, _ := s.hns()
+	_, overlay, found := s.hns()
 	_, v6 := s.families()
 	version := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor)
 	switch {
@@ -50,6 +50,9 @@ func hnsFit(s Snapshot) Finding {
 	case overlay && !h.atLeast(9, 2):
 		return warn("Install the updates: Windows Server 2019 needs KB4489899 or later.",
 			"%s is older than 9.2: each peer is a remote endpoint instead of a policy, and host and pods of one node do not reach each other", version)
+	case !found && !h.atLeast(9, 2):
+		return warn("Install the updates: Windows Server 2019 needs KB4489899 or later. Or use host-gw.",
+			"%s is older than 9.2, without which there is no kube-proxy on an overlay: flanneld prepare makes none", version)
 	case v6 && overlay:
 		return warn("Use host-gw where pods need IPv6.", "Windows has no overlay for IPv6: pods have IPv4 alone")
 	case v6 && !s.hnsHas6(overlay):

@@ -95,6 +95,10 @@ func TestWindowsChecks(t *testing.T) {
 	}{
 		{"FL501", Fail, "should: no answer in time", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer in time"} }},
 		{"FL501", Warn, "HNS 9.1 is older than 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
+		{"FL501", Warn, "flanneld prepare makes none", func(s *Snapshot) {
+			s.Windows.HNS.Value = HNS{"", 9, 1}
+			s.Daemon.Value.Report, s.Windows.Networks = nil, Known[[]HNSNetwork](nil)
+		}},
 		{"FL501", Warn, "no overlay for IPv6", func(s *Snapshot) {
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
