@@ -192,8 +192,7 @@ func (h *home) mend(networks []hns.Network) error {
 		return waiting("the adapter %s to appear", b.Adapter)
 	}
 	physical := adapters[i]
-	bound := slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
-	host, ok := hostAdapter(adapters, physical, bound)
+	host, ok := hostAdapter(adapters, physical, isBound(networks, physical, adapters))
 	if !ok {
 		return waiting("the virtual adapter that takes the place of %s", b.Adapter)
 	}

@@ -125,6 +125,9 @@ func lostAndRenamed(c *console, m mode) {
 		parameters["InterfaceName"] = name
 		must(t, c.start(parameters))
 		c.kept(m, w, "a run with -InterfaceName "+name)
+		if !strings.Contains(c.said, "has had a virtual switch already") {
+			t.Errorf("prepare does not know the adapter again:\n%s", c.said)
+		}
 	}
 	c.pings(w)
 }
