@@ -197,6 +197,9 @@ func oldHNS(c *console, m mode) {
 	if now := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(now, before) || c.n.Running() {
 		t.Errorf("left are %s %s, flanneld runs: %t; the host has %+v, had %+v", r.Networks, r.Endpoints, c.n.Running(), now, before)
 	}
+	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
+		t.Errorf("left is a journal: %s", home)
+	}
 	order(t, c.n, hnstest.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":3}}`)})
 	must(t, c.start(m.parameters(c.n)))
 	c.pings(c.well(m))
