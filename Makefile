@@ -15,7 +15,8 @@ KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE
 WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/dll/*; } | sha256sum | cut -c1-12)
 # PowerShell's grammar, by which tests read scripts for Windows.
 CHECK   := dist/windows/check
-CHECK_HASH := $(shell cat $(CHECK)/* | sha256sum | cut -c1-12)
+CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
+CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
 # All that its programs are made of, Go included.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
@@ -150,7 +151,7 @@ bin/.powershell-$(CHECK_HASH):
 	$(call stamp,powershell)
 # The lock file has a checksum of each package, and none of their scripts runs.
 bin/powershell/parse.mjs: bin/.powershell-$(CHECK_HASH)
-	mkdir -p $(@D) && cp $(CHECK)/* $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch parse.mjs
+	mkdir -p $(@D) && cp $(CHECK_FILES) $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch parse.mjs
 
 bin/.kube-$(KUBE_HASH):
 	$(call stamp,kube)

@@ -88,6 +88,7 @@ var mayImport = map[string][]string{
 	"pkg/nettest":   {},
 	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/status",
 		"pkg/underlay", "subnet"},
+	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
 	"subnet/managertest":   {"subnet"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},

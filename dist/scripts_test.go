@@ -1,7 +1,6 @@
 package dist_test
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,33 +12,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"flannel/dist/windows/check"
 	"flannel/pkg/nettest"
 )
 
-// script is what PowerShell's grammar says of a file; see windows/check/parse.mjs.
-type script struct {
-	File      string
-	Errors    []string
-	Functions []string
-	Commands  []struct {
-		Line       int
-		Name, Text string
-	}
-}
-
 // parseScripts reads files by PowerShell's grammar: PowerShell itself does not run here.
-func parseScripts(t *testing.T, files ...string) (all []script) {
+func parseScripts(t *testing.T, files ...string) []check.Script {
 	t.Helper()
 	if len(files) == 0 {
 		t.Fatal("no scripts")
 	}
-	cmd := exec.Command("node", append([]string{nettest.Tool(t, "powershell/parse.mjs")}, files...)...)
-	out, err := cmd.Output()
+	all, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), files...)
 	if err != nil {
-		t.Fatalf("parse: %v\n%s", err, err.(*exec.ExitError).Stderr)
-	}
-	if err := json.Unmarshal(out, &all); err != nil || len(all) != len(files) {
-		t.Fatalf("parse: %d files of %d: %v", len(all), len(files), err)
+		t.Fatal(err)
 	}
 	return all
 }
@@ -51,7 +36,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func scripts(t *testing.T) []script {
+func scripts(t *testing.T) []check.Script {
 	t.Helper()
 	files, err := filepath.Glob("windows/*.ps*1")
 	if err != nil || len(files) < 6 {
@@ -112,71 +97,29 @@ type call struct {
 	args  []string
 }
 
-var (
-	// A literal, or a variable that stands for some.
-	word = regexp.MustCompile(`'([^']*)'|"((?:[^"` + "`" + `])*)"|\$(\w+)|(?:^|\s)([\w-]+)`)
-	// What is gathered in a variable first.
-	gathered = regexp.MustCompile(`(?ms)^\s*(?:if \(\$\w+\) \{ )?\$(node|kube|arguments) \+?= (@\(.*?\)$|'[^']*')`)
-)
+// component is what Start-Component starts.
+var component = regexp.MustCompile(`^Start-Component \$BaseDir '([\w-]+)'`)
 
-// literals are the words of an expression, variables of the script replaced by theirs.
-func literals(expression string, variables map[string][]string) (words []string) {
-	for _, m := range word.FindAllStringSubmatch(expression, -1) {
-		switch {
-		case m[3] != "":
-			words = append(words, variables[m[3]]...)
-		case m[4] != "":
-			words = append(words, m[4])
-		default:
-			words = append(words, m[1]+m[2])
-		}
-	}
-	return words
-}
-
-// scriptCalls finds what a script calls of flanneld.exe, and by which steps: kubelet, kube-proxy and ready, too.
-func scriptCalls(t *testing.T, s script) (calls []call, steps []string) {
-	t.Helper()
-	variables := map[string][]string{}
-	for _, m := range gathered.FindAllStringSubmatch(read(t, s.File), -1) {
-		variables[m[1]] = append(variables[m[1]], literals(m[2], nil)...)
-	}
+// steps are what a script does of note: commands of flanneld.exe and components, by their names, in order.
+func steps(s check.Script) (all []string) {
+	calls := s.Calls()
 	for _, c := range s.Commands {
-		var args []string
-		switch text := c.Text; {
-		case strings.HasPrefix(c.Name, "$Flanneld") && !strings.Contains(text, "@"):
-			args = strings.Fields(text)[2:]
-		case c.Name == "Assert-Flanneld" || c.Name == "Invoke-Flanneld":
-			_, expression, _ := strings.Cut(text, "flanneld.exe')")
-			if expression == "" {
-				_, expression, _ = strings.Cut(text, "$flanneld")
+		if len(calls) > 0 && calls[0].Text == c.Text && calls[0].Line == c.Line {
+			if at := slices.IndexFunc(calls[0].Words, func(a string) bool { return !strings.HasPrefix(a, "-") }); at >= 0 {
+				all = append(all, calls[0].Words[at])
 			}
-			args = literals(expression, variables)
-		case c.Name == "Start-Component" && strings.Contains(text, "'flanneld'"):
-			_, expression, _ := strings.Cut(text, "$flanneld (")
-			args = literals(expression[:strings.LastIndex(expression, ")")], variables)
-			steps = append(steps, "flanneld")
-		case c.Name == "Start-Component":
-			steps = append(steps, find(t, text, `\$BaseDir '([\w-]+)'`))
-			continue
+			calls = calls[1:]
+		}
+		switch m := component.FindStringSubmatch(c.Text); {
+		case m != nil:
+			all = append(all, m[1])
 		case c.Name == "Get-SourceVip":
-			steps = append(steps, "source-vip")
-			continue
+			all = append(all, "source-vip")
 		case c.Name == "Wait-Flanneld":
-			steps = append(steps, "ready")
-			continue
-		default:
-			continue
-		}
-		if len(args) == 0 {
-			continue // within the module, which passes on what it is given
-		}
-		calls = append(calls, call{s.File + ":" + c.Text, args})
-		if at := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }); at >= 0 {
-			steps = append(steps, args[at])
+			all = append(all, "ready")
 		}
 	}
-	return calls, steps
+	return all
 }
 
 // manifestCalls are those of the containers of a manifest.
@@ -254,8 +197,9 @@ func (h helps) wrong(t *testing.T, args []string) string {
 func TestScriptsCallWhatThereIs(t *testing.T) {
 	var calls []call
 	for _, s := range scripts(t) {
-		of, _ := scriptCalls(t, s)
-		calls = append(calls, of...)
+		for _, c := range s.Calls() {
+			calls = append(calls, call{s.File + ":" + c.Text, c.Words})
+		}
 	}
 	for name := range windowsManifests {
 		calls = append(calls, manifestCalls(t, name)...)
@@ -279,8 +223,8 @@ func TestScriptsCallWhatThereIs(t *testing.T) {
 // The order is the one of the documentation: the outage before anything depends on the network, and kube-proxy last.
 func TestStartGoesByTheDocumentation(t *testing.T) {
 	all := scripts(t)
-	at := slices.IndexFunc(all, func(s script) bool { return filepath.Base(s.File) == "start.ps1" })
-	_, got := scriptCalls(t, all[at])
+	at := slices.IndexFunc(all, func(s check.Script) bool { return filepath.Base(s.File) == "start.ps1" })
+	got := steps(all[at])
 	// Of the daemon there are two: as a service, or as a process.
 	want := []string{"install-cni", "prepare", "cni-conf", "kubelet", "service", "flanneld", "ready", "source-vip", "kube-proxy", "status", "doctor"}
 	if diff := cmp.Diff(want, got); diff != "" {

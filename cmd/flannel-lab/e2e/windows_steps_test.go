@@ -186,3 +186,9 @@ func sound(t *testing.T, n *lab.Node) {
 		return nil
 	})
 }
+
+// forgetLog begins to count anew what is asked of HNS.
+func forgetLog(t *testing.T, n *lab.Node) {
+	t.Helper()
+	order(t, n, hnstest.Order{ForgetLog: true})
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
 		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, dots and dashes", name)
 	}
-	if err := n.writeConflist(); err != nil {
+	if err := n.writeConf(ctx); err != nil {
 		return nil, err
 	}
 	p := &Pod{Node: n, Name: name, netns: "/run/netns/" + name}
@@ -128,11 +129,14 @@ func (n *Node) Pods() map[string]*Pod {
 
 // chain runs f with the node's configuration; the caller is in the node.
 func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
-	text, err := os.ReadFile(conflistPath)
+	files, err := p.Node.confFiles()
+	if err == nil && len(files) == 0 {
+		err = errors.New("the node has no configuration of CNI")
+	}
 	if err != nil {
 		return err
 	}
-	list, err := libcni.NetworkConfFromBytes([]byte(strings.Replace(string(text), `"0.3.1"`, `"`+version+`"`, 1)))
+	list, err := readConf(files[0], version)
 	if err != nil {
 		return err
 	}
@@ -140,7 +144,7 @@ func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkCon
 	if p.Node.Windows != nil {
 		in = inWine{p.Node}
 	}
-	cni := libcni.NewCNIConfig([]string{filepath.Join(p.Node.lab.opts.BinDir, "cni")}, in)
+	cni := libcni.NewCNIConfig([]string{p.Node.plugins()}, in)
 	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns, IfName: "eth0"})
 }
 
@@ -213,17 +217,51 @@ func (p *Pod) IP() netip.Addr {
 	return p.IP6
 }
 
-// writeConflist configures CNI once subnet.env is there.
-func (n *Node) writeConflist() error {
+// writeConf configures CNI once subnet.env is there.
+func (n *Node) writeConf(ctx context.Context) error {
 	if _, err := n.SubnetEnv(); err != nil {
 		return fmt.Errorf("pods need a running flanneld: %w", err)
 	}
 	if n.Windows != nil {
-		text, err := n.windowsConflist()
-		if err != nil {
-			return err
-		}
-		return n.WriteFile(conflistPath, text)
+		return n.writeWindowsConf(ctx)
 	}
 	return n.WriteFile(conflistPath, conflist)
+}
+
+// confFiles are the node's configurations of CNI, of which a container runtime takes the first.
+func (n *Node) confFiles() (files []string, err error) {
+	err = n.Do(func() (err error) {
+		files, err = libcni.ConfFiles(filepath.Dir(conflistPath), []string{".conf", ".conflist"})
+		return err
+	})
+	slices.Sort(files)
+	return files, err
+}
+
+// plugins is where the node's are; on Windows those that were installed, if any were.
+func (n *Node) plugins() string {
+	if n.Windows != nil {
+		dir := n.Windows.File(`C:\opt\cni\bin`)
+		if _, err := os.Stat(dir); err == nil {
+			return dir
+		}
+	}
+	return filepath.Join(n.lab.opts.BinDir, "cni")
+}
+
+// readConf reads the configuration that a container runtime would take.
+func readConf(path, version string) (*libcni.NetworkConfigList, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	text = []byte(strings.Replace(string(text), `"0.3.1"`, `"`+version+`"`, 1))
+	if filepath.Ext(path) == ".conflist" {
+		return libcni.NetworkConfFromBytes(text)
+	}
+	one, err := libcni.NetworkPluginConfFromBytes(text)
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(one)
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -104,6 +107,37 @@ func (w *Windows) program(path string, args ...string) *exec.Cmd {
 	cmd.Dir = filepath.Join(winePrefix, "drive_c")
 	cmd.Env = []string{"WINEPREFIX=" + winePrefix, "FLANNEL_HNS=" + hnsAddr}
 	return cmd
+}
+
+// File is where a file of C: is for Linux, in the node.
+func (w *Windows) File(path string) string {
+	below := strings.TrimPrefix(strings.TrimPrefix(path, "C:"), "c:")
+	return filepath.Join(winePrefix, "drive_c", strings.ReplaceAll(below, `\`, "/"))
+}
+
+// Outcome is what a program wrote, and its exit status, as a shell would tell it.
+type Outcome struct {
+	Stdout, Stderr string
+	Status         int
+}
+
+// RunProgram runs a program for Windows to its end, with the node's name and Env. Its error is for what cannot be run.
+func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (Outcome, error) {
+	cmd := n.Windows.program(program, args...)
+	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
+	return n.toEnd(ctx, cmd)
+}
+
+func (n *Node) toEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := n.Namespaces.Start(cmd); err != nil {
+		return Outcome{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	_ = cmd.Wait() // its outcome is in ProcessState
+	return Outcome{stdout.String(), stderr.String(), status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
 }
 
 func (w *Windows) close() error {

@@ -50,32 +50,36 @@ func (p *Pod) joinWindows(ctx context.Context) error {
 	return nil
 }
 
-// windowsConflist is the configuration by which the plugins find the network of flanneld, as its users write it.
-func (n *Node) windowsConflist() (string, error) {
+// services are the cluster's networks of Services, where there is a cluster.
+const services = "10.96.0.0/12"
+
+// writeWindowsConf has flanneld.exe write the configuration by which the plugins find its network, as its users do. What
+// is there by another name, which runtimes would take first, stays.
+func (n *Node) writeWindowsConf(ctx context.Context) error {
+	if files, err := n.confFiles(); err != nil || len(files) > 0 && files[0] != conflistPath {
+		return err
+	}
 	r, err := n.Windows.Now()
 	if err != nil {
-		return "", err
+		return err
 	}
 	for _, doc := range r.Networks {
 		network, err := hns.DecodeNetwork(doc)
 		if err != nil {
-			return "", err
+			return err
 		}
 		plugin := map[string]string{hns.Overlay: "win-overlay", hns.L2Bridge: "win-bridge"}[network.Type]
 		if plugin == "" {
 			continue
 		}
-		return fmt.Sprintf(`{
-  "name": %q,
-  "cniVersion": "0.3.1",
-  "plugins": [
-    {"type": "flannel", "subnetFile": %q, "delegate": {"type": %q, "apiVersion": 2, "policies": [
-      {"name": "EndpointPolicy", "value": {"Type": "OutBoundNAT", "Settings": {"Exceptions": [%q]}}}]}}
-  ]
-}
-`, network.Name, n.path("/run/flannel/subnet.env"), plugin, Network4), nil
+		did, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), "cni-conf", "--to="+n.path(conflistPath), "--plugin="+plugin, "--network-name="+network.Name,
+			"--cluster-cidr="+Network4, "--service-cidr="+services, "--management-ip="+n.IP4.String(), "--force")
+		if err == nil && did.Status != 0 {
+			err = fmt.Errorf("flanneld.exe cni-conf ended with %d: %s", did.Status, did.Stderr)
+		}
+		return err
 	}
-	return "", errors.New("HNS has no network for pods")
+	return errors.New("HNS has no network for pods")
 }
 
 // inWine runs CNI plugins that are programs for Windows.
@@ -103,21 +107,19 @@ func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, env
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
-	if err := w.node.Namespaces.Start(cmd); err != nil {
+	cmd.Stdin = bytes.NewReader(stdin)
+	did, err := w.node.toEnd(ctx, cmd)
+	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
-	defer stop()
-	if err := cmd.Wait(); err != nil {
+	if did.Status != 0 {
 		said := &types.Error{}
-		if json.Unmarshal(stdout.Bytes(), said) == nil && said.Msg != "" {
+		if json.Unmarshal([]byte(did.Stdout), said) == nil && said.Msg != "" {
 			return nil, said
 		}
-		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(plugin), err, stdout.Bytes(), stderr.Bytes())
+		return nil, fmt.Errorf("%s ended with status %d: %s%s", filepath.Base(plugin), did.Status, did.Stdout, did.Stderr)
 	}
-	return stdout.Bytes(), nil
+	return []byte(did.Stdout), nil
 }
 
 var (

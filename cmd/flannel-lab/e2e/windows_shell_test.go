@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/dist/windows/check"
+)
+
+// base is where the documentation has people put their programs.
+const base = `C:\k`
+
+// console is start.ps1 on a Windows node, run by the tests' own shell: files, HNS, flanneld.exe and its commands are the
+// real ones; PowerShell, services, and the processes kubelet and kube-proxy are stood in for.
+type console struct {
+	t       *testing.T
+	l       *lab.Lab
+	n       *lab.Node
+	scripts []check.Script // start.ps1, flannel.psm1
+
+	// before is called with the arguments of each flanneld.exe that is about to run, the daemon included.
+	before func(args []string) error
+
+	shell   *check.Shell // of the last run
+	said    string       // all that it wrote
+	daemon  []string     // arguments of the flanneld that it started
+	started map[string][]string
+}
+
+// newConsole makes a node what the quickstart has it be before start.ps1: programs, plugins, a kubeconfig; not a Node.
+func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
+	t.Helper()
+	bin, err := lab.BinDir()
+	must(t, err)
+	scripts, err := check.Parse(filepath.Join(bin, "powershell", "parse.mjs"), filepath.Join(bin, "..", "dist", "windows", "start.ps1"), filepath.Join(bin, "..", "dist", "windows", "flannel.psm1"))
+	must(t, err)
+	c := &console{t: t, l: l, n: n, scripts: scripts, started: map[string][]string{}}
+	must(t, n.Do(func() error {
+		cni := c.file(base + `\cni`)
+		if err := os.MkdirAll(cni, 0o755); err != nil {
+			return err
+		}
+		for _, name := range []string{"flannel", "win-overlay", "win-bridge", "host-local"} {
+			if err := os.Symlink(filepath.Join(bin, "cni", name+".exe"), filepath.Join(cni, name+".exe")); err != nil {
+				return err
+			}
+		}
+		for _, name := range []string{"kubelet", "kube-proxy"} {
+			if err := os.WriteFile(c.file(base+`\`+name+".exe"), nil, 0o755); err != nil {
+				return err
+			}
+		}
+		kubeconfig, err := os.ReadFile("/etc/kube-flannel/kubeconfig")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(c.file(base+`\config`), kubeconfig, 0o600); err != nil {
+			return err
+		}
+		return os.Symlink(filepath.Join(bin, "..", "dist", "out", "flanneld-windows-amd64.exe"), c.file(base+`\flanneld.exe`))
+	}))
+	must(t, l.Kube.Unregister(t.Context(), n))
+	return c
+}
+
+func (c *console) file(path string) string { return c.n.Windows.File(path) }
+
+// start runs start.ps1.
+func (c *console) start(parameters map[string]any) error {
+	c.t.Helper()
+	c.said = ""
+	c.shell = check.NewShell(c.scripts[1:]...)
+	c.shell.Set("env:COMPUTERNAME", strings.ToUpper(c.n.Name))
+	c.shell.Set("PSScriptRoot", base)
+	c.shell.Commands = map[string]func([]any) (any, error){
+		"&": c.run, "Start-Component": c.startComponent, "Test-Component": c.testComponent, "Wait-Flanneld": c.waitFlanneld,
+		"Get-Service": nothing, "Assert-Administrator": nothing, "Write-Step": c.write, "Write-Warning": c.write,
+		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Json": c.readJSON,
+		"Join-Arguments":        func(args []any) (any, error) { return strings.Join(check.Texts(args...), " "), nil },
+		"Get-KubernetesVersion": func([]any) (any, error) { return "1.32", nil },
+		"Get-NetworkName":       c.networkName,
+	}
+	err := c.shell.Run(c.scripts[0], parameters)
+	c.t.Logf("start.ps1 on %s (%v):\n%s", c.n.Name, err, c.said)
+	return err
+}
+
+func nothing([]any) (any, error) { return nil, nil }
+
+func (c *console) write(args []any) (any, error) {
+	c.said += strings.Join(check.Texts(args...), " ") + "\n"
+	return nil, nil
+}
+
+// run runs a program; what it writes to stderr is seen on the console.
+func (c *console) run(args []any) (any, error) {
+	words := check.Texts(args...)
+	if words[0] != base+`\flanneld.exe` {
+		return nil, fmt.Errorf("no program here is called %s", words[0])
+	}
+	if c.before != nil {
+		if err := c.before(words[1:]); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), 3*long)
+	defer cancel()
+	did, err := c.n.RunProgram(ctx, words[0], words[1:]...)
+	c.said += fmt.Sprintf("> flanneld.exe %q ended with %d\n%s%s", words[1:], did.Status, did.Stdout, did.Stderr)
+	c.shell.Set("LASTEXITCODE", did.Status)
+	var lines []any
+	for line := range strings.Lines(did.Stdout) {
+		lines = append(lines, strings.TrimRight(line, "\r\n"))
+	}
+	return lines, err
+}
+
+// startComponent does what the function of the same name does where there are no services: one that runs with other
+// arguments is stopped before.
+func (c *console) startComponent(args []any) (any, error) {
+	name, words := check.Texts(args[1])[0], check.Texts(args[3])
+	c.started[name] = words
+	switch name {
+	case "kubelet":
+		return nil, c.register()
+	case "kube-proxy":
+		return nil, nil
+	}
+	if c.before != nil {
+		if err := c.before(words); err != nil {
+			return nil, err
+		}
+	}
+	if c.n.Running() {
+		if slices.Equal(words, c.daemon) {
+			return nil, nil
+		}
+		stoppedByCtrlC(c.t, c.n)
+	}
+	c.daemon = words
+	return nil, c.n.StartIn(check.Texts(args[2])[0], words...)
+}
+
+// register is kubelet: it makes the Node, unless it is there.
+func (c *console) register() error {
+	ctx := c.t.Context()
+	_, err := c.l.Kube.Client.CoreV1().Nodes().Get(ctx, c.n.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return c.l.Kube.Register(ctx, c.n)
+	}
+	return err
+}
+
+func (c *console) testComponent(args []any) (any, error) { return c.n.Running(), nil }
+
+// waitFlanneld asks /readyz until it is well, as the function of the same name does.
+func (c *console) waitFlanneld(args []any) (any, error) {
+	_, err := lab.Until(c.t.Context(), 2*long, func(ctx context.Context) error {
+		if !c.n.Running() {
+			return lab.Fatal(fmt.Errorf("flanneld ended: %s", c.n.Log()))
+		}
+		return ready(c.t, c.n)
+	})
+	return nil, err
+}
+
+func (c *console) networkName([]any) (any, error) {
+	mode, _ := c.shell.Get("NetworkMode")
+	return map[any]any{"overlay": "flannel.4096", "l2bridge": "cbr0"}[mode], nil
+}
+
+func (c *console) testPath(args []any) (there any, err error) {
+	words := check.Texts(args...) // -LiteralPath PATH
+	err = c.n.Do(func() error {
+		_, err := os.Stat(c.file(words[1]))
+		there = err == nil
+		return nil
+	})
+	return there, err
+}
+
+func (c *console) newItem(args []any) (any, error) {
+	words := check.Texts(args...) // -ItemType Directory -Force -Path PATH
+	return nil, c.n.Do(func() error { return os.MkdirAll(c.file(words[len(words)-1]), 0o755) })
+}
+
+func (c *console) writeText(args []any) (any, error) {
+	words := check.Texts(args...)
+	return nil, c.n.Do(func() error {
+		path := c.file(words[0])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(words[1]), 0o644)
+	})
+}
+
+func (c *console) readJSON(args []any) (any, error) {
+	text, err := c.n.ReadFile(c.file(check.Texts(args...)[0]))
+	if err != nil {
+		return nil, err
+	}
+	return check.FromJSON(string(text))
+}
+
+// awaits the end of something that takes a moment, within the test's own patience.
+func (c *console) awaits(what string, f func() error) {
+	c.t.Helper()
+	withinOf(c.t, 2*time.Minute, c.n.Name+": "+what, f)
+}

@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns"
+)
+
+// mode is one of start.ps1's.
+type mode struct {
+	name    string // -NetworkMode
+	network string // the HNS network
+	kind    string
+}
+
+var (
+	overlayMode = mode{"overlay", "flannel.4096", hns.Overlay}
+	bridgeMode  = mode{"l2bridge", "cbr0", hns.L2Bridge}
+)
+
+// parameters are those that nobody can leave out; all else are start.ps1's own defaults.
+func (m mode) parameters(n *lab.Node) map[string]any {
+	return map[string]any{"ManagementIP": n.IP4.String(), "NetworkMode": m.name, "InterfaceName": lab.Adapter, "ClusterCIDR": lab.Network4}
+}
+
+// walked is what a node has after start.ps1 came to its end.
+type walked struct {
+	network hns.Network
+	subnet  netip.Prefix
+	vip     netip.Addr // zero on a bridge
+}
+
+// well checks a node after start.ps1: Node, HNS, what kube-proxy was told, what is reserved, that nothing is left over.
+func (c *console) well(m mode) (w walked) {
+	t := c.t
+	t.Helper()
+	subnets, err := c.l.Kube.PodCIDRs(t.Context(), c.n.Name)
+	must(t, err)
+	w.subnet = subnets[0]
+	r, err := c.n.Windows.Now()
+	must(t, err)
+	var names []string
+	for _, doc := range r.Networks {
+		n, err := hns.DecodeNetwork(doc)
+		must(t, err)
+		names = append(names, n.Name)
+		if n.Name == m.network {
+			w.network = n
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"External", m.network}; !slices.Equal(names, want) || w.network.Type != m.kind || len(w.network.Subnets) != 1 || w.network.Subnets[0].Prefix != w.subnet {
+		t.Fatalf("%s has the networks %q, %+v; its subnet is %s", c.n.Name, names, w.network, w.subnet)
+	}
+	if adapter := hostOn(t, c.n, "vEthernet ("+lab.Adapter+")"); !slices.ContainsFunc(adapter.Addresses, func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
+		t.Errorf("the host's addresses are %v", adapter.Addresses)
+	}
+	flags := c.started["kube-proxy"]
+	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`, "--cluster-cidr=" + lab.Network4,
+		"--network-name=" + m.network, "--enable-dsr=true", "--feature-gates=WinDSR=true"}
+	if m == bridgeMode {
+		want = append(want, "--root-hnsendpoint-name=cbr0_ep")
+	}
+	for _, flag := range want {
+		if !slices.Contains(flags, flag) {
+			t.Errorf("kube-proxy is not told %s but %q", flag, flags)
+		}
+	}
+	if kubelet := c.started["kubelet"]; !slices.Contains(kubelet, "--hostname-override="+c.n.Name) || !slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
+		t.Errorf("kubelet is told %q", kubelet)
+	}
+	w.vip = c.vip(flags)
+	if m == overlayMode != w.subnet.Contains(w.vip) {
+		t.Errorf("the source VIP is %s, of %s: %q", w.vip, w.subnet, flags)
+	}
+	if got, want := c.reserved(), w.reserved(); !slices.Equal(got, want) {
+		t.Errorf("reserved for kube-proxy are %v, want %v", got, want)
+	}
+	if endpoints := c.endpoints("source-vip"); len(endpoints) != len(w.reserved()) {
+		t.Errorf("%d endpoints of the source VIP", len(endpoints))
+	}
+	// Wine before 10 has no unix sockets: status must say just that.
+	if !strings.Contains(c.said, `"status"`) || !strings.Contains(c.said, "flanneld cannot be asked: this system has no unix sockets") {
+		t.Errorf("status says\n%s", c.said)
+	}
+	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil || strings.Contains(string(home), "Before") {
+		t.Errorf("the journal of what the adapter had is not closed: %s %v", home, err)
+	}
+	return w
+}
+
+func (w walked) reserved() (all []string) {
+	if w.vip.IsValid() {
+		all = append(all, w.network.Name+"/"+w.vip.String())
+	}
+	return all
+}
+
+// vip is the address that kube-proxy is told.
+func (c *console) vip(flags []string) (vip netip.Addr) {
+	for _, flag := range flags {
+		if text, ok := strings.CutPrefix(flag, "--source-vip="); ok {
+			var err error
+			vip, err = netip.ParseAddr(text)
+			must(c.t, err)
+		}
+	}
+	return vip
+}
+
+// reserved are kube-proxy's addresses in host-local's store, with the network.
+func (c *console) reserved() (all []string) {
+	c.t.Helper()
+	out, err := c.n.Run(c.t.Context(), "sh", "-c", "cd /var/lib/cni/networks 2>/dev/null && grep -l -r kube-proxy . || true")
+	must(c.t, err)
+	for line := range strings.Lines(out) {
+		all = append(all, strings.TrimPrefix(strings.TrimSpace(line), "./"))
+	}
+	return all
+}
+
+func (c *console) endpoints(name string) (all []hns.Endpoint) {
+	c.t.Helper()
+	r, err := c.n.Windows.Now()
+	must(c.t, err)
+	for _, doc := range r.Endpoints {
+		e, err := hns.DecodeEndpoint(doc)
+		must(c.t, err)
+		if e.Name == name {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// pings makes a pod with the configuration that cni-conf wrote, and exchanges pings with one on the Linux node.
+func (c *console) pings(w walked) *lab.Pod {
+	t := c.t
+	t.Helper()
+	p, linux := pod(t, c.n, "on-"+c.n.Name), c.l.Nodes[0].Pods()["linux"]
+	if !w.subnet.Contains(p.IP4) || p.IP4 == w.vip {
+		t.Errorf("a pod has %s; the subnet is %s, the source VIP %s", p.IP4, w.subnet, w.vip)
+	}
+	for _, pair := range [][2]*lab.Pod{{p, linux}, {linux, p}} {
+		_, err := pair[0].Reach(t.Context(), pair[1].IP4, long)
+		must(t, err)
+	}
+	return p
+}
+
+// kept checks that a further run of start.ps1 left all as it was.
+func (c *console) kept(m mode, before walked, what string) {
+	c.t.Helper()
+	if got := hnsChanges(c.t, c.n); len(got) > 0 {
+		c.t.Errorf("%s changed\n%s", what, strings.Join(got, "\n"))
+	}
+	if now := c.well(m); now.network.ID != before.network.ID || now.vip != before.vip {
+		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, now.network.ID, now.vip, before.network.ID, before.vip)
+	}
+	if !strings.Contains(c.said, "10-flannel.conf: unchanged") {
+		c.t.Errorf("%s: the CNI configuration is not said to be unchanged:\n%s", what, c.said)
+	}
+}
+
+func startCluster(t *testing.T, windows int, backend string) *lab.Lab {
+	t.Helper()
+	l := prepare(t, lab.Options{Kube: true, Nodes: 1 + windows, Windows: windows}, backend)
+	must(t, l.Nodes[0].Start())
+	must(t, l.Nodes[0].Ready(t.Context()))
+	pod(t, l.Nodes[0], "linux")
+	for _, n := range l.Nodes[1:] { // start.ps1 writes it
+		_, err := n.Run(t.Context(), "rm", "/etc/kube-flannel/net-conf.json")
+		must(t, err)
+	}
+	return l
+}
+
+// TestStart runs start.ps1 as it is on new nodes, and then in all the ways in which people run it again.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	l := startCluster(t, 1, mixedVXLAN)
+	for i, story := range []struct {
+		name string
+		run  func(*console, mode)
+	}{
+		{"again and again", again},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			t.Parallel()
+			story.run(newConsole(t, l, l.Nodes[1+i]), overlayMode)
+			sound(t, l.Nodes[1+i])
+		})
+	}
+}
+
+// again: a second run changes nothing, whether flanneld runs or was stopped, with and without parameters.
+func again(c *console, m mode) {
+	t := c.t
+	must(t, c.start(m.parameters(c.n)))
+	w := c.well(m)
+	c.pings(w)
+	for _, parameters := range []map[string]any{m.parameters(c.n), nil} {
+		c.forget()
+		must(t, c.start(parameters))
+		c.kept(m, w, fmt.Sprintf("a second run with %v", parameters))
+		stoppedByCtrlC(t, c.n)
+	}
+	c.forget()
+	must(t, c.start(m.parameters(c.n)))
+	c.kept(m, w, "a run after stop.ps1")
+}
+
+func (c *console) forget() { forgetLog(c.t, c.n) }

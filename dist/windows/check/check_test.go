@@ -1,0 +1,124 @@
+package check_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"flannel/dist/windows/check"
+	"flannel/pkg/nettest"
+)
+
+func parse(t *testing.T, text string) check.Script {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "script.ps1")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), file)
+	if err != nil || len(all[0].Errors) > 0 {
+		t.Fatal(err, all)
+	}
+	return all[0]
+}
+
+const script = `param([string]$Name, [string]$Dir = "C:\$Name", [int]$Minutes = 5, [switch]$Force)
+$kind = @{ one = 'first'; two = @{ a = 4 } }[$Name]
+$all = @("--dir=$Dir", "--limit=${Minutes}m") + @('''q''', "a ` + "`" + `"b")
+if ($Force) { $all += '--force' } elseif (-not $kind) { $all += 'none' } else { $all += "$($kind + 1)$(2)" }
+function Get-Twice([string]$What, [int]$Times = 2) {
+    if ($Times -eq 1) { return $What }
+    $What
+    Get-Twice $What 1
+}
+foreach ($v in Get-Twice 'x') { Tell (Join-Path $v 'Y\\').TrimEnd('\') }
+$json = @{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
+Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) ([bool]'').ToString
+try {
+    & $Dir @all
+    throw "never"
+} catch {
+    Tell "caught: $_"
+    throw
+}
+`
+
+func TestShell(t *testing.T) {
+	s := parse(t, strings.Replace(script, " ([bool]'').ToString", "", 1))
+	var told [][]string
+	sh := check.NewShell()
+	sh.Commands = map[string]func([]any) (any, error){
+		"Tell": func(args []any) (any, error) { told = append(told, check.Texts(args...)); return nil, nil },
+		"&":    func(args []any) (any, error) { return nil, fmt.Errorf("ran %q", check.Texts(args...)) },
+	}
+	err := sh.Run(s, map[string]any{"Name": "one"})
+	const ran = `ran ["C:\\one" "--dir=C:\\one" "--limit=5m" "'q'" "a \"b" "first12"]`
+	if err == nil || !strings.Contains(err.Error(), ran) {
+		t.Errorf("got %v, want %s", err, ran)
+	}
+	if len(told) != 4 || !strings.HasPrefix(told[3][0], "caught: ") || !strings.HasSuffix(told[3][0], ran) {
+		t.Fatalf("told %q", told)
+	}
+	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b"}}; !reflect.DeepEqual(told[:3], want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	sh.Commands["&"] = func([]any) (any, error) { return nil, check.ErrStopped }
+	told = nil
+	if err := sh.Run(s, map[string]any{"Name": "two", "Force": true}); !errors.Is(err, check.ErrStopped) || len(told) != 3 {
+		t.Errorf("a catch hides the end: %v, %q", err, told)
+	}
+}
+
+// A test must not go on with what nobody meant.
+func TestShellKnowsItsLimits(t *testing.T) {
+	for text, want := range map[string]string{
+		script:                               "ToString",
+		"try { Tell $none } catch { 1 }":     "none which nobody has set",
+		"Get-Weather 'here'":                 "Get-Weather here",
+		"while ($true) { 1 }":                "while",
+		"$x = @{ a = 1 }; $y = $x.b":         "the property 'b' cannot be found",
+		"$x = 'a' -like 'b'":                 "-like",
+		"param($a)\nthrow \"$a\" + 'of' + $b": "b which nobody has set",
+	} {
+		sh := check.NewShell()
+		sh.Commands = map[string]func([]any) (any, error){
+			"Tell": func([]any) (any, error) { return nil, nil },
+			"&":    func([]any) (any, error) { return nil, nil },
+		}
+		var parameters map[string]any
+		if text == script {
+			parameters = map[string]any{"Name": "one"}
+		}
+		err := sh.Run(parse(t, text), parameters)
+		if not := (*check.Unknown)(nil); err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &not) && !strings.Contains(want, "property") {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	if err := check.NewShell().Run(parse(t, "param($a)\n$a\n"), map[string]any{"b": 1}); err == nil {
+		t.Error("a parameter that there is not")
+	}
+}
+
+func TestCalls(t *testing.T) {
+	s := parse(t, `$kube = @('--kube', "--at=$K")
+$more = @('cni-conf', "--to=${D}\x")
+if ($Force) { $more += '--force' }
+Invoke-Flanneld $flanneld ($kube + $more)
+& $Flanneld source-vip --json
+& $Flanneld @Passed
+Start-Component $B 'flanneld' $flanneld ($kube + @("--n=$($s.N)")) $LogDir $false
+Start-Component $B 'kubelet' $kubelet @('--v=2')
+`)
+	var got [][]string
+	for _, c := range s.Calls() {
+		got = append(got, c.Words)
+	}
+	want := [][]string{{"--kube", "--at=$K", "cni-conf", "--to=$D\\x", "--force"}, {"source-vip", "--json"}, {"--kube", "--at=$K", "--n=$sN"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

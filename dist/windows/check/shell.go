@@ -1,0 +1,262 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Shell runs scripts. Values are those of encoding/json with int for numbers, *Node for a block of script, and nil for
+// nothing. Names are known in any case. What a script says that a Shell does not understand is an error, which no catch
+// of the script's hides: see Unknown.
+type Shell struct {
+	// Commands are the caller's own; they go before the scripts' functions. One that a path names is "&".
+	Commands map[string]func(args []any) (any, error)
+
+	functions map[string]*Node
+	scopes    []map[string]any // the first is global
+	caught    error            // in a catch
+}
+
+// NewShell knows the functions of modules.
+func NewShell(modules ...Script) *Shell {
+	s := &Shell{functions: map[string]*Node{}, scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
+	for _, m := range modules {
+		for _, n := range m.Tree.Kids {
+			if n.Kind == "function" {
+				s.functions[strings.ToLower(n.Text)] = n
+			}
+		}
+	}
+	return s
+}
+
+// Set gives a global variable a value.
+func (s *Shell) Set(name string, v any) { s.scopes[0][strings.ToLower(name)] = v }
+
+// Get is a variable's value, and whether it has one.
+func (s *Shell) Get(name string) (any, bool) {
+	for i := len(s.scopes) - 1; i >= 0; i-- {
+		if v, ok := s.scopes[i][strings.ToLower(name)]; ok {
+			return v, true
+		}
+	}
+	return nil, false
+}
+
+// Run runs a script with parameters by name. Its error is what the script, or a command, throws.
+func (s *Shell) Run(script Script, parameters map[string]any) error {
+	if len(script.Errors) > 0 || script.Tree == nil {
+		return fmt.Errorf("%s does not parse: %v", script.File, script.Errors)
+	}
+	s.Set("PSBoundParameters", parameters)
+	body := script.Tree.Kids
+	if len(body) > 0 && body[0].Kind == "params" {
+		if err := s.bind(body[0], parameters, nil); err != nil {
+			return err
+		}
+		body = body[1:]
+	}
+	_, err := s.block(&Node{Kind: "block", Kids: body})
+	if ended := (*returned)(nil); errors.As(err, &ended) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", script.File, err)
+	}
+	return nil
+}
+
+// bind gives parameters their values: by name, by place, or their defaults. Types count only where they give one.
+func (s *Shell) bind(params *Node, named map[string]any, placed []any) error {
+	scope := s.scopes[len(s.scopes)-1]
+	known := map[string]bool{}
+	for i, p := range params.Kids {
+		known[p.Text] = true
+		value, given := named[p.Text]
+		switch {
+		case given:
+		case i < len(placed):
+			value = placed[i]
+		case len(p.Kids) > 0:
+			var err error
+			if value, err = s.value(p.Kids[0]); err != nil {
+				return err
+			}
+		}
+		scope[strings.ToLower(p.Text)] = value
+	}
+	for name := range named {
+		if !known[name] {
+			return fmt.Errorf("there is no parameter -%s", name)
+		}
+	}
+	return nil
+}
+
+// ErrStopped is what a command of the caller's returns to end a script as Ctrl-C does: no catch learns of it.
+var ErrStopped = errors.New("stopped")
+
+// Unknown is an error for what a Shell does not understand.
+type Unknown struct {
+	Line int
+	What string
+}
+
+func (u *Unknown) Error() string {
+	return fmt.Sprintf("line %d: the tests' shell does not understand %s", u.Line, u.What)
+}
+
+func unknown(n *Node, what string) error {
+	return &Unknown{n.Line, strings.TrimSpace(n.Kind + " " + n.Text + " " + what)}
+}
+
+// returned carries a function's value.
+type returned struct{ value any }
+
+func (*returned) Error() string { return "return" }
+
+// block runs statements; what they leave is its value, as of a function.
+func (s *Shell) block(n *Node) (any, error) {
+	var left []any
+	for _, statement := range n.Kids {
+		v, err := s.statement(statement)
+		if err != nil {
+			return nil, err
+		}
+		if list, ok := v.([]any); ok {
+			left = append(left, list...)
+		} else if v != nil {
+			left = append(left, v)
+		}
+	}
+	switch len(left) {
+	case 0:
+		return nil, nil
+	case 1:
+		return left[0], nil
+	}
+	return left, nil
+}
+
+func (s *Shell) statement(n *Node) (any, error) {
+	switch n.Kind {
+	case "function":
+		s.functions[strings.ToLower(n.Text)] = n
+		return nil, nil
+	case "assign":
+		return nil, s.assign(n)
+	case "if":
+		return s.choose(n)
+	case "foreach":
+		return s.each(n)
+	case "try":
+		return s.try(n)
+	case "throw":
+		return nil, s.throw(n)
+	case "return":
+		var v any
+		var err error
+		if len(n.Kids) > 0 {
+			if v, err = s.value(n.Kids[0]); err != nil {
+				return nil, err
+			}
+		}
+		return nil, &returned{v}
+	}
+	return s.value(n)
+}
+
+func (s *Shell) choose(n *Node) (any, error) {
+	for i := 0; i+1 < len(n.Kids); i += 2 {
+		v, err := s.value(n.Kids[i])
+		if err != nil {
+			return nil, err
+		}
+		if truth(v) {
+			return s.block(n.Kids[i+1])
+		}
+	}
+	if len(n.Kids)%2 == 1 {
+		return s.block(n.Kids[len(n.Kids)-1])
+	}
+	return nil, nil
+}
+
+func (s *Shell) each(n *Node) (any, error) {
+	v, err := s.value(n.Kids[1])
+	if err != nil {
+		return nil, err
+	}
+	var left []any
+	for _, one := range list(v) {
+		s.scopes[len(s.scopes)-1][strings.ToLower(n.Kids[0].Text)] = one
+		v, err := s.block(n.Kids[2])
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, list(v)...)
+	}
+	return left, nil
+}
+
+func (s *Shell) try(n *Node) (any, error) {
+	v, err := s.block(n.Kids[0])
+	not, ended := (*Unknown)(nil), (*returned)(nil)
+	if err == nil || errors.As(err, &not) || errors.As(err, &ended) || errors.Is(err, ErrStopped) || len(n.Kids) < 2 {
+		return v, err
+	}
+	outer := s.caught
+	defer func() { s.caught = outer }()
+	s.caught = err
+	s.scopes[len(s.scopes)-1]["_"] = err.Error()
+	return s.block(n.Kids[1])
+}
+
+func (s *Shell) throw(n *Node) error {
+	if len(n.Kids) == 0 {
+		return s.caught
+	}
+	v, err := s.value(n.Kids[0])
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("line %d: %s", n.Line, text(v))
+}
+
+func (s *Shell) assign(n *Node) error {
+	v, err := s.value(n.Kids[1])
+	if err != nil {
+		return err
+	}
+	if n.Text == "+=" {
+		old, err := s.value(n.Kids[0])
+		if err != nil {
+			return err
+		}
+		v = sum(old, v)
+	}
+	to := n.Kids[0]
+	switch to.Kind {
+	case "variable":
+		s.scopes[len(s.scopes)-1][strings.ToLower(to.Text)] = v
+		if strings.HasPrefix(to.Text, "env:") {
+			s.Set(to.Text, v)
+		}
+		return nil
+	case "index", "member":
+		of, err := s.value(to.Kids[0])
+		if err != nil {
+			return err
+		}
+		key, err := s.value(to.Kids[1])
+		if err != nil {
+			return err
+		}
+		if hash, ok := of.(map[string]any); ok {
+			hash[text(key)] = v
+			return nil
+		}
+	}
+	return unknown(n, "to "+to.Kind)
+}

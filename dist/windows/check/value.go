@@ -1,0 +1,291 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+func (s *Shell) values(nodes []*Node) (all []any, err error) {
+	for _, n := range nodes {
+		v, err := s.value(n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// value is what an expression or a command gives.
+func (s *Shell) value(n *Node) (any, error) {
+	switch n.Kind {
+	case "text":
+		return n.Text, nil
+	case "number":
+		return strconv.Atoi(n.Text)
+	case "lambda":
+		return n.Kids[0], nil
+	case "block":
+		return s.block(n)
+	case "if":
+		return s.choose(n)
+	case "foreach":
+		return s.each(n)
+	case "variable":
+		v, ok := s.Get(n.Text)
+		if !ok {
+			return nil, unknown(n, "which nobody has set")
+		}
+		return v, nil
+	case "hash":
+		hash := map[string]any{}
+		for _, e := range n.Kids {
+			v, err := s.value(e.Kids[0])
+			if err != nil {
+				return nil, err
+			}
+			hash[e.Text] = v
+		}
+		return hash, nil
+	case "command":
+		return s.command(n, nil)
+	case "pipe":
+		return s.pipe(n)
+	case "binary":
+		if n.Text == "-and" || n.Text == "-or" { // the second may make no sense then
+			v, err := s.value(n.Kids[0])
+			if err != nil || truth(v) == (n.Text == "-or") {
+				return truth(v), err
+			}
+			v, err = s.value(n.Kids[1])
+			return truth(v), err
+		}
+	}
+	kids, err := s.values(n.Kids)
+	if err != nil {
+		return nil, err
+	}
+	v, err := combine(n, kids)
+	if err != nil {
+		return nil, fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	return v, nil
+}
+
+// combine makes one value of several.
+func combine(n *Node, kids []any) (any, error) {
+	switch n.Kind {
+	case "string":
+		var b strings.Builder
+		for _, v := range kids {
+			b.WriteString(text(v))
+		}
+		return b.String(), nil
+	case "list":
+		all := []any{}
+		for _, v := range kids {
+			all = append(all, list(v)...)
+		}
+		return all, nil
+	case "cast":
+		switch strings.ToLower(n.Text) {
+		case "bool":
+			return truth(kids[0]), nil
+		case "string", "version": // versions are compared as what they say
+			return text(kids[0]), nil
+		}
+	case "unary":
+		if strings.EqualFold(n.Text, "-not") {
+			return !truth(kids[0]), nil
+		}
+	case "binary":
+		return operate(n, kids[0], kids[1])
+	case "index", "member":
+		return member(n, kids[0], kids[1])
+	case "invoke":
+		return invoke(n, kids[0], text(kids[1]), list(kids[2]))
+	}
+	return nil, unknown(n, "")
+}
+
+// member is that of an object, whose name counts in any case.
+func member(n *Node, of, name any) (any, error) {
+	if i, ok := name.(int); ok && i >= 0 && i < len(list(of)) {
+		return list(of)[i], nil
+	}
+	hash, ok := of.(map[string]any)
+	if !ok {
+		return nil, unknown(n, text(name))
+	}
+	for key, v := range hash {
+		if strings.EqualFold(key, text(name)) {
+			return v, nil
+		}
+	}
+	return nil, fmt.Errorf("the property '%s' cannot be found", text(name)) // as Set-StrictMode has it
+}
+
+func invoke(n *Node, of any, method string, args []any) (any, error) {
+	switch strings.ToLower(method) {
+	case "tolower":
+		return strings.ToLower(text(of)), nil
+	case "trim":
+		return strings.TrimSpace(text(of)), nil
+	case "trimend":
+		return strings.TrimRight(text(of), text(args[0])), nil
+	case "containskey":
+		_, err := member(n, of, args[0])
+		return err == nil, nil
+	}
+	return nil, unknown(n, method)
+}
+
+func operate(n *Node, a, b any) (any, error) {
+	switch n.Text {
+	case "+":
+		return sum(a, b), nil
+	case "-eq":
+		return strings.EqualFold(text(a), text(b)), nil
+	case "-ne":
+		return !strings.EqualFold(text(a), text(b)), nil
+	case "-lt":
+		return older(text(a), text(b)), nil
+	case "-ge":
+		return !older(text(a), text(b)), nil
+	case "-join":
+		return strings.Join(texts(list(a)), text(b)), nil
+	case "-contains":
+		for _, v := range list(a) {
+			if strings.EqualFold(text(v), text(b)) {
+				return true, nil
+			}
+		}
+		return false, nil
+	case "-split":
+		limit := -1
+		by := list(b)
+		if len(by) > 1 {
+			limit, _ = by[1].(int)
+		}
+		var all []any
+		for _, part := range strings.SplitN(text(a), text(by[0]), limit) {
+			all = append(all, part)
+		}
+		return all, nil
+	}
+	return nil, unknown(n, "")
+}
+
+// older compares numbers with dots in between.
+func older(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(as), len(bs)) {
+		x, _ := strconv.Atoi(as[i])
+		if y, _ := strconv.Atoi(bs[i]); x != y {
+			return x < y
+		}
+	}
+	return len(as) < len(bs)
+}
+
+func sum(a, b any) any {
+	switch a := a.(type) {
+	case nil:
+		return b
+	case []any:
+		return append(append([]any{}, a...), list(b)...)
+	case int:
+		if b, ok := b.(int); ok {
+			return a + b
+		}
+	}
+	return text(a) + text(b)
+}
+
+func truth(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return false
+	case bool:
+		return v
+	case int:
+		return v != 0
+	case string:
+		return v != ""
+	case []any:
+		return len(v) > 1 || len(v) == 1 && truth(v[0])
+	}
+	return true
+}
+
+func list(v any) []any {
+	switch v := v.(type) {
+	case nil:
+		return nil
+	case []any:
+		return v
+	}
+	return []any{v}
+}
+
+func text(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case bool:
+		return map[bool]string{true: "True", false: "False"}[v]
+	case []any:
+		return strings.Join(texts(v), " ")
+	}
+	return fmt.Sprint(v)
+}
+
+func texts(all []any) (texts []string) {
+	for _, v := range all {
+		texts = append(texts, text(v))
+	}
+	return texts
+}
+
+// Texts are the values as text, lists in their places: arguments as a program gets them.
+func Texts(values ...any) (all []string) {
+	for _, v := range values {
+		all = append(all, texts(list(v))...)
+	}
+	return all
+}
+
+// FromJSON is a JSON document as a value.
+func FromJSON(document string) (v any, err error) {
+	d := json.NewDecoder(strings.NewReader(document))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("ConvertFrom-Json: %w", err)
+	}
+	return numbers(v)
+}
+
+func numbers(v any) (_ any, err error) {
+	switch v := v.(type) {
+	case json.Number:
+		return strconv.Atoi(v.String())
+	case []any:
+		for i := range v {
+			if v[i], err = numbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = numbers(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+var errNoCommand = errors.New("no such command")
