@@ -3,7 +3,6 @@ package hnstest_test
 import (
 	"bufio"
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/nettest"
 )
 
@@ -27,15 +25,7 @@ var notRun = map[string]string{
 
 func TestHcsshim(t *testing.T) {
 	t.Parallel()
-	m := hnstest.New()
-	defer m.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go m.Serve(l)
-
+	m, addr := served(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")
@@ -47,7 +37,7 @@ func TestHcsshim(t *testing.T) {
 	}
 	run := func(args ...string) string {
 		cmd := exec.CommandContext(ctx, filepath.Join(wine, "run"), append([]string{program}, args...)...)
-		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+l.Addr().String())
+		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
