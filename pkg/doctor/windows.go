@@ -181,7 +181,8 @@ func remotes(s Snapshot) Finding {
 	return ok("%d policies", len(network.Remote))
 }
 
-// compareWays counts the peers in step that nothing leads to, and the ways that lead to no such peer.
+// compareWays counts the peers in step that nothing leads to, and the ways that lead to no peer. Of a peer that is behind,
+// the way may be there or not.
 func (s Snapshot) compareWays(all []HNSRemote) (gone, extra int) {
 	have := map[HNSRemote]bool{}
 	for _, one := range all {
@@ -189,14 +190,13 @@ func (s Snapshot) compareWays(all []HNSRemote) (gone, extra int) {
 	}
 	for _, p := range s.report().Peers {
 		for i := range min(len(p.Subnets), len(p.PublicIPs)) {
-			if p.State != status.InStep {
-				continue
-			}
 			key := HNSRemote{p.Subnets[i], p.PublicIPs[i]}
-			if !have[key] {
+			if p.State == status.InStep && !have[key] {
 				gone++
 			}
-			delete(have, key)
+			if p.State == status.InStep || p.State == status.Behind {
+				delete(have, key)
+			}
 		}
 	}
 	return gone, len(have)
