@@ -83,7 +83,9 @@ func lookAtStore(o options) func(context.Context) doctor.Cluster {
 		e, err := kube.Examine(ctx, api)
 		if err != nil {
 			c := noCluster(err.Error())
-			c.Proxy = proxy
+			if c.Proxy = proxy; kube.Unheard(err) {
+				c.Unheard = err.Error()
+			}
 			return c
 		}
 		c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
