@@ -263,5 +263,6 @@ func readConf(path, version string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore SA1019 containerd takes such files, by this function
 	return libcni.ConfListFromConf(one)
 }
