@@ -53,9 +53,11 @@ func clock(s Snapshot) Finding {
 	return ok("within %s", clockNoise)
 }
 
-// The bounds are HNS's: VNIs below 4096 are for VLANs there, and its VXLAN port is 4789 but for the latest versions.
+// The bounds are HNS's: VNIs below 4096 are for VLANs there, and its VXLAN port is 4789 but for the latest versions; and
+// kube-proxy's, for which a VNI has 16 bits.
 const (
 	leastWindowsVNI = 4096
+	mostWindowsVNI  = 1<<16 - 1
 	windowsPort     = 4789
 )
 

@@ -160,6 +160,10 @@ func windowsVNI(s Snapshot) Finding {
 		return fail(fmt.Sprintf("Set Backend.Port to %d in the one network configuration of all nodes, or update Windows.", windowsPort),
 			"the port is %d, and HNS %d.%d knows only %d", port, h.Value.Major, h.Value.Minor, windowsPort)
 	}
+	if network.VNI > mostWindowsVNI {
+		return warn(fmt.Sprintf("Set Backend.VNI to %d in the one network configuration of all nodes.", leastWindowsVNI),
+			"the VNI is %d, and kube-proxy reads none above %d: there are no Services", network.VNI, mostWindowsVNI)
+	}
 	return ok("VNI %d, port %d", network.VNI, port)
 }
 
