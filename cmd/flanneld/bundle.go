@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/health"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
@@ -109,8 +108,7 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
 	}
-	raw, err := networkConfig(ctx, o)
-	files["config/net-conf.json"] = orError(raw, err)
+	files["config/net-conf.json"] = networkConfig(ctx, o)
 	files["environment.txt"] = environment(os.Environ())
 	secrets := secretsKnown(o, s, files)
 	if command, env, err := serviceSettings(); err == nil {
@@ -164,24 +162,11 @@ func orError(raw []byte, err error) []byte {
 	return raw[:min(len(raw), maxListing)]
 }
 
-// networkConfig reads the raw configuration from where the daemon has it: once, or not at all.
-func networkConfig(ctx context.Context, o options) ([]byte, error) {
-	if o.Kube.On {
-		return os.ReadFile(o.Kube.NetConfPath)
-	}
+// networkConfig is the raw configuration, or why it cannot be had soon.
+func networkConfig(ctx context.Context, o options) []byte {
 	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
 	defer cancel()
-	m, err := newManager(ctx, o, &health.Status{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close() //nolint:errcheck // it only read
-	var found []byte
-	err = m.WatchConfig(ctx, func(raw []byte) { found = raw; cancel() })
-	if found == nil {
-		return nil, cmp.Or(err, errors.New("the network configuration cannot be read: the store does not answer or has none"))
-	}
-	return found, nil
+	return orError(readNetConf(ctx, o, slog.New(slog.DiscardHandler)))
 }
 
 // environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.

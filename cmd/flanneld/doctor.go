@@ -28,7 +28,7 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {

@@ -117,5 +117,17 @@ func TestAwaitReady(t *testing.T) {
 		if err := awaitReady(ctx, ask, time.Minute, told); err == nil || err.Error() != "not ready in time: waiting for HNS" {
 			t.Error(err)
 		}
+		start = time.Now()
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := awaitReady(ctx, ask, time.Minute, told); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "refused") {
+			t.Error(err)
+		}
+		hang := func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := awaitReady(ctx, hang, time.Minute, told); err == nil || !strings.Contains(err.Error(), "the first question had no answer") {
+			t.Error(err)
+		}
 	})
 }
