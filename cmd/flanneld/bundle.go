@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
@@ -113,7 +114,8 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	secrets := secretsKnown(o, s, files)
 	if command, env, err := serviceSettings(); err == nil {
 		secrets.addSettings(command, env)
-		add("config/service.json", map[string][]string{"command": withoutFlags(command), "environment": apply(without, env)})
+		shown, _ := conf.HideArgs(command)
+		add("config/service.json", map[string][]string{"command": shown, "environment": apply(without, env)})
 	}
 	list(ctx, files)
 	return files, secrets
