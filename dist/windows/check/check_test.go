@@ -35,9 +35,13 @@ function Get-Twice([string]$What, [int]$Times = 2) {
     $What
     Get-Twice $What 1
 }
+function Get-Leak {
+    $null = 3
+    foreach ($v in 3, 4) { $v; if ($v -ge 4) { return 5 } }
+}
 foreach ($v in Get-Twice 'x') { Tell (Join-Path $v 'Y\\').TrimEnd('\') }
 $json = @{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
-Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) ([bool]'').ToString
+Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) (Get-Leak)[1] $null ([bool]'').ToString
 try {
     & $Dir @all
     throw "never"
@@ -63,7 +67,7 @@ func TestShell(t *testing.T) {
 	if len(told) != 4 || !strings.HasPrefix(told[3][0], "caught: ") || !strings.HasSuffix(told[3][0], ran) {
 		t.Fatalf("told %q", told)
 	}
-	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b"}}; !reflect.DeepEqual(told[:3], want) {
+	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b", "4"}}; !reflect.DeepEqual(told[:3], want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 	sh.Commands["&"] = func([]any) (any, error) { return nil, check.ErrStopped }
@@ -76,13 +80,17 @@ func TestShell(t *testing.T) {
 // A test must not go on with what nobody meant.
 func TestShellKnowsItsLimits(t *testing.T) {
 	for text, want := range map[string]string{
-		script:                                "ToString",
-		"try { Tell $none } catch { 1 }":      "none which nobody has set",
-		"Get-Weather 'here'":                  "Get-Weather here",
-		"while ($true) { 1 }":                 "while",
-		"$x = @{ a = 1 }; $y = $x.b":          "the property 'b' cannot be found",
-		"$x = 'a' -like 'b'":                  "-like",
-		"param($a)\nthrow \"$a\" + 'of' + $b": "b which nobody has set",
+		script:                                 "ToString",
+		"try { Tell $none } catch { 1 }":       "none which nobody has set",
+		"Get-Weather 'here'":                   "Get-Weather here",
+		"while ($true) { 1 }":                  "while",
+		"$x = @{ a = 1 }; $y = $x.b":           "the property 'b' cannot be found",
+		"try { 1 } finally { 2 }":              "finally",
+		"try { 1 } catch [IO.Exception] { 2 }": "catch of a type",
+		"if ('b' -lt 'a') { 1 }":               "-lt of b and a",
+		"function F($A) { $A }; F -A 1":        "parameters by name: -A",
+		"$x = 'a' -like 'b'":                   "-like",
+		"param($a)\nthrow \"$a\" + 'of' + $b":  "b which nobody has set",
 	} {
 		sh := check.NewShell()
 		sh.Commands = map[string]func([]any) (any, error){
