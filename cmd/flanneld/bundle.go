@@ -115,7 +115,7 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	if command, env, err := serviceSettings(); err == nil {
 		secrets.addSettings(command, env)
 		shown, _ := conf.HideArgs(command)
-		add("config/service.json", map[string][]string{"command": shown, "environment": apply(without, env)})
+		add("config/service.json", map[string][]string{"command": shown, "environment": hideVariables(env)})
 	}
 	list(ctx, files)
 	return files, secrets
@@ -174,10 +174,10 @@ func networkConfig(ctx context.Context, o options) []byte {
 // environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
-	for _, e := range slices.Sorted(slices.Values(environ)) {
+	for _, e := range slices.Sorted(slices.Values(hideVariables(environ))) {
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
-			fmt.Fprintln(&b, without(e))
+			fmt.Fprintln(&b, e)
 		}
 	}
 	return b.Bytes()

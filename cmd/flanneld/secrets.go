@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"flannel/pkg/conf"
@@ -50,18 +51,13 @@ func (r *redactor) addSettings(args, environ []string) {
 	}
 }
 
-// without hides the value of a variable whose name says that it is secret.
-func without(variable string) string {
-	if name, _, _ := strings.Cut(variable, "="); conf.Secret(name) {
-		return name + "=" + redacted
+// hideVariables hides the values of variables whose names say that they are secret.
+func hideVariables(environ []string) []string {
+	shown := slices.Clone(environ)
+	for i, e := range shown {
+		if name, _, _ := strings.Cut(e, "="); conf.Secret(name) {
+			shown[i] = name + "=" + redacted
+		}
 	}
-	return variable
-}
-
-func apply(change func(string) string, all []string) []string {
-	changed := make([]string, len(all))
-	for i, one := range all {
-		changed[i] = change(one)
-	}
-	return changed
+	return shown
 }

@@ -86,8 +86,11 @@ func readiness(o options) func(context.Context) (string, error) {
 		defer cancel()
 		raw, err := ask(ctx)
 		text := strings.TrimSpace(string(raw))
-		if text == "ok" {
-			text = ""
+		switch {
+		case err == nil && text == "":
+			return "", errors.New("an empty answer, which no flanneld gives")
+		case text == "ok":
+			return "", err
 		}
 		return text, err
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -80,6 +82,19 @@ func TestWait(t *testing.T) {
 		if code != exitNotRunning || !strings.Contains(out, `"ready": false`) || !strings.Contains(problems, "nobody answers") {
 			t.Errorf("%s, nobody is there: %d %s %s", way, code, out, problems)
 		}
+	}
+}
+
+// Another program at that port is not a daemon that is ready.
+func TestWaitForAnotherProgram(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer other.Close()
+	at, err := netip.ParseAddrPort(other.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reason, err := readiness(options{Healthz: at})(t.Context()); err == nil {
+		t.Errorf("an empty answer is taken for %q", reason)
 	}
 }
 
