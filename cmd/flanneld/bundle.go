@@ -21,8 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
-	"flannel/pkg/health"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
@@ -109,13 +109,13 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
 	}
-	raw, err := networkConfig(ctx, o)
-	files["config/net-conf.json"] = orError(raw, err)
+	files["config/net-conf.json"] = networkConfig(ctx, o)
 	files["environment.txt"] = environment(os.Environ())
 	secrets := secretsKnown(o, s, files)
 	if command, env, err := serviceSettings(); err == nil {
 		secrets.addSettings(command, env)
-		add("config/service.json", map[string][]string{"command": withoutFlags(command), "environment": apply(without, env)})
+		shown, _ := conf.HideArgs(command)
+		add("config/service.json", map[string][]string{"command": shown, "environment": hideVariables(env)})
 	}
 	list(ctx, files)
 	return files, secrets
@@ -164,33 +164,20 @@ func orError(raw []byte, err error) []byte {
 	return raw[:min(len(raw), maxListing)]
 }
 
-// networkConfig reads the raw configuration from where the daemon has it: once, or not at all.
-func networkConfig(ctx context.Context, o options) ([]byte, error) {
-	if o.Kube.On {
-		return os.ReadFile(o.Kube.NetConfPath)
-	}
+// networkConfig is the raw configuration, or why it cannot be had soon.
+func networkConfig(ctx context.Context, o options) []byte {
 	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
 	defer cancel()
-	m, err := newManager(ctx, o, &health.Status{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close() //nolint:errcheck // it only read
-	var found []byte
-	err = m.WatchConfig(ctx, func(raw []byte) { found = raw; cancel() })
-	if found == nil {
-		return nil, cmp.Or(err, errors.New("the network configuration cannot be read: the store does not answer or has none"))
-	}
-	return found, nil
+	return orError(readNetConf(ctx, o, slog.New(slog.DiscardHandler)))
 }
 
 // environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
-	for _, e := range slices.Sorted(slices.Values(environ)) {
+	for _, e := range slices.Sorted(slices.Values(hideVariables(environ))) {
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
-			fmt.Fprintln(&b, without(e))
+			fmt.Fprintln(&b, e)
 		}
 	}
 	return b.Bytes()

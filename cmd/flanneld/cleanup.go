@@ -31,7 +31,7 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	var flags goflag.FlagSet
 	dryRun := flags.Bool("dry-run", false, "only show what would be removed")
 	asJSON := flags.Bool("json", false, "print one JSON document: dryRun, removed, problem")
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
 	env, err := subnet.ReadEnv(o.SubnetFile)

@@ -88,10 +88,6 @@ func cniConfFlags(flags *goflag.FlagSet, s *cniconf.Spec) *cniConfOptions {
 	flags.BoolVar(&a.force, "force", false, "overwrite a file that somebody edited")
 	flags.BoolVar(&a.keep, "keep", false, "to leave an edited file alone is success: exit status 0")
 	flags.BoolVar(&a.asJSON, "json", false, "print what was done as one JSON document: path, result, diff, conf")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), cniConfUsage) //nolint:errcheck // there is no other way to tell
-		flags.PrintDefaults()
-	}
 	return &a
 }
 
@@ -100,7 +96,7 @@ func makeCNIConf(ctx context.Context, o options, log *slog.Logger, stdout, stder
 	var flags goflag.FlagSet
 	var s cniconf.Spec
 	a := cniConfFlags(&flags, &s)
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, cniConfUsage, o, stdout, stderr); done {
 		return code
 	}
 	// What is asked for is checked after what is known has been filled in, so that all that is missing is told at once.
@@ -146,6 +142,9 @@ func complete(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logger)
 	var noServices error
 	if len(s.Services) == 0 && (o.Kube.On || o.Kube.Kubeconfig != "" || o.Kube.APIURL != "") {
 		s.Services, noServices = kube.ServiceNetworks(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, UserAgent: "flanneld/" + version.Version})
+		if s.Overlay() { // a dual-stack cluster's node has IPv4 alone on one
+			s.Services = slices.DeleteFunc(s.Services, func(p netip.Prefix) bool { return p.Addr().Is6() })
+		}
 	}
 	return errors.Join(noConf, noServices)
 }
@@ -165,9 +164,9 @@ func fromNetConf(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logg
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	raw, err := readNetConf(ctx, o, "or give --plugin, --network-name and --cluster-cidr", log)
+	raw, err := readNetConf(ctx, o, log)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; or give --plugin, --network-name and --cluster-cidr", err)
 	}
 	config, maker, _, err := parseConfigFor("windows", raw)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"flannel/pkg/cniconf"
@@ -28,7 +29,12 @@ type lastWritten struct {
 func untouched(record, path string, is []byte) bool {
 	var last lastWritten
 	raw, err := os.ReadFile(record)
-	return err == nil && json.Unmarshal(raw, &last) == nil && last.Path == path && cniconf.Same(is, last.Conf)
+	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && cniconf.Same(is, last.Conf)
+}
+
+// samePath: Windows knows files by their names in any case, and scripts spell its drives in both.
+func samePath(a, b string) bool {
+	return a == b || runtime.GOOS == "windows" && strings.EqualFold(a, b)
 }
 
 // remember writes the record. It comes after the file: a crash between the two leaves a file that says what is asked

@@ -8,10 +8,17 @@ import (
 	"io"
 )
 
-// parseCommand reads a subcommand's own arguments. done: there is nothing left to do but to end with code.
-func parseCommand(flags *goflag.FlagSet, o options, stdout, stderr io.Writer) (done bool, code int) {
+// parseCommand reads a subcommand's own arguments; about stands before its flags in its help. done: there is nothing left to
+// do but to end with code.
+func parseCommand(flags *goflag.FlagSet, about string, o options, stdout, stderr io.Writer) (done bool, code int) {
 	flags.Init("flanneld "+o.Command, goflag.ContinueOnError)
 	flags.SetOutput(stdout)
+	if about != "" { // else Go's own, which begins with the command's name
+		flags.Usage = func() {
+			fmt.Fprint(stdout, about) //nolint:errcheck // there is no other way to tell
+			flags.PrintDefaults()
+		}
+	}
 	err := flags.Parse(o.Args)
 	switch {
 	case errors.Is(err, goflag.ErrHelp):

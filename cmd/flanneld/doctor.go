@@ -28,7 +28,7 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
@@ -83,7 +83,9 @@ func lookAtStore(o options) func(context.Context) doctor.Cluster {
 		e, err := kube.Examine(ctx, api)
 		if err != nil {
 			c := noCluster(err.Error())
-			c.Proxy = proxy
+			if c.Proxy = proxy; kube.Unheard(err) {
+				c.Unheard = err.Error()
+			}
 			return c
 		}
 		c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}

@@ -63,7 +63,7 @@ func composeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
 // netConfAnswer is what net-conf answers with --json.
 type netConfAnswer struct {
 	Path    string   `json:"path"`
-	Result  string   `json:"result"`            // "written", "kept"
+	Result  string   `json:"result"`            // "written", "kept"; "": neither
 	Differs []string `json:"differs,omitempty"` // what the one that was kept has otherwise than asked for
 	Problem string   `json:"problem,omitempty"`
 }
@@ -75,11 +75,7 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 	mode := flags.String("network-mode", "overlay", "overlay (vxlan) or l2bridge (host-gw)")
 	flags.Func("cluster-cidr", "pod `network`, one of each family at most (default 10.244.0.0/16)", listOf(&cluster, parseNetwork))
 	asJSON := flags.Bool("json", false, "print one JSON document: path, result (written or kept), differs, problem")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), netConfUsage) //nolint:errcheck // there is no other way to tell
-		flags.PrintDefaults()
-	}
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, netConfUsage, o, stdout, stderr); done {
 		return code
 	}
 	if len(cluster) == 0 {
@@ -103,13 +99,16 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 }
 
 func putNetConf(path string, want []byte) (netConfAnswer, error) {
-	done := netConfAnswer{Path: path, Result: "kept"}
+	done := netConfAnswer{Path: path}
 	is, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		done.Result = "written"
-		_, err = file.Put(path, want, 0o644)
-	case err == nil:
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err = file.Put(path, want, 0o644); err == nil {
+			done.Result = "written"
+		}
+		return done, err
+	}
+	if err == nil {
+		done.Result = "kept"
 		done.Differs, err = differences(is, want)
 	}
 	return done, err
@@ -147,11 +146,11 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// readNetConf is the configuration where the daemon would have it from; instead says what else one could do.
-func readNetConf(ctx context.Context, o options, instead string, log *slog.Logger) (raw []byte, err error) {
+// readNetConf is the raw configuration where the daemon would have it from. etcd is waited for until ctx ends.
+func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
 		if raw, err = os.ReadFile(o.Kube.NetConfPath); err != nil {
-			return nil, fmt.Errorf("read the network configuration (%s): %w", instead, err)
+			return nil, fmt.Errorf("read the network configuration: %w", err)
 		}
 		return raw, nil
 	}
@@ -166,7 +165,7 @@ func readNetConf(ctx context.Context, o options, instead string, log *slog.Logge
 	if raw != nil {
 		return raw, nil
 	}
-	return nil, fmt.Errorf("no network configuration in etcd within the time (give --kube-subnet-mgr for that of Kubernetes, %s): %w", instead, errors.Join(err, ctx.Err()))
+	return nil, fmt.Errorf("no network configuration in etcd within the time (--kube-subnet-mgr is for that of Kubernetes): %w", errors.Join(err, ctx.Err()))
 }
 
 // networkFor is the HNS network that a configuration's backend wants on a Windows node.

@@ -42,11 +42,7 @@ func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	mode := flags.String("network-mode", "", "overlay or l2bridge; default: what the network configuration's backend needs")
 	limit := flags.Duration("timeout", 5*time.Minute, "give up after so long, with the reason; run again, it goes on from there")
 	asJSON := flags.Bool("json", false, "print one JSON document: adapter, network, whether it was made, interface, addresses, problem")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), prepareUsage) //nolint:errcheck // there is no other way to tell
-		flags.PrintDefaults()
-	}
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, prepareUsage, o, stdout, stderr); done {
 		return code
 	}
 	if runtime.GOOS != "windows" {
@@ -82,8 +78,8 @@ var anyNetwork = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, told func(error)) (dataplane.Prepared, error) {
 	var err error
 	if len(raw) == 0 {
-		if raw, err = readNetConf(ctx, o, "or say --network-mode", log); err != nil {
-			return dataplane.Prepared{}, err
+		if raw, err = readNetConf(ctx, o, log); err != nil {
+			return dataplane.Prepared{}, fmt.Errorf("%w; or say --network-mode", err)
 		}
 	}
 	config, maker, _, err := parseConfig(raw)

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"flannel/pkg/conf"
@@ -55,9 +56,12 @@ func newRedactor() *redactor {
 const leastSecret = 4
 
 func (r *redactor) add(text string) {
-	if text = strings.TrimSpace(text); len(text) >= leastSecret {
-		r.known = append(r.known, newSecret(text))
+	if text = strings.TrimSpace(text); len(text) < leastSecret {
+		return
 	}
+	// Long ones first: of one that another begins with, the rest would be left.
+	at, _ := slices.BinarySearchFunc(r.known, len(text), func(s secret, n int) int { return n - len(s.reveal()) })
+	r.known = slices.Insert(r.known, at, newSecret(text))
 }
 
 // addFile knows a file's content: a key or a token.

@@ -10,6 +10,8 @@ const curve = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 func TestRedact(t *testing.T) {
 	r := newRedactor()
 	r.add("known & \"quoted\"")
+	r.add("begin")
+	r.add("beginning of another")
 	r.add("abc") // shorter than what can be told from words
 	for in, want := range map[string]string{
 		"FLANNELD_ETCD_PASSWORD=x y":                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
@@ -19,6 +21,7 @@ func TestRedact(t *testing.T) {
 		`["-etcd-password","ab c","--x"]`:                       "[\n  \"-etcd-password\",\n  \"[redacted]\",\n  \"--x\"\n]\n",
 		`{"a":"known & \"quoted\""}`:                            "{\n  \"a\": \"[redacted]\"\n}\n",
 		`say known & "quoted" twice known+%26+%22quoted%22`:     "say [redacted] twice [redacted]",
+		"a beginning of another, begin":                         "a [redacted], [redacted]",
 		"PrivateKey = abcdef=":                                  "PrivateKey = [redacted]",
 		"preshared key: xyz":                                    "preshared key: [redacted]",
 		"token: 'a b'":                                          "token: [redacted]",

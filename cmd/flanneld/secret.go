@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"flannel/pkg/conf"
 )
 
-const redacted = "[redacted]"
+const redacted = conf.Redacted
 
 // secret is a text that nothing prints. It holds a pointer because fmt calls no methods on unexported fields: of a
 // secret in one, only an address is seen.

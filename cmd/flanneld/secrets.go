@@ -40,15 +40,9 @@ func fromProc(pid int, what string) []string {
 
 // addSettings knows the values of flags and variables whose names say that they are secret.
 func (r *redactor) addSettings(args, environ []string) {
-	for i, a := range args {
-		name, value, has := strings.Cut(a, "=")
-		switch {
-		case !strings.HasPrefix(name, "-") || !conf.Secret(name):
-		case has:
-			r.add(value)
-		case i+1 < len(args):
-			r.add(args[i+1])
-		}
+	_, secrets := conf.HideArgs(args)
+	for _, text := range secrets {
+		r.add(text)
 	}
 	for _, e := range environ {
 		if name, value, _ := strings.Cut(e, "="); conf.Secret(name) {
@@ -57,34 +51,13 @@ func (r *redactor) addSettings(args, environ []string) {
 	}
 }
 
-// without hides the value of a variable whose name says that it is secret.
-func without(variable string) string {
-	if name, _, _ := strings.Cut(variable, "="); conf.Secret(name) {
-		return name + "=" + redacted
-	}
-	return variable
-}
-
-// withoutFlags does so in a command line, in both forms that flags take.
-func withoutFlags(args []string) []string {
-	args = slices.Clone(args)
-	for i, a := range args {
-		name, _, has := strings.Cut(a, "=")
-		switch {
-		case !strings.HasPrefix(name, "-") || !conf.Secret(name):
-		case has:
-			args[i] = without(a)
-		case i+1 < len(args):
-			args[i+1] = redacted
+// hideVariables hides the values of variables whose names say that they are secret.
+func hideVariables(environ []string) []string {
+	shown := slices.Clone(environ)
+	for i, e := range shown {
+		if name, _, _ := strings.Cut(e, "="); conf.Secret(name) {
+			shown[i] = name + "=" + redacted
 		}
 	}
-	return args
-}
-
-func apply(change func(string) string, all []string) []string {
-	changed := make([]string, len(all))
-	for i, one := range all {
-		changed[i] = change(one)
-	}
-	return changed
+	return shown
 }

@@ -84,11 +84,7 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 	})
 	flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: what the subnet file says", listOf(&proxy.Cluster, parseNetwork))
 	asJSON := flags.Bool("json", false, "print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), sourceVIPUsage) //nolint:errcheck // there is no other way to tell
-		flags.PrintDefaults()
-	}
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, sourceVIPUsage, o, stdout, stderr); done {
 		return code
 	}
 	if runtime.GOOS != "windows" {

@@ -47,7 +47,7 @@ func showStatus(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	asJSON := flags.Bool("json", false, "print the daemon's answer as it is: one JSON document")
 	peers := flags.Bool("peers", false, "list every peer, not only those that are not in step")
 	timeout := flags.Duration("timeout", 5*time.Second, "how long to wait for the answer")
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)

@@ -38,11 +38,7 @@ func wait(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	limit := flags.Duration("timeout", 15*time.Minute, "give up after so long, with the reason")
 	silence := flags.Duration("silence", 0, "give up when nobody has answered for so long: the daemon has ended; default: as --timeout")
 	asJSON := flags.Bool("json", false, "at the end print one JSON document: ready, problem")
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), waitUsage) //nolint:errcheck // there is no other way to tell
-		flags.PrintDefaults()
-	}
-	if done, code := parseCommand(&flags, o, stdout, stderr); done {
+	if done, code := parseCommand(&flags, waitUsage, o, stdout, stderr); done {
 		return code
 	}
 	if *silence <= 0 {
@@ -90,8 +86,11 @@ func readiness(o options) func(context.Context) (string, error) {
 		defer cancel()
 		raw, err := ask(ctx)
 		text := strings.TrimSpace(string(raw))
-		if text == "ok" {
-			text = ""
+		switch {
+		case err == nil && text == "":
+			return "", errors.New("an empty answer, which no flanneld gives")
+		case text == "ok":
+			return "", err
 		}
 		return text, err
 	}
@@ -113,13 +112,15 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 
 // awaitReady asks until the daemon is ready, ctx ends, or nobody has answered for as long as silence.
 func awaitReady(ctx context.Context, ask func(context.Context) (string, error), silence time.Duration, told func(string)) error {
-	said, at, heard := "", time.Now(), time.Now()
+	said, at, heard := "the first question had no answer", time.Now(), time.Now()
+	var silent error // at the last question
 	for {
 		reason, err := ask(ctx)
-		if ctx.Err() != nil {
-			return fmt.Errorf("not ready in time: %s", said)
-		}
 		switch {
+		case ctx.Err() != nil && silent != nil:
+			return fmt.Errorf("not ready in time: %w: %w", errSilent, silent)
+		case ctx.Err() != nil:
+			return fmt.Errorf("not ready in time: %s", said)
 		case err == nil && reason == "":
 			return nil
 		case err == nil:
@@ -127,6 +128,7 @@ func awaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 		default:
 			reason = err.Error()
 		}
+		silent = err
 		if reason != said || time.Since(at) >= time.Minute {
 			told(reason)
 			said, at = reason, time.Now()

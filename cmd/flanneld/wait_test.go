@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -83,6 +85,19 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// Another program at that port is not a daemon that is ready.
+func TestWaitForAnotherProgram(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer other.Close()
+	at, err := netip.ParseAddrPort(other.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reason, err := readiness(options{Healthz: at})(t.Context()); err == nil {
+		t.Errorf("an empty answer is taken for %q", reason)
+	}
+}
+
 // What is said while it lasts: each reason when it comes, and again after a minute. A daemon that begins to answer again
 // ends the silence.
 func TestAwaitReady(t *testing.T) {
@@ -115,6 +130,18 @@ func TestAwaitReady(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
 		if err := awaitReady(ctx, ask, time.Minute, told); err == nil || err.Error() != "not ready in time: waiting for HNS" {
+			t.Error(err)
+		}
+		start = time.Now()
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := awaitReady(ctx, ask, time.Minute, told); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "refused") {
+			t.Error(err)
+		}
+		hang := func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := awaitReady(ctx, hang, time.Minute, told); err == nil || !strings.Contains(err.Error(), "the first question had no answer") {
 			t.Error(err)
 		}
 	})

@@ -43,8 +43,10 @@ func (s Spec) Programs() []string {
 	return []string{"flannel.exe", s.Plugin + ".exe", "host-local.exe"}
 }
 
-func (s Spec) overlay() bool { return strings.HasSuffix(s.Plugin, "overlay") }
-func (s Spec) sdn() bool     { return strings.HasPrefix(s.Plugin, "sdn") }
+// Overlay tells whether the plugin is for one; the others are for bridges.
+func (s Spec) Overlay() bool { return strings.HasSuffix(s.Plugin, "overlay") }
+
+func (s Spec) sdn() bool { return strings.HasPrefix(s.Plugin, "sdn") }
 
 // check finds everything that is wrong.
 func (s Spec) check() error {
@@ -67,12 +69,12 @@ func (s Spec) check() error {
 	if len(s.Services) == 0 {
 		bad("the cluster's service network is missing")
 	}
-	if !s.ManagementIP.IsValid() && (s.API == 2 || !s.overlay()) {
+	if !s.ManagementIP.IsValid() && (s.API == 2 || !s.Overlay()) {
 		bad("the node's own address is missing")
 	}
 	for _, p := range slices.Concat(s.Cluster, s.Services, s.Management, s.Spare) {
 		switch {
-		case p.Addr().Is6() && s.overlay():
+		case p.Addr().Is6() && s.Overlay():
 			bad("%s: Windows has no overlay for IPv6", p)
 		case p.Bits() == 0:
 			bad("%s: to masquerade nothing at all cuts pods off from the world", p)
@@ -160,7 +162,7 @@ func Make(s Spec) ([]byte, error) {
 		if s.API == 2 {
 			d.APIVersion = 2
 		}
-		if s.overlay() {
+		if s.Overlay() {
 			d.MACPrefix = s.MACPrefix
 		}
 		for _, p := range s.policies() {
@@ -191,7 +193,7 @@ func Make(s Spec) ([]byte, error) {
 func (s Spec) policies() []any {
 	spared := slices.Concat(s.Cluster, s.Services)
 	routed := slices.Clone(s.Services)
-	if !s.overlay() {
+	if !s.Overlay() {
 		spared = append(spared, s.Management...)
 		routed = append(routed, netip.PrefixFrom(s.ManagementIP, s.ManagementIP.BitLen()))
 	}
@@ -208,7 +210,7 @@ func (s Spec) policies() []any {
 	for _, p := range routed {
 		all = append(all, policyV2{"SDNRoute", routeV2{p, true}})
 	}
-	if s.overlay() {
+	if s.Overlay() {
 		all = append(all, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})
 	}
 	return all

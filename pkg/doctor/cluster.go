@@ -53,9 +53,11 @@ func clock(s Snapshot) Finding {
 	return ok("within %s", clockNoise)
 }
 
-// The bounds are HNS's: VNIs below 4096 are for VLANs there, and its VXLAN port is 4789 but for the latest versions.
+// The bounds are HNS's: VNIs below 4096 are for VLANs there, and its VXLAN port is 4789 but for the latest versions; and
+// kube-proxy's, for which a VNI has 16 bits.
 const (
 	leastWindowsVNI = 4096
+	mostWindowsVNI  = 1<<16 - 1
 	windowsPort     = 4789
 )
 
@@ -99,9 +101,11 @@ func noProxy(s Snapshot) Finding {
 		return c.Proxy.missing()
 	case c.Proxy.Value == "":
 		return ok("there is none")
-	case !c.PodCIDRs.Known:
+	case c.Unheard != "":
 		return fail("Put the API server's address, and the pod and service networks, into NO_PROXY for the whole machine, and start flanneld and kubelet anew.",
-			"requests go to %s, and the API server does not answer: %s", c.Proxy.Value, oneLine(c.PodCIDRs.WhyNot))
+			"requests go to %s, and the API server does not answer: %s", c.Proxy.Value, oneLine(c.Unheard))
+	case !c.PodCIDRs.Known:
+		return skip("requests go to %s; whether the API server answers there is not known: %s", c.Proxy.Value, oneLine(c.PodCIDRs.WhyNot))
 	}
 	return ok("requests go to %s, and the API server answers", c.Proxy.Value)
 }

@@ -213,7 +213,10 @@ func TestChecks(t *testing.T) {
 		}},
 		{"FL404", OK, "answers", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
 		{"FL404", Fail, "requests go to http://proxy:3128, and the API server does not answer: 503", func(s *Snapshot) {
-			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("503")
+			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unheard = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
+		}},
+		{"FL404", Skipped, "which node is this", func(s *Snapshot) {
+			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")
 		}},
 		{"FL107", Skipped, "this machine is of Amazon EC2 m5.large: a cloud wants", func(s *Snapshot) {
 			report(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})

@@ -122,15 +122,15 @@ func proxyNetwork(s Snapshot) Finding {
 	case !found:
 		return skip("there is no HNS network of ours")
 	}
-	name, given := argument(s.Windows.KubeProxy.Value, "network-name")
-	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); !given && file != "" {
+	name, _ := argument(s.Windows.KubeProxy.Value, "network-name")
+	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); name == "" && file != "" {
 		return skip("its settings are in %s", file)
 	}
 	switch {
-	case !given:
+	case name == "":
 		return skip("it is not given, so kube-proxy goes by its variable KUBE_NETWORK, which is not seen from here and must be %s", network.Name)
 	case !strings.EqualFold(name, network.Name):
-		return fail("Start kube-proxy with --network-name="+network.Name+".", "it is %s, and our network %s", or(name, "empty"), network.Name)
+		return fail("Start kube-proxy with --network-name="+network.Name+".", "it is %s, and our network %s", name, network.Name)
 	}
 	return ok("%s", name)
 }

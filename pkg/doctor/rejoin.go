@@ -7,6 +7,10 @@ import (
 	"time"
 )
 
+// switchNetwork holds an adapter's switch and never a pod: flanneld prepare and the usual scripts make it, and give it a
+// subnet for form's sake, which may be one of the pod network.
+const switchNetwork = "External"
+
 // nothingLeft finds what outlives the scripts that made it: the file by which kube-proxy is given the address of a former
 // subnet for ever, and the network of an earlier life, whose pods' packets go its way.
 func nothingLeft(s Snapshot) Finding {
@@ -16,7 +20,7 @@ func nothingLeft(s Snapshot) Finding {
 	}
 	left := slices.Clone(s.Windows.Left.Value)
 	for _, n := range s.Windows.Networks.Value {
-		if !found || n.Name == ours.Name || n.Type != hnsOverlay && n.Type != hnsBridge {
+		if !found || n.Name == ours.Name || n.Name == switchNetwork || n.Type != hnsOverlay && n.Type != hnsBridge {
 			continue
 		}
 		for _, p := range n.Subnets {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 )
 
@@ -37,6 +38,13 @@ func TestAroundWindows(t *testing.T) {
 		{"FL511", Warn, "leaves out the nodes' own network 192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
 		{"FL511", OK, "", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/25") }},
 		{"FL511", OK, "", func(s *Snapshot) { own(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
+		{"FL511", OK, "", func(s *Snapshot) { // and have no IPv6
+			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
+		}},
+		{"FL511", Fail, "leaves out fd00:10:96::/112", func(s *Snapshot) {
+			bridged(s)
+			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
+		}},
 		{"FL513", Warn, "not running: kubelet, containerd", func(s *Snapshot) { s.Windows.Programs = Known([]string{"kube-proxy"}) }},
 		{"FL513", OK, "", func(s *Snapshot) { s.Windows.Programs = Known([]string{"dockerd", "kube-proxy", "kubelet"}) }},
 		{"FL513", Skipped, "etcd", func(s *Snapshot) { s.report().Store, s.Windows.Programs = "etcd", Known([]string{}) }},
@@ -47,6 +55,7 @@ func TestAroundWindows(t *testing.T) {
 			s.Windows.Networks = Known([]HNSNetwork{vxlan0})
 		}},
 		{"FL514", OK, "", func(s *Snapshot) {
+			s.node().Networks[0].Network = pfx("192.168.0.0/16") // a common one
 			s.Windows.Networks.Value = append(s.Windows.Networks.Value, HNSNetwork{Name: "External", Type: "Overlay", Subnets: []netip.Prefix{pfx("192.168.255.0/30")}})
 		}},
 		{"FL515", Fail, "the name in 10-flannel.conf is vxlan0, and that of the network flannel.4096", func(s *Snapshot) { conf(s, "flannel.4096", "vxlan0") }},
@@ -68,12 +77,14 @@ func TestAroundWindows(t *testing.T) {
 		{"FL517", OK, "is there", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
 		{"FL518", Fail, "it is vxlan0, and our network flannel.4096", func(s *Snapshot) { proxy(s, "--network-name", "vxlan0") }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s) }},
+		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s, "--network-name=") }},
 		{"FL518", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
 		{"FL519", Fail, "1 routes are missing, 1 lead to nodes that are gone", func(s *Snapshot) {
 			bridged(s)
 			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
 		}},
 		{"FL519", OK, "1 routes", bridged},
+		{"FL519", OK, "1 routes", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 tells of it
 	} {
 		s := healthyWindows()
 		c.change(&s)

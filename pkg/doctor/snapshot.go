@@ -90,7 +90,8 @@ type Cluster struct {
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
 	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; at most a few
 	// Proxy is the HTTP proxy on the way to the API server, without its password; "": there is none.
-	Proxy Fact[string] `json:"proxy"`
+	Proxy   Fact[string] `json:"proxy"`
+	Unheard string       `json:"unheard,omitempty"` // what came in place of the API server's answer; "": nothing, or it was not asked
 	// Services are the networks of Services; asked for only where a check needs them.
 	Services Fact[[]netip.Prefix] `json:"serviceNetworks"`
 }

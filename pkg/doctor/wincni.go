@@ -31,8 +31,9 @@ func natSpares(s Snapshot) Finding {
 	within := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
 	}
+	_, overlay, _ := s.hns()
 	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
-		if !within(p) {
+		if has := p.Addr().Is4() || s.hnsHas6(overlay); has && !within(p) {
 			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
 		}
 	}

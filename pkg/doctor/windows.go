@@ -160,6 +160,10 @@ func windowsVNI(s Snapshot) Finding {
 		return fail(fmt.Sprintf("Set Backend.Port to %d in the one network configuration of all nodes, or update Windows.", windowsPort),
 			"the port is %d, and HNS %d.%d knows only %d", port, h.Value.Major, h.Value.Minor, windowsPort)
 	}
+	if network.VNI > mostWindowsVNI {
+		return warn(fmt.Sprintf("Set Backend.VNI to %d in the one network configuration of all nodes.", leastWindowsVNI),
+			"the VNI is %d, and kube-proxy reads none above %d: there are no Services", network.VNI, mostWindowsVNI)
+	}
 	return ok("VNI %d, port %d", network.VNI, port)
 }
 
@@ -181,7 +185,8 @@ func remotes(s Snapshot) Finding {
 	return ok("%d policies", len(network.Remote))
 }
 
-// compareWays counts the peers in step that nothing leads to, and the ways that lead to no such peer.
+// compareWays counts the peers in step that nothing leads to, and the ways that lead to no peer. Of a peer that is behind,
+// the way may be there or not.
 func (s Snapshot) compareWays(all []HNSRemote) (gone, extra int) {
 	have := map[HNSRemote]bool{}
 	for _, one := range all {
@@ -189,14 +194,13 @@ func (s Snapshot) compareWays(all []HNSRemote) (gone, extra int) {
 	}
 	for _, p := range s.report().Peers {
 		for i := range min(len(p.Subnets), len(p.PublicIPs)) {
-			if p.State != status.InStep {
-				continue
-			}
 			key := HNSRemote{p.Subnets[i], p.PublicIPs[i]}
-			if !have[key] {
+			if p.State == status.InStep && !have[key] {
 				gone++
 			}
-			delete(have, key)
+			if p.State == status.InStep || p.State == status.Behind {
+				delete(have, key)
+			}
 		}
 	}
 	return gone, len(have)

@@ -121,6 +121,7 @@ func TestWindowsChecks(t *testing.T) {
 			s.Interfaces.Value.Defaults = append(s.Interfaces.Value.Defaults, underlay.Default{Index: 3})
 		}},
 		{"FL505", Fail, "the VNI is 1", func(s *Snapshot) { network(s).VNI = 1 }},
+		{"FL505", Warn, "none above 65535", func(s *Snapshot) { network(s).VNI = 1 << 16 }},
 		{"FL506", Fail, "1 policies are missing, 1 lead to nodes that are gone", func(s *Snapshot) { network(s).Remote[0].Provider = addr("192.168.0.5") }},
 		{"FL506", Fail, "0 policies are missing, 1 lead", func(s *Snapshot) {
 			network(s).Remote = append(network(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
 	"flannel/pkg/sourcevip"
@@ -193,7 +194,8 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 	var seen []doctor.Process
 	for _, p := range all {
 		if args := p.args[min(1, len(p.args)):]; isDaemon(p.name, args, commands) {
-			seen = append(seen, doctor.Process{PID: p.pid, Name: p.name, Args: withoutSecrets(args)})
+			shown, _ := conf.HideArgs(args)
+			seen = append(seen, doctor.Process{PID: p.pid, Name: p.name, Args: shown})
 		}
 	}
 	return seen, nil
@@ -210,7 +212,8 @@ func (m machine) kubeProxy() ([]string, error) {
 			if p.hidden != nil {
 				return nil, fmt.Errorf("%s runs, but its arguments cannot be seen: %w", p.name, p.hidden)
 			}
-			return withoutSecrets(p.args), nil
+			shown, _ := conf.HideArgs(p.args)
+			return shown, nil
 		}
 	}
 	return nil, nil

@@ -3,8 +3,6 @@ package probe
 import (
 	"slices"
 	"strings"
-
-	"flannel/pkg/conf"
 )
 
 // isDaemon tells, by a process's name and its further arguments, whether it is a flanneld or flannel at work and none
@@ -20,20 +18,3 @@ func isDaemon(name string, args, commands []string) bool {
 }
 
 func isKubeProxy(name string) bool { return strings.HasPrefix(strings.ToLower(name), "kube-proxy") }
-
-// withoutSecrets hides the values of flags whose names say that they are secret, in both forms that flags take.
-func withoutSecrets(args []string) []string {
-	const hidden = "[redacted]"
-	args = slices.Clone(args)
-	for i, a := range args {
-		name, _, hasValue := strings.Cut(a, "=")
-		switch {
-		case !strings.HasPrefix(name, "-") || !conf.Secret(name):
-		case hasValue:
-			args[i] = name + "=" + hidden
-		case i+1 < len(args):
-			args[i+1] = hidden
-		}
-	}
-	return args
-}

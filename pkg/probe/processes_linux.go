@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 )
 
@@ -43,7 +44,8 @@ func daemons(commands []string) ([]doctor.Process, error) {
 			return
 		}
 		if there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && there == here {
-			all = append(all, doctor.Process{PID: pid, Name: name, Args: withoutSecrets(args[1:])})
+			shown, _ := conf.HideArgs(args[1:])
+			all = append(all, doctor.Process{PID: pid, Name: name, Args: shown})
 		}
 	})
 	return all, err

@@ -37,6 +37,9 @@ func (m machine) programs() ([]string, error) {
 	seen := []string{}
 	for _, p := range all {
 		name := strings.TrimSuffix(strings.ToLower(p.name), ".exe")
+		if isKubeProxy(name) {
+			name = "kube-proxy" // as a download may be called otherwise
+		}
 		if slices.Contains([]string{"kubelet", "kube-proxy", "containerd", "dockerd"}, name) && !slices.Contains(seen, name) {
 			seen = append(seen, name)
 		}

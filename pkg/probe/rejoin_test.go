@@ -23,6 +23,7 @@ func TestAroundOverlay(t *testing.T) {
 		{"FL513", "ok: containerd, kube-proxy, kubelet", func(n *node) {
 			n.runs = append(n.runs, process{pid: 20, name: "kubelet.exe"}, process{pid: 21, name: "containerd.exe"}, process{pid: 22, name: "containerd-shim-runhcs-v1.exe"})
 		}},
+		{"FL513", "warn: not running: kubelet, containerd", func(n *node) { n.runs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
 		{"FL514", "warn: SourceVipRequest.json", func(n *node) { n.hand(os.WriteFile(n.o.Left[1], nil, 0o600)) }},
 		{"FL514", "warn: the HNS network vxlan0 with 10.244.7.0/24 of the pod network", func(n *node) {
 			n.hand(n.m.Hand().CreateNetwork(foreign.Replace(string(n.m.Hand().Networks()[0]))))

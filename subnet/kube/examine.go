@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -55,6 +58,11 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	}
 	e.Ahead, err = watch.ahead()
 	return e, err
+}
+
+// Unheard tells of an error of Examine that the API server was asked, and that what came back, if anything, is not of it.
+func Unheard(err error) bool {
+	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // Proxy is the HTTP proxy that requests to the API server go to, without its password; "": none. Of o it takes what says

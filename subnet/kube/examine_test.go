@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +35,21 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// A proxy that answers for the API server is not heard for it; neither is nobody.
+func TestUnheard(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "<html>not from here</html>", http.StatusForbidden)
+	}))
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	defer proxy.Close()
+	for _, url := range []string{proxy.URL, gone.URL} {
+		if _, err := Examine(t.Context(), Options{APIURL: url, NodeName: "n", Prefix: prefix}); err == nil || !Unheard(err) {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // examined asks as a person does who has flannel's own rights.
 func examined(t *testing.T, o outside) {
 	o.add("examined-1")
@@ -56,10 +73,10 @@ func examined(t *testing.T, o outside) {
 	if err != nil || !slices.Equal(e.PodCIDRs, []string{"10.244.9.0/24"}) || !slices.Contains(e.Windows, "examined-windows") {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err := ask("examined-none"); err == nil || !strings.Contains(err.Error(), "not found") {
+	if _, err := ask("examined-none"); err == nil || !strings.Contains(err.Error(), "not found") || Unheard(err) {
 		t.Errorf("a node that is not there: %v", err)
 	}
-	if _, err := ask(""); err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
+	if _, err := ask(""); err == nil || !strings.Contains(err.Error(), "NODE_NAME") || Unheard(err) {
 		t.Errorf("no name: %v", err)
 	}
 }

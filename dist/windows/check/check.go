@@ -33,12 +33,13 @@ type Command struct {
 //	function   Text is its name; params if it has some, and a block
 //	if         condition and block in turn, and at last a block for all else
 //	foreach    variable, list, block
-//	try        block, and that of its first catch
+//	try        block, and that of its catch; other for a finally, or where the catch is of a type
 //	throw, return    a value, or none
 //	assign     Text is = or +=; what is assigned to, and a value
 //	command    Text is its name, & where the first kid is the program; arguments
 //	pipe       values and commands
 //	text, number     Text
+//	flag      Text is the name of a parameter, after its hyphen, as of a cmdlet
 //	string     pieces, joined
 //	variable   Text is its name
 //	list       values, or lists of such
@@ -120,7 +121,7 @@ func (n *Node) walk(f func(*Node)) {
 // words are the texts that an expression is made of; a variable that stands for a list is looked up.
 func (n *Node) words(lists map[string][]string) (words []string) {
 	switch n.Kind {
-	case "text":
+	case "text", "flag":
 		return []string{n.Text}
 	case "string":
 		return []string{n.template()}

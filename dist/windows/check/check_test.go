@@ -3,9 +3,11 @@ package check_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,17 +15,20 @@ import (
 	"flannel/pkg/nettest"
 )
 
-func parse(t *testing.T, text string) check.Script {
+func parse(t *testing.T, texts ...string) []check.Script {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "script.ps1")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	var files []string
+	for i, text := range texts {
+		files = append(files, filepath.Join(t.TempDir(), fmt.Sprintf("script%d.ps1", i)))
+		if err := os.WriteFile(files[i], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	all, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), file)
-	if err != nil || len(all[0].Errors) > 0 {
+	all, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), files...)
+	if err != nil || slices.ContainsFunc(all, func(s check.Script) bool { return len(s.Errors) > 0 }) {
 		t.Fatal(err, all)
 	}
-	return all[0]
+	return all
 }
 
 const script = `param([string]$Name, [string]$Dir = "C:\$Name", [int]$Minutes = 5, [switch]$Force)
@@ -35,9 +40,13 @@ function Get-Twice([string]$What, [int]$Times = 2) {
     $What
     Get-Twice $What 1
 }
+function Get-Leak {
+    $null = 3
+    foreach ($v in 3, 4) { $v; if ($v -ge 4) { return 5 } }
+}
 foreach ($v in Get-Twice 'x') { Tell (Join-Path $v 'Y\\').TrimEnd('\') }
 $json = @{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
-Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) ([bool]'').ToString
+Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) (Get-Leak)[1] $null ([bool]'').ToString
 try {
     & $Dir @all
     throw "never"
@@ -48,7 +57,7 @@ try {
 `
 
 func TestShell(t *testing.T) {
-	s := parse(t, strings.Replace(script, " ([bool]'').ToString", "", 1))
+	s := parse(t, strings.Replace(script, " ([bool]'').ToString", "", 1))[0]
 	var told [][]string
 	sh := check.NewShell()
 	sh.Commands = map[string]func([]any) (any, error){
@@ -63,7 +72,7 @@ func TestShell(t *testing.T) {
 	if len(told) != 4 || !strings.HasPrefix(told[3][0], "caught: ") || !strings.HasSuffix(told[3][0], ran) {
 		t.Fatalf("told %q", told)
 	}
-	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b"}}; !reflect.DeepEqual(told[:3], want) {
+	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b", "4"}}; !reflect.DeepEqual(told[:3], want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 	sh.Commands["&"] = func([]any) (any, error) { return nil, check.ErrStopped }
@@ -75,15 +84,28 @@ func TestShell(t *testing.T) {
 
 // A test must not go on with what nobody meant.
 func TestShellKnowsItsLimits(t *testing.T) {
-	for text, want := range map[string]string{
-		script:                                "ToString",
-		"try { Tell $none } catch { 1 }":      "none which nobody has set",
-		"Get-Weather 'here'":                  "Get-Weather here",
-		"while ($true) { 1 }":                 "while",
-		"$x = @{ a = 1 }; $y = $x.b":          "the property 'b' cannot be found",
-		"$x = 'a' -like 'b'":                  "-like",
-		"param($a)\nthrow \"$a\" + 'of' + $b": "b which nobody has set",
-	} {
+	limits := map[string]string{
+		script:                                 "ToString",
+		"try { Tell $none } catch { 1 }":       "none which nobody has set",
+		"Get-Weather 'here'":                   "Get-Weather here",
+		"while ($true) { 1 }":                  "while",
+		"$x = @{ a = 1 }; $y = $x.b":           "the property 'b' cannot be found",
+		"try { 1 } finally { 2 }":              "finally",
+		"try { 1 } catch [IO.Exception] { 2 }": "catch of a type",
+		"if ('b' -lt 'a') { 1 }":               "-lt of b and a",
+		"function F($A) { $A }; F -A 1":        "parameters by name: -A",
+		"$x = 'a' -like 'b'":                   "-like",
+		"param($a)\nthrow \"$a\" + 'of' + $b":  "b which nobody has set",
+	}
+	texts := slices.Sorted(maps.Keys(limits))
+	for i, parsed := range parse(t, append(texts, "param($a)\n$a\n")...) {
+		if i == len(texts) {
+			if err := check.NewShell().Run(parsed, map[string]any{"b": 1}); err == nil {
+				t.Error("a parameter that there is not")
+			}
+			break
+		}
+		text, want := texts[i], limits[texts[i]]
 		sh := check.NewShell()
 		sh.Commands = map[string]func([]any) (any, error){
 			"Tell": func([]any) (any, error) { return nil, nil },
@@ -93,13 +115,10 @@ func TestShellKnowsItsLimits(t *testing.T) {
 		if text == script {
 			parameters = map[string]any{"Name": "one"}
 		}
-		err := sh.Run(parse(t, text), parameters)
+		err := sh.Run(parsed, parameters)
 		if not := (*check.Unknown)(nil); err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &not) && !strings.Contains(want, "property") {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
-	}
-	if err := check.NewShell().Run(parse(t, "param($a)\n$a\n"), map[string]any{"b": 1}); err == nil {
-		t.Error("a parameter that there is not")
 	}
 }
 
@@ -113,7 +132,7 @@ Read-Program $Flanneld $Passed
 Read-Program $KubeProxy @('--version')
 Start-Component $B 'flanneld' $flanneld ($kube + @("--n=$($s.N)")) $LogDir $false
 Start-Component $B 'kubelet' $kubelet @('--v=2')
-`)
+`)[0]
 	var got [][]string
 	for _, c := range s.Calls() {
 		got = append(got, c.Words)

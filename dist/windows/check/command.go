@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -21,6 +22,11 @@ func (s *Shell) command(n *Node, input any) (any, error) {
 		return v, nil
 	}
 	if f := s.functions[strings.ToLower(n.Text)]; f != nil {
+		for _, k := range n.Kids {
+			if k.Kind == "flag" {
+				return nil, unknown(n, "with parameters by name: "+k.Text)
+			}
+		}
 		return s.call(f, args)
 	}
 	v, err := s.builtin(n.Text, input, args)
@@ -41,7 +47,7 @@ func (s *Shell) call(f *Node, args []any) (v any, err error) {
 			v, err = s.block(part)
 		}
 		if ended := (*returned)(nil); errors.As(err, &ended) {
-			return ended.value, nil
+			return one(ended.left), nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Text, err)
@@ -113,4 +119,35 @@ func (s *Shell) filter(values []any, block *Node, stays bool) (any, error) {
 		}
 	}
 	return all, nil
+}
+
+// FromJSON is a JSON document as a value.
+func FromJSON(document string) (v any, err error) {
+	d := json.NewDecoder(strings.NewReader(document))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("ConvertFrom-Json: %w", err)
+	}
+	return numbers(v)
+}
+
+// numbers turns those of a document into int; there are no others here.
+func numbers(v any) (_ any, err error) {
+	switch v := v.(type) {
+	case json.Number:
+		return strconv.Atoi(v.String())
+	case []any:
+		for i := range v {
+			if v[i], err = numbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = numbers(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
 }

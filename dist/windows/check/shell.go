@@ -111,8 +111,8 @@ func unknown(n *Node, what string) error {
 	return &Unknown{n.Line, strings.TrimSpace(n.Kind + " " + n.Text + " " + what)}
 }
 
-// returned carries a function's value.
-type returned struct{ value any }
+// returned carries what a function gives: what its statements left before, too.
+type returned struct{ left []any }
 
 func (*returned) Error() string { return "return" }
 
@@ -122,21 +122,30 @@ func (s *Shell) block(n *Node) (any, error) {
 	for _, statement := range n.Kids {
 		v, err := s.statement(statement)
 		if err != nil {
-			return nil, err
+			return nil, leaving(err, left)
 		}
-		if list, ok := v.([]any); ok {
-			left = append(left, list...)
-		} else if v != nil {
-			left = append(left, v)
-		}
+		left = append(left, list(v)...)
 	}
+	return one(left), nil
+}
+
+// leaving adds to a return what was left before it, by a slip or not: a function gives that, too.
+func leaving(err error, left []any) error {
+	if ended := (*returned)(nil); errors.As(err, &ended) {
+		ended.left = append(left, ended.left...)
+	}
+	return err
+}
+
+// one is what a caller gets of what was left.
+func one(left []any) any {
 	switch len(left) {
 	case 0:
-		return nil, nil
+		return nil
 	case 1:
-		return left[0], nil
+		return left[0]
 	}
-	return left, nil
+	return left
 }
 
 func (s *Shell) statement(n *Node) (any, error) {
@@ -146,10 +155,6 @@ func (s *Shell) statement(n *Node) (any, error) {
 		return nil, nil
 	case "assign":
 		return nil, s.assign(n)
-	case "if":
-		return s.choose(n)
-	case "foreach":
-		return s.each(n)
 	case "try":
 		return s.try(n)
 	case "throw":
@@ -162,7 +167,7 @@ func (s *Shell) statement(n *Node) (any, error) {
 				return nil, err
 			}
 		}
-		return nil, &returned{v}
+		return nil, &returned{list(v)}
 	}
 	return s.value(n)
 }
@@ -195,7 +200,7 @@ func (s *Shell) each(n *Node) (any, error) {
 		s.scopes[len(s.scopes)-1][strings.ToLower(n.Kids[0].Text)] = one
 		v, err := s.block(n.Kids[2])
 		if err != nil {
-			return nil, err
+			return nil, leaving(err, left)
 		}
 		left = append(left, list(v)...)
 	}
@@ -204,6 +209,11 @@ func (s *Shell) each(n *Node) (any, error) {
 
 // try hides from the script what the tests must learn of: what is not understood, and the end that a caller asked for.
 func (s *Shell) try(n *Node) (any, error) {
+	for i, part := range n.Kids {
+		if i > 1 || part.Kind != "block" {
+			return nil, unknown(n, "with "+part.Kind+" "+part.Text)
+		}
+	}
 	v, err := s.block(n.Kids[0])
 	not, ended := (*Unknown)(nil), (*returned)(nil)
 	if err == nil || errors.As(err, &not) || errors.As(err, &ended) || errors.Is(err, ErrStopped) || len(n.Kids) < 2 {
@@ -243,9 +253,12 @@ func (s *Shell) assign(n *Node) error {
 	to := n.Kids[0]
 	switch to.Kind {
 	case "variable":
-		s.scopes[len(s.scopes)-1][strings.ToLower(to.Text)] = v
-		if strings.HasPrefix(to.Text, "env:") {
-			s.Set(to.Text, v)
+		switch name := strings.ToLower(to.Text); {
+		case name == "null": // what is assigned to it is gone
+		case strings.HasPrefix(name, "env:"):
+			s.Set(name, v)
+		default:
+			s.scopes[len(s.scopes)-1][name] = v
 		}
 		return nil
 	case "index", "member":
@@ -258,7 +271,8 @@ func (s *Shell) assign(n *Node) error {
 			return err
 		}
 		if hash, ok := of.(map[string]any); ok {
-			hash[text(key)] = v
+			name, _ := keyOf(hash, text(key))
+			hash[name] = v
 			return nil
 		}
 	}

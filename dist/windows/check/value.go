@@ -1,8 +1,8 @@
 package check
 
 import (
-	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -21,7 +21,7 @@ func (s *Shell) values(nodes []*Node) (all []any, err error) {
 // value is what an expression or a command gives. Whatever is not an expression of values alone comes first.
 func (s *Shell) value(n *Node) (any, error) {
 	switch n.Kind {
-	case "text":
+	case "text", "flag":
 		return n.Text, nil
 	case "number":
 		return strconv.Atoi(n.Text)
@@ -111,7 +111,7 @@ func combine(n *Node, kids []any) (any, error) {
 	return nil, unknown(n, "")
 }
 
-// member is that of an object, whose name counts in any case.
+// member is that of an object, or what a table has by an index, where a missing one is no error.
 func member(n *Node, of, name any) (any, error) {
 	if i, ok := name.(int); ok && i >= 0 && i < len(list(of)) {
 		return list(of)[i], nil
@@ -120,12 +120,23 @@ func member(n *Node, of, name any) (any, error) {
 	if !ok {
 		return nil, unknown(n, text(name))
 	}
-	for key, v := range hash {
-		if strings.EqualFold(key, text(name)) {
-			return v, nil
-		}
+	if key, ok := keyOf(hash, text(name)); ok {
+		return hash[key], nil
+	}
+	if n.Kind == "index" {
+		return nil, nil
 	}
 	return nil, fmt.Errorf("the property '%s' cannot be found", text(name)) // as Set-StrictMode has it
+}
+
+// keyOf is the key of a name, which counts in any case.
+func keyOf(hash map[string]any, name string) (string, bool) {
+	for key := range hash {
+		if strings.EqualFold(key, name) {
+			return key, true
+		}
+	}
+	return name, false
 }
 
 // invoke calls one of the few methods that the scripts have use for.
@@ -138,8 +149,10 @@ func invoke(n *Node, of any, method string, args []any) (any, error) {
 	case "trimend":
 		return strings.TrimRight(text(of), text(args[0])), nil
 	case "containskey":
-		_, err := member(n, of, args[0])
-		return err == nil, nil
+		if hash, ok := of.(map[string]any); ok {
+			_, has := keyOf(hash, text(args[0]))
+			return has, nil
+		}
 	}
 	return nil, unknown(n, method)
 }
@@ -153,10 +166,11 @@ func operate(n *Node, a, b any) (any, error) {
 		return strings.EqualFold(text(a), text(b)), nil
 	case "-ne":
 		return !strings.EqualFold(text(a), text(b)), nil
-	case "-lt":
-		return older(text(a), text(b)), nil
-	case "-ge":
-		return !older(text(a), text(b)), nil
+	case "-lt", "-ge":
+		if !versions.MatchString(text(a)) || !versions.MatchString(text(b)) {
+			return nil, unknown(n, "of "+text(a)+" and "+text(b))
+		}
+		return older(text(a), text(b)) == (n.Text == "-lt"), nil
 	case "-join":
 		return strings.Join(texts(list(a)), text(b)), nil
 	case "-contains":
@@ -180,6 +194,8 @@ func operate(n *Node, a, b any) (any, error) {
 	}
 	return nil, unknown(n, "")
 }
+
+var versions = regexp.MustCompile(`^\d+(\.\d+)*$`)
 
 // older compares numbers with dots in between: versions, and numbers.
 func older(a, b string) bool {
@@ -262,35 +278,4 @@ func Texts(values ...any) (all []string) {
 		all = append(all, texts(list(v))...)
 	}
 	return all
-}
-
-// FromJSON is a JSON document as a value.
-func FromJSON(document string) (v any, err error) {
-	d := json.NewDecoder(strings.NewReader(document))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("ConvertFrom-Json: %w", err)
-	}
-	return numbers(v)
-}
-
-// numbers turns those of a document into int; there are no others here.
-func numbers(v any) (_ any, err error) {
-	switch v := v.(type) {
-	case json.Number:
-		return strconv.Atoi(v.String())
-	case []any:
-		for i := range v {
-			if v[i], err = numbers(v[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range v {
-			if v[key], err = numbers(v[key]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
 }
