@@ -63,7 +63,7 @@ func composeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
 // netConfAnswer is what net-conf answers with --json.
 type netConfAnswer struct {
 	Path    string   `json:"path"`
-	Result  string   `json:"result"`            // "written", "kept"
+	Result  string   `json:"result,omitempty"`  // "written", "kept"
 	Differs []string `json:"differs,omitempty"` // what the one that was kept has otherwise than asked for
 	Problem string   `json:"problem,omitempty"`
 }
@@ -82,12 +82,15 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
 	}
+	if !o.Kube.On || o.Kube.NetConfPath == "" {
+		return refuse(o.Args, errors.New("net-conf: the file is read with leases in Kubernetes alone: give --kube-subnet-mgr, before net-conf, and a --net-config-path that is not empty"), stdout, stderr)
+	}
 	if len(cluster) == 0 {
 		cluster = anyNetwork
 	}
 	want, err := composeNetConf(*mode, cluster)
 	if err != nil {
-		return usage(stderr, fmt.Errorf("net-conf: %w", err))
+		return refuse(o.Args, fmt.Errorf("net-conf: %w", err), stdout, stderr)
 	}
 	done, err := putNetConf(o.Kube.NetConfPath, want)
 	if err != nil {
@@ -103,14 +106,18 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 }
 
 func putNetConf(path string, want []byte) (netConfAnswer, error) {
-	done := netConfAnswer{Path: path, Result: "kept"}
+	done := netConfAnswer{Path: path}
 	is, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		done.Result = "written"
-		_, err = file.Put(path, want, 0o644)
+		if _, err = file.Put(path, want, 0o644); err == nil {
+			done.Result = "written"
+		}
 	case err == nil:
-		done.Differs, err = differences(is, want)
+		done.Result = "kept"
+		if done.Differs, err = differences(is, want); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return done, err
 }
@@ -145,6 +152,14 @@ func prefixText(p netip.Prefix) string {
 		return "none"
 	}
 	return p.String()
+}
+
+// netConfName says which configuration an error is about.
+func netConfName(o options) string {
+	if o.Kube.On {
+		return "the network configuration in " + o.Kube.NetConfPath
+	}
+	return "the network configuration in etcd, at " + o.Etcd.Prefix + "/config,"
 }
 
 // readNetConf is the configuration where the daemon would have it from; instead says what else one could do.

@@ -30,13 +30,13 @@ type waited struct {
 }
 
 // errSilent is the end of a wait for a daemon that does not run.
-var errSilent = errors.New("nobody answers")
+var errSilent = errors.New("nobody has answered")
 
 // wait is the command that waits for the daemon's readiness.
 func wait(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
-	limit := flags.Duration("timeout", 15*time.Minute, "give up after so long, with the reason")
-	silence := flags.Duration("silence", 0, "give up when nobody has answered for so long: the daemon has ended; default: as --timeout")
+	limit := limitFlag(&flags, "timeout", 15*time.Minute, "give up after this `time`, with the reason")
+	silence := limitFlag(&flags, "silence", 0, "give up when nobody has answered for this `time`: the daemon has ended; default: as --timeout")
 	asJSON := flags.Bool("json", false, "at the end print one JSON document: ready, problem")
 	flags.Usage = func() {
 		fmt.Fprint(flags.Output(), waitUsage) //nolint:errcheck // there is no other way to tell
@@ -45,7 +45,7 @@ func wait(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	if done, code := parseCommand(&flags, o, stdout, stderr); done {
 		return code
 	}
-	if *silence <= 0 {
+	if *silence == 0 {
 		*silence = *limit
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
@@ -117,7 +117,10 @@ func awaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 	for {
 		reason, err := ask(ctx)
 		if ctx.Err() != nil {
-			return fmt.Errorf("not ready in time: %s", said)
+			if said == "" {
+				said = "nobody has answered yet"
+			}
+			return fmt.Errorf("%s: %s", ended(ctx, "not ready in time"), said)
 		}
 		switch {
 		case err == nil && reason == "":
@@ -132,7 +135,7 @@ func awaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 			said, at = reason, time.Now()
 		}
 		if err != nil && time.Since(heard) >= silence {
-			return fmt.Errorf("%w, since %s; the last that was heard: %w", errSilent, silence, err)
+			return fmt.Errorf("%w for %s: %w", errSilent, silence, err)
 		}
 		select {
 		case <-ctx.Done():

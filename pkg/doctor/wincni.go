@@ -31,8 +31,11 @@ func natSpares(s Snapshot) Finding {
 	within := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
 	}
+	has := func(other netip.Prefix) bool { // pods on an overlay have IPv4 alone, whatever else the cluster has
+		return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Addr().Is4() == other.Addr().Is4() })
+	}
 	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
-		if !within(p) {
+		if has(p) && !within(p) {
 			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
 		}
 	}

@@ -167,6 +167,7 @@ func TestWindowsChecks(t *testing.T) {
 			s.Cluster.Services = Unknown[[]netip.Prefix]("it may not ask")
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
 		}},
+		{"FL511", OK, "", func(s *Snapshot) { s.Cluster.Services = Known([]netip.Prefix{pfx("10.96.0.0/12"), pfx("fd09::/112")}) }},
 		{"FL511", Fail, "spares everything", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"0.0.0.0/0"`, 1)})
 		}},
