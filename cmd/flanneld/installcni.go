@@ -50,9 +50,12 @@ type cniCopy struct {
 	mode           os.FileMode
 }
 
-func (c cniCopy) do() (changed bool, err error) {
+func (c cniCopy) do(log *slog.Logger) (changed bool, err error) {
 	if changed, err = file.Copy(c.from, c.to, c.mode); err != nil {
 		err = fmt.Errorf("install the %s: %w", c.what, err)
+	}
+	if changed {
+		log.Info("installed the "+c.what, "path", c.to)
 	}
 	return changed, err
 }
@@ -97,7 +100,13 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout, stderr
 	case (c.ConfFrom == "") != (c.ConfTo == "") || (c.PluginFrom == "") != (c.PluginTo == ""):
 		return refuse(o.Args, errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to"), stdout, stderr)
 	}
-	done, text, err := c.install()
+	if !*watch { // what goes on tells by the log alone
+		log = slog.New(slog.DiscardHandler)
+	}
+	done, text, err := c.install(log)
+	if *watch {
+		text = ""
+	}
 	if exit := answer(stdout, stderr, *asJSON, done, text, err); exit != exitOK || !*watch {
 		return exit
 	}
@@ -105,11 +114,11 @@ func installCNI(ctx context.Context, o options, log *slog.Logger, stdout, stderr
 }
 
 // install copies everything once; one file that cannot be copied keeps no other from it.
-func (o cniOptions) install() (done copied, text string, err error) {
+func (o cniOptions) install(log *slog.Logger) (done copied, text string, err error) {
 	copies, err := o.copies()
 	var lines []string
 	for _, one := range copies {
-		changed, failed := one.do()
+		changed, failed := one.do(log)
 		if failed != nil {
 			err = errors.Join(err, failed)
 			continue
@@ -153,11 +162,7 @@ func (c cniCopy) keep(ctx context.Context, log *slog.Logger) error {
 	said := time.Time{}
 	for {
 		var again <-chan time.Time
-		changed, err := c.do()
-		if changed {
-			log.Info("installed the "+c.what, "path", c.to)
-		}
-		if err != nil {
+		if _, err := c.do(log); err != nil {
 			again = retry.C
 			if time.Since(said) > time.Minute {
 				log.Warn("cannot keep a file in place; trying again", "error", err)

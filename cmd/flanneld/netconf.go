@@ -35,7 +35,7 @@ var modes = map[string]json.RawMessage{
 
 // composeNetConf makes the configuration for a mode and pod networks, one of each family at most.
 func composeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
-	backend, ok := modes[mode]
+	backend, ok := modes[strings.ToLower(mode)] // PowerShell's ValidateSet lets any case through
 	if !ok {
 		return nil, fmt.Errorf("--network-mode: %.40q is neither overlay nor l2bridge", mode)
 	}
