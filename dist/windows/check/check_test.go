@@ -36,7 +36,7 @@ function Get-Twice([string]$What, [int]$Times = 2) {
     Get-Twice $What 1
 }
 foreach ($v in Get-Twice 'x') { Tell (Join-Path $v 'Y\\').TrimEnd('\') }
-$json = @{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
+$json = [ordered]@{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
 Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) ([bool]'').ToString
 try {
     & $Dir @all
