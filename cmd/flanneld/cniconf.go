@@ -151,8 +151,8 @@ func complete(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logger)
 	var noServices error
 	if len(s.Services) == 0 && (o.Kube.On || o.Kube.Kubeconfig != "" || o.Kube.APIURL != "") {
 		s.Services, noServices = kube.ServiceNetworks(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, UserAgent: "flanneld/" + version.Version})
-		s.Services = ofFamilies(s.Services, s.Cluster)
 	}
+	s.Services = ofFamilies(s.Services, s.Cluster)
 	return errors.Join(noConf, noServices)
 }
 

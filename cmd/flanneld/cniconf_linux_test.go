@@ -143,6 +143,7 @@ func TestCNIConfAgain(t *testing.T) {
 	expect("edited", exitNotWell, "left alone", "10.100.0.0/12")
 	n.write("10-flannel.conf", string(raw))
 	expect("the edit is taken back", exitOK, "updated", `"net0"`)
+	expect("Services of a family that pods do not have", exitOK, "unchanged", `"net0"`, "--service-cidr=fd00::/112")
 	if err := os.Remove(filepath.Join(n.dir, "run", "cni-conf.json")); err != nil {
 		t.Fatal(err)
 	}
