@@ -27,7 +27,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build cross tools wine demo test test-windows bench lint fuzz soak clean help
+.PHONY: build cross tools wine demo test test-windows test-kube-proxy bench lint fuzz soak clean help
 
 build: ## bin/flanneld, for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
@@ -73,6 +73,13 @@ test-windows: wine ## the tests of what runs on Windows, under Wine; part of mak
 	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
 	@dist/wine.sh stop
 
+# To build kube-proxy takes minutes of two cores, which no other test has a use for.
+test-kube-proxy: ## Windows' real kube-proxy beside flanneld.exe, under Wine; not part of make test
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory -j2 build tools wine cross-windows-amd64 bin/kube bin/kube-proxy.exe
+	cd $(LAB) && $(GO) test -count=1 -v -timeout 10m -tags kubeproxy -run '^TestKubeProxy' ./e2e
+	@dist/wine.sh stop
+
 wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## for tests: what programs for Windows run in, and the CNI plugins among them
 
 # Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. The tests that need it, and
@@ -94,8 +101,8 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: ## gofmt, go vet for Linux and Windows, staticcheck, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(WINDOWS_LIGHT)
-	cd $(LAB) && $(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./... && cd $(LAB) && $(GO) run $(STATICCHECK) ./...
+	cd $(LAB) && $(GO) vet -tags kubeproxy ./...
+	$(GO) run $(STATICCHECK) ./... && cd $(LAB) && $(GO) run $(STATICCHECK) -tags kubeproxy ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 
 # With the flags of the build, for which the compiler's work is there already.
@@ -163,6 +170,10 @@ bin/kube: bin/.kube-$(KUBE_HASH)
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o ../../../$@ .
 bin/render: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ ./render
+
+bin/kube-proxy.exe: bin/.kube-$(KUBE_HASH) bin/kube
+	cd $(KUBE) && GOOS=windows GOARCH=amd64 nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
+		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy
 
 bin/etcd: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/server/v3

@@ -251,6 +251,8 @@ func TestWarnings(t *testing.T) {
 		{vxlan.Kind(), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
 		{hostgw.Kind(), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
 		{vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
+		{vxlan.Kind(), `{"VNI": 65535, "Port": 4789}`, "windows", nil},
+		{vxlan.Kind(), `{"VNI": 65536, "Port": 4789}`, "windows", []string{"65536 is above 65535, the most that kube-proxy"}},
 		{vxlan.Kind(), `{}`, "windows", []string{"VNI: not given, which is 4096 for this node and 1 for Linux nodes", "Port: not given, which is 4789 for this node and 8472"}},
 		{vxlan.Kind(), `{"DirectRouting": true, "GBP": true, "MTU": 1400, "VNI": 4096, "Port": 4789}`, "windows",
 			[]string{"set it to false for a cluster with Windows nodes", "GBP: Windows has none", "MTU: Windows gives pods"}},
@@ -274,7 +276,8 @@ func TestWarnings(t *testing.T) {
 func TestForWindows(t *testing.T) {
 	for _, test := range []struct{ config, os, want string }{
 		{`{"VNI": 4096, "Port": 4789}`, "linux", ""},
-		{`{"VNI": 70000, "Port": 4789, "GBP": true}`, "linux", ""},
+		{`{"VNI": 65535, "Port": 4789, "GBP": true}`, "linux", ""},
+		{`{"VNI": 65536, "Port": 4789}`, "linux", "Backend: VNI is 65536 and kube-proxy on Windows reads none above 65535. Set VNI to 4096 in the one configuration of all nodes"},
 		{`{}`, "linux", "Backend: VNI is 1 and Windows takes none below 4096; Port is not given, which is 8472 for Linux and 4789 for Windows." +
 			" Set VNI to 4096, Port to 4789 in the one configuration of all nodes"},
 		{`{"VNI": 4095, "Port": 4789}`, "linux", "Backend: VNI is 4095 and Windows takes none below 4096. Set VNI to 4096 in the one configuration of all nodes"},

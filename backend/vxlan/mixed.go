@@ -5,9 +5,11 @@ import (
 	"strings"
 )
 
-// What HNS takes without more: VNIs below are for VLANs there, and another port needs HNS 10.3.
+// What HNS takes without more: VNIs below are for VLANs there, and another port needs HNS 10.3. Above mostVSID Windows'
+// kube-proxy does not find the network: it reads the IsolationId of our policies as a number of 16 bits.
 const (
 	leastVSID   = 4096
+	mostVSID    = 1<<16 - 1
 	windowsPort = 4789
 	linuxPort   = 8472 // the kernel's own, where the configuration names none
 )
@@ -16,8 +18,12 @@ const (
 // "": nothing. Port 0 is one that the configuration does not name.
 func ForWindows(vni, port int, directRouting bool) string {
 	var wrong, fix []string
-	if vni < leastVSID {
+	switch {
+	case vni < leastVSID:
 		wrong = append(wrong, fmt.Sprintf("VNI is %d and Windows takes none below %d", vni, leastVSID))
+		fix = append(fix, fmt.Sprintf("VNI to %d", leastVSID))
+	case vni > mostVSID:
+		wrong = append(wrong, fmt.Sprintf("VNI is %d and kube-proxy on Windows reads none above %d", vni, mostVSID))
 		fix = append(fix, fmt.Sprintf("VNI to %d", leastVSID))
 	}
 	switch {

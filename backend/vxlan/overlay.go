@@ -33,6 +33,10 @@ func parseOverlay(o *conf.Object, opts *options) {
 		o.Problem("VNI", "%d is below %d, which Windows cannot: set VNI to %d or more and Port to %d in the one configuration of all nodes",
 			opts.vni, leastVSID, leastVSID, windowsPort)
 	}
+	if opts.vni > mostVSID {
+		o.Warn("VNI", "%d is above %d, the most that kube-proxy on Windows can read: it will not find the network, and there are no Services; set %d for all",
+			opts.vni, mostVSID, leastVSID)
+	}
 	if !o.Has("VNI") {
 		o.Warn("VNI", "not given, which is %d for this node and 1 for Linux nodes: set %d for all", leastVSID, leastVSID)
 	}

@@ -38,6 +38,28 @@ func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 	return hns.Adapter{}, waiting("the adapter %s to appear", underlay)
 }
 
+// adapterOf finds the physical adapter with a network's switch. HNS knows it by the name that it had when the network was
+// made: one that has another name by now is behind the host's end of the switch, whose name stays.
+func adapterOf(n hns.Network, adapters []hns.Adapter) (hns.Adapter, bool) {
+	physical, err := physicalAdapter(adapters, "vEthernet ("+n.Adapter+")")
+	if err == nil || !n.ManagementIP.IsValid() {
+		return physical, err == nil
+	}
+	host, there := adapterWith(adapters, n.ManagementIP)
+	if there {
+		physical, err = physicalAdapter(adapters, host.Name)
+	}
+	return physical, there && err == nil
+}
+
+// isBound tells whether one of the networks has its switch on an adapter.
+func isBound(networks []hns.Network, physical hns.Adapter, adapters []hns.Adapter) bool {
+	return slices.ContainsFunc(networks, func(n hns.Network) bool {
+		on, found := adapterOf(n, adapters)
+		return found && on.Index == physical.Index
+	})
+}
+
 // hostAdapter finds the adapter that has, or is to get, the host's addresses: the physical one, or, when a switch is
 // bound to that, its virtual one, which may not be there yet.
 func hostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"flannel/pkg/hns"
@@ -16,11 +15,11 @@ func (d *HNS) hostOf(n hns.Network, adapters []hns.Adapter) hns.Adapter {
 	if host, ok := adapterWith(adapters, n.ManagementIP); ok && n.ManagementIP.IsValid() {
 		return host
 	}
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
-	if i < 0 {
+	physical, found := adapterOf(n, adapters)
+	if !found {
 		return hns.Adapter{}
 	}
-	host, _ := hostAdapter(adapters, adapters[i], true)
+	host, _ := hostAdapter(adapters, physical, true)
 	return host
 }
 
@@ -31,15 +30,15 @@ func (d *HNS) leave(n hns.Network) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("look at what the host has on network %s: %w", n.Name, err)
 	}
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
-	if i < 0 {
+	physical, found := adapterOf(n, adapters)
+	if !found {
 		return nil // its adapter is gone, so nothing will go back there
 	}
 	host := d.hostOf(n, adapters)
 	if host.Index == 0 {
-		host = adapters[i]
+		host = physical
 	}
-	return d.home.leave(host, adapters[i], d.scope.theirs(routes))
+	return d.home.leave(host, physical, d.scope.theirs(routes))
 }
 
 // managementIP is the host's address on the network, which HNS learns some time after it made that.
@@ -98,14 +97,14 @@ func (d *HNS) notThere(ctx context.Context, dev Device, adapters []hns.Adapter) 
 
 // well notes that the host has all that it should.
 func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == d.network.Adapter })
-	if i < 0 {
+	physical, found := adapterOf(*d.network, adapters)
+	if !found {
 		return nil
 	}
 	routes, err := d.stack.Routes()
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	d.home.well(snapshot(host, adapters[i], d.scope.theirs(routes)))
+	d.home.well(snapshot(host, physical, d.scope.theirs(routes)))
 	return nil
 }

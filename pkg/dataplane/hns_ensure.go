@@ -228,11 +228,11 @@ func (m *made) is(id string, want hns.Network) bool {
 // make binds the adapter, after what it has was written down and is there.
 func (d *HNS) make(ctx context.Context, dev Device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
-		if n.Adapter == physical.Name && d.ours(n) {
+		if d.ours(n) && isBound([]hns.Network{n}, physical, adapters) {
 			return d.remake(ctx, n, "another takes its place: "+want.Name)
 		}
 	}
-	bound := slices.ContainsFunc(d.networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
+	bound := isBound(d.networks, physical, adapters)
 	host, ok := hostAdapter(adapters, physical, bound)
 	if !ok {
 		return waiting("the virtual adapter that takes the place of %s", physical.Name)

@@ -17,8 +17,7 @@ func (b *before) host(adapters []hns.Adapter, networks []hns.Network) (hns.Adapt
 		return hns.Adapter{}, waiting("the adapter %s to appear", b.Adapter)
 	}
 	physical := adapters[i]
-	bound := slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
-	host, ok := hostAdapter(adapters, physical, bound)
+	host, ok := hostAdapter(adapters, physical, isBound(networks, physical, adapters))
 	if !ok {
 		return hns.Adapter{}, waiting("the virtual adapter that takes the place of %s", b.Adapter)
 	}

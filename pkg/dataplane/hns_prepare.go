@@ -85,7 +85,7 @@ func (d *HNS) prepareStep(ctx context.Context, dev Device, p *Prepared) error {
 		return err
 	}
 	p.Adapter = physical.Name
-	i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Adapter == physical.Name })
+	i := slices.IndexFunc(networks, func(n hns.Network) bool { return isBound([]hns.Network{n}, physical, adapters) })
 	if i < 0 || p.Made {
 		p.Made, p.Network = true, dev.Name
 		if _, err := d.Ensure(ctx, []Device{dev}); err != nil {

@@ -127,3 +127,43 @@ func TestPrepareOnOldHNS(t *testing.T) {
 		})
 	}
 }
+
+// An adapter that has got another name is the same one: it has its switch, and what its host loses is put back.
+func TestAdapterRenamed(t *testing.T) {
+	for _, kind := range kinds {
+		for _, first := range []bool{true, false} { // External, or the daemon's own network
+			onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
+				w.addMetadataRoute()
+				if first {
+					if _, _, err := w.prepared(time.Minute); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					w.bring(time.Minute)
+					w.mends(time.Minute)
+				}
+				if err := w.m.Hand().Rename("Ethernet", "LAN 2"); err != nil {
+					t.Fatal(err)
+				}
+				w.m.ForgetLog()
+				w.devices = slices.Clone(w.devices)
+				w.devices[0].Parent = "LAN 2"
+				if first {
+					if p, _, err := w.prepared(time.Minute); err != nil || p.Made || p.Adapter != "LAN 2" || w.changed() != "" {
+						t.Errorf("%+v, %v, changed\n%s", p, err, w.changed())
+					}
+					return
+				}
+				w.m.Turn(func(k *hnstest.Knobs) {
+					k.Outage, k.APIPA, k.LoseDNS, k.LoseRoutes = 10*time.Second, true, true, true
+				})
+				w.devices[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}
+				w.mends(5 * time.Minute)
+				if err := w.m.Hand().Rename("vEthernet (LAN 2)", "vEthernet (Ethernet)"); err != nil {
+					t.Fatal(err)
+				}
+				w.hasAll()
+			})
+		}
+	}
+}

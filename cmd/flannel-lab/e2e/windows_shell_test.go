@@ -16,6 +16,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/dist/windows/check"
+	"flannel/pkg/nettest"
 )
 
 // base is where the documentation has people put their programs.
@@ -43,7 +44,7 @@ func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
 	t.Helper()
 	bin, err := lab.BinDir()
 	must(t, err)
-	scripts, err := check.Parse(filepath.Join(bin, "powershell", "parse.mjs"), filepath.Join(bin, "..", "dist", "windows", "start.ps1"), filepath.Join(bin, "..", "dist", "windows", "flannel.psm1"))
+	scripts, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), filepath.Join(bin, "..", "dist", "windows", "start.ps1"), filepath.Join(bin, "..", "dist", "windows", "flannel.psm1"))
 	must(t, err)
 	c := &console{t: t, l: l, n: n, scripts: scripts, started: map[string][]string{}}
 	must(t, n.Do(func() error {

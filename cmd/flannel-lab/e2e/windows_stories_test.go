@@ -125,6 +125,9 @@ func lostAndRenamed(c *console, m mode) {
 		parameters["InterfaceName"] = name
 		must(t, c.start(parameters))
 		c.kept(m, w, "a run with -InterfaceName "+name)
+		if !strings.Contains(c.said, "has had a virtual switch already") {
+			t.Errorf("prepare does not know the adapter again:\n%s", c.said)
+		}
 	}
 	c.pings(w)
 }
@@ -193,6 +196,9 @@ func oldHNS(c *console, m mode) {
 	r := order(t, c.n, hnstest.Order{})
 	if now := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(now, before) || c.n.Running() {
 		t.Errorf("left are %s %s, flanneld runs: %t; the host has %+v, had %+v", r.Networks, r.Endpoints, c.n.Running(), now, before)
+	}
+	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
+		t.Errorf("left is a journal: %s", home)
 	}
 	order(t, c.n, hnstest.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":3}}`)})
 	must(t, c.start(m.parameters(c.n)))

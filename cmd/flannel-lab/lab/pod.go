@@ -263,5 +263,6 @@ func readConf(path, version string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore SA1019 container runtimes take a .conf, too, and by this
 	return libcni.ConfListFromConf(one)
 }

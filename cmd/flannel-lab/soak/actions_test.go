@@ -205,8 +205,8 @@ func (s *soak) etcdBack(ctx context.Context) error {
 	return s.Etcd.Start(ctx)
 }
 
-// drifts are what another hand does to a node: shell commands. S is a peer's subnet (base address), MAC its VTEP, GW
-// its gateway; S6, MAC6 and GW6 the same for IPv6.
+// drifts are what another hand does to a node: shell commands. S is a peer's subnet (base address), MAC its VTEP;
+// S6 and MAC6 the same for IPv6. OWN is an address that no other node gets.
 var drifts = struct{ all, vxlan, dual, both []string }{
 	all: []string{
 		"ip route del $S/24", "ip route replace $S/24 via 192.168.100.77 dev eth0", "ip route replace blackhole $S/24",
@@ -222,7 +222,7 @@ var drifts = struct{ all, vxlan, dual, both []string }{
 		"bridge fdb replace $MAC dev flannel.1 dst 192.168.100.77 self permanent", "bridge fdb add 02:00:00:00:99:99 dev flannel.1 dst 192.168.100.77 self permanent",
 		"bridge fdb append 00:00:00:00:00:00 dev flannel.1 dst 192.168.100.77 self permanent", "ip link del flannel.1", "ip link set flannel.1 down",
 		"ip link set flannel.1 down; ip link set flannel.1 up", "ip addr flush dev flannel.1", "ip addr add 10.5.0.1/32 dev flannel.1",
-		"ip link set flannel.1 mtu 1400", "ip link set flannel.1 address 02:00:00:00:99:98", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0",
+		"ip link set flannel.1 mtu 1400", "ip link set flannel.1 address $OWN", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0",
 	},
 	dual: []string{"ip -6 route del $S6/64", "ip -6 route replace $S6/64 via fd00:100::77 dev eth0", "sysctl -qw net.ipv6.conf.all.forwarding=0", "ip6tables -F FORWARD"},
 	both: []string{
@@ -250,7 +250,7 @@ func drift(ctx context.Context, s *soak) (string, error) {
 	p := s.peers[numbers[s.rnd.IntN(len(numbers))]]
 	four, six, _ := strings.Cut(p.key, "&")
 	four, six = strings.TrimSuffix(four, "-24"), strings.TrimSuffix(six, "-64")
-	vars := "S=" + four + "; S6=" + six
+	vars := fmt.Sprintf("S=%s; S6=%s; OWN=02:00:00:00:99:%02x", four, six, slices.Index(s.Nodes, n))
 	if p.BackendData != nil {
 		vars += "; MAC=" + p.BackendData.VtepMAC
 	}

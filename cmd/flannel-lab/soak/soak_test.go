@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -123,6 +124,11 @@ func (s *soak) run(t *testing.T, end time.Time) {
 	t.Logf("%d actions (%s); %d checks, as the model after %v, %v at most", total, strings.Join(acts, ", "), len(s.took),
 		s.took[len(s.took)/2].Round(time.Millisecond), s.took[len(s.took)-1].Round(time.Millisecond))
 	flat(t, s.witness)
+	if t.Failed() {
+		must(t, s.Nodes[0].Signal(syscall.SIGQUIT)) // its log gets what every goroutine does
+		time.Sleep(time.Second)
+		t.Log(s.Nodes[0].Log())
+	}
 }
 
 // act does one thing at random.

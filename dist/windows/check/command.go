@@ -50,6 +50,7 @@ func (s *Shell) call(f *Node, args []any) (v any, err error) {
 	return v, nil
 }
 
+// pipe hands on what comes first as a whole; cmdlets go through it.
 func (s *Shell) pipe(n *Node) (any, error) {
 	v, err := s.value(n.Kids[0])
 	for _, k := range n.Kids[1:] {
@@ -63,6 +64,9 @@ func (s *Shell) pipe(n *Node) (any, error) {
 	}
 	return v, err
 }
+
+// errNoCommand says that there is no cmdlet of that name here.
+var errNoCommand = errors.New("no such command")
 
 // builtin are the cmdlets that touch nothing but values.
 func (s *Shell) builtin(name string, input any, args []any) (any, error) {

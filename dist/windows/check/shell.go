@@ -167,6 +167,7 @@ func (s *Shell) statement(n *Node) (any, error) {
 	return s.value(n)
 }
 
+// choose runs the first block whose condition is true. Conditions after it are not looked at, for they may ask for more.
 func (s *Shell) choose(n *Node) (any, error) {
 	for i := 0; i+1 < len(n.Kids); i += 2 {
 		v, err := s.value(n.Kids[i])
@@ -183,6 +184,7 @@ func (s *Shell) choose(n *Node) (any, error) {
 	return nil, nil
 }
 
+// each leaves all that its block left, so that $x = foreach … is a list.
 func (s *Shell) each(n *Node) (any, error) {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
@@ -200,6 +202,7 @@ func (s *Shell) each(n *Node) (any, error) {
 	return left, nil
 }
 
+// try hides from the script what the tests must learn of: what is not understood, and the end that a caller asked for.
 func (s *Shell) try(n *Node) (any, error) {
 	v, err := s.block(n.Kids[0])
 	not, ended := (*Unknown)(nil), (*returned)(nil)
@@ -224,6 +227,7 @@ func (s *Shell) throw(n *Node) error {
 	return fmt.Errorf("line %d: %s", n.Line, text(v))
 }
 
+// assign changes the variable of the innermost scope, as PowerShell does; the environment is one for all.
 func (s *Shell) assign(n *Node) error {
 	v, err := s.value(n.Kids[1])
 	if err != nil {

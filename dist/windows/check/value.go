@@ -2,7 +2,6 @@ package check
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,7 +18,7 @@ func (s *Shell) values(nodes []*Node) (all []any, err error) {
 	return all, nil
 }
 
-// value is what an expression or a command gives.
+// value is what an expression or a command gives. Whatever is not an expression of values alone comes first.
 func (s *Shell) value(n *Node) (any, error) {
 	switch n.Kind {
 	case "text":
@@ -75,7 +74,8 @@ func (s *Shell) value(n *Node) (any, error) {
 	return v, nil
 }
 
-// combine makes one value of several.
+// combine makes one value of several. @( ) keeps a list a list, also of one, and joins lists in it; strings and numbers are
+// what they say.
 func combine(n *Node, kids []any) (any, error) {
 	switch n.Kind {
 	case "string":
@@ -130,6 +130,7 @@ func member(n *Node, of, name any) (any, error) {
 	return nil, fmt.Errorf("the property '%s' cannot be found", text(name)) // as Set-StrictMode has it
 }
 
+// invoke calls one of the few methods that the scripts have use for.
 func invoke(n *Node, of any, method string, args []any) (any, error) {
 	switch strings.ToLower(method) {
 	case "tolower":
@@ -145,6 +146,7 @@ func invoke(n *Node, of any, method string, args []any) (any, error) {
 	return nil, unknown(n, method)
 }
 
+// operate knows that PowerShell compares text without regard to case, and takes what is right for what is left.
 func operate(n *Node, a, b any) (any, error) {
 	switch n.Text {
 	case "+":
@@ -181,7 +183,7 @@ func operate(n *Node, a, b any) (any, error) {
 	return nil, unknown(n, "")
 }
 
-// older compares numbers with dots in between.
+// older compares numbers with dots in between: versions, and numbers.
 func older(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {
@@ -193,6 +195,7 @@ func older(a, b string) bool {
 	return len(as) < len(bs)
 }
 
+// sum is +: what is left says whether it joins lists, adds numbers or joins text.
 func sum(a, b any) any {
 	switch a := a.(type) {
 	case nil:
@@ -207,6 +210,7 @@ func sum(a, b any) any {
 	return text(a) + text(b)
 }
 
+// truth is what a condition makes of a value: a list of one is what that one is.
 func truth(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -223,6 +227,7 @@ func truth(v any) bool {
 	return true
 }
 
+// list is a value as PowerShell goes through it: one is a list of one, and nothing is an empty one.
 func list(v any) []any {
 	switch v := v.(type) {
 	case nil:
@@ -233,6 +238,7 @@ func list(v any) []any {
 	return []any{v}
 }
 
+// text is a value within a string.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -270,6 +276,7 @@ func FromJSON(document string) (v any, err error) {
 	return numbers(v)
 }
 
+// numbers turns those of a document into int; there are no others here.
 func numbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -289,5 +296,3 @@ func numbers(v any) (_ any, err error) {
 	}
 	return v, nil
 }
-
-var errNoCommand = errors.New("no such command")

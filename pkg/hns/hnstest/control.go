@@ -110,7 +110,7 @@ func (h Hand) obeyStack(o Order) error {
 func (m *Machine) report() Report {
 	h := m.Hand()
 	r := Report{
-		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Adapters: h.Adapters(), Routes: h.Routes(),
+		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(), Adapters: h.Adapters(), Routes: h.Routes(),
 		OpenHandles: m.openObjects(),
 	}
 	for _, err := range m.Trouble() {

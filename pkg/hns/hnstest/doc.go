@@ -43,6 +43,9 @@
 //     and stays that when the host has another).
 //   - An address set by hand ends the one that Windows chose (169.254.x.x).
 //   - Notifications tell of networks, not of policies: nothing in the documentation speaks of such.
-//   - A remote endpoint is reached by its own address alone.
+//   - An empty value in a query's filter asks for what has an empty one: kube-proxy looks for load balancers by an empty
+//     ID before it deletes what it finds.
+//   - A remote endpoint is reached by its own address alone. One within a remote subnet is reached as all of that subnet:
+//     its MAC is not on the wire, as kube-proxy's source says of those that it makes.
 //   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever set them.
 package hnstest

@@ -64,19 +64,35 @@ func (m *Machine) bring(n *network, t *thing, add bool) {
 		m.must("carry a pod", m.body.pod(n.id, t.ip.Addr(), add))
 		return
 	}
-	var policies []hns.Policy
-	var mac hns.MAC
-	t.read("Policies", &policies)
-	if hw, err := parseMAC(t.doc["MacAddress"]); err == nil {
-		mac = hw
+	if add {
+		t.way = m.wayTo(n, t)
 	}
+	if t.way != nil {
+		m.must("carry a remote endpoint", m.body.remote(n.id, *t.way, add))
+	}
+}
+
+// wayTo is the way to a remote endpoint, if it has its own: neither one in a remote subnet nor one that stands for a
+// Service of this machine has.
+func (m *Machine) wayTo(n *network, t *thing) *hns.RemoteSubnet {
+	var policies []hns.Policy
+	t.read("Policies", &policies)
+	mac, _ := parseMAC(t.doc["MacAddress"])
+	way := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n), MAC: mac}
 	for _, p := range policies {
 		var s struct{ ProviderAddress netip.Addr }
 		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
-			r := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: s.ProviderAddress, MAC: mac}
-			m.must("carry a remote endpoint", m.body.remote(n.id, r, add))
+			way.Provider = s.ProviderAddress
 		}
 	}
+	inSubnet := slices.ContainsFunc(n.policies, func(p hns.Policy) bool {
+		r, code := remoteSubnet(p.Settings)
+		return p.Type == "RemoteSubnetRoute" && code == 0 && r.Prefix.Contains(t.ip.Addr())
+	})
+	if inSubnet || way.Provider == m.managementIP(n) {
+		return nil
+	}
+	return &way
 }
 
 // endpointAddress is the address of a new endpoint, which must be free; zero where the network has no subnet.

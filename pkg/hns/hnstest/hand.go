@@ -29,11 +29,16 @@ func (h Hand) Networks() []json.RawMessage {
 }
 
 // Endpoints returns the endpoints' documents.
-func (h Hand) Endpoints() []json.RawMessage {
+func (h Hand) Endpoints() []json.RawMessage { return h.documents(endpointKind) }
+
+// LoadBalancers returns the load balancers' documents.
+func (h Hand) LoadBalancers() []json.RawMessage { return h.documents(loadBalancerKind) }
+
+func (h Hand) documents(k kind) []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	var all []json.RawMessage
-	for _, t := range h.m.things[endpointKind] {
+	for _, t := range h.m.things[k] {
 		all = append(all, json.RawMessage(text(t.doc)))
 	}
 	return all

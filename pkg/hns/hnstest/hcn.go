@@ -151,7 +151,7 @@ func (m *Machine) look(k kind, id string) hns.Code {
 // enumerate lists the IDs of the objects that a query asks for.
 func (m *Machine) enumerate(k kind, query string) (string, hns.Code) {
 	var q struct{ Filter string }
-	var filter struct{ ID, Name, VirtualNetwork string }
+	var filter struct{ ID, Name, VirtualNetwork *string }
 	if query != "" && json.Unmarshal([]byte(query), &q) != nil {
 		return "", hns.InvalidJSON
 	}
@@ -160,8 +160,8 @@ func (m *Machine) enumerate(k kind, query string) (string, hns.Code) {
 	}
 	ids := []string{}
 	add := func(id, name, network string) {
-		if (filter.ID == "" || strings.EqualFold(filter.ID, id)) && (filter.Name == "" || filter.Name == name) &&
-			(filter.VirtualNetwork == "" || strings.EqualFold(filter.VirtualNetwork, network)) {
+		if (filter.ID == nil || strings.EqualFold(*filter.ID, id)) && (filter.Name == nil || *filter.Name == name) &&
+			(filter.VirtualNetwork == nil || strings.EqualFold(*filter.VirtualNetwork, network)) {
 			ids = append(ids, id)
 		}
 	}

@@ -126,6 +126,19 @@ func TestOverlayCarriesPackets(t *testing.T) {
 		if _, err := w.m.CreateEndpoint(id, pod); err != nil {
 			t.Fatal(err)
 		}
+		// As kube-proxy makes them: with a MAC of its own for a pod elsewhere, and with this host's for a Service.
+		before := w.run("ip route; ip neigh show nud permanent; bridge fdb")
+		for _, e := range []string{
+			`"IpConfigurations":[{"IpAddress":"10.244.7.0"}],"MacAddress":"02-11-0a-f4-07-00","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"10.99.0.1"}}]`,
+			`"IpConfigurations":[{"IpAddress":"10.96.0.10"}],"MacAddress":"02-11-0a-60-00-0a","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"10.99.0.2"}}]`,
+		} {
+			if _, err := w.m.CreateEndpoint(id, json.RawMessage(`{`+e+`,"Flags":1,"SchemaVersion":{"Major":2,"Minor":0}}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after := w.run("ip route; ip neigh show nud permanent; bridge fdb"); after != before {
+			t.Errorf("kube-proxy's endpoints have ways of their own:\n%s\nbefore:\n%s", after, before)
+		}
 		w.reach("", "-I 10.244.5.9 10.244.7.0")
 		w.reach(w.node, "10.244.5.9")
 

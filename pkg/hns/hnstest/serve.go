@@ -153,6 +153,7 @@ type Report struct {
 	Log         []Call
 	Networks    []json.RawMessage
 	Endpoints   []json.RawMessage
+	Balancers   []json.RawMessage // load balancers
 	Adapters    []hns.Adapter
 	Routes      []hns.Route // made by programs
 	OpenHandles int         // of objects, without registrations

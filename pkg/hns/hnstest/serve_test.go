@@ -60,6 +60,49 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// What kube-proxy makes of Services, and how it asks for it.
+func TestLoadBalancers(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go m.Serve(l)
+	r, err := hnstest.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	call := func(function string, args ...string) string {
+		t.Helper()
+		answer, err := r.Call(function, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	const id, pod = "7804602a-559f-427d-9974-eeaf95aeb5c5", "e84fa7f0-0f23-4eb1-bb73-256fb8a3ddad"
+	network := create(t, m, document("flannel.4096", hns.Overlay, 4096))
+	if _, err := m.CreateEndpoint(network, json.RawMessage(`{"ID":"`+pod+`","IpConfigurations":[{"IpAddress":"10.244.5.9"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	call("HcnCreateLoadBalancer", id, `{"HostComputeEndpoints":["`+pod+`"],"FrontendVIPs":["10.96.0.10"]}`)
+	for filter, want := range map[string]string{`{}`: `["` + id + `"]`, `{"ID":"` + strings.ToUpper(id) + `"}`: `["` + id + `"]`, `{"ID":""}`: `[]`} {
+		query, _ := json.Marshal(map[string]string{"Filter": filter})
+		if got := call("HcnEnumerateLoadBalancers", string(query)); got != want {
+			t.Errorf("the filter %s gives %s, want %s", filter, got, want)
+		}
+	}
+	if got, want := call("HNSCall", "GET", "/policylists/", ""), `{"ID":"`+id+`","References":["/endpoints/`+pod+`"]}`; !strings.Contains(got, want) {
+		t.Errorf("the policy lists are %s, want %s", got, want)
+	}
+	if all := m.Hand().LoadBalancers(); len(all) != 1 || !strings.Contains(string(all[0]), "10.96.0.10") {
+		t.Errorf("the load balancers are %s", all)
+	}
+}
+
 // What a call does when HNS is down, slow or broken.
 func TestFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,9 +15,10 @@ type thing struct {
 	doc     map[string]json.RawMessage
 	network string // of an endpoint
 	ip      netip.Prefix
-	more    []netip.Prefix // its addresses of further subnets
-	state   int            // of an endpoint, as v1 has it: 1 created, 2 attached, 4 detached
-	adapter int            // index of the host's adapter that it became; 0: none
+	more    []netip.Prefix    // its addresses of further subnets
+	state   int               // of an endpoint, as v1 has it: 1 created, 2 attached, 4 detached
+	adapter int               // index of the host's adapter that it became; 0: none
+	way     *hns.RemoteSubnet // of a remote endpoint with a way of its own, as the body has it
 }
 
 func (t *thing) name() string {
@@ -50,9 +51,7 @@ func (m *Machine) createThing(k kind, id string, document []byte) (string, hns.C
 	if json.Unmarshal(document, &t.doc) != nil {
 		return "", hns.InvalidJSON
 	}
-	var endpoints []string
-	t.read("HostComputeEndpoints", &endpoints)
-	for _, e := range endpoints {
+	for _, e := range t.endpoints() {
 		if m.thing(endpointKind, e) == nil {
 			return "", hns.EndpointNotFound
 		}
@@ -60,6 +59,12 @@ func (m *Machine) createThing(k kind, id string, document []byte) (string, hns.C
 	t.write("ID", id)
 	m.things[k] = append(m.things[k], t)
 	return id, 0
+}
+
+// endpoints are those that a load balancer leads to.
+func (t *thing) endpoints() (ids []string) {
+	t.read("HostComputeEndpoints", &ids)
+	return ids
 }
 
 // modifyThing changes an endpoint's policies, a namespace's members, or replaces a load balancer.

@@ -10,7 +10,7 @@ import (
 )
 
 // Documents of the older API (v1), as far as they are in use: ours for a network's management address and for the
-// host's endpoint, hcsshim's tests for the rest.
+// host's endpoint, kube-proxy's for policy lists, hcsshim's tests for the rest.
 
 type networkV1 struct {
 	ID                 string `json:",omitempty"`
@@ -134,6 +134,8 @@ func (m *Machine) request(method string, path []string, body []byte) (any, hns.C
 			return m.attachRequest(id, path[2])
 		}
 		return m.endpointRequest(method, id, body)
+	case "policylists":
+		return m.policyListRequest(method, id)
 	case "endpointstats":
 		if m.thing(endpointKind, id) != nil {
 			return map[string]any{"EndpointId": id}, 0
@@ -202,6 +204,26 @@ func (m *Machine) endpointRequest(method, id string, body []byte) (any, hns.Code
 		return t.v1(), 0
 	}
 	return nil, hns.NotImplemented
+}
+
+// policyListRequest knows what the older API calls load balancers by: policy lists, with the endpoints that they lead to.
+func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
+	if method != "GET" || id != "" {
+		return nil, hns.NotImplemented
+	}
+	type policyList struct {
+		ID         string
+		References []string
+	}
+	all := []policyList{}
+	for _, t := range m.things[loadBalancerKind] {
+		l := policyList{ID: t.id}
+		for _, e := range t.endpoints() {
+			l.References = append(l.References, "/endpoints/"+e)
+		}
+		all = append(all, l)
+	}
+	return all, 0
 }
 
 func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {

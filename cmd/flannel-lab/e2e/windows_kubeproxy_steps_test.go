@@ -1,0 +1,275 @@
+//go:build kubeproxy
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns"
+)
+
+// proxied is a Windows node with a kube-proxy.
+type proxied struct {
+	l       *lab.Lab
+	w       *lab.Node
+	proxy   *lab.KubeProxy
+	flags   []string
+	vip     netip.Addr
+	network string
+
+	far, near *lab.Pod   // on a Linux node, and on this
+	first     netip.Addr // of the Service that leads to them
+}
+
+func (p *proxied) toFar() backend  { return backend{p.far.IP4, p.l.Nodes[0].IP4} }
+func (p *proxied) toNear() backend { return backend{p.near.IP4, p.w.IP4} }
+
+// newProxied asks flanneld.exe for the flags as the scripts do.
+func newProxied(t *testing.T, l *lab.Lab, w *lab.Node) *proxied {
+	t.Helper()
+	version, err := w.KubeProxyVersion(t.Context())
+	must(t, err)
+	t.Log(version)
+	bin, err := lab.BinDir()
+	must(t, err)
+	said, err := w.RunProgram(t.Context(), bin+"/../dist/out/flanneld-windows-amd64.exe", "source-vip", "--json", "--kube-proxy-version="+version)
+	must(t, err)
+	var answer struct {
+		SourceVIP      netip.Addr
+		Network        string
+		KubeProxyFlags []string
+	}
+	must(t, json.Unmarshal([]byte(said.Stdout), &answer))
+	if !answer.SourceVIP.IsValid() || len(answer.KubeProxyFlags) < 4 {
+		t.Fatalf("source-vip says %+v", said)
+	}
+	return &proxied{l: l, w: w, flags: answer.KubeProxyFlags, vip: answer.SourceVIP, network: answer.Network}
+}
+
+func (p *proxied) start(t *testing.T) {
+	t.Helper()
+	var err error
+	p.proxy, err = p.w.StartKubeProxy(t.Context(), p.flags...)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(p.proxy.Log())
+		}
+	})
+}
+
+// service makes a Service with these endpoints, by nodes, and returns its address.
+func (p *proxied) service(t *testing.T, name string, nodes map[string][]netip.Addr) netip.Addr {
+	t.Helper()
+	s, err := p.l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+	}
+	for node, addresses := range nodes {
+		for _, a := range addresses {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{a.String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			})
+		}
+	}
+	_, err = p.l.Kube.Client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{})
+	must(t, err)
+	at, err := netip.ParseAddr(s.Spec.ClusterIP)
+	must(t, err)
+	return at
+}
+
+// backend is where a Service leads to: a pod, and the node to which packets for it go.
+type backend struct{ Pod, Node netip.Addr }
+
+// balancer is HostComputeLoadBalancer of the HCN schema.
+type balancer struct {
+	ID                   string
+	HostComputeEndpoints []string
+	SourceVIP            string
+	FrontendVIPs         []string
+	PortMappings         []struct{ Protocol, InternalPort, ExternalPort int }
+	Flags                int
+}
+
+const directReturn = 1 // of a balancer's flags
+
+// state is all that kube-proxy makes, and all endpoints.
+type state struct {
+	balancers map[string]balancer
+	endpoints map[string]hns.Endpoint
+}
+
+func (p *proxied) state() (s state, err error) {
+	r, err := p.w.Windows.Now()
+	if err != nil {
+		return s, err
+	}
+	s = state{map[string]balancer{}, map[string]hns.Endpoint{}}
+	for _, doc := range r.Balancers {
+		var b balancer
+		if err := json.Unmarshal(doc, &b); err != nil {
+			return s, err
+		}
+		s.balancers[strings.ToLower(b.ID)] = b
+	}
+	for _, doc := range r.Endpoints {
+		e, err := hns.DecodeEndpoint(doc)
+		if err != nil {
+			return s, err
+		}
+		s.endpoints[strings.ToLower(e.ID)] = e
+	}
+	return s, nil
+}
+
+func (p *proxied) now(t *testing.T) state {
+	t.Helper()
+	s, err := p.state()
+	must(t, err)
+	return s
+}
+
+// balances waits for the load balancer of a Service, with the endpoints that it shall have and no others.
+func (p *proxied) balances(t *testing.T, at netip.Addr, want ...backend) {
+	t.Helper()
+	withinOf(t, 2*long, fmt.Sprintf("%s leads to %v", at, want), func() error {
+		if !p.proxy.Running() {
+			return lab.Fatal(errors.New("kube-proxy ended"))
+		}
+		s, err := p.state()
+		if err != nil {
+			return err
+		}
+		for _, b := range s.balancers {
+			if slices.Contains(b.FrontendVIPs, at.String()) {
+				return p.leadsTo(s, b, want)
+			}
+		}
+		return fmt.Errorf("there is no load balancer of %s", at)
+	})
+}
+
+func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
+	var have []backend
+	for _, id := range b.HostComputeEndpoints {
+		e, ok := s.endpoints[strings.ToLower(id)]
+		if !ok || len(e.IPs) != 1 || e.Remote != (e.Provider != p.w.IP4) {
+			return fmt.Errorf("%+v leads to %+v", b, e)
+		}
+		have = append(have, backend{e.IPs[0].Addr(), e.Provider})
+	}
+	order := func(x, y backend) int { return x.Pod.Compare(y.Pod) }
+	slices.SortFunc(have, order)
+	slices.SortFunc(want, order)
+	if !slices.Equal(have, want) {
+		return fmt.Errorf("it leads to %v", have)
+	}
+	if b.SourceVIP != p.vip.String() || b.Flags != directReturn || len(b.PortMappings) != 1 || b.PortMappings[0] != struct{ Protocol, InternalPort, ExternalPort int }{6, 8080, 80} {
+		return fmt.Errorf("the load balancer is %+v; the source VIP is %s", b, p.vip)
+	}
+	return nil
+}
+
+// kept checks that all is still there, under the same IDs.
+func (p *proxied) kept(t *testing.T, before state) {
+	t.Helper()
+	now := p.now(t)
+	for id, b := range before.balancers {
+		if fmt.Sprint(now.balancers[id]) != fmt.Sprint(b) {
+			t.Errorf("the load balancer %+v is %+v", b, now.balancers[id])
+		}
+	}
+	for id, e := range before.endpoints {
+		if fmt.Sprint(now.endpoints[id]) != fmt.Sprint(e) {
+			t.Errorf("the endpoint %+v is %+v", e, now.endpoints[id])
+		}
+	}
+}
+
+// hasNone tells whether all these load balancers are gone.
+func (p *proxied) hasNone(all map[string]balancer) error {
+	s, err := p.state()
+	if err != nil {
+		return err
+	}
+	for id, b := range all {
+		if _, there := s.balancers[id]; there {
+			return fmt.Errorf("%+v is there", b)
+		}
+	}
+	return nil
+}
+
+// withdraw deletes a Service, and waits until kube-proxy has, too; gone are endpoints that were its alone.
+func (p *proxied) withdraw(t *testing.T, name string, at netip.Addr, gone ...netip.Addr) {
+	t.Helper()
+	must(t, p.l.Kube.Client.CoreV1().Services("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
+	must(t, p.l.Kube.Client.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
+	withinOf(t, 2*long, name+" is gone", func() error {
+		s, err := p.state()
+		if err != nil {
+			return err
+		}
+		for _, b := range s.balancers {
+			if slices.Contains(b.FrontendVIPs, at.String()) {
+				return fmt.Errorf("%+v is there", b)
+			}
+		}
+		for _, e := range s.endpoints {
+			if len(e.IPs) > 0 && slices.Contains(append(gone, at), e.IPs[0].Addr()) {
+				return fmt.Errorf("%+v is there", e)
+			}
+		}
+		return nil
+	})
+}
+
+// source is the one endpoint that has the source VIP: kube-proxy finds flanneld's, and makes none.
+func (p *proxied) source(t *testing.T) hns.Endpoint {
+	t.Helper()
+	var all []hns.Endpoint
+	for _, e := range p.now(t).endpoints {
+		if slices.ContainsFunc(e.IPs, func(a netip.Prefix) bool { return a.Addr() == p.vip }) {
+			all = append(all, e)
+		}
+	}
+	if len(all) != 1 || all[0].Remote || all[0].Name != "source-vip" {
+		t.Fatalf("endpoints with the source VIP: %+v", all)
+	}
+	return all[0]
+}
+
+// hasPolicy is for waiting until flanneld has told HNS of a subnet, or that it is gone.
+func (p *proxied) hasPolicy(subnet netip.Prefix, want bool) error {
+	n, err := networkOf(p.w)
+	if err != nil {
+		return err
+	}
+	has := slices.ContainsFunc(n.Policies, func(policy hns.Policy) bool {
+		r, err := policy.RemoteSubnet()
+		return policy.IsRemoteSubnet() && err == nil && r.Prefix == subnet
+	})
+	if has != want {
+		return fmt.Errorf("a policy for %s is there: %t", subnet, has)
+	}
+	return nil
+}

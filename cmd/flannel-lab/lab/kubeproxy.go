@@ -1,0 +1,100 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Where a Windows node has what its kube-proxy comes to the API server with.
+const (
+	proxyDir        = "/var/lib/kube-proxy"
+	proxyToken      = proxyDir + "/token"
+	proxyKubeconfig = proxyDir + "/kubeconfig.conf"
+	proxyAccount    = "kube-proxy" // in kube-system, as kubeadm has it
+)
+
+// KubeProxy is the real kube-proxy.exe on a Windows node.
+type KubeProxy struct{ proc *process }
+
+func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-proxy.exe") }
+
+// KubeProxyVersion is what it says of itself.
+func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
+	said, err := n.RunProgram(ctx, n.lab.opts.kubeProxyExe(), "--version")
+	if err == nil && said.Status != 0 {
+		err = fmt.Errorf("run 'make test-kube-proxy', which builds it: kube-proxy.exe ended with %d: %s", said.Status, said.Stderr)
+	}
+	return said.Stdout, err
+}
+
+// StartKubeProxy starts kube-proxy.exe with the flags that are everybody's, and these. Its rights are those that kubeadm
+// gives it.
+func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy, error) {
+	token, err := n.lab.Kube.proxyToken(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("make kube-proxy's account: %w", err)
+	}
+	kubeconfig, err := n.lab.Kube.Kubeconfig("", n.path(proxyToken))
+	if err != nil {
+		return nil, err
+	}
+	err = n.Do(func() error {
+		return errors.Join(os.MkdirAll(proxyDir, 0o755), os.WriteFile(proxyToken, []byte(token), 0o600), os.WriteFile(proxyKubeconfig, kubeconfig, 0o600))
+	})
+	if err != nil {
+		return nil, err
+	}
+	common := []string{"--v=4", "--proxy-mode=kernelspace", "--hostname-override=" + n.Name, "--kubeconfig=" + n.path(proxyKubeconfig)}
+	proc, err := startProcess(n.Machine, n.Windows.program(n.lab.opts.kubeProxyExe(), append(common, flags...)...), "kube-proxy.log")
+	if err != nil {
+		return nil, err
+	}
+	return &KubeProxy{proc}, nil
+}
+
+func (k *Kube) proxyToken(ctx context.Context) (string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: proxyAccount}}
+	accounts := k.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	_, err := accounts.Create(ctx, account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:node-proxier"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: proxyAccount, Namespace: metav1.NamespaceSystem}},
+	}
+	_, err = k.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", err
+	}
+	life := int64(24 * time.Hour / time.Second)
+	r, err := accounts.CreateToken(ctx, proxyAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{ExpirationSeconds: &life}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return r.Status.Token, nil
+}
+
+// Running tells whether it runs.
+func (p *KubeProxy) Running() bool { return p.proc.running() }
+
+// Kill ends it, and leaves what it made in HNS.
+func (p *KubeProxy) Kill() error {
+	_, err := p.proc.stop(context.Background(), syscall.SIGKILL)
+	return err
+}
+
+// Log is what the node's kube-proxies have written so far.
+func (p *KubeProxy) Log() string { return p.proc.log() }
