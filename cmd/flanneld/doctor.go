@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	goflag "flag"
 	"fmt"
 	"io"
@@ -39,6 +40,10 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 		look.Commands = append(look.Commands, c.name)
 	}
 	snapshot := probe.Look(ctx, look)
+	if ctx.Err() != nil {
+		err := errors.New("doctor: interrupted; what was not looked at cannot be judged")
+		return answer(stdout, stderr, *asJSON, failure{err.Error()}, "", err)
+	}
 	results := doctor.Examine(snapshot)
 	var err error
 	if *asJSON {
