@@ -64,6 +64,7 @@ func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	defer cancel()
 	told := func(why error) { log.Info("preparing the adapter", "state", why) }
 	p, err := bindSwitch(ctx, o, raw, log, told)
+	p.Addresses = append([]netip.Prefix{}, p.Addresses...) // in JSON a list, also where there is none
 	if err != nil {
 		err = fmt.Errorf("prepare: %w", err)
 		return answer(stdout, stderr, *asJSON, prepared{p, err.Error()}, "", err)
