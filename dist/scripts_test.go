@@ -322,7 +322,7 @@ func TestKubeletKnowsItsConfiguration(t *testing.T) {
 		return all
 	}
 	start := read(t, "windows", "start.ps1")
-	hash := find(t, start, `(?s)Write-Text \$KubeletConfig \(@\{(.*?)\n            \}`)
+	hash := find(t, start, `(?s)Write-Text \$KubeletConfig \(\[ordered\]@\{[^\n]*(.*?)\n            \}`)
 	known, count := append(fields("KubeletConfiguration"), "apiVersion", "kind"), 0
 	key := regexp.MustCompile(`(?m)(?:^|[;{])\s*(\w+) = `)
 	for _, m := range key.FindAllStringSubmatch(hash, -1) {

@@ -52,6 +52,9 @@ const (
 // writeBundle packs a new file at path that only its owner may read.
 func writeBundle(ctx context.Context, o options, path string, s doctor.Snapshot, results []doctor.Result) error {
 	files, secrets := bundled(ctx, o, s, results)
+	if ctx.Err() != nil {
+		return errors.New("bundle: interrupted; nothing was packed")
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("bundle: %s is there already; give another name", path)

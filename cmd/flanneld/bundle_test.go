@@ -3,11 +3,14 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flannel/pkg/doctor"
 )
 
 func unpack(t *testing.T, path string) map[string]string {
@@ -35,6 +38,21 @@ func unpack(t *testing.T, path string) map[string]string {
 			t.Fatal(err)
 		}
 		files[strings.TrimPrefix(h.Name, "flannel-bundle/")] = string(text)
+	}
+}
+
+// An interrupted doctor neither judges what it did not see nor leaves half a bundle.
+func TestInterruptedDoctor(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	path := filepath.Join(t.TempDir(), "b.tar.gz")
+	args := []string{"--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env"), "doctor", "--json", "--bundle=" + path}
+	code, out, problems := flanneldSays(ctx, args...)
+	if is := read[failure](t, out); code != exitError || !strings.Contains(is.Problem, "interrupted") || !strings.Contains(problems, "interrupted") {
+		t.Errorf("%d %s %s", code, out, problems)
+	}
+	if err := writeBundle(ctx, options{}, path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+		t.Errorf("half a bundle, %v", err)
 	}
 }
 

@@ -27,9 +27,11 @@ import (
 // written is what cni-conf did, for --json.
 type written struct {
 	Path   string          `json:"path"`
-	Result string          `json:"result"` // "written", "unchanged", "updated", "differs" (and was left alone), "overwritten", "shown"
+	Result string          `json:"result,omitempty"` // "written", "unchanged", "updated", "differs" (and was left alone), "overwritten", "shown"
 	Diff   string          `json:"diff,omitempty"`
-	Conf   json.RawMessage `json:"conf"`
+	Conf   json.RawMessage `json:"conf,omitempty"`
+
+	Problem string `json:"problem,omitempty"`
 }
 
 // listOf is a flag that may be given more than once, with commas between values.
@@ -48,7 +50,10 @@ func listOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 
 func parseNetwork(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
-	return p.Masked(), err
+	if err != nil {
+		return p, fmt.Errorf("%.60q is no network; use one like 10.96.0.0/12", text)
+	}
+	return p.Masked(), nil
 }
 
 // cniConfOptions are the flags of cni-conf beyond the configuration's own Spec.
@@ -77,17 +82,17 @@ func cniConfFlags(flags *goflag.FlagSet, s *cniconf.Spec) *cniConfOptions {
 	flags.Func("service-cidr", "`network` of Services; default: what the cluster says (needs a kubeconfig that may ask)", listOf(&s.Services, parseNetwork))
 	flags.Func("management-cidr", "`network` of the nodes, which bridges reach without NAT; default: that of the node's address", listOf(&s.Management, parseNetwork))
 	flags.Func("nat-exception", "another `network` that pods reach without NAT", listOf(&s.Spare, parseNetwork))
-	flags.Func("dns", "`address` of the cluster's DNS; default: what kubelet gives each pod", listOf(&s.DNS, netip.ParseAddr))
+	flags.Func("dns", "`address` of the cluster's DNS; default: what kubelet gives each pod", listOf(&s.DNS, parseAddress))
 	flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", listOf(&s.Search, func(t string) (string, error) { return t, nil }))
 	flags.Func("management-ip", "the node's own `address`; default: the daemon's", func(text string) (err error) {
-		s.ManagementIP, err = netip.ParseAddr(text)
+		s.ManagementIP, err = parseAddress(text)
 		return err
 	})
 	flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
 	flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
 	flags.BoolVar(&a.force, "force", false, "overwrite a file that somebody edited")
 	flags.BoolVar(&a.keep, "keep", false, "to leave an edited file alone is success: exit status 0")
-	flags.BoolVar(&a.asJSON, "json", false, "print what was done as one JSON document: path, result, diff, conf")
+	flags.BoolVar(&a.asJSON, "json", false, "print what was done as one JSON document: path, result, diff, conf, problem")
 	return &a
 }
 
@@ -104,25 +109,25 @@ func makeCNIConf(ctx context.Context, o options, log *slog.Logger, stdout, stder
 	s.List = filepath.Ext(a.to) == ".conflist"
 	conf, err := cniconf.Make(s)
 	if err != nil {
+		var all []error
 		for line := range strings.Lines(errors.Join(err, unknown).Error()) {
-			code(errors.New("cni-conf: "+strings.TrimSpace(line)), stderr)
+			all = append(all, errors.New("cni-conf: "+strings.TrimSpace(line)))
 		}
-		return exitUsage
+		return refuse(o.Args, errors.Join(all...), stdout, stderr)
 	}
-	var done written
+	done := written{Path: a.to}
 	if err = hasPlugins(a.pluginDir, s.Programs()); err == nil {
 		done, err = putCNIConf(a.to, conf, cniRecord(o), a.force)
 	}
-	if err == nil {
-		err = tell(stdout, done, a.asJSON)
+	if err != nil {
+		err = fmt.Errorf("cni-conf: %w", err)
+		done = written{Path: done.Path, Problem: err.Error()}
 	}
-	switch {
-	case err != nil:
-		return code(fmt.Errorf("cni-conf: %w", err), stderr)
-	case done.Result == "differs" && !a.keep:
+	exit := answer(stdout, stderr, a.asJSON, done, done.text(), err)
+	if exit == exitOK && done.Result == "differs" && !a.keep {
 		return exitNotWell
 	}
-	return exitOK
+	return exit
 }
 
 // complete fills in what was not given, from the network configuration, the daemon, the machine and the cluster. What
@@ -142,11 +147,16 @@ func complete(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logger)
 	var noServices error
 	if len(s.Services) == 0 && (o.Kube.On || o.Kube.Kubeconfig != "" || o.Kube.APIURL != "") {
 		s.Services, noServices = kube.ServiceNetworks(ctx, kube.Options{Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL, UserAgent: "flanneld/" + version.Version})
-		if s.Overlay() { // a dual-stack cluster's node has IPv4 alone on one
-			s.Services = slices.DeleteFunc(s.Services, func(p netip.Prefix) bool { return p.Addr().Is6() })
-		}
 	}
+	s.Services = ofFamilies(s.Services, s.Cluster)
 	return errors.Join(noConf, noServices)
+}
+
+// ofFamilies leaves out networks of a family that pods do not have: IPv6 on an overlay, whatever else the cluster has.
+func ofFamilies(all, pods []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool {
+		return len(pods) > 0 && !slices.ContainsFunc(pods, func(have netip.Prefix) bool { return have.Addr().Is4() == p.Addr().Is4() })
+	})
 }
 
 // askWithin bounds each question to another machine.
@@ -170,12 +180,12 @@ func fromNetConf(ctx context.Context, o options, s *cniconf.Spec, log *slog.Logg
 	}
 	config, maker, _, err := parseConfigFor("windows", raw)
 	if err != nil {
-		return fmt.Errorf("the network configuration cannot work: %w", err)
+		return fmt.Errorf("%s cannot work: %w", netConfName(o), err)
 	}
 	// Of the node, name and MAC prefix depend on nothing; an MTU must be there.
 	dev, err := networkFor(maker, backend.Node{OS: "windows", Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
-		return fmt.Errorf("the network configuration: %w", err)
+		return fmt.Errorf("%s: %w", netConfName(o), err)
 	}
 	s.Plugin, s.Network = cmp.Or(s.Plugin, usualPlugin[dev.Kind]), cmp.Or(s.Network, dev.Name)
 	if len(s.Cluster) == 0 {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -101,18 +100,15 @@ func hasPlugins(dir string, programs []string) error {
 	return nil
 }
 
-func tell(w io.Writer, done written, asJSON bool) (err error) {
-	switch {
-	case asJSON:
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(done)
-	case done.Result == "shown":
-		_, err = w.Write(done.Conf)
-	case done.Result == "differs":
-		_, err = fmt.Fprintf(w, "%s%s was edited, or is not of cni-conf, and was left alone; --force overwrites it\n", done.Diff, done.Path)
-	default:
-		_, err = fmt.Fprintf(w, "%s%s: %s\n", done.Diff, done.Path, done.Result)
+// text is what a person reads of it.
+func (w written) text() string {
+	switch w.Result {
+	case "":
+		return ""
+	case "shown":
+		return strings.TrimSuffix(string(w.Conf), "\n")
+	case "differs":
+		return w.Diff + w.Path + " was edited, or is not of cni-conf, and was left alone; --force overwrites it"
 	}
-	return err
+	return w.Diff + w.Path + ": " + w.Result
 }

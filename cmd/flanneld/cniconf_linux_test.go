@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,7 +106,7 @@ func TestCNIConf(t *testing.T) {
 	}
 	n.write("net-conf.json", "{")
 	code, _, stderr := n.cniConf("cni-conf")
-	if code != exitUsage || !strings.Contains(stderr, "service network is missing") || !strings.Contains(stderr, `plugin ""`) || !strings.Contains(stderr, "the network configuration cannot work") {
+	if code != exitUsage || !strings.Contains(stderr, "service network is missing") || !strings.Contains(stderr, `plugin ""`) || !strings.Contains(stderr, "net-conf.json cannot work") {
 		t.Errorf("nothing is known: %d, %s", code, stderr)
 	}
 	n.write("net-conf.json", bridgeConf)
@@ -145,6 +146,7 @@ func TestCNIConfAgain(t *testing.T) {
 	expect("edited", exitNotWell, "left alone", "10.100.0.0/12")
 	n.write("10-flannel.conf", string(raw))
 	expect("the edit is taken back", exitOK, "updated", `"net0"`)
+	expect("Services of a family that pods do not have", exitOK, "unchanged", `"net0"`, "--service-cidr=fd00::/112")
 	if err := os.Remove(filepath.Join(n.dir, "run", "cni-conf.json")); err != nil {
 		t.Fatal(err)
 	}
@@ -228,6 +230,18 @@ func TestRealPlugin(t *testing.T) {
 		if told.Name != "net7" || told.Type != plugin || !strings.Contains(string(raw), `"subnet":"10.244.3.0/24"`) || !strings.Contains(string(raw), "OutBoundNAT") ||
 			!strings.Contains(string(raw), "10.96.0.0/12") {
 			t.Errorf("%s is told %s", plugin, raw)
+		}
+	}
+}
+
+func TestOfFamilies(t *testing.T) {
+	p := netip.MustParsePrefix
+	both := func() []netip.Prefix { return []netip.Prefix{p("10.96.0.0/12"), p("fd00::/112")} }
+	for _, c := range []struct{ pods, want []netip.Prefix }{
+		{[]netip.Prefix{p("10.244.0.0/16")}, both()[:1]}, {[]netip.Prefix{p("fd01::/48")}, both()[1:]}, {both(), both()}, {nil, both()},
+	} {
+		if got := ofFamilies(both(), c.pods); !slices.Equal(got, c.want) {
+			t.Errorf("pods of %v: %v, want %v", c.pods, got, c.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -42,10 +43,57 @@ func TestCommandLines(t *testing.T) {
 		{"cleanup everything", exitUsage, "takes no argument"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)
-		if code != c.code || !strings.Contains(out+problems, c.want) {
+		if code != c.code || !strings.Contains(out+problems, c.want) || code == exitUsage && out != "" {
 			t.Errorf("flanneld %s ends with %d and says %s%s; want %q", c.args, code, out, problems, c.want)
 		}
 	}
+}
+
+// Whoever reads --json gets one document, whatever goes wrong, and the error on stderr besides.
+func TestJSONOfMistakes(t *testing.T) {
+	dir := t.TempDir()
+	garbage := filepath.Join(dir, "garbage")
+	if err := os.WriteFile(garbage, []byte("garbage"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string // in the problem
+	}{
+		{"--ifcae=x doctor --json", exitUsage, "--ifcae: unknown flag"}, {"doctor all --json", exitUsage, "doctor takes no argument"},
+		{"status --timeout=soon --json", exitUsage, "use a length of time above 0"}, {"status --json --verbose", exitUsage, "not defined: -verbose; see flanneld status --help"},
+		{"cleanup --json everything", exitUsage, "cleanup takes no argument"}, {"wait --timeout=0 --json", exitUsage, "above 0"},
+		{"net-conf --json", exitUsage, "give --kube-subnet-mgr"}, {"prepare --json --timeout=-1s", exitUsage, "above 0"},
+		{"--kube-subnet-mgr net-conf --json --network-mode=l2", exitUsage, "neither overlay nor l2bridge"},
+		{"--kube-subnet-mgr --net-config-path=" + garbage + " net-conf --json", exitError, garbage + ": "},
+		{"--kube-subnet-mgr --net-config-path=" + dir + " net-conf --json", exitError, dir},
+		{"--kube-subnet-mgr --net-config-path=" + garbage + " cni-conf --json", exitUsage, garbage + " cannot work"},
+		{"--plugin=x cni-conf --json", exitUsage, "--plugin: unknown flag"}, {"cni-conf --json --dns=here", exitUsage, `"here" is no IP address`},
+		{"--kube-subnet-mgr cni-conf --json --service-cidr=10.96.0.0/33", exitUsage, `"10.96.0.0/33" is no network; use one like`},
+		{"install-cni --json", exitUsage, "nothing to copy"}, {"install-cni --json --plugin-from=" + dir + " --plugin-to=" + garbage, exitError, garbage},
+		{"source-vip --json --kube-proxy-version=latest", exitUsage, "no version of Kubernetes"},
+		{"service --json", exitUsage, `service: "" is none of`}, {"service restart --json", exitUsage, `"restart" is none of`},
+		{"service install --json -- --ifcae=x", exitUsage, "--ifcae: unknown flag"}, {"service start now --json", exitUsage, "takes no argument"},
+	} {
+		code, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + filepath.Join(dir, "subnet.env")}, strings.Fields(c.args)...)...)
+		if strings.HasPrefix(c.args, "service") { // the daemon's flags are elsewhere
+			code, out, problems = flanneldSays(t.Context(), strings.Fields(c.args)...)
+		}
+		if is := read[failure](t, out); code != c.code || !strings.Contains(is.Problem, c.want) || !strings.HasPrefix(problems, "flanneld: ") {
+			t.Errorf("flanneld %s ends with %d, want %d and %q:\n%s%s", c.args, code, c.code, c.want, out, problems)
+		}
+	}
+}
+
+// read takes the one JSON document that a command prints.
+func read[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(text))
+	if err := d.Decode(&v); err != nil || d.More() {
+		t.Fatalf("%q is not one document: %v", text, err)
+	}
+	return v
 }
 
 // Only Windows has these: elsewhere they say so, and change nothing.
@@ -55,7 +103,7 @@ func TestCommandsOfWindows(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"prepare --network-mode=overlay": "this is for Windows, where making a network takes the host's address away",
-		"source-vip --timeout=0":         "this is for Windows, whose kube-proxy wants an address of its own",
+		"source-vip --release":           "this is for Windows, whose kube-proxy wants an address of its own",
 	} {
 		code, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env")}, strings.Fields(args)...)...)
 		if code != exitError || out != "" || !strings.Contains(problems, want) {

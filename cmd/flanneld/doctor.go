@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	goflag "flag"
 	"fmt"
 	"io"
@@ -27,10 +28,11 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
-	flags.DurationVar(&look.Each, "timeout", 5*time.Second, "bounds each look; what takes longer is skipped")
+	each := limitFlag(&flags, "timeout", 5*time.Second, "`bound` of each look; what takes longer is skipped")
 	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
+	look.Each = *each
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
 		look.Left = append(look.Left, systemPath(path)) // of Microsoft/SDN and of sig-windows-tools
 	}
@@ -38,6 +40,10 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 		look.Commands = append(look.Commands, c.name)
 	}
 	snapshot := probe.Look(ctx, look)
+	if ctx.Err() != nil {
+		err := errors.New("doctor: interrupted; what was not looked at cannot be judged")
+		return answer(stdout, stderr, *asJSON, failure{err.Error()}, "", err)
+	}
 	results := doctor.Examine(snapshot)
 	var err error
 	if *asJSON {
@@ -53,7 +59,7 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 		}
 	}
 	if err != nil {
-		return code(err, stderr)
+		return codeOf(err, stderr)
 	}
 	if doctor.Count(results, doctor.Fail) > 0 {
 		return exitNotWell

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,52 +50,84 @@ type cniCopy struct {
 	mode           os.FileMode
 }
 
-func (c cniCopy) do(log *slog.Logger) error {
-	changed, err := file.Copy(c.from, c.to, c.mode)
+func (c cniCopy) do(log *slog.Logger) (changed bool, err error) {
+	if changed, err = file.Copy(c.from, c.to, c.mode); err != nil {
+		err = fmt.Errorf("install the %s: %w", c.what, err)
+	}
 	if changed {
 		log.Info("installed the "+c.what, "path", c.to)
 	}
-	if err != nil {
-		return fmt.Errorf("install the %s: %w", c.what, err)
-	}
-	return nil
+	return changed, err
 }
 
-// installCNI is a command for an init container: it copies once, or with --watch keeps both in place.
-func installCNI(ctx context.Context, o options, log *slog.Logger, stdout io.Writer) error {
+// copied is what install-cni answers with --json.
+type copied struct {
+	Files   []copiedFile `json:"files"`
+	Problem string       `json:"problem,omitempty"`
+}
+
+type copiedFile struct {
+	Path   string `json:"path"`
+	Result string `json:"result"` // "written", "unchanged"
+}
+
+const installCNIUsage = `Copies CNI plugins, their configuration, or both, for an init container, or before kubelet starts. A file
+that is there and says the same is left alone.
+
+  flanneld install-cni [flags]
+`
+
+// installCNI is a command for an init container: it copies once, or with --watch keeps all in place.
+func installCNI(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
 	c := o.CNI
-	flags := goflag.NewFlagSet("flanneld install-cni", goflag.ContinueOnError)
-	flags.SetOutput(stdout)
+	var flags goflag.FlagSet
 	flags.StringVar(&c.ConfFrom, "conf-from", c.ConfFrom, "copy the configuration list from this `file`")
 	flags.StringVar(&c.ConfTo, "conf-to", c.ConfTo, "to this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
 	flags.StringVar(&c.PluginFrom, "plugin-from", c.PluginFrom, "copy the plugin from this `file`, or all that a directory has")
 	flags.StringVar(&c.PluginTo, "plugin-to", c.PluginTo, "to this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or directory")
 	watch := flags.Bool("watch", false, "go on, and put them back when another hand deletes or changes them")
-	if err := flags.Parse(o.Args); errors.Is(err, goflag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
+	asJSON := flags.Bool("json", false, "print one JSON document: files, each with path and result, and problem")
+	if done, code := parseCommand(&flags, installCNIUsage, o, stdout, stderr); done {
+		return code
 	}
 	switch {
-	case flags.NArg() > 0:
-		return fmt.Errorf("install-cni takes no argument %.40q; see --help", flags.Arg(0))
 	case c.ConfFrom == "" && c.PluginFrom == "":
-		return errors.New("install-cni: nothing to copy; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four")
+		return refuse(o.Args, errors.New("install-cni: nothing to copy; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four"), stdout, stderr)
 	case (c.ConfFrom == "") != (c.ConfTo == "") || (c.PluginFrom == "") != (c.PluginTo == ""):
-		return errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to")
+		return refuse(o.Args, errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to"), stdout, stderr)
 	}
-	copies, err := c.copies()
-	if err != nil {
-		return err
+	if !*watch { // what goes on tells by the log alone
+		log = slog.New(slog.DiscardHandler)
 	}
-	var all []error
+	done, text, err := c.install(log)
+	if *watch {
+		text = ""
+	}
+	if exit := answer(stdout, stderr, *asJSON, done, text, err); exit != exitOK || !*watch {
+		return exit
+	}
+	return codeOf(keepCNI(ctx, c, log), stderr)
+}
+
+// install copies everything once; one file that cannot be copied keeps no other from it.
+func (o cniOptions) install(log *slog.Logger) (done copied, text string, err error) {
+	copies, err := o.copies()
+	var lines []string
 	for _, one := range copies {
-		all = append(all, one.do(log))
+		changed, failed := one.do(log)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
+		f := copiedFile{one.to, "unchanged"}
+		if changed {
+			f.Result = "written"
+		}
+		done.Files = append(done.Files, f)
+		lines = append(lines, f.Path+": "+f.Result)
 	}
-	if err := errors.Join(all...); err != nil || !*watch {
-		return err
-	}
-	return keepCNI(ctx, c, log)
+	done.Files, done.Problem = append([]copiedFile{}, done.Files...), problem(err)
+	return done, strings.Join(lines, "\n"), err
 }
 
 // keepCNI keeps the files in place until ctx ends. What cannot be written is no reason to end: it is said once a
@@ -125,7 +158,7 @@ func (c cniCopy) keep(ctx context.Context, log *slog.Logger) error {
 	said := time.Time{}
 	for {
 		var again <-chan time.Time
-		if err := c.do(log); err != nil {
+		if _, err := c.do(log); err != nil {
 			again = retry.C
 			if time.Since(said) > time.Minute {
 				log.Warn("cannot keep a file in place; trying again", "error", err)

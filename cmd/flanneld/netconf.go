@@ -35,7 +35,7 @@ var modes = map[string]json.RawMessage{
 
 // composeNetConf makes the configuration for a mode and pod networks, one of each family at most.
 func composeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
-	backend, ok := modes[mode]
+	backend, ok := modes[strings.ToLower(mode)] // PowerShell's ValidateSet lets any case through
 	if !ok {
 		return nil, fmt.Errorf("--network-mode: %.40q is neither overlay nor l2bridge", mode)
 	}
@@ -63,7 +63,7 @@ func composeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
 // netConfAnswer is what net-conf answers with --json.
 type netConfAnswer struct {
 	Path    string   `json:"path"`
-	Result  string   `json:"result"`            // "written", "kept"; "": neither
+	Result  string   `json:"result,omitempty"`  // "written", "kept"
 	Differs []string `json:"differs,omitempty"` // what the one that was kept has otherwise than asked for
 	Problem string   `json:"problem,omitempty"`
 }
@@ -78,12 +78,15 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 	if done, code := parseCommand(&flags, netConfUsage, o, stdout, stderr); done {
 		return code
 	}
+	if !o.Kube.On || o.Kube.NetConfPath == "" {
+		return refuse(o.Args, errors.New("net-conf: the file is read with leases in Kubernetes alone: give --kube-subnet-mgr, before net-conf, and a --net-config-path that is not empty"), stdout, stderr)
+	}
 	if len(cluster) == 0 {
 		cluster = anyNetwork
 	}
 	want, err := composeNetConf(*mode, cluster)
 	if err != nil {
-		return usage(stderr, fmt.Errorf("net-conf: %w", err))
+		return refuse(o.Args, fmt.Errorf("net-conf: %w", err), stdout, stderr)
 	}
 	done, err := putNetConf(o.Kube.NetConfPath, want)
 	if err != nil {
@@ -101,15 +104,16 @@ func makeNetConf(o options, stdout, stderr io.Writer) int {
 func putNetConf(path string, want []byte) (netConfAnswer, error) {
 	done := netConfAnswer{Path: path}
 	is, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		if _, err = file.Put(path, want, 0o644); err == nil {
 			done.Result = "written"
 		}
-		return done, err
-	}
-	if err == nil {
+	case err == nil:
 		done.Result = "kept"
-		done.Differs, err = differences(is, want)
+		if done.Differs, err = differences(is, want); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return done, err
 }
@@ -144,6 +148,14 @@ func prefixText(p netip.Prefix) string {
 		return "none"
 	}
 	return p.String()
+}
+
+// netConfName says which configuration an error is about.
+func netConfName(o options) string {
+	if o.Kube.On {
+		return "the network configuration in " + o.Kube.NetConfPath
+	}
+	return "the network configuration in etcd, at " + o.Etcd.Prefix + "/config,"
 }
 
 // readNetConf is the raw configuration where the daemon would have it from. etcd is waited for until ctx ends.

@@ -29,7 +29,7 @@ func TestNetConf(t *testing.T) {
 		args, want string
 		code       int
 	}{
-		{"--network-mode=overlay --cluster-cidr=10.8.0.0/16", "kept\n", exitOK},
+		{"--network-mode=Overlay --cluster-cidr=10.8.0.0/16", "kept\n", exitOK},
 		{"--network-mode=l2bridge", "Backend.Type is vxlan, not host-gw\n  Network is 10.8.0.0/16, not 10.244.0.0/16", exitOK},
 		{"--network-mode=l2bridge --cluster-cidr=10.8.0.0/16,fd00:8::/48", "IPv6Network is none, not fd00:8::/48", exitOK},
 		{"--network-mode=l2bridge --cluster-cidr=10.8.0.0/16 --json", `"differs": [`, exitOK},

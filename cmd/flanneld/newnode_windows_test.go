@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -142,14 +141,4 @@ func reservations(t *testing.T, dir string) (all []string) {
 		all = append(all, filepath.Base(f))
 	}
 	return all
-}
-
-// read takes the one JSON document that a command prints.
-func read[T any](t *testing.T, text string) (v T) {
-	t.Helper()
-	d := json.NewDecoder(strings.NewReader(text))
-	if err := d.Decode(&v); err != nil || d.More() {
-		t.Fatalf("%q is not one document: %v", text, err)
-	}
-	return v
 }

@@ -40,25 +40,27 @@ type prepared struct {
 func prepare(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
 	mode := flags.String("network-mode", "", "overlay or l2bridge; default: what the network configuration's backend needs")
-	limit := flags.Duration("timeout", 5*time.Minute, "give up after so long, with the reason; run again, it goes on from there")
+	limit := limitFlag(&flags, "timeout", 5*time.Minute, "give up after this `time`, with the reason; run again, it goes on from there")
 	asJSON := flags.Bool("json", false, "print one JSON document: adapter, network, whether it was made, interface, addresses, problem")
 	if done, code := parseCommand(&flags, prepareUsage, o, stdout, stderr); done {
 		return code
 	}
 	if runtime.GOOS != "windows" {
-		return code(errors.New("prepare: this is for Windows, where making a network takes the host's address away for a while; "+runtime.GOOS+" needs no such thing"), stderr)
+		err := errors.New("prepare: this is for Windows, where making a network takes the host's address away for a while; " + runtime.GOOS + " needs no such thing")
+		return answer(stdout, stderr, *asJSON, failure{err.Error()}, "", err)
 	}
 	var raw []byte
 	if *mode != "" {
 		var err error
 		if raw, err = composeNetConf(*mode, anyNetwork); err != nil {
-			return usage(stderr, fmt.Errorf("prepare: %w", err))
+			return refuse(o.Args, fmt.Errorf("prepare: %w", err), stdout, stderr)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
 	told := func(why error) { log.Info("preparing the adapter", "state", why) }
 	p, err := bindSwitch(ctx, o, raw, log, told)
+	p.Addresses = append([]netip.Prefix{}, p.Addresses...) // in JSON a list, also where there is none
 	if err != nil {
 		err = fmt.Errorf("prepare: %w", err)
 		return answer(stdout, stderr, *asJSON, prepared{p, err.Error()}, "", err)
@@ -84,7 +86,7 @@ func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, to
 	}
 	config, maker, _, err := parseConfig(raw)
 	if err != nil {
-		return dataplane.Prepared{}, fmt.Errorf("the network configuration cannot work: %w", err)
+		return dataplane.Prepared{}, fmt.Errorf("%s cannot work: %w", netConfName(o), err)
 	}
 	link, err := awaitUnderlay(ctx, o.Underlay, config, told)
 	if err != nil {
@@ -115,7 +117,7 @@ func awaitUnderlay(ctx context.Context, o underlay.Options, config subnet.Config
 		}
 		select {
 		case <-ctx.Done():
-			return underlay.Link{}, fmt.Errorf("gave up: %w", err)
+			return underlay.Link{}, fmt.Errorf("%s: %w", ended(ctx, "gave up"), err)
 		case <-choice.Changes():
 		case <-time.After(time.Second):
 		}

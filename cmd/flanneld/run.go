@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -52,17 +51,16 @@ func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
 	case err != nil:
-		return usage(p.stderr, err)
+		return refuse(p.args, err, p.stdout, p.stderr)
 	case o.Help:
-		return code(printHelp(p.stdout), p.stderr)
+		return codeOf(printHelp(p.stdout), p.stderr)
 	case o.Version:
 		_, err := fmt.Fprintln(p.stdout, version.String())
-		return code(err, p.stderr)
+		return codeOf(err, p.stderr)
 	}
 	log, closeLog, err := newLog(o, p)
 	if err != nil {
-		fmt.Fprintln(p.stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
-		return exitUsage
+		return refuse(p.args, err, p.stdout, p.stderr)
 	}
 	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {
@@ -73,13 +71,13 @@ func run(ctx context.Context, p process) int {
 	case "cleanup":
 		return cleanup(ctx, o, log, p.stdout, p.stderr)
 	case "install-cni":
-		return code(installCNI(ctx, o, log, p.stdout), p.stderr)
+		return installCNI(ctx, o, log, p.stdout, p.stderr)
 	case "prepare":
 		return prepare(ctx, o, log, p.stdout, p.stderr)
 	case "source-vip":
 		return sourceVIP(ctx, o, log, p.stdout, p.stderr)
 	case "service":
-		return code(service(ctx, o, log, p.stdout), p.stderr)
+		return answerService(ctx, o, log, p.stdout, p.stderr)
 	case "status":
 		return showStatus(ctx, o, p.stdout, p.stderr)
 	case "doctor":
@@ -94,15 +92,8 @@ func run(ctx context.Context, p process) int {
 	return serve(ctx, o, log)
 }
 
-// usage tells all problems of the command line, one a line.
-func usage(stderr io.Writer, err error) int {
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
-	}
-	return exitUsage
-}
-
-func code(err error, stderr io.Writer) int {
+// codeOf tells an error, if there is one, and is the exit code that goes with it.
+func codeOf(err error, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}

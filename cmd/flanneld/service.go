@@ -36,19 +36,43 @@ func newService(command, env []string) serviceConfig {
 
 const serviceUsage = `flanneld as a Windows service, which starts with the system and is restarted when it fails.
 
-  flanneld service install [--start] [--env NAME=VALUE]... -- [flags of the daemon]
-  flanneld service start | stop | status | uninstall
+  flanneld service install [--json] [--start] [--env NAME=VALUE]... -- [flags of the daemon]
+  flanneld service start | stop | status | uninstall [--json]
 
 install checks the flags, and changes a service that is there already. With --start it runs then,
 and one that runs is started anew if something changed. Variables of this shell do not reach a
 service: give it those that it needs, such as --env NODE_NAME=worker1. Warnings and errors go to
 the event log (Application, source ` + serviceName + `), everything to --log-file, by default
-` + serviceLog + `.
+` + serviceLog + `. With --json what is said is one JSON document: said, problem.
 `
 
-// service is the command that makes and controls the Windows service.
-func service(ctx context.Context, o options, log *slog.Logger, stdout io.Writer) error {
-	verb, rest := "", o.Args
+// serviced is what service answers with --json.
+type serviced struct {
+	Said    []string `json:"said"` // line by line what it says without
+	Problem string   `json:"problem,omitempty"`
+}
+
+// answerService is the command service.
+func answerService(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
+	var said strings.Builder
+	args, asJSON := withoutJSON(o.Args)
+	out := stdout
+	if asJSON {
+		out = &said
+	}
+	err := service(ctx, args, log, out)
+	if wrong := (usageError{}); errors.As(err, &wrong) {
+		return refuse(o.Args, err, stdout, stderr)
+	}
+	return answer(stdout, stderr, asJSON, serviced{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
+}
+
+// usageError is one of the command line.
+type usageError struct{ error }
+
+// service makes and controls the Windows service.
+func service(ctx context.Context, args []string, log *slog.Logger, stdout io.Writer) error {
+	verb, rest := "", args
 	if len(rest) > 0 {
 		verb, rest = rest[0], rest[1:]
 	}
@@ -58,7 +82,7 @@ func service(ctx context.Context, o options, log *slog.Logger, stdout io.Writer)
 		_, err := io.WriteString(stdout, serviceUsage)
 		return err
 	case !slices.Contains([]string{"install", "uninstall", "start", "stop", "status", "run"}, verb):
-		return fmt.Errorf("service: %.40q is none of install, uninstall, start, stop and status; see flanneld service --help", verb)
+		return usageError{fmt.Errorf("service: %.40q is none of install, uninstall, start, stop and status; see flanneld service --help", verb)}
 	case verb == "install":
 		program, err := os.Executable()
 		if err != nil {
@@ -68,13 +92,13 @@ func service(ctx context.Context, o options, log *slog.Logger, stdout io.Writer)
 			_, err := io.WriteString(stdout, serviceUsage)
 			return err
 		} else if err != nil {
-			return fmt.Errorf("service install: %w", err)
+			return usageError{fmt.Errorf("service install: %w", err)}
 		}
 		for _, w := range config.warnings() {
 			log.Warn(w)
 		}
 	case len(rest) > 0:
-		return fmt.Errorf("service %s takes no argument %.40q", verb, rest[0])
+		return usageError{fmt.Errorf("service %s takes no argument %.40q", verb, rest[0])}
 	}
 	return controlService(ctx, verb, config, stdout)
 }

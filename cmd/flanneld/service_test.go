@@ -86,14 +86,14 @@ func TestServiceCommand(t *testing.T) {
 		"start x": `service start takes no argument "x"`,
 	} {
 		var out strings.Builder
-		err := service(t.Context(), options{Args: strings.Fields(args)}, slog.New(slog.DiscardHandler), &out)
+		err := service(t.Context(), strings.Fields(args), slog.New(slog.DiscardHandler), &out)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
 	}
 	for _, args := range []string{"--help", "-h", "install --help"} {
 		var out strings.Builder
-		if err := service(t.Context(), options{Args: strings.Fields(args)}, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != serviceUsage {
+		if err := service(t.Context(), strings.Fields(args), slog.New(slog.DiscardHandler), &out); err != nil || out.String() != serviceUsage {
 			t.Errorf("%s: %v\n%s", args, err, &out)
 		}
 	}
@@ -103,7 +103,7 @@ func TestServiceCommand(t *testing.T) {
 		}
 	}
 	if runtime.GOOS != "windows" {
-		if err := service(t.Context(), options{Args: []string{"start"}}, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
+		if err := service(t.Context(), []string{"start"}, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
 			t.Error(err)
 		}
 	}

@@ -34,7 +34,7 @@ func workOf(t *testing.T) (args []string, copied string) {
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
 		var out strings.Builder
-		err := service(t.Context(), options{Args: strings.Fields(verb)}, slog.New(slog.DiscardHandler), &out)
+		err := service(t.Context(), strings.Fields(verb), slog.New(slog.DiscardHandler), &out)
 		return out.String(), err
 	}
 	says := func(verb, want string) {

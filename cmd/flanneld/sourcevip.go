@@ -72,7 +72,7 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 	var flags goflag.FlagSet
 	var proxy sourcevip.Proxy
 	dataDir := flags.String("data-dir", usualDataDir(), "host-local's dataDir, as the CNI configuration has it; the `directory` with one for each network")
-	limit := flags.Duration("timeout", time.Minute, "how long to wait for the daemon to make the network")
+	limit := limitFlag(&flags, "timeout", time.Minute, "how long to wait for the daemon to make the `network`")
 	release := flags.Bool("release", false, "end the reservation, its endpoint and the file; the daemon keeps none then")
 	flags.Func("kube-proxy-version", "kube-proxy's `version`, such as v1.33.1, or as its --version says it; default: a current one", func(text string) (err error) {
 		proxy.Minor, err = sourcevip.ParseMinor(text)
@@ -88,11 +88,13 @@ func sourceVIP(ctx context.Context, o options, log *slog.Logger, stdout, stderr 
 		return code
 	}
 	if runtime.GOOS != "windows" {
-		return code(errors.New("source-vip: this is for Windows, whose kube-proxy wants an address of its own on an overlay; that of "+runtime.GOOS+" does not"), stderr)
+		err := errors.New("source-vip: this is for Windows, whose kube-proxy wants an address of its own on an overlay; that of " + runtime.GOOS + " does not")
+		return answer(stdout, stderr, *asJSON, failure{err.Error()}, "", err)
 	}
 	k, err := newKeeper(o, *dataDir, log)
 	if err != nil {
-		return code(fmt.Errorf("source-vip: %w", err), stderr)
+		err = fmt.Errorf("source-vip: %w", err)
+		return answer(stdout, stderr, *asJSON, failure{err.Error()}, "", err)
 	}
 	if *release {
 		removed, err := k.Release(ctx)
@@ -140,13 +142,6 @@ func tellVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy s
 	return told, text + "\nkube-proxy's flags for it: " + strings.Join(told.Flags, " "), nil
 }
 
-func problem(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 // awaitVIP tries until there is one, and says once what it waits for.
 func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, log *slog.Logger) (sourcevip.VIP, error) {
 	var last error
@@ -164,7 +159,7 @@ func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, log *s
 			if last == nil {
 				last = err
 			}
-			return sourcevip.VIP{}, fmt.Errorf("gave up: %w", last)
+			return sourcevip.VIP{}, fmt.Errorf("%s: %w", ended(ctx, "gave up"), last)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}

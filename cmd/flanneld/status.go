@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	goflag "flag"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"flannel/pkg/daemon"
@@ -44,37 +44,32 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 // showStatus is the command that asks the daemon and prints what it says.
 func showStatus(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
-	asJSON := flags.Bool("json", false, "print the daemon's answer as it is: one JSON document")
+	asJSON := flags.Bool("json", false, "print the daemon's answer as it is: one JSON document; without one: ready, problem")
 	peers := flags.Bool("peers", false, "list every peer, not only those that are not in step")
-	timeout := flags.Duration("timeout", 5*time.Second, "how long to wait for the answer")
+	timeout := limitFlag(&flags, "timeout", 5*time.Second, "how long to wait for the `answer`")
 	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	r, err := status.Ask(ctx, status.Socket(o.SubnetFile))
-	switch {
-	case errors.Is(err, status.ErrNotRunning):
-		code(err, stderr)
-		return exitNotRunning
-	case errors.Is(err, status.ErrNoAnswer):
-		code(err, stderr)
-		return exitNoAnswer
-	case err != nil:
-		return code(err, stderr)
-	}
-	if *asJSON {
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(r)
-	} else {
-		err = status.Print(stdout, r, time.Now(), *peers)
-	}
 	if err != nil {
-		return code(err, stderr)
+		exit := answer(stdout, stderr, *asJSON, waited{false, problem(err)}, "", err)
+		switch {
+		case errors.Is(err, status.ErrNotRunning):
+			return exitNotRunning
+		case errors.Is(err, status.ErrNoAnswer):
+			return exitNoAnswer
+		}
+		return exit
 	}
-	if !r.Ready {
+	var text strings.Builder
+	if err = status.Print(&text, r, time.Now(), *peers); err != nil {
+		return codeOf(err, stderr)
+	}
+	exit := answer(stdout, stderr, *asJSON, r, strings.TrimSuffix(text.String(), "\n"), nil)
+	if exit == exitOK && !r.Ready {
 		return exitNotWell
 	}
-	return exitOK
+	return exit
 }

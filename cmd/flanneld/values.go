@@ -162,12 +162,19 @@ func setIP(to *netip.Addr, v string) error {
 	if v == "" {
 		return nil
 	}
+	a, err := parseAddress(v)
+	if err == nil {
+		*to = a
+	}
+	return err
+}
+
+func parseAddress(v string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(v)
 	if err != nil || a.Zone() != "" {
-		return fmt.Errorf("%.60q is no IP address", v)
+		return netip.Addr{}, fmt.Errorf("%.60q is no IP address", v)
 	}
-	*to = a.Unmap()
-	return nil
+	return a.Unmap(), nil
 }
 
 func setPublic(to *netip.Addr, v string, v6 bool) error {

@@ -30,18 +30,18 @@ type waited struct {
 }
 
 // errSilent is the end of a wait for a daemon that does not run.
-var errSilent = errors.New("nobody answers")
+var errSilent = errors.New("nobody has answered")
 
 // wait is the command that waits for the daemon's readiness.
 func wait(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
-	limit := flags.Duration("timeout", 15*time.Minute, "give up after so long, with the reason")
-	silence := flags.Duration("silence", 0, "give up when nobody has answered for so long: the daemon has ended; default: as --timeout")
+	limit := limitFlag(&flags, "timeout", 15*time.Minute, "give up after this `time`, with the reason")
+	silence := limitFlag(&flags, "silence", 0, "give up when nobody has answered for this `time`: the daemon has ended; default: as --timeout")
 	asJSON := flags.Bool("json", false, "at the end print one JSON document: ready, problem")
 	if done, code := parseCommand(&flags, waitUsage, o, stdout, stderr); done {
 		return code
 	}
-	if *silence <= 0 {
+	if *silence == 0 {
 		*silence = *limit
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
@@ -118,9 +118,9 @@ func awaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 		reason, err := ask(ctx)
 		switch {
 		case ctx.Err() != nil && silent != nil:
-			return fmt.Errorf("not ready in time: %w: %w", errSilent, silent)
+			return fmt.Errorf("%s: %w: %w", ended(ctx, "not ready in time"), errSilent, silent)
 		case ctx.Err() != nil:
-			return fmt.Errorf("not ready in time: %s", said)
+			return fmt.Errorf("%s: %s", ended(ctx, "not ready in time"), said)
 		case err == nil && reason == "":
 			return nil
 		case err == nil:
@@ -134,7 +134,7 @@ func awaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 			said, at = reason, time.Now()
 		}
 		if err != nil && time.Since(heard) >= silence {
-			return fmt.Errorf("%w, since %s; the last that was heard: %w", errSilent, silence, err)
+			return fmt.Errorf("%w for %s: %w", errSilent, silence, err)
 		}
 		select {
 		case <-ctx.Done():

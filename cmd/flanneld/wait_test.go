@@ -55,7 +55,7 @@ func TestWait(t *testing.T) {
 		code := run(ctx, process{args: []string{"--subnet-file=" + file, way, "wait"}, stdout: &out, stderr: io.MultiWriter(&problems, afterWrite(enough))})
 		enough()
 		if code != exitNotWell || out.String() != "" || !strings.HasPrefix(problems.String(), "waiting for flanneld: waiting for the adapter\n") ||
-			!strings.Contains(problems.String(), "not ready in time: waiting for the adapter") {
+			!strings.Contains(problems.String(), "interrupted: waiting for the adapter") {
 			t.Errorf("%s, not ready: %d %q %q", way, code, out.String(), problems.String())
 		}
 		done := make(chan string)
@@ -79,7 +79,7 @@ func TestWait(t *testing.T) {
 	}
 	for _, way := range ways {
 		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, way, "wait", "--silence=1ms", "--json")
-		if code != exitNotRunning || !strings.Contains(out, `"ready": false`) || !strings.Contains(problems, "nobody answers") {
+		if code != exitNotRunning || !strings.Contains(out, `"ready": false`) || !strings.Contains(problems, "nobody has answered for 1ms") {
 			t.Errorf("%s, nobody is there: %d %s %s", way, code, out, problems)
 		}
 	}

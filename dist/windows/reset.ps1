@@ -4,7 +4,8 @@ Takes away what start.ps1 and install-services.ps1 made, the network included: t
 
 .DESCRIPTION
 Pods of this node lose their network: drain it first. Programs, logs, kubeconfig and a kubelet that others installed stay. So do
-networks of others: flanneld cleanup removes what is flannel's, as --dry-run shows.
+networks of others: flanneld cleanup removes what is flannel's, as --dry-run shows. The network configuration stays, too (start.ps1
+-NetConf): delete it before a start.ps1 with another -NetworkMode or -ClusterCIDR.
 #>
 [CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
 param(

@@ -105,7 +105,7 @@ try {
         $KubeletConfig = Join-Path $BaseDir 'kubelet.json'
         $authentication = @{}
         if (Test-Path -LiteralPath $ClientCA) { $authentication = @{ x509 = @{ clientCAFile = $ClientCA } } }
-        $changed = Write-Text $KubeletConfig (@{
+        $changed = Write-Text $KubeletConfig ([ordered]@{ # PowerShell 7 writes any other in another order each time
                 apiVersion = 'kubelet.config.k8s.io/v1beta1'; kind = 'KubeletConfiguration'
                 clusterDNS = @($KubeDnsServiceIP); clusterDomain = 'cluster.local'; resolvConf = ''
                 cgroupsPerQOS = $false; enforceNodeAllocatable = @('none'); containerRuntimeEndpoint = $ContainerRuntimeEndpoint

@@ -61,21 +61,21 @@ func (s Spec) check() error {
 		bad("API version 1: %s speaks only 2", s.Plugin)
 	}
 	if s.Network == "" {
-		bad("the name of the HNS network is missing")
+		bad("the name of the HNS network is missing: give --network-name")
 	}
 	if len(s.Cluster) == 0 {
-		bad("the cluster's pod network is missing")
+		bad("the cluster's pod network is missing: give --cluster-cidr")
 	}
 	if len(s.Services) == 0 {
-		bad("the cluster's service network is missing")
+		bad("the cluster's service network is missing: give --service-cidr, or a --kubeconfig-file that may ask")
 	}
 	if !s.ManagementIP.IsValid() && (s.API == 2 || !s.Overlay()) {
-		bad("the node's own address is missing")
+		bad("the node's own address is missing: give --management-ip")
 	}
 	for _, p := range slices.Concat(s.Cluster, s.Services, s.Management, s.Spare) {
 		switch {
 		case p.Addr().Is6() && s.Overlay():
-			bad("%s: Windows has no overlay for IPv6", p)
+			bad("%s: Windows has no overlay for IPv6: leave it out", p)
 		case p.Bits() == 0:
 			bad("%s: to masquerade nothing at all cuts pods off from the world", p)
 		}

@@ -104,12 +104,18 @@ func fileNames(files []CNIFile) string {
 
 // cniPlugins finds what kubelet says only in the events of a pod that never starts.
 func cniPlugins(s Snapshot) Finding {
+	install := "Install them: flannel's own comes with our image (flanneld install-cni), the others with the distribution's containernetworking-plugins."
+	if s.OS == "windows" {
+		install = "Install them by flanneld install-cni; if containerd's bin_dir is another directory, there, and give it by --cni-bin-dir."
+	}
 	_, plugins := s.flannelConf()
 	switch {
 	case !s.CNI.Known:
 		return s.CNI.missing()
 	case len(plugins) == 0:
 		return skip("there is no configuration of flannel that would name them")
+	case s.CNI.Value.Plugins == nil && s.OS == "windows":
+		return fail(install, "there is no %s", s.CNI.Value.BinDir)
 	case s.CNI.Value.Plugins == nil:
 		return skip("there is no %s here; in a container, that of the host may not be mounted", s.CNI.Value.BinDir)
 	}
@@ -123,8 +129,7 @@ func cniPlugins(s Snapshot) Finding {
 		}
 	}
 	if len(gone) > 0 {
-		return fail("Install them: flannel's own comes with our image (flanneld install-cni), the others with the distribution's containernetworking-plugins.",
-			"in %s: %s", s.CNI.Value.BinDir, several(gone))
+		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(gone))
 	}
 	return ok("%s", strings.Join(needed(plugins, s.OS), ", "))
 }

@@ -32,8 +32,12 @@ func natSpares(s Snapshot) Finding {
 		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
 	}
 	_, overlay, _ := s.hns()
+	has := func(other netip.Prefix) bool { // pods have not always both families that the cluster has
+		return (other.Addr().Is4() || s.hnsHas6(overlay)) &&
+			slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Addr().Is4() == other.Addr().Is4() })
+	}
 	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
-		if has := p.Addr().Is4() || s.hnsHas6(overlay); has && !within(p) {
+		if has(p) && !within(p) {
 			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
 		}
 	}

@@ -168,6 +168,9 @@ func TestWindowsChecks(t *testing.T) {
 			s.Cluster.Services = Unknown[[]netip.Prefix]("it may not ask")
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
 		}},
+		{"FL511", OK, "", func(s *Snapshot) { s.Cluster.Services = Known([]netip.Prefix{pfx("10.96.0.0/12"), pfx("fd09::/112")}) }},
+		{"FL302", Fail, `there is no C:\opt\cni\bin`, func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+		{"FL301", Warn, `no configuration in C:\etc\cni\net.d`, func(s *Snapshot) { s.files() }},
 		{"FL511", Fail, "spares everything", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"0.0.0.0/0"`, 1)})
 		}},

@@ -45,7 +45,7 @@ function Get-Leak {
     foreach ($v in 3, 4) { $v; if ($v -ge 4) { return 5 } }
 }
 foreach ($v in Get-Twice 'x') { Tell (Join-Path $v 'Y\\').TrimEnd('\') }
-$json = @{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
+$json = [ordered]@{ list = @('y'); no = $null; yes = ($Minutes -lt 6 -and $true) } | ConvertTo-Json -Depth 3 | ConvertFrom-Json
 Tell $json.LIST $json.yes ($json.list -join '-') @('a,,b' -split ',' | Where-Object { $_ }) (Get-Leak)[1] $null ([bool]'').ToString
 try {
     & $Dir @all

@@ -94,6 +94,8 @@ func combine(n *Node, kids []any) (any, error) {
 		switch strings.ToLower(n.Text) {
 		case "bool":
 			return truth(kids[0]), nil
+		case "ordered": // the same as without, since JSON has its keys sorted here
+			return kids[0], nil
 		case "string", "version": // versions are compared as what they say
 			return text(kids[0]), nil
 		}
