@@ -163,14 +163,15 @@ func TestCNIConfAgain(t *testing.T) {
 	expect("plugins are there", exitOK, "overwritten", `"net0"`, "--force", "--plugin-dir="+n.dir)
 }
 
-// In a dual-stack cluster an overlay's node has IPv4 alone, and a bridge's both.
+// Services of a family that pods do not have are left out: in a dual-stack cluster an overlay's node has IPv4 alone.
 func TestCNIConfAsksForServices(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"kind":"ServiceCIDRList","apiVersion":"networking.k8s.io/v1","items":[{"spec":{"cidrs":["10.98.0.0/16","fd00:98::/112"]}}]}`) //nolint:errcheck // the client tells
 	}))
 	defer api.Close()
-	for conf, both := range map[string]bool{overlayConf: false, bridgeConf: true} {
+	dual := func(conf string) string { return strings.Replace(conf, "{", `{"EnableIPv6": true, "IPv6Network": "fd00:244::/48", `, 1) }
+	for conf, both := range map[string]bool{overlayConf: false, bridgeConf: false, dual(overlayConf): false, dual(bridgeConf): true} {
 		code, stdout, stderr := newWindowsNode(t, conf).cniConf("--kube-api-url="+api.URL, "cni-conf", "--to=-", "--management-ip=192.168.1.5")
 		if code != exitOK || !strings.Contains(stdout, "10.98.0.0/16") || strings.Contains(stdout, "fd00:98::/112") != both {
 			t.Errorf("%s: %d %s %s", conf, code, stdout, stderr)

@@ -41,8 +41,14 @@ func TestAroundWindows(t *testing.T) {
 		{"FL511", OK, "", func(s *Snapshot) { // and have no IPv6
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
+		{"FL511", OK, "", func(s *Snapshot) { // neither on a bridge, in a cluster that gives pods none
+			bridged(s)
+			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
+		}},
 		{"FL511", Fail, "leaves out fd00:10:96::/112", func(s *Snapshot) {
 			bridged(s)
+			s.node().Networks = append(s.node().Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
+			s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, `"10.5.0.0/16"`, `"10.5.0.0/16","fd05::/48"`, 1)})
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
 		{"FL513", Warn, "not running: kubelet, containerd", func(s *Snapshot) { s.Windows.Programs = Known([]string{"kube-proxy"}) }},
