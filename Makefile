@@ -47,8 +47,8 @@ tools: bin/etcd bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopba
 kube: bin/kube bin/render ## a Kubernetes API server for tests and demo --kube; the first time takes minutes
 
 demo: ## three nodes on this machine, and what flannel does for them, in half a minute
-	@dist/setup.sh demo
-	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube)
+	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
+	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
 
 # The tests of the daemon run with the race detector, which takes a C compiler. The end-to-end tests run the daemon as

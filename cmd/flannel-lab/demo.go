@@ -23,6 +23,9 @@ func demo(ctx context.Context, w io.Writer, o options) error {
 	}
 	start := time.Now()
 	d.say("%d nodes with pods, joined by flannel (%s), on this machine, whose own network is not touched.", o.lab.Nodes, d.backend.Type)
+	if d.windows() {
+		d.say("Of these, %d are Windows nodes: flanneld.exe and the CNI plugins are the real ones, in Wine; HNS is simulated.", o.lab.Windows)
+	}
 	if d.lab, err = lab.New(ctx, o.lab); err != nil {
 		return err
 	}
@@ -60,8 +63,11 @@ func (d *show) steps() []step {
 			{"How to get to each subnet is in its Node's annotations", d.annotations},
 		}
 	}
+	steps = append(steps, step{"flanneld on node1 has told the kernel how to reach the others", d.kernel})
+	if d.windows() {
+		steps = append(steps, step{"flanneld.exe has told HNS, which is what Windows has for networks of containers", d.hns})
+	}
 	steps = append(steps, []step{
-		{"flanneld on node1 has told the kernel how to reach the others", d.kernel},
 		{"Pods get addresses of their node's subnet, by the usual CNI plugins", d.makePods},
 		{"Every pod reaches every pod", d.pings},
 		{"Bytes flow from node to node", d.transfer},
@@ -70,6 +76,9 @@ func (d *show) steps() []step {
 	}...)
 	if d.backend.Type == "vxlan" {
 		steps = append(steps, step{"Somebody deletes the whole tunnel device", d.loseDevice})
+	}
+	if d.windows() {
+		steps = append(steps, step{"Somebody removes a policy of HNS: flanneld.exe puts it back", d.losePolicy})
 	}
 	steps = append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
 	if d.lab.Kube != nil {

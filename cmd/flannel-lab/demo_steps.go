@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +34,7 @@ func (d *show) configure(ctx context.Context) error {
 
 func (d *show) start(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
-		d.prompt(n.Name, filepath.Base(d.lab.Flanneld())+" "+strings.Join(n.Args(), " "))
+		d.prompt(n.Name, n.Program()+" "+strings.Join(n.Args(), " "))
 		begin := time.Now()
 		if err := n.Start(); err != nil {
 			return err
@@ -128,7 +127,11 @@ func (d *show) makePods(ctx context.Context) error {
 			return err
 		}
 		d.pods = append(d.pods, p)
-		d.result("%s on %s has %s (flannel → bridge → host-local, %v)", p.Name, n.Name, join(p.IP4, p.IP6), time.Since(begin).Round(time.Millisecond))
+		chain := "flannel → bridge → host-local"
+		if n.Windows != nil {
+			chain = "flannel.exe → " + map[string]string{"vxlan": "win-overlay.exe", "host-gw": "win-bridge.exe"}[d.backend.Type] + " → host-local.exe"
+		}
+		d.result("%s on %s has %s (%s, %v)", p.Name, n.Name, join(p.IP4, p.IP6), chain, time.Since(begin).Round(time.Millisecond))
 	}
 	return nil
 }

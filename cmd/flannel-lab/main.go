@@ -102,6 +102,7 @@ type options struct {
 func (o *options) flags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab "+name, flag.ContinueOnError)
 	f.IntVar(&o.lab.Nodes, "nodes", 3, "number of `nodes`")
+	f.IntVar(&o.lab.Windows, "windows", 0, "how many of the nodes, the last ones, are Windows `nodes`: real programs in Wine, and a simulated HNS")
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
 	f.BoolVar(&o.dual, "ipv6", false, "IPv6 beside IPv4")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "underlay `networks` (1 or 2) with a router between them")
@@ -127,6 +128,12 @@ func parseOptions(command string, args []string) (options, error) {
 	}
 	if err == nil && o.lab.Nodes < 2 {
 		err = fmt.Errorf("--nodes %d: there is nothing to join below 2", o.lab.Nodes)
+	}
+	if err == nil && o.lab.Windows > 0 && o.lab.Nodes-o.lab.Windows < 2 {
+		err = fmt.Errorf("--windows %d of --nodes %d: two nodes or more must be left that are Linux", o.lab.Windows, o.lab.Nodes)
+	}
+	if o.lab.Windows > 0 && o.backend == "vxlan" {
+		o.backend = `{"Type":"vxlan","VNI":4096,"Port":4789}` // HNS takes nothing else
 	}
 	if o.dual {
 		o.lab.Family = lab.Dual

@@ -170,7 +170,9 @@ func TestCNIConfAsksForServices(t *testing.T) {
 		fmt.Fprint(w, `{"kind":"ServiceCIDRList","apiVersion":"networking.k8s.io/v1","items":[{"spec":{"cidrs":["10.98.0.0/16","fd00:98::/112"]}}]}`) //nolint:errcheck // the client tells
 	}))
 	defer api.Close()
-	dual := func(conf string) string { return strings.Replace(conf, "{", `{"EnableIPv6": true, "IPv6Network": "fd00:244::/48", `, 1) }
+	dual := func(conf string) string {
+		return strings.Replace(conf, "{", `{"EnableIPv6": true, "IPv6Network": "fd00:244::/48", `, 1)
+	}
 	for conf, both := range map[string]bool{overlayConf: false, bridgeConf: false, dual(overlayConf): false, dual(bridgeConf): true} {
 		code, stdout, stderr := newWindowsNode(t, conf).cniConf("--kube-api-url="+api.URL, "cni-conf", "--to=-", "--management-ip=192.168.1.5")
 		if code != exitOK || !strings.Contains(stdout, "10.98.0.0/16") || strings.Contains(stdout, "fd00:98::/112") != both {

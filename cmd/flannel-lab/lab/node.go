@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -87,12 +88,17 @@ func (n *Node) path(path string) string {
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
 // StartWith starts flanneld with these arguments alone.
-func (n *Node) StartWith(args ...string) error {
+func (n *Node) StartWith(args ...string) error { return n.StartIn(n.flanneld(), args...) }
+
+func (n *Node) flanneld() string {
 	if n.Windows != nil {
-		return n.StartIn(n.lab.opts.flanneldExe(), args...)
+		return n.lab.opts.flanneldExe()
 	}
-	return n.StartIn(n.lab.opts.Flanneld, args...)
+	return n.lab.opts.Flanneld
 }
+
+// Program is the name of the flanneld that Start starts.
+func (n *Node) Program() string { return filepath.Base(n.flanneld()) }
 
 // StartIn starts another program that becomes flanneld, such as what stands for a container.
 func (n *Node) StartIn(program string, args ...string) error {

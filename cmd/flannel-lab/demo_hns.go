@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+)
+
+func (d *show) windows() bool { return d.options.lab.Windows > 0 }
+
+// windowsNodes are the nodes that are simulated Windows machines.
+func (d *show) windowsNodes() []*lab.Node {
+	return d.lab.Nodes[len(d.lab.Nodes)-d.options.lab.Windows:]
+}
+
+// hns shows what flanneld.exe has told HNS: a network of its own on the adapter, and the way to every other node.
+func (d *show) hns(ctx context.Context) error {
+	for _, n := range d.windowsNodes() {
+		d.prompt(n.Name, "Get-HnsNetwork")
+		var policies []hns.RemoteSubnet
+		_, err := lab.Until(ctx, 4*patience, func(context.Context) (err error) {
+			if policies, err = remoteSubnets(n); err == nil && len(policies) < len(d.lab.Nodes)-1 {
+				err = fmt.Errorf("HNS of %s knows only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, p := range policies {
+			d.say("     RemoteSubnetRoute  %s  VSID %d  by %s  %s", p.Prefix, p.VSID, p.Provider, p.MAC)
+		}
+		d.result("flanneld.exe, in Wine, has told the simulated HNS of %s how to reach %d other nodes", n.Name, len(policies))
+	}
+	return nil
+}
+
+// remoteSubnets are the ways to other nodes that HNS knows on a node.
+func remoteSubnets(n *lab.Node) (all []hns.RemoteSubnet, err error) {
+	r, err := n.Windows.Now()
+	if err != nil {
+		return nil, err
+	}
+	for _, doc := range r.Networks {
+		network, err := hns.DecodeNetwork(doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range network.Policies {
+			if !p.IsRemoteSubnet() {
+				continue
+			}
+			remote, err := p.RemoteSubnet()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, remote)
+		}
+	}
+	return all, nil
+}
+
+// losePolicy is loseRoute for HNS.
+func (d *show) losePolicy(ctx context.Context) error {
+	n := d.windowsNodes()[0]
+	subnets, err := subnetsOf(d.lab.Nodes[0])
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	d.prompt(n.Name, "remove the policy to "+subnets[0].String())
+	if _, err := n.Windows.Do(hnstest.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
+		return err
+	}
+	if _, err := lab.Until(ctx, 4*patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
+		return err
+	}
+	took := time.Since(begin)
+	last := d.pods[len(d.pods)-1]
+	if _, err := last.Reach(ctx, d.pods[0].IP4, 4*patience); err != nil {
+		return err
+	}
+	d.result("back within %v, and %s answers to %s", took.Round(100*time.Microsecond), d.pods[0].Name, last.Name)
+	return nil
+}
+
+func hasPolicy(n *lab.Node, to netip.Prefix) error {
+	all, err := remoteSubnets(n)
+	for _, p := range all {
+		if p.Prefix == to {
+			return nil
+		}
+	}
+	return errors.Join(err, fmt.Errorf("HNS of %s has no policy to %s", n.Name, to))
+}
