@@ -20,6 +20,9 @@ func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool)
 	}
 	routes, err := d.stack.Routes()
 	errs := []error{err}
+	if d.home.unread != nil {
+		errs = append(errs, fmt.Errorf("%w: networks that only it knows to be ours stay, such as External: look at those that HNS has, then delete the file", d.home.unread))
+	}
 	d.scope.networks = networks
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).ours(r) {

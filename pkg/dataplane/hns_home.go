@@ -47,6 +47,7 @@ type home struct {
 
 	mu      sync.Mutex
 	journal journal
+	unread  error     // why what an earlier run wrote down is not known
 	good    *before   // what the host had when all was well the last time
 	missed  time.Time // since when addresses are missing on the adapter that should have them
 	bare    time.Time // since when it has them, but not all routes and servers
@@ -59,6 +60,7 @@ func newHome(path string, pace Pace, stack hns.Stack, log *slog.Logger) *home {
 	h := &home{path: path, pace: pace, stack: stack, log: log}
 	var err error
 	if h.journal, err = readJournal(path); err != nil {
+		h.unread = err
 		log.Warn("what an earlier run wrote down of the adapter cannot be read, so nothing is put back", "error", err)
 	}
 	if b := h.journal.Before; b != nil {

@@ -50,7 +50,11 @@ func (d *HNS) prepare(ctx context.Context, dev Device, told func(error)) (Prepar
 		}
 		select {
 		case <-ctx.Done():
-			return p, fmt.Errorf("gave up: %w", cmp.Or(last, err))
+			end := "gave up"
+			if errors.Is(ctx.Err(), context.Canceled) {
+				end = "interrupted"
+			}
+			return p, fmt.Errorf("%s: %w", end, cmp.Or(last, err))
 		case <-d.changes:
 		case <-time.After(d.pace.Wait):
 		}

@@ -106,6 +106,22 @@ func TestPrepareFindsASwitch(t *testing.T) {
 		if p, _, err := w.prepared(5 * time.Minute); err != nil || !slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 			t.Errorf("after that: %+v, %v", p, err)
 		}
+		// Without the journal nobody knows whose External is.
+		journal, err := os.ReadFile(w.opts.journalPath())
+		if err == nil {
+			err = os.WriteFile(w.opts.journalPath(), []byte("{,"), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		if removed, err := w.cleanup(w.t.Context(), nil, false); err == nil || !strings.Contains(err.Error(), w.opts.journalPath()) || !strings.Contains(err.Error(), "stay, such as External") || len(removed) > 0 {
+			t.Errorf("cleanup without a journal removed %q, %v", removed, err)
+		}
+		if err := os.WriteFile(w.opts.journalPath(), journal, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
 		if removed, err := w.cleanup(w.t.Context(), nil, false); err != nil || len(removed) != 1 {
 			t.Errorf("cleanup removed %q, %v", removed, err)
 		}
