@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/windows"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns/hnstest"
@@ -23,22 +19,8 @@ import (
 // machine is a simulated one, which programs of this process reach as they would Windows.
 func machine(t *testing.T) *hnstest.Machine {
 	t.Helper()
-	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
-		t.Skip("this is a real Windows, whose network a test must not touch")
-	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := hnstest.New()
-	done := make(chan error)
-	go func() { done <- m.Serve(l) }()
-	t.Setenv("FLANNEL_HNS", l.Addr().String())
-	t.Cleanup(func() {
-		if err := errors.Join(l.Close(), <-done, m.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	m := hnstest.NewFor(t)
+	m.Play(t)
 	return m
 }
 

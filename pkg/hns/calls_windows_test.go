@@ -3,7 +3,6 @@ package hns_test
 import (
 	"encoding/json"
 	"errors"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/Microsoft/hcsshim/hcn"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"golang.org/x/sys/windows"
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
@@ -34,24 +32,12 @@ func machine(t *testing.T) *hnstest.Machine {
 // machineLosing is for a test after which that many handles are still open.
 func machineLosing(t *testing.T, handles int) *hnstest.Machine {
 	t.Helper()
-	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
-		t.Skip("this is a real Windows, whose network a test must not touch")
-	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := hnstest.New()
-	done := make(chan error)
-	go func() { done <- m.Serve(l) }()
-	t.Setenv("FLANNEL_HNS", l.Addr().String())
+	m := hnstest.NewFor(t)
+	m.Play(t)
 	t.Cleanup(func() {
 		until(t, "all handles closed", func() bool { return m.OpenHandles() <= handles })
 		if n := m.OpenHandles(); n != handles {
 			t.Errorf("%d handles open, want %d", n, handles)
-		}
-		if err := errors.Join(l.Close(), <-done, m.Close()); err != nil {
-			t.Error(err)
 		}
 	})
 	return m

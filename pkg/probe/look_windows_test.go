@@ -2,7 +2,6 @@ package probe
 
 import (
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,17 +76,8 @@ func TestMaker(t *testing.T) {
 
 // TestRealLook goes through the DLLs of HNS and of the IP stack, and through Windows' own list of processes.
 func TestRealLook(t *testing.T) {
-	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
-		t.Skip("this is a real Windows, whose network a test must not touch")
-	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := newNode(t, bridge())
-	ended := make(chan error, 1)
-	go func() { ended <- n.m.Serve(l) }()
-	t.Setenv("FLANNEL_HNS", l.Addr().String())
+	n.m.Play(t)
 	daemon := start(t, "flanneld.exe", "--etcd-password=hunter2", "wait-for-input", `a "b" c\`, "", "service", "run")
 	start(t, "flanneld-x.exe", "wait-for-input", "status")
 	start(t, "kubelet.exe", "wait-for-input")
@@ -121,8 +111,5 @@ func TestRealLook(t *testing.T) {
 		if !strings.Contains(string(files[name]), want) {
 			t.Errorf("%s without %s: %s", name, want, files[name])
 		}
-	}
-	if err := errors.Join(l.Close(), <-ended); err != nil {
-		t.Error(err)
 	}
 }

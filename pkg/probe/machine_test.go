@@ -38,12 +38,7 @@ var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: 
 
 func newNode(t *testing.T, network hns.Network) *node {
 	t.Helper()
-	n := &node{t: t, m: hnstest.New()}
-	t.Cleanup(func() { // after what may hang was healed
-		if err := n.m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	n := &node{t: t, m: hnstest.NewFor(t)}
 	n.client = hns.NewClient(n.m, hns.Timing{})
 	network.Adapter, network.NonPersistent = "Ethernet", true
 	made, err := n.client.CreateNetwork(t.Context(), network)

@@ -2,30 +2,16 @@ package underlay
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/windows"
 
 	"flannel/pkg/hns/hnstest"
 )
 
 // TestRead goes through the IP Helper API of the simulated machine.
 func TestRead(t *testing.T) {
-	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
-		t.Skip("this is a real Windows, whose network a test must not touch")
-	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	m := hnstest.New()
-	defer m.Close()
-	go m.Serve(l)
-	t.Setenv("FLANNEL_HNS", l.Addr().String())
-
+	m := hnstest.NewFor(t)
+	m.Play(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { // what it registered for is given back to this machine, not to the next test's
 		cancel()

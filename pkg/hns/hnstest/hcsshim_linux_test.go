@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/nettest"
 )
 
@@ -25,7 +26,8 @@ var notRun = map[string]string{
 
 func TestHcsshim(t *testing.T) {
 	t.Parallel()
-	m, addr := served(t)
+	m := hnstest.NewFor(t)
+	addr := m.Listen(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")

@@ -3,7 +3,6 @@ package hnstest_test
 import (
 	"encoding/json"
 	"errors"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,28 +12,10 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// served is a machine that listens at addr until the test ends.
-func served(t *testing.T) (m *hnstest.Machine, addr string) {
-	t.Helper()
-	m = hnstest.New()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error)
-	go func() { done <- m.Serve(l) }()
-	t.Cleanup(func() {
-		if err := errors.Join(l.Close(), <-done, m.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return m, l.Addr().String()
-}
-
 // A machine in another process obeys, and reports what was done to it.
 func TestRemote(t *testing.T) {
-	m, addr := served(t)
-	r, err := hnstest.Dial(addr)
+	m := hnstest.NewFor(t)
+	r, err := hnstest.Dial(m.Listen(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +54,8 @@ func TestRemote(t *testing.T) {
 
 // What kube-proxy makes of Services, and how it asks for it.
 func TestLoadBalancers(t *testing.T) {
-	m, addr := served(t)
-	r, err := hnstest.Dial(addr)
+	m := hnstest.NewFor(t)
+	r, err := hnstest.Dial(m.Listen(t))
 	if err != nil {
 		t.Fatal(err)
 	}
