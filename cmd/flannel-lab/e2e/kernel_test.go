@@ -222,9 +222,18 @@ func or(s *string) string {
 // inStep waits until a node holds exactly what the leases say.
 func inStep(t *testing.T, l *lab.Lab, n *lab.Node) time.Duration {
 	t.Helper()
-	return eventually(t, n.Name+" in step with the leases", entriesOf(t, l, n), func(ctx context.Context) (string, error) {
-		return entries(ctx, n)
-	})
+	return within(t, n.Name+" is in step with the leases", func() error { return outOfStep(t, l, n) })
+}
+
+// outOfStep tells in what a node differs from the leases. These are read each time: etcd may still carry out what a
+// writer asked for and then gave up.
+func outOfStep(t *testing.T, l *lab.Lab, n *lab.Node) error {
+	t.Helper()
+	got, err := entries(t.Context(), n)
+	if want := entriesOf(t, l, n); err == nil && got != want {
+		err = fmt.Errorf("%s has\n%s\nwant\n%s", n.Name, got, want)
+	}
+	return err
 }
 
 // reach pings between two pods in every family that they have.
