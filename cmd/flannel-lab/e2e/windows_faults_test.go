@@ -236,7 +236,7 @@ func cleanedUp(t *testing.T, w *lab.Node) {
 	code, err := w.Wait(ctx)
 	must(t, err)
 	r := order(t, w, hnstest.Order{})
-	if code != 0 || len(r.Networks)+len(r.Endpoints) > 0 {
+	if !endedWell(code) || len(r.Networks)+len(r.Endpoints) > 0 {
 		t.Errorf("cleanup ended with %d and left %s %s", code, r.Networks, r.Endpoints)
 	}
 	for _, a := range r.Adapters {

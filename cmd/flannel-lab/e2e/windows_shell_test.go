@@ -161,7 +161,7 @@ func (c *console) startComponent(args []any) (any, error) {
 // stop is what stop.ps1 does to flanneld, but for the console's Ctrl-C.
 func (c *console) stop() {
 	c.t.Helper()
-	if code, err := c.n.Stop(c.t.Context()); err != nil || code != 0 {
+	if code, err := c.n.Stop(c.t.Context()); err != nil || !endedWell(code) {
 		c.t.Errorf("%s: Ctrl-C ended flanneld.exe with %d, %v", c.n.Name, code, err)
 	}
 }

@@ -121,11 +121,21 @@ type Outcome struct {
 	Status         int
 }
 
-// RunProgram runs a program for Windows to its end, with the node's name and Env. Its error is for what cannot be run.
-func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (Outcome, error) {
-	cmd := n.Windows.program(program, args...)
-	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
-	return n.toEnd(ctx, cmd)
+// WineKilled is the status of a program whose own is lost: Wine kills a process that has ended and is not gone half a
+// second later, as on a busy machine.
+const WineKilled = 128 + int(syscall.SIGKILL)
+
+// RunProgram runs a program for Windows to its end, with the node's name and Env. One whose status was lost is run again,
+// so it must be one that can be. Its error is for what cannot be run.
+func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (did Outcome, err error) {
+	for range 3 {
+		cmd := n.Windows.program(program, args...)
+		cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
+		if did, err = n.toEnd(ctx, cmd); err != nil || did.Status != WineKilled {
+			break
+		}
+	}
+	return did, err
 }
 
 func (n *Node) toEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
