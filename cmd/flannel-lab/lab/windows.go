@@ -125,13 +125,14 @@ type Outcome struct {
 // second later, as on a busy machine.
 const WineKilled = 128 + int(syscall.SIGKILL)
 
-// RunProgram runs a program for Windows to its end, with the node's name and Env. One whose status was lost is run again,
-// so it must be one that can be. Its error is for what cannot be run.
+// RunProgram runs a program for Windows to its end, with the node's name and Env. One whose status was lost, or that Wine
+// could not start (then it fails without a word), is run again, so it must be one that can be. Its error is for what
+// cannot be run.
 func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (did Outcome, err error) {
 	for range 3 {
 		cmd := n.Windows.program(program, args...)
 		cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
-		if did, err = n.toEnd(ctx, cmd); err != nil || did.Status != WineKilled {
+		if did, err = n.toEnd(ctx, cmd); err != nil || did.Status != WineKilled && did != (Outcome{Status: 1}) {
 			break
 		}
 	}
