@@ -157,7 +157,7 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 }
 
 // endedWell tells whether flanneld.exe ended with status 0, as far as Wine lets that be known.
-func endedWell(code int) bool { return code == 0 || code == lab.WineKilled }
+func endedWell(code int) bool { return code == 0 || lab.WineDied(code) }
 
 // stoppedByCtrlC also allows no more time than the 3 s that are promised, but for what a busy machine takes.
 func stoppedByCtrlC(t *testing.T, n *lab.Node) {

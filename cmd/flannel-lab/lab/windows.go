@@ -121,9 +121,9 @@ type Outcome struct {
 	Status         int
 }
 
-// WineKilled is the status of a program whose own is lost: Wine kills a process that has ended and is not gone half a
-// second later, as on a busy machine.
-const WineKilled = 128 + int(syscall.SIGKILL)
+// WineDied tells whether a status says only that Wine ended by a signal, so that the program's own is not known: it kills
+// one that has ended and is not gone half a second later, and has crashed at an end, on a busy machine.
+func WineDied(status int) bool { return status > 128 }
 
 // RunProgram runs a program for Windows to its end, with the node's name and Env. One whose status was lost, or that Wine
 // could not start (then it fails without a word), is run again, so it must be one that can be. Its error is for what
@@ -132,7 +132,7 @@ func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (
 	for range 3 {
 		cmd := n.Windows.program(program, args...)
 		cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
-		if did, err = n.toEnd(ctx, cmd); err != nil || did.Status != WineKilled && did != (Outcome{Status: 1}) {
+		if did, err = n.toEnd(ctx, cmd); err != nil || !WineDied(did.Status) && did != (Outcome{Status: 1}) {
 			break
 		}
 	}
