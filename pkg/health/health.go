@@ -132,9 +132,20 @@ func Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
+// What a client may take before its connection is closed: this port may face the network, and a client that sends or
+// reads nothing must not hold a goroutine and a file descriptor. The answers have some ten kilobytes at most.
+const (
+	headerTimeout = 5 * time.Second  // to send the header of a request
+	readTimeout   = 10 * time.Second // to send all of it
+	writeTimeout  = 10 * time.Second // from the header's end until it has read the answer
+	idleTimeout   = time.Minute      // between two requests
+	maxHeader     = 16 << 10         // bytes
+)
+
 // Serve answers until ctx ends.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

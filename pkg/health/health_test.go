@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -84,4 +85,62 @@ func TestAHungPassIsNotAlive(t *testing.T) {
 			t.Errorf("idle is not dead: %v", err)
 		}
 	})
+}
+
+// dial starts a server of h and returns a connection to it.
+func dial(t *testing.T, h http.Handler) net.Conn {
+	t.Helper()
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, h) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A client that sends no end of its header, or of its request, is disconnected.
+func TestSlowSenders(t *testing.T) {
+	for name, sent := range map[string]string{
+		"header": "GET /healthz HTTP/1.1\r\nHost: x\r\n",
+		"body":   "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := dial(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+			if _, err := io.WriteString(c, sent); err != nil {
+				t.Fatal(err)
+			}
+			// The end of the connection ends the copy; a server that waits for ever is ended by go test.
+			_, _ = io.Copy(io.Discard, c)
+		})
+	}
+}
+
+// A client that does not read the answer is disconnected.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	written := make(chan error, 1)
+	c := dial(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for chunk := make([]byte, 1<<20); ; {
+			if _, err := w.Write(chunk); err != nil {
+				written <- err
+				return
+			}
+		}
+	}))
+	if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-written
 }
