@@ -35,7 +35,7 @@ type Daemon struct {
 	Metrics  *metrics.Metrics
 
 	Notify   func(state string) // tells the service manager ("READY=1"); never nil
-	Watchdog time.Duration      // how often it wants to hear of us; 0: never
+	Watchdog time.Duration      // the service manager ends a process that is silent for so long; 0: never
 	EnvFile  <-chan struct{}    // another hand touched the subnet file
 }
 
@@ -68,6 +68,7 @@ type Underlay interface {
 func (d *Daemon) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
+	tasks.Go(func() error { return d.feedWatchdog(ctx) })
 	tasks.Go(func() error { return d.Manager.WatchConfig(ctx, in.setConfig) })
 	tasks.Go(func() error {
 		err := d.member(ctx, in)
@@ -98,7 +99,7 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 
 // loop passes once, then whenever something may have changed.
 func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
-	alarm := newAlarm(d.Settings.CompareAll, d.Watchdog)
+	alarm := newAlarm(d.Settings.CompareAll)
 	defer alarm.stop()
 	for {
 		d.Status.Begin()
@@ -117,25 +118,19 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 
 // wait returns when a pass is due. What it learns, it leaves in the node.
 func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
-	for {
-		select {
-		case <-ctx.Done():
-		case <-in.changed:
-		case <-d.Dataplane.Changes():
-		case <-d.Firewall.Changes():
-		case <-d.EnvFile:
-		case <-d.Underlay.Changes():
-			n.underlayMoved = true
-		case <-alarm.retryC():
-			n.underlayMoved = true
-		case <-alarm.compare.C:
-			n.underlayMoved = true
-			d.Dataplane.Distrust()
-		case <-alarm.watchdogC():
-			d.Notify("WATCHDOG=1")
-			continue
-		}
-		return
+	select {
+	case <-ctx.Done():
+	case <-in.changed:
+	case <-d.Dataplane.Changes():
+	case <-d.Firewall.Changes():
+	case <-d.EnvFile:
+	case <-d.Underlay.Changes():
+		n.underlayMoved = true
+	case <-alarm.retryC():
+		n.underlayMoved = true
+	case <-alarm.compare.C:
+		n.underlayMoved = true
+		d.Dataplane.Distrust()
 	}
 }
 

@@ -206,7 +206,7 @@ func TestWindowsNodes(t *testing.T) {
 
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAlarm(time.Hour, 0)
+		a := newAlarm(time.Hour)
 		defer a.stop()
 		began := time.Now()
 		for range 12 {
@@ -369,4 +369,35 @@ func TestJoinsAgain(t *testing.T) {
 	if err := <-ended; err != nil || strings.Count(log.String(), "joining again") != 1 {
 		t.Errorf("ended with %v:\n%s", err, log)
 	}
+}
+
+func TestWatchdogIsFedUnlessAPassHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		var fed []string
+		d.Notify, d.Watchdog = func(state string) { fed = append(fed, state) }, 2*time.Minute
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- d.feedWatchdog(ctx) }()
+		expect := func(what string, wait time.Duration, times int) {
+			t.Helper()
+			fed = nil
+			time.Sleep(wait)
+			synctest.Wait()
+			if len(fed) != times {
+				t.Errorf("%s: fed %q in %v, want %d times", what, fed, wait, times)
+			}
+		}
+		time.Sleep(time.Second) // between two ticks, so that none is at the end of a wait
+		expect("waiting for an hour", time.Hour, 60)
+		d.Status.Begin()
+		expect("a pass that takes two minutes", 2*time.Minute, 2)
+		expect("a pass that hangs", time.Hour, 0)
+		d.Status.InStep(errors.New("not all of it"))
+		expect("idle after the pass", time.Hour, 60)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

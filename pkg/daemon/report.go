@@ -172,25 +172,17 @@ func (d *Daemon) reportAdvice(n *node) {
 
 // alarm wakes the loop when nothing else does.
 type alarm struct {
-	compare  *time.Ticker
-	watchdog *time.Ticker // nil: nobody wants to hear of us
-	backoff  time.Duration
-	again    *time.Timer // nil: nothing failed
+	compare *time.Ticker
+	backoff time.Duration
+	again   *time.Timer // nil: nothing failed
 }
 
-func newAlarm(compareAll, watchdog time.Duration) *alarm {
-	a := &alarm{compare: time.NewTicker(compareAll)}
-	if watchdog > 0 {
-		a.watchdog = time.NewTicker(watchdog / 2)
-	}
-	return a
+func newAlarm(compareAll time.Duration) *alarm {
+	return &alarm{compare: time.NewTicker(compareAll)}
 }
 
 func (a *alarm) stop() {
 	a.compare.Stop()
-	if a.watchdog != nil {
-		a.watchdog.Stop()
-	}
 	if a.again != nil {
 		a.again.Stop()
 	}
@@ -228,11 +220,24 @@ func (a *alarm) retryC() <-chan time.Time {
 	return a.again.C
 }
 
-func (a *alarm) watchdogC() <-chan time.Time {
-	if a.watchdog == nil {
+// feedWatchdog reports to the service manager until ctx ends, for as long as no pass hangs. It is a task of its own: a
+// node that waits to join, for its store or for a configuration, is well however long that takes.
+func (d *Daemon) feedWatchdog(ctx context.Context) error {
+	if d.Watchdog <= 0 {
 		return nil
 	}
-	return a.watchdog.C
+	tick := time.NewTicker(d.Watchdog / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if d.Status.Alive() == nil {
+				d.Notify("WATCHDOG=1")
+			}
+		}
+	}
 }
 
 // longestRest bounds how long a change waits because the pass before it was expensive.

@@ -44,10 +44,6 @@ func TestServiceManager(t *testing.T) {
 	n.Env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=200000"}
 	must(t, n.Start())
 	logged(t, n, 0, "cannot start yet; waiting")
-	if count("READY=1") != 0 {
-		t.Error("READY=1 before there is a configuration")
-	}
-	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	heard := func(state string, times int) func() error {
 		return func() error {
 			if got := count(state); got < times {
@@ -56,8 +52,13 @@ func TestServiceManager(t *testing.T) {
 			return nil
 		}
 	}
+	within(t, "WATCHDOG=1 while the node waits for a configuration", heard("WATCHDOG=1", 3))
+	if count("READY=1") != 0 {
+		t.Error("READY=1 before there is a configuration")
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	within(t, "READY=1", heard("READY=1", 1))
-	within(t, "WATCHDOG=1 five times", heard("WATCHDOG=1", 5))
+	within(t, "WATCHDOG=1 while the node works", heard("WATCHDOG=1", count("WATCHDOG=1")+5))
 	in(t, n.Namespaces, "ip link delete flannel.1; sleep 0.2")
 	stopped(t, n)
 	within(t, "STOPPING=1", heard("STOPPING=1", 1))
