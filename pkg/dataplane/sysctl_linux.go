@@ -6,7 +6,11 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/reconcile"
 )
@@ -33,13 +37,18 @@ func (d *Linux) forward(networks []netip.Prefix) error {
 	return err
 }
 
-// keepDefaultRoutes is to be called before IPv6 forwarding is switched on: a host that forwards drops the default route
-// that it learned from router advertisements, unless told to accept them all the same.
+// keepDefaultRoutes is to be called before IPv6 forwarding is switched on. Interfaces with accept_ra 1 ignore router
+// advertisements from then on, and the kernel deletes the default routes that they brought: a host with a second
+// interface would lose its way out. With 2 they go on.
 func (d *Linux) keepDefaultRoutes() error {
 	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
 		return err
 	}
-	for _, name := range d.existing() {
+	names, err := d.advertised()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
 		path := "net/ipv6/conf/" + name + "/accept_ra"
 		accepts, err := readSysctl(path)
 		if err == nil && accepts == "1" {
@@ -52,14 +61,35 @@ func (d *Linux) keepDefaultRoutes() error {
 	return nil
 }
 
-func (d *Linux) existing() []string {
-	var names []string
-	for _, dev := range d.devices {
-		if dev.Kind == Existing {
-			names = append(names, dev.Name)
+// advertised returns the names of the interfaces that depend on router advertisements: those with a route by one, in
+// any table, and the underlay, which may have its address by one.
+func (d *Linux) advertised() ([]string, error) {
+	routes, err := whole(func() ([]netlink.Route, error) {
+		return d.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: unix.RTPROT_RA},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes by router advertisements: %w", err)
+	}
+	through := map[int]bool{}
+	for _, r := range routes {
+		through[r.LinkIndex] = true
+		for _, hop := range r.MultiPath {
+			through[hop.LinkIndex] = true
 		}
 	}
-	return names
+	all, err := d.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range all {
+		underlay := slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Kind == Existing && dev.Name == l.Attrs().Name })
+		if underlay || through[l.Attrs().Index] {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names, nil
 }
 
 // readSysctl returns "" for a parameter that the kernel does not have (IPv6 switched off). Its errors are of the kind
