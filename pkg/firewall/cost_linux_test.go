@@ -24,6 +24,7 @@ func TestSteadyStateStartsNoProgram(t *testing.T) {
 			config                 Config
 		}{
 			{"iptables-nft", "iptables-nft -N KUBE", "iptables-nft -A KUBE -j RETURN; ping -c 1 127.0.0.1", both(IPTables)},
+			{"rules before ours", "iptables-nft -F", "iptables-nft -t nat -I POSTROUTING -s 10.9.0.1 -j RETURN; iptables-nft -I FORWARD -s 10.9.0.1 -j RETURN", both(IPTables)},
 			{"nftables", "true", "iptables-nft -t nat -I POSTROUTING -j KUBE-MARK || iptables-nft -F FORWARD", both(NFTables)},
 			{"nothing wanted", "true", "iptables-nft -F FORWARD", off},
 			{"legacy", "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY", "ping -c 1 127.0.0.1; iptables-legacy-save -c | grep [1-9]:", both(IPTables)},
