@@ -180,6 +180,7 @@ func (s Snapshot) filters() (all []filter, missing *Finding) {
 // forwardOpen looks for a drop that stands before, or instead of, what accepts the pods. In nftables every table has its
 // say, and a drop in any of them is final.
 func forwardOpen(s Snapshot) Finding {
+	const before = "Delete that rule, or append it to FORWARD, if nobody wants it to stop pods: rules before ours count, and flanneld does not move ahead of them."
 	const ours = "Leave --iptables-forward-rules on (it is by default) and see in flanneld status whether the firewall part fails; or accept the pod network in FORWARD yourself."
 	filters, missing := s.filters()
 	switch {
@@ -193,8 +194,10 @@ func forwardOpen(s Snapshot) Finding {
 		jump := slices.IndexFunc(forward, func(r rule) bool { return r.target == "FLANNEL-FWD" })
 		drop := slices.IndexFunc(forward, func(r rule) bool { return dropping(r.target) && !r.narrow && !r.udp && r.ports == "" })
 		switch {
-		case drop >= 0 && (jump < 0 || drop < jump):
-			return fail(ours, "%q comes before what accepts the pods' packets", forward[drop].text)
+		case drop >= 0 && jump > drop:
+			return fail(before, "%q comes before what accepts the pods' packets", forward[drop].text)
+		case drop >= 0 && jump < 0:
+			return fail(ours, "%q drops the pods' packets, and no rule leads to FLANNEL-FWD", forward[drop].text)
 		case jump < 0 && f.policy["FORWARD"] == "DROP":
 			return fail(ours, "the policy of FORWARD is DROP (Docker sets it), and no rule leads to FLANNEL-FWD")
 		}
