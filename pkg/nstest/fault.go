@@ -5,8 +5,6 @@ package nstest
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,14 +18,14 @@ import (
 // kernel asks for each of them what shall become of it (seccomp's user notification), so what is tested runs unchanged.
 // Who answers is a process of its own, since the Go runtime may stop all of this one while the thread waits.
 type Faults struct {
-	t       *testing.T
-	answers net.Conn
+	t      *testing.T
+	socket int // to who answers; open until the process ends, since without an answer the calls fail
 }
 
 // calls are those that can fail.
 var calls = []int{
 	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG,
-	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE,
+	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
 }
 
 // answering in the environment makes Run answer for the calls of the test that it names.
@@ -50,26 +48,15 @@ func NewFaults(t *testing.T) *Faults {
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stderr, os.Stderr, []*os.File{theirs}
 	must("start the process that answers", cmd.Start())
 	must("close its socket", theirs.Close())
-	ours := os.NewFile(uintptr(pair[0]), "answers")
-	conn, err := net.FileConn(ours)
-	must("use the socket", err)
-	must("close its copy", ours.Close())
-
 	runtime.LockOSThread()
 	listener, err := listen()
 	must("install the filter", err)
-	f := &Faults{t, conn}
 	sent := make(chan error)
-	go func() { // from another thread, which nobody has to answer for
-		_, _, err := conn.(*net.UnixConn).WriteMsgUnix([]byte{0}, unix.UnixRights(listener), nil)
-		sent <- err
-	}()
+	go func() { sent <- unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(listener), nil, 0) }() // from another thread
 	must("hand over the filter's descriptor", <-sent)
 	must("close it here", unix.Close(listener))
-	t.Cleanup(func() {
-		f.Fail(0, 0)
-		must("close the socket", conn.Close())
-	})
+	f := &Faults{t, pair[0]}
+	t.Cleanup(func() { f.Fail(0, 0) })
 	return f
 }
 
@@ -79,9 +66,9 @@ func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	var order, told [8]byte
 	binary.NativeEndian.PutUint32(order[:], uint32(n))
 	binary.NativeEndian.PutUint32(order[4:], uint32(errno))
-	_, err := f.answers.Write(order[:])
+	_, err := unix.Write(f.socket, order[:])
 	if err == nil {
-		_, err = io.ReadFull(f.answers, told[:])
+		_, err = unix.Read(f.socket, told[:])
 	}
 	if err != nil {
 		f.t.Fatalf("order a fault: %v", err)
@@ -168,7 +155,9 @@ func answer() error {
 			if seen++; seen == victim {
 				reply.flags, reply.errno = 0, -errno
 			}
-			control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)) {
+				seen-- // a signal interrupted the call, which begins again
+			}
 		}
 		if ready[0].Revents&unix.POLLHUP != 0 && ready[1].Revents == 0 {
 			_, err := unix.Poll(ready[1:], -1) // nobody is left to ask
