@@ -21,6 +21,9 @@ import (
 // errRefused marks that the kernel (or iptables) did not take rules that we made.
 var errRefused = errors.New("rules refused")
 
+// errChanging means that another program changed a chain while it was read.
+var errChanging = errors.New("another program is changing the rules")
+
 // exitLocked is what iptables ends with when another one holds the lock all the time.
 const exitLocked = 4
 
@@ -121,7 +124,7 @@ func (p *iptablesPlace) family() nftables.TableFamily {
 }
 
 // digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. The nft variant's
-// covers our chains and those that jump to them, so that kube-proxy may change its own as it likes.
+// covers our chains and the jumps to them: the rules of others, before our jumps or behind, are not our concern.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -132,6 +135,9 @@ func (p *iptablesPlace) digest() uint64 {
 			rules, err := readRules(p.family(), own.Table, chain)
 			if err != nil && !absent(err) {
 				return 0
+			}
+			if chain == own.Parent {
+				rules = slices.DeleteFunc(rules, func(r readRule) bool { return r.jump != own.Name })
 			}
 			fmt.Fprintln(h, chain, rules, err)
 		}
@@ -184,7 +190,7 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, own := range chains() {
 		c := s.chain(own)
-		for _, jump := range c.jumps {
+		for _, jump := range c.jumps() {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
 		}
 		for _, f := range c.foreign {
@@ -205,19 +211,28 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 	}
 	// Without --noflush, iptables-restore would throw away everybody's rules. --wait is for the legacy variant's lock,
 	// in seconds; the nft variant takes it and needs none.
+	var numbered map[string][]string
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {
 			return 0, readErr
 		}
-		script, n := restore(have, want)
-		if n == 0 {
-			return 0, nil
+		for chain, behind := range numbered {
+			h := have.of(chain)
+			h.anew = misplaced(h.parent, behind)
 		}
-		_, err = run(ctx, []byte(script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
+		c := restore(have, want)
+		if c.chains == 0 {
+			return changed, nil
+		}
+		_, err = run(ctx, []byte(c.script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
 		if err == nil {
 			p.remember(have)
-			return n, nil
+			changed = max(changed, c.chains)
+			if numbered = c.numbered; len(numbered) == 0 {
+				return changed, nil
+			}
+			continue // to see whether the numbers were still right
 		}
 		var exit *exec.ExitError
 		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil {
@@ -225,10 +240,19 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 		}
 		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
 	}
-	return 0, err
+	return changed, err
 }
 
-func (p *iptablesPlace) read(ctx context.Context, want []Chain) (saved, error) {
+func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s saved, err error) {
+	for range 3 {
+		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
+			break
+		}
+	}
+	return s, err
+}
+
+func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, error) {
 	out, err := run(ctx, nil, p.command+p.suffix+"-save")
 	if err != nil {
 		return saved{}, fmt.Errorf("read rules: %w", err)
@@ -236,54 +260,15 @@ func (p *iptablesPlace) read(ctx context.Context, want []Chain) (saved, error) {
 	s := parseSave(out)
 	for _, own := range chains() {
 		if slices.Contains(s.unreadable, own.Table) {
-			s.chains[own.Name] = p.glimpse(own, want)
+			s.chains[own.Name], err = p.glimpse(own, want)
+		} else if c := s.chains[own.Name]; c != nil && p.variant == variantNFT {
+			err = p.confirm(own, c.parent)
+		}
+		if err != nil {
+			return saved{}, err
 		}
 	}
 	return s, nil
-}
-
-// glimpse is what netlink tells about a chain of a table that iptables-save cannot express because of another
-// program's rules: enough to know whether the chain is still as we wrote it, and how many jumps lead to it.
-func (p *iptablesPlace) glimpse(own Chain, want []Chain) *savedChain {
-	c := &savedChain{exists: hasChain(p.family(), own.Table, own.Name)}
-	jumps, _ := readRules(p.family(), own.Table, own.Parent)
-	for i, r := range jumps {
-		if r.jump == own.Name {
-			c.jumps = append(c.jumps, own.jump())
-			c.first = c.first || i == 0
-		}
-	}
-	if written, ok := p.written[own.Name]; ok && written == p.content(own) {
-		for _, w := range want {
-			if w.Name != own.Name {
-				continue
-			}
-			for _, r := range w.Rules {
-				c.rules = append(c.rules, r.spec(w.Comment))
-			}
-		}
-	}
-	return c
-}
-
-// remember keeps, for the next glimpse, how the chains look that were just written.
-func (p *iptablesPlace) remember(have saved) {
-	p.written = map[string]string{}
-	for _, own := range chains() {
-		if slices.Contains(have.unreadable, own.Table) {
-			p.written[own.Name] = p.content(own)
-		}
-	}
-	// Said at every write, which is seldom: the administrator should know that iptables shows nothing of the table.
-	if len(have.unreadable) > 0 {
-		p.log.Warn("iptables cannot read this table, for it holds rules made with nft; ours are kept there all the same",
-			"where", p.String(), "tables", have.unreadable)
-	}
-}
-
-func (p *iptablesPlace) content(own Chain) string {
-	rules, err := readRules(p.family(), own.Table, own.Name)
-	return fmt.Sprint(rules, err)
 }
 
 // run starts a program and waits for it, or kills it when ctx ends: a transaction is then in the kernel as a whole, or

@@ -149,7 +149,10 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 type readRule struct {
 	exprs []string // exprText of those that we use, the name and bytes of any other
 	user  []byte
-	jump  string // the chain that it jumps to, if any
+	jump  string // the chain that it leads to, if any
+	text  string // iptables' arguments of a rule that leads to a chain and is not narrow
+	// narrow: it has a condition, or an expression that we do not know. blocks: it ends with DROP or REJECT.
+	narrow, blocks bool
 }
 
 func readRules(family nftables.TableFamily, table, chain string) ([]readRule, error) {
@@ -204,11 +207,41 @@ func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 	e := kinds[name]
 	if e == nil || expr.Unmarshal(family, data, e) != nil {
 		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
+		r.judge(name, data)
 		return nil
 	}
-	if v, ok := e.(*expr.Verdict); ok && v.Kind == expr.VerdictJump {
-		r.jump = v.Chain
-	}
 	r.exprs = append(r.exprs, exprText(e))
+	if v, ok := e.(*expr.Verdict); ok {
+		r.verdict(v)
+	} else {
+		r.narrow = r.narrow || name != "counter"
+	}
 	return nil
+}
+
+// judge notes what an expression that we do not use means for the place of our jump.
+func (r *readRule) judge(kind string, data []byte) {
+	// The first attribute of an extension of iptables is its name, the third what only it understands.
+	switch extension := name(data, unix.NFTA_MATCH_NAME); {
+	case kind == "reject", kind == "target" && extension == "REJECT":
+		r.blocks = true
+	case kind == "match" && extension == "comment":
+		comment, _, _ := strings.Cut(name(data, unix.NFTA_MATCH_INFO), "\x00")
+		r.text = fmt.Sprintf("-m comment --comment %q ", comment)
+	case kind != "log":
+		r.narrow = true
+	}
+}
+
+func (r *readRule) verdict(v *expr.Verdict) {
+	switch v.Kind {
+	case expr.VerdictJump:
+		r.jump = v.Chain
+		r.text += "-j " + v.Chain
+	case expr.VerdictGoto:
+		r.jump = v.Chain
+		r.text += "-g " + v.Chain
+	case expr.VerdictDrop:
+		r.blocks = true
+	}
 }
