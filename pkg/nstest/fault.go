@@ -32,7 +32,7 @@ var calls = []int{
 const answering = "FLANNEL_NSTEST_FAULTS"
 
 // NewFaults binds the calling goroutine, which must be that of a test within Run, to its thread, for good. Calls of that
-// thread can then be made to fail, and those of the programs that it starts.
+// thread can then be made to fail, but not those of the programs that it starts.
 func NewFaults(t *testing.T) *Faults {
 	t.Helper()
 	must := func(what string, err error) {
@@ -52,7 +52,8 @@ func NewFaults(t *testing.T) *Faults {
 	listener, err := listen()
 	must("install the filter", err)
 	sent := make(chan error)
-	go func() { sent <- unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(listener), nil, 0) }() // from another thread
+	thread := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
+	go func() { sent <- unix.Sendmsg(pair[0], thread, unix.UnixRights(listener), nil, 0) }() // from another thread
 	must("hand over the filter's descriptor", <-sent)
 	must("close it here", unix.Close(listener))
 	f := &Faults{t, pair[0]}
@@ -115,8 +116,8 @@ type response struct {
 // answer serves until the other end of the socket is closed.
 func answer() error {
 	const socket = 3
-	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(socket, b, oob, 0)
+	thread, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(socket, thread, oob, 0)
 	if err != nil {
 		return err
 	}
@@ -152,6 +153,10 @@ func answer() error {
 				continue // whoever asked was killed
 			}
 			reply := response{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+			if asked.pid != binary.NativeEndian.Uint32(thread) {
+				control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+				continue
+			}
 			if seen++; seen == victim {
 				reply.flags, reply.errno = 0, -errno
 			}
