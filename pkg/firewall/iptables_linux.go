@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // errRefused marks that the kernel (or iptables) did not take rules that we made.
@@ -34,76 +34,6 @@ const (
 	variantNFT    variant = "nf_tables"
 	variantLegacy variant = "legacy"
 )
-
-// tools are the variants that are installed, by the name that their commands begin with after "iptables"/"ip6tables".
-type tools struct {
-	suffix   map[variant]string // "-nft", "-legacy" or ""
-	standard variant            // that of plain "iptables"; "" where there is none
-}
-
-// findTools looks for the programs. It starts one: what plain iptables is, only it can tell.
-func findTools(ctx context.Context) tools {
-	t := tools{suffix: map[variant]string{}}
-	if _, err := exec.LookPath("iptables-restore"); err == nil {
-		// Before 1.8 there was only one variant, and the version says nothing about it.
-		if out, err := run(ctx, nil, "iptables", "--version"); err == nil {
-			t.standard = variantLegacy
-			if bytes.Contains(out, []byte("nf_tables")) {
-				t.standard = variantNFT
-			}
-			t.suffix[t.standard] = ""
-		}
-	}
-	// The name with a suffix is preferred: an administrator may turn plain iptables from one to the other at any time.
-	for v, suffix := range map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"} {
-		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
-			t.suffix[v] = suffix
-		}
-	}
-	return t
-}
-
-// choose returns the variant that this host uses: the one that kubelet has left its mark in (the rule that the
-// Kubernetes project gives for containers, whose own default says nothing about the host), else plain iptables.
-func (t tools) choose(ctx context.Context) (variant, error) {
-	if len(t.suffix) == 0 {
-		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
-	}
-	_, nft := t.suffix[variantNFT]
-	legacy, old := t.suffix[variantLegacy]
-	switch {
-	case nft && (kubeletChain(nftables.TableFamilyIPv4) || kubeletChain(nftables.TableFamilyIPv6)):
-		return variantNFT, nil
-	case old && (kubeletLegacy(ctx, "iptables", legacy) || kubeletLegacy(ctx, "ip6tables", legacy)):
-		return variantLegacy, nil
-	case t.standard != "":
-		return t.standard, nil
-	case nft:
-		return variantNFT, nil
-	}
-	return variantLegacy, nil
-}
-
-// randomFully tells whether the programs of v are new enough for --random-fully; whether the kernel is, it tells when
-// it is asked to take it.
-func (t tools) randomFully(v variant) bool {
-	ipt, err := iptables.New(iptables.Path("iptables" + t.suffix[v]))
-	return err == nil && ipt.HasRandomFully()
-}
-
-func kubeletChain(family nftables.TableFamily) bool {
-	return hasChain(family, "mangle", "KUBE-IPTABLES-HINT") || hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
-}
-
-// kubeletLegacy reads all tables: asking for mangle alone would make it.
-func kubeletLegacy(ctx context.Context, command, suffix string) bool {
-	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
-	if !p.loaded("mangle") {
-		return false
-	}
-	s, err := p.read(ctx, nil)
-	return err == nil && s.kubelet
-}
 
 // iptablesPlace is one family in one variant.
 type iptablesPlace struct {
@@ -148,7 +78,11 @@ func (p *iptablesPlace) digest() uint64 {
 func (p *iptablesPlace) legacyDigest() uint64 {
 	var tables []string
 	for _, own := range chains() {
-		if p.loaded(own.Table) {
+		there, err := p.loaded(own.Table)
+		if err != nil {
+			return 0
+		}
+		if there {
 			tables = append(tables, own.Table)
 		}
 	}
@@ -159,29 +93,37 @@ func (p *iptablesPlace) legacyDigest() uint64 {
 }
 
 // loaded tells whether the legacy table exists. Asking iptables-legacy for it by name would make it.
-func (p *iptablesPlace) loaded(table string) bool {
+func (p *iptablesPlace) loaded(table string) (bool, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if p.command == "ip6tables" {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
 	names, err := os.ReadFile(file)
-	return err == nil && slices.Contains(strings.Fields(string(names)), table)
+	if shortage(err) {
+		return false, fmt.Errorf("list tables: %w", err)
+	}
+	return err == nil && slices.Contains(strings.Fields(string(names)), table), nil
 }
 
 // present tells, without starting a program, whether there can be anything of ours. A host that uses one variant only
 // is thereby spared from the other's programs, which may not even work there.
-func (p *iptablesPlace) present() bool {
-	return slices.ContainsFunc(chains(), func(c Chain) bool {
+func (p *iptablesPlace) present() (there bool, err error) {
+	for _, c := range chains() {
 		if p.variant == variantLegacy {
-			return p.loaded(c.Table)
+			there, err = p.loaded(c.Table)
+		} else {
+			there, err = hasChain(p.family(), c.Table, c.Name)
 		}
-		return hasChain(p.family(), c.Table, c.Name)
-	})
+		if there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
 }
 
 func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
-	if !p.present() {
-		return nil, nil
+	if there, err := p.present(); !there || err != nil {
+		return nil, err
 	}
 	s, err := p.read(ctx, nil)
 	if err != nil {
@@ -206,8 +148,10 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 // sync reads, compares and writes. Deleting a jump names it by its text, so somebody who changes it in between makes
 // the transaction fail as a whole: then it is read again.
 func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, err error) {
-	if len(want) == 0 && !p.present() {
-		return 0, nil
+	if len(want) == 0 {
+		if there, err := p.present(); !there || err != nil {
+			return 0, err
+		}
 	}
 	// Without --noflush, iptables-restore would throw away everybody's rules. --wait is for the legacy variant's lock,
 	// in seconds; the nft variant takes it and needs none.
@@ -235,7 +179,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 			continue // to see whether the numbers were still right
 		}
 		var exit *exec.ExitError
-		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil {
+		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil || shortage(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
@@ -258,6 +202,9 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, erro
 		return saved{}, fmt.Errorf("read rules: %w", err)
 	}
 	s := parseSave(out)
+	if s.torn {
+		return saved{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
+	}
 	for _, own := range chains() {
 		if slices.Contains(s.unreadable, own.Table) {
 			s.chains[own.Name], err = p.glimpse(own, want)
@@ -269,6 +216,13 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, erro
 		}
 	}
 	return s, nil
+}
+
+// shortage reports whether err is for want of descriptors, memory or processes, or came of a change meanwhile. It says
+// nothing about what there is, nor about what was to be written.
+func shortage(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, os.ErrDeadlineExceeded},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // run starts a program and waits for it, or kills it when ctx ends: a transaction is then in the kernel as a whole, or

@@ -87,7 +87,9 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 			conn.AddRule(&nftables.Rule{Table: table, Chain: &c.Chain, Exprs: r.exprs, UserData: commentData(r.comment)})
 		}
 	}
-	if err := conn.Flush(); err != nil {
+	if err := conn.Flush(); shortage(err) {
+		return 0, fmt.Errorf("write table: %w", err)
+	} else if err != nil {
 		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
 	}
 	return max(len(want), 1), nil

@@ -35,10 +35,15 @@ func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names 
 	if err != nil {
 		return nil, err
 	}
-	return conn.Execute(netlink.Message{
+	answer, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
 		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
+	torn := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
+	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, torn) {
+		return nil, unix.EINTR // the rules changed while they were listed
+	}
+	return answer, err
 }
 
 // each skips the four bytes of nfgenmsg and calls f with every attribute of a message.
@@ -57,10 +62,13 @@ func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// hasChain tells whether the chain is there; a kernel without nf_tables has none.
-func hasChain(family nftables.TableFamily, table, chain string) bool {
+// hasChain reports whether the chain is there; a kernel without nf_tables has none. Its error means that it could not look.
+func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
-	return err == nil && len(answer) > 0
+	if shortage(err) {
+		return false, fmt.Errorf("look for chain %s %s: %w", table, chain, err)
+	}
+	return err == nil && len(answer) > 0, nil
 }
 
 // readTable is the table as tableText has it.

@@ -13,6 +13,7 @@ type saved struct {
 	// unreadable are tables that hold rules of nft which iptables-save cannot express. It leaves them out whole.
 	unreadable []string
 	kubelet    bool // the chains are there by which kubelet marks the variant that it uses
+	torn       bool // the output ends within a table
 }
 
 type savedChain struct {
@@ -51,10 +52,12 @@ func parseSave(out []byte) saved {
 			continue
 		}
 		switch line[0] {
+		case 'C': // COMMIT
+			s.torn = false
 		case '#':
 			s.unreadable = append(s.unreadable, incompatible(line)...)
 		case '*':
-			table = string(line[1:])
+			table, s.torn = string(line[1:]), true
 		case ':':
 			s.declare(table, firstWord(line[1:]))
 		case '[', '-': // all others are comments, COMMIT, and what a later version may think of

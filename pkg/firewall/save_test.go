@@ -177,3 +177,13 @@ func FuzzParseSave(f *testing.F) {
 		restore(parseSave(out), nil)
 	})
 }
+
+// What iptables-save prints of a table ends with COMMIT: without, rules may be missing, which must not be taken for gone.
+func TestTornSave(t *testing.T) {
+	const whole = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j ACCEPT\nCOMMIT\n# Completed\n"
+	for text, torn := range map[string]bool{"": false, whole: false, whole + whole: false, whole[:40]: true, whole + "*nat\n": true} {
+		if got := parseSave([]byte(text)).torn; got != torn {
+			t.Errorf("%q: torn %t, want %t", text, got, torn)
+		}
+	}
+}

@@ -12,7 +12,11 @@ import (
 // glimpse is what netlink reports about a chain of a table that iptables-save cannot express because of another
 // program's rules: enough to know whether the chain is still as we wrote it, and where the jumps to it stand.
 func (p *iptablesPlace) glimpse(own Chain, want []Chain) (*savedChain, error) {
-	c := &savedChain{exists: hasChain(p.family(), own.Table, own.Name)}
+	exists, err := hasChain(p.family(), own.Table, own.Name)
+	if err != nil {
+		return nil, err
+	}
+	c := &savedChain{exists: exists}
 	rules, err := readRules(p.family(), own.Table, own.Parent)
 	if err != nil && !absent(err) {
 		return nil, fmt.Errorf("read chain %s %s: %w", own.Table, own.Parent, err)
@@ -25,7 +29,7 @@ func (p *iptablesPlace) glimpse(own Chain, want []Chain) (*savedChain, error) {
 		}
 		c.parent = append(c.parent, known)
 	}
-	if written, ok := p.written[own.Name]; ok && written == p.content(own) {
+	if written := p.written[own.Name]; written != "" && written == p.content(own) {
 		for _, w := range want {
 			if w.Name != own.Name {
 				continue
@@ -72,7 +76,11 @@ func (p *iptablesPlace) remember(have saved) {
 	}
 }
 
+// content is "" if it cannot be read.
 func (p *iptablesPlace) content(own Chain) string {
 	rules, err := readRules(p.family(), own.Table, own.Name)
+	if err != nil && !absent(err) {
+		return ""
+	}
 	return fmt.Sprint(rules, err)
 }

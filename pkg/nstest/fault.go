@@ -5,8 +5,6 @@ package nstest
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,21 +18,21 @@ import (
 // kernel asks for each of them what shall become of it (seccomp's user notification), so what is tested runs unchanged.
 // Who answers is a process of its own, since the Go runtime may stop all of this one while the thread waits.
 type Faults struct {
-	t       *testing.T
-	answers net.Conn
+	t      *testing.T
+	socket int // to who answers; open until the process ends, since without an answer the calls fail
 }
 
 // calls are those that can fail.
 var calls = []int{
 	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG,
-	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE,
+	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
 }
 
 // answering in the environment makes Run answer for the calls of the test that it names.
 const answering = "FLANNEL_NSTEST_FAULTS"
 
 // NewFaults binds the calling goroutine, which must be that of a test within Run, to its thread, for good. Calls of that
-// thread can then be made to fail, and those of the programs that it starts.
+// thread can then be made to fail, but not those of the programs that it starts.
 func NewFaults(t *testing.T) *Faults {
 	t.Helper()
 	must := func(what string, err error) {
@@ -50,26 +48,16 @@ func NewFaults(t *testing.T) *Faults {
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stderr, os.Stderr, []*os.File{theirs}
 	must("start the process that answers", cmd.Start())
 	must("close its socket", theirs.Close())
-	ours := os.NewFile(uintptr(pair[0]), "answers")
-	conn, err := net.FileConn(ours)
-	must("use the socket", err)
-	must("close its copy", ours.Close())
-
 	runtime.LockOSThread()
 	listener, err := listen()
 	must("install the filter", err)
-	f := &Faults{t, conn}
 	sent := make(chan error)
-	go func() { // from another thread, which nobody has to answer for
-		_, _, err := conn.(*net.UnixConn).WriteMsgUnix([]byte{0}, unix.UnixRights(listener), nil)
-		sent <- err
-	}()
+	thread := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
+	go func() { sent <- unix.Sendmsg(pair[0], thread, unix.UnixRights(listener), nil, 0) }() // from another thread
 	must("hand over the filter's descriptor", <-sent)
 	must("close it here", unix.Close(listener))
-	t.Cleanup(func() {
-		f.Fail(0, 0)
-		must("close the socket", conn.Close())
-	})
+	f := &Faults{t, pair[0]}
+	t.Cleanup(func() { f.Fail(0, 0) })
 	return f
 }
 
@@ -79,9 +67,9 @@ func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	var order, told [8]byte
 	binary.NativeEndian.PutUint32(order[:], uint32(n))
 	binary.NativeEndian.PutUint32(order[4:], uint32(errno))
-	_, err := f.answers.Write(order[:])
+	_, err := unix.Write(f.socket, order[:])
 	if err == nil {
-		_, err = io.ReadFull(f.answers, told[:])
+		_, err = unix.Read(f.socket, told[:])
 	}
 	if err != nil {
 		f.t.Fatalf("order a fault: %v", err)
@@ -128,8 +116,8 @@ type response struct {
 // answer serves until the other end of the socket is closed.
 func answer() error {
 	const socket = 3
-	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(socket, b, oob, 0)
+	thread, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(socket, thread, oob, 0)
 	if err != nil {
 		return err
 	}
@@ -165,10 +153,16 @@ func answer() error {
 				continue // whoever asked was killed
 			}
 			reply := response{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+			if asked.pid != binary.NativeEndian.Uint32(thread) {
+				control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+				continue
+			}
 			if seen++; seen == victim {
 				reply.flags, reply.errno = 0, -errno
 			}
-			control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)) {
+				seen-- // a signal interrupted the call, which begins again
+			}
 		}
 		if ready[0].Revents&unix.POLLHUP != 0 && ready[1].Revents == 0 {
 			_, err := unix.Poll(ready[1:], -1) // nobody is left to ask
