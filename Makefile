@@ -44,7 +44,7 @@ $(SYSTEMS:%=cross-%): cross-%:
 tools: bin/etcd bin/etcdutl bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
-kube: bin/kube bin/render ## a Kubernetes API server for tests and demo --kube; the first time takes minutes
+kube: bin/kube bin/render bin/kube-proxy ## a Kubernetes API server and kube-proxy for tests and demo --kube; the first time takes minutes
 
 demo: ## three nodes on this machine, and what flannel does for them, in half a minute
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
@@ -73,7 +73,7 @@ test-windows: wine ## the tests of what runs on Windows, under Wine; part of mak
 	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
 	@dist/wine.sh stop
 
-# To build kube-proxy takes minutes of two cores, which no other test has a use for.
+# To build kube-proxy for Windows takes minutes of two cores, which no other test has a use for.
 test-kube-proxy: ## Windows' real kube-proxy beside flanneld.exe, under Wine; not part of make test
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 build tools wine cross-windows-amd64 bin/kube bin/kube-proxy.exe
@@ -172,6 +172,9 @@ bin/kube: bin/.kube-$(KUBE_HASH)
 bin/render: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ ./render
 
+bin/kube-proxy: bin/.kube-$(KUBE_HASH) bin/kube
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
+		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy
 bin/kube-proxy.exe: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && GOOS=windows GOARCH=amd64 nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
 		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy

@@ -94,7 +94,11 @@ func envPrefix(value string, bits int) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// ReadEnv reads the file at path. One that is missing is the zero Env and no error.
+// ErrMalformed is in the error about a subnet file that could be read and is not one.
+var ErrMalformed = errors.New("not a subnet file")
+
+// ReadEnv reads the file at path. One that is missing is the zero Env and no error. An error without ErrMalformed says
+// nothing about the file's content, and may be gone the next time.
 func ReadEnv(path string) (Env, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +114,7 @@ func ReadEnv(path string) (Env, error) {
 	}
 	e, err := ParseEnv(raw)
 	if err != nil {
-		return Env{}, fmt.Errorf("read subnet file %s: %w", path, err)
+		return Env{}, fmt.Errorf("read %s: %w: %w", path, ErrMalformed, err)
 	}
 	return e, nil
 }

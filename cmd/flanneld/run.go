@@ -21,6 +21,7 @@ import (
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/metrics"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/version"
 	"flannel/subnet"
@@ -263,7 +264,7 @@ func (u underlayOf) Changes() <-chan struct{} { return u.changes }
 func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, error) {
 	snapshot, err := underlay.Read(u.options)
 	if err != nil {
-		return underlay.Link{}, err
+		return underlay.Link{}, reconcile.Unknown(err)
 	}
 	return underlay.Choose(snapshot, u.options, v4, v6)
 }

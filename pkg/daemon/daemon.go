@@ -56,7 +56,8 @@ type Firewall interface {
 	Changes() <-chan struct{}
 }
 
-// Underlay chooses the interface to the other nodes, and tells when the choice may be another.
+// Underlay chooses the interface to the other nodes, and tells when the choice may be another. An error of Choose that
+// reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
 type Underlay interface {
 	Choose(v4, v6 bool) (underlay.Link, error)
 	Changes() <-chan struct{}
@@ -153,7 +154,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings)))
+		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown())))
 	} else {
 		f.add("peers", errNoPeers)
 	}

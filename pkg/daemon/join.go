@@ -35,8 +35,11 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	d.waiting(errNoLease)
 	want := subnet.Lease{}
 	env, err := subnet.ReadEnv(d.Settings.SubnetFile)
-	if err != nil {
-		d.Log.Warn("cannot read the subnet that this node had before; another may be taken", "error", err)
+	switch {
+	case errors.Is(err, subnet.ErrMalformed):
+		d.Log.Warn("the subnet file does not say which subnet this node had; another may be taken", "error", err)
+	case err != nil:
+		return fmt.Errorf("find out which subnet this node had: %w", err) // which waiting may mend
 	}
 	if n.config.V4.On() {
 		want.V4 = subnet.Endpoint{Subnet: env.V4Subnet, PublicIP: n.link.PublicV4}

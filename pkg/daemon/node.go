@@ -164,8 +164,9 @@ func (n *node) networks() []netip.Prefix {
 	return on
 }
 
-func (n *node) state(paths []*dataplane.Path, s Settings) dataplane.State {
-	state := dataplane.State{Networks: n.networks(), Paths: paths}
+// state is what the dataplane shall hold; with keep it deletes nothing.
+func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
+	state := dataplane.State{Networks: n.networks(), Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
 		for _, e := range n.lease.Endpoints() {
 			state.Blackholes = append(state.Blackholes, e.Subnet)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -33,6 +34,9 @@ func (f failures) err() error {
 	}
 	return errors.Join(all...)
 }
+
+// unknown reports whether something could not be read.
+func (f failures) unknown() bool { return reconcile.IsUnknown(f.err()) }
 
 // parts names those that failed; waiting for the store is no failure.
 func (f failures) parts() []string {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
 )
 
 // conn is an rtnetlink socket that sends many messages in one system call and tells their errors apart.
@@ -17,6 +19,8 @@ type conn struct {
 	seq uint32
 	buf []byte  // what is received
 	out message // what is sent
+	// left: the rest of an answer that was given up may still come.
+	left bool
 }
 
 const (
@@ -117,6 +121,7 @@ func (r refusal) Unwrap() error { return r.errno }
 func (c *conn) batch(n int, write func(b message, i int) message) (errs []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.drain()
 	fail := func(i int, err error) {
 		if errs == nil {
 			errs = make([]error, n)
@@ -152,7 +157,7 @@ func (c *conn) send(out message, n int, failed func(i int, err error)) {
 	first := c.seq + 1 - uint32(n)
 	fail := func(err error) {
 		for i := range n {
-			failed(i, err)
+			failed(i, reconcile.Unknown(err)) // what was done is not known
 		}
 	}
 	if err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -171,7 +176,8 @@ func (c *conn) send(out message, n int, failed func(i int, err error)) {
 			return nil
 		})
 		if err != nil {
-			fail(err) // what was done is not known
+			c.left = true
+			fail(err)
 			return
 		}
 	}
@@ -184,16 +190,28 @@ func (c *conn) dump(kind uint16, body []byte, filter func(message) message, rese
 	defer c.mu.Unlock()
 	var err error
 	for range dumpTries {
+		c.drain()
 		reset()
 		m := message(nil).begin(kind, unix.NLM_F_DUMP, body)
 		if filter != nil {
 			m = filter(m)
 		}
-		if err = c.dumpOnce(m, each); err == nil || !errors.Is(err, unix.EINTR) {
+		err = c.dumpOnce(m, each)
+		// EBUSY: a dump that was given up is still under way.
+		if c.left = c.left || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: the table changed during each of %d readings", err, dumpTries)
+}
+
+// drain takes what is left of an answer that was given up. The kernel dumps a table only as far as it is received, and
+// refuses to begin another dump meanwhile.
+func (c *conn) drain() {
+	for c.left {
+		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
+		c.left = err == nil || err == unix.EINTR
+	}
 }
 
 func (c *conn) dumpOnce(m message, each func([]byte) error) error {
@@ -222,6 +240,7 @@ func (c *conn) dumpOnce(m message, each func([]byte) error) error {
 			return nil
 		})
 		if err != nil {
+			c.left = true
 			return err
 		}
 	}

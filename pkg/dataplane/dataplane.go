@@ -76,15 +76,21 @@ type State struct {
 	Paths    []*Path
 	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
 	Blackholes []netip.Prefix
+	// Keep forbids deletions: something that the state or the links follow from (devices, the underlay) could not be
+	// read in this pass, and is as it was known before.
+	Keep bool
 }
 
 // Dataplane brings the operating system to a state and tells when another hand changed it.
 // One goroutine calls Ensure and Apply.
 type Dataplane interface {
-	// Ensure makes the devices what they shall be, and returns them as they are. It removes no others.
+	// Ensure makes the devices what they shall be, and returns them as they are. It removes no others. A device that
+	// cannot be looked at is returned as it was known before, with an error that reconcile.IsUnknown; one that is
+	// missing from the links does not exist.
 	Ensure(ctx context.Context, devices []Device) (Links, error)
 	// Apply sets what differs from the state, then deletes what is ours beyond it (devices too). An entry that the
-	// system refuses stops no other; the error joins all refusals.
+	// system refuses stops no other; the error joins all refusals. Nothing is deleted with State.Keep, nor if anything
+	// could not be read (reconcile.IsUnknown).
 	Apply(ctx context.Context, links Links, s State) error
 	// Changes receives a value (of any number of changes) after another hand touched something of ours.
 	Changes() <-chan struct{}

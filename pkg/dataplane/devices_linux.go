@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
 )
 
 // linuxVXLANPort is the kernel's default, older than the port that IANA gave to VXLAN.
@@ -31,16 +33,21 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
 		}
+		if link.Index == 0 && reconcile.IsUnknown(err) {
+			link = d.ensured[dev.Name]
+		}
 		if link.Index != 0 {
 			links[dev.Name] = link // not quite right perhaps, but there: what leads through it stays
 		}
 	}
 	d.setScope(devices, links)
 	d.devices, d.ensured = slices.Clone(devices), links
-	if len(errs) > 0 {
-		d.devicesDirty.Store(true)
+	err := errors.Join(errs...)
+	d.devicesDirty.CompareAndSwap(false, err != nil)
+	if reconcile.IsUnknown(err) {
+		d.reopen()
 	}
-	return links, errors.Join(errs...)
+	return links, err
 }
 
 // setScope tells the watcher and the tables which devices are ours now; with another one, they must be read again.
@@ -62,44 +69,80 @@ func (d *Linux) setScope(devices []Device, links Links) {
 	d.strayDevices.Store(true)
 }
 
+// ensure returns the zero Link for a device that does not exist or, with an error that reconcile.IsUnknown, could not
+// be looked at.
 func (d *Linux) ensure(dev Device) (Link, error) {
-	found, err := netlink.LinkByName(dev.Name)
-	missing := errors.As(err, &netlink.LinkNotFoundError{})
+	found, err := d.find(dev.Name)
 	switch {
-	case err != nil && !missing:
+	case err != nil:
 		return Link{}, err
-	case missing && dev.Kind == Existing:
+	case dev.Kind == Existing && found == nil:
 		return Link{}, errors.New("is not there")
 	case dev.Kind == Existing:
 		return linkOf(found), nil
 	}
-	if !missing {
-		if why := misfit(found, dev); why != "" {
-			d.opts.Log.Warn("making the device anew, since this cannot be changed while it lives", "device", dev.Name, "why", why)
-			if err := netlink.LinkDel(found); err != nil {
-				return Link{}, fmt.Errorf("delete it to make it anew (%s): %w", why, err)
-			}
-			missing = true
-		}
+	// All that is needed is read before anything is deleted.
+	parent, err := d.find(dev.Parent)
+	if err == nil && parent == nil {
+		err = errors.New("is not there")
 	}
-	if missing {
-		if err := d.create(dev); err != nil {
+	if err != nil {
+		return linkOf(found), fmt.Errorf("underlay %s: %w", dev.Parent, err)
+	}
+	if found, err = d.dropMisfit(dev, found); err != nil {
+		return linkOf(found), err
+	}
+	if found == nil {
+		if err := d.create(dev, parent); err != nil {
 			return Link{}, err
 		}
-		if found, err = netlink.LinkByName(dev.Name); err != nil {
+		found, err = d.find(dev.Name)
+		if err == nil && found == nil {
+			err = errors.New("somebody deleted it")
+		}
+		if err != nil {
 			return Link{}, fmt.Errorf("find it after its creation: %w", err)
 		}
 	}
-	if err := d.repair(dev, found); err != nil {
-		return linkOf(found), err
+	v, ok := found.(*netlink.Vxlan)
+	if !ok {
+		return linkOf(found), fmt.Errorf("somebody made it anew, of type %s", found.Type())
 	}
-	if found, err = netlink.LinkByName(dev.Name); err != nil {
-		return Link{}, err
+	err = d.repair(dev, v, parent)
+	now, readErr := d.find(dev.Name)
+	if readErr != nil {
+		return linkOf(found), errors.Join(err, readErr)
 	}
-	return linkOf(found), nil
+	if now == nil {
+		err = errors.Join(err, errors.New("somebody deleted it"))
+	}
+	return linkOf(now), err
 }
 
+// dropMisfit deletes a device that cannot be made what it shall be. It returns nil where there is none (any more).
+func (d *Linux) dropMisfit(dev Device, found netlink.Link) (netlink.Link, error) {
+	if found == nil {
+		return nil, nil
+	}
+	if v, ok := found.(*netlink.Vxlan); ok && v.Port == 0 { // every VXLAN device has a port
+		return found, reconcile.Unknown(errors.New("the kernel did not describe it completely"))
+	}
+	why := misfit(found, dev)
+	if why == "" {
+		return found, nil
+	}
+	d.opts.Log.Warn("making the device anew, since this cannot be changed while it lives", "device", dev.Name, "why", why)
+	if err := d.handle.LinkDel(found); err != nil {
+		return found, fmt.Errorf("delete it to make it anew (%s): %w", why, err)
+	}
+	return nil, nil
+}
+
+// linkOf is the zero Link for nil.
 func linkOf(l netlink.Link) Link {
+	if l == nil {
+		return Link{}
+	}
 	a := l.Attrs()
 	link := Link{Index: a.Index, MTU: a.MTU}
 	if len(a.HardwareAddr) == len(link.MAC) {
@@ -132,11 +175,7 @@ func misfit(l netlink.Link, dev Device) string {
 	return ""
 }
 
-func (d *Linux) create(dev Device) error {
-	parent, err := netlink.LinkByName(dev.Parent)
-	if err != nil {
-		return fmt.Errorf("underlay %s: %w", dev.Parent, err)
-	}
+func (d *Linux) create(dev Device, parent netlink.Link) error {
 	mac := dev.MAC
 	if known, ok := d.macs[dev.Name]; ok {
 		mac = known
@@ -147,7 +186,7 @@ func (d *Linux) create(dev Device) error {
 	if port == 0 {
 		port = linuxVXLANPort
 	}
-	err = netlink.LinkAdd(&netlink.Vxlan{
+	err := d.handle.LinkAdd(&netlink.Vxlan{
 		LinkAttrs: attrs, VxlanId: int(dev.VNI), Port: port, VtepDevIndex: parent.Attrs().Index,
 		SrcAddr: dev.Local.AsSlice(), Learning: dev.Learning, GBP: dev.GBP,
 	})
@@ -161,50 +200,58 @@ func (d *Linux) create(dev Device) error {
 	return nil
 }
 
-// repair sets everything that can be changed while the device lives.
-func (d *Linux) repair(dev Device, l netlink.Link) error {
-	if err := d.moveUnderlay(dev, l.(*netlink.Vxlan)); err != nil {
-		return err
-	}
-	a := l.Attrs()
-	if dev.MTU != 0 && a.MTU != dev.MTU {
-		if err := netlink.LinkSetMTU(l, dev.MTU); err != nil {
-			return fmt.Errorf("set its MTU to %d: %w", dev.MTU, err)
-		}
-		d.opts.Log.Info("set the device's MTU", "device", dev.Name, "from", a.MTU, "to", dev.MTU)
-	}
-	// udev and others change addresses of devices; ours must stay the one that the peers know.
-	if known, ok := d.macs[dev.Name]; !ok {
-		d.macs[dev.Name] = linkOf(l).MAC
-	} else if known != linkOf(l).MAC {
-		if err := netlink.LinkSetHardwareAddr(l, known[:]); err != nil {
-			return fmt.Errorf("set its MAC address back to %s: %w", known, err)
-		}
-		d.opts.Log.Warn("set the device's MAC address back", "device", dev.Name, "from", linkOf(l).MAC, "to", known)
-	}
-	// Before it is up: no router may give it an address. It must be tried although the whole file may be read-only.
-	if err := d.sysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); err != nil {
+// repair sets everything that can be changed while the device lives, each whatever became of the others.
+func (d *Linux) repair(dev Device, v *netlink.Vxlan, parent netlink.Link) error {
+	errs := []error{d.moveUnderlay(dev, v, parent), d.setMTU(dev, v), d.restoreMAC(dev, v)}
+	if err := d.sysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
+		errs = append(errs, err)
+	} else if err != nil {
 		d.opts.Log.Debug("left accept_ra as it is", "device", dev.Name, "error", err)
 	}
-	if a.Flags&net.FlagUp == 0 {
-		if err := netlink.LinkSetUp(l); err != nil {
-			return fmt.Errorf("set it up: %w", err)
+	if v.Flags&net.FlagUp == 0 {
+		if err := d.handle.LinkSetUp(v); err != nil {
+			errs = append(errs, fmt.Errorf("set it up: %w", err))
 		}
 	}
-	return d.addresses(dev, l)
+	return errors.Join(append(errs, d.addresses(dev, v))...)
+}
+
+func (d *Linux) setMTU(dev Device, v *netlink.Vxlan) error {
+	if dev.MTU == 0 || v.MTU == dev.MTU {
+		return nil
+	}
+	if err := d.handle.LinkSetMTU(v, dev.MTU); err != nil {
+		return fmt.Errorf("set its MTU to %d: %w", dev.MTU, err)
+	}
+	d.opts.Log.Info("set the device's MTU", "device", dev.Name, "from", v.MTU, "to", dev.MTU)
+	return nil
+}
+
+// restoreMAC: udev and others change addresses of devices; ours must stay the one that the peers know.
+func (d *Linux) restoreMAC(dev Device, v *netlink.Vxlan) error {
+	have := linkOf(v).MAC
+	known, ok := d.macs[dev.Name]
+	switch {
+	case !ok && have != MAC{}:
+		d.macs[dev.Name] = have
+		return nil
+	case !ok || known == have:
+		return nil
+	}
+	if err := d.handle.LinkSetHardwareAddr(v, known[:]); err != nil {
+		return fmt.Errorf("set its MAC address back to %s: %w", known, err)
+	}
+	d.opts.Log.Warn("set the device's MAC address back", "device", dev.Name, "from", have, "to", known)
+	return nil
 }
 
 // moveUnderlay makes a living tunnel follow the underlay to another interface or address; its FDB stays.
-func (d *Linux) moveUnderlay(dev Device, v *netlink.Vxlan) error {
-	parent, err := netlink.LinkByName(dev.Parent)
-	if err != nil {
-		return fmt.Errorf("underlay %s: %w", dev.Parent, err)
-	}
+func (d *Linux) moveUnderlay(dev Device, v *netlink.Vxlan, parent netlink.Link) error {
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == dev.Local {
 		return nil
 	}
-	if err := changeVXLAN(v.Index, parent.Attrs().Index, dev); err != nil {
+	if err := d.conn.changeVXLAN(v.Index, parent.Attrs().Index, dev); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", dev.Local, dev.Parent, err)
 	}
 	d.opts.Log.Info("the tunnel follows the underlay", "device", dev.Name, "from", local.Unmap(), "to", dev.Local, "underlay", dev.Parent)
@@ -213,15 +260,11 @@ func (d *Linux) moveUnderlay(dev Device, v *netlink.Vxlan) error {
 
 // addresses makes the device have exactly the addresses wanted; link-local ones are the kernel's.
 func (d *Linux) addresses(dev Device, l netlink.Link) error {
-	var have []netlink.Addr
-	err := retryInterrupted(func() (err error) {
-		have, err = netlink.AddrList(l, netlink.FAMILY_ALL)
-		return err
-	})
+	have, err := whole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list its addresses: %w", err)
 	}
-	missing := slices.Clone(dev.Addr)
+	missing, extra := slices.Clone(dev.Addr), map[netip.Prefix]netlink.Addr{}
 	for _, a := range have {
 		ip, _ := netip.AddrFromSlice(a.IP)
 		bits, _ := a.Mask.Size()
@@ -229,10 +272,7 @@ func (d *Linux) addresses(dev Device, l netlink.Link) error {
 		if i := slices.Index(missing, prefix); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		} else if !ip.IsLinkLocalUnicast() {
-			if err := netlink.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				return fmt.Errorf("delete its address %s: %w", prefix, err)
-			}
-			d.opts.Log.Info("deleted an address that is not the device's", "device", dev.Name, "address", prefix)
+			extra[prefix] = a
 		}
 	}
 	for _, prefix := range missing {
@@ -241,21 +281,18 @@ func (d *Linux) addresses(dev Device, l netlink.Link) error {
 		if prefix.Addr().Is6() {
 			a.Flags = unix.IFA_F_NODAD // nobody else can have it
 		}
-		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := d.handle.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add its address %s: %w", prefix, err)
 		}
 	}
-	return nil
-}
-
-// retryInterrupted repeats a dump that another change tore.
-func retryInterrupted(dump func() error) (err error) {
-	for range dumpTries {
-		if err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return err
+	// With its last address a device would lose its routes.
+	for prefix, a := range extra {
+		if err := d.handle.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("delete its address %s: %w", prefix, err)
 		}
+		d.opts.Log.Info("deleted an address that is not the device's", "device", dev.Name, "address", prefix)
 	}
-	return err
+	return nil
 }
 
 // ourDevices are the names and types of all that a flannel of any backend makes.
@@ -283,7 +320,7 @@ func (d *Linux) pruneDevices() error {
 	if !d.strayDevices.Swap(false) {
 		return nil
 	}
-	all, err := listLinks()
+	all, err := d.listLinks()
 	if err != nil {
 		d.strayDevices.Store(true)
 		return err
@@ -294,7 +331,7 @@ func (d *Linux) pruneDevices() error {
 		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) || !isOurs(l) {
 			continue
 		}
-		if err := netlink.LinkDel(l); err != nil {
+		if err := d.handle.LinkDel(l); err != nil {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
 			d.strayDevices.Store(true)
 			continue
@@ -304,20 +341,9 @@ func (d *Linux) pruneDevices() error {
 	return errors.Join(errs...)
 }
 
-func listLinks() (all []netlink.Link, err error) {
-	err = retryInterrupted(func() (err error) {
-		all, err = netlink.LinkList()
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list devices: %w", err)
-	}
-	return all, nil
-}
-
 // changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
 // kernel refuses to see in a change.
-func changeVXLAN(index, parent int, dev Device) error {
+func (c *conn) changeVXLAN(index, parent int, dev Device) error {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	local := uint16(unix.IFLA_VXLAN_LOCAL)
@@ -326,11 +352,6 @@ func changeVXLAN(index, parent int, dev Device) error {
 	}
 	data := message(nil).uint32(unix.IFLA_VXLAN_ID, dev.VNI).uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).attr(local, dev.Local.AsSlice())
 	info := message(nil).attr(unix.IFLA_INFO_KIND, []byte("vxlan")).attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
-	c, err := dial(false)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
 	return first(c.batch(1, func(m message, _ int) message {
 		return m.begin(unix.RTM_NEWLINK, 0, body).attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
 	}))

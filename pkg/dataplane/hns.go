@@ -114,31 +114,29 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	}
 	dev := d.device()
 	link, there := links[dev.Name]
+	remove := []func() error{func() error { return d.prune(ctx) }}
 	if !there {
-		return d.prune(ctx)
+		return addThenRemove(s.Keep, nil, remove)
 	}
 	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
 		d.scope = next
 		d.routes.Relist() // other routes are ours now
 	}
-	var errs []error
+	var add []func() error
 	if d.network != nil {
-		errs = append(errs, d.want(dev, link, s.Paths))
+		add = append(add, func() error { return d.want(dev, link, s.Paths) })
 		if d.features.RemoteSubnet {
-			errs = append(errs, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
+			add = append(add, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
 		} else {
-			errs = append(errs, step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
+			add = append(add, step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
 		}
-	}
-	errs = append(errs,
-		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add),
-		step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune))
-	if d.network != nil {
-		errs = append(errs,
+		remove = slices.Insert(remove, 0,
 			step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Prune),
 			step(ctx, d.opts, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Prune))
 	}
-	return errors.Join(append(errs, d.prune(ctx))...)
+	add = append(add, step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add))
+	remove = slices.Insert(remove, 0, step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune))
+	return addThenRemove(s.Keep, add, remove)
 }
 
 // want tells the tables what differs from what they were told before.

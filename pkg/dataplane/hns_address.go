@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
 )
 
 // hostOf is the adapter with the host's addresses on a network; zero if there is none.
@@ -28,7 +29,7 @@ func (d *HNS) leave(n hns.Network) error {
 	adapters, err1 := d.stack.Adapters()
 	routes, err2 := d.stack.Routes()
 	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("look at what the host has on network %s: %w", n.Name, err)
+		return reconcile.Unknown(fmt.Errorf("look at what the host has on network %s: %w", n.Name, err))
 	}
 	physical, found := adapterOf(n, adapters)
 	if !found {
@@ -46,7 +47,7 @@ func (d *HNS) managementIP(ctx context.Context, dev Device) error {
 	if dev.Kind == L2Bridge && !d.network.ManagementIP.IsValid() {
 		ip, err := d.client.ManagementIP(ctx, d.network.ID)
 		if err != nil {
-			return unanswered(err)
+			return reconcile.Unknown(unanswered(err))
 		}
 		d.network.ManagementIP = ip
 	}
@@ -103,7 +104,7 @@ func (d *HNS) well(host hns.Adapter, adapters []hns.Adapter) error {
 	}
 	routes, err := d.stack.Routes()
 	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
+		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
 	}
 	d.home.well(snapshot(host, physical, d.scope.theirs(routes)))
 	return nil

@@ -13,13 +13,17 @@ import (
 
 // cleanup removes every HNS network and host route that is ours (policies and endpoints go with their network), and
 // returns them as text for a person; with dryRun it only lists them. It waits until the host has its addresses back,
-// or for as long as an address by DHCP is waited for: what is missing then, the next run of the daemon puts back.
+// or for as long as an address by DHCP is waited for: what is missing then, the next run of the daemon puts back. If
+// networks or routes cannot be read, nothing is removed.
 func (d *HNS) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, unanswered(err)
 	}
 	routes, err := d.stack.Routes()
-	errs := []error{err}
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var errs []error
 	if d.home.unread != nil {
 		errs = append(errs, fmt.Errorf("%w: networks that only it knows to be ours stay, such as External: look at those that HNS has, then delete the file", d.home.unread))
 	}

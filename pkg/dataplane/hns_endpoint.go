@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
 )
 
 // hostEndpoint gives the host an interface of its own on the bridge, with the second address of each subnet, and has it
@@ -24,7 +25,7 @@ func (d *HNS) hostEndpoint(ctx context.Context, dev Device, host hns.Adapter, ad
 	}
 	all, err := d.client.Endpoints(ctx, d.network.ID)
 	if err != nil {
-		return unanswered(err)
+		return reconcile.Unknown(unanswered(err))
 	}
 	id := ""
 	for _, e := range all {
@@ -68,13 +69,13 @@ func (d *HNS) forward(families []netip.Prefix, adapters ...hns.Adapter) error {
 		for _, f := range families {
 			v6 := f.Addr().Is6()
 			on, err := d.stack.Forwarding(a.Index, v6)
-			if err == nil && on {
+			if err != nil {
+				return reconcile.Unknown(fmt.Errorf("look whether packets are forwarded through %s: %w", a.Name, err))
+			}
+			if on {
 				continue
 			}
-			if err == nil {
-				err = d.stack.SetForwarding(a.Index, v6, true)
-			}
-			if err != nil {
+			if err := d.stack.SetForwarding(a.Index, v6, true); err != nil {
 				return fmt.Errorf("forward packets through %s: %w", a.Name, err)
 			}
 			d.opts.Log.Info("switched on forwarding", "adapter", a.Name, "ipv6", v6)

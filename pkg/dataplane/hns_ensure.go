@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
 )
 
 // Ensure implements Dataplane. It goes as far as it can get without waiting, and its error says what it waits for: for
@@ -33,12 +34,25 @@ func (d *HNS) Ensure(ctx context.Context, devices []Device) (Links, error) {
 			break
 		}
 	}
+	if reconcile.IsUnknown(err) {
+		d.keepKnown(links)
+	}
 	if err != nil && networks {
 		d.networksDirty.Store(true)
 	}
 	d.ensured, d.problem = links, err
 	d.waits.Store(err != nil)
 	return links, err
+}
+
+// keepKnown adds to links, after a pass that could not look at everything, what an earlier one knew.
+func (d *HNS) keepKnown(links Links) {
+	for _, dev := range d.devices {
+		old, known := d.ensured[dev.Name]
+		if _, seen := links[dev.Name]; known && !seen && (dev.Kind == Existing || d.network != nil) {
+			links[dev.Name] = old
+		}
+	}
 }
 
 // withoutNetwork is for a backend that needs none: what another left is to go, and an HNS that is not there left nothing.
@@ -58,7 +72,7 @@ func (d *HNS) withoutNetwork(ctx context.Context, list bool) {
 func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) error {
 	adapters, err := d.stack.Adapters()
 	if err != nil {
-		return fmt.Errorf("list adapters: %w", err)
+		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
 	}
 	switch dev.Kind {
 	case Existing:
@@ -80,13 +94,9 @@ func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) er
 
 // ensureNetwork leaves the network's link in links as soon as peers can be told of it, whatever it still waits for.
 func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters []hns.Adapter, links Links) error {
-	old, known := d.ensured[dev.Name]
 	if list || d.network == nil {
 		if err := d.list(ctx, dev); err != nil {
-			if known && d.network != nil {
-				links[dev.Name] = old // HNS does not answer; what we made is most likely there
-			}
-			return err
+			return reconcile.Unknown(err)
 		}
 	}
 	if err := d.adoptOrMake(ctx, dev, adapters); err != nil {
@@ -239,7 +249,7 @@ func (d *HNS) make(ctx context.Context, dev Device, want hns.Network, physical h
 	}
 	routes, err := d.stack.Routes()
 	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
+		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
 	}
 	if err := d.home.leave(host, physical, d.scope.theirs(routes)); err != nil {
 		return err

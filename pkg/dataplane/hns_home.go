@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
 )
 
 // Pace is how patient the dataplane of Windows is; a zero field takes the default.
@@ -185,7 +186,7 @@ func (h *home) mend(networks []hns.Network) error {
 	adapters, err1 := h.stack.Adapters()
 	routes, err2 := h.stack.Routes()
 	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("look for the addresses of %s: %w", b.Adapter, err)
+		return reconcile.Unknown(fmt.Errorf("look for the addresses of %s: %w", b.Adapter, err))
 	}
 	host, err := b.host(adapters, networks)
 	if err != nil {

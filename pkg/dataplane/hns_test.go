@@ -126,7 +126,9 @@ func (w *windows) pass() error {
 	defer w.mu.Unlock()
 	w.done = reconcile.Result{}
 	links, err := w.Ensure(w.t.Context(), w.devices)
-	if applyErr := w.Apply(w.t.Context(), links, w.state); err == nil {
+	state := w.state
+	state.Keep = reconcile.IsUnknown(err)
+	if applyErr := w.Apply(w.t.Context(), links, state); err == nil {
 		err = applyErr
 	}
 	w.step = err == nil

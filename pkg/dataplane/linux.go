@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/vishvananda/netlink"
+
 	"flannel/pkg/reconcile"
 )
 
@@ -17,6 +19,7 @@ import (
 type Linux struct {
 	opts    Options
 	conn    *conn
+	handle  *netlink.Handle // for devices; open all the time, since the process may run out of descriptors
 	scope   scopePointer
 	changes chan struct{}
 	watcher *watcher
@@ -47,7 +50,11 @@ func New(opts Options) (*Linux, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Linux{opts: opts, conn: c, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}}
+	handle, err := openHandle()
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	d := &Linux{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}}
 	d.scope.Store(&scope{})
 	d.suspectDevices()
 	d.store = newNexthopStore(c)
@@ -56,6 +63,7 @@ func New(opts Options) (*Linux, error) {
 	d.neighs = reconcile.NewTable[neighKey, MAC](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	if d.watcher, err = watch(d); err != nil {
+		handle.Close()
 		return nil, errors.Join(err, c.Close())
 	}
 	return d, nil
@@ -66,6 +74,7 @@ func (d *Linux) Changes() <-chan struct{} { return d.changes }
 
 // Close implements Dataplane.
 func (d *Linux) Close() error {
+	d.handle.Close()
 	return errors.Join(d.watcher.close(), d.conn.Close())
 }
 
@@ -97,21 +106,24 @@ func (d *Linux) wake() {
 
 // Apply implements Dataplane.
 func (d *Linux) Apply(ctx context.Context, links Links, s State) error {
-	errs := []error{d.want(links, s), d.forward(s.Networks)}
 	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
 	// Deleting goes the other way.
-	errs = append(errs,
-		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
-		step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
-		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
-		step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
+	return addThenRemove(s.Keep, []func() error{
+		func() error { return d.want(links, s) },
+		func() error { return d.forward(s.Networks) },
+		chain(
+			step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
+			step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
+			step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
+			step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
+		),
+	}, []func() error{
 		step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
 		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Prune),
 		step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
 		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
-		d.pruneDevices(),
-	)
-	return errors.Join(errs...)
+		d.pruneDevices,
+	})
 }
 
 // want tells the tables what differs from what they were told before.

@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -96,10 +97,9 @@ func (m *machine) pass() error {
 	defer m.mu.Unlock()
 	m.done = reconcile.Result{}
 	links, err := m.Ensure(m.t.Context(), m.devices)
-	if err != nil {
-		return err
-	}
-	return m.Apply(m.t.Context(), links, m.state)
+	state := m.state
+	state.Keep = reconcile.IsUnknown(err)
+	return errors.Join(err, m.Apply(m.t.Context(), links, state))
 }
 
 func (m *machine) mustPass() {

@@ -67,8 +67,11 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		s.none, err = true, nil
 	}
+	if err != nil {
+		return nil, err // what is known is more than a part of a list
+	}
 	s.ids, s.hops = ids, hops
-	return out, err
+	return out, nil
 }
 
 // id returns the object of a hop, 0 if there is none: then the route is a plain one.

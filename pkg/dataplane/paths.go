@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 
 	"flannel/pkg/reconcile"
 )
@@ -38,10 +39,45 @@ func differing(old, new []*Path) (added, removed []*Path) {
 
 // step adds to or prunes one table, and reports what that did.
 func step[K, V comparable](ctx context.Context, o Options, t *reconcile.Table[K, V],
-	do func(*reconcile.Table[K, V], context.Context) (reconcile.Result, error)) error {
-	done, err := do(t, ctx)
-	if o.Report != nil {
-		o.Report(t.Name(), t.Len(), done)
+	do func(*reconcile.Table[K, V], context.Context) (reconcile.Result, error)) func() error {
+	return func() error {
+		done, err := do(t, ctx)
+		if o.Report != nil {
+			o.Report(t.Name(), t.Len(), done)
+		}
+		return err
 	}
-	return err
+}
+
+// addThenRemove takes all steps that add, each whatever became of the others, and then those that remove. Removing
+// waits for a pass in which everything could be read: what was not seen may be there and needed.
+func addThenRemove(keep bool, add, remove []func() error) error {
+	err := all(add)
+	if keep || reconcile.IsUnknown(err) {
+		return err
+	}
+	return errors.Join(err, all(remove))
+}
+
+// chain takes steps of which each builds on those before it: it ends with one after which it is not known what the
+// system holds. A neighbour must not be sent to another tunnel end before that is there.
+func chain(steps ...func() error) func() error {
+	return func() error {
+		var errs []error
+		for _, step := range steps {
+			err := step()
+			if errs = append(errs, err); reconcile.IsUnknown(err) {
+				break
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func all(steps []func() error) error {
+	var errs []error
+	for _, step := range steps {
+		errs = append(errs, step())
+	}
+	return errors.Join(errs...)
 }

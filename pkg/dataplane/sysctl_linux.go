@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	"flannel/pkg/reconcile"
 )
 
 // forward makes the kernel forward packets of the families in use.
@@ -20,20 +22,34 @@ func (d *Linux) forward(networks []netip.Prefix) error {
 			errs = append(errs, d.sysctl("net/ipv4/ip_forward", "1"))
 			continue
 		}
-		// A host that forwards IPv6 drops the default route that it learned from router advertisements, unless told
-		// to accept them all the same.
-		if readSysctl("net/ipv6/conf/all/forwarding") != "1" {
-			for _, name := range d.existing() {
-				if path := "net/ipv6/conf/" + name + "/accept_ra"; readSysctl(path) == "1" {
-					errs = append(errs, d.sysctl(path, "2"))
-				}
-			}
+		err := d.keepDefaultRoutes()
+		if err == nil {
+			err = d.sysctl("net/ipv6/conf/all/forwarding", "1")
 		}
-		errs = append(errs, d.sysctl("net/ipv6/conf/all/forwarding", "1"))
+		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
 	d.sysctlsDirty.CompareAndSwap(false, err != nil)
 	return err
+}
+
+// keepDefaultRoutes is to be called before IPv6 forwarding is switched on: a host that forwards drops the default route
+// that it learned from router advertisements, unless told to accept them all the same.
+func (d *Linux) keepDefaultRoutes() error {
+	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
+		return err
+	}
+	for _, name := range d.existing() {
+		path := "net/ipv6/conf/" + name + "/accept_ra"
+		accepts, err := readSysctl(path)
+		if err == nil && accepts == "1" {
+			err = d.sysctl(path, "2")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *Linux) existing() []string {
@@ -46,27 +62,25 @@ func (d *Linux) existing() []string {
 	return names
 }
 
-func readSysctl(path string) string {
+// readSysctl returns "" for a parameter that the kernel does not have (IPv6 switched off). Its errors are of the kind
+// that reconcile.IsUnknown.
+func readSysctl(path string) (string, error) {
 	raw, err := os.ReadFile("/proc/sys/" + path)
-	if err != nil {
-		return ""
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
 	}
-	return strings.TrimSpace(string(raw))
+	if err != nil {
+		return "", reconcile.Unknown(fmt.Errorf("read sysctl %s: %w", path, err))
+	}
+	return strings.TrimSpace(string(raw)), nil
 }
 
 // sysctl sets a kernel parameter if it has another value, and tells the user so. The path has slashes, since device
 // names may have dots. A parameter that the kernel does not have (IPv6 switched off) is left alone.
 func (d *Linux) sysctl(path, value string) error {
-	raw, err := os.ReadFile("/proc/sys/" + path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read sysctl %s: %w", path, err)
-	}
-	old := strings.TrimSpace(string(raw))
-	if old == value {
-		return nil
+	old, err := readSysctl(path)
+	if err != nil || old == "" || old == value {
+		return err
 	}
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)

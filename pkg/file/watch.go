@@ -22,17 +22,17 @@ const lookAgain = 10 * time.Millisecond
 
 // Watch tells of changes of the file at path by anybody, us included, its deletion and its return; neither the file
 // nor its directory must be there. The channel receives one value for any number of changes, and nothing more once
-// ctx has ended; it is never closed.
+// ctx has ended; it is never closed. Where the system has no more notifications to give (Linux bounds them for each
+// user), changes are noticed within a second.
 func Watch(ctx context.Context, path string) (<-chan struct{}, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", path, err)
 	}
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", path, err)
+	w := &watch{path: path, dir: filepath.Dir(path), changed: make(chan struct{}, 1)}
+	if w.notify, err = fsnotify.NewWatcher(); err != nil {
+		w.notify = nil
 	}
-	w := &watch{path: path, dir: filepath.Dir(path), notify: notify, changed: make(chan struct{}, 1)}
 	w.last = stat(path)
 	w.rearm()
 	go w.run(ctx)
@@ -41,9 +41,9 @@ func Watch(ctx context.Context, path string) (<-chan struct{}, error) {
 
 type watch struct {
 	path, dir string
-	notify    *fsnotify.Watcher
-	armed     fs.FileInfo // the directory that is watched; nil: none
-	last      fs.FileInfo // the file; nil: there was none
+	notify    *fsnotify.Watcher // nil: the system has none left
+	armed     fs.FileInfo       // the directory that is watched; nil: none
+	last      fs.FileInfo       // the file; nil: there was none
 	changed   chan struct{}
 }
 
@@ -53,20 +53,25 @@ func (w *watch) run(ctx context.Context) {
 	look := pollEvery
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	defer w.notify.Close() //nolint:errcheck // it only frees
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	if w.notify != nil {
+		events, lost = w.notify.Events, w.notify.Errors
+		defer w.notify.Close() //nolint:errcheck // it only frees
+	}
 	for {
 		told := false
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-w.notify.Events:
+		case e := <-events:
 			told = e.Name == w.path
 			if e.Name == w.dir {
 				w.armed, look = nil, lookAgain/2 // deleted or moved: another may stand there now
 			} else if !told {
 				continue
 			}
-		case <-w.notify.Errors:
+		case <-lost:
 			told = true // events were dropped
 		case <-tick.C:
 		}
@@ -87,6 +92,9 @@ func (w *watch) run(ctx context.Context) {
 
 // rearm watches the directory that is there now, and tells whether it is another than before.
 func (w *watch) rearm() bool {
+	if w.notify == nil {
+		return false
+	}
 	now := stat(w.dir)
 	if now == nil && w.armed == nil || now != nil && w.armed != nil && os.SameFile(now, w.armed) {
 		return false

@@ -6,8 +6,13 @@
 // netlink alone, no program is started. Both hold the same rules. One difference lies in the kernel: an ACCEPT of our
 // FLANNEL-FWD ends iptables' FORWARD chain, whereas an accept in an nftables chain overrules no other table's drop.
 //
-// Cost: each resync asks the kernel directly whether anything changed (our chains and those before them in nf_tables,
-// the whole table in the legacy variant), a few system calls. Only then, once for each family, iptables-save is started.
+// Because of that ACCEPT, the rules of others come first. The jumps to our chains are appended to FORWARD and
+// POSTROUTING, and a jump is never moved: network policy engines, kube-proxy and administrators put rules before it and
+// rely on them. Only the end of FORWARD may be no place for a new jump: it stands right before a DROP or REJECT of
+// everything there. A jump that is missing, doubled or has other arguments is repaired (see planJump).
+//
+// Cost: each resync asks the kernel directly whether anything changed (our chains and the jumps to them in nf_tables, the
+// whole table in the legacy variant), a few system calls. Only then, once for each family, iptables-save is started.
 // In steady state no program is.
 package firewall
 
@@ -60,7 +65,7 @@ type Rule struct {
 type Chain struct {
 	Name    string // in iptables
 	Table   string // iptables table; nftables chain type
-	Parent  string // iptables chain that jumps here, before all its other rules
+	Parent  string // iptables chain that jumps here, after the rules of others
 	Comment string // on the jump and on every rule
 	NFTName string // in our nftables table
 	Rules   []Rule

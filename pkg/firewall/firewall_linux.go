@@ -141,7 +141,11 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 
 // plan lays out what shall be where. Every spot is looked at once after it: what a former run left is found here.
 func (f *Firewall) plan(ctx context.Context, c Config) error {
-	t := findTools(ctx)
+	t, err := findTools(ctx)
+	if err != nil {
+		f.timer.Reset(maxPause)
+		return err
+	}
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
 		v, err := t.choose(ctx)
 		if err != nil {
@@ -151,8 +155,12 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 		if v != f.variant {
 			f.log.Info("firewall rules go through iptables", "variant", v)
 		}
-		f.variant = v
-		f.plain = f.plain || !t.randomFully(v)
+		random, err := t.randomFully(ctx, v)
+		if err != nil {
+			f.timer.Reset(maxPause)
+			return err
+		}
+		f.variant, f.plain = v, f.plain || !random
 	}
 	f.spots = allSpots(t, f.log)
 	var active notes
@@ -248,9 +256,10 @@ func (f *Firewall) sleep(now time.Time) {
 // Cleanup removes everything of ours by whichever writer, and nothing else, and returns what it was, one line each.
 // A dry run only lists. An error about one place stops no other.
 func Cleanup(ctx context.Context, log *slog.Logger, dryRun bool) (removed []string, err error) {
-	var errs []error
+	t, err := findTools(ctx)
+	errs := []error{err}
 	// Listed and removed one after the other: what is reported is what was there when it was removed.
-	for _, s := range allSpots(findTools(ctx), log) {
+	for _, s := range allSpots(t, log) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
 			_, err = s.sync(ctx, nil)

@@ -16,7 +16,7 @@ var (
 func text(chains []Chain) string {
 	var b strings.Builder
 	for _, c := range chains {
-		b.WriteString(c.Table + ": -I " + c.Parent + " " + c.jump() + "\n")
+		b.WriteString(c.Table + ": -A " + c.Parent + " " + c.jump() + "\n")
 		for _, r := range c.Rules {
 			b.WriteString(c.Table + ": -A " + c.Name + " " + r.spec(c.Comment) + "\n")
 		}
@@ -24,19 +24,19 @@ func text(chains []Chain) string {
 	return b.String()
 }
 
-const golden4 = `nat: -I POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+const golden4 = `nat: -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
 nat: -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG -s 10.5.34.0/24 -d 10.5.0.0/16 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG -s 10.5.0.0/16 -d 10.5.34.0/24 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG ! -s 10.5.0.0/16 -d 10.5.34.0/24 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG -s 10.5.0.0/16 ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
 nat: -A FLANNEL-POSTRTG ! -s 10.5.0.0/16 -d 10.5.0.0/16 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
-filter: -I FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
+filter: -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
 filter: -A FLANNEL-FWD -s 10.5.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
 filter: -A FLANNEL-FWD -d 10.5.0.0/16 -m comment --comment "flanneld forward" -j ACCEPT
 `
 
-const golden6 = `nat: -I POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
+const golden6 = `nat: -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
 nat: -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG -s 2001:cafe:42:1::/64 -d 2001:cafe:42::/56 -m comment --comment "flanneld masq" -j RETURN
 nat: -A FLANNEL-POSTRTG -s 2001:cafe:42::/56 -d 2001:cafe:42:1::/64 -m comment --comment "flanneld masq" -j RETURN

@@ -16,10 +16,14 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 )
 
 // errRefused marks that the kernel (or iptables) did not take rules that we made.
 var errRefused = errors.New("rules refused")
+
+// errChanging means that another program changed a chain while it was read.
+var errChanging = errors.New("another program is changing the rules")
 
 // exitLocked is what iptables ends with when another one holds the lock all the time.
 const exitLocked = 4
@@ -38,12 +42,17 @@ type tools struct {
 	standard variant            // that of plain "iptables"; "" where there is none
 }
 
-// findTools looks for the programs. It starts one: what plain iptables is, only it can tell.
-func findTools(ctx context.Context) tools {
+// findTools looks for the programs. It starts one: what plain iptables is, only it can tell. Its error means that this
+// could not be found out.
+func findTools(ctx context.Context) (tools, error) {
 	t := tools{suffix: map[variant]string{}}
 	if _, err := exec.LookPath("iptables-restore"); err == nil {
 		// Before 1.8 there was only one variant, and the version says nothing about it.
-		if out, err := run(ctx, nil, "iptables", "--version"); err == nil {
+		out, err := run(ctx, nil, "iptables", "--version")
+		if shortage(err) {
+			return t, fmt.Errorf("find out what iptables is: %w", err)
+		}
+		if err == nil {
 			t.standard = variantLegacy
 			if bytes.Contains(out, []byte("nf_tables")) {
 				t.standard = variantNFT
@@ -57,7 +66,7 @@ func findTools(ctx context.Context) tools {
 			t.suffix[v] = suffix
 		}
 	}
-	return t
+	return t, nil
 }
 
 // choose returns the variant that this host uses: the one that kubelet has left its mark in (the rule that the
@@ -68,11 +77,18 @@ func (t tools) choose(ctx context.Context) (variant, error) {
 	}
 	_, nft := t.suffix[variantNFT]
 	legacy, old := t.suffix[variantLegacy]
+	var unread error
+	marked := func(found bool, err error) bool {
+		unread = errors.Join(unread, err)
+		return found
+	}
 	switch {
-	case nft && (kubeletChain(nftables.TableFamilyIPv4) || kubeletChain(nftables.TableFamilyIPv6)):
+	case nft && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
 		return variantNFT, nil
-	case old && (kubeletLegacy(ctx, "iptables", legacy) || kubeletLegacy(ctx, "ip6tables", legacy)):
-		return variantLegacy, nil
+	case old && (marked(kubeletLegacy(ctx, "iptables", legacy)) || marked(kubeletLegacy(ctx, "ip6tables", legacy))):
+		return variantLegacy, unread
+	case unread != nil:
+		return "", fmt.Errorf("look for kubelet's chains: %w", unread)
 	case t.standard != "":
 		return t.standard, nil
 	case nft:
@@ -83,23 +99,38 @@ func (t tools) choose(ctx context.Context) (variant, error) {
 
 // randomFully tells whether the programs of v are new enough for --random-fully; whether the kernel is, it tells when
 // it is asked to take it.
-func (t tools) randomFully(v variant) bool {
-	ipt, err := iptables.New(iptables.Path("iptables" + t.suffix[v]))
-	return err == nil && ipt.HasRandomFully()
+func (t tools) randomFully(ctx context.Context, v variant) (bool, error) {
+	name := "iptables" + t.suffix[v]
+	for range 2 { // the library does not say whether it could start the program
+		if _, err := run(ctx, nil, name, "--version"); shortage(err) {
+			return false, fmt.Errorf("find out the version of iptables: %w", err)
+		}
+		if ipt, err := iptables.New(iptables.Path(name)); err == nil {
+			return ipt.HasRandomFully(), nil
+		}
+	}
+	return false, nil
 }
 
-func kubeletChain(family nftables.TableFamily) bool {
-	return hasChain(family, "mangle", "KUBE-IPTABLES-HINT") || hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
+func kubeletChain(family nftables.TableFamily) (bool, error) {
+	hint, err := hasChain(family, "mangle", "KUBE-IPTABLES-HINT")
+	if hint || err != nil {
+		return hint, err
+	}
+	return hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
 }
 
 // kubeletLegacy reads all tables: asking for mangle alone would make it.
-func kubeletLegacy(ctx context.Context, command, suffix string) bool {
+func kubeletLegacy(ctx context.Context, command, suffix string) (bool, error) {
 	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
-	if !p.loaded("mangle") {
-		return false
+	if there, err := p.loaded("mangle"); !there || err != nil {
+		return false, err
 	}
 	s, err := p.read(ctx, nil)
-	return err == nil && s.kubelet
+	if shortage(err) {
+		return false, err
+	}
+	return err == nil && s.kubelet, nil
 }
 
 // iptablesPlace is one family in one variant.
@@ -121,7 +152,7 @@ func (p *iptablesPlace) family() nftables.TableFamily {
 }
 
 // digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. The nft variant's
-// covers our chains and those that jump to them, so that kube-proxy may change its own as it likes.
+// covers our chains and the jumps to them: the rules of others, before our jumps or behind, are not our concern.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -133,6 +164,9 @@ func (p *iptablesPlace) digest() uint64 {
 			if err != nil && !absent(err) {
 				return 0
 			}
+			if chain == own.Parent {
+				rules = slices.DeleteFunc(rules, func(r readRule) bool { return r.jump != own.Name })
+			}
 			fmt.Fprintln(h, chain, rules, err)
 		}
 	}
@@ -142,7 +176,11 @@ func (p *iptablesPlace) digest() uint64 {
 func (p *iptablesPlace) legacyDigest() uint64 {
 	var tables []string
 	for _, own := range chains() {
-		if p.loaded(own.Table) {
+		there, err := p.loaded(own.Table)
+		if err != nil {
+			return 0
+		}
+		if there {
 			tables = append(tables, own.Table)
 		}
 	}
@@ -153,29 +191,37 @@ func (p *iptablesPlace) legacyDigest() uint64 {
 }
 
 // loaded tells whether the legacy table exists. Asking iptables-legacy for it by name would make it.
-func (p *iptablesPlace) loaded(table string) bool {
+func (p *iptablesPlace) loaded(table string) (bool, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if p.command == "ip6tables" {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
 	names, err := os.ReadFile(file)
-	return err == nil && slices.Contains(strings.Fields(string(names)), table)
+	if shortage(err) {
+		return false, fmt.Errorf("list tables: %w", err)
+	}
+	return err == nil && slices.Contains(strings.Fields(string(names)), table), nil
 }
 
 // present tells, without starting a program, whether there can be anything of ours. A host that uses one variant only
 // is thereby spared from the other's programs, which may not even work there.
-func (p *iptablesPlace) present() bool {
-	return slices.ContainsFunc(chains(), func(c Chain) bool {
+func (p *iptablesPlace) present() (there bool, err error) {
+	for _, c := range chains() {
 		if p.variant == variantLegacy {
-			return p.loaded(c.Table)
+			there, err = p.loaded(c.Table)
+		} else {
+			there, err = hasChain(p.family(), c.Table, c.Name)
 		}
-		return hasChain(p.family(), c.Table, c.Name)
-	})
+		if there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
 }
 
 func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
-	if !p.present() {
-		return nil, nil
+	if there, err := p.present(); !there || err != nil {
+		return nil, err
 	}
 	s, err := p.read(ctx, nil)
 	if err != nil {
@@ -184,7 +230,7 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, own := range chains() {
 		c := s.chain(own)
-		for _, jump := range c.jumps {
+		for _, jump := range c.jumps() {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
 		}
 		for _, f := range c.foreign {
@@ -200,90 +246,81 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 // sync reads, compares and writes. Deleting a jump names it by its text, so somebody who changes it in between makes
 // the transaction fail as a whole: then it is read again.
 func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, err error) {
-	if len(want) == 0 && !p.present() {
-		return 0, nil
+	if len(want) == 0 {
+		if there, err := p.present(); !there || err != nil {
+			return 0, err
+		}
 	}
 	// Without --noflush, iptables-restore would throw away everybody's rules. --wait is for the legacy variant's lock,
 	// in seconds; the nft variant takes it and needs none.
+	var numbered map[string][]string
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {
 			return 0, readErr
 		}
-		script, n := restore(have, want)
-		if n == 0 {
-			return 0, nil
+		for chain, behind := range numbered {
+			h := have.of(chain)
+			h.anew = misplaced(h.parent, behind)
 		}
-		_, err = run(ctx, []byte(script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
+		c := restore(have, want)
+		if c.chains == 0 {
+			return changed, nil
+		}
+		_, err = run(ctx, []byte(c.script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
 		if err == nil {
 			p.remember(have)
-			return n, nil
+			changed = max(changed, c.chains)
+			if numbered = c.numbered; len(numbered) == 0 {
+				return changed, nil
+			}
+			continue // to see whether the numbers were still right
 		}
 		var exit *exec.ExitError
-		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil {
+		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil || shortage(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
 	}
-	return 0, err
+	return changed, err
 }
 
-func (p *iptablesPlace) read(ctx context.Context, want []Chain) (saved, error) {
+func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s saved, err error) {
+	for range 3 {
+		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
+			break
+		}
+	}
+	return s, err
+}
+
+func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, error) {
 	out, err := run(ctx, nil, p.command+p.suffix+"-save")
 	if err != nil {
 		return saved{}, fmt.Errorf("read rules: %w", err)
 	}
 	s := parseSave(out)
+	if s.torn {
+		return saved{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
+	}
 	for _, own := range chains() {
 		if slices.Contains(s.unreadable, own.Table) {
-			s.chains[own.Name] = p.glimpse(own, want)
+			s.chains[own.Name], err = p.glimpse(own, want)
+		} else if c := s.chains[own.Name]; c != nil && p.variant == variantNFT {
+			err = p.confirm(own, c.parent)
+		}
+		if err != nil {
+			return saved{}, err
 		}
 	}
 	return s, nil
 }
 
-// glimpse is what netlink tells about a chain of a table that iptables-save cannot express because of another
-// program's rules: enough to know whether the chain is still as we wrote it, and how many jumps lead to it.
-func (p *iptablesPlace) glimpse(own Chain, want []Chain) *savedChain {
-	c := &savedChain{exists: hasChain(p.family(), own.Table, own.Name)}
-	jumps, _ := readRules(p.family(), own.Table, own.Parent)
-	for i, r := range jumps {
-		if r.jump == own.Name {
-			c.jumps = append(c.jumps, own.jump())
-			c.first = c.first || i == 0
-		}
-	}
-	if written, ok := p.written[own.Name]; ok && written == p.content(own) {
-		for _, w := range want {
-			if w.Name != own.Name {
-				continue
-			}
-			for _, r := range w.Rules {
-				c.rules = append(c.rules, r.spec(w.Comment))
-			}
-		}
-	}
-	return c
-}
-
-// remember keeps, for the next glimpse, how the chains look that were just written.
-func (p *iptablesPlace) remember(have saved) {
-	p.written = map[string]string{}
-	for _, own := range chains() {
-		if slices.Contains(have.unreadable, own.Table) {
-			p.written[own.Name] = p.content(own)
-		}
-	}
-	// Said at every write, which is seldom: the administrator should know that iptables shows nothing of the table.
-	if len(have.unreadable) > 0 {
-		p.log.Warn("iptables cannot read this table, for it holds rules made with nft; ours are kept there all the same",
-			"where", p.String(), "tables", have.unreadable)
-	}
-}
-
-func (p *iptablesPlace) content(own Chain) string {
-	rules, err := readRules(p.family(), own.Table, own.Name)
-	return fmt.Sprint(rules, err)
+// shortage reports whether err is for want of descriptors, memory or processes, or came of a change meanwhile. It says
+// nothing about what there is, nor about what was to be written.
+func shortage(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, os.ErrDeadlineExceeded},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // run starts a program and waits for it, or kills it when ctx ends: a transaction is then in the kernel as a whole, or

@@ -18,8 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftPlace is our nftables table of one family. A table of our own has its own hooks: no jump to keep first, and nothing
-// of others in it.
+// nftPlace is our nftables table of one family. It has its own hooks, so there is no jump, and nothing of others in it.
+//
+// Its chains have the priorities that flannel's have: forward filter (0), postrouting srcnat (100). An accept of ours
+// overrules no other table's drop, whatever the order. In postrouting the first table that translates a connection wins,
+// and of chains with one priority the kernel asks the youngest first. So a repair leaves the chains registered, and does
+// not move ours ahead of younger ones. Another priority would keep a flannel from taking over the table: the kernel
+// refuses to change that of a chain.
 type nftPlace struct {
 	family nftables.TableFamily
 }
@@ -49,7 +54,7 @@ func (p nftPlace) list(context.Context) ([]string, error) {
 	return []string{p.String()}, nil
 }
 
-// sync compares the whole table as text and, if anything differs, replaces it in one transaction: packets see the old
+// sync compares the whole table as text and, if anything differs, rewrites it in one transaction: packets see the old
 // rules or the new ones, and connections that are masqueraded already are conntrack's affair.
 func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	have, err := readTable(p.family, p.table().Name)
@@ -64,21 +69,27 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open nftables: %w", err)
 	}
-	// Adding first makes the deletion succeed whether or not the table is (still) there.
 	table := p.table()
+	// Adding first makes the next step succeed whether or not the table is (still) there.
 	conn.AddTable(table)
-	conn.DelTable(table)
-	if len(want) > 0 {
-		conn.AddTable(table)
+	if len(want) > 0 && withoutRules(have) == withoutRules(tableText(wanted)) {
+		conn.FlushTable(table)
+	} else {
+		conn.DelTable(table)
+		if len(want) > 0 {
+			conn.AddTable(table)
+		}
 	}
 	for _, c := range wanted {
 		c.Table = table
-		conn.AddChain(&c.Chain)
+		conn.AddChain(&c.Chain) // registers its hook, unless it is there already
 		for _, r := range c.rules {
 			conn.AddRule(&nftables.Rule{Table: table, Chain: &c.Chain, Exprs: r.exprs, UserData: commentData(r.comment)})
 		}
 	}
-	if err := conn.Flush(); err != nil {
+	if err := conn.Flush(); shortage(err) {
+		return 0, fmt.Errorf("write table: %w", err)
+	} else if err != nil {
 		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
 	}
 	return max(len(want), 1), nil
@@ -196,6 +207,12 @@ func tableText(chains []nftChain) string {
 	return strings.Join(lines, "\n")
 }
 
+// withoutRules is what of a table's text is not a rule.
+func withoutRules(text string) string {
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.HasPrefix(line, " ") })
+	return strings.Join(lines, "\n")
+}
+
 // tableLine: use counts everything that a table holds beside rules, so a foreign set or chain shows.
 func tableLine(flags, use uint32) string { return fmt.Sprintf("table flags %d holds %d", flags, use) }
 
@@ -218,7 +235,7 @@ func exprText(e expr.Any) string {
 	return fmt.Sprintf("%T%+v", e, e)
 }
 
-// absent tells whether err says that a table or chain is not there, or (all but ENOENT) nf_tables itself.
+// absent reports whether err says that a table or chain is not there, or (all but ENOENT) nf_tables itself.
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, unix.EPROTONOSUPPORT)

@@ -84,7 +84,7 @@ func TestNFTablesText(t *testing.T) {
 	})
 }
 
-// A table that flannel left, made with the nft program, is replaced in one go.
+// A table that flannel left, made with the nft program, gets our rules in one go. Its chains stay registered as they were.
 func TestNFTablesAdoption(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, `nft -f - <<-E
@@ -102,9 +102,46 @@ func TestNFTablesAdoption(t *testing.T) {
 		f := open(t, 0)
 		defer f.Close()
 		apply(t, f, both(NFTables))
-		got := nftList(t)
-		if diff := cmp.Diff(nftGolden, got); diff != "" {
+		// What nft keeps for people, and the order of the chains, means nothing.
+		chains, six, _ := strings.Cut(strings.TrimPrefix(nftGolden, "table ip flannel-ipv4 {\n"), "}\ntable ip6")
+		postrouting, forward, _ := strings.Cut(chains, "\n\n")
+		comment := "\t\tcomment \"chain to accept flannel traffic\"\n\t\ttype"
+		want := "table ip flannel-ipv4 {\n\tcomment \"rules for flannel-ipv4\"\n" + strings.Replace(forward, "\t\ttype", comment, 1) +
+			"\n" + postrouting + "\n}\ntable ip6" + six
+		if diff := cmp.Diff(want, nftList(t)); diff != "" {
 			t.Errorf("rules as nft lists them (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Of two tables that translate one connection the kernel asks the younger one first. A repair does not make ours younger.
+func TestNFTablesRepairKeepsOrder(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, topology)
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(NFTables))
+		sh(t, `ip addr add 192.168.7.9/24 dev outside
+			nft -f - <<-E
+			table ip egress {
+				chain postrouting {
+					type nat hook postrouting priority srcnat; policy accept;
+					ip saddr 10.5.34.0/24 ip daddr 192.168.7.0/24 snat to 192.168.7.9
+				}
+			}
+			E`)
+		for _, damage := range []string{"true", "nft flush table ip flannel-ipv4", "nft insert rule ip flannel-ipv4 postrtg ip saddr 10.9.0.0/16 return"} {
+			sh(t, damage)
+			f.spots[0].check = true
+			apply(t, f, both(NFTables))
+			receiver := flows[0].listen(t)
+			if got, err := flows[0].send(t, receiver); err != nil || got.String() != "192.168.7.9" {
+				t.Errorf("after %q a pod comes from %v (%v), want the address that another table gives it", damage, got, err)
+			}
+			receiver.Close()
+			if out := sh(t, "nft list table ip flannel-ipv4"); strings.Count(out, "counter") != 8 {
+				t.Errorf("after %q our rules are\n%s", damage, out)
+			}
 		}
 	})
 }

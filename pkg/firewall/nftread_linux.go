@@ -35,10 +35,15 @@ func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names 
 	if err != nil {
 		return nil, err
 	}
-	return conn.Execute(netlink.Message{
+	answer, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
 		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
+	torn := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
+	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, torn) {
+		return nil, unix.EINTR // the rules changed while they were listed
+	}
+	return answer, err
 }
 
 // each skips the four bytes of nfgenmsg and calls f with every attribute of a message.
@@ -57,10 +62,13 @@ func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// hasChain tells whether the chain is there; a kernel without nf_tables has none.
-func hasChain(family nftables.TableFamily, table, chain string) bool {
+// hasChain reports whether the chain is there; a kernel without nf_tables has none. Its error means that it could not look.
+func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
-	return err == nil && len(answer) > 0
+	if shortage(err) {
+		return false, fmt.Errorf("look for chain %s %s: %w", table, chain, err)
+	}
+	return err == nil && len(answer) > 0, nil
 }
 
 // readTable is the table as tableText has it.
@@ -149,7 +157,10 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 type readRule struct {
 	exprs []string // exprText of those that we use, the name and bytes of any other
 	user  []byte
-	jump  string // the chain that it jumps to, if any
+	jump  string // the chain that it leads to, if any
+	text  string // iptables' arguments of a rule that leads to a chain and is not narrow
+	// narrow: it has a condition, or an expression that we do not know. blocks: it ends with DROP or REJECT.
+	narrow, blocks bool
 }
 
 func readRules(family nftables.TableFamily, table, chain string) ([]readRule, error) {
@@ -204,11 +215,41 @@ func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 	e := kinds[name]
 	if e == nil || expr.Unmarshal(family, data, e) != nil {
 		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
+		r.judge(name, data)
 		return nil
 	}
-	if v, ok := e.(*expr.Verdict); ok && v.Kind == expr.VerdictJump {
-		r.jump = v.Chain
-	}
 	r.exprs = append(r.exprs, exprText(e))
+	if v, ok := e.(*expr.Verdict); ok {
+		r.verdict(v)
+	} else {
+		r.narrow = r.narrow || name != "counter"
+	}
 	return nil
+}
+
+// judge notes what an expression that we do not use means for the place of our jump.
+func (r *readRule) judge(kind string, data []byte) {
+	// The first attribute of an extension of iptables is its name, the third what only it understands.
+	switch extension := name(data, unix.NFTA_MATCH_NAME); {
+	case kind == "reject", kind == "target" && extension == "REJECT":
+		r.blocks = true
+	case kind == "match" && extension == "comment":
+		comment, _, _ := strings.Cut(name(data, unix.NFTA_MATCH_INFO), "\x00")
+		r.text = fmt.Sprintf("-m comment --comment %q ", comment)
+	case kind != "log":
+		r.narrow = true
+	}
+}
+
+func (r *readRule) verdict(v *expr.Verdict) {
+	switch v.Kind {
+	case expr.VerdictJump:
+		r.jump = v.Chain
+		r.text += "-j " + v.Chain
+	case expr.VerdictGoto:
+		r.jump = v.Chain
+		r.text += "-g " + v.Chain
+	case expr.VerdictDrop:
+		r.blocks = true
+	}
 }

@@ -13,14 +13,25 @@ type saved struct {
 	// unreadable are tables that hold rules of nft which iptables-save cannot express. It leaves them out whole.
 	unreadable []string
 	kubelet    bool // the chains are there by which kubelet marks the variant that it uses
+	torn       bool // the output ends within a table
 }
 
 type savedChain struct {
 	exists  bool
 	rules   []string // arguments of its rules, in order
-	jumps   []string // arguments of those rules of the parent that lead here
-	first   bool     // one of jumps is the parent's first rule
+	parent  []parentRule
 	foreign []string // "CHAIN arguments" of rules elsewhere that lead here
+	anew    bool     // the jump is to be placed as a new one, wherever it stands
+}
+
+// jumps are the arguments of those rules of the parent that lead here.
+func (h savedChain) jumps() (all []string) {
+	for _, r := range h.parent {
+		if r.jump {
+			all = append(all, r.text)
+		}
+	}
+	return all
 }
 
 func (s saved) chain(c Chain) savedChain {
@@ -35,24 +46,23 @@ func (s saved) chain(c Chain) savedChain {
 func parseSave(out []byte) saved {
 	s := saved{chains: map[string]*savedChain{}}
 	var table string
-	var lastParent []byte // the chain of the rule before; -A lines of a chain stand together
 	for line := range bytes.Lines(out) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 {
 			continue
 		}
 		switch line[0] {
+		case 'C': // COMMIT
+			s.torn = false
 		case '#':
 			s.unreadable = append(s.unreadable, incompatible(line)...)
 		case '*':
-			table, lastParent = string(line[1:]), nil
+			table, s.torn = string(line[1:]), true
 		case ':':
 			s.declare(table, firstWord(line[1:]))
 		case '[', '-': // all others are comments, COMMIT, and what a later version may think of
-			parent, args, ok := ruleLine(line)
-			if ok {
-				s.rule(table, parent, args, !bytes.Equal(parent, lastParent))
-				lastParent = parent
+			if chain, args, ok := ruleLine(line); ok {
+				s.rule(table, chain, args)
 			}
 		}
 	}
@@ -113,32 +123,31 @@ func (s *saved) of(name string) *savedChain {
 	return c
 }
 
-// rule notes a rule if it stands in a chain of ours or leads to one; first: no other stands before it in its chain.
-func (s *saved) rule(table string, parent, args []byte, first bool) {
+// rule notes a rule if it stands in a chain of ours or in a parent, or leads to one of ours.
+func (s *saved) rule(table string, chain, args []byte) {
 	// Nearly all rules end here, before anything is taken apart.
-	if !bytes.Contains(args, []byte("FLANNEL-")) && !bytes.HasPrefix(parent, []byte("FLANNEL-")) {
+	if !isParent(chain) && !bytes.Contains(args, []byte("FLANNEL-")) && !bytes.HasPrefix(chain, []byte("FLANNEL-")) {
 		return
 	}
 	for _, own := range chains() {
 		if own.Table != table {
 			continue
 		}
-		if string(parent) == own.Name {
-			s.of(own.Name).rules = append(s.of(own.Name).rules, string(args))
-			continue
+		text := string(args)
+		leads := target(text) == own.Name
+		switch c := string(chain); {
+		case c == own.Name:
+			s.of(c).rules = append(s.of(c).rules, text)
+		case c == own.Parent:
+			r := parentRule{text: text, jump: leads, blocks: own.Name == fwd && blocks(text)}
+			s.of(own.Name).parent = append(s.of(own.Name).parent, r)
+		case leads:
+			s.of(own.Name).foreign = append(s.of(own.Name).foreign, c+" "+text)
 		}
-		if target(string(args)) != own.Name {
-			continue
-		}
-		c := s.of(own.Name)
-		if string(parent) != own.Parent {
-			c.foreign = append(c.foreign, string(parent)+" "+string(args))
-			continue
-		}
-		c.jumps = append(c.jumps, string(args))
-		c.first = c.first || first
 	}
 }
+
+func isParent(chain []byte) bool { return string(chain) == "FORWARD" || string(chain) == "POSTROUTING" }
 
 // target is the chain or verdict that a rule leads to. A comment that says "-j FLANNEL-FWD" is one word, not two.
 func target(args string) string {

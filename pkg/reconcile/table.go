@@ -163,7 +163,7 @@ func (t *Table[K, V]) mark(r *row[K, V]) {
 }
 
 // Add lists the store if it must, then sets every wanted entry that is missing or differs. One entry that fails blocks
-// no other, and is tried again by the next Add.
+// no other, and is tried again by the next Add. If the store cannot be listed, the error is Unknown and nothing is set.
 func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if err := t.list(ctx); err != nil {
 		return Result{}, err
@@ -178,7 +178,8 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 }
 
 // Prune deletes the entries that are ours and not wanted. It is to be called after Add, never before the whole
-// wanted state is known.
+// wanted state is known, and not in a pass with an error that IsUnknown: an entry that is wanted may still depend on
+// one that is not, such as a route whose replacement failed on its nexthop object.
 func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
 	rows, extra := t.pending(false)
 	if len(extra) == 0 {
@@ -207,7 +208,7 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 	t.listing = false
 	if err != nil {
 		t.stale = true
-		return fmt.Errorf("list %s: %w", t.store.Name(), err)
+		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
 	for key, value := range have {
 		r := t.row(key)

@@ -21,6 +21,9 @@ const dumps = 20
 // Read takes a Snapshot of the network namespace of the calling goroutine's thread.
 func Read(o Options) (Snapshot, error) {
 	links, err := dump(netlink.LinkList)
+	if err == nil && len(links) == 0 {
+		err = errors.New("no device, not even lo")
+	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list links: %w", err)
 	}
@@ -49,7 +52,9 @@ func Read(o Options) (Snapshot, error) {
 		s.addRoute(r)
 	}
 	if o.CanReach.IsValid() {
-		s.Reach = reach(o.CanReach)
+		if s.Reach, err = reach(o.CanReach); err != nil {
+			return Snapshot{}, fmt.Errorf("look up the route to %s: %w", o.CanReach, err)
+		}
 	}
 	return s, nil
 }
@@ -116,15 +121,19 @@ func oldestFirst(addrs []Addr) []Addr {
 	return append(v4, v6...)
 }
 
-func reach(to netip.Addr) Reach {
+// reach returns an error only if the kernel did not answer; what it answers where no route leads there is a Problem.
+func reach(to netip.Addr) (Reach, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
-	if err != nil {
-		return Reach{Problem: err.Error()}
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+		return Reach{Problem: err.Error()}, nil
+	case err != nil:
+		return Reach{}, err
+	case len(routes) == 0:
+		return Reach{}, nil
 	}
-	if len(routes) == 0 {
-		return Reach{}
-	}
-	return Reach{Index: routes[0].LinkIndex, Source: toIP(routes[0].Src)}
+	return Reach{Index: routes[0].LinkIndex, Source: toIP(routes[0].Src)}, nil
 }
 
 func toIP(ip net.IP) netip.Addr {

@@ -74,14 +74,52 @@ func TestNodeRunsOut(t *testing.T) {
 		noDescriptors(t, l, p, follows)
 		f.lostNone(t, "no file descriptors")
 	})
+	t.Run("a device without file descriptors", func(t *testing.T) { deviceWithoutDescriptors(t, l, p, a, b) })
+}
+
+// withoutDescriptors calls body while the node's flanneld can open nothing, and gives it descriptors again.
+func withoutDescriptors(t *testing.T, n *lab.Node, body func()) {
+	t.Helper()
+	var was unix.Rlimit
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, nil, &was))
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}, nil))
+	body()
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &was, nil))
+}
+
+// deviceWithoutDescriptors has flanneld look at its device while it can open nothing: a device that cannot be looked at
+// keeps its routes, and what the kernel drops with a device that goes down is put back.
+func deviceWithoutDescriptors(t *testing.T, l *lab.Lab, p *patient, a, b *lab.Pod) {
+	n := l.Nodes[0]
+	f := flood(t, a, b)
+	withoutDescriptors(t, n, func() {
+		for _, mtu := range []string{"1400", "1420"} {
+			in(t, n.Namespaces, "ip link set flannel.1 mtu "+mtu)
+			within(t, "the MTU is put back", func() error { return says(t, n, "1450\n", "cat", "/sys/class/net/flannel.1/mtu") })
+		}
+		in(t, n.Namespaces, "ip link set eth0 mtu 1400")
+		inStep(t, l, n)
+	})
+	within(t, "the subnet file follows the underlay", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+	f.lostNone(t, "events of devices without file descriptors")
+	in(t, n.Namespaces, "ip link set eth0 mtu 1500")
+	withoutDescriptors(t, n, func() {
+		in(t, n.Namespaces, "ip link set flannel.1 down")
+		inStep(t, l, n)
+		within(t, "packets pass again", func() error { return reach(t.Context(), a, b) })
+	})
+	p.unharmed(t)
 }
 
 func noDescriptors(t *testing.T, l *lab.Lab, p *patient, follows func(*testing.T)) {
 	n, mark := l.Nodes[0], len(l.Nodes[0].Log())
-	pid := n.PID()
-	var was unix.Rlimit
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}, nil))
+	withoutDescriptors(t, n, func() { toldOfNoDescriptors(t, l, mark, follows) })
+	p.unharmed(t)
+}
+
+func toldOfNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testing.T)) {
+	t.Helper()
+	n := l.Nodes[0]
 	follows(t) // what it has open serves on
 	in(t, n.Namespaces, "rm /run/flannel/subnet.env; iptables -F FLANNEL-FWD; ip route delete 10.5.1.0/24")
 	inStep(t, l, n)
@@ -98,8 +136,6 @@ func noDescriptors(t *testing.T, l *lab.Lab, p *patient, follows func(*testing.T
 	if said := n.Log()[mark:]; strings.Count(said, "\n") > 25 {
 		t.Errorf("%d lines in the log:\n%s", strings.Count(said, "\n"), said)
 	}
-	must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil))
-	p.unharmed(t)
 }
 
 // ghost4 is ghost in a network of IPv4 alone.

@@ -18,7 +18,7 @@ var iptablesDrifts = []drift{
 	{"POSTROUTING flushed", "$c -t nat -F POSTROUTING"},
 	{"FORWARD flushed", "$c -F FORWARD"},
 	{"everything flushed and deleted", "$c -t nat -F; $c -t nat -X; $c -F; $c -X"},
-	{"another's rule before our jump", "$c -t nat -I POSTROUTING -j RETURN"},
+	{"jump doubled", "$c -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG"},
 	{"another's rule in our chain", "$c -t nat -I FLANNEL-POSTRTG -j RETURN"},
 }
 

@@ -20,7 +20,7 @@ type writer struct {
 	name     string
 	multi    string // the program behind iptables, put first in PATH
 	nftables bool
-	// rules is a command that prints ours, and those that must be first.
+	// rules is a command that prints ours, and the jumps to them.
 	rules  string
 	polled bool // the kernel does not tell of changes, so they are seen at the next --iptables-resync
 	// blocks: another program's DROP in FORWARD stops pods although we accept them, as Documentation says of nftables.
@@ -32,7 +32,7 @@ type writer struct {
 func writers() []writer {
 	rules := func(suffix string) string {
 		return fmt.Sprintf(`for c in iptables%s ip6tables%s; do
-			$c -t nat -S POSTROUTING | sed -n 2p; $c -t nat -S FLANNEL-POSTRTG; $c -S FORWARD | sed -n 2p; $c -S FLANNEL-FWD; done 2>/dev/null`, suffix, suffix)
+			$c -t nat -S POSTROUTING | grep FLANNEL; $c -t nat -S FLANNEL-POSTRTG; $c -S FORWARD | grep FLANNEL; $c -S FLANNEL-FWD; done 2>/dev/null`, suffix, suffix)
 	}
 	policy := func(suffix string) string {
 		return fmt.Sprintf("iptables%s -P FORWARD %%[1]s; ip6tables%s -P FORWARD %%[1]s", suffix, suffix)

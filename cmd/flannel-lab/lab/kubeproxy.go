@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -16,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Where a Windows node has what its kube-proxy comes to the API server with.
+// Where a node has what its kube-proxy comes to the API server with.
 const (
 	proxyDir        = "/var/lib/kube-proxy"
 	proxyToken      = proxyDir + "/token"
@@ -24,9 +25,10 @@ const (
 	proxyAccount    = "kube-proxy" // in kube-system, as kubeadm has it
 )
 
-// KubeProxy is the real kube-proxy.exe on a Windows node.
+// KubeProxy is the real kube-proxy on a node.
 type KubeProxy struct{ proc *process }
 
+func (o Options) kubeProxy() string    { return filepath.Join(o.BinDir, "kube-proxy") }
 func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-proxy.exe") }
 
 // KubeProxyVersion is what it says of itself.
@@ -38,8 +40,8 @@ func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
 	return said.Stdout, err
 }
 
-// StartKubeProxy starts kube-proxy.exe with the flags that are everybody's, and these. Its rights are those that kubeadm
-// gives it.
+// StartKubeProxy starts kube-proxy, or kube-proxy.exe on a Windows node, with the flags that are everybody's, and these.
+// Its rights are those that kubeadm gives it.
 func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy, error) {
 	token, err := n.lab.Kube.proxyToken(ctx)
 	if err != nil {
@@ -55,12 +57,23 @@ func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy,
 	if err != nil {
 		return nil, err
 	}
-	common := []string{"--v=4", "--proxy-mode=kernelspace", "--hostname-override=" + n.Name, "--kubeconfig=" + n.path(proxyKubeconfig)}
-	proc, err := startProcess(n.Machine, n.Windows.program(n.lab.opts.kubeProxyExe(), append(common, flags...)...), "kube-proxy.log")
+	common := []string{"--v=4", "--hostname-override=" + n.Name, "--kubeconfig=" + n.path(proxyKubeconfig)}
+	cmd := n.kubeProxyCommand(append(common, flags...))
+	proc, err := startProcess(n.Machine, cmd, "kube-proxy.log")
 	if err != nil {
 		return nil, err
 	}
 	return &KubeProxy{proc}, nil
+}
+
+func (n *Node) kubeProxyCommand(flags []string) *exec.Cmd {
+	if n.Windows != nil {
+		return n.Windows.program(n.lab.opts.kubeProxyExe(), append(flags, "--proxy-mode=kernelspace")...)
+	}
+	// 0: the limits of conntrack are the machine's, and cannot be set in a network namespace.
+	cmd := exec.Command(n.lab.opts.kubeProxy(), append(flags, "--conntrack-max-per-core=0")...)
+	cmd.Env = append(os.Environ(), n.Env...)
+	return cmd
 }
 
 func (k *Kube) proxyToken(ctx context.Context) (string, error) {
@@ -90,7 +103,7 @@ func (k *Kube) proxyToken(ctx context.Context) (string, error) {
 // Running tells whether it runs.
 func (p *KubeProxy) Running() bool { return p.proc.running() }
 
-// Kill ends it, and leaves what it made in HNS.
+// Kill ends it, and leaves what it made in HNS or in the kernel.
 func (p *KubeProxy) Kill() error {
 	_, err := p.proc.stop(context.Background(), syscall.SIGKILL)
 	return err

@@ -43,8 +43,9 @@ func (k Knobs) version() hns.Version {
 
 // Fault makes calls fail or wait.
 type Fault struct {
-	Func  string        // e.g. HcnModifyNetwork; empty: any call of HNS
+	Func  string        // e.g. HcnModifyNetwork; empty: any call of HNS; "*": any call, of the IP stack too
 	Match string        // that one of the arguments contains; empty: any
+	Skip  int           // how many calls that it would hit go well before
 	Times int           // how many calls; 0: all until Heal
 	Delay time.Duration // before the call
 	Hang  bool          // it does not return before Heal, and then does as if nothing was
@@ -54,7 +55,7 @@ type Fault struct {
 }
 
 func (f *Fault) hits(function string, args []string) bool {
-	if f.Func != function && (f.Func != "" || !isHNS(function)) {
+	if f.Func != function && f.Func != "*" && (f.Func != "" || !isHNS(function)) {
 		return false
 	}
 	return f.Match == "" || strings.Contains(strings.Join(args, "\n"), f.Match)
@@ -91,6 +92,10 @@ func (m *Machine) fault(function string, args []string) (Fault, <-chan struct{})
 	defer m.mu.Unlock()
 	for i, f := range m.faults {
 		if !f.hits(function, args) {
+			continue
+		}
+		if f.Skip > 0 {
+			f.Skip--
 			continue
 		}
 		taken := *f

@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+const (
+	forwardJump = `-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`
+	masqJump    = `-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG`
+)
+
+// A DROP that somebody puts before our jump stops pods for as long as it is there, over a restart of the daemon too: one
+// that matches a pod in one family, and one of everything in the other.
+func TestDropBeforeOursCounts(t *testing.T) {
+	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	nft, legacy := l.Nodes[0], l.Nodes[1]
+	writers()[0].use(t, nft)
+	writers()[1].use(t, legacy)
+	must(t, l.StartAll(t.Context(), "-iptables-resync=1"))
+	a, b := pair(t, l)
+	for _, c := range []struct {
+		n      *lab.Node
+		drop   map[string]string // by iptables of a family
+		suffix string
+	}{
+		{nft, map[string]string{"iptables": fmt.Sprintf("-s %s -j DROP", a.IP4), "ip6tables": "-j DROP"}, "-nft"},
+		{legacy, map[string]string{"iptables": "-j DROP", "ip6tables": fmt.Sprintf("-s %s -j DROP", a.IP6)}, "-legacy"},
+	} {
+		t.Run("iptables"+c.suffix, func(t *testing.T) {
+			reachesBoth(t, "before", a, b)
+			before := map[string]string{}
+			for command, rule := range c.drop {
+				shell(t, c.n.Namespaces, "%s%s -I FORWARD %s", command, c.suffix, rule)
+				before[command] = shell(t, c.n.Namespaces, "%s%s -S FORWARD", command, c.suffix)
+				if !strings.Contains(before[command], "-j DROP\n"+forwardJump) {
+					t.Fatalf("%s: FORWARD is\n%s", command, before[command])
+				}
+			}
+			check := func(when string, d time.Duration) {
+				t.Helper()
+				stopsAll(t, a, d, when, b.IP4, b.IP6)
+				for command := range c.drop {
+					if now := shell(t, c.n.Namespaces, "%s%s -S FORWARD", command, c.suffix); now != before[command] {
+						t.Errorf("%s, %s: FORWARD was\n%sis\n%s", when, command, before[command], now)
+					}
+				}
+			}
+			check("while the daemon runs", 10*time.Second)
+			_, err := c.n.Stop(t.Context())
+			must(t, err)
+			must(t, c.n.Start("-iptables-resync=1"))
+			must(t, c.n.Ready(t.Context()))
+			check("after a restart", 3*time.Second)
+			for command := range c.drop {
+				shell(t, c.n.Namespaces, "%s%s -D FORWARD 1", command, c.suffix)
+			}
+			reachesBoth(t, "without the DROP", a, b)
+		})
+	}
+}
+
+func reachesBoth(t *testing.T, what string, a, b *lab.Pod) {
+	t.Helper()
+	reaches(t, what, a, b.IP4)
+	reaches(t, what, a, b.IP6)
+}
+
+// stopsAll pings addresses for some time, and wants no answer.
+func stopsAll(t *testing.T, from *lab.Pod, d time.Duration, when string, to ...netip.Addr) {
+	t.Helper()
+	var floods []*lab.Flood
+	for _, at := range to {
+		f, err := from.Flood(at, 20)
+		must(t, err)
+		floods = append(floods, f)
+	}
+	time.Sleep(d)
+	for i, f := range floods {
+		r, err := f.Stop()
+		must(t, err)
+		t.Logf("%s, to %s: %v", when, to[i], r)
+		if r.Lost < r.Sent || r.Sent == 0 {
+			t.Errorf("%s, to %s: %v, want all lost", when, to[i], r)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// The real kube-proxy beside flanneld, with iptables on one node and with nftables on the other: its rules stay before
+// ours, whichever of the two starts first, Services lead to pods, and one without a pod is refused at once.
+func TestServices(t *testing.T) {
+	ctx := t.Context()
+	l := prepare(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
+	modes := []string{"iptables", "nftables"}
+	var proxies []*lab.KubeProxy
+	startProxies := func() {
+		t.Helper()
+		proxies = nil
+		for i, n := range l.Nodes {
+			p, err := n.StartKubeProxy(ctx, "--proxy-mode="+modes[i])
+			must(t, err)
+			proxies = append(proxies, p)
+		}
+		t.Cleanup(func() {
+			for i, p := range proxies {
+				if t.Failed() {
+					t.Logf("log of kube-proxy on %s:\n%s", l.Nodes[i].Name, p.Log())
+				}
+				if p.Running() {
+					must(t, p.Kill())
+				}
+			}
+		})
+	}
+	startProxies()
+	within(t, "kube-proxy's rules", func() error { return kubeProxyFirst(t, l.Nodes[0], false) })
+	must(t, l.StartAll(ctx))
+	a, b := pair(t, l)
+	web := service(t, l, "web", "10.96.7.1", a, b)
+	empty := service(t, l, "empty", "10.96.7.2")
+	answers(t, web, a, b)
+	refused(t, empty, a, b)
+	within(t, "kube-proxy's rules before ours", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
+	before := forwarding(t, l.Nodes[0])
+
+	unchangedRules := func(when string) {
+		t.Helper()
+		if now := forwarding(t, l.Nodes[0]); now != before {
+			t.Errorf("%s: the rules were\n%sare\n%s", when, before, now)
+		}
+	}
+	for _, n := range l.Nodes {
+		_, err := n.Stop(ctx)
+		must(t, err)
+		must(t, n.Start())
+		must(t, n.Ready(ctx))
+	}
+	answers(t, web, a, b)
+	refused(t, empty, a, b)
+	unchangedRules("flanneld restarted")
+
+	for _, p := range proxies {
+		must(t, p.Kill())
+	}
+	// What kube-proxy finds missing it puts first again.
+	shell(t, l.Nodes[0].Namespaces, "for t in filter nat; do iptables-save -t $t | grep -e '-A FORWARD.*KUBE' -e '-A POSTROUTING.*KUBE' | sed 's/^-A/-D/' | xargs -L1 iptables -t $t; done")
+	startProxies()
+	within(t, "kube-proxy's rules before ours", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
+	answers(t, web, a, b)
+	refused(t, empty, a, b)
+	shell(t, l.Nodes[0].Namespaces, "iptables -t nat -D POSTROUTING %s; iptables -D FORWARD %s", masqJump[len("-A POSTROUTING "):], forwardJump[len("-A FORWARD "):])
+	within(t, "our jumps, behind kube-proxy's", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
+	answers(t, web, a, b)
+	refused(t, empty, a, b)
+}
+
+// forwarding is all that stands in the two chains that kube-proxy and we share.
+func forwarding(t *testing.T, n *lab.Node) string {
+	t.Helper()
+	return shell(t, n.Namespaces, "iptables -S FORWARD; iptables -t nat -S POSTROUTING")
+}
+
+// kubeProxyFirst checks that kube-proxy's jumps are there, and that ours are behind them, or are not there.
+func kubeProxyFirst(t *testing.T, n *lab.Node, ours bool) error {
+	t.Helper()
+	rules := strings.Split(forwarding(t, n), "\n")
+	for chain, jump := range map[string]string{"FORWARD": forwardJump, "POSTROUTING": masqJump} {
+		theirs := -1
+		for i, r := range rules {
+			if strings.HasPrefix(r, "-A "+chain+" ") && strings.Contains(r, "-j KUBE-") {
+				theirs = i
+			}
+		}
+		at := slices.Index(rules, jump)
+		if theirs < 0 || ours != (at >= 0) || ours && at < theirs {
+			return fmt.Errorf("kube-proxy's last rule of %s is at %d, ours at %d:\n%s", chain, theirs, at, strings.Join(rules, "\n"))
+		}
+	}
+	return nil
+}
+
+// service makes a Service with an address that leads to pods, in which something listens.
+func service(t *testing.T, l *lab.Lab, name, at string, pods ...*lab.Pod) netip.AddrPort {
+	t.Helper()
+	_, err := l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{ClusterIP: at, Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+	}
+	for _, p := range pods {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{p.IP4.String()}, NodeName: &p.Node.Name, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+		})
+		listener, err := p.Listen("tcp", net.JoinHostPort(p.IP4.String(), "8080"))
+		must(t, err)
+		t.Cleanup(func() { listener.Close() })
+		go greet(listener, p.Name)
+	}
+	_, err = l.Kube.Client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{})
+	must(t, err)
+	return netip.AddrPortFrom(netip.MustParseAddr(at), 80)
+}
+
+// greet tells everybody who connects a name, and which address it sees.
+func greet(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(c, "%s %s", name, c.RemoteAddr().(*net.TCPAddr).IP)
+		c.Close()
+	}
+}
+
+// answers connects from each pod to a Service until every one of them has answered it, and checks that a pod on
+// another node is seen with its true address.
+func answers(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
+	t.Helper()
+	for _, from := range pods {
+		heard := map[string]bool{}
+		within(t, from.Name+" reaches all pods of the Service", func() error {
+			c, err := from.Dial(t.Context(), "tcp", at.String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			said := make([]byte, 100)
+			n, err := c.Read(said)
+			name, source, ok := strings.Cut(string(said[:n]), " ")
+			if !ok {
+				return fmt.Errorf("it says %q: %w", said[:n], err)
+			}
+			if heard[name] = true; name != from.Name && source != from.IP4.String() {
+				return lab.Fatal(fmt.Errorf("%s sees %s as %s", name, from.IP4, source))
+			}
+			if len(heard) < len(pods) {
+				return fmt.Errorf("heard of %v alone", heard)
+			}
+			return nil
+		})
+	}
+}
+
+// refused checks that each pod is told at once that there is nothing behind a Service.
+func refused(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
+	t.Helper()
+	for _, from := range pods {
+		within(t, from.Name+" is refused", func() error {
+			c, err := from.Dial(t.Context(), "tcp", at.String())
+			if err == nil {
+				c.Close()
+				return errors.New("connected to a Service without a pod")
+			}
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				return nil
+			}
+			return err
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+	"flannel/subnet"
+)
+
+// blindKernel cannot look at its devices, or not make them, as err says.
+type blindKernel struct {
+	countedKernel
+	err  error
+	last dataplane.State
+}
+
+func (k *blindKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
+	return dataplane.Links{}, k.err
+}
+
+func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) error {
+	k.last = s
+	return nil
+}
+
+// A pass in which devices or the underlay could not be read deletes nothing; one with any other error does.
+func TestKeepsWhatCouldNotBeRead(t *testing.T) {
+	d, u, _ := newDaemon(t)
+	kernel := &blindKernel{}
+	d.Dataplane, d.Firewall, d.Manager = kernel, noFirewall{}, &movingManager{}
+	d.Settings = Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	in.setPeers(subnet.Set{})
+	unread := reconcile.Unknown(errors.New("too many open files"))
+	for _, step := range []struct {
+		name              string
+		underlay, devices error
+		keep              bool
+	}{
+		{name: "all is well"},
+		{name: "devices cannot be read", devices: unread, keep: true},
+		{name: "a device cannot be made", devices: errors.New("file exists")},
+		{name: "the underlay cannot be read", underlay: unread, keep: true},
+		{name: "no interface can be the underlay", underlay: errors.New("no interface")},
+		{name: "all is well again"},
+	} {
+		u.err, kernel.err, n.underlayMoved = step.underlay, step.devices, true
+		d.pass(t.Context(), n, in)
+		if kernel.last.Keep != step.keep || len(kernel.last.Networks) != 1 {
+			t.Errorf("%s: the dataplane was given %+v, want Keep %t", step.name, kernel.last, step.keep)
+		}
+		if n.link.Name != "eth0" {
+			t.Errorf("%s: the underlay is %v", step.name, n.link)
+		}
+	}
+}
+
+// askedManager remembers what it was asked for.
+type askedManager struct {
+	movingManager
+	want []subnet.Lease
+}
+
+func (m *askedManager) Acquire(ctx context.Context, c subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	m.want = append(m.want, want)
+	return m.movingManager.Acquire(ctx, c, want)
+}
+
+// A subnet file that cannot be read is waited for: without it the node might take another subnet, and its pods be cut off.
+func TestJoinWaitsForTheSubnetFile(t *testing.T) {
+	had := netip.MustParsePrefix("10.5.7.0/24")
+	for _, step := range []struct {
+		name    string
+		put     func(path string) error
+		acquire bool
+		subnet  netip.Prefix
+	}{
+		{"cannot be read", func(path string) error { return os.Mkdir(path, 0o755) }, false, netip.Prefix{}},
+		{"says nothing", func(path string) error { return os.WriteFile(path, []byte("FLANNEL_SUBNET=none"), 0o644) }, true, netip.Prefix{}},
+		{"is there", func(path string) error {
+			_, err := subnet.WriteEnv(path, subnet.Env{V4Network: netip.MustParsePrefix("10.5.0.0/16"), V4Subnet: had})
+			return err
+		}, true, had},
+	} {
+		d, _, _ := newDaemon(t)
+		m := &askedManager{movingManager: movingManager{subnets: []netip.Prefix{had}}}
+		d.Manager, d.Settings.SubnetFile = m, filepath.Join(t.TempDir(), "subnet.env")
+		if err := step.put(d.Settings.SubnetFile); err != nil {
+			t.Fatal(err)
+		}
+		in, n := newInbox(), &node{}
+		in.setConfig([]byte("one 10.5.0.0/16"))
+		if err := d.prepare(n, in); err != nil {
+			t.Fatal(err)
+		}
+		err := d.acquire(t.Context(), in, n)
+		if (err == nil) != step.acquire || len(m.want) == 1 != step.acquire {
+			t.Errorf("%s: acquire gave %v and asked for %v", step.name, err, m.want)
+		} else if step.acquire && m.want[0].V4.Subnet != step.subnet {
+			t.Errorf("%s: asked for %s, want %s", step.name, m.want[0].V4.Subnet, step.subnet)
+		}
+	}
+}

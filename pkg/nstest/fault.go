@@ -1,0 +1,179 @@
+//go:build linux
+
+package nstest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Faults makes system calls of one thread fail: those that open a descriptor, send, receive, or start a program. The
+// kernel asks for each of them what shall become of it (seccomp's user notification), so what is tested runs unchanged.
+// Who answers is a process of its own, since the Go runtime may stop all of this one while the thread waits.
+type Faults struct {
+	t      *testing.T
+	socket int // to who answers; open until the process ends, since without an answer the calls fail
+}
+
+// calls are those that can fail.
+var calls = []int{
+	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG,
+	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
+}
+
+// answering in the environment makes Run answer for the calls of the test that it names.
+const answering = "FLANNEL_NSTEST_FAULTS"
+
+// NewFaults binds the calling goroutine, which must be that of a test within Run, to its thread, for good. Calls of that
+// thread can then be made to fail, but not those of the programs that it starts.
+func NewFaults(t *testing.T) *Faults {
+	t.Helper()
+	must := func(what string, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must("make a pair of sockets", err)
+	theirs := os.NewFile(uintptr(pair[1]), "answers")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), answering+"="+t.Name())
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stderr, os.Stderr, []*os.File{theirs}
+	must("start the process that answers", cmd.Start())
+	must("close its socket", theirs.Close())
+	runtime.LockOSThread()
+	listener, err := listen()
+	must("install the filter", err)
+	sent := make(chan error)
+	thread := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
+	go func() { sent <- unix.Sendmsg(pair[0], thread, unix.UnixRights(listener), nil, 0) }() // from another thread
+	must("hand over the filter's descriptor", <-sent)
+	must("close it here", unix.Close(listener))
+	f := &Faults{t, pair[0]}
+	t.Cleanup(func() { f.Fail(0, 0) })
+	return f
+}
+
+// Fail makes the n-th call from now fail with errno, 0: none. It returns how many calls there were since the last Fail.
+func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
+	f.t.Helper()
+	var order, told [8]byte
+	binary.NativeEndian.PutUint32(order[:], uint32(n))
+	binary.NativeEndian.PutUint32(order[4:], uint32(errno))
+	_, err := unix.Write(f.socket, order[:])
+	if err == nil {
+		_, err = unix.Read(f.socket, told[:])
+	}
+	if err != nil {
+		f.t.Fatalf("order a fault: %v", err)
+	}
+	return int(binary.NativeEndian.Uint64(told[:]))
+}
+
+// listen installs the filter for the calling thread.
+func listen() (listener int, err error) {
+	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // seccomp_data.nr
+	for i, call := range calls {
+		program = append(program, unix.SockFilter{
+			Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(call), Jt: uint8(len(calls) - i),
+		})
+	}
+	program = append(program,
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF})
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&filter)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(fd), nil
+}
+
+// notification is struct seccomp_notif, response is struct seccomp_notif_resp.
+type notification struct {
+	id         uint64
+	pid, flags uint32
+	nr, arch   uint32
+	ip         uint64
+	args       [6]uint64
+}
+
+type response struct {
+	id    uint64
+	val   int64
+	errno int32
+	flags uint32
+}
+
+// answer serves until the other end of the socket is closed.
+func answer() error {
+	const socket = 3
+	thread, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(socket, thread, oob, 0)
+	if err != nil {
+		return err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(messages) != 1 {
+		return fmt.Errorf("%d control messages: %w", len(messages), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return err
+	}
+	listener, seen, victim, errno := fds[0], uint64(0), uint64(0), int32(0)
+	for {
+		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}, {Fd: socket, Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && err != unix.EINTR {
+			return err
+		}
+		if ready[1].Revents != 0 {
+			var order, told [8]byte
+			if n, err := unix.Read(socket, order[:]); n < len(order) {
+				return err // closed
+			}
+			binary.NativeEndian.PutUint64(told[:], seen)
+			seen, victim = 0, uint64(binary.NativeEndian.Uint32(order[:]))
+			errno = int32(binary.NativeEndian.Uint32(order[4:]))
+			if _, err := unix.Write(socket, told[:]); err != nil {
+				return err
+			}
+		}
+		if ready[0].Revents&unix.POLLIN != 0 {
+			var asked notification
+			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&asked)) {
+				continue // whoever asked was killed
+			}
+			reply := response{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+			if asked.pid != binary.NativeEndian.Uint32(thread) {
+				control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
+				continue
+			}
+			if seen++; seen == victim {
+				reply.flags, reply.errno = 0, -errno
+			}
+			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)) {
+				seen-- // a signal interrupted the call, which begins again
+			}
+		}
+		if ready[0].Revents&unix.POLLHUP != 0 && ready[1].Revents == 0 {
+			_, err := unix.Poll(ready[1:], -1) // nobody is left to ask
+			if err != nil && err != unix.EINTR {
+				return err
+			}
+		}
+	}
+}
+
+func control(fd int, request uint, arg unsafe.Pointer) bool {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg))
+	return errno == 0
+}

@@ -1,0 +1,41 @@
+//go:build linux
+
+package nstest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFaults(t *testing.T) {
+	Run(t, func(t *testing.T) {
+		f := NewFaults(t)
+		read := func() error {
+			_, err := os.ReadFile("/proc/self/stat")
+			return err
+		}
+		for i, want := range []error{nil, unix.EMFILE, nil} {
+			if i == 1 {
+				f.Fail(1, unix.EMFILE)
+			}
+			if err := read(); !errors.Is(err, want) {
+				t.Errorf("reading %d ended with %v, want %v", i, err, want)
+			}
+		}
+		if n := f.Fail(0, 0); n != 2 {
+			t.Errorf("%d calls were counted, want 2", n)
+		}
+		start := func() error { return exec.Command("/bin/true").Run() }
+		if err := start(); err != nil {
+			t.Fatal(err)
+		}
+		for n := f.Fail(0, 0); n > 0; n-- {
+			f.Fail(n, unix.ENOMEM)
+			t.Logf("call %d of a program fails: %v", n, start())
+		}
+	})
+}
