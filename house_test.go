@@ -66,8 +66,8 @@ var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf"
 var mayImport = map[string][]string{
 	"backend":       {"backend", "pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
 	"subnet":        {"pkg/conf", "pkg/file"},
-	"subnet/etcd":   {"subnet", "subnet/etcd", "subnet/patience"},
-	"subnet/kube":   {"pkg/file", "subnet", "subnet/kube", "subnet/patience"},
+	"subnet/etcd":   {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
+	"subnet/kube":   {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
 	"pkg/conf":      {},
 	"pkg/file":      {},
 	"pkg/reconcile": {},
@@ -91,6 +91,7 @@ var mayImport = map[string][]string{
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
 	"subnet/managertest":   {"subnet"},
+	"subnet/peerset":       {"subnet"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
 }
 

@@ -39,7 +39,12 @@ func Free(l *Lease, taken []*Lease) bool {
 	})
 }
 
-func overlap(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
+func overlap(a, b netip.Prefix) bool {
+	if a.Bits() > b.Bits() {
+		a, b = b, a
+	}
+	return a.Contains(b.Addr()) // not if either is the zero Prefix, or they are of different families
+}
 
 // Choose picks a random subnet in each family of cfg that overlaps none in taken, whatever their size. Every free
 // subnet is equally likely, so that nodes starting together seldom meet. The error says which network is full.

@@ -62,13 +62,13 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// Displaces tells whether l, which the store has now, says that o, which it has no more, is out of date: l has its
+// Displaces reports whether l, which the store has now, shows that o, which it no longer has, is out of date: l has its
 // subnet or its address.
 func (l *Lease) Displaces(o *Lease) bool {
 	if o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP {
 		return true
 	}
-	return !Free(o, []*Lease{l})
+	return overlap(o.V4.Subnet, l.V4.Subnet) || overlap(o.V6.Subnet, l.V6.Subnet)
 }
 
 // Compare orders leases by subnet, IPv4 first: the order of a Set.

@@ -3,6 +3,7 @@ package subnet
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Manager is where leases live: etcd or the Kubernetes API. Every method blocks until it is done, ctx ends, or
@@ -40,6 +41,33 @@ type Set struct {
 	Leases  []*Lease   // in the order of Compare
 	Rejects []Rejected // what could not be read as a lease at all
 	Windows string     // the first node, by name, that runs Windows, with a lease or not yet; "": none is known
+
+	Retained     []*Retained // those of Leases that the store no longer has, in the same order
+	OwnWithdrawn bool        // nor has it our own, which is about to be put back
+}
+
+// Retained is a lease that the store no longer has, and that stays in use for a while. It is never changed.
+type Retained struct {
+	Lease *Lease
+	Cause Cause
+	Until time.Time
+}
+
+// Cause is why a lease is retained.
+type Cause string
+
+const (
+	// MassWithdrawal: it was withdrawn together with so many others that nobody may have meant it.
+	MassWithdrawal Cause = "mass-withdrawal"
+	// StoreReplaced: it is missing in a store that replaced the one that had it.
+	StoreReplaced Cause = "store-replaced"
+)
+
+// Accepter is a Manager that retains leases.
+type Accepter interface {
+	// AcceptWithdrawal lets the retained leases go at once and returns how many they were. Our own lease, if it was
+	// withdrawn too, is lost then.
+	AcceptWithdrawal() int
 }
 
 // Rejected is a peer that is left out, and why.

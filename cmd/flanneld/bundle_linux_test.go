@@ -46,7 +46,7 @@ func TestBundle(t *testing.T) {
 			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted-z@etcd:2379; pl4nted-kubeconfig " +
 				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
 		}
-		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
 		for _, err := os.Stat("/run/flannel/flanneld.sock"); err != nil; _, err = os.Stat("/run/flannel/flanneld.sock") {
 			time.Sleep(time.Millisecond)
 		}

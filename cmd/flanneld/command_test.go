@@ -40,6 +40,7 @@ func TestCommandLines(t *testing.T) {
 		{"prepare --help", exitOK, "-network-mode"}, {"source-vip --help", exitOK, "-release"}, {"cleanup --help", exitOK, "-dry-run"},
 		{"wait --help", exitOK, "-silence"}, {"source-vip --kube-proxy-version=latest", exitUsage, "no version of Kubernetes"},
 		{"prepare now", exitUsage, `prepare takes no argument "now"`}, {"source-vip --for=1", exitUsage, "flag provided but not defined"},
+		{"accept-withdrawal --help", exitOK, "-timeout"}, {"accept-withdrawal all", exitUsage, "takes no argument"},
 		{"cleanup everything", exitUsage, "takes no argument"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)

@@ -93,6 +93,8 @@ func networkFlags() []flagRow {
 		boolean("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
 		number("iptables-resync", "SECONDS", "5", 1, 86400, "how often the rules are compared with what they shall be",
 			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
+		number("retain-peers", "SECONDS", "300", 0, 86400, "how long peers stay when more than max(3, 20 %) of them leave the store within that time; 0: not at all",
+			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
 		boolean("ip-blackhole-route", "false", "drop what is for pods of this node that are gone", func(o *options) *bool { return &o.Blackhole }),
 	}
 }

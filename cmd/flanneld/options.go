@@ -28,6 +28,7 @@ type options struct {
 	ForwardRules bool
 	Blackhole    bool
 	Resync       time.Duration
+	RetainPeers  time.Duration // 0: off
 
 	Healthz netip.AddrPort // port 0: off
 
@@ -69,6 +70,7 @@ type command struct{ name, help string }
 func commands() []command {
 	return []command{
 		{"status", "tell how the running daemon is: lease, devices, peers, errors (--help tells more)"},
+		{"accept-withdrawal", "let the peers go that the store lost all at once, and that the daemon retains (--help tells more)"},
 		{"doctor", "look for what people run into, and say how to mend it (--help tells more)"},
 		{"wait", "wait until the daemon is ready, and say what it waits for (--help tells more)"},
 		{"cni-conf", "write the CNI configuration of a Windows node (--help tells more)"},

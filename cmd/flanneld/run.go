@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -81,6 +82,8 @@ func run(ctx context.Context, p process) int {
 		return answerService(ctx, o, log, p.stdout, p.stderr)
 	case "status":
 		return showStatus(ctx, o, p.stdout, p.stderr)
+	case "accept-withdrawal":
+		return acceptWithdrawal(ctx, o, p.stdout, p.stderr)
 	case "doctor":
 		return examine(ctx, o, p.stdout, p.stderr)
 	case "cni-conf":
@@ -164,7 +167,14 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
-	tasks.Go(func() error { return answerStatus(ctx, o, status, view, healthz, log) })
+	var running atomic.Pointer[manager]
+	accept := func() int {
+		if m := running.Load(); m != nil {
+			return (*m).AcceptWithdrawal()
+		}
+		return 0
+	}
+	tasks.Go(func() error { return answerStatus(ctx, o, status, view, accept, healthz, log) })
 	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
 	tasks.Go(func() error { return keepSourceVIP(ctx, o, log) })
 	tasks.Go(func() (err error) {
@@ -173,6 +183,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
+		running.Store(&manager)
 		return (&daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
 			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
@@ -208,6 +219,7 @@ func identity() string {
 // manager is where leases live, and what there is to close of it.
 type manager interface {
 	subnet.Manager
+	subnet.Accepter
 	io.Closer
 }
 
@@ -222,7 +234,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
 			PublicV4Given: o.Underlay.PublicV4.IsValid(), PublicV6Given: o.Underlay.PublicV6.IsValid(),
 			SetCondition: o.Kube.SetNetworkUnavailable,
-			UserAgent:    "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
+			Retain:       o.RetainPeers, UserAgent: "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
 		})
 	}
 	outage := patience.NewOutage(log, "etcd")
@@ -232,7 +244,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 		Endpoints: o.Etcd.Endpoints, Prefix: o.Etcd.Prefix,
 		CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile, CAFile: o.Etcd.CAFile,
 		Username: o.Etcd.Username, Password: o.Etcd.Password.reveal(),
-		RenewMargin: o.Etcd.RenewMargin, Log: log, Outage: outage,
+		RenewMargin: o.Etcd.RenewMargin, Retain: o.RetainPeers, Log: log, Outage: outage,
 	})
 }
 

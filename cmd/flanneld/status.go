@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	goflag "flag"
 	"io"
 	"log/slog"
@@ -18,8 +17,8 @@ import (
 	"flannel/pkg/version"
 )
 
-// answerStatus answers, until ctx ends, whoever asks how the daemon is.
-func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, others http.Handler, log *slog.Logger) error {
+// answerStatus answers, until ctx ends, whoever asks how the daemon is, and accepts a withdrawal for root.
+func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
 		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd"}
@@ -38,7 +37,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 		view.Fill(&r)
 		return r
 	}
-	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, others), log)
+	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, accept, others), log)
 }
 
 // showStatus is the command that asks the daemon and prints what it says.
@@ -54,14 +53,7 @@ func showStatus(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	defer cancel()
 	r, err := status.Ask(ctx, status.Socket(o.SubnetFile))
 	if err != nil {
-		exit := answer(stdout, stderr, *asJSON, waited{false, problem(err)}, "", err)
-		switch {
-		case errors.Is(err, status.ErrNotRunning):
-			return exitNotRunning
-		case errors.Is(err, status.ErrNoAnswer):
-			return exitNoAnswer
-		}
-		return exit
+		return notAnswered(stdout, stderr, *asJSON, err)
 	}
 	var text strings.Builder
 	if err = status.Print(&text, r, time.Now(), *peers); err != nil {

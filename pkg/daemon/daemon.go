@@ -148,7 +148,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		paths, rejects := n.plan.Paths(peers.Leases)
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
-		n.windows = peers.Windows
+		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown())))
 	} else {
 		f.add("peers", errNoPeers)

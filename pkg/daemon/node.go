@@ -32,6 +32,8 @@ type node struct {
 	valid         int
 	rejects       []subnet.Rejected
 	windows       string // a node that runs Windows; "": none is known
+	retained      []*subnet.Retained
+	ownWithdrawn  bool // the store lacks our own lease, which is about to be put back
 	report        reported
 }
 

@@ -68,7 +68,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Status.InStep(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(n.valid, len(n.rejects))
+	d.Metrics.Peers(n.valid, len(n.rejects), len(n.retained))
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
 		r.Report(err, n.rejects, n.advice())

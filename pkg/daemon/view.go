@@ -76,7 +76,7 @@ func (v *View) Fill(r *status.Report) {
 	}
 	r.Node, r.Advice = last.describe(), last.advice()
 	r.PeersKnown = last.known
-	r.Peers = last.list()
+	r.Peers, r.Retained = last.list(), last.retainedPeers()
 }
 
 func (s *seen) describe() *status.Node {
@@ -118,9 +118,17 @@ func (s *seen) list() []status.Peer {
 	for _, r := range s.rejects {
 		reasons[r.Name] = r.Reason
 	}
+	until := make(map[string]time.Time, len(s.retained))
+	for _, r := range s.retained {
+		until[r.Lease.Name] = r.Until
+	}
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
-		peers = append(peers, peer(l, used, reasons))
+		p := peer(l, used, reasons)
+		if p.Until = until[l.Name]; p.State == status.InStep && !p.Until.IsZero() {
+			p.State = status.RetainedPeer
+		}
+		peers = append(peers, p)
 		delete(reasons, l.Name)
 	}
 	for _, r := range s.rejects {
@@ -129,6 +137,20 @@ func (s *seen) list() []status.Peer {
 		}
 	}
 	return peers
+}
+
+// retainedPeers sums up the retained peers, nil if there is none.
+func (s *seen) retainedPeers() *status.Retained {
+	if len(s.retained) == 0 && !s.ownWithdrawn {
+		return nil
+	}
+	sum := &status.Retained{Count: len(s.retained), Own: s.ownWithdrawn}
+	for _, r := range s.retained {
+		if sum.Until.IsZero() || r.Until.Before(sum.Until) {
+			sum.Until, sum.Cause = r.Until, string(r.Cause)
+		}
+	}
+	return sum
 }
 
 func peer(l *subnet.Lease, used status.State, reasons map[string]string) status.Peer {

@@ -53,6 +53,19 @@ func TestView(t *testing.T) {
 	if got := states(); got != "node2 in-step ; node3 silent ; node4 left-out bad; key left-out no lease" {
 		t.Error(got)
 	}
+	if r := ask(); r.Retained != nil {
+		t.Errorf("retained: %+v", r.Retained)
+	}
+	soon, later := time.Now().Add(time.Minute), time.Now().Add(time.Hour)
+	n.retained = []*subnet.Retained{{Lease: n.peers[0], Until: later, Cause: subnet.StoreReplaced}, {Lease: n.peers[2], Until: soon, Cause: subnet.MassWithdrawal}}
+	v.set(n, Settings{SubnetFile: "/x/subnet.env", IPMasq: true}, nil, time.Millisecond)
+	if got := states(); got != "node2 retained ; node3 silent ; node4 left-out bad; key left-out no lease" {
+		t.Error(got)
+	}
+	if r := ask(); *r.Retained != (status.Retained{Count: 2, Cause: "mass-withdrawal", Until: soon}) || !r.Peers[0].Until.Equal(later) {
+		t.Errorf("retained: %+v, the first until %v", r.Retained, r.Peers[0].Until)
+	}
+	n.retained = nil
 	got := ask().Node
 	want := &status.Node{Backend: "vxlan", MTU: 1500, IPMasq: true, SubnetFile: "/x/subnet.env", LastPass: got.LastPass, Took: status.Duration(time.Millisecond),
 		Networks: []status.Network{{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet, PublicIP: n.link.V4, Data: []byte(`{"VNI":1}`)}},

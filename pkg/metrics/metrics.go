@@ -17,6 +17,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	peers    prometheus.Gauge
 	invalid  prometheus.Gauge
+	retained prometheus.Gauge
 	inStep   prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
@@ -34,6 +35,7 @@ func New(version string) *Metrics {
 		registry: prometheus.NewRegistry(),
 		peers:    gauge("peers", "Leases of other nodes that lead to a path."),
 		invalid:  gauge("invalid_peers", "Leases of other nodes that are left out because they cannot be believed."),
+		retained: gauge("retained_peers", "Peers that the store lost together with many others, and that stay for a while."),
 		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
 		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
@@ -48,7 +50,7 @@ func New(version string) *Metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.retained, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -58,8 +60,9 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Peers sets how many peers there are, and how many are left out.
-func (m *Metrics) Peers(valid, invalid int) {
+// Peers sets how many peers there are, how many are left out, and how many of the former the store no longer has.
+func (m *Metrics) Peers(valid, invalid, retained int) {
+	m.retained.Set(float64(retained))
 	m.peers.Set(float64(valid))
 	m.invalid.Set(float64(invalid))
 }

@@ -35,13 +35,35 @@ func Ask(ctx context.Context, path string) (Report, error) {
 	return r, nil
 }
 
+// Accepted is what came of accepting a withdrawal.
+type Accepted struct {
+	Dropped int `json:"dropped"` // retained peers
+}
+
+// Accept makes the daemon at a socket let its retained peers go. Errors are as of Ask.
+func Accept(ctx context.Context, path string) (Accepted, error) {
+	var a Accepted
+	raw, err := request(ctx, path, http.MethodPost, acceptPath)
+	if err != nil {
+		return a, err
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return a, fmt.Errorf("the flanneld that answers at %s cannot retain peers: %w", path, err)
+	}
+	return a, nil
+}
+
 // Get fetches /status, /healthz, /readyz or /metrics from the daemon at a socket, whatever the answer's HTTP status.
 func Get(ctx context.Context, path, what string) ([]byte, error) {
+	return request(ctx, path, http.MethodGet, what)
+}
+
+func request(ctx context.Context, path, method, what string) ([]byte, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://flanneld"+what, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://flanneld"+what, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 		p.row("lease", "none yet")
 	}
 	p.row("peers", "%s", count(r))
+	p.retained(r.Retained)
 	for _, e := range r.Errors {
 		p.row("error", "%s %s: %s%s", p.clock(e.Last), e.Part, Printable(e.Text), p.times(e))
 	}
@@ -90,12 +91,26 @@ func count(r Report) string {
 	for _, s := range []struct {
 		state State
 		name  string
-	}{{Behind, "behind"}, {Silent, "yet to describe themselves"}, {LeftOut, "left out"}} {
+	}{{Behind, "behind"}, {RetainedPeer, "retained"}, {Silent, "yet to describe themselves"}, {LeftOut, "left out"}} {
 		if n[s.state] > 0 {
 			text += fmt.Sprintf(", %d %s", n[s.state], s.name)
 		}
 	}
 	return text
+}
+
+// retained says what the state of that name means for the operator.
+func (p *printer) retained(r *Retained) {
+	if r == nil {
+		return
+	}
+	if r.Count > 0 {
+		p.row("retained", "%d of them the store no longer has (%s); they stay until %s or later", r.Count, Printable(r.Cause), p.clock(r.Until))
+	}
+	if r.Own {
+		p.row("retained", "this node's own lease was withdrawn, too; it is put back if its subnet is free")
+	}
+	p.row("", "if they are gone for good: flanneld accept-withdrawal")
 }
 
 func (p *printer) peers(all []Peer, every bool) {

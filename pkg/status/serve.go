@@ -18,12 +18,20 @@ import (
 	"flannel/pkg/health"
 )
 
-// Handler answers /status with what report returns, and leaves the rest to others.
-func Handler(report func() Report, others http.Handler) http.Handler {
+// acceptPath is what a withdrawal is accepted at, by POST.
+const acceptPath = "/accept-withdrawal"
+
+// Handler answers /status with what report returns, has accept let retained peers go when that is posted, and leaves
+// the rest to others. Whoever reaches it may do so: it is for a socket that only root can open.
+func Handler(report func() Report, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(report()) // the client has gone
+	})
+	mux.HandleFunc("POST "+acceptPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Accepted{accept()}) // the client has gone
 	})
 	mux.Handle("/", others)
 	return mux

@@ -22,10 +22,21 @@ type Report struct {
 	Outage  string    `json:"outage,omitempty"`  // why it cannot be asked; the network stays as it is
 	Advice  string    `json:"advice,omitempty"`  // what to change for the sake of Windows nodes, although all is in step here
 
-	Node       *Node   `json:"node,omitempty"` // absent until the node has a subnet
-	PeersKnown bool    `json:"peersKnown"`     // the set of peers was complete at least once
-	Peers      []Peer  `json:"peers"`
-	Errors     []Error `json:"errors"` // the last that passes met, oldest first
+	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
+	PeersKnown bool   `json:"peersKnown"`     // the set of peers was complete at least once
+	Peers      []Peer `json:"peers"`
+
+	Retained *Retained `json:"retained,omitempty"` // absent while no peer is retained and our lease is there
+
+	Errors []Error `json:"errors"` // the last that passes met, oldest first
+}
+
+// Retained is about leases that the store lost together with many others: see flanneld accept-withdrawal.
+type Retained struct {
+	Count int       `json:"count"` // of peers
+	Cause string    `json:"cause,omitempty"`
+	Until time.Time `json:"until,omitzero"` // the first of them stay no longer
+	Own   bool      `json:"own"`            // this node's own lease was withdrawn, too, and is put back
 }
 
 // Node is this node's part of the network, as of the last pass.
@@ -76,6 +87,8 @@ const (
 	Behind State = "behind"
 	// Silent means that the peer has claimed its subnet and has yet to say how it is reached.
 	Silent State = "silent"
+	// RetainedPeer means that the peer is used although the store no longer has it: see Peer.Until.
+	RetainedPeer State = "retained"
 	// LeftOut means that the peer's lease cannot be believed: see Peer.Reason.
 	LeftOut State = "left-out"
 )
@@ -87,6 +100,7 @@ type Peer struct {
 	Reason    string         `json:"reason,omitempty"` // why it is left out
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
+	Until     time.Time      `json:"until,omitzero"` // a retained peer stays no longer
 }
 
 // Error is one that passes met.

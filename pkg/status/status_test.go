@@ -34,6 +34,8 @@ func sample() Report {
 		return Peer{Name: name, State: s, Reason: reason, Subnets: []netip.Prefix{prefix(fmt.Sprintf("10.5.%d.0/24", n))},
 			PublicIPs: []netip.Addr{addr(fmt.Sprintf("192.168.64.%d", n))}}
 	}
+	retained := peer("e", RetainedPeer, "", 8)
+	retained.Until = noon.Add(time.Minute)
 	return Report{
 		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
 		Problem: "devices: device flannel.1: no\nfirewall: exit status 4", Outage: "etcd does not answer: \x1b[31mred", Advice: "b runs Windows: set Port to 4789",
@@ -42,7 +44,8 @@ func sample() Report {
 			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
 			Devices:  []Device{{"eth0", 2, 1500, "02:00:00:00:00:01"}, {"flannel.1", 7, 1450, "02:00:00:00:00:02"}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
-		Peers: []Peer{peer("a", InStep, "", 4), peer("b", Behind, "", 5), peer("c", Silent, "", 6),
+		Retained: &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
+		Peers: []Peer{retained, peer("a", InStep, "", 4), peer("b", Behind, "", 5), peer("c", Silent, "", 6),
 			peer("d", LeftOut, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: LeftOut, Reason: "no lease"}},
 		Errors: []Error{{"dataplane", "set routes: no", 1, noon, noon}, {"firewall", "exit status 4", 12, noon.Add(-time.Minute), noon}},
 	}
@@ -208,13 +211,19 @@ func TestSocket(t *testing.T) {
 	if _, err := Ask(ctx, path); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("no socket: %v", err)
 	}
-	handler := Handler(sample, http.NotFoundHandler())
-	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 5 }
+	handler := Handler(sample, func() int { return 7 }, http.NotFoundHandler())
+	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 6 }
 
 	_, stop := keep(t, path, handler)
 	within(t, "it answers", answers)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
 		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if done, err := Accept(ctx, path); err != nil || done.Dropped != 7 {
+		t.Errorf("accepting a withdrawal: %+v, %v", done, err)
+	}
+	if raw, err := Get(ctx, path, acceptPath); err != nil || bytes.Contains(raw, []byte("dropped")) {
+		t.Errorf("a look accepts: %s, %v", raw, err)
 	}
 	log, stopSecond := keep(t, path, handler)
 	within(t, "a second daemon notices the first", func() bool { return strings.Contains(log.String(), "another flanneld answers") })
@@ -248,7 +257,7 @@ func TestLeftBehind(t *testing.T) {
 	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "left behind") {
 		t.Errorf("an old socket: %v", err)
 	}
-	_, stop := keep(t, path, Handler(sample, http.NotFoundHandler()))
+	_, stop := keep(t, path, Handler(sample, func() int { return 7 }, http.NotFoundHandler()))
 	defer stop()
 	within(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
 }

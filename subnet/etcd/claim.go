@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -27,6 +28,9 @@ type claim struct {
 	at           position // where Hold starts to follow the key
 	mending      bool     // another hand changed the key, and that is not yet undone
 	quarrel      patience.Quarrel
+
+	gone    time.Time // since when our key is missing; zero: it is there
+	putBack time.Time // when to put it back; zero: not decided
 }
 
 // verdict is what is to be done about our key.
@@ -57,7 +61,11 @@ func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
 	if v, err := DecodeValue(kv.Value); err == nil {
 		is = &v
 	}
-	if !replaced && kv.CreateRevision != c.created && (is == nil || !is.same(c.want)) {
+	switch again := is != nil && is.PublicIP == c.want.PublicIP && is.PublicIPv6 == c.want.PublicIPv6; {
+	case !c.gone.IsZero() && !again:
+		return lost // another node was faster
+	case !c.gone.IsZero() || replaced || kv.CreateRevision == c.created:
+	case is == nil || !is.same(c.want):
 		return lost // it was deleted, and somebody else has made it anew
 	}
 	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, is

@@ -109,7 +109,7 @@ func (s *session) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	replaced := s.other || s.at.replacedBy(snap.at)
+	replaced := s.other || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
 	if err := s.err(s.feed.to.listed(ctx, snap.kvs, replaced)); err != nil {
 		// The consumer must hear again that the store is another one, else it takes what is missing for deleted.
 		s.other = replaced
@@ -133,7 +133,9 @@ func (m *Manager) list(ctx context.Context, key, end string) (*snapshot, error) 
 	}
 	at := position{cluster: resp.Header.ClusterId, rev: resp.Header.Revision}
 	for _, kv := range resp.Kvs {
-		at.seen(kv)
+		if kv.ModRevision > at.mod {
+			at.seen(kv)
+		}
 	}
 	return &snapshot{kvs: resp.Kvs, at: at, read: time.Now()}, nil
 }

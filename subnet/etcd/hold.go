@@ -3,15 +3,12 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
-
-	"flannel/subnet"
 )
 
 // Hold keeps the claim; see subnet.Manager. It is for the claim of the last Acquire: another one needs another Hold.
@@ -74,10 +71,12 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 	}
 	id, known := c.id, c.mod
 	switch verdict := c.see(kv, replaced); {
+	case verdict == lost && kv == nil:
+		return m.missing(ctx, c)
 	case verdict == lost:
-		m.drop(ctx, c.id) // a deleted key leaves its etcd lease behind
-		return fmt.Errorf("%s was deleted or given away: %w", c.key, subnet.ErrLost)
+		return m.revoked(ctx, c, "its key was given away")
 	case verdict == fine:
+		m.returned(c)
 		if c.id != id {
 			m.log.Info("our key was put on another etcd lease by another hand", "key", c.key, "reservation", c.id == clientv3.NoLease)
 			token(m.leaseIsNew)
@@ -105,7 +104,7 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 			"key", c.key, "to", foreign(c.stored))
 	}
 	if wait > 0 {
-		time.AfterFunc(wait, func() { token(m.claimAgain) })
+		m.wakeClaim(wait)
 		return nil
 	}
 	return m.mendNow(ctx)
@@ -126,6 +125,12 @@ func foreign(v *Value) string {
 func (h holder) woken(ctx context.Context) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
+	switch {
+	case h.c != h.m.claim:
+		return nil
+	case !h.c.gone.IsZero():
+		return h.m.missing(ctx, h.c)
+	}
 	return h.m.mendNow(ctx)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/patience"
+	"flannel/subnet/peerset"
 )
 
 // Options says where etcd is and how to speak to it. Only Endpoints is required.
@@ -35,6 +36,7 @@ type Options struct {
 
 	RenewMargin time.Duration    // renew so long before the lease ends; 0 is an hour
 	TTL         time.Duration    // of a new lease; 0 is 24 hours, which is what flannel expects
+	Retain      time.Duration    // how long peers stay that a mass withdrawal takes away; 0: not at all
 	Log         *slog.Logger     // nil: silence
 	Outage      *patience.Outage // to be told whether etcd answers; nil: nobody else wants to know
 }
@@ -48,10 +50,14 @@ type Manager struct {
 
 	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
 	margin, ttl     time.Duration
+	retain          time.Duration
 
 	mu    sync.Mutex
 	claim *claim    // nil before Acquire; its fields are guarded by mu, too
 	seed  *snapshot // what Acquire listed, to spare Watch a list of its own
+
+	watched  atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
+	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
 
 	own         atomic.Pointer[string] // our key, nil before Acquire; Watch must not wait for mu
 	acquired    chan struct{}          // closed when there is a claim
@@ -64,6 +70,7 @@ type Manager struct {
 var (
 	_ subnet.Manager  = (*Manager)(nil)
 	_ subnet.Redialer = (*Manager)(nil)
+	_ subnet.Accepter = (*Manager)(nil)
 )
 
 // New checks o and prepares a client. It connects in the background, but with a user name it logs in first, and waits
@@ -89,7 +96,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{
 		wire: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
 		prefix: prefix, subnets: prefix + "/subnets/",
-		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour),
+		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour), retain: o.Retain,
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
 		claimAgain: make(chan struct{}, 1), leaseIsNew: make(chan struct{}, 1),
 	}

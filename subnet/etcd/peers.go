@@ -1,237 +1,66 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"regexp"
-	"slices"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"flannel/subnet"
+	"flannel/subnet/peerset"
 )
 
-// ghostLife is how long a peer stays that a replaced store does not know: as long as its lease could have lasted.
-const ghostLife = 24 * time.Hour
-
-// peers turns what is below <prefix>/subnets/ into Sets. Slices that were handed out are never written to again.
+// peers reads what is below <prefix>/subnets/ into a set of peers.
 type peers struct {
-	log     *slog.Logger
-	prefix  string
-	own     func() string // our key, which is left out
-	again   func(after time.Duration)
-	changed func(subnet.Set)
-
-	known   map[string]entry // by key
-	ghosts  map[string]time.Time
-	leases  []*subnet.Lease // as handed out last
-	rejects []subnet.Rejected
-	windows string // likewise
-	left    string // the key that was left out of leases
-	systems bool   // windows may be another
+	log    *slog.Logger
+	prefix string
+	own    func() string // our key, which is left out
+	set    *peerset.Keeper
 }
-
-// entry is what one key holds: a lease, or why not.
-type entry struct {
-	mod    int64
-	lease  *subnet.Lease
-	reject string
-	// windows is a guess, since nothing in etcd says it: MAC addresses that HNS gives begin as Microsoft's do, and those
-	// that Linux chooses are never of that kind.
-	windows bool
-}
-
-// order is that of subnet.Compare; two keys can spell the same subnets, and every node must order these, too.
-func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Compare(a.Name, b.Name)) }
 
 func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
-	first := p.known == nil
-	if first {
-		p.known, p.ghosts = make(map[string]entry, len(kvs)), map[string]time.Time{}
-	}
-	// A list is a set of changes like any other: what is in it, and what no longer is.
-	before := maps.Clone(p.known)
+	all := make([]peerset.Change, 0, len(kvs))
 	for _, kv := range kvs {
-		delete(before, string(kv.Key))
-		delete(p.ghosts, string(kv.Key))
-		p.read(kv, replaced)
+		all = append(all, p.read(kv))
 	}
-	for key, e := range before { // what the list no longer has
-		if _, ghost := p.ghosts[key]; ghost {
-			continue
-		}
-		if replaced && e.lease != nil && key != p.own() {
-			p.ghosts[key] = time.Now().Add(ghostLife)
-			continue
-		}
-		delete(p.known, key)
-	}
-	p.exorcise(kvs)
 	if replaced {
-		p.log.Error("etcd holds another or an older store than before: peers that it lacks stay until they are back, a day at most",
-			"missing", len(p.ghosts), "present", len(kvs))
-		p.again(ghostLife)
+		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "present", len(kvs))
 	}
-	p.deliver(p.all(), p.unreadable(), first)
+	p.set.ApplyAll(all, replaced)
 	return nil
 }
 
 func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
-	// One copy for the whole batch; then each event costs a binary search, and nothing is parsed but what changed.
-	leases := append(make([]*subnet.Lease, 0, len(p.leases)+len(events)), p.leases...) // with room for what is new
-	rejects := false
+	changes := make([]peerset.Change, 0, len(events))
 	for _, e := range events {
-		key := string(e.Kv.Key)
-		delete(p.ghosts, key)
-		old := p.known[key]
 		if e.Type == mvccpb.DELETE {
-			delete(p.known, key)
+			changes = append(changes, peerset.Change{Name: string(e.Kv.Key), Deleted: true})
 		} else {
-			p.read(e.Kv, false)
-		}
-		now := p.known[key]
-		rejects = rejects || old.reject != now.reject
-		if key != p.left {
-			leases = replace(leases, old.lease, now.lease)
+			changes = append(changes, p.read(e.Kv))
 		}
 	}
-	if len(p.ghosts) > 0 { // a day in a cluster's life: here, simple counts for more than fast
-		for _, e := range events {
-			p.exorcise([]*mvccpb.KeyValue{e.Kv})
-		}
-		leases = p.all()
-	}
-	unreadable := p.rejects
-	if rejects {
-		unreadable = p.unreadable()
-	}
-	p.deliver(leases, unreadable, false)
+	p.set.Apply(changes, false)
 	return nil
 }
 
-// woken is called when our own key is another or a ghost's time may be over.
+// woken is called when our own key is another.
 func (p *peers) woken(context.Context) error {
-	for key, end := range p.ghosts {
-		if !time.Now().Before(end) {
-			delete(p.ghosts, key)
-			delete(p.known, key)
-		}
-	}
-	p.deliver(p.all(), p.unreadable(), false)
+	p.set.SetOwn(p.own())
 	return nil
 }
 
-// read takes an entry in. A lease that says what it said before keeps its pointer.
-func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
-	key := string(kv.Key)
-	old, have := p.known[key]
-	if have && old.mod == kv.ModRevision && !replaced {
-		return
+func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
+	c := peerset.Change{Name: string(kv.Key)}
+	l, err := parseLease(c.Name[len(p.prefix):], kv.Value)
+	if err != nil {
+		c.Reject = err.Error()
+		return c
 	}
-	e := entry{mod: kv.ModRevision}
-	l, err := parseLease(key[len(p.prefix):], kv.Value)
-	switch {
-	case err != nil:
-		e.reject = err.Error()
-	case old.lease != nil && old.lease.Equal(l) && old.lease.Since == kv.CreateRevision:
-		e.lease = old.lease
-	default:
-		l.Name, l.Since = key, kv.CreateRevision
-		e.lease = l
-	}
-	e.windows = e.lease != nil && microsofts.Match(e.lease.V4.Data)
-	if p.known[key] = e; old.windows != e.windows {
-		p.systems = true
-	}
+	l.Name, l.Since = c.Name, kv.CreateRevision
+	c.Lease, c.Windows = l, microsofts.Match(l.V4.Data)
+	return c
 }
 
-// microsofts is the OUI of virtual adapters that Windows makes, as flannel and we write it.
+// microsofts is the OUI of virtual adapters that Windows makes, as flannel and we write it. That a node runs Windows is
+// a guess, since nothing in etcd says it: MAC addresses that HNS gives begin so, and those that Linux chooses never do.
 var microsofts = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)
-
-// firstWindows looks at all peers, which is only for when one comes that may run Windows, or one goes.
-func (p *peers) firstWindows() (first string) {
-	for key, e := range p.known {
-		if e.windows && key != p.left && (first == "" || key < first) {
-			first = key
-		}
-	}
-	return first
-}
-
-// exorcise drops the ghosts whose subnet or node turns up under another key: what the store says now counts for more.
-func (p *peers) exorcise(kvs []*mvccpb.KeyValue) {
-	for _, kv := range kvs {
-		if len(p.ghosts) == 0 {
-			return
-		}
-		l := p.known[string(kv.Key)].lease
-		if _, ghost := p.ghosts[string(kv.Key)]; l == nil || ghost {
-			continue
-		}
-		for key := range p.ghosts {
-			if l.Displaces(p.known[key].lease) {
-				delete(p.ghosts, key)
-				delete(p.known, key)
-			}
-		}
-	}
-}
-
-// replace puts now in the place of old, both of the same key, into an ordered slice that is ours alone.
-func replace(leases []*subnet.Lease, old, now *subnet.Lease) []*subnet.Lease {
-	if old == now {
-		return leases
-	}
-	at := cmp.Or(old, now) // of the same key, hence with the same subnets: one place serves both
-	i, found := slices.BinarySearchFunc(leases, at, order)
-	switch {
-	case found && now != nil:
-		leases[i] = now
-	case found:
-		leases = slices.Delete(leases, i, i+1)
-	case now != nil:
-		leases = slices.Insert(leases, i, now)
-	}
-	return leases
-}
-
-// all orders everything that is known, without our own.
-func (p *peers) all() []*subnet.Lease {
-	p.left = p.own()
-	leases := make([]*subnet.Lease, 0, len(p.known))
-	for key, e := range p.known {
-		if e.lease != nil && key != p.left {
-			leases = append(leases, e.lease)
-		}
-	}
-	slices.SortFunc(leases, order)
-	return leases
-}
-
-// unreadable are the keys that hold no lease, in order. Our own is not reported: it is put back.
-func (p *peers) unreadable() []subnet.Rejected {
-	var rejects []subnet.Rejected
-	for key, e := range p.known {
-		if e.reject != "" && key != p.left {
-			rejects = append(rejects, subnet.Rejected{Name: key, Reason: e.reject})
-		}
-	}
-	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
-	return rejects
-}
-
-// deliver hands the set over if it differs from the last one, or always.
-func (p *peers) deliver(leases []*subnet.Lease, rejects []subnet.Rejected, always bool) {
-	windows := p.windows
-	if p.systems || p.known[windows].windows != (windows != "") || windows != "" && windows == p.left {
-		windows, p.systems = p.firstWindows(), false
-	}
-	if !always && slices.Equal(leases, p.leases) && slices.Equal(rejects, p.rejects) && windows == p.windows {
-		return
-	}
-	p.leases, p.rejects, p.windows = leases, rejects, windows
-	p.changed(subnet.Set{Leases: leases, Rejects: rejects, Windows: windows})
-}

@@ -5,21 +5,21 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"flannel/subnet"
+	"flannel/subnet/peerset"
 )
 
 const below = "/n/subnets/"
 
 // table is a peers that keeps its last set.
 func table(own string) (*peers, *subnet.Set) {
-	set := &subnet.Set{}
-	return &peers{log: slog.New(slog.DiscardHandler), prefix: below, own: func() string { return below + own },
-		again: func(time.Duration) {}, changed: func(s subnet.Set) { *set = s }}, set
+	set, silence := &subnet.Set{}, slog.New(slog.DiscardHandler)
+	return &peers{log: silence, prefix: below, own: func() string { return below + own },
+		set: peerset.NewKeeper(below+own, 0, silence, func(s subnet.Set) { *set = s })}, set
 }
 
 func entryOf(rev int64, name, value string) *mvccpb.KeyValue {
@@ -40,37 +40,18 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Peers that a replaced store lacks stay for a day, over ordinary lists, and go when their subnet is another's.
-func TestGhosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, set := table("10.5.1.0-24")
-		must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", peer("1.1.1.1")), entryOf(2, "10.5.2.0-24", peer("1.1.1.2")),
-			entryOf(3, "10.5.3.0-24", peer("1.1.1.3")), entryOf(4, "10.5.4.0-24", peer("1.1.1.4")), entryOf(5, "foo", "garbage")}, false))
-		is := func(when string, want ...string) {
-			t.Helper()
-			if got := names(set); !slices.Equal(got, want) {
-				t.Errorf("%s: %v, want %v", when, got, want)
-			}
+// Peers that a replaced store lacks stay, over ordinary lists; what never was a lease does not.
+func TestStoreReplaced(t *testing.T) {
+	p, set := table("10.5.1.0-24")
+	must(t, p.listed(t.Context(), []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", peer("1.1.1.1")), entryOf(2, "10.5.2.0-24", peer("1.1.1.2")),
+		entryOf(3, "10.5.3.0-24", peer("1.1.1.3")), entryOf(5, "foo", "garbage")}, false))
+	back := entryOf(2, "10.5.3.0-24", peer("1.1.1.3"))
+	for _, replaced := range []bool{true, false} {
+		must(t, p.listed(t.Context(), []*mvccpb.KeyValue{back}, replaced))
+		if got := names(set); !slices.Equal(got, []string{"10.5.2.0-24", "10.5.3.0-24"}) || len(set.Rejects) != 0 || len(set.Retained) != 1 {
+			t.Errorf("replaced %t: %v, rejects %v, retained %v", replaced, got, set.Rejects, set.Retained)
 		}
-		is("at first", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
-		must(t, p.listed(t.Context(), nil, true))
-		is("emptied", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
-		if len(set.Rejects) != 0 {
-			t.Errorf("a reject became a ghost: %v", set.Rejects)
-		}
-		back := entryOf(2, "10.5.3.0-24", peer("1.1.1.3"))
-		must(t, p.happened(t.Context(), []*mvccpb.Event{{Kv: back}}))
-		must(t, p.listed(t.Context(), []*mvccpb.KeyValue{back}, false))
-		time.Sleep(ghostLife - time.Second)
-		must(t, p.woken(t.Context()))
-		is("a second before", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-24")
-		wide := entryOf(3, "10.5.4.0-23", peer("1.1.1.9"))
-		must(t, p.happened(t.Context(), []*mvccpb.Event{{Kv: wide}}))
-		is("given to another", "10.5.2.0-24", "10.5.3.0-24", "10.5.4.0-23")
-		time.Sleep(time.Second)
-		must(t, p.woken(t.Context()))
-		is("a day after", "10.5.3.0-24", "10.5.4.0-23")
-	})
+	}
 }
 
 // A key that was deleted and made anew while we were away is the younger one in a tie, on this node as on every other.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -41,6 +42,15 @@ func (p *position) happened(e *mvccpb.Event) {
 // replacedBy tells whether a store that stands at o cannot be the one of p: histories only grow.
 func (p position) replacedBy(o position) bool {
 	return p.rev != 0 && (p.cluster != o.cluster || o.rev < p.rev)
+}
+
+// rewound reports whether a list that should be later than p is of an older store: a change that we know of never
+// happened there. One that was restored from a snapshot says nothing else of it when its revisions were bumped; if the
+// snapshot lacks the witness, it cannot be told from a store in which somebody deleted much.
+func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
+	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+		return string(kv.Key) == p.witness && kv.ModRevision < p.mod
+	})
 }
 
 // check asks, after a lost connection, whether the store is still the one of our position: what we know to have been

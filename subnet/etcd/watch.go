@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/peerset"
 )
 
 // seedLife is how old the list that Acquire made may be to serve as the first set of Watch.
@@ -23,8 +24,9 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	case <-ctx.Done():
 		return nil
 	}
-	p := &peers{log: m.log, prefix: m.subnets, own: m.ownKey, changed: changed,
-		again: func(after time.Duration) { time.AfterFunc(after, func() { token(m.ownChanged) }) }}
+	p := &peers{log: m.log, prefix: m.subnets, own: m.ownKey, set: peerset.NewKeeper(m.ownKey(), m.retain, m.log, changed)}
+	defer p.set.Close()
+	m.watched.Store(p.set)
 	m.mu.Lock()
 	start := m.seed
 	m.seed = nil

@@ -44,7 +44,7 @@ func (m *Manager) parse(answer rest.Result) (*node, error) {
 }
 
 // list hands over the Nodes, or the one called only, and returns where the list stands in the history of the store.
-// at is "0" for what the API server has in memory, "" for what is true now.
+// at is a version for what the API server has in memory at that version or later, "" for what is true now.
 func (m *Manager) list(ctx context.Context, only, at string, each func(*node)) (version string, err error) {
 	r := m.api.Get().Resource("nodes").SetHeader("Accept", protobuf).MaxRetries(0).Param("resourceVersion", at)
 	if only != "" {

@@ -73,6 +73,7 @@ func (t *teller) announce(ctx context.Context, a *announcer, name string, s stat
 const (
 	reasonMoved   = "FlannelSubnetChanged"
 	reasonLeftOut = "FlannelPeersLeftOut"
+	reasonRetain  = "FlannelPeersRetained"
 	reasonAdvice  = "FlannelMixedCluster"
 	reasonDown    = "FlannelNotInStep"
 	reasonUp      = "FlannelInStep"
@@ -88,6 +89,9 @@ func (a *announcer) events(s status, grace time.Duration, now time.Time) []occas
 	}
 	if s.leftOut != "" {
 		all = append(all, occasion{corev1.EventTypeWarning, reasonLeftOut, s.leftOut})
+	}
+	if s.retains != "" {
+		all = append(all, occasion{corev1.EventTypeWarning, reasonRetain, s.retains})
 	}
 	if s.advice != "" {
 		all = append(all, occasion{corev1.EventTypeWarning, reasonAdvice, s.advice})

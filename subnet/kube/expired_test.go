@@ -27,6 +27,10 @@ func TestExpired(t *testing.T) {
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", protobuf)
+		if r.URL.Query().Get("limit") != "" { // where the store is now
+			_, _ = w.Write(encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
+			return
+		}
 		if r.URL.Query().Get("watch") == "" {
 			n := lists.Add(1)
 			if n == 2 { // the second list comes after the server was too busy for one

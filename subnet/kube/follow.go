@@ -47,6 +47,7 @@ type follower struct {
 	reached string           // the version before it was lost
 	known   map[string]known // nil before the first list
 	broken  bool             // the last watch did not end in order
+	behind  int              // how often the API server was behind the store at the first list
 	pause   patience.Backoff
 }
 
@@ -97,12 +98,7 @@ func (s *follower) run(ctx context.Context) error {
 // check asks, after a lost connection, whether the store has got as far as we. One that was restored from a backup
 // has not, and a watch of it would stay silent until it has.
 func (s *follower) check(ctx context.Context) error {
-	body, err := s.m.api.Get().Resource("nodes").SetHeader("Accept", protobuf).MaxRetries(0).Param("limit", "1").Stream(quiet(ctx))
-	if err != nil {
-		return err
-	}
-	defer body.Close() //nolint:errcheck // nothing is lost with it
-	version, err := parseList(body, s.m.o.Prefix, func(*node) {})
+	version, err := s.m.storeVersion(ctx)
 	if err != nil {
 		return err
 	}
@@ -124,7 +120,10 @@ func older(a, b string) bool {
 func (s *follower) list(ctx context.Context) error {
 	at := ""
 	if s.known == nil && s.only == "" {
-		at = "0" // the watch that follows brings it up to date; so a cluster that starts costs etcd nothing
+		var err error
+		if at, err = s.atLeast(ctx); err != nil {
+			return err
+		}
 	}
 	now := map[string]known{}
 	var changes []change
@@ -133,6 +132,9 @@ func (s *follower) list(ctx context.Context) error {
 		changes = append(changes, change{name: n.name, node: n})
 	})
 	if err != nil {
+		if isBehind(err) {
+			s.behind++
+		}
 		return err
 	}
 	lacking := 0
@@ -150,7 +152,7 @@ func (s *follower) list(ctx context.Context) error {
 			changes[i].replaced = true
 		}
 		if s.only == "" {
-			s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks stay peers until they are back, a day at most",
+			s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks are retained as peers",
 				"missing", lacking, "present", len(now))
 		}
 	}

@@ -3,11 +3,13 @@ package kube
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
 	"flannel/subnet"
+	"flannel/subnet/peerset"
 )
 
 func must(t testing.TB, err error) {
@@ -17,6 +19,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// peersOf are the peers of a node, handed to changed.
+func peersOf(own string, changed func(subnet.Set)) *peers {
+	return &peers{set: peerset.NewKeeper(own, 0, slog.New(slog.DiscardHandler), changed)}
+}
+
 // FuzzChanges: whatever Nodes say, come and go, the set is the one that a fresh list of them gives.
 func FuzzChanges(f *testing.F) {
 	f.Add("10.5.1.0/24\n10.5.2.0/24\nfd05::/64", "vxlan\nhost-gw\n", mac1+"\n"+mac2+"\n{", "1.1.1.1\nfc00::1\n::", []byte{1, 2, 3, 4, 130, 7, 9, 77, 200})
@@ -24,7 +31,7 @@ func FuzzChanges(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cidrs, backends, data, ips string, ops []byte) {
 		pick := func(of string, i byte) string { all := strings.Split(of, "\n"); return all[int(i)%len(all)] }
 		var got, want subnet.Set
-		p := &peers{own: "node0", changed: func(s subnet.Set) { got = s }}
+		p := peersOf("node0", func(s subnet.Set) { got = s })
 		store := map[string]*node{}
 		var batch []change
 		for i, op := range ops[:min(len(ops), 300)] {
@@ -48,7 +55,7 @@ func FuzzChanges(f *testing.F) {
 		for name, n := range store {
 			all = append(all, change{name: name, node: n})
 		}
-		must(t, (&peers{own: "node0", changed: func(s subnet.Set) { want = s }}).happened(t.Context(), all))
+		must(t, peersOf("node0", func(s subnet.Set) { want = s }).happened(t.Context(), all))
 		same := slices.EqualFunc(got.Leases, want.Leases, func(a, b *subnet.Lease) bool {
 			return a.Name == b.Name && a.Since == b.Since && a.Equal(b)
 		})

@@ -53,8 +53,9 @@ type traffic struct {
 func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	c.requests = append(c.requests, r.Method+" "+r.URL.Path)
+	rt := c.rt
 	c.mu.Unlock()
-	resp, err := c.rt.RoundTrip(r)
+	resp, err := rt.RoundTrip(r)
 	if err == nil {
 		resp.Body = &counted{resp.Body, &c.received}
 	}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/patience"
+	"flannel/subnet/peerset"
 )
 
 // Options says how to reach the API server and which node this is. Prefix and NetConf are required, and NodeName or
@@ -45,6 +47,8 @@ type Options struct {
 	// Grace is how long this node may be out of step before the scheduler and the operator are to know; 0 is a minute.
 	Grace time.Duration
 
+	Retain time.Duration // how long peers stay that a mass withdrawal takes away; 0: not at all
+
 	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
 }
 
@@ -57,6 +61,8 @@ type Manager struct {
 	log    *slog.Logger
 	outage *patience.Outage
 	teller *teller
+
+	watched atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
 
 	mu    sync.Mutex
 	name  string // of our Node, once it is known
@@ -72,6 +78,7 @@ var (
 	_ subnet.Manager  = (*Manager)(nil)
 	_ subnet.Reporter = (*Manager)(nil)
 	_ subnet.Redialer = (*Manager)(nil)
+	_ subnet.Accepter = (*Manager)(nil)
 )
 
 // New checks o and prepares a client; it does not wait for the API server. Its errors are those that waiting cannot

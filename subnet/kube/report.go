@@ -31,6 +31,7 @@ type status struct {
 	leftOut string    // the peers that are
 	advice  string    // what to change although all is in step
 	moved   string    // from what subnet to what
+	retains string    // the peers that are retained
 	again   bool      // the Node may not have the condition that we gave it
 }
 
@@ -63,6 +64,29 @@ func (t *teller) moved(from, to string) {
 	defer t.mu.Unlock()
 	t.status.moved = fmt.Sprintf("the pod subnet of this node is %s now, no longer %s; pods that have addresses of the former one must be made anew", to, from)
 	token(t.news)
+}
+
+// writers is how many nodes write an Event about peers that are retained on every node.
+const writers = 3
+
+// retaining takes the peers that are retained. The first nodes by name, withdrawn or not, write of them.
+func (t *teller) retaining(own string, set subnet.Set) {
+	text, before := "", 0
+	for _, l := range set.Leases {
+		if l.Name < own {
+			before++
+		}
+	}
+	if count := len(set.Retained); count > 0 && before < writers {
+		text = fmt.Sprintf("%d nodes were removed together and stay in the pod network until %s, unless they come back; flanneld accept-withdrawal on a node lets them go there",
+			count, set.Retained[0].Until.UTC().Format(time.RFC3339))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.status.retains != text {
+		t.status.retains = text
+		token(t.news)
+	}
 }
 
 // known says that there is a Node, maybe another than before.

@@ -1,12 +1,9 @@
 package kube
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
 )
 
@@ -35,7 +32,7 @@ func TestRestored(t *testing.T) {
 		o.heartbeat("restored-1", 1) // the store gets far
 	}
 	s.Restore()
-	eventually(t, "it is said", 15*time.Second, func() bool { return n.logs.Count("nodes that it lacks stay peers") == 1 })
+	eventually(t, "it is said", 15*time.Second, func() bool { return n.logs.Count("nodes that it lacks are retained") == 1 })
 	o.remove("restored-2") // deleted indeed
 	n.Sees("restored-1 restored-3 restored-4", 15*time.Second)
 	eventually(t, "our annotations are put right", 15*time.Second, func() bool {
@@ -47,30 +44,4 @@ func TestRestored(t *testing.T) {
 	n.Sees("restored-1 restored-5 restored-4", 10*time.Second)
 	o.remove("restored-4")
 	n.Sees("restored-1 restored-5", 10*time.Second)
-}
-
-// Those that never come back stay for a day.
-func TestGhostsStayForADay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		count := 0
-		p := &peers{own: "own", changed: func(s subnet.Set) { count = len(s.Leases) }}
-		says := func(name, cidr, ip string) change {
-			return change{name: name, node: &node{name: name, cidrs: []string{cidr}, notes: noted("kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", ip)}}
-		}
-		tell := func(want int, changes ...change) {
-			t.Helper()
-			if err := p.happened(context.Background(), changes); err != nil || count != want {
-				t.Errorf("%d peers (%v), want %d", count, err, want)
-			}
-		}
-		one, two := says("one", "10.244.1.0/24", "192.168.0.1"), says("two", "10.244.2.0/24", "192.168.0.2")
-		tell(2, one, two)
-		one.replaced = true
-		tell(2, one, change{name: "two", replaced: true})
-		one.replaced = false
-		time.Sleep(ghostLife - time.Second)
-		tell(2, one)
-		time.Sleep(time.Second)
-		tell(1, one)
-	})
 }

@@ -35,6 +35,7 @@ type Options struct {
 	Etcd     string   // any etcd; BinDir/etcd
 	EtcdArgs []string // further arguments for etcd
 	Prefix   string   // --etcd-prefix; /coreos.com/network
+	Retain   int      // --retain-peers, in seconds; 0, since who tries things takes most peers away again and again
 }
 
 // Family says which addresses the underlay and the pods have.

@@ -109,7 +109,8 @@ func (n *Node) StartIn(program string, args ...string) error {
 	if n.Windows != nil {
 		cmd = n.Windows.program(program, args...)
 	}
-	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
+	// A variable, for another binary does not know the flag.
+	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)), n.Env...)
 	p, err := startProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
 		n.daemon = p

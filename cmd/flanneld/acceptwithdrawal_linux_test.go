@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flannel/pkg/daemon"
+	"flannel/pkg/health"
+	"flannel/pkg/status"
+)
+
+func TestAcceptWithdrawal(t *testing.T) {
+	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
+	says := func(code int, want string, args ...string) {
+		t.Helper()
+		got, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + subnetFile, "accept-withdrawal"}, args...)...)
+		if got != code || !strings.Contains(out+problems, want) {
+			t.Errorf("it ends with %d, want %d and %q: %s%s", got, code, want, out, problems)
+		}
+	}
+	says(exitNotRunning, "does not run here")
+	retained := []int{3, 1, 0}
+	accept := func() (count int) { count, retained = retained[0], retained[1:]; return count }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	h := &health.Status{}
+	go func() {
+		ended <- answerStatus(ctx, options{SubnetFile: subnetFile}, h, &daemon.View{}, accept, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+	}()
+	until(t, "it answers", func() bool { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err == nil })
+	says(exitOK, "3 retained")
+	says(exitOK, `"dropped": 1`, "--json")
+	says(exitOK, "no peer")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

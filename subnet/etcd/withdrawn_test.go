@@ -1,0 +1,226 @@
+package etcd
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet/etcd/etcdtest"
+)
+
+// soon is how long a test waits for what takes seconds.
+const soon = 2 * time.Minute
+
+// among is a node with a lease among peers 1 to n, which sees them all.
+func among(t *testing.T, srv *etcdtest.Server, n int) (st store, us *node, key, all string) {
+	t.Helper()
+	st = outside(t, srv)
+	var names []string
+	for i := range n {
+		names = append(names, st.addPeer(i+1))
+	}
+	us = start(t, srv.Endpoint(), func(o *Options) { o.Retain = 5 * time.Minute })
+	key = us.publish(outOfTheWay("192.168.64.99"), mac1).Name
+	us.Run()
+	all = strings.Join(names, " ")
+	us.Sees(all, soon)
+	return st, us, key, all
+}
+
+func (s store) addPeer(i int) (name string) {
+	s.t.Helper()
+	name = fmt.Sprintf("10.5.%d.0-24", i)
+	s.put("subnets/"+name, peer(fmt.Sprintf("192.168.64.%d", i)))
+	return name
+}
+
+// deleteAll is etcdctl del --prefix.
+func (s store) deleteAll() {
+	s.t.Helper()
+	if _, err := s.Delete(s.t.Context(), base+"/subnets/", clientv3.WithPrefix()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// hasNow makes putting our key back due, which is left to chance otherwise.
+func (n *node) hasNow(t *testing.T) {
+	t.Helper()
+	eventually(t, "it is going to put its key back", soon, func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.claim.putBack.IsZero() {
+			return false
+		}
+		n.claim.putBack = time.Now()
+		return true
+	})
+	token(n.claimAgain)
+}
+
+func (n *node) retains(t *testing.T, count int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d are retained", count), soon, func() bool { s, _ := n.Last(); return len(s.Retained) == count })
+}
+
+// Somebody deletes all keys: peers stay, our own key is put back, and who comes back is a peer like any other.
+func TestAllDeleted(t *testing.T) {
+	t.Parallel()
+	st, n, key, all := among(t, etcdtest.Start(t), 6)
+	before, _ := n.Last()
+	st.deleteAll()
+	n.retains(t, 6)
+	eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+	n.hasNow(t)
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	eventually(t, "and known to be", soon, func() bool { s, _ := n.Last(); return !s.OwnWithdrawn })
+	for i := range 6 {
+		st.addPeer(i + 1)
+	}
+	n.retains(t, 0)
+	after, _ := n.Last()
+	for i, l := range before.Leases {
+		if !after.Leases[i].Equal(l) {
+			t.Errorf("%v became %v", l, after.Leases[i])
+		}
+	}
+	n.Sees(all, soon)
+	n.notLost()
+	if c := n.logs.Count("level=ERROR"); c != 2 {
+		t.Errorf("%d errors, want one about the peers and one about our key", c)
+	}
+	st.Delete(t.Context(), key)
+	n.lost(soon) // alone, a deletion is one
+}
+
+// The order of a burst says nothing: our key may be the first that goes.
+func TestOwnDeletedFirst(t *testing.T) {
+	t.Parallel()
+	st, n, key, all := among(t, etcdtest.Start(t), 6)
+	st.Delete(t.Context(), key)
+	eventually(t, "it has noticed", soon, func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return !n.claim.gone.IsZero()
+	})
+	st.deleteAll()
+	n.hasNow(t)
+	eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
+	n.Sees(all, soon)
+	n.notLost()
+}
+
+// A few that go, go at once, and our own lease with them.
+func TestFewDeleted(t *testing.T) {
+	t.Parallel()
+	st, n, key, _ := among(t, etcdtest.Start(t), 6)
+	for i := range 3 {
+		st.remove(fmt.Sprintf("subnets/10.5.%d.0-24", i+1))
+	}
+	n.Sees("10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", soon)
+	st.Delete(t.Context(), key)
+	n.lost(soon)
+}
+
+func TestWithdrawalAccepted(t *testing.T) {
+	t.Parallel()
+	st, n, key, _ := among(t, etcdtest.Start(t), 6)
+	st.deleteAll()
+	n.retains(t, 6)
+	eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+	if count := n.AcceptWithdrawal(); count != 6 || n.Peers() != "" {
+		t.Errorf("%d were let go, want 6; it sees %q", count, n.Peers())
+	}
+	n.lost(soon)
+	if raw, _ := st.value(key); raw != "" {
+		t.Errorf("the key is there: %s", raw)
+	}
+	if count := n.AcceptWithdrawal(); count != 0 {
+		t.Errorf("%d were let go the second time", count)
+	}
+}
+
+// What was ours is given to another node, or put back by somebody else, while we wait to put it back.
+func TestWithdrawnAndThere(t *testing.T) {
+	for _, c := range []struct {
+		name, key, value string
+		lost             bool
+	}{
+		{"restored", "10.5.250.0-24", peer("192.168.64.99"), false},
+		{"restored as it was earlier", "10.5.250.0-24", strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2), false},
+		{"given away", "10.5.250.0-24", peer("192.168.64.77"), true},
+		{"in another's subnet", "10.5.250.0-23", peer("192.168.64.77"), true},
+		{"our address elsewhere", "10.5.249.0-24", peer("192.168.64.99"), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			st, n, key, _ := among(t, etcdtest.Start(t), 6)
+			st.deleteAll()
+			eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+			st.put("subnets/"+c.key, c.value)
+			if !c.lost {
+				eventually(t, "it is ours again", soon, func() bool {
+					s, _ := n.Last()
+					raw, _ := st.value(key)
+					return !s.OwnWithdrawn && raw == peer("192.168.64.99")
+				})
+				n.notLost()
+				return
+			}
+			if c.key != "10.5.250.0-24" {
+				eventually(t, "it is seen", soon, func() bool { return strings.Contains(n.Peers(), c.key) })
+				n.hasNow(t)
+			}
+			n.lost(soon)
+			if raw, _ := st.value(base + "/subnets/" + c.key); raw != c.value {
+				t.Errorf("the other's key is %s", raw)
+			}
+		})
+	}
+}
+
+// A store that is restored as etcd's manual has it for clusters with watches is the same store, by all that it tells:
+// what came after the snapshot seems to be deleted.
+func TestSnapshotRestored(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	first := outside(t, srv)
+	first.addPeer(1)
+	srv.Snapshot()
+	_, n, key, all := among(t, srv, 6)
+	srv.RestoreSnapshot()
+	st := outside(t, srv)
+	n.retains(t, 5)
+	n.hasNow(t)
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	n.Sees(all, soon)
+	n.notLost()
+	st.addPeer(7)
+	n.Sees(all+" 10.5.7.0-24", soon)
+}
+
+// The snapshot has our key, with an older value; and a peer's, which is how it shows that the store is an older one.
+func TestSnapshotWithOlderValues(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st, n, key, all := among(t, srv, 6)
+	srv.Snapshot()
+	l := at("192.168.64.99")
+	l.V4.Subnet, l.Backend, l.V4.Data = netip.MustParsePrefix("10.5.250.0/24"), "vxlan", []byte(mac2)
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := st.value(key)
+	n.Sees(all+" "+st.addPeer(7), soon)
+	st.put("subnets/10.5.1.0-24", strings.ReplaceAll(peer("192.168.64.1"), mac1, mac2))
+	eventually(t, "a change of what the snapshot has", soon, func() bool { s, _ := n.Last(); return strings.Contains(string(s.Leases[0].V4.Data), "8f:45") })
+	srv.RestoreSnapshot()
+	st = outside(t, srv)
+	eventually(t, "put right", soon, func() bool { raw, _ := st.value(key); return raw == want })
+	n.retains(t, 1)
+	n.Sees(all+" 10.5.7.0-24", soon)
+	n.notLost()
+}
