@@ -71,14 +71,9 @@ const writers = 3
 
 // retaining takes the peers that are retained. The first nodes by name, withdrawn or not, write of them.
 func (t *teller) retaining(own string, set subnet.Set) {
-	text, before := "", 0
-	for _, l := range set.Leases {
-		if l.Name < own {
-			before++
-		}
-	}
-	if count := len(set.Retained); count > 0 && before < writers {
-		text = fmt.Sprintf("%d nodes were removed together and stay in the pod network until %s, unless they come back; flanneld accept-withdrawal on a node lets them go there",
+	text := ""
+	if count := len(set.Retained); count > 0 && earlier(set.Leases, own) < writers {
+		text = fmt.Sprintf("%d nodes left the cluster together and stay in the pod network until %s, unless they come back; flanneld accept-withdrawal on a node lets them go there",
 			count, set.Retained[0].Until.UTC().Format(time.RFC3339))
 	}
 	t.mu.Lock()
@@ -87,6 +82,16 @@ func (t *teller) retaining(own string, set subnet.Set) {
 		t.status.retains = text
 		token(t.news)
 	}
+}
+
+// earlier counts the leases whose names come before ours.
+func earlier(leases []*subnet.Lease, own string) (count int) {
+	for _, l := range leases {
+		if l.Name < own {
+			count++
+		}
+	}
+	return count
 }
 
 // known says that there is a Node, maybe another than before.
