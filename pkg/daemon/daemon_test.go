@@ -24,12 +24,15 @@ import (
 // What the loop does to a kernel and to etcd is tested by the end-to-end tests; here is what it decides.
 
 type fixedUnderlay struct {
-	link underlay.Link
-	err  error
+	link  underlay.Link
+	addrs underlay.Addrs
+	err   error
 }
 
-func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, error) { return f.link, f.err }
-func (f *fixedUnderlay) Changes() <-chan struct{}                 { return nil }
+func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, underlay.Addrs, error) {
+	return f.link, f.addrs, f.err
+}
+func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }
 
 // namedBackend is a backend whose only trait is its name.
 type namedBackend struct{ name string }

@@ -152,8 +152,11 @@ func (l *lines) take(now time.Time) bool {
 	return true
 }
 
-// advice is what the operator should change for the Windows nodes that there are; "": nothing.
+// advice is what the operator should change, above all for the Windows nodes that there are; "": nothing.
 func (n *node) advice() string {
+	if n.duplicate != "" {
+		return n.duplicate
+	}
 	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
 		if why := b.ForWindows(); why != "" {
 			return fmt.Sprintf("%s runs Windows, and does not go with this node's configuration. %s", n.windows, why)
@@ -165,7 +168,11 @@ func (n *node) advice() string {
 func (d *Daemon) reportAdvice(n *node) {
 	now := n.advice()
 	if now != "" && now != n.report.advice {
-		d.Log.Warn("Linux and Windows nodes may not reach each other", "reason", now)
+		msg := "Linux and Windows nodes may not reach each other"
+		if n.duplicate != "" {
+			msg = "other nodes reject this node"
+		}
+		d.Log.Warn(msg, "reason", now)
 	}
 	n.report.advice = now
 }

@@ -27,7 +27,7 @@ type Device struct {
 	Name string
 	Kind Kind
 	MTU  int            // bytes; 0 leaves it as it is
-	MAC  MAC            // for a new device; one that lives keeps its own
+	MAC  MAC            // for a new device; an existing one keeps its own
 	Addr []netip.Prefix // exactly these, but for link-local ones
 
 	// Tunnels and HNS networks.
@@ -37,8 +37,9 @@ type Device struct {
 	Local  netip.Addr // outer source address
 
 	// VXLAN only.
-	Learning bool
-	GBP      bool
+	Learning  bool
+	GBP       bool
+	Readdress bool // an existing device takes MAC, too
 
 	// HNS networks only.
 	Subnets []netip.Prefix // the node's own, one for each family in use
