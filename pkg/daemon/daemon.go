@@ -109,7 +109,7 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 		}
 		d.report(n, failed, time.Since(began))
 		alarm.rest(ctx, time.Since(began))
-		if d.wait(ctx, n, in, alarm.retry(len(failed) > 0)); ctx.Err() != nil {
+		if d.wait(ctx, n, in, alarm.retry(len(failed)+len(n.behind) > 0)); ctx.Err() != nil {
 			return nil
 		}
 	}
@@ -156,7 +156,8 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		n.windows = peers.Windows
-		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown())))
+		refused, err := d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown()))
+		f.add("dataplane", errors.Join(err, n.attribute(refused)))
 	} else {
 		f.add("peers", errNoPeers)
 	}

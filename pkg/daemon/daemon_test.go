@@ -313,9 +313,9 @@ type countedKernel struct{ applied chan int }
 func (k countedKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
 	return dataplane.Links{}, nil
 }
-func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) error {
+func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	k.applied <- len(s.Paths)
-	return nil
+	return nil, nil
 }
 func (k countedKernel) Changes() <-chan struct{} { return nil }
 func (k countedKernel) Distrust()                {}

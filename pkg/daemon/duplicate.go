@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -22,9 +21,9 @@ func (n *node) devices() []dataplane.Device {
 // with the address that is derived from our own subnet, so that this happens once at most. The next pass changes the
 // device and publishes the new address.
 func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
-	n.duplicate = ""
 	outranked := n.plan.Outranked()
 	if len(outranked) == 0 {
+		n.duplicate = ""
 		return
 	}
 	derived := map[string]dataplane.MAC{}
@@ -35,8 +34,12 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 		peer, mac := outranked[device], n.links[device].MAC
 		switch {
 		case derived[device] == (dataplane.MAC{}): // HNS chooses it
-			n.duplicate = fmt.Sprintf("%s has the VTEP MAC address of this node, too (%s), and other nodes reject this node's lease for it. Run "+
-				"`flanneld cleanup` on this node and restart flanneld: HNS chooses another address for a new network", peer, mac)
+			if n.duplicate != peer {
+				n.duplicate = peer
+				d.Log.Warn("another node has the MAC address of this node's network and precedence, so other nodes reject this one: "+
+					"run flanneld cleanup and start flanneld again, and HNS chooses an address for a new network",
+					"network", device, "peer", peer, "mac", mac)
+			}
 		case !n.readdressed[device]:
 			d.Log.Warn("another node has the MAC address of this node's device and precedence, changing ours",
 				"device", device, "peer", peer, "from", mac, "to", derived[device])

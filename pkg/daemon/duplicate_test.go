@@ -44,7 +44,7 @@ func TestDuplicateMAC(t *testing.T) {
 	for _, c := range []struct {
 		os, config, device string
 		peer               *subnet.Lease
-		readdress, advice  bool
+		readdress, fix     bool
 	}{
 		{"linux", `{}`, "flannel.1", older, true, false},
 		{"linux", `{}`, "flannel.1", &younger, false, false},
@@ -60,7 +60,6 @@ func TestDuplicateMAC(t *testing.T) {
 				t.Errorf("%s: rejected %v, want the peer", name, rejects)
 			}
 			d.resolveDuplicates(n, in)
-			d.reportAdvice(n)
 		}
 		for _, dev := range n.devices() {
 			if want := c.readdress && dev.Name == c.device; dev.Readdress != want {
@@ -70,16 +69,13 @@ func TestDuplicateMAC(t *testing.T) {
 		if got := len(in.changed) == 1; got != c.readdress {
 			t.Errorf("%s: another pass is due: %t", name, got)
 		}
-		if (n.advice() != "") != c.advice || (n.duplicate != "") != c.advice {
-			t.Errorf("%s: the advice is %q", name, n.advice())
-		}
 		lines := strings.Count(log.String(), "level=WARN")
-		if want := c.readdress || c.advice; (lines == 1) != want || lines > 1 || want && !strings.Contains(log.String(), "older") {
+		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && !strings.Contains(log.String(), "older") {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
 		n.plan.Paths(nil)
 		if d.resolveDuplicates(n, in); n.duplicate != "" {
-			t.Errorf("%s: advice about a peer that is gone: %s", name, n.duplicate)
+			t.Errorf("%s: remembers a peer that is gone: %s", name, n.duplicate)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type node struct {
 	warned  []string // what the backend had to say of the configuration
 
 	readdressed map[string]bool // devices that take the MAC address that the backend derives, whatever they had
-	duplicate   string          // what to do about a MAC address of ours that another node has before us; "": nothing
+	duplicate   string          // the lease that has our MAC address before us, where we cannot take another; "": none
 
 	underlayMoved bool // the underlay may be another; look again
 	links         dataplane.Links
@@ -35,7 +35,8 @@ type node struct {
 	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
-	windows       string // a node that runs Windows; "": none is known
+	behind        []subnet.Rejected // peers of which the system refuses an entry
+	windows       string            // a node that runs Windows; "": none is known
 	report        reported
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,10 +69,10 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Status.InStep(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(n.valid, len(n.rejects))
+	d.Metrics.Peers(n.valid, len(n.rejects), len(n.behind))
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, n.rejects, n.advice())
+		r.Report(err, slices.Concat(n.rejects, n.behind), n.advice())
 	}
 	d.reportAdvice(n)
 
@@ -96,19 +97,23 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	}
 }
 
-// reportRejects warns of each peer that is left out, once for each reason, as far as there are lines left; the others'
+// reportRejects warns of each peer that is left out, or refused by the system, once for each reason, as far as there are lines left; the others'
 // turn comes with a later pass.
 func (d *Daemon) reportRejects(n *node) {
 	r, now := &n.report, time.Now()
 	told := make(map[string]string, len(n.rejects))
 	untold := 0
-	for _, reject := range n.rejects {
+	for i, reject := range slices.Concat(n.rejects, n.behind) {
 		was, known := r.rejects[reject.Name]
 		switch {
 		case known && was == reject.Reason:
 			told[reject.Name] = was
 		case r.lines.take(now):
-			d.Log.Warn("left out a peer", "peer", reject.Name, "reason", reject.Reason)
+			msg := "left out a peer"
+			if i >= len(n.rejects) {
+				msg = "the system refuses a peer"
+			}
+			d.Log.Warn(msg, "peer", reject.Name, "reason", reject.Reason)
 			told[reject.Name] = reject.Reason
 		case known:
 			told[reject.Name] = was
@@ -119,7 +124,7 @@ func (d *Daemon) reportRejects(n *node) {
 	}
 	for name := range r.rejects {
 		if _, still := told[name]; !still && r.lines.take(now) {
-			d.Log.Info("no longer leaving out a peer", "peer", name)
+			d.Log.Info("problem with a peer is over", "peer", name)
 		}
 	}
 	if untold > 0 && now.Sub(r.untoldAt) > tellAgain {
@@ -152,11 +157,8 @@ func (l *lines) take(now time.Time) bool {
 	return true
 }
 
-// advice is what the operator should change, above all for the Windows nodes that there are; "": nothing.
+// advice is what the operator should change for the Windows nodes that there are; "": nothing.
 func (n *node) advice() string {
-	if n.duplicate != "" {
-		return n.duplicate
-	}
 	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
 		if why := b.ForWindows(); why != "" {
 			return fmt.Sprintf("%s runs Windows, and does not go with this node's configuration. %s", n.windows, why)
@@ -168,11 +170,7 @@ func (n *node) advice() string {
 func (d *Daemon) reportAdvice(n *node) {
 	now := n.advice()
 	if now != "" && now != n.report.advice {
-		msg := "Linux and Windows nodes may not reach each other"
-		if n.duplicate != "" {
-			msg = "other nodes reject this node"
-		}
-		d.Log.Warn(msg, "reason", now)
+		d.Log.Warn("Linux and Windows nodes may not reach each other", "reason", now)
 	}
 	n.report.advice = now
 }

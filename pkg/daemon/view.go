@@ -114,13 +114,21 @@ func (s *seen) list() []status.Peer {
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
 		used = status.Behind
 	}
+	behind := make(map[string]string, len(s.behind))
+	for _, r := range s.behind {
+		behind[r.Name] = r.Reason
+	}
 	reasons := make(map[string]string, len(s.rejects))
 	for _, r := range s.rejects {
 		reasons[r.Name] = r.Reason
 	}
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
-		peers = append(peers, peer(l, used, reasons))
+		p := peer(l, used, reasons)
+		if reason, found := behind[l.Name]; found {
+			p.State, p.Reason = status.Behind, reason
+		}
+		peers = append(peers, p)
 		delete(reasons, l.Name)
 	}
 	for _, r := range s.rejects {

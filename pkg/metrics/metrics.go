@@ -17,6 +17,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	peers    prometheus.Gauge
 	invalid  prometheus.Gauge
+	refused  prometheus.Gauge
 	inStep   prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
@@ -34,6 +35,7 @@ func New(version string) *Metrics {
 		registry: prometheus.NewRegistry(),
 		peers:    gauge("peers", "Leases of other nodes that lead to a path."),
 		invalid:  gauge("invalid_peers", "Leases of other nodes that are left out because they cannot be believed."),
+		refused:  gauge("refused_peers", "Leases of other nodes that are used, of which the system refuses an entry."),
 		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
 		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
@@ -48,7 +50,7 @@ func New(version string) *Metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -58,10 +60,11 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Peers sets how many peers there are, and how many are left out.
-func (m *Metrics) Peers(valid, invalid int) {
+// Peers sets how many peers there are, how many are left out, and of how many of the first the system refuses an entry.
+func (m *Metrics) Peers(valid, invalid, refused int) {
 	m.peers.Set(float64(valid))
 	m.invalid.Set(float64(invalid))
+	m.refused.Set(float64(refused))
 }
 
 // Table takes what was done to a table, and how many entries of ours it shall hold.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/status"
 )
 
 // apartRogue is a lease that good nodes believe, until it claims what is another's.
@@ -142,23 +143,30 @@ func TestOwnMACIsADuplicate(t *testing.T) {
 	f.lostNone(t, "the younger node restarts")
 }
 
-// In Kubernetes such a peer must not make a node unschedulable.
+// In Kubernetes such peers must not make a node unschedulable.
 func TestKubernetesPeerAtAnAddressOfThisNode(t *testing.T) {
-	ctx := t.Context()
 	l := start(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"host-gw"}`)
 	n := l.Nodes[0]
-	in(t, n.Namespaces, "ip addr add 192.168.100.66/32 dev eth0")
-	must(t, l.Kube.AddNode(ctx, "rogue"))
-	addPeerCIDRs(t, l, "rogue")
-	const prefix = "flannel.alpha.coreos.com/"
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "host-gw", prefix + "backend-data": "null", prefix + "public-ip": "192.168.100.66"}}})
-	must(t, err)
-	_, err = l.Kube.Client.CoreV1().Nodes().Patch(ctx, "rogue", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	must(t, err)
-	within(t, "the peer is rejected", func() error { return has(t, n, "flanneld_invalid_peers 1") })
+	in(t, n.Namespaces, "ip addr add 192.168.100.66/32 dev eth0; ip route add unreachable 192.168.100.67 scope link")
+	routedPeer(t, l, "local", "192.168.100.66")
+	routedPeer(t, l, "unreachable", "192.168.100.67")
+	within(t, "one peer is rejected", func() error { return has(t, n, "flanneld_invalid_peers 1") })
+	within(t, "one peer is refused", func() error { return has(t, n, "flanneld_refused_peers 1") })
 	must(t, ready(t, n))
 	available(t, l, n)
+}
+
+// routedPeer registers a node that exists as an object alone, with host-gw's annotations.
+func routedPeer(t *testing.T, l *lab.Lab, name, publicIP string) {
+	t.Helper()
+	must(t, l.Kube.AddNode(t.Context(), name))
+	addPeerCIDRs(t, l, name)
+	const prefix = "flannel.alpha.coreos.com/"
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "host-gw", prefix + "backend-data": "null", prefix + "public-ip": publicIP}}})
+	must(t, err)
+	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
 }
 
 // available checks that a Node's network is said to be available.
@@ -174,4 +182,49 @@ func available(t *testing.T, l *lab.Lab, n *lab.Node) {
 		}
 		return fmt.Errorf("the conditions are %v", node.Status.Conditions)
 	})
+}
+
+// The kernel refuses what leads to one peer. That peer is behind, with the reason; the node is ready, and goes on trying.
+func TestKernelRefusesAPeer(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"host-gw"}`+apart)
+	n := l.Nodes[0]
+	a, b := pair(t, l)
+	must(t, reach(t.Context(), a, b))
+	f := flood(t, a, b)
+	in(t, n.Namespaces, "ip route add unreachable 192.168.100.66 scope link")
+	key, v := apartRogue("host-gw")
+	putLease(t, l, key, v)
+	within(t, "the peer is behind", func() error { return has(t, n, "flanneld_refused_peers 1") })
+	must(t, ready(t, n))
+	var report status.Report
+	must(t, json.Unmarshal([]byte(in(t, n.Namespaces, l.Flanneld()+" status --json")), &report))
+	for _, p := range report.Peers {
+		if ours := strings.HasSuffix(p.Name, key); ours != (p.State == status.Behind) || ours != (p.Reason != "") {
+			t.Errorf("the peer %s is %s: %s", p.Name, p.State, p.Reason)
+		}
+	}
+	// Others come and go meanwhile.
+	v.PublicIP = "192.168.100.67"
+	putLease(t, l, "10.5.201.0-24", v)
+	within(t, "another peer has its route", func() error { return says(t, n, "10.5.201.0/24", "ip", "route") })
+	putLease(t, l, "10.5.201.0-24", nil)
+	within(t, "its route goes", func() error { return silent(t, n, "10.5.201.0/24", "ip", "route") })
+	must(t, ready(t, n))
+	if got := strings.Count(n.Log(), "peer="+leasePrefix+key); got != 1 {
+		t.Errorf("%d lines of the log name the peer, want 1", got)
+	}
+	in(t, n.Namespaces, "ip route del unreachable 192.168.100.66 scope link")
+	within(t, "the peer has its route", func() error { return says(t, n, "10.5.200.0/24", "ip", "route") })
+	within(t, "nobody is behind", func() error { return has(t, n, "flanneld_refused_peers 0") })
+	must(t, ready(t, n))
+	f.lostNone(t, "the kernel refused a peer")
+
+	// With most peers refused it is the node that something is wrong with.
+	in(t, n.Namespaces, "ip route add unreachable 192.168.100.68 scope link")
+	v.PublicIP = "192.168.100.68"
+	for i := range 3 {
+		putLease(t, l, fmt.Sprintf("10.5.%d.0-24", 202+i), v)
+	}
+	within(t, "the node is not ready", func() error { return unready(t, n, "refuses") })
 }
