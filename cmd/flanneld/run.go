@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -238,7 +239,7 @@ func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
 
 func (u underlayOf) Changes() <-chan struct{} { return u.changes }
 
-func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, underlay.Addrs, error) {
+func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error) {
 	snapshot, err := underlay.Read(u.options)
 	if err != nil {
 		return underlay.Link{}, nil, reconcile.Unknown(err)

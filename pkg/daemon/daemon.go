@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -59,7 +60,7 @@ type Firewall interface {
 // Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may be others. An
 // error of Choose that reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
 type Underlay interface {
-	Choose(v4, v6 bool) (underlay.Link, underlay.Addrs, error)
+	Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 

@@ -25,11 +25,11 @@ import (
 
 type fixedUnderlay struct {
 	link  underlay.Link
-	addrs underlay.Addrs
+	addrs []netip.Addr
 	err   error
 }
 
-func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, underlay.Addrs, error) {
+func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, []netip.Addr, error) {
 	return f.link, f.addrs, f.err
 }
 func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }

@@ -20,7 +20,7 @@ type node struct {
 	maker   backend.Maker
 	refused error // why the only configuration that there was cannot work
 	link    underlay.Link
-	addrs   underlay.Addrs // the node's own
+	addrs   []netip.Addr // the node's own
 	backend backend.Backend
 	lease   subnet.Lease // as described last
 	plan    *plan.Plan

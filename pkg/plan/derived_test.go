@@ -128,14 +128,14 @@ func TestAddressesOfThisNode(t *testing.T) {
 	set := []*subnet.Lease{vip, docker, six, good}
 	p := newPlan(t, true)
 	for _, step := range []struct {
-		addrs underlay.Addrs
+		addrs []netip.Addr
 		want  []string
 	}{
 		{nil, nil},
-		{underlay.Addrs{docker.V4.PublicIP, vip.V4.PublicIP}, []string{vip.Name, docker.Name}},
-		{underlay.Addrs{docker.V4.PublicIP, six.V6.PublicIP}, []string{docker.Name, six.Name}},
-		{underlay.Addrs{docker.V4.PublicIP, netip.MustParseAddr("192.168.100.77"), six.V6.PublicIP}, []string{docker.Name, six.Name}},
-		{underlay.Addrs{docker.V4.PublicIP}, []string{docker.Name}},
+		{[]netip.Addr{docker.V4.PublicIP, vip.V4.PublicIP}, []string{vip.Name, docker.Name}},
+		{[]netip.Addr{docker.V4.PublicIP, six.V6.PublicIP}, []string{docker.Name, six.Name}},
+		{[]netip.Addr{docker.V4.PublicIP, netip.MustParseAddr("192.168.100.77"), six.V6.PublicIP}, []string{docker.Name, six.Name}},
+		{[]netip.Addr{docker.V4.PublicIP}, []string{docker.Name}},
 	} {
 		slices.SortFunc(step.addrs, netip.Addr.Compare)
 		p.SetAddrs(step.addrs)
@@ -163,7 +163,7 @@ func BenchmarkOneAddressOfMany(b *testing.B) {
 	p := newPlan(b, false)
 	p.cfg.V4 = network("10.0.0.0/8", 24)
 	var set []*subnet.Lease
-	var addrs underlay.Addrs
+	var addrs []netip.Addr
 	for i := range 10_000 {
 		set = append(set, peerLease(fmt.Sprintf("10.%d.%d.0/24", 64+i>>8, i&255), "192.168.100.2", i))
 		addrs = append(addrs, netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)}))

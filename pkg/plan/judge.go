@@ -120,7 +120,7 @@ func (p *Plan) suspectPublicIP(e subnet.Endpoint) string {
 			return fmt.Sprintf("its public IP %s is our own", ip)
 		}
 	}
-	if p.addrs.Has(ip) { // a second one, a virtual one, docker0's: packets to it never leave the node
+	if among(p.addrs, ip) { // a second one, a virtual one, docker0's: packets to it never leave the node
 		return fmt.Sprintf("its public IP %s is an address of this node", ip)
 	}
 	return ""

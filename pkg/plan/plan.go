@@ -12,7 +12,6 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -21,7 +20,7 @@ type Plan struct {
 	cfg     subnet.Config
 	local   subnet.Lease
 	backend backend.Backend
-	addrs   underlay.Addrs // the node's
+	addrs   []netip.Addr   // the node's, in order
 	tunnel  backend.Tunnel // the backend, if it is one; else nil
 	own     map[claim]bool // the VTEP addresses in it; value: derived from our subnet
 
@@ -93,9 +92,9 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	return p
 }
 
-// SetAddrs takes in which addresses the node has: no peer can be at one of them. The next Paths judges those anew whose
-// public IP the node got or lost; the others cost a look.
-func (p *Plan) SetAddrs(addrs underlay.Addrs) {
+// SetAddrs takes in which addresses the node has, in order: no peer can be at one of them. The next Paths judges those
+// anew whose public IP the node got or lost; the others cost a look. The slice must not be changed afterwards.
+func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
 	}
@@ -103,11 +102,16 @@ func (p *Plan) SetAddrs(addrs underlay.Addrs) {
 	p.addrs, p.leases = addrs, slices.Clone(p.leases)
 	for i, l := range p.leases {
 		for _, ip := range []netip.Addr{l.V4.PublicIP, l.V6.PublicIP} {
-			if was.Has(ip) != addrs.Has(ip) {
+			if among(was, ip) != among(addrs, ip) {
 				p.leases[i] = nil // which no lease is equal to
 			}
 		}
 	}
+}
+
+func among(addrs []netip.Addr, ip netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(addrs, ip, netip.Addr.Compare)
+	return found
 }
 
 // Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
