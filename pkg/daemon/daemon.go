@@ -157,8 +157,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		n.windows = peers.Windows
-		refused, err := d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown()))
-		f.add("dataplane", errors.Join(err, n.attribute(refused)))
+		f.add("dataplane", n.attribute(d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown()))))
 	} else {
 		f.add("peers", errNoPeers)
 	}

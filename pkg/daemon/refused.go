@@ -6,16 +6,20 @@ import (
 	"net/netip"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
-// attribute notes of which peers the system refused an entry. That is those peers' problem: this node stays ready, for
-// all others can be reached, and the next pass, or else the next retry, tries again. With more than half of the peers
-// it is the node's own, whatever the reasons are, and the error.
-func (n *node) attribute(refused []dataplane.Refused) error {
+// attribute takes the outcome of Dataplane.Apply and notes of which peers the system refused an entry. That is those
+// peers' problem: this node stays ready, for all others can be reached, and the next pass, or else the next retry, tries
+// again. With more than half of the peers it is the node's own, whatever the reasons are, and so in the error.
+func (n *node) attribute(refused []dataplane.Refused, err error) error {
+	if len(refused) == 0 && reconcile.IsUnknown(err) {
+		return err // the entries were not tried
+	}
 	n.behind = nil
 	if len(refused) == 0 {
-		return nil
+		return err
 	}
 	reasons := make(map[netip.Prefix]error, len(refused))
 	for _, r := range refused {
@@ -23,16 +27,16 @@ func (n *node) attribute(refused []dataplane.Refused) error {
 	}
 	for _, l := range n.peers {
 		for _, e := range l.Endpoints() {
-			if err, found := reasons[e.Subnet]; found {
-				n.behind = append(n.behind, subnet.Rejected{Name: l.Name, Reason: err.Error()})
+			if why, found := reasons[e.Subnet]; found {
+				n.behind = append(n.behind, subnet.Rejected{Name: l.Name, Reason: why.Error()})
 				break
 			}
 		}
 	}
 	if 2*len(n.behind) <= n.valid {
-		return nil
+		return err
 	}
-	var named []error
+	named := []error{err}
 	for _, r := range refused[:min(len(refused), maxNamed)] {
 		named = append(named, r.Err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -41,7 +42,7 @@ func TestRefusedPeers(t *testing.T) {
 		{all[3:4], []string{"peer1"}, false},
 		{nil, nil, false},
 	} {
-		err := n.attribute(step.refused)
+		err := n.attribute(step.refused, nil)
 		var f failures
 		f.add("dataplane", err)
 		d.report(n, f, time.Millisecond)
@@ -59,6 +60,10 @@ func TestRefusedPeers(t *testing.T) {
 		if !slices.Equal(behind, step.behind) {
 			t.Errorf("%d refused: behind are %v, want %v", len(step.refused), behind, step.behind)
 		}
+	}
+	n.behind = []subnet.Rejected{{Name: "peer1"}}
+	if unread := reconcile.Unknown(errors.New("no descriptors")); n.attribute(nil, unread) != unread || len(n.behind) != 1 {
+		t.Errorf("what was not tried is no longer behind: %v", n.behind)
 	}
 	if got := strings.Count(log.String(), "peer=peer1 reason="); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)
