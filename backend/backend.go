@@ -27,10 +27,18 @@ type Mixed interface {
 	ForWindows() string
 }
 
+// Tunnel is a Backend whose tunnel ends have MAC addresses, of which no two nodes can have the same.
+type Tunnel interface {
+	// Ends are the paths through the tunnel to a peer's subnets, one for each family, also where Paths avoids the tunnel.
+	Ends(peer *subnet.Lease) ([]dataplane.Path, error)
+	// Derived reports whether the MAC address of an end is the one that every node can work out from its subnet. An
+	// existing device may have another one, but this one is nobody else's.
+	Derived(end dataplane.Path) bool
+}
+
 // Node is what a backend must know of the machine.
 type Node struct {
 	OS       string // runtime.GOOS
-	Identity string // differs from node to node and stays over restarts; VTEP addresses are derived from it
 	Underlay underlay.Link
 	V4, V6   bool // the families that the configuration enables
 }

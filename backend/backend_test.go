@@ -61,7 +61,7 @@ func make1(t *testing.T, kind backend.Kind, config, os string, n backend.Node) (
 }
 
 // zero are the fields that a device does not use.
-var zero = regexp.MustCompile(` (?:Addr|Subnets):\[\]| (?:MTU|VNI|Port):0| MAC:00:00:00:00:00:00| (?:Learning|GBP):false| Parent: Local:invalid IP|` +
+var zero = regexp.MustCompile(` (?:Addr|Subnets):\[\]| (?:MTU|VNI|Port):0| MAC:00:00:00:00:00:00| (?:Learning|GBP|Readdress):false| Parent: Local:invalid IP|` +
 	`(?: DNS:)? Switch:false(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
 
 func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
@@ -89,7 +89,7 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 func TestGolden(t *testing.T) {
 	near := lease("10.5.2.0/24", "192.168.100.2", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, "2001:cafe:42:2::/64", "fd00:100::2", `{"VNI":1,"VtepMAC":"c6-d2-32-6f-8f-45"}`)
 	far := lease("10.5.3.0/24", "192.168.101.3", `{"VtepMAC":"c6:d2:32:6f:8f:46"}`, "2001:cafe:42:3::/64", "fd00:101::3", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:47"}`)
-	dual := backend.Node{OS: "linux", Identity: "node1", Underlay: eth0, V4: true, V6: true}
+	dual := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
 	v4 := dual
 	v4.V6 = false
 	windows, windowsDual := v4, dual
@@ -158,20 +158,38 @@ peer 10.5.3.0/24: [] <nil>
 }
 
 func TestVTEPAddress(t *testing.T) {
-	mac := func(identity string, l subnet.Lease) dataplane.MAC {
-		b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Identity: identity, Underlay: eth0, V4: true})
-		return b.Devices(l)[1].MAC
+	dual := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
+	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", dual)
+	devices := b.Devices(local)
+	// Nodes of different versions must derive the same ones.
+	for i, want := range []string{"", "12:2f:2d:db:4d:c8", "f6:9b:df:9c:c1:58"} {
+		if got := devices[i].MAC; want != "" && (got.String() != want || !got.Unicast() || got[0]&2 == 0) {
+			t.Errorf("%s gets the MAC address %s, want %s", devices[i].Name, got, want)
+		}
 	}
-	other := lease("10.5.2.0/24", "192.168.100.2", "", "", "", "")
-	one := mac("node1", local)
-	if !one.Unicast() || one[0]&2 == 0 {
-		t.Errorf("%s is not a locally administered unicast address", one)
+	described := lease("10.5.1.0/24", "192.168.100.1", fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, devices[1].MAC),
+		"2001:cafe:42:1::/64", "fd00:100::1", fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, devices[2].MAC))
+	thief := described
+	thief.V4.Subnet, thief.V6.Subnet = netip.MustParsePrefix("10.5.2.0/24"), netip.MustParsePrefix("2001:cafe:42:2::/64")
+	direct, _ := make1(t, vxlan.Kind(), `{"DirectRouting": true}`, "linux", dual)
+	for _, b := range []backend.Backend{b, direct} {
+		for l, want := range map[*subnet.Lease]bool{&described: true, &thief: false} {
+			ends, err := b.(backend.Tunnel).Ends(l)
+			if err != nil || len(ends) != 2 {
+				t.Fatalf("the ends %v, %v", ends, err)
+			}
+			for _, end := range ends {
+				if got := b.(backend.Tunnel).Derived(end); got != want {
+					t.Errorf("%v counts as derived: %t, want %t", end, got, want)
+				}
+			}
+		}
 	}
-	if one != mac("node1", local) {
-		t.Error("the same node gets another address")
-	}
-	if one == mac("node2", local) || one == mac("node1", other) {
-		t.Error("another node, or another lease, gets the same address")
+	// A Windows node knows a Linux node's, whatever its HNS network is called.
+	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{OS: "windows", Underlay: eth0, V4: true})
+	linux, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
+	if end := (dataplane.Path{Dst: local.V4.Subnet, MAC: linux.Devices(local)[1].MAC}); !windows.(backend.Tunnel).Derived(end) {
+		t.Errorf("%v does not count as derived on Windows", end)
 	}
 }
 

@@ -14,8 +14,8 @@ type Manager interface {
 	WatchConfig(ctx context.Context, changed func(raw []byte)) error
 
 	// Acquire claims a subnet that fits cfg. want carries the public addresses (of the families in use), and in
-	// Subnet what the subnet file remembers, if anything. It returns the lease as the store has it, Backend and Data
-	// included when the node had described itself before. Nothing that peers already see is changed.
+	// Subnet what the subnet file remembers, if anything. It returns the lease as the store has it: Name and Since as
+	// the others see them, Backend and Data included when the node had described itself before. Nothing that peers already see is changed.
 	Acquire(ctx context.Context, cfg Config, want Lease) (Lease, error)
 
 	// Publish makes the others see l, whose subnets are those of Acquire. It writes only what differs.

@@ -70,7 +70,7 @@ type vxlan struct {
 
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	v := vxlan{options: o, node: n, outer: n.Underlay.MTU,
-		name4: fmt.Sprintf("flannel.%d", o.vni), name6: fmt.Sprintf("flannel-v6.%d", o.vni)}
+		name4: deviceName(o.vni, false), name6: deviceName(o.vni, true)}
 	for _, name := range []string{v.name4, v.name6} {
 		if on := name == v.name4 && n.V4 || name == v.name6 && n.V6; on && n.OS != "windows" && len(name) > maxName {
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; take a VNI of %d digits or fewer",
@@ -108,6 +108,14 @@ func overhead(v6 bool) int {
 
 func (v vxlan) MTU() int { return v.outer - overhead(v.node.V6) }
 
+// deviceName is the name of a tunnel device on Linux.
+func deviceName(vni int, v6 bool) string {
+	if v6 {
+		return fmt.Sprintf("flannel-v6.%d", vni)
+	}
+	return fmt.Sprintf("flannel.%d", vni)
+}
+
 func (v vxlan) deviceName(v6 bool) string {
 	if v6 {
 		return v.name6
@@ -127,7 +135,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		devices = append(devices, dataplane.Device{
 			Name: name, Kind: dataplane.VXLAN,
 			MTU:  v.outer - overhead(base.Is6()),
-			MAC:  derivedMAC(v.node.Identity, name, e.Subnet),
+			MAC:  v.derivedMAC(e.Subnet),
 			Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 			VNI:  uint32(v.vni), Port: uint16(v.port),
 			Parent: v.node.Underlay.Name, Local: source,
@@ -137,14 +145,19 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 	return devices
 }
 
-// derivedMAC is the address of a new device. Derived, so that the peers need not learn a new one when the device is
-// made again; the subnet is in it since cloned machines may share their identity, but never a lease.
-func derivedMAC(identity, device string, s netip.Prefix) dataplane.MAC {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", identity, device, s))
+// derivedMAC is the MAC address of a new device. A device that is made again gets the same one, so that the peers need
+// not learn another. It depends on nothing but the device's name on Linux and the subnet: all nodes can work it out, and
+// reject whoever claims it without a lease for the subnet. Cloned machines get different ones, as they never share a
+// lease. It must never change: nodes of different versions form one network.
+func (v vxlan) derivedMAC(s netip.Prefix) dataplane.MAC {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", deviceName(v.vni, s.Addr().Is6()), s))
 	mac := dataplane.MAC(sum[:6])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac
 }
+
+// Derived implements backend.Tunnel. On Windows HNS chooses the MAC address, so that of a Windows node never is.
+func (v vxlan) Derived(end dataplane.Path) bool { return end.MAC == v.derivedMAC(end.Dst) }
 
 // data is what a node publishes of its VTEP, in flannel's format.
 type data struct {
@@ -174,9 +187,16 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 }
 
 func (v vxlan) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+	return v.paths(peer, v.directRouting)
+}
+
+// Ends implements backend.Tunnel.
+func (v vxlan) Ends(peer *subnet.Lease) ([]dataplane.Path, error) { return v.paths(peer, false) }
+
+func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]dataplane.Path, error) {
 	var paths []dataplane.Path
 	for _, e := range v.node.Shared(peer) {
-		if v.directRouting {
+		if direct {
 			if path, err := v.node.Direct(e); err == nil {
 				paths = append(paths, path)
 				continue

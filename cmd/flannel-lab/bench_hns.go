@@ -126,7 +126,11 @@ func (b *hnsBench) path(i int) *dataplane.Path {
 
 func (b *hnsBench) pass(ctx context.Context) error {
 	links, err := b.plane.Ensure(ctx, []dataplane.Device{b.device})
-	return cmp.Or(err, b.plane.Apply(ctx, links, b.state))
+	refused, applyErr := b.plane.Apply(ctx, links, b.state)
+	for _, r := range refused {
+		applyErr = cmp.Or(applyErr, r.Err)
+	}
+	return cmp.Or(err, applyErr)
 }
 
 // measure waits until nothing is under way, and takes one pass.

@@ -27,7 +27,7 @@ func FuzzNetConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		b, _, err := maker(backend.Node{OS: runtime.GOOS, Identity: "x", Underlay: eth0, V4: cfg.V4.On(), V6: cfg.V6.On()})
+		b, _, err := maker(backend.Node{OS: runtime.GOOS, Underlay: eth0, V4: cfg.V4.On(), V6: cfg.V6.On()})
 		if err != nil {
 			return
 		}

@@ -92,7 +92,7 @@ func bindSwitch(ctx context.Context, o options, raw []byte, log *slog.Logger, to
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	dev, err := networkFor(maker, backend.Node{OS: runtime.GOOS, Identity: identity(), Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	dev, err := networkFor(maker, backend.Node{OS: runtime.GOOS, Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
@@ -107,7 +107,7 @@ func awaitUnderlay(ctx context.Context, o underlay.Options, config subnet.Config
 	}
 	said := ""
 	for {
-		link, err := choice.Choose(config.V4.On(), config.V6.On())
+		link, _, err := choice.Choose(config.V4.On(), config.V6.On())
 		if err == nil {
 			return link, nil
 		}

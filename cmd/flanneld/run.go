@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -201,19 +201,9 @@ const compareEvery = 5 * time.Minute
 
 func settings(o options) daemon.Settings {
 	return daemon.Settings{
-		OS: runtime.GOOS, Identity: identity(),
-		SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
+		OS: runtime.GOOS, SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
 		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
 	}
-}
-
-// identity names this machine among the nodes: its name alone may be "localhost" on all, its ID that of a cloned disk.
-func identity() string {
-	name := os.Getenv("NODE_NAME")
-	if name == "" {
-		name, _ = os.Hostname()
-	}
-	return name + " " + machineID()
 }
 
 // manager is where leases live, and what there is to close of it.
@@ -261,12 +251,13 @@ func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
 
 func (u underlayOf) Changes() <-chan struct{} { return u.changes }
 
-func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, error) {
+func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error) {
 	snapshot, err := underlay.Read(u.options)
 	if err != nil {
-		return underlay.Link{}, reconcile.Unknown(err)
+		return underlay.Link{}, nil, reconcile.Unknown(err)
 	}
-	return underlay.Choose(snapshot, u.options, v4, v6)
+	link, err := underlay.Choose(snapshot, u.options, v4, v6)
+	return link, snapshot.Addrs(), err
 }
 
 // notify tells systemd, if it wants to know.

@@ -6,15 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"strings"
 )
-
-// machineID is that of this installation of the operating system, "" where there is none.
-func machineID() string {
-	id, _ := os.ReadFile("/etc/machine-id")
-	return strings.TrimSpace(string(id))
-}
 
 // systemPath is where a file of the system is, given as on Linux.
 func systemPath(path string) string { return path }

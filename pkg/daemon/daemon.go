@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,7 +42,7 @@ type Daemon struct {
 
 // Settings are the options that the loop needs.
 type Settings struct {
-	OS, Identity string // see backend.Node
+	OS           string // runtime.GOOS
 	SubnetFile   string
 	IPMasq       bool
 	RandomFully  bool
@@ -56,10 +57,10 @@ type Firewall interface {
 	Changes() <-chan struct{}
 }
 
-// Underlay chooses the interface to the other nodes, and tells when the choice may be another. An error of Choose that
-// reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
+// Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may be others. An
+// error of Choose that reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
 type Underlay interface {
-	Choose(v4, v6 bool) (underlay.Link, error)
+	Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 
@@ -110,7 +111,7 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 		}
 		d.report(n, failed, time.Since(began))
 		alarm.rest(ctx, time.Since(began))
-		if d.wait(ctx, n, in, alarm.retry(len(failed) > 0)); ctx.Err() != nil {
+		if d.wait(ctx, n, in, alarm.retry(len(failed)+len(n.behind) > 0)); ctx.Err() != nil {
 			return nil
 		}
 	}
@@ -138,18 +139,20 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(n, in))
-	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
+	links, err := d.Dataplane.Ensure(ctx, n.devices())
 	f.add("devices", err)
 	n.links = links
 	if published := d.describe(n, in, links); err == nil { // else what is wrong has been said
 		f.add("publish", published)
 	}
 	if peers, complete := in.peers(); complete {
+		n.plan.SetAddrs(n.addrs)
 		paths, rejects := n.plan.Paths(peers.Leases)
+		d.resolveDuplicates(n, in)
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		f.add("dataplane", d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown())))
+		f.add("dataplane", n.attribute(d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown()))))
 	} else {
 		f.add("peers", errNoPeers)
 	}

@@ -24,12 +24,15 @@ import (
 // What the loop does to a kernel and to etcd is tested by the end-to-end tests; here is what it decides.
 
 type fixedUnderlay struct {
-	link underlay.Link
-	err  error
+	link  underlay.Link
+	addrs []netip.Addr
+	err   error
 }
 
-func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, error) { return f.link, f.err }
-func (f *fixedUnderlay) Changes() <-chan struct{}                 { return nil }
+func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, []netip.Addr, error) {
+	return f.link, f.addrs, f.err
+}
+func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }
 
 // namedBackend is a backend whose only trait is its name.
 type namedBackend struct{ name string }
@@ -310,9 +313,9 @@ type countedKernel struct{ applied chan int }
 func (k countedKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
 	return dataplane.Links{}, nil
 }
-func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) error {
+func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	k.applied <- len(s.Paths)
-	return nil
+	return nil, nil
 }
 func (k countedKernel) Changes() <-chan struct{} { return nil }
 func (k countedKernel) Distrust()                {}

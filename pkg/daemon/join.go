@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -56,6 +57,13 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err := d.build(n); err != nil {
 		return err
 	}
+	n.readdressed = map[string]bool{}
+	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
+		// Whoever gets the former subnet derives from it the MAC address that our device may still have.
+		for _, dev := range n.backend.Devices(n.lease) {
+			n.readdressed[dev.Name] = dev.MAC != dataplane.MAC{}
+		}
+	}
 	d.Log.Info("this node's subnet", "lease", &n.lease, "underlay", n.link.Name)
 	return nil
 }
@@ -71,11 +79,11 @@ func (d *Daemon) prepare(n *node, in *inbox) error {
 	case n.maker == nil:
 		return errNoConfig
 	}
-	link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, addrs, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
 	if err != nil {
 		return err
 	}
-	n.link = link
+	n.link, n.addrs = link, addrs
 	return d.build(n)
 }
 

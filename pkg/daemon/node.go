@@ -20,10 +20,14 @@ type node struct {
 	maker   backend.Maker
 	refused error // why the only configuration that there was cannot work
 	link    underlay.Link
+	addrs   []netip.Addr // the node's own
 	backend backend.Backend
 	lease   subnet.Lease // as described last
 	plan    *plan.Plan
 	warned  []string // what the backend had to say of the configuration
+
+	readdressed map[string]bool // devices that take the MAC address that the backend derives, whatever they had
+	duplicate   string          // the lease that has our MAC address before us, where we cannot take another; "": none
 
 	underlayMoved bool // the underlay may be another; look again
 	links         dataplane.Links
@@ -31,7 +35,8 @@ type node struct {
 	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
-	windows       string // a node that runs Windows; "": none is known
+	behind        []subnet.Rejected // peers of which the system refuses an entry
+	windows       string            // a node that runs Windows; "": none is known
 	retained      []*subnet.Retained
 	ownWithdrawn  bool // the store lacks our own lease, which is about to be put back
 	report        reported
@@ -58,16 +63,16 @@ func (d *Daemon) followUnderlay(n *node) error {
 	if !n.underlayMoved {
 		return nil
 	}
-	next := *n
-	link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, addrs, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
 	if err != nil {
 		return err
 	}
-	n.underlayMoved = false
+	n.addrs, n.underlayMoved = addrs, false
+	next := *n
 	if link.Equal(n.link) {
 		return nil
 	}
-	next.link, next.underlayMoved = link, false
+	next.link = link
 	if err := d.build(&next); err != nil {
 		return err
 	}
@@ -113,8 +118,7 @@ func (d *Daemon) build(n *node) error {
 	if err := n.config.CheckUnderlay(n.link.V4, n.link.V6); err != nil {
 		return err
 	}
-	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Identity: d.Settings.Identity, Underlay: n.link,
-		V4: n.config.V4.On(), V6: n.config.V6.On()})
+	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On()})
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
@@ -68,10 +70,10 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Status.InStep(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(n.valid, len(n.rejects), len(n.retained))
+	d.Metrics.Peers(metrics.Peers{Used: n.valid, Invalid: len(n.rejects), Refused: len(n.behind), Retained: len(n.retained)})
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, n.rejects, n.advice())
+		r.Report(err, slices.Concat(n.rejects, n.behind), n.advice())
 	}
 	d.reportAdvice(n)
 
@@ -96,19 +98,23 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	}
 }
 
-// reportRejects warns of each peer that is left out, once for each reason, as far as there are lines left; the others'
+// reportRejects warns of each peer that is left out, or refused by the system, once for each reason, as far as there are lines left; the others'
 // turn comes with a later pass.
 func (d *Daemon) reportRejects(n *node) {
 	r, now := &n.report, time.Now()
 	told := make(map[string]string, len(n.rejects))
 	untold := 0
-	for _, reject := range n.rejects {
+	for i, reject := range slices.Concat(n.rejects, n.behind) {
 		was, known := r.rejects[reject.Name]
 		switch {
 		case known && was == reject.Reason:
 			told[reject.Name] = was
 		case r.lines.take(now):
-			d.Log.Warn("left out a peer", "peer", reject.Name, "reason", reject.Reason)
+			msg := "left out a peer"
+			if i >= len(n.rejects) {
+				msg = "the system refuses a peer"
+			}
+			d.Log.Warn(msg, "peer", reject.Name, "reason", reject.Reason)
 			told[reject.Name] = reject.Reason
 		case known:
 			told[reject.Name] = was
@@ -119,7 +125,7 @@ func (d *Daemon) reportRejects(n *node) {
 	}
 	for name := range r.rejects {
 		if _, still := told[name]; !still && r.lines.take(now) {
-			d.Log.Info("no longer leaving out a peer", "peer", name)
+			d.Log.Info("problem with a peer is over", "peer", name)
 		}
 	}
 	if untold > 0 && now.Sub(r.untoldAt) > tellAgain {

@@ -24,9 +24,9 @@ func (k *blindKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Lin
 	return dataplane.Links{}, k.err
 }
 
-func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) error {
+func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	k.last = s
-	return nil
+	return nil, nil
 }
 
 // A pass in which devices or the underlay could not be read deletes nothing; one with any other error does.

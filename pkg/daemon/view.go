@@ -114,6 +114,10 @@ func (s *seen) list() []status.Peer {
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
 		used = status.Behind
 	}
+	behind := make(map[string]string, len(s.behind))
+	for _, r := range s.behind {
+		behind[r.Name] = r.Reason
+	}
 	reasons := make(map[string]string, len(s.rejects))
 	for _, r := range s.rejects {
 		reasons[r.Name] = r.Reason
@@ -125,6 +129,9 @@ func (s *seen) list() []status.Peer {
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
 		p := peer(l, used, reasons)
+		if reason, found := behind[l.Name]; found {
+			p.State, p.Reason = status.Behind, reason
+		}
 		if p.Until = until[l.Name]; p.State == status.InStep && !p.Until.IsZero() {
 			p.State = status.RetainedPeer
 		}

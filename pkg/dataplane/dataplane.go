@@ -27,7 +27,7 @@ type Device struct {
 	Name string
 	Kind Kind
 	MTU  int            // bytes; 0 leaves it as it is
-	MAC  MAC            // for a new device; one that lives keeps its own
+	MAC  MAC            // for a new device; an existing one keeps its own
 	Addr []netip.Prefix // exactly these, but for link-local ones
 
 	// Tunnels and HNS networks.
@@ -37,8 +37,9 @@ type Device struct {
 	Local  netip.Addr // outer source address
 
 	// VXLAN only.
-	Learning bool
-	GBP      bool
+	Learning  bool
+	GBP       bool
+	Readdress bool // an existing device takes MAC, too
 
 	// HNS networks only.
 	Subnets []netip.Prefix // the node's own, one for each family in use
@@ -81,6 +82,12 @@ type State struct {
 	Keep bool
 }
 
+// Refused is a path of which the system refuses an entry for what the entry says, e.g. a gateway that is no neighbour.
+type Refused struct {
+	Dst netip.Prefix // as in the path
+	Err error
+}
+
 // Dataplane brings the operating system to a state and tells when another hand changed it.
 // One goroutine calls Ensure and Apply.
 type Dataplane interface {
@@ -89,9 +96,10 @@ type Dataplane interface {
 	// missing from the links does not exist.
 	Ensure(ctx context.Context, devices []Device) (Links, error)
 	// Apply sets what differs from the state, then deletes what is ours beyond it (devices too). An entry that the
-	// system refuses stops no other; the error joins all refusals. Nothing is deleted with State.Keep, nor if anything
-	// could not be read (reconcile.IsUnknown).
-	Apply(ctx context.Context, links Links, s State) error
+	// system refuses stops no other, and is tried again by the next Apply: it is in refused, once for each path, where
+	// the path itself is the reason, else in the error. Nothing is deleted with State.Keep, nor if anything could not be
+	// read (reconcile.IsUnknown).
+	Apply(ctx context.Context, links Links, s State) (refused []Refused, err error)
 	// Changes receives a value (of any number of changes) after another hand touched something of ours.
 	Changes() <-chan struct{}
 	// Distrust makes the next Ensure and Apply compare with all that is there, not only with what was told to have

@@ -27,6 +27,9 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 	d.devicesDirty.Store(false)
 	links, errs := Links{}, []error(nil)
 	for _, dev := range devices {
+		if dev.Readdress {
+			d.macs[dev.Name] = dev.MAC
+		}
 		link, err := d.ensure(dev)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
@@ -237,9 +240,9 @@ func (d *Linux) restoreMAC(dev Device, v *netlink.Vxlan) error {
 		return nil
 	}
 	if err := d.handle.LinkSetHardwareAddr(v, known[:]); err != nil {
-		return fmt.Errorf("set its MAC address back to %s: %w", known, err)
+		return fmt.Errorf("set its MAC address to %s: %w", known, err)
 	}
-	d.opts.Log.Warn("set the device's MAC address back", "device", dev.Name, "from", have, "to", known)
+	d.opts.Log.Warn("set the device's MAC address", "device", dev.Name, "from", have, "to", known)
 	return nil
 }
 

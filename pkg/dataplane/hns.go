@@ -105,18 +105,18 @@ func (d *HNS) wake() {
 
 // Apply implements Dataplane. While the network is not there it only looks after routes: Ensure has said what it waits
 // for. And only when there is nothing to wait for, what nobody wants any more goes.
-func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
+func (d *HNS) Apply(ctx context.Context, links Links, s State) ([]Refused, error) {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
 	if err := d.home.know(s.Networks); err != nil {
-		return err
+		return nil, err
 	}
 	dev := d.device()
 	link, there := links[dev.Name]
 	remove := []func() error{func() error { return d.prune(ctx) }}
 	if !there {
-		return addThenRemove(s.Keep, nil, remove)
+		return nil, addThenRemove(s.Keep, nil, remove)
 	}
 	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
 		d.scope = next
@@ -136,7 +136,20 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) error {
 	}
 	add = append(add, step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add))
 	remove = slices.Insert(remove, 0, step(ctx, d.opts, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune))
-	return addThenRemove(s.Keep, add, remove)
+	return attribute(addThenRemove(s.Keep, add, remove), s.Paths, answered, func(p *Path) []any {
+		e, err := d.lower(p, dev)
+		if err != nil {
+			return nil
+		}
+		return []any{e.policy, e.policy.Prefix, e.route}
+	})
+}
+
+// answered reports whether Windows refused an entry, rather than gave no answer.
+func answered(err error) bool {
+	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+
 }
 
 // want tells the tables what differs from what they were told before.

@@ -144,6 +144,9 @@ func TestRefusedPolicy(t *testing.T) {
 					if !strings.Contains(said, "set policies 10.244.77.0/24") || !strings.Contains(said, "set policies 10.244.50.0/24") || strings.Count(said, "set policies") != 2 {
 						t.Errorf("got %s, want an error that names two policies", said)
 					}
+					if got := dsts(w.refused); !slices.Equal(got, []string{"10.244.50.0/24", "10.244.77.0/24"}) {
+						t.Errorf("refused are %v, want the two peers", got)
+					}
 					if n := strings.Count(w.holds(), ": VNI 4096"); n != 76 {
 						t.Errorf("%d policies are there, want 76", n)
 					}

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -30,7 +31,8 @@ type windows struct {
 	devices  []Device
 	state    State
 	done     reconcile.Result
-	problems []string // what passes said, each once in a row
+	refused  []Refused // by the last pass
+	problems []string  // what passes said, each once in a row
 	log      *logged
 	step     bool // the last pass left all in step
 }
@@ -128,7 +130,12 @@ func (w *windows) pass() error {
 	links, err := w.Ensure(w.t.Context(), w.devices)
 	state := w.state
 	state.Keep = reconcile.IsUnknown(err)
-	if applyErr := w.Apply(w.t.Context(), links, state); err == nil {
+	refused, applyErr := w.Apply(w.t.Context(), links, state)
+	w.refused = refused
+	for _, r := range refused {
+		applyErr = errors.Join(applyErr, r.Err)
+	}
+	if err == nil {
 		err = applyErr
 	}
 	w.step = err == nil
@@ -312,4 +319,13 @@ SetIpInterfaceEntry IPv4 on vEthernet (Ethernet) forwarding=true`},
 			})
 		})
 	}
+}
+
+// dsts are the destinations of refused paths, in order.
+func dsts(refused []Refused) (all []string) {
+	for _, r := range refused {
+		all = append(all, r.Dst.String())
+	}
+	slices.Sort(all)
+	return all
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/reconcile"
 )
@@ -105,10 +106,10 @@ func (d *Linux) wake() {
 }
 
 // Apply implements Dataplane.
-func (d *Linux) Apply(ctx context.Context, links Links, s State) error {
+func (d *Linux) Apply(ctx context.Context, links Links, s State) ([]Refused, error) {
 	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
 	// Deleting goes the other way.
-	return addThenRemove(s.Keep, []func() error{
+	err := addThenRemove(s.Keep, []func() error{
 		func() error { return d.want(links, s) },
 		func() error { return d.forward(s.Networks) },
 		chain(
@@ -124,6 +125,27 @@ func (d *Linux) Apply(ctx context.Context, links Links, s State) error {
 		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
 		d.pruneDevices,
 	})
+	return attribute(err, s.Paths, misdirected, d.keys)
+}
+
+// misdirected reports whether the kernel refuses an entry for where it leads. What the node itself lacks (memory, rights,
+// room in a table, a device) is no peer's fault.
+func misdirected(err error) bool {
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// keys are those of a path's entries.
+func (d *Linux) keys(p *Path) []any {
+	e, err := lower(p, d.links)
+	if err != nil {
+		return nil
+	}
+	return []any{e.route, nexthopKey{hop: e.hop}, e.fdb, e.neigh}
 }
 
 // want tells the tables what differs from what they were told before.

@@ -44,6 +44,16 @@ type machine struct {
 	devices []Device
 	state   State
 	done    reconcile.Result
+	refused []Refused // by the last pass
+}
+
+// refusals joins the errors.
+func refusals(refused []Refused) error {
+	var errs []error
+	for _, r := range refused {
+		errs = append(errs, r.Err)
+	}
+	return errors.Join(errs...)
 }
 
 func newMachine(t *testing.T) *machine {
@@ -99,7 +109,9 @@ func (m *machine) pass() error {
 	links, err := m.Ensure(m.t.Context(), m.devices)
 	state := m.state
 	state.Keep = reconcile.IsUnknown(err)
-	return errors.Join(err, m.Apply(m.t.Context(), links, state))
+	var applyErr error
+	m.refused, applyErr = m.Apply(m.t.Context(), links, state)
+	return errors.Join(err, applyErr, refusals(m.refused))
 }
 
 func (m *machine) mustPass() {

@@ -100,7 +100,7 @@ func noneLeftOut(s Snapshot) Finding {
 	}
 	var out []string
 	for _, p := range r.Peers {
-		if p.State == status.LeftOut {
+		if p.State == status.LeftOut || p.State == status.Behind && p.Reason != "" {
 			out = append(out, p.Name+": "+p.Reason)
 		}
 	}

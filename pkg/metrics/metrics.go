@@ -18,6 +18,7 @@ type Metrics struct {
 	peers    prometheus.Gauge
 	invalid  prometheus.Gauge
 	retained prometheus.Gauge
+	refused  prometheus.Gauge
 	inStep   prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
@@ -36,6 +37,7 @@ func New(version string) *Metrics {
 		peers:    gauge("peers", "Leases of other nodes that lead to a path."),
 		invalid:  gauge("invalid_peers", "Leases of other nodes that are left out because they cannot be believed."),
 		retained: gauge("retained_peers", "Peers that the store lost together with many others, and that stay for a while."),
+		refused:  gauge("refused_peers", "Leases of other nodes that are used, of which the system refuses an entry."),
 		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
 		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
@@ -50,7 +52,7 @@ func New(version string) *Metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.retained, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -60,11 +62,20 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Peers sets how many peers there are, how many are left out, and how many of the former the store no longer has.
-func (m *Metrics) Peers(valid, invalid, retained int) {
-	m.retained.Set(float64(retained))
-	m.peers.Set(float64(valid))
-	m.invalid.Set(float64(invalid))
+// Peers counts peers. Refused and Retained are among Used.
+type Peers struct {
+	Used     int
+	Invalid  int // left out
+	Refused  int // of which the system refuses an entry
+	Retained int // that the store no longer has
+}
+
+// Peers sets how many peers there are.
+func (m *Metrics) Peers(p Peers) {
+	m.peers.Set(float64(p.Used))
+	m.invalid.Set(float64(p.Invalid))
+	m.refused.Set(float64(p.Refused))
+	m.retained.Set(float64(p.Retained))
 }
 
 // Table takes what was done to a table, and how many entries of ours it shall hold.

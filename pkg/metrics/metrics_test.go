@@ -11,7 +11,7 @@ import (
 
 func TestMetrics(t *testing.T) {
 	m := New("v1")
-	m.Peers(7, 2, 4)
+	m.Peers(Peers{Used: 7, Invalid: 2, Refused: 1, Retained: 4})
 	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
 	m.Table("routes", 8, reconcile.Result{Set: 1})
 	m.Pass(time.Millisecond, false, []string{"dataplane"})
@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 	}
 	text := scrape()
 	for _, want := range []string{
-		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_retained_peers 4", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
+		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
 		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
 		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
 		`flanneld_build_info{version="v1"} 1`, "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",

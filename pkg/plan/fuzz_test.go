@@ -28,6 +28,14 @@ func fuzzLease(i int, b []byte) *subnet.Lease {
 	if b[1]&128 == 0 { // most have no host bits
 		l.V4.Subnet, l.V6.Subnet = l.V4.Subnet.Masked(), l.V6.Subnet.Masked()
 	}
+	if b[1]&96 == 96 { // a MAC address that is derived, from its own subnet or another's
+		of := &subnet.Lease{V4: subnet.Endpoint{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, b[3] % 8, 0}), 24)},
+			V6: subnet.Endpoint{Subnet: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%x::/64", b[3]%8))}}
+		if b[1]&16 != 0 {
+			of = l
+		}
+		derive(l, of)
+	}
 	return l
 }
 
@@ -36,6 +44,7 @@ func fuzzLease(i int, b []byte) *subnet.Lease {
 func FuzzLeases(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x00\x02\x00\x18\x00\x01\x00\x01\x01\x03\x00\x18\x00\x01\x00\x02\x02\x03\x80\x19"), uint64(1))
 	f.Add([]byte("\x00\x00\x00\x01\x01\x02\x00\x18\x00\x01\x00\x01\x01\x03\x00\x18\x00\x01\x04\x03\x01\x02\x00\x16"), uint64(6))
+	f.Add([]byte("\x00\x60\x00\x03\x02\x05\x00\x18\x00\x61\x00\x03\x02\x03\x00\x18\x00\x72\x00\x02\x02\x02\x00\x18"), uint64(2))
 	f.Fuzz(func(t *testing.T, raw []byte, mask uint64) {
 		var all []*subnet.Lease
 		for i := 0; i+8 <= len(raw) && i < 8*64; i += 8 {

@@ -3,7 +3,9 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -22,13 +24,34 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 		return one
 	}
 	for _, path := range paths {
-		if p.own[claim{device: path.Device, mac: path.MAC}] {
-			return &peer{lease: l, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
-		}
 		one.paths = append(one.paths, &path)
 		one.odd = one.odd || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
 	}
+	one.better = p.outranks(one, paths)
+	for _, path := range paths {
+		if _, ours := p.own[vtep(path)]; ours {
+			return &peer{lease: l, better: one.better, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
+		}
+	}
 	return one
+}
+
+// outranks returns the VTEP addresses of ours that every other node believes to be the peer's.
+func (p *Plan) outranks(one *peer, paths []dataplane.Path) (better []claim) {
+	if len(p.own) == 0 {
+		return nil
+	}
+	ends := paths
+	if slices.ContainsFunc(paths, func(path dataplane.Path) bool { return path.MAC == (dataplane.MAC{}) }) {
+		ends, _ = p.tunnel.Ends(one.lease) // an error: who reaches it through the tunnel rejects it
+	}
+	for _, end := range ends {
+		derived, ours := p.own[vtep(end)]
+		if ours && !derived && (precedence(one, &peer{lease: &p.local}) < 0 || !one.odd && p.tunnel.Derived(end)) {
+			better = append(better, vtep(end))
+		}
+	}
+	return better
 }
 
 func (p *Plan) network(a netip.Addr) subnet.Network {
@@ -96,6 +119,9 @@ func (p *Plan) suspectPublicIP(e subnet.Endpoint) string {
 		if ip == own.PublicIP {
 			return fmt.Sprintf("its public IP %s is our own", ip)
 		}
+	}
+	if among(p.addrs, ip) { // a second one, a virtual one, docker0's: packets to it never leave the node
+		return fmt.Sprintf("its public IP %s is an address of this node", ip)
 	}
 	return ""
 }

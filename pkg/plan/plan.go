@@ -4,7 +4,9 @@
 package plan
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -18,7 +20,9 @@ type Plan struct {
 	cfg     subnet.Config
 	local   subnet.Lease
 	backend backend.Backend
-	own     map[claim]bool // our VTEP's addresses
+	addrs   []netip.Addr   // the node's, in order
+	tunnel  backend.Tunnel // the backend, if it is one; else nil
+	own     map[claim]bool // the VTEP addresses in it; value: derived from our subnet
 
 	leases []*subnet.Lease
 	peers  []*peer // peers[i] is what leases[i] comes to
@@ -28,6 +32,7 @@ type Plan struct {
 	claims map[claim]*peer    // who claims it; of several, one of them
 	rivals map[claim][]*peer  // what several claim, and all who do
 	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
+	better map[*peer]struct{} // those that have a VTEP address of ours before us
 
 	paths  []*dataplane.Path // as returned last; never written to again
 	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
@@ -38,7 +43,8 @@ type peer struct {
 	lease  *subnet.Lease
 	paths  []*dataplane.Path
 	odd    bool
-	reason string // why it is left out
+	reason string  // why it is rejected
+	better []claim // the VTEP addresses of ours that it has before us
 }
 
 // claim is something that only one peer can have: a subnet, or a VTEP address on a device.
@@ -48,6 +54,9 @@ type claim struct {
 	mac    dataplane.MAC
 }
 
+// vtep is the claim to the VTEP address that a path through a tunnel leads to.
+func vtep(path dataplane.Path) claim { return claim{device: path.Device, mac: path.MAC} }
+
 // claims are worked out when asked for: kept, they would be the largest part of a plan.
 func (one *peer) claims() iter.Seq[claim] {
 	return func(yield func(claim) bool) {
@@ -55,7 +64,7 @@ func (one *peer) claims() iter.Seq[claim] {
 			if !yield(claim{subnet: path.Dst}) {
 				return
 			}
-			if path.MAC != (dataplane.MAC{}) && !yield(claim{device: path.Device, mac: path.MAC}) {
+			if path.MAC != (dataplane.MAC{}) && !yield(vtep(*path)) {
 				return
 			}
 		}
@@ -73,14 +82,36 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 		cfg.V6.SubnetLen = s.Bits()
 	}
 	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
-		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}}
-	// What leads to us for the others. An error: we have not described ourselves yet.
-	if paths, err := b.Paths(&local); err == nil {
-		for _, path := range paths {
-			p.own[claim{device: path.Device, mac: path.MAC}] = path.MAC != dataplane.MAC{}
+		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}}
+	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
+		ends, _ := p.tunnel.Ends(&local) // an error: we have not described ourselves yet
+		for _, end := range ends {
+			p.own[vtep(end)] = p.tunnel.Derived(end)
 		}
 	}
 	return p
+}
+
+// SetAddrs takes in which addresses the node has, in order: no peer can be at one of them. The next Paths judges those
+// anew whose public IP the node got or lost; the others cost a look. The slice must not be changed afterwards.
+func (p *Plan) SetAddrs(addrs []netip.Addr) {
+	if slices.Equal(addrs, p.addrs) {
+		return
+	}
+	was := p.addrs
+	p.addrs, p.leases = addrs, slices.Clone(p.leases)
+	for i, l := range p.leases {
+		for _, ip := range []netip.Addr{l.V4.PublicIP, l.V6.PublicIP} {
+			if among(was, ip) != among(addrs, ip) {
+				p.leases[i] = nil // which no lease is equal to
+			}
+		}
+	}
+}
+
+func among(addrs []netip.Addr, ip netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(addrs, ip, netip.Addr.Compare)
+	return found
 }
 
 // Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
@@ -122,6 +153,18 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 // Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
 func (p *Plan) Silent() int { return p.silent }
 
+// Outranked returns the devices whose MAC address another lease has before ours, and that lease's name: the other nodes
+// reject ours for as long as both have it. One that is derived from our own subnet nobody has before us.
+func (p *Plan) Outranked() map[string]string {
+	by := map[string]string{}
+	for _, one := range slices.SortedFunc(maps.Keys(p.better), precedence) {
+		for _, c := range one.better {
+			by[c.device] = cmp.Or(by[c.device], one.lease.Name)
+		}
+	}
+	return by
+}
+
 // Unchanged tells how many elements at the start and at the end of two lists are the same.
 func Unchanged[T comparable](old, new []T) (head, tail int) {
 	shorter := min(len(old), len(new))
@@ -138,6 +181,9 @@ func Unchanged[T comparable](old, new []T) (head, tail int) {
 func (p *Plan) enter(one *peer) {
 	if one.odd {
 		p.odd[one] = struct{}{}
+	}
+	if one.better != nil {
+		p.better[one] = struct{}{}
 	}
 	if one.lease.Backend == "" {
 		p.silent++
@@ -158,6 +204,7 @@ func (p *Plan) enter(one *peer) {
 // forget undoes enter.
 func (p *Plan) forget(one *peer) {
 	delete(p.odd, one)
+	delete(p.better, one)
 	if one.lease.Backend == "" {
 		p.silent--
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -17,16 +18,20 @@ func (p *Plan) settle() map[*peer]string {
 		return nil
 	}
 	parties := maps.Clone(p.odd)
-	for _, all := range p.rivals {
+	derived := map[claim]*peer{} // of VTEP addresses that several claim, one from whose subnet it is derived
+	for c, all := range p.rivals {
 		for _, one := range all {
 			parties[one] = struct{}{}
+			if p.derives(one, c) && (derived[c] == nil || precedence(one, derived[c]) < 0) {
+				derived[c] = one
+			}
 		}
 	}
 	lost := map[*peer]string{}
 	owners := map[claim]*peer{} // of what several claim
 	others := spaces{plan: p, lost: lost}
 	for _, one := range slices.SortedFunc(maps.Keys(parties), precedence) {
-		reason := p.beaten(one, owners)
+		reason := cmp.Or(p.usurps(one, derived), beaten(one, owners))
 		if reason == "" && one.odd {
 			reason = others.overlap(one)
 		}
@@ -58,8 +63,27 @@ func precedence(a, b *peer) int {
 	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), subnet.Compare(a.lease, b.lease), cmp.Compare(a.lease.Name, b.lease.Name))
 }
 
+// derives reports whether c is a VTEP address that is derived from a subnet of the peer's. With a subnet of an odd size
+// it does not count: there are so many of them in an IPv6 network that some subnet has any address that one looks for.
+func (p *Plan) derives(one *peer, c claim) bool {
+	return p.tunnel != nil && !one.odd && slices.ContainsFunc(one.paths, func(path *dataplane.Path) bool {
+		return vtep(*path) == c && p.tunnel.Derived(*path)
+	})
+}
+
+// usurps finds a VTEP address that the peer claims although it is derived from another's subnet. However old the lease
+// is, such a claim never counts: else a node that was broken into could drive out each node that is younger.
+func (p *Plan) usurps(one *peer, derived map[claim]*peer) string {
+	for c := range one.claims() {
+		if owner := derived[c]; owner != nil && !p.derives(one, c) {
+			return fmt.Sprintf("its VtepMAC %s is that of %s, from whose subnet it is derived", c.mac, owner.lease.Name)
+		}
+	}
+	return ""
+}
+
 // beaten finds what of one's claims one with precedence has.
-func (p *Plan) beaten(one *peer, owners map[claim]*peer) string {
+func beaten(one *peer, owners map[claim]*peer) string {
 	for c := range one.claims() {
 		other, taken := owners[c]
 		switch {

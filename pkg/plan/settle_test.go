@@ -61,13 +61,26 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 	}
 	slices.SortFunc(all, precedence)
 	for _, one := range all {
-		if !slices.ContainsFunc(won, func(other *peer) bool { return inTheWay(one, other) }) {
+		usurper := slices.ContainsFunc(all, func(other *peer) bool { return usurped(p, one, other) })
+		if !usurper && !slices.ContainsFunc(won, func(other *peer) bool { return inTheWay(one, other) }) {
 			won = append(won, one)
 			in = append(in, one.lease.Name)
 		}
 	}
 	slices.Sort(in)
 	return in
+}
+
+// usurped reports whether one has a MAC address that is derived from a subnet of the other's, and not from one of its own.
+func usurped(p *Plan, one, other *peer) bool {
+	for _, x := range one.paths {
+		for _, y := range other.paths {
+			if x.Device == y.Device && x.MAC == y.MAC && !other.odd && p.tunnel.Derived(*y) && (one.odd || !p.tunnel.Derived(*x)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func inTheWay(a, b *peer) bool {
@@ -97,6 +110,14 @@ func TestSettledAlike(t *testing.T) {
 			if rnd.IntN(3) == 0 {
 				six := netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%x:%x00::/%d", 128+rnd.IntN(20), rnd.IntN(256), bits6)).Masked()
 				l.V6 = subnet.Endpoint{Subnet: six, PublicIP: netip.MustParseAddr("fd00:100::9"), Data: l.V4.Data}
+			}
+			switch rnd.IntN(6) {
+			case 0: // its own derived addresses
+				derive(l, l)
+			case 1: // somebody else's
+				if len(set) > 0 {
+					derive(l, set[rnd.IntN(len(set))])
+				}
 			}
 			l.Name, l.Since = fmt.Sprint("lease ", i), rnd.Int64N(30)
 			set = append(set, l)

@@ -8,7 +8,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -174,7 +173,7 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	}
 	errs := t.store.Set(ctx, missing)
 	failed := t.settle(rows, missing, errs, true)
-	return Result{Set: len(missing) - failed, Failed: failed}, t.describe("set", missing, errs, failed)
+	return Result{Set: len(missing) - failed, Failed: failed}, t.refused("set", missing, errs, failed)
 }
 
 // Prune deletes the entries that are ours and not wanted. It is to be called after Add, never before the whole
@@ -187,7 +186,7 @@ func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
 	}
 	errs := t.store.Delete(ctx, extra)
 	failed := t.settle(rows, extra, errs, false)
-	return Result{Deleted: len(extra) - failed, Failed: failed}, t.describe("delete", extra, errs, failed)
+	return Result{Deleted: len(extra) - failed, Failed: failed}, t.refused("delete", extra, errs, failed)
 }
 
 func (t *Table[K, V]) list(ctx context.Context) error {
@@ -276,23 +275,16 @@ func (t *Table[K, V]) settle(rows []*row[K, V], entries []Entry[K, V], errs []er
 	return failed
 }
 
-// maxErrors bounds how many refused entries an error names: a thousand peers may be refused for one reason.
-const maxErrors = 5
-
-func (t *Table[K, V]) describe(verb string, entries []Entry[K, V], errs []error, failed int) error {
+// refused is the error of a call that changed some entries and failed to change others.
+func (t *Table[K, V]) refused(verb string, entries []Entry[K, V], errs []error, failed int) error {
 	if failed == 0 {
 		return nil
 	}
-	var named []error
+	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, err := range errs {
-		if err == nil {
-			continue
+		if err != nil {
+			refused.Entries = append(refused.Entries, Refusal{entries[i].Key, err})
 		}
-		if len(named) == maxErrors {
-			named = append(named, fmt.Errorf("and %d more %s", failed-maxErrors, t.store.Name()))
-			break
-		}
-		named = append(named, fmt.Errorf("%s %s %v: %w", verb, t.store.Name(), entries[i].Key, err))
 	}
-	return errors.Join(named...)
+	return refused
 }

@@ -118,7 +118,7 @@ func (p *printer) peers(all []Peer, every bool) {
 	for _, one := range all {
 		switch {
 		case every:
-		case one.State == InStep || one.State == Behind: // of these the problem above tells
+		case one.State == InStep || one.State == Behind && one.Reason == "": // the problem above says why
 			continue
 		case listed == maxListed:
 			more++

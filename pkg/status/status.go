@@ -83,7 +83,8 @@ type State string
 const (
 	// InStep means that all that leads to the peer is in the kernel.
 	InStep State = "in-step"
-	// Behind means that the peer is used, and that the last pass could not do all that it should: see Report.Problem.
+	// Behind means that the peer is used, and that the last pass could not do all that it should: see Peer.Reason where
+	// the system refuses what leads to this peer, else Report.Problem.
 	Behind State = "behind"
 	// Silent means that the peer has claimed its subnet and has yet to say how it is reached.
 	Silent State = "silent"
@@ -97,7 +98,7 @@ const (
 type Peer struct {
 	Name      string         `json:"name"` // the etcd key or the name of the Kubernetes node
 	State     State          `json:"state"`
-	Reason    string         `json:"reason,omitempty"` // why it is left out
+	Reason    string         `json:"reason,omitempty"` // why it is left out or behind
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
 	Until     time.Time      `json:"until,omitzero"` // a retained peer stays no longer

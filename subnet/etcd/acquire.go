@@ -264,7 +264,7 @@ func (m *Manager) hold(snap *snapshot, c *claim, how string) subnet.Lease {
 	token(m.ownChanged)
 	token(m.leaseIsNew)
 	m.acquireOnce.Do(func() { close(m.acquired) })
-	l := subnet.Lease{Name: c.key, Backend: c.stored.BackendType}
+	l := subnet.Lease{Name: c.key, Since: c.created, Backend: c.stored.BackendType}
 	if c.v4.IsValid() {
 		l.V4 = subnet.Endpoint{Subnet: c.v4, PublicIP: c.stored.PublicIP, Data: c.stored.Data}
 	}

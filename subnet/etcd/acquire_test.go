@@ -38,6 +38,9 @@ func TestAcquireAndPublish(t *testing.T) {
 		t.Errorf("published %s on etcd lease %x, want %x", raw, again, id)
 	}
 	resp, _ := st.Get(t.Context(), l.Name)
+	if l.Since != resp.Kvs[0].CreateRevision {
+		t.Errorf("it is ours since %d, the key is there since %d", l.Since, resp.Kvs[0].CreateRevision)
+	}
 	if v := resp.Kvs[0].Version; v != 2 {
 		t.Errorf("the key was written %d times, want 2", v)
 	}
@@ -52,7 +55,7 @@ func TestAcquireAndPublish(t *testing.T) {
 	// A restart finds it by the address and changes nothing.
 	next := start(t, srv.Endpoint(), nil)
 	same := next.acquire(at("192.168.64.33"))
-	if !same.Equal(&subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: l.V4.Subnet, PublicIP: addr("192.168.64.33"), Data: []byte(mac1)}}) {
+	if same.Since != l.Since || !same.Equal(&subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: l.V4.Subnet, PublicIP: addr("192.168.64.33"), Data: []byte(mac1)}}) {
 		t.Errorf("after a restart: %+v", same)
 	}
 	if err := next.Publish(t.Context(), same); err != nil {

@@ -137,7 +137,7 @@ func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, e
 
 // stored is our lease as our Node has it, without a backend if it was not described or cannot be read.
 func (c *claim) stored(name string) subnet.Lease {
-	l := subnet.Lease{Name: name}
+	l := subnet.Lease{Name: name, Since: c.now.created}
 	if is, err := leaseOf(c.now); err == nil {
 		l.Backend = is.Backend
 		l.V4, l.V6 = is.V4, is.V6

@@ -95,8 +95,11 @@ public-ipv6=2001:db8::1`; got != want {
 	}
 	eventually(t, "a change of one family is seen", 15*time.Second, func() bool {
 		s, _ := two.Last()
-		for _, l := range s.Leases {
-			if l.Name == "life-1" && string(l.V6.Data) == mac2 {
+		for _, seen := range s.Leases {
+			if seen.Name == "life-1" && string(seen.V6.Data) == mac2 {
+				if l.Since == 0 || seen.Since != l.Since {
+					t.Errorf("it is since %d for itself and since %d for the others", l.Since, seen.Since)
+				}
 				return true
 			}
 		}

@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"flannel/backend"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/plan"
+	"flannel/subnet"
+)
+
+// nodeWithMAC is a node whose device has a MAC address that an older lease has, too.
+func nodeWithMAC(t *testing.T, d *Daemon, u *fixedUnderlay, os, config string) *node {
+	t.Helper()
+	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(config)), os)(backend.Node{OS: os, Underlay: u.link, V4: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "vxlan",
+		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
+	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
+	n.links = dataplane.Links{}
+	for _, dev := range b.Devices(n.lease) {
+		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}}
+	}
+	if n.lease, err = b.Describe(n.lease, n.links); err != nil {
+		t.Fatal(err)
+	}
+	n.plan = plan.New(n.config, n.lease, b)
+	return n
+}
+
+func TestDuplicateMAC(t *testing.T) {
+	older := &subnet.Lease{Name: "older", Since: 4, Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.2.0/24"),
+		PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"VtepMAC":"02:00:00:00:00:09"}`)}}
+	younger := *older
+	younger.Name, younger.Since = "younger", 6
+	for _, c := range []struct {
+		os, config, device string
+		peer               *subnet.Lease
+		readdress, fix     bool
+	}{
+		{"linux", `{}`, "flannel.1", older, true, false},
+		{"linux", `{}`, "flannel.1", &younger, false, false},
+		{"windows", `{"VNI": 4096, "Port": 4789}`, "flannel.4096", older, false, true},
+		{"windows", `{"VNI": 4096, "Port": 4789}`, "flannel.4096", &younger, false, false},
+	} {
+		d, u, log := newDaemon(t)
+		in := newInbox()
+		n := nodeWithMAC(t, d, u, c.os, c.config)
+		name := fmt.Sprintf("%s, the peer is %s", c.os, c.peer.Name)
+		for range 2 { // it is logged once
+			if _, rejects := n.plan.Paths([]*subnet.Lease{c.peer}); len(rejects) != 1 {
+				t.Errorf("%s: rejected %v, want the peer", name, rejects)
+			}
+			d.resolveDuplicates(n, in)
+		}
+		for _, dev := range n.devices() {
+			if want := c.readdress && dev.Name == c.device; dev.Readdress != want {
+				t.Errorf("%s: %s is readdressed: %t", name, dev.Name, dev.Readdress)
+			}
+		}
+		if got := len(in.changed) == 1; got != c.readdress {
+			t.Errorf("%s: another pass is due: %t", name, got)
+		}
+		lines := strings.Count(log.String(), "level=WARN")
+		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && !strings.Contains(log.String(), "older") {
+			t.Errorf("%s: the log has\n%s", name, log)
+		}
+		n.plan.Paths(nil)
+		if d.resolveDuplicates(n, in); n.duplicate != "" {
+			t.Errorf("%s: remembers a peer that is gone: %s", name, n.duplicate)
+		}
+	}
+}
+
+// A node that gets another subnet takes the MAC address that goes with it: the owner of the former subnet derives the
+// one that the device may still have.
+func TestAnotherSubnetAnotherMAC(t *testing.T) {
+	for _, c := range []struct {
+		before string
+		want   bool
+	}{{"", false}, {"10.5.1.0/24", false}, {"10.5.9.0/24", true}} {
+		d, _, _ := newDaemon(t)
+		d.Parse = parseVXLAN
+		d.Manager = &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}
+		d.Settings.SubnetFile = t.TempDir() + "/subnet.env"
+		if c.before != "" {
+			if _, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{V4Network: netip.MustParsePrefix("10.5.0.0/16"), V4Subnet: netip.MustParsePrefix(c.before), MTU: 1450}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in := newInbox()
+		in.setConfig([]byte(`{}`))
+		n, err := d.join(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dev := range n.devices() {
+			if want := c.want && dev.Kind == dataplane.VXLAN; dev.Readdress != want {
+				t.Errorf("%s after %q: readdressed %t, want %t", dev.Name, c.before, dev.Readdress, want)
+			}
+		}
+	}
+}
+
+func parseVXLAN(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+	o := conf.Parse(raw)
+	config := subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}
+	return config, vxlan.Kind().Parse(o, "linux"), nil, o.Err()
+}

@@ -1,0 +1,40 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Refusals can be taken out of an error that joins others; what is left still says all else.
+func TestTakeRefusals(t *testing.T) {
+	one, other, unread := errors.New("one"), errors.New("other"), Unknown(errors.New("unread"))
+	set := &RefusedError{Table: "things", Verb: "set", Entries: []Refusal{{"a", one}, {"b", other}}}
+	pruned := &RefusedError{Table: "things", Verb: "delete", Entries: []Refusal{{"a", one}}}
+	err := errors.Join(errors.Join(set, unread), pruned)
+	if !errors.Is(err, one) || !errors.Is(err, other) || !IsUnknown(err) {
+		t.Errorf("the reasons are not in %v", err)
+	}
+	left := errors.Join(TakeRefusals(err, func(_ *RefusedError, e Refusal) bool { return e.Key == "a" })...)
+	if text := left.Error(); strings.Contains(text, "set things a") || !strings.Contains(text, "set things b") || !strings.Contains(text, "delete things a") || !IsUnknown(left) {
+		t.Errorf("left is\n%v", left)
+	}
+	if left := TakeRefusals(set, func(*RefusedError, Refusal) bool { return true }); left != nil {
+		t.Errorf("left is %v, want nothing", left)
+	}
+	if left := TakeRefusals(nil, nil); left != nil {
+		t.Errorf("of no error %v is left", left)
+	}
+}
+
+// A thousand refusals make an error that one can read.
+func TestRefusedErrorIsBounded(t *testing.T) {
+	r := &RefusedError{Table: "things", Verb: "set"}
+	for i := range 1000 {
+		r.Entries = append(r.Entries, Refusal{fmt.Sprint("key", i), errors.New("no")})
+	}
+	if text := r.Error(); strings.Count(text, "\n") != maxErrors || !strings.Contains(text, "995 more") {
+		t.Errorf("the error is\n%s", text)
+	}
+}
