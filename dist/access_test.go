@@ -20,9 +20,10 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing.
+// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing. A pod of
+// flannel's own, as there are in the middle of a rollout, gets its pod.
 var needed = []string{
-	"create events", "get nodes", "list nodes", "patch nodes/status", "watch nodes",
+	"create events", "get nodes", "get pods", "list nodes", "patch nodes/status", "watch nodes",
 }
 
 // rights asks the server about every verb on every resource that it has, for one service account.
