@@ -85,7 +85,8 @@ func TestManifestAsItIs(t *testing.T) {
 		must(t, n.StartIn(script(t, spec, main), slices.Concat(main.Command, main.Args)...))
 	}
 	keeper := exec.Command(script(t, spec, beside), slices.Concat(beside.Command, beside.Args)...)
-	must(t, l.Nodes[0].Machine.Start(keeper)) // it ends with the machine
+	must(t, l.Nodes[0].Machine.Start(keeper))
+	go func() { _ = keeper.Wait() }() // it is killed with the machine, which does not end before we have taken notice
 	for _, n := range l.Nodes {
 		must(t, n.Ready(ctx)) // asks the port that the probes ask
 	}
