@@ -20,9 +20,10 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing.
+// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing. A pod of
+// flannel's own, as there are in the middle of a rollout, gets its pod.
 var needed = []string{
-	"create events", "get nodes", "list nodes", "patch nodes/status", "watch nodes",
+	"create events", "get nodes", "get pods", "list nodes", "patch nodes/status", "watch nodes",
 }
 
 // rights asks the server about every verb on every resource that it has, for one service account.
@@ -155,9 +156,53 @@ func TestTokenOfANodeIsForThatNode(t *testing.T) {
 	})
 }
 
+// A pod of flannel itself, in the middle of a rollout or after it was undone, learns its node's name from its pod and
+// writes its annotations and the condition: by our role, under our policy.
+func TestFlannelInTheMiddleOfARollout(t *testing.T) {
+	for name, text := range map[string]string{"manifest": manifest(t), "chart": mustChart(t, userValues)} {
+		t.Run(name, func(t *testing.T) {
+			s := emptyCluster(t)
+			if err := s.Apply(t.Context(), false, objects(t, text)...); err != nil {
+				t.Fatal(err)
+			}
+			s.AddNode("node1")
+			s.AddNode("node2")
+			flannel := s.As(s.Token("node1"))
+			enforced(t, flannel)
+			pod, err := flannel.CoreV1().Pods(cluster.Namespace).Get(t.Context(), cluster.FlannelPod("node1"), metav1.GetOptions{})
+			if err != nil || pod.Spec.NodeName != "node1" {
+				t.Fatalf("its pod is on %q, %v", pod.Spec.NodeName, err)
+			}
+			if _, err := flannel.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{}); err != nil {
+				t.Error(err)
+			}
+			annotations, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+				prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "public-ip": "192.0.2.1",
+				prefix + "backend-data": `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, prefix + "backend-v6-data": "null",
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, patch := range []string{string(annotations), condition("NetworkUnavailable", "False")} {
+				_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+				judge(t, err, "")
+			}
+		})
+	}
+}
+
+func mustChart(t *testing.T, values string) string {
+	t.Helper()
+	text, err := chart(t, values)
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	return text
+}
+
 // The chart's policy goes with the prefix that is set there.
 func TestPolicyKnowsThePrefix(t *testing.T) {
-	s := kubetest.Start(t)
+	s := emptyCluster(t)
 	text, err := chart(t, values["own prefix"])
 	if err != nil {
 		t.Fatal(err, text)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"flannel/pkg/nettest"
@@ -27,6 +29,7 @@ var values = map[string]string{
 	"no policy":   "admissionPolicy: false\n",
 	"own prefix":  "annotationPrefix: example.com/net-\n",
 	"API address": "apiServer: {host: 192.0.2.1, port: 6443}\nargs: [--iface=eth1, --v=4]\nenv: [{name: A, value: b}]\n",
+	"flannel's":   userValues,
 	"elsewhere": `
 image: {repository: registry.example.com/flannel, tag: v1, pullPolicy: Always}
 imagePullSecrets: [{name: pull}]
@@ -112,7 +115,19 @@ func TestChartAndManifestAreTheSame(t *testing.T) {
 	}
 	want := byName(t, manifest(t))
 	delete(want, "Namespace kube-flannel") // helm install --create-namespace
-	if diff := cmp.Diff(want, byName(t, text)); diff != "" {
+	got := byName(t, text)
+	// Each selects what flannel's does, for a selector cannot be changed.
+	const set = "DaemonSet kube-flannel-ds"
+	selector := got[set]["spec"].(map[string]any)["selector"]
+	if diff := cmp.Diff(map[string]any{"matchLabels": map[string]any{"app": "flannel"}}, selector); diff != "" {
+		t.Error("the chart's selector:", diff)
+	}
+	selector = want[set]["spec"].(map[string]any)["selector"]
+	if diff := cmp.Diff(map[string]any{"matchLabels": map[string]any{"app": "flannel", "k8s-app": "flannel"}}, selector); diff != "" {
+		t.Error("the manifest's selector:", diff)
+	}
+	got[set]["spec"].(map[string]any)["selector"] = selector
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("manifest (-) and chart (+) differ:\n", diff)
 	}
 	text, err = render(t, "kustomization", filepath.Join("..", "Documentation"))
@@ -133,9 +148,20 @@ func TestChartRefusesImpossibleValues(t *testing.T) {
 	}
 }
 
+// emptyCluster is one into which nothing but the namespace was put.
+func emptyCluster(t *testing.T) *kubetest.Server {
+	t.Helper()
+	s := kubetest.Start(t, kubetest.Bare())
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cluster.Namespace}}
+	if _, err := s.Client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // What the API server would say to each object, down to misspelt fields.
 func TestServerAcceptsAllManifests(t *testing.T) {
-	s := kubetest.Start(t)
+	s := emptyCluster(t)
 	accept := func(name, text string) {
 		t.Run(name, func(t *testing.T) {
 			all := objects(t, text)

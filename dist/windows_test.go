@@ -56,6 +56,7 @@ func TestServerAcceptsWindowsManifests(t *testing.T) {
 			}
 		}
 	}
+	s = emptyCluster(t)
 	for name, values := range map[string]string{
 		"overlay": windowsValues, "host-gw": hostGWValues,
 		"all": `

@@ -101,9 +101,9 @@ func networkFlags() []flagRow {
 
 func cniFlags() []flagRow {
 	return []flagRow{
-		text("cni-conf-from", "FILE", "", "configuration list to be copied", func(o *options) *string { return &o.CNI.ConfFrom }),
+		text("cni-conf-from", "FILE", "", "configuration list; plugins of others in it stay", func(o *options) *string { return &o.CNI.ConfFrom }),
 		text("cni-conf-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.ConfTo }),
-		text("cni-plugin-from", "FILE", "", "plugin to be copied, or a directory of them", func(o *options) *string { return &o.CNI.PluginFrom }),
+		text("cni-plugin-from", "FILE", "", "plugin, or a directory of them", func(o *options) *string { return &o.CNI.PluginFrom }),
 		text("cni-plugin-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.PluginTo }),
 	}
 }

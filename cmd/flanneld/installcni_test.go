@@ -10,7 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestInstallCNI(t *testing.T) {
@@ -22,12 +23,14 @@ func TestInstallCNI(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("conf", "{}")
+	const conf = `{"name":"cbr0","plugins":[{"type":"flannel"}]}`
+	write("conf", conf)
 	write("plugin", "binary")
 	var out bytes.Buffer
 	run := func(ctx context.Context, args ...string) error {
 		var problems strings.Builder
-		if code := installCNI(ctx, options{Command: "install-cni", Args: args}, slog.New(slog.DiscardHandler), &out, &problems); code != exitOK {
+		p := process{stdout: &out, stderr: &problems}
+		if code := installCNI(ctx, options{Command: "install-cni", Args: args}, p, slog.New(slog.DiscardHandler)); code != exitOK {
 			return errors.New(problems.String())
 		}
 		return nil
@@ -42,7 +45,7 @@ func TestInstallCNI(t *testing.T) {
 		got, _ := os.ReadFile(at(name))
 		return err == nil && info.Mode() == mode && string(got) == text
 	}
-	if err := run(t.Context(), all...); err != nil || !is("net.d/10-flannel.conflist", "{}", 0o644) || !is("bin/flannel", "binary", 0o755) {
+	if err := run(t.Context(), all...); err != nil || !is("net.d/10-flannel.conflist", conf, 0o644) || !is("bin/flannel", "binary", 0o755) {
 		t.Fatalf("copied: %v\n%s", err, &out)
 	}
 	out.Reset()
@@ -78,32 +81,13 @@ func TestInstallCNI(t *testing.T) {
 		}
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, append(all, "--watch")...) }()
-	for _, step := range []struct {
-		what string
-		do   func()
-		conf string
-	}{
-		{"deleted", func() { os.Remove(at("net.d/10-flannel.conflist")); os.Remove(at("bin/flannel")) }, "{}"},
-		{"their directories deleted", func() { os.RemoveAll(at("net.d")); os.RemoveAll(at("bin")) }, "{}"},
-		{"changed", func() { write("net.d/10-flannel.conflist", "x"); os.Chmod(at("bin/flannel"), 0o600) }, "{}"},
-		{"the source changed", func() { write("conf", "{1}") }, "{1}"},
-	} {
-		time.Sleep(20 * time.Millisecond) // the watch of the step before stands
-		step.do()
-		start := time.Now()
-		for !is("net.d/10-flannel.conflist", step.conf, 0o644) || !is("bin/flannel", "binary", 0o755) {
-			if time.Since(start) > 10*time.Second {
-				t.Fatalf("%s: not back", step.what)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		t.Logf("%s: back after %v", step.what, time.Since(start).Round(time.Millisecond))
-	}
-	cancel()
-	if err := <-ended; err != nil {
+	write("net.d/10-flannel.conflist", `{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"mesh"}]}`)
+	out.Reset()
+	if err := run(t.Context(), append(all, "--json")...); err != nil {
 		t.Error(err)
+	}
+	want := installed{Files: []installedFile{{at("bin/flannel"), "unchanged", nil}, {at("net.d/10-flannel.conflist"), "unchanged", []string{"mesh"}}}}
+	if diff := cmp.Diff(want, read[installed](t, out.String())); diff != "" {
+		t.Error("answer, want (-), got (+):\n", diff)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"flannel/pkg/sandbox"
 )
 
 func main() {
-	p := process{os.Args[1:], os.Environ(), os.Stdout, os.Stderr, nil}
+	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
 	if isService(p.args) {
 		os.Exit(runService(p))
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/cniinstall"
 	"flannel/pkg/conf"
 	"flannel/pkg/underlay"
 )
@@ -19,7 +20,7 @@ import (
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
-	CNI      cniOptions
+	CNI      cniinstall.Files
 	Underlay underlay.Options
 
 	SubnetFile   string

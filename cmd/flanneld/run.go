@@ -46,6 +46,14 @@ type process struct {
 	args, environ  []string // without the program's name; as of os.Environ
 	stdout, stderr io.Writer
 	events         slog.Handler // of a Windows service, which has no stderr; else nil
+	confine        func() error // gives up the use of the network for good; nil where others share the process
+}
+
+func (p process) giveUpNetwork() error {
+	if p.confine == nil {
+		return nil
+	}
+	return p.confine()
 }
 
 // run is the program without the process around it.
@@ -73,7 +81,7 @@ func run(ctx context.Context, p process) int {
 	case "cleanup":
 		return cleanup(ctx, o, log, p.stdout, p.stderr)
 	case "install-cni":
-		return installCNI(ctx, o, log, p.stdout, p.stderr)
+		return installCNI(ctx, o, p, log)
 	case "prepare":
 		return prepare(ctx, o, log, p.stdout, p.stderr)
 	case "source-vip":
@@ -175,7 +183,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return 0
 	}
 	tasks.Go(func() error { return answerStatus(ctx, o, status, view, accept, healthz, log) })
-	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
+	tasks.Go(func() error { return o.CNI.Keep(ctx, log) })
 	tasks.Go(func() error { return keepSourceVIP(ctx, o, log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)

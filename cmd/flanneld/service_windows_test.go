@@ -24,7 +24,7 @@ func workOf(t *testing.T) (args []string, copied string) {
 	t.Helper()
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "a conf"), filepath.Join(dir, "net d", "10-flannel.conflist")
-	if err := os.WriteFile(from, []byte("{}"), 0o644); err != nil {
+	if err := os.WriteFile(from, []byte(`{"name":"cbr0","plugins":[{"type":"flannel"}]}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return []string{"--log-file=" + filepath.Join(dir, "flanneld.log"), "install-cni", "--conf-from=" + from, "--conf-to=" + to, "--watch"}, to
@@ -96,7 +96,7 @@ func TestServiceLife(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(strings.TrimPrefix(args[0], "--log-file="))
-	if err != nil || strings.Count(string(text), "installed the CNI configuration") != 2 {
+	if err != nil || strings.Count(string(text), "installed CNI file") != 2 {
 		t.Errorf("the service's log: %q, %v", text, err)
 	}
 	config.Start = true

@@ -7,4 +7,4 @@ import "time"
 const replaceWithin = time.Second
 
 // Replace makes the file at path hold text, mode 0644: readers see the old text or the new one, never a part.
-func Replace(path string, text []byte) error { return replace(path, text, 0o644) }
+func Replace(path string, text []byte) error { return replace(path, text, 0o644, true) }

@@ -2,7 +2,9 @@ package file
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -143,4 +145,34 @@ func TestCopy(t *testing.T) {
 	if _, err := Copy(filepath.Join(dir, "none"), to, 0o755); !os.IsNotExist(err) {
 		t.Errorf("from nothing: %v", err)
 	}
+}
+
+// TestCreate has several make one file: one succeeds, and its text is the file's.
+func TestCreate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "conf")
+	results := make(chan int)
+	for i := range 8 {
+		go func() {
+			switch err := Create(path, []byte{byte(i)}, 0o644); {
+			case err == nil:
+				results <- i
+			case errors.Is(err, fs.ErrExist):
+				results <- -1
+			default:
+				t.Error(err)
+				results <- -1
+			}
+		}()
+	}
+	winners := 0
+	var winner byte
+	for range 8 {
+		if i := <-results; i >= 0 {
+			winners, winner = winners+1, byte(i)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || winners != 1 || !bytes.Equal(text, []byte{winner}) {
+		t.Errorf("%d have made %q, %v; the last of them was %d", winners, text, err, winner)
+	}
+	onlyFile(t, path)
 }

@@ -12,19 +12,34 @@ import (
 )
 
 // replace leaves the mode out: whether a file can be run is in its name.
-func replace(path string, text []byte, _ os.FileMode) error {
+func replace(path string, text []byte, _ os.FileMode, over bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && over {
 		err = renameWithin(f.Name(), path, replaceWithin)
+	} else if err == nil {
+		err = moveNew(f.Name(), path)
 	}
 	if err != nil {
 		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	return err
+}
+
+// moveNew fails with fs.ErrExist where to is.
+func moveNew(from, to string) error {
+	source, err := windows.UTF16PtrFromString(from)
+	if err != nil {
+		return err
+	}
+	target, err := windows.UTF16PtrFromString(to)
+	if err != nil {
+		return err
+	}
+	return windows.MoveFileEx(source, target, 0)
 }
 
 // hasMode tells that any file has what replace gives it.

@@ -104,6 +104,7 @@ func usesItsRights(t *testing.T, k *lab.Kube) error {
 			t.Errorf("flannel was refused: %s %s: %d", what, e.RequestURI, e.ResponseStatus.Code)
 		}
 	}
+	delete(unused, "get pods") // for a flannel that learns its node's name from its pod, see the manifest
 	if len(unused) > 0 {
 		return fmt.Errorf("never asked for: %v", slices.Sorted(maps.Keys(unused)))
 	}

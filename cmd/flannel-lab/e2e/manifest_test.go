@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -69,7 +71,7 @@ func TestManifestAsItIs(t *testing.T) {
 	var set appsv1.DaemonSet
 	must(t, json.Unmarshal(text, &set))
 	spec := set.Spec.Template.Spec
-	main, first := spec.Containers[0], spec.InitContainers[0]
+	main, beside, first := spec.Containers[0], spec.Containers[1], spec.InitContainers[0]
 	must(t, l.SetConfig(ctx, l.Config(`{"Type":"vxlan"}`)))
 	for _, n := range l.Nodes {
 		// Kubernetes asks the operator for these, too: a container cannot set them.
@@ -82,6 +84,9 @@ func TestManifestAsItIs(t *testing.T) {
 		n.Env = l.Kube.PodEnv()
 		must(t, n.StartIn(script(t, spec, main), slices.Concat(main.Command, main.Args)...))
 	}
+	keeper := exec.Command(script(t, spec, beside), slices.Concat(beside.Command, beside.Args)...)
+	must(t, l.Nodes[0].Machine.Start(keeper))
+	go func() { _ = keeper.Wait() }() // it is killed with the machine, which does not end before we have taken notice
 	for _, n := range l.Nodes {
 		must(t, n.Ready(ctx)) // asks the port that the probes ask
 	}
@@ -97,14 +102,13 @@ func TestManifestAsItIs(t *testing.T) {
 	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[1], "b")
 	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 	talk(t, a, b, a.IP6, b.IP6, lab.Outside6)
-	confined(t, l.Nodes[0], main)
-
-	_, err = l.Nodes[0].Run(ctx, "rm", "/etc/cni/net.d/10-flannel.conflist")
-	must(t, err)
-	within(t, "the CNI configuration comes back", func() error {
-		_, err := l.Nodes[0].ReadFile("/etc/cni/net.d/10-flannel.conflist")
+	within(t, "the container for CNI is at work", func() error {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/root/opt/cni/bin/flannel", keeper.Process.Pid))
 		return err
 	})
+	confined(t, l.Nodes[0].PID(), main, 0)
+	confined(t, keeper.Process.Pid, beside, unix.SECCOMP_MODE_FILTER)
+	meshJoins(t, l.Nodes[0])
 	for _, n := range l.Nodes {
 		if log := n.Log(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
 			t.Errorf("%s complains:\n%s", n.Name, log)
@@ -119,25 +123,63 @@ func checkFile(t *testing.T, n *lab.Node, path string) {
 	}
 }
 
-// confined checks that flanneld has the privileges that the test means it to have, and how much memory it takes.
-func confined(t *testing.T, n *lab.Node, c corev1.Container) {
+const netD = "/etc/cni/net.d/10-flannel.conflist"
+
+// meshJoins chains a plugin as service meshes do, which has to stay; what is deleted comes back.
+func meshJoins(t *testing.T, n *lab.Node) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
+	_, err := n.Run(t.Context(), "rm", netD)
+	must(t, err)
+	within(t, "the CNI configuration comes back", func() error { _, err := n.ReadFile(netD); return err })
+	text, err := n.ReadFile(netD)
+	must(t, err)
+	var conf map[string]any
+	must(t, json.Unmarshal(text, &conf))
+	conf["plugins"] = append(conf["plugins"].([]any), map[string]any{"type": "tuning", "name": "mesh"})
+	chained, err := json.Marshal(conf)
+	must(t, err)
+	must(t, n.WriteFile(netD, string(chained)))
+	// The ConfigMap changes: what is done then is done with the mesh's plugin in sight.
+	const source = "/etc/kube-flannel/cni-conf.json"
+	text, err = n.ReadFile(source)
+	must(t, err)
+	must(t, n.WriteFile(source, strings.Replace(string(text), `"hairpinMode": true`, `"hairpinMode": false`, 1)))
+	within(t, "the change is followed, and the mesh stays", func() error {
+		got, err := n.ReadFile(netD)
+		if err == nil && (!strings.Contains(string(got), `"hairpinMode": false`) || !strings.Contains(string(got), `"mesh"`)) {
+			err = fmt.Errorf("a mesh wrote\n%s\nthen there is\n%s", chained, got)
+		}
+		return err
+	})
+}
+
+// confined checks that a process has the privileges that the test means it to have, and how much memory it takes; of
+// the directories of CNI it can write those that are its volumes.
+func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	must(t, err)
 	want := 0
 	for _, name := range c.SecurityContext.Capabilities.Add {
 		want |= map[corev1.Capability]int{"NET_ADMIN": 1 << 12, "NET_RAW": 1 << 13}[name]
 	}
-	if !strings.Contains(string(text), fmt.Sprintf("CapEff:\t%016x\n", want)) || !strings.Contains(string(text), "NoNewPrivs:\t1\n") {
-		t.Errorf("flanneld has other privileges than CapEff %016x:\n%s", want, text)
+	for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), "NoNewPrivs:\t1\n", fmt.Sprintf("Seccomp:\t%d\n", seccomp)} {
+		if !strings.Contains(string(text), line) {
+			t.Errorf("%s has other privileges than %s:\n%s", c.Name, line, text)
+		}
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "VmHWM") {
-			t.Logf("it took %s; the manifest asks for %s, at most %s", strings.Fields(line)[1]+" KiB",
+			t.Logf("%s took %s; the manifest asks for %s, at most %s", c.Name, strings.Fields(line)[1]+" KiB",
 				c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
 		}
 	}
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/opt/cni/bin/flannel", n.PID())); err != nil {
-		t.Error("the CNI plugin is not installed:", err)
+	for _, dir := range []string{"/opt/cni/bin", "/etc/cni/net.d"} {
+		var fs unix.Statfs_t
+		must(t, unix.Statfs(fmt.Sprintf("/proc/%d/root%s", pid, dir), &fs))
+		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir && !m.ReadOnly })
+		if writable := fs.Flags&unix.ST_RDONLY == 0; writable != mounted {
+			t.Errorf("%s can write %s: %v", c.Name, dir, writable)
+		}
 	}
 }

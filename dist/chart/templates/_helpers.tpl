@@ -1,21 +1,157 @@
-{{/* The network configuration. A key of netConf wins over the same one made of other values. */}}
-{{- define "flannel.netConf" -}}
-{{- if not (or .Values.podCidr .Values.podCidrv6) }}{{ fail "podCidr or podCidrv6: at least one is needed" }}{{ end }}
-{{- $conf := dict "Backend" .Values.backend "EnableNFTables" .Values.nftables }}
-{{- if .Values.podCidr }}{{ $_ := set $conf "Network" .Values.podCidr }}{{ else }}{{ $_ := set $conf "EnableIPv4" false }}{{ end }}
-{{- if .Values.podCidrv6 }}{{ $_ := set $conf "IPv6Network" .Values.podCidrv6 }}{{ $_ := set $conf "EnableIPv6" true }}{{ end }}
-{{- mergeOverwrite $conf (deepCopy .Values.netConf) | toPrettyJson }}
+{{/*
+The values as the templates use them. Keys of flannel's own chart, below flannel, netpol and global, count for more than
+ours of the same meaning. "ignored" says what has no effect.
+*/}}
+{{- define "flannel.settings" -}}
+{{- $v := deepCopy .Values }}
+{{- if not (hasKey $v "annotationPrefix") }}{{/* helm upgrade --reuse-values: there are the former chart's defaults alone */}}
+{{- $v = mergeOverwrite (include "flannel.defaults" . | fromYaml) $v }}
+{{- end }}
+{{- $f := default dict $v.flannel }}
+{{- $global := default dict $v.global }}
+{{- $ignored := list }}
+{{- with get $f "image" }}
+{{- $repository := get . "repository" }}
+{{- if and $repository (not (include "flannel.isTheirs" $repository)) }}
+{{- $_ := set $v.image "repository" $repository }}
+{{- with get . "tag" }}{{ $_ := set $v.image "tag" (toString .) }}{{ end }}
+{{- else }}
+{{- $ignored = append $ignored "flannel.image, which is flannel's own: set image" }}
+{{- end }}
+{{- end }}
+{{- if get (default dict (get $f "flannel_cni")) "image" }}
+{{- $ignored = append $ignored "flannel.flannel_cni.image: the CNI plugin is in the image of flanneld" }}
+{{- end }}
+{{- $_ := set $v "imagePullSecrets" (concat (default list (get $global "imagePullSecrets")) (default list (get $v "imagePullSecrets"))) }}
+{{- range $key := list "cniBinDir" "cniConfDir" "resources" "tolerations" }}
+{{- if not (kindIs "invalid" (get $f $key)) }}{{ if hasKey $f $key }}{{ $_ := set $v $key (get $f $key) }}{{ end }}{{ end }}
+{{- end }}
+{{- with (get $f "nodeSelector") }}{{ $_ := set $v "nodeSelector" (merge (deepCopy .) (dict "kubernetes.io/os" "linux")) }}{{ end }}
+{{- if hasKey $f "enableNFTables" }}{{ $_ := set $v "nftables" (default false (get $f "enableNFTables")) }}{{ end }}
+{{- if (get $f "backend") }}{{ $_ := set $v "backend" (include "flannel.backend" $f | fromYaml) }}{{ end }}
+{{- $args := list "--kube-subnet-mgr" "--ip-masq" }}
+{{- if (get $f "args") }}{{ $args = (get $f "args") }}{{ end }}
+{{- range $args }}
+{{- if regexMatch "^--?kube-annotation-prefix=" . }}{{ $_ := set $v "annotationPrefix" (include "flannel.prefix" (regexReplaceAll "^[^=]*=" . "")) }}{{ end }}
+{{- end }}
+{{- $_ := set $v "args" (concat (without $args "") (default list (get $v "args"))) }}
+{{- $_ := set $v "health" (include "flannel.health" $v | fromYaml) }}
+{{- $_ := set $v "installConf" (not (get $f "skipCNIConfigInstallation")) }}
+{{- $_ := set $v "cniConf" (get $f "cniConf") }}
+{{- $_ := set $v "netpol" (default dict (get $v "netpol")) }}
+{{- $_ := set $v "ignored" $ignored }}
+{{- toYaml $v }}
 {{- end }}
 
-{{- define "flannel.image" }}{{ .Values.image.repository }}:{{ .Values.image.tag }}{{ end }}
+{{/* Not empty for an image of flannel itself, by the names under which it is published, in any registry. */}}
+{{- define "flannel.isTheirs" -}}
+{{- if regexMatch "(^|/)((flannel|flannel-io|coreos|flannelcni)/flannel|mirrored-flannel(-io|cni)-flannel)(-arm|-arm64|-amd64)?$" . }}yes{{ end }}
+{{- end }}
 
-{{- define "flannel.windowsImage" }}{{ .Values.windows.image.repository }}:{{ .Values.windows.image.tag }}{{ end }}
+{{/* A prefix of annotations as --kube-annotation-prefix completes it. */}}
+{{- define "flannel.prefix" -}}
+{{- $p := . }}
+{{- if not (contains "/" $p) }}{{ $p = print $p "/" }}{{ end }}
+{{- if not (or (hasSuffix "/" $p) (hasSuffix "-" $p)) }}{{ $p = print $p "-" }}{{ end }}
+{{- $p }}
+{{- end }}
+
+{{/* The Backend that flannel's values mean. Empty and zero ones are its defaults. */}}
+{{- define "flannel.backend" -}}
+{{- $keys := dict }}
+{{- if eq .backend "vxlan" }}
+{{- $keys = dict "vni" "VNI" "backendPort" "Port" "mtu" "MTU" "GBP" "GBP" "directRouting" "DirectRouting" "macPrefix" "MacPrefix" }}
+{{- else if eq .backend "wireguard" }}
+{{- $keys = dict "backendPort" "ListenPort" "backendPortv6" "ListenPortV6" "mtu" "MTU" "psk" "PSK" "tunnelMode" "Mode" "keepaliveInterval" "PersistentKeepaliveInterval" }}
+{{- else if eq .backend "ipip" }}
+{{- $keys = dict "directRouting" "DirectRouting" }}
+{{- else if eq .backend "udp" }}
+{{- $keys = dict "backendPort" "Port" }}
+{{- else if eq .backend "ipsec" }}
+{{- $keys = dict "psk" "PSK" }}
+{{- end }}
+{{- $conf := dict "Type" .backend }}
+{{- range $key, $name := $keys }}
+{{- with get $ $key }}{{ $_ := set $conf $name . }}{{ end }}
+{{- end }}
+{{- toYaml $conf }}
+{{- end }}
+
+{{/* Where flanneld answers, and by which probes: on all addresses, as flannel, where flannel's healthz is set. */}}
+{{- define "flannel.health" -}}
+{{- $theirs := (get (default dict .flannel) "healthz") }}
+{{- $host := "127.0.0.1" }}
+{{- $port := .healthPort }}
+{{- if $theirs }}
+{{- $host = "" }}
+{{- $port = 8081 }}
+{{- if hasKey $theirs "port" }}{{ $port = (get $theirs "port") }}{{ end }}
+{{- end }}
+{{- $health := dict "ip" (default "0.0.0.0" $host) "port" (int $port) }}
+{{- if int $port }}
+{{- $at := dict "port" (int $port) }}
+{{- with $host }}{{ $_ := set $at "host" . }}{{ end }}
+{{- $live := dict "httpGet" (merge (dict "path" "/healthz") $at) "periodSeconds" 20 "timeoutSeconds" 5 "failureThreshold" 6 }}
+{{- $ready := dict "httpGet" (merge (dict "path" "/readyz") $at) "periodSeconds" 5 "timeoutSeconds" 5 }}
+{{- $_ := set $health "liveness" (include "flannel.probe" (list $live (get (default dict $theirs) "livenessProbe")) | fromYaml) }}
+{{- $_ := set $health "readiness" (include "flannel.probe" (list $ready (get (default dict $theirs) "readinessProbe")) | fromYaml) }}
+{{- end }}
+{{- toYaml $health }}
+{{- end }}
+
+{{/* A probe as ours is, changed by what is given: fields, another handler, or false for none. */}}
+{{- define "flannel.probe" -}}
+{{- $probe := index . 0 }}
+{{- $given := index . 1 }}
+{{- if kindIs "bool" $given }}
+{{- if not $given }}{{ $probe = dict }}{{ end }}
+{{- else if $given }}
+{{- if and (hasKey $given "enabled") (not (get $given "enabled")) }}
+{{- $probe = dict }}
+{{- else }}
+{{- if or (get $given "exec") (get $given "tcpSocket") (get $given "grpc") }}{{ $_ := unset $probe "httpGet" }}{{ end }}
+{{- $probe = mergeOverwrite $probe (omit $given "enabled") }}
+{{- end }}
+{{- end }}
+{{- toYaml $probe }}
+{{- end }}
+
+{{/* The network configuration. A key of netConf wins over the same one made of other values. */}}
+{{- define "flannel.netConf" -}}
+{{- if not (or .podCidr .podCidrv6) }}{{ fail "podCidr or podCidrv6: at least one is needed" }}{{ end }}
+{{- $conf := dict "Backend" .backend "EnableNFTables" .nftables }}
+{{- if .podCidr }}{{ $_ := set $conf "Network" .podCidr }}{{ else }}{{ $_ := set $conf "EnableIPv4" false }}{{ end }}
+{{- if .podCidrv6 }}{{ $_ := set $conf "IPv6Network" .podCidrv6 }}{{ $_ := set $conf "EnableIPv6" true }}{{ end }}
+{{- mergeOverwrite $conf (deepCopy .netConf) | toPrettyJson }}
+{{- end }}
+
+{{/*
+A DaemonSet's selector cannot be changed. flannel's chart selects app alone; one that selects as flannel's released
+manifest does stays as it is. The pods' labels go with both.
+*/}}
+{{- define "flannel.selector" -}}
+{{- $there := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-flannel-ds" }}
+{{- $both := dict "app" "flannel" "k8s-app" "flannel" }}
+{{- if and $there (eq ($there.spec.selector.matchLabels | toJson) ($both | toJson)) }}
+{{- toYaml $both }}
+{{- else }}
+{{- toYaml (dict "app" "flannel") }}
+{{- end }}
+{{- end }}
+
+{{- define "flannel.image" }}{{ .image.repository }}:{{ .image.tag }}{{ end }}
+
+{{- define "flannel.windowsImage" }}{{ .windows.image.repository }}:{{ .windows.image.tag }}{{ end }}
+
+{{- define "flannel.netpolImage" -}}
+{{- if kindIs "map" .netpol.image }}{{ .netpol.image.repository }}:{{ .netpol.image.tag }}{{ else }}{{ .netpol.image }}{{ end }}
+{{- end }}
 
 {{/* Windows: what its HNS does not take is refused here rather than on every node. */}}
 {{- define "flannel.windowsCheck" -}}
-{{- if eq .Values.backend.Type "vxlan" -}}
-{{- if lt (int (default 1 (get .Values.backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows takes none below 4096" }}{{ end -}}
-{{- if ne (int (default 8472 (get .Values.backend "Port"))) 4789 }}{{ fail "backend.Port: nodes with Windows and with Linux meet at 4789" }}{{ end -}}
-{{- if get .Values.backend "DirectRouting" }}{{ fail "backend.DirectRouting: Windows does not take what comes past the tunnel" }}{{ end -}}
-{{- else if ne .Values.backend.Type "host-gw" }}{{ fail (printf "backend.Type: Windows has vxlan and host-gw, not %s" .Values.backend.Type) }}{{ end }}
+{{- if eq .backend.Type "vxlan" -}}
+{{- if lt (int (default 1 (get .backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows takes none below 4096" }}{{ end -}}
+{{- if ne (int (default 8472 (get .backend "Port"))) 4789 }}{{ fail "backend.Port: nodes with Windows and with Linux meet at 4789" }}{{ end -}}
+{{- if get .backend "DirectRouting" }}{{ fail "backend.DirectRouting: Windows does not take what comes past the tunnel" }}{{ end -}}
+{{- else if ne .backend.Type "host-gw" }}{{ fail (printf "backend.Type: Windows has vxlan and host-gw, not %s" .backend.Type) }}{{ end }}
 {{- end }}

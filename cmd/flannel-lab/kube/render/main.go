@@ -1,5 +1,6 @@
-// Command render prints what Helm and kustomize would send to a cluster, and what a Dockerfile says. The tests check it;
-// it also serves who wants to read the chart's output without having Helm.
+// Command render prints what Helm and kustomize would send to a cluster, and what a Dockerfile says; and it is Helm as far
+// as installing and upgrading a release goes. The tests check it; it also serves who wants to read the chart's output
+// without having Helm.
 package main
 
 import (
@@ -23,6 +24,8 @@ import (
 )
 
 const usage = `usage: render chart DIRECTORY [VALUES.yaml]   (in namespace kube-flannel)
+       render install|upgrade|upgrade-reusing-values KUBECONFIG DIRECTORY VALUES.yaml
+       render uninstall KUBECONFIG
        render kustomization DIRECTORY
        render dockerfile FILE`
 
@@ -39,6 +42,14 @@ func run(args []string, w io.Writer) error {
 		return chart(w, args[1], "")
 	case len(args) == 3 && args[0] == "chart":
 		return chart(w, args[1], args[2])
+	case len(args) == 4 && args[0] == "install":
+		return install(w, args[1], args[2], args[3])
+	case len(args) == 4 && args[0] == "upgrade":
+		return upgrade(w, args[1], args[2], args[3], false)
+	case len(args) == 4 && args[0] == "upgrade-reusing-values":
+		return upgrade(w, args[1], args[2], args[3], true)
+	case len(args) == 2 && args[0] == "uninstall":
+		return uninstall(args[1])
 	case len(args) == 2 && args[0] == "kustomization":
 		return kustomization(w, args[1])
 	case len(args) == 2 && args[0] == "dockerfile":
@@ -53,11 +64,9 @@ func chart(w io.Writer, dir, valuesFile string) error {
 	if err != nil {
 		return err
 	}
-	values := chartutil.Values{}
-	if valuesFile != "" {
-		if values, err = chartutil.ReadValuesFile(valuesFile); err != nil {
-			return err
-		}
+	values, err := readValues(valuesFile)
+	if err != nil {
+		return err
 	}
 	release := chartutil.ReleaseOptions{Name: "flannel", Namespace: "kube-flannel", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities)
@@ -69,7 +78,11 @@ func chart(w io.Writer, dir, valuesFile string) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if text := strings.TrimSpace(files[name]); strings.HasSuffix(name, ".yaml") && text != "" {
+		text := strings.TrimSpace(files[name])
+		if strings.HasSuffix(name, "NOTES.txt") { // for people, but it may not break the manifest
+			text = "# " + strings.ReplaceAll(text, "\n", "\n# ")
+		}
+		if text != "" {
 			if _, err := fmt.Fprintf(w, "---\n# %s\n%s\n", name, text); err != nil {
 				return err
 			}

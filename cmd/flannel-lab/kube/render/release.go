@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/release"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+)
+
+// The release that install and upgrade are about.
+const (
+	releaseName      = "flannel"
+	releaseNamespace = "kube-flannel"
+)
+
+// install does what `helm install --create-namespace` does, upgrade what `helm upgrade` does; with reuse the values of the
+// former release are kept (--reuse-values). They print the notes.
+func install(w io.Writer, kubeconfig, dir, valuesFile string) error {
+	config, err := helm(kubeconfig)
+	if err != nil {
+		return err
+	}
+	i := action.NewInstall(config)
+	i.ReleaseName, i.Namespace, i.CreateNamespace = releaseName, releaseNamespace, true
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return err
+	}
+	values, err := readValues(valuesFile)
+	if err != nil {
+		return err
+	}
+	r, err := i.Run(c, values)
+	return notes(w, r, err)
+}
+
+func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error {
+	config, err := helm(kubeconfig)
+	if err != nil {
+		return err
+	}
+	u := action.NewUpgrade(config)
+	u.Namespace, u.ReuseValues, u.Timeout = releaseNamespace, reuse, time.Minute
+	c, err := loader.LoadDir(dir)
+	if err != nil {
+		return err
+	}
+	values, err := readValues(valuesFile)
+	if err != nil {
+		return err
+	}
+	r, err := u.Run(releaseName, c, values)
+	return notes(w, r, err)
+}
+
+// uninstall does what `helm uninstall` does.
+func uninstall(kubeconfig string) error {
+	config, err := helm(kubeconfig)
+	if err != nil {
+		return err
+	}
+	_, err = action.NewUninstall(config).Run(releaseName)
+	return err
+}
+
+func helm(kubeconfig string) (*action.Configuration, error) {
+	flags := genericclioptions.NewConfigFlags(false)
+	namespace := releaseNamespace
+	flags.KubeConfig, flags.Namespace = &kubeconfig, &namespace
+	config := &action.Configuration{}
+	err := config.Init(flags, namespace, "secret", func(string, ...any) {})
+	return config, err
+}
+
+func readValues(file string) (chartutil.Values, error) {
+	if file == "" {
+		return chartutil.Values{}, nil
+	}
+	return chartutil.ReadValuesFile(file)
+}
+
+func notes(w io.Writer, r *release.Release, err error) error {
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, r.Info.Notes)
+	return err
+}

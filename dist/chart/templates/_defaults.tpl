@@ -1,0 +1,69 @@
+{{/* values.yaml again, for helm upgrade --reuse-values, which leaves it out. */}}
+{{- define "flannel.defaults" -}}
+podCidr: 10.244.0.0/16
+podCidrv6: ""
+backend:
+  Type: vxlan
+netConf: {}
+nftables: false
+image:
+  repository: flanneld
+  tag: dev
+  pullPolicy: ""
+imagePullSecrets: []
+args: []
+env: []
+apiServer:
+  host: ""
+  port: ""
+healthPort: 8471
+annotationPrefix: flannel.alpha.coreos.com/
+admissionPolicy: true
+resources:
+  requests:
+    cpu: 20m
+    memory: 50Mi
+  limits:
+    memory: 256Mi
+nodeSelector:
+  kubernetes.io/os: linux
+tolerations:
+- operator: Exists
+affinity: {}
+priorityClassName: system-node-critical
+updateStrategy:
+  type: RollingUpdate
+  rollingUpdate:
+    maxUnavailable: 1
+podAnnotations: {}
+cniBinDir: /opt/cni/bin
+cniConfDir: /etc/cni/net.d
+windows:
+  enabled: false
+  image:
+    repository: flanneld-windows
+    tag: dev
+  serviceCidr: 10.96.0.0/12
+  dns: []
+  args: []
+  resources:
+    requests:
+      cpu: 20m
+      memory: 50Mi
+  nodeSelector:
+    kubernetes.io/arch: amd64
+    kubernetes.io/os: windows
+  cniBinDir: C:\opt\cni\bin
+  cniConfDir: C:\etc\cni\net.d
+netpol:
+  enabled: false
+  args:
+  - --hostname-override=$(MY_NODE_NAME)
+  - --v=2
+  image:
+    repository: registry.k8s.io/networking/kube-network-policies
+    tag: v0.9.1
+flannel: {}
+global:
+  imagePullSecrets: []
+{{- end }}

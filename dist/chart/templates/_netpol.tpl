@@ -1,0 +1,34 @@
+{{/* The container of netpol: as kube-network-policies is installed by itself, which enters pods' network namespaces. */}}
+{{- define "flannel.netpol" -}}
+- name: kube-network-policies
+  image: {{ include "flannel.netpolImage" . | quote }}
+  {{- if not (hasPrefix "/" (first (default (list "-") .netpol.args))) }}
+  command: [/bin/netpol]
+  {{- end }}
+  {{- with .netpol.args }}
+  args:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  env:
+  {{- range list "MY_NODE_NAME" "NODE_NAME" }}
+  - name: {{ . }}
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
+  {{- end }}
+  securityContext:
+    privileged: true
+  resources:
+    requests:
+      cpu: 100m
+      memory: 50Mi
+  volumeMounts:
+  - name: nri-plugin
+    mountPath: /var/run/nri
+  - name: netns
+    mountPath: /var/run/netns
+    mountPropagation: HostToContainer
+  - name: api-access
+    mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+    readOnly: true
+{{- end }}

@@ -1,0 +1,119 @@
+package dist_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// daemonSet decodes the DaemonSet of the Linux nodes.
+func daemonSet(t *testing.T, text string) (set appsv1.DaemonSet) {
+	t.Helper()
+	for _, o := range objects(t, text) {
+		if o.GetKind() != "DaemonSet" || o.GetName() != "kube-flannel-ds" {
+			continue
+		}
+		raw, err := o.MarshalJSON()
+		if err == nil {
+			err = json.Unmarshal(raw, &set)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	t.Fatalf("there is no DaemonSet in\n%s", text)
+	return set
+}
+
+// everyText is the manifest and what the chart makes of each set of values.
+func everyText(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{"manifest": manifest(t)}
+	for name, v := range values {
+		text, err := chart(t, v)
+		if err != nil {
+			t.Fatal(name, err, text)
+		}
+		all["chart: "+name] = text
+	}
+	return all
+}
+
+// The container that faces the network can write no directory from which the host runs programs; the one that can has
+// neither capabilities nor the token.
+func TestContainers(t *testing.T) {
+	for name, text := range everyText(t) {
+		pod := daemonSet(t, text).Spec.Template.Spec
+		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+			t.Errorf("%s: every container gets the token", name)
+		}
+		if pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: no seccomp profile", name)
+		}
+		hostPaths := map[string]string{} // by the volume's name
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil {
+				hostPaths[v.Name] = v.HostPath.Path
+			}
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			if c.Name == "kube-network-policies" {
+				continue // not ours, and off unless somebody wants it
+			}
+			var dirs []string
+			token := false
+			for _, m := range c.VolumeMounts {
+				token = token || m.Name == "api-access"
+				if path, ok := hostPaths[m.Name]; ok && !m.ReadOnly {
+					dirs = append(dirs, path)
+				}
+			}
+			keepsCNI := slices.Contains([]string{"install-cni", "keep-cni"}, c.Name)
+			switch {
+			case keepsCNI && (token || len(c.SecurityContext.Capabilities.Add) > 0):
+				t.Errorf("%s: %s has the token (%v) or capabilities %v", name, c.Name, token, c.SecurityContext.Capabilities.Add)
+			case c.Name == "kube-flannel" && (!token || !slices.Equal(dirs, []string{"/run/flannel", "/run/xtables.lock"})):
+				t.Errorf("%s: %s has the token (%v) and can write %v", name, c.Name, token, dirs)
+			case !keepsCNI && slices.ContainsFunc(dirs, func(d string) bool { return strings.Contains(d, "cni") }):
+				t.Errorf("%s: %s can write %v", name, c.Name, dirs)
+			}
+			s := c.SecurityContext
+			if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Privileged != nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+				t.Errorf("%s: %s has privileges: %+v", name, c.Name, s)
+			}
+			if c.Name == "keep-cni" && (!slices.Contains(c.Command, "--watch") || c.Resources.Limits.Memory().IsZero()) {
+				t.Errorf("%s: %s runs %v with limits %v", name, c.Name, c.Command, c.Resources.Limits)
+			}
+		}
+	}
+}
+
+// What is mounted for the token is what kubelet would mount.
+func TestTokenVolume(t *testing.T) {
+	pod := daemonSet(t, manifest(t)).Spec.Template.Spec
+	i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "api-access" })
+	if i < 0 || pod.Volumes[i].Projected == nil {
+		t.Fatal("there is no volume with the token")
+	}
+	var files []string
+	for _, s := range pod.Volumes[i].Projected.Sources {
+		switch {
+		case s.ServiceAccountToken != nil && s.ServiceAccountToken.Audience == "":
+			files = append(files, s.ServiceAccountToken.Path)
+		case s.ConfigMap != nil && s.ConfigMap.Name == "kube-root-ca.crt":
+			files = append(files, s.ConfigMap.Items[0].Path)
+		case s.DownwardAPI != nil:
+			files = append(files, s.DownwardAPI.Items[0].Path)
+		}
+	}
+	if diff := cmp.Diff([]string{"token", "ca.crt", "namespace"}, files); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,344 @@
+package cniinstall
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// node is a directory with sources and targets, and Keep at work on them.
+type node struct {
+	t   *testing.T
+	dir string
+	Files
+	log *records
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, dir: t.TempDir(), log: &records{}}
+	n.Files = Files{n.path("conf"), n.path("net.d/10-flannel.conflist"), n.path("flannel"), n.path("bin/flannel")}
+	n.write(n.ConfFrom, source)
+	n.write(n.PluginFrom, "a program")
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.dir, filepath.FromSlash(name)) }
+
+func (n *node) start() {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	ended := make(chan error)
+	go func() { ended <- n.Keep(ctx, slog.New(n.log)) }()
+	n.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			n.t.Error(err)
+		}
+	})
+	n.until("installed", func() bool { return n.read(n.PluginTo) == "a program" && n.read(recordOf(n.ConfTo)) == source })
+}
+
+// replace writes as those do who want readers to see no part of a file.
+func (n *node) replace(path, text string) {
+	n.t.Helper()
+	n.write(path+".tmp", text)
+	n.must(os.Rename(path+".tmp", path))
+}
+
+func (n *node) write(path, text string) {
+	n.t.Helper()
+	n.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	n.must(os.WriteFile(path, []byte(text), 0o644))
+}
+
+func (n *node) read(path string) string {
+	text, _ := os.ReadFile(path)
+	return string(text)
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) until(what string, ok func() bool) {
+	n.t.Helper()
+	for start := time.Now(); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			n.t.Fatalf("not %s\n%s\n%s", what, n.read(n.ConfTo), n.log)
+		}
+	}
+}
+
+// types are those of the plugins in the configuration.
+func (n *node) types() string {
+	c, err := parseConf([]byte(n.read(n.ConfTo)))
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(c.types(), " ")
+}
+
+// records keeps what is logged, as "LEVEL message key=value …".
+type records struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (r *records) Enabled(context.Context, slog.Level) bool { return true }
+func (r *records) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r *records) WithGroup(string) slog.Handler            { return r }
+func (r *records) Handle(_ context.Context, rec slog.Record) error {
+	line := rec.Level.String() + " " + rec.Message
+	rec.Attrs(func(a slog.Attr) bool { line += " " + a.String(); return true })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, line)
+	return nil
+}
+
+func (r *records) with(parts ...string) (found []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, line := range r.all {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func (r *records) String() string { return strings.Join(r.with(""), "\n") }
+
+// A mesh chains its plugin while Keep runs: the file stays byte for byte, over further changes of everything around it.
+func TestChainedPluginStays(t *testing.T) {
+	for name, chain := range map[string]func(*node){
+		"istio":   func(n *node) { n.replace(n.ConfTo, istio) },
+		"linkerd": func(n *node) { n.write(n.ConfTo, linkerd) },
+		"removed, then written": func(n *node) {
+			n.must(os.Remove(n.ConfTo))
+			n.until("restored", func() bool { return n.read(n.ConfTo) == source })
+			n.replace(n.ConfTo, istio)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.start()
+			chain(n)
+			chained := n.read(n.ConfTo)
+			// What comes after this was done with the chained file before one's eyes.
+			changed := strings.Replace(source, `"hairpinMode": true`, `"hairpinMode": false`, 1)
+			n.replace(n.ConfFrom, changed)
+			n.until("applied", func() bool { return n.read(recordOf(n.ConfTo)) == changed })
+			want := strings.Replace(n.types(), "flannel portmap ", "", 1)
+			if !strings.HasSuffix(want, "-cni") || !strings.Contains(n.read(n.ConfTo), `"hairpinMode": false`) {
+				t.Errorf("a new source made of\n%s\nthis:\n%s", chained, n.read(n.ConfTo))
+			}
+			n.until("logged that it was kept", func() bool { return len(n.log.with("INFO", "kept="+want)) == 1 })
+			// And a new process leaves it alone.
+			before, _ := os.Stat(n.ConfTo)
+			if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Written || len(done[1].Foreign) != 1 {
+				t.Errorf("installed again: %+v, %v", done, err)
+			}
+			if after, err := os.Stat(n.ConfTo); err != nil || !os.SameFile(before, after) {
+				t.Error("a new process wrote the file again:", err)
+			}
+		})
+	}
+}
+
+// Whatever breaks the file, it can be used again, with what others had added where that is known.
+func TestBrokenFileIsRestored(t *testing.T) {
+	chained := strings.Replace(istio, `"name": "cbr0",`, `"name": "cbr0", "example.com/theirs": {"b": 1, "a": 2},`, 1)
+	for name, text := range map[string]string{
+		"empty": "", "garbage": "x", "cut": chained[:100], "no list": `{"name":"cbr0","type":"flannel"}`, "no name": `{"plugins":[{"type":"flannel"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.start()
+			n.replace(n.ConfTo, chained)
+			n.must(os.Chmod(n.ConfTo, 0o600)) // as security benchmarks want it
+			n.until("seen", func() bool { return n.seen(chained) })
+			n.write(n.ConfTo, text)
+			n.until("restored", func() bool { return n.types() == "flannel portmap istio-cni" })
+			if !strings.Contains(n.read(n.ConfTo), `"example.com/theirs"`) {
+				t.Errorf("a foreign key is gone:\n%s", n.read(n.ConfTo))
+			}
+			if info, err := os.Stat(n.ConfTo); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+				t.Errorf("mode %v, %v", info.Mode(), err)
+			}
+		})
+	}
+}
+
+func TestOthersOnlyAndNothingAtAll(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	n.write(n.ConfTo, list("mesh"))
+	n.until("flannel among others", func() bool { return n.types() == "flannel portmap mesh" })
+	for _, dir := range []string{"net.d", "bin"} {
+		_ = os.RemoveAll(n.path(dir)) // its files may come back before it is empty
+	}
+	n.until("all back", func() bool { return n.types() == "flannel portmap" && n.read(n.PluginTo) == "a program" })
+}
+
+// seen waits until Keep has taken notice of a file, which it shows by restoring the plugin afterwards.
+func (n *node) seen(text string) bool {
+	if n.read(n.ConfTo) != text {
+		return false
+	}
+	// A record that is missing is written when the configuration has been looked at.
+	_ = os.Remove(recordOf(n.ConfTo))
+	n.write(n.ConfFrom, source)
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
+		if n.read(recordOf(n.ConfTo)) == source {
+			return true
+		}
+	}
+	return false
+}
+
+// Someone who deletes the file as soon as it is there is not followed at once, and the log stays short.
+func TestFightIsPaced(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.start()
+	start, deleted := time.Now(), 0
+	for time.Since(start) < 4*time.Second {
+		if os.Rename(n.ConfTo, n.ConfTo+".cilium_bak") == nil {
+			deleted++
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Logf("deleted %d times in %v", deleted, time.Since(start))
+	// At once, after 1, 2, 4 s …: what the other one does first is to delete what was installed.
+	if most := 2 + int(time.Since(start)/shortestPause); deleted < 2 || deleted > most {
+		t.Errorf("%d repairs in %v", deleted-1, time.Since(start))
+	}
+	if len(n.log.with("INFO", "path="+n.ConfTo, "reason=missing", "beside="+n.ConfTo+".cilium_bak")) != 1 || len(n.log.with("WARN")) != 1 {
+		t.Errorf("the log is not one line, and one more for the rest:\n%s", n.log)
+	}
+}
+
+// Two hours against one who undoes everything at once, and then rest.
+func TestPacer(t *testing.T) {
+	log := &records{}
+	k := keeper{target: &configuration{}, log: slog.New(log)}
+	begin := time.Now()
+	now, repairs := begin, 0
+	for ; now.Sub(begin) < 2*time.Hour; now = now.Add(10 * time.Millisecond) {
+		if p := (plan{reason: "missing"}); k.pace.due(now, p) == 0 {
+			k.report(p, now, "file")
+			repairs++
+		}
+	}
+	if repairs < 115 || repairs > 130 || len(log.with("INFO")) != 1 || len(log.with("WARN")) != 1 {
+		t.Errorf("%d repairs in two hours, log:\n%s\n%s", repairs, log.with("INFO"), log.with("WARN"))
+	}
+	if rest := k.calm(now, "file"); rest < calmAfter-longestPause || rest > calmAfter {
+		t.Errorf("the episode ends after %v", rest)
+	}
+	now = now.Add(calmAfter)
+	if k.calm(now, "file") != 0 || len(log.with("INFO", fmt.Sprint("repairs=", repairs))) != 1 {
+		t.Errorf("the end of the episode is not logged:\n%s", log.with("INFO"))
+	}
+	if k.pace.due(now, plan{reason: "missing"}) != 0 {
+		t.Error("a new episode does not begin at once")
+	}
+}
+
+// A file that cannot be used may be half of one: it counts once it has been the same for a while.
+func TestHalfWrittenFileSettles(t *testing.T) {
+	var p pacer
+	now := time.Now()
+	for _, text := range []string{"", `{"na`, `{"name":"`} {
+		half := plan{reason: "unusable", settle: true, found: []byte(text)}
+		for _, after := range []time.Duration{0, settleFor / 2, settleFor - 1} {
+			if p.due(now.Add(after), half) == 0 {
+				t.Errorf("%q is repaired after %v", text, after)
+			}
+		}
+		now = now.Add(settleFor - 1)
+	}
+	if p.due(now.Add(settleFor), plan{reason: "unusable", settle: true, found: []byte(`{"name":"`)}) != 0 {
+		t.Error("it is not repaired when it stays as it is")
+	}
+}
+
+// What was planned for one content of the file is not done to another.
+func TestPlanOutOfDate(t *testing.T) {
+	for name, c := range map[string]struct{ before, after string }{
+		"made meanwhile": {"", istio}, "changed meanwhile": {"x", istio}, "deleted meanwhile": {list("mesh"), ""}, "emptied meanwhile": {"x", "empty"},
+	} {
+		n := newNode(t)
+		put := func(text string) {
+			_ = os.Remove(n.ConfTo)
+			if text != "" {
+				n.write(n.ConfTo, strings.TrimPrefix(text, "empty"))
+			}
+		}
+		put(c.before)
+		p, err := (&configuration{from: n.ConfFrom, to: n.ConfTo}).plan(true)
+		n.must(err)
+		put(c.after)
+		if err := p.write(); err != errChanged || n.read(n.ConfTo) != strings.TrimPrefix(c.after, "empty") {
+			t.Errorf("%s: %v, and the file is %q", name, err, n.read(n.ConfTo))
+		}
+	}
+	// Between the last look and the link.
+	n := newNode(t)
+	n.write(n.ConfTo, istio)
+	c := configuration{to: n.ConfTo}
+	if err := c.write(plan{reason: "missing"}, nil, sources{}); err != errChanged || n.read(n.ConfTo) != istio {
+		t.Errorf("a missing file that is there: %v", err)
+	}
+}
+
+// istio-cni makes a list of a single plugin and removes the former file; that one would come before the list.
+func TestConvertedFileStaysAway(t *testing.T) {
+	n := newNode(t)
+	n.ConfTo = n.path("net.d/10-flannel.conf")
+	n.write(n.ConfFrom, `{"name":"cbr0","type":"flannel"}`)
+	if done, err := n.Install(slog.New(n.log)); err != nil || !done[1].Written {
+		t.Fatal(done, err)
+	}
+	n.must(os.Rename(n.ConfTo, n.ConfTo+".old"))
+	n.write(n.ConfTo+"list", list("flannel", "istio-cni"))
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Written || n.read(n.ConfTo) != "" {
+		t.Error(done, err)
+	}
+}
+
+func TestInstallFails(t *testing.T) {
+	n := newNode(t)
+	n.write(n.ConfTo, istio)
+	for _, bad := range []string{"", "{}", `{"name":"cbr0","plugins":[]}`} {
+		n.write(n.ConfFrom, bad)
+		done, err := n.Install(slog.New(n.log))
+		if err == nil || len(done) != 1 || done[0].Path != n.PluginTo || n.read(n.ConfTo) != istio {
+			t.Errorf("source %q: %v, %v", bad, done, err)
+		}
+	}
+	n.must(os.Remove(n.ConfFrom))
+	if _, err := n.Install(slog.New(n.log)); !bytes.Contains([]byte(err.Error()), []byte(n.ConfFrom)) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(n.ConfFrom); err == nil || !os.IsNotExist(err) {
+		t.Error(fs.ErrInvalid)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package sandbox
+
+import "errors"
+
+func noNetwork() error { return errors.ErrUnsupported }
