@@ -181,7 +181,8 @@ func alike(a, b corev1.NodeCondition) bool {
 func (t *teller) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	_, conditions, err := t.m.conditions(ctx, name)
+	_, version := t.m.ownNode()
+	conditions, err := t.m.conditions(ctx, name, version)
 	if err != nil {
 		return fmt.Errorf("get nodes %s: %w", name, err)
 	}
@@ -202,9 +203,11 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 	if err != nil {
 		return fmt.Errorf("encode the condition: %w", err)
 	}
-	if _, err := t.m.patchStatus(ctx, name, raw); err != nil {
+	now, err := t.m.patchStatus(ctx, name, raw)
+	if err != nil {
 		return fmt.Errorf("patch nodes/status %s: %w", name, err)
 	}
+	t.m.patched(now)
 	t.m.log.Info("set the condition NetworkUnavailable", "status", want.Status, "message", want.Message)
 	return nil
 }
