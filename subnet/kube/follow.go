@@ -236,6 +236,9 @@ func (s *follower) admit(c change) bool {
 
 // hand hands over changes that were admitted.
 func (s *follower) hand(ctx context.Context, changes []change) error {
+	if s.only == "" {
+		s.m.members.update(changes)
+	}
 	if err := s.to(ctx, changes); err != nil {
 		s.version = "" // it shall get the whole again
 		return err

@@ -52,12 +52,13 @@ type Options struct {
 // Manager implements subnet.Manager, subnet.Reporter and subnet.Redialer. Its methods may run side by side; Publish and
 // Hold need an Acquire before them.
 type Manager struct {
-	o      Options
-	api    *rest.RESTClient
-	wire   *wire
-	log    *slog.Logger
-	outage *patience.Outage
-	teller *teller
+	o       Options
+	api     *rest.RESTClient
+	wire    *wire
+	log     *slog.Logger
+	outage  *patience.Outage
+	teller  *teller
+	members members
 
 	mu    sync.Mutex
 	name  string // of our Node, once it is known

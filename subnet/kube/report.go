@@ -53,7 +53,7 @@ func (t *teller) report(problem error, rejects []subnet.Rejected, advice string,
 	if s.inStep = problem == nil; s.since.IsZero() || s.inStep != was.inStep {
 		s.since = now
 	}
-	if s.leftOut, s.advice = leftOut(rejects), clip(advice); *s != was {
+	if s.leftOut, s.advice = leftOut(t.m.members.share(t.m.ownName(), rejects)), clip(advice); *s != was {
 		token(t.news)
 	}
 }
