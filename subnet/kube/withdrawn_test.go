@@ -174,7 +174,7 @@ func TestServerLagsAtTheStart(t *testing.T) {
 	case <-time.After(soon):
 		t.Fatal("there is no set")
 	}
-	if lag.refused != lagging {
-		t.Errorf("an API server that lags was asked %d times, want %d", lag.refused, lagging)
+	if lag.refused != lagTries {
+		t.Errorf("an API server that lags was asked %d times, want %d", lag.refused, lagTries)
 	}
 }
