@@ -257,8 +257,5 @@ func (o *options) contradictions(given map[string]values) []error {
 			}
 		}
 	}
-	if o.Underlay.CanReach.IsValid() && len(o.Underlay.Iface)+len(o.Underlay.IfaceRegex) > 0 {
-		o.Warnings = append(o.Warnings, given["iface-can-reach"].source+": without effect, because an interface is named")
-	}
 	return problems
 }

@@ -124,7 +124,7 @@ func TestUnderlayChoice(t *testing.T) {
 		{"", "192.168.100.11"}, {"-iface=eth1", "192.168.100.111"}, {"--iface eth9 --iface eth1", "192.168.100.111"},
 		{"-iface=192.168.100.111", "192.168.100.111"}, {"-iface-regex=^eth1$", "192.168.100.111"}, {"-iface-regex=\\.100\\.111$", "192.168.100.111"},
 		{"-iface-can-reach=203.0.113.9", "192.168.100.111"}, {"-iface-can-reach=192.168.100.200", "192.168.100.11"},
-		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"},
+		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"}, {"-iface=eth9 -iface-can-reach=203.0.113.9", "192.168.100.111"},
 	} {
 		t.Run("args "+c.args, func(t *testing.T) {
 			launch(t, strings.Fields(c.args)...)
@@ -133,6 +133,13 @@ func TestUnderlayChoice(t *testing.T) {
 			fresh(t)
 		})
 	}
+	t.Run("the public address selects", func(t *testing.T) {
+		launch(t, "-public-ip=192.168.100.111")
+		published(t, "192.168.100.111")
+		within(t, "ready", func() error { return ready(t, n) })
+		must(t, says(t, n, "local 192.168.100.111 dev eth1", "ip", "-d", "link", "show", "flannel.1"))
+		fresh(t)
+	})
 	t.Run("the default route moves", func(t *testing.T) {
 		launch(t)
 		published(t, "192.168.100.11")
