@@ -220,7 +220,6 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 			Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL,
 			NodeName: o.Kube.NodeName, PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace,
 			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
-			PublicV4Given: o.Underlay.PublicV4.IsValid(), PublicV6Given: o.Underlay.PublicV6.IsValid(),
 			SetCondition: o.Kube.SetNetworkUnavailable,
 			UserAgent:    "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
 		})
@@ -249,12 +248,19 @@ func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
 
 func (u underlayOf) Changes() <-chan struct{} { return u.changes }
 
-func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, error) {
-	snapshot, err := underlay.Read(u.options)
+func (u underlayOf) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, error) {
+	o := u.options
+	if operator.V4.IsValid() {
+		o.PublicV4 = operator.V4
+	}
+	if operator.V6.IsValid() {
+		o.PublicV6 = operator.V6
+	}
+	snapshot, err := underlay.Read(o)
 	if err != nil {
 		return underlay.Link{}, reconcile.Unknown(err)
 	}
-	return underlay.Choose(snapshot, u.options, v4, v6)
+	return underlay.Choose(snapshot, o, v4, v6)
 }
 
 // notify tells systemd, if it wants to know.

@@ -59,7 +59,9 @@ type Firewall interface {
 // Underlay chooses the interface to the other nodes, and tells when the choice may be another. An error of Choose that
 // reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
 type Underlay interface {
-	Choose(v4, v6 bool) (underlay.Link, error)
+	// Choose returns the interface with an address of each enabled family. What an operator set counts for more than
+	// the options.
+	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, error)
 	Changes() <-chan struct{}
 }
 
@@ -126,6 +128,8 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 		case <-d.EnvFile:
 		case <-d.Underlay.Changes():
 			n.underlayMoved = true
+		case <-d.publicIPsChanged():
+			n.underlayMoved = true
 		case <-alarm.retryC():
 			n.underlayMoved = true
 		case <-alarm.compare.C:
@@ -142,7 +146,7 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 // pass brings everything in step, each part as far as it can go, and returns what failed.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
-	f.add("config", d.reconfigure(n, in))
+	f.add("config", d.reconfigure(ctx, n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
 	f.add("devices", err)
 	n.links = links

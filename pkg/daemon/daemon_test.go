@@ -28,8 +28,14 @@ type fixedUnderlay struct {
 	err  error
 }
 
-func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, error) { return f.link, f.err }
-func (f *fixedUnderlay) Changes() <-chan struct{}                 { return nil }
+func (f *fixedUnderlay) Choose(_, _ bool, operator subnet.PublicIPs) (underlay.Link, error) {
+	l := f.link
+	if operator.V4.IsValid() {
+		l.PublicV4 = operator.V4
+	}
+	return l, f.err
+}
+func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }
 
 // namedBackend is a backend whose only trait is its name.
 type namedBackend struct{ name string }
@@ -69,7 +75,7 @@ func TestReconfigure(t *testing.T) {
 	d, u, log := newDaemon(t)
 	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
-	if err := d.prepare(n, in); err != nil {
+	if err := d.prepare(t.Context(), n, in); err != nil {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
@@ -101,7 +107,7 @@ func TestReconfigure(t *testing.T) {
 		} else {
 			in.setConfig([]byte(step.config))
 		}
-		err := d.reconfigure(n, in)
+		err := d.reconfigure(t.Context(), n, in)
 		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !strings.Contains(log.String(), step.logs) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}

@@ -14,7 +14,7 @@ import (
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	for {
-		err := d.prepare(n, in)
+		err := d.prepare(ctx, n, in)
 		if err == nil {
 			err = d.acquire(ctx, in, n)
 		}
@@ -61,7 +61,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 }
 
 // prepare needs a configuration and an underlay that go together.
-func (d *Daemon) prepare(n *node, in *inbox) error {
+func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	if raw, fresh := in.newConfig(); fresh {
 		n.refused = d.readConfig(n, raw)
 	}
@@ -71,7 +71,7 @@ func (d *Daemon) prepare(n *node, in *inbox) error {
 	case n.maker == nil:
 		return errNoConfig
 	}
-	link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, err := d.chooseUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -41,8 +42,8 @@ var (
 )
 
 // reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
-func (d *Daemon) reconfigure(n *node, in *inbox) error {
-	err := d.followUnderlay(n)
+func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
+	err := d.followUnderlay(ctx, n)
 	if raw, fresh := in.newConfig(); fresh {
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
@@ -52,12 +53,12 @@ func (d *Daemon) reconfigure(n *node, in *inbox) error {
 	return err
 }
 
-func (d *Daemon) followUnderlay(n *node) error {
+func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	if !n.underlayMoved {
 		return nil
 	}
 	next := *n
-	link, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, err := d.chooseUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -74,6 +75,26 @@ func (d *Daemon) followUnderlay(n *node) error {
 		r.Redial()
 	}
 	*n = next
+	return nil
+}
+
+// chooseUnderlay chooses the interface to the other nodes, with regard to what an operator says in the store.
+func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, error) {
+	var operator subnet.PublicIPs
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		var err error
+		if operator, err = a.PublicIPs(ctx); err != nil {
+			return underlay.Link{}, err
+		}
+	}
+	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
+}
+
+// publicIPsChanged is nil, which never receives, where an operator cannot say anything in the store.
+func (d *Daemon) publicIPsChanged() <-chan struct{} {
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		return a.PublicIPsChanged()
+	}
 	return nil
 }
 
