@@ -96,8 +96,10 @@ func TestReconfigure(t *testing.T) {
 			backend: "two", publicIP: "192.168.0.2", logs: "the underlay changed"},
 		{name: "the underlay is gone", link: func() { u.err = errors.New("no interface") }, backend: "two", publicIP: "192.168.0.2", fails: true},
 		{name: "and back", link: func() { u.err = nil }, backend: "two", publicIP: "192.168.0.2"},
-		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
+		{name: "an address inside our own subnet", link: func() { u.link.V4 = netip.MustParseAddr("10.5.1.3") }, backend: "two",
 			publicIP: "192.168.0.2", fails: true},
+		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
+			publicIP: "192.168.0.2", logs: "contains this node's own address 10.5.3.3"},
 		{name: "a better one", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2") }, backend: "two", publicIP: "192.168.0.2"},
 	} {
 		log.Reset()

@@ -129,7 +129,8 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 
 // build makes what follows from configuration, underlay and lease.
 func (d *Daemon) build(n *node) error {
-	if err := n.config.CheckUnderlay(n.link.V4, n.link.V6); err != nil {
+	n.config.Underlay = n.link.Prefixes()
+	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
 	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Identity: d.Settings.Identity, Underlay: n.link,
@@ -137,6 +138,7 @@ func (d *Daemon) build(n *node) error {
 	if err != nil {
 		return err
 	}
+	warnings = append(warnings, n.config.InsideNetwork()...)
 	if !slices.Equal(warnings, n.warned) { // a node that waits builds again and again
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: " + w)

@@ -28,6 +28,7 @@ type Plan struct {
 	claims map[claim]*peer    // who claims it; of several, one of them
 	rivals map[claim][]*peer  // what several claim, and all who do
 	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
+	inside map[*peer]struct{} // those with a public IP inside the pod network
 
 	paths  []*dataplane.Path // as returned last; never written to again
 	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
@@ -73,7 +74,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 		cfg.V6.SubnetLen = s.Bits()
 	}
 	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
-		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}}
+		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, inside: map[*peer]struct{}{}}
 	// What leads to us for the others. An error: we have not described ourselves yet.
 	if paths, err := b.Paths(&local); err == nil {
 		for _, path := range paths {
@@ -109,7 +110,7 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 	end := len(p.peers) - tail
 	p.peers = slices.Replace(p.peers, head, end, fresh...)
 	p.leases = leases
-	lost := p.settle()
+	lost := p.rejectLoops(p.settle())
 	if len(lost) > 0 || p.starts == nil || slices.ContainsFunc(fresh, func(one *peer) bool { return one.reason != "" }) {
 		return p.collect(lost)
 	}
@@ -139,6 +140,9 @@ func (p *Plan) enter(one *peer) {
 	if one.odd {
 		p.odd[one] = struct{}{}
 	}
+	if one.reason == "" && p.isInside(one) {
+		p.inside[one] = struct{}{}
+	}
 	if one.lease.Backend == "" {
 		p.silent++
 	}
@@ -158,6 +162,7 @@ func (p *Plan) enter(one *peer) {
 // forget undoes enter.
 func (p *Plan) forget(one *peer) {
 	delete(p.odd, one)
+	delete(p.inside, one)
 	if one.lease.Backend == "" {
 		p.silent--
 	}

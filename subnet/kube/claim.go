@@ -39,6 +39,9 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	if c.v4, c.v6, err = fit(name, found.cidrs, cfg); err != nil {
 		return subnet.Lease{}, err
 	}
+	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
+		m.log.Warn("this node's podCIDR is the whole network: it works for this node alone", "podCIDR", c.text())
+	}
 	l := c.stored(name)
 	if l.Backend != "" {
 		c.want, c.settled = &l, true
@@ -118,7 +121,7 @@ func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, e
 		case !f.s.IsValid():
 			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), and the network configuration wants one: give the kube-controller-manager a --cluster-cidr of both families, or turn %s off",
 				name, f.family, strings.Join(cidrs, ", "), f.family))
-		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() <= f.network.Prefix.Bits():
+		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() < f.network.Prefix.Bits():
 			problems = append(problems, fmt.Errorf("podCIDR %s of node %s is not a part of %s %s in the network configuration: make this the kube-controller-manager's --cluster-cidr",
 				f.s, name, f.key, f.network.Prefix))
 		}

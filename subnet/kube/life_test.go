@@ -221,6 +221,11 @@ func misfit(t *testing.T, o outside) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+	o.add("misfit-3", "10.244.0.0/16") // a cluster of one node
+	alone := start(t, o.Server, "misfit-3", nil)
+	if l, err := alone.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil || l.V4.Subnet != tenNet.V4.Prefix || alone.logs.Count("whole network") != 1 {
+		t.Errorf("%v, %v\n%s", l, err, alone.logs)
+	}
 	n := start(t, o.Server, "misfit-2", nil)
 	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.77.0/24")}}
 	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.Count("another than before") != 1 {

@@ -181,3 +181,41 @@ func TestUnderlayChoice(t *testing.T) {
 		stopped(t, n)
 	})
 }
+
+// TestNetworkContainsNodes has a pod network in which the nodes have their own addresses, and room for two subnets
+// beside the underlay's own network.
+func TestNetworkContainsNodes(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			l := bare(t, lab.Options{Nodes: 2})
+			must(t, l.SetConfig(t.Context(), `{"Network":"192.168.0.0/16","SubnetMin":"192.168.99.0","SubnetMax":"192.168.101.0","Backend":{"Type":"`+backend+`"}}`))
+			must(t, l.StartAll(t.Context()))
+			a, b := pair(t, l)
+			reaches(t, "from pod to pod", a, b.IP4)
+			reaches(t, "and back", b, a.IP4)
+			for _, p := range []*lab.Pod{a, b} {
+				if _, err := p.Ping(t.Context(), lab.Outside4); err != nil {
+					t.Error(err)
+				}
+				if _, err := p.Ping(t.Context(), p.Node.IP4); err != nil {
+					t.Error(err)
+				}
+			}
+			for i, n := range l.Nodes {
+				if _, err := n.Ping(t.Context(), l.Nodes[1-i].IP4); err != nil {
+					t.Error(err)
+				}
+				logged(t, n, 0, "Network 192.168.0.0/16 contains this node's own address "+n.IP4.String())
+				within(t, "in step", func() error { return ready(t, n) })
+			}
+			// A lease of the underlay's own network takes nobody's underlay away, and neither does one of a pod's address.
+			mac := "02:00:00:00:00:77"
+			putLease(t, l, "192.168.100.0-24", &value{"192.168.100.77", nil, backend, &vtep{1, mac}, nil})
+			putLease(t, l, "192.168.7.0-24", &value{b.IP4.String(), nil, backend, &vtep{1, mac}, nil})
+			for _, n := range l.Nodes {
+				within(t, "both are rejected", func() error { return has(t, n, "flanneld_invalid_peers 2") })
+			}
+			reaches(t, "still", a, b.IP4)
+		})
+	}
+}
