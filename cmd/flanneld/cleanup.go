@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/subnet"
 )
@@ -33,6 +34,17 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	asJSON := flags.Bool("json", false, "print one JSON document: dryRun, removed, problem")
 	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
+	}
+	if !*dryRun {
+		release, err := holdNode(ctx, o, log, 0)
+		if err != nil {
+			code := answer(stdout, stderr, *asJSON, cleaned{*dryRun, []string{}, problem(err)}, "", err)
+			if held := (*file.HeldError)(nil); errors.As(err, &held) {
+				return exitHeld
+			}
+			return code
+		}
+		defer release() //nolint:errcheck // the process ends
 	}
 	env, err := subnet.ReadEnv(o.SubnetFile)
 	if err != nil {

@@ -38,6 +38,8 @@ const (
 	exitNotWell    = 3 // status, wait, doctor, cni-conf: what was asked about is not as it shall be
 	exitNotRunning = 4 // status, wait: the daemon does not run
 	exitNoAnswer   = 5 // status: the daemon runs and does not answer
+
+	exitHeld = 6 // another flanneld runs with the same subnet file
 )
 
 // process is what the program was started with.
@@ -126,6 +128,9 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 		return exitError
 	case err != nil && ctx.Err() == nil:
 		log.Error("flanneld ends", "error", err)
+		if held := (*file.HeldError)(nil); errors.As(err, &held) {
+			return exitHeld
+		}
 		return exitError
 	}
 	log.Info("flanneld stops; the network stays as it is")
@@ -136,6 +141,11 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
+	release, err := holdNode(ctx, o, log, waitForOther)
+	if err != nil {
+		return err
+	}
+	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
 	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table, StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
