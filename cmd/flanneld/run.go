@@ -19,6 +19,7 @@ import (
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
+	"flannel/pkg/instance"
 	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
@@ -152,7 +153,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(plane.Close)
-	rules, err := firewall.New(firewall.Options{Log: log, Resync: o.Resync})
+	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.Resync})
 	if err != nil {
 		return err
 	}
