@@ -53,7 +53,7 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	}
 	networks := slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
 	all, err := cleanVIP(ctx, o, log, *dryRun) // while its network is there
-	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
+	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
 	fromFirewall, err2 := firewall.Cleanup(ctx, firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile)}, *dryRun)
 	all = slices.Concat(all, fromSystem, fromFirewall)
 	err = errors.Join(err, err1, err2)

@@ -148,7 +148,8 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
-	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table, StateDir: filepath.Dir(o.SubnetFile)})
+	plane, err := dataplane.New(dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
+		StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"flannel/subnet"
@@ -50,6 +52,11 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	lease, err := d.Manager.Acquire(ctx, n.config, want)
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
+	}
+	for _, was := range []netip.Prefix{env.V4Network, env.V6Network} {
+		if was.IsValid() && !slices.Contains(n.networks(), was) {
+			n.former = append(n.former, was)
+		}
 	}
 	in.published = &lease
 	n.lease = lease

@@ -24,7 +24,8 @@ type node struct {
 	backend backend.Backend
 	lease   subnet.Lease // as described last
 	plan    *plan.Plan
-	warned  []string // what the backend had to say of the configuration
+	former  []netip.Prefix // networks that the subnet file remembers, other than the configuration's
+	warned  []string       // what the backend had to say of the configuration
 
 	underlayMoved bool // the underlay may be another; look again
 	links         dataplane.Links
@@ -187,7 +188,7 @@ func (n *node) networks() []netip.Prefix {
 
 // state is what the dataplane shall hold; with keep it deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
-	state := dataplane.State{Networks: n.networks(), Paths: paths, Keep: keep}
+	state := dataplane.State{Networks: n.networks(), Former: n.former, Unrouted: len(n.backend.Devices(n.lease)) == 0, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
 		for _, e := range n.lease.Endpoints() {
 			state.Blackholes = append(state.Blackholes, e.Subnet)

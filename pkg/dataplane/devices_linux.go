@@ -29,6 +29,7 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 	d.devicesDirty.Store(false)
 	links, errs := Links{}, []error(nil)
 	for _, dev := range devices {
+		d.made[dev.Name] = d.made[dev.Name] || dev.Kind != Existing
 		link, err := d.ensure(dev)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
@@ -52,7 +53,8 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 
 // setScope tells the watcher and the tables which devices are ours now; with another one, they must be read again.
 func (d *Linux) setScope(devices []Device, links Links) {
-	next := &scope{tunnels: map[int]bool{}, links: map[int]bool{}, networks: d.scope.Load().networks}
+	next := *d.scope.Load()
+	next.tunnels, next.links = map[int]bool{}, map[int]bool{}
 	for _, dev := range devices {
 		if link, ok := links[dev.Name]; ok {
 			next.links[link.Index] = true
@@ -61,10 +63,10 @@ func (d *Linux) setScope(devices []Device, links Links) {
 			}
 		}
 	}
-	if old := d.scope.Load(); reflect.DeepEqual(old, next) {
+	if old := d.scope.Load(); reflect.DeepEqual(old, &next) {
 		return
 	}
-	d.scope.Store(next)
+	d.scope.Store(&next)
 	d.relist()
 	d.strayDevices.Store(true)
 }
@@ -328,7 +330,15 @@ func (d *Linux) pruneDevices() error {
 	var errs []error
 	for _, l := range all {
 		name := l.Attrs().Name
-		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) || !isOurs(l) {
+		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) {
+			continue
+		}
+		ours, err := d.ownsDevice(d.scope.Load(), l)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list the addresses of %s: %w", name, err))
+			d.strayDevices.Store(true)
+		}
+		if !ours {
 			continue
 		}
 		if err := d.handle.LinkDel(l); err != nil {
@@ -336,6 +346,7 @@ func (d *Linux) pruneDevices() error {
 			d.strayDevices.Store(true)
 			continue
 		}
+		delete(d.made, name)
 		d.opts.Log.Info("deleted a device that the configuration no longer has", "device", name)
 	}
 	return errors.Join(errs...)
