@@ -45,3 +45,11 @@ func holdNode(ctx context.Context, o options, log *slog.Logger, patience time.Du
 	}
 	return release, nil
 }
+
+// heldCode is the exit code of an error of holdNode, else other.
+func heldCode(err error, other int) int {
+	if held := (*file.HeldError)(nil); errors.As(err, &held) {
+		return exitHeld
+	}
+	return other
+}

@@ -77,6 +77,7 @@ func commands() []command {
 		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
 		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
+		{"handback", "Linux: give the routes flannel's form, before a flannel runs here again (--dry-run shows it)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}
 }

@@ -124,7 +124,7 @@ func TestForms(t *testing.T) {
 		{"-- cleanup", "", `command "cleanup" []`},
 		{"service install -- --v=4", "FLANNELD_V=1", `command "service" ["install" "--" "--v=4"]`},
 		{"--v=4 service install", "", "!flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"},
-		{"clean", "", `!"clean" is no command; there is status, doctor, wait, cni-conf, install-cni, net-conf, prepare, source-vip, service, cleanup`},
+		{"clean", "", `!"clean" is no command; there is status, doctor, wait, cni-conf, install-cni, net-conf, prepare, source-vip, service, handback, cleanup`},
 		{"- x", "", `!"-" is no command`},
 		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
 		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},

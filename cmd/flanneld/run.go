@@ -72,6 +72,8 @@ func run(ctx context.Context, p process) int {
 	}
 	o.Kube.APIURL = apiServer(o.Kube, log)
 	switch o.Command {
+	case "handback":
+		return handback(ctx, o, log, p.stdout, p.stderr)
 	case "cleanup":
 		return cleanup(ctx, o, log, p.stdout, p.stderr)
 	case "install-cni":
@@ -129,10 +131,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 		return exitError
 	case err != nil && ctx.Err() == nil:
 		log.Error("flanneld ends", "error", err)
-		if held := (*file.HeldError)(nil); errors.As(err, &held) {
-			return exitHeld
-		}
-		return exitError
+		return heldCode(err, exitError)
 	}
 	log.Info("flanneld stops; the network stays as it is")
 	return exitOK

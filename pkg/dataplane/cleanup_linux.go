@@ -23,22 +23,9 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	all, err := d.listLinks()
+	mine, links, err := d.scopeOf(networks)
 	if err != nil {
 		return nil, err
-	}
-	mine := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
-	d.store.everything = mine.everything
-	var links []netlink.Link
-	for _, l := range all {
-		ours, err := d.ownsDevice(mine, l)
-		if err != nil {
-			return nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
-		}
-		if ours {
-			links = append(links, l)
-			mine.tunnels[l.Attrs().Index] = true
-		}
 	}
 	d.scope.Store(mine)
 	nexthops, err := d.store.List(ctx)
@@ -63,6 +50,28 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 		return removed, nil
 	}
 	return removed, d.removeAll(ctx, links)
+}
+
+// scopeOf is what is ours without a configuration: the tunnel devices, and what leads into the networks; all that any
+// flanneld of this host made if there are none.
+func (d *Linux) scopeOf(networks []netip.Prefix) (mine *scope, tunnels []netlink.Link, err error) {
+	all, err := d.listLinks()
+	if err != nil {
+		return nil, nil, err
+	}
+	mine = &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
+	d.store.everything = mine.everything
+	for _, l := range all {
+		ours, err := d.ownsDevice(mine, l)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
+		}
+		if ours {
+			tunnels = append(tunnels, l)
+			mine.tunnels[l.Attrs().Index] = true
+		}
+	}
+	return mine, tunnels, nil
 }
 
 // removeAll empties the tables and deletes devices of ours.
