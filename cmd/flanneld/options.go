@@ -45,7 +45,7 @@ type options struct {
 
 type etcdOptions struct {
 	Endpoints                 []string // URLs
-	Prefix                    string   // begins with a slash and ends with none
+	Prefix                    string   // begins with a slash if the flag does, and ends with none
 	KeyFile, CertFile, CAFile string
 	Username                  string
 	Password                  secret

@@ -228,6 +228,8 @@ func TestOptionWarnings(t *testing.T) {
 				"FLANNELD_ETCD_PASSWORD: without effect, because --kube-subnet-mgr is on"},
 		{"--kubeconfig-file=x --kube-subnet-mgr=false", "", "--kubeconfig-file: without effect, because --kube-subnet-mgr is off"},
 		{"--iface=eth0 --iface-can-reach=9.9.9.9", "", ""},
+		{"--etcd-prefix=/a//b/", "", ""},
+		{"--etcd-prefix=a/b/", "", `--etcd-prefix: "a/b/" has no leading slash, and neither will the keys; they are others than those below "/a/b"`},
 		{"", "FLANNELD_IFCAE=secret FLANNELD_PORT=tcp://10.0.0.1:80 FLANNELD_=x FLANNELD FLANNELD_VERSION=v1 NODE_NAME=x FLANNELD_EMPTY=",
 			"FLANNELD_: no flag goes by this variable|FLANNELD_IFCAE: no flag goes by this variable, did you mean FLANNELD_IFACE?|" +
 				"FLANNELD_PORT: no flag goes by this variable|FLANNELD_VERSION: no flag goes by this variable"},
