@@ -11,7 +11,8 @@ import (
 
 // Fits says why the subnets of l cannot be a node's under cfg, nil if they can.
 func Fits(cfg Config, l *Lease) error {
-	return errors.Join(fits("IPv4", cfg.V4, l.V4.Subnet), fits("IPv6", cfg.V6, l.V6.Subnet))
+	return errors.Join(fits("IPv4", cfg.V4, l.V4.Subnet), fits("IPv6", cfg.V6, l.V6.Subnet),
+		cfg.CheckUnderlay(l.V4.Subnet, l.V6.Subnet))
 }
 
 func fits(family string, n Network, s netip.Prefix) error {
@@ -46,25 +47,32 @@ func overlap(a, b netip.Prefix) bool {
 	return a.Contains(b.Addr()) // not if either is the zero Prefix, or they are of different families
 }
 
-// Choose picks a random subnet in each family of cfg that overlaps none in taken, whatever their size. Every free
-// subnet is equally likely, so that nodes starting together seldom meet. The error says which network is full.
+// Choose picks a random subnet in each family of cfg that overlaps none in taken, whatever their size, and nothing of
+// the underlay (but for networks there that contain the whole pod network). Every free subnet is equally likely, so
+// that nodes starting together seldom meet. The error says which network is full.
 func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
-	v4, err = choose(cfg.V4, subnets(taken, func(l *Lease) netip.Prefix { return l.V4.Subnet }), rnd)
+	v4, err = choose(cfg.V4, occupants(taken, cfg, cfg.V4, func(l *Lease) netip.Prefix { return l.V4.Subnet }), rnd)
 	if err != nil {
 		return netip.Prefix{}, netip.Prefix{}, err
 	}
-	v6, err = choose(cfg.V6, subnets(taken, func(l *Lease) netip.Prefix { return l.V6.Subnet }), rnd)
+	v6, err = choose(cfg.V6, occupants(taken, cfg, cfg.V6, func(l *Lease) netip.Prefix { return l.V6.Subnet }), rnd)
 	if err != nil {
 		return netip.Prefix{}, netip.Prefix{}, err
 	}
 	return v4, v6, nil
 }
 
-func subnets(leases []*Lease, of func(*Lease) netip.Prefix) []netip.Prefix {
+// occupants are what a new subnet of a network must not overlap.
+func occupants(leases []*Lease, cfg Config, n Network, of func(*Lease) netip.Prefix) []netip.Prefix {
 	var all []netip.Prefix
 	for _, l := range leases {
 		if p := of(l); p.IsValid() {
 			all = append(all, p)
+		}
+	}
+	for _, under := range cfg.Underlay {
+		if under.Bits() > n.Prefix.Bits() {
+			all = append(all, under)
 		}
 	}
 	return all

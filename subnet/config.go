@@ -11,6 +11,10 @@ type Config struct {
 	V4, V6   Network // a zero Network: family off
 	Backend  string  // Backend.Type, in lower case; "" when the configuration names none
 	NFTables bool    // EnableNFTables
+
+	// Underlay are this node's own addresses on the underlay, and the networks that it reaches there without a gateway.
+	// It is no part of what is written down, and is filled in when the underlay is known.
+	Underlay []netip.Prefix
 }
 
 // Network is the pod network of one family and how it is divided.
@@ -28,18 +32,40 @@ func (n Network) Holds(s netip.Prefix) bool {
 	return n.On() && s.IsValid() && n.Prefix.Contains(s.Addr()) && s.Bits() > n.Prefix.Bits()
 }
 
-// CheckUnderlay refuses a pod network that contains one of the node's own addresses on the underlay: packets to the
-// other nodes would be taken for packets to pods. Zero addresses do not count.
-func (c Config) CheckUnderlay(addrs ...netip.Addr) error {
-	for i, n := range []Network{c.V4, c.V6} {
-		for _, a := range addrs {
-			if n.On() && n.Prefix.Contains(a.Unmap().WithZone("")) {
-				return fmt.Errorf("%s %s contains this node's own address %s: use a network that no node has an address in, or another interface (--iface)",
-					families[i].network, n.Prefix, a)
-			}
+// Covers returns a part of the underlay that lies inside s, if there is one.
+func (c Config) Covers(s netip.Prefix) (under netip.Prefix, covers bool) {
+	for _, under := range c.Underlay {
+		if s.Bits() <= under.Bits() && s.Contains(under.Addr()) {
+			return under, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// CheckUnderlay refuses subnets for this node that cover a part of its underlay: packets to the other nodes would be
+// taken for packets to its own pods.
+func (c Config) CheckUnderlay(subnets ...netip.Prefix) error {
+	for _, s := range subnets {
+		if under, covers := c.Covers(s); s.IsValid() && covers {
+			return fmt.Errorf("this node's subnet %s covers %s, which is a part of the underlay: give the node another subnet, or choose another interface (--iface)",
+				s, under)
 		}
 	}
 	return nil
+}
+
+// InsideNetwork names the addresses of the underlay that lie inside a pod network. That works, because only leased
+// subnets are routed, but a subnet may be leased in which another node has its address.
+func (c Config) InsideNetwork() (warnings []string) {
+	for i, n := range []Network{c.V4, c.V6} {
+		for _, under := range c.Underlay {
+			if n.On() && under.IsSingleIP() && n.Prefix.Contains(under.Addr()) {
+				warnings = append(warnings, fmt.Sprintf("%s %s contains this node's own address %s; see that no subnet is leased in which a node has an address",
+					families[i].network, n.Prefix, under.Addr()))
+			}
+		}
+	}
+	return warnings
 }
 
 // CanBecome tells whether a running node may go over to next. The error says in one sentence what changed that only

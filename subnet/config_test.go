@@ -2,6 +2,7 @@ package subnet
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,7 +51,7 @@ func TestParseConfig(t *testing.T) {
 		if err := root.Err(); err != nil {
 			t.Errorf("%s: %v", c.raw, err)
 		}
-		if got != c.want {
+		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %v\nwant %v", c.raw, got, c.want)
 		}
 	}
@@ -147,25 +148,33 @@ func TestConfigWarnings(t *testing.T) {
 	}
 }
 
-func TestCheckUnderlay(t *testing.T) {
+func TestUnderlayInsideTheNetwork(t *testing.T) {
 	cfg := Config{V4: netOf("10.0.0.0/8", 24, "10.0.1.0", "10.255.255.0"), V6: netOf("fd05::/56", 64, "fd05:0:0:1::", "fd05:0:0:ff::")}
 	for _, c := range []struct {
-		addrs []netip.Addr
-		want  string
+		underlay, subnet string // of any number, and of this node
+		inside           int    // warnings
+		refused          bool
 	}{
-		{nil, ""},
-		{[]netip.Addr{{}, addr("192.168.1.1"), addr("fd06::1")}, ""},
-		{[]netip.Addr{addr("10.1.2.3")}, "Network 10.0.0.0/8 contains this node's own address 10.1.2.3"},
-		{[]netip.Addr{addr("::ffff:10.1.2.3")}, "Network 10.0.0.0/8 contains"},
-		{[]netip.Addr{addr("192.168.1.1"), addr("fd05::7%eth0")}, "IPv6Network fd05::/56 contains this node's own address fd05::7"},
+		{"", "10.1.2.0/24", 0, false},
+		{"192.168.1.0/24 192.168.1.1/32 fd06::/64 fd06::1/128", "10.1.2.0/24", 0, false},
+		{"10.1.0.0/16 10.1.2.3/32", "10.1.3.0/24", 1, false}, // beside our own address
+		{"10.1.0.0/16 10.1.2.3/32", "10.1.2.0/24", 1, true},  // with our own address
+		{"10.1.2.0/25 10.1.2.3/32", "10.1.2.0/24", 1, true},
+		{"10.1.2.128/25 10.9.2.3/32", "10.1.2.0/24", 1, true}, // another network of the link
+		{"10.0.0.0/8 10.1.2.3/32", "10.7.0.0/24", 1, false},   // the link is as wide as the pod network
+		{"10.1.0.0/16 10.1.2.3/32 fd05:0:0:7::/64 fd05:0:0:7::1/128", "fd05:0:0:7::/64", 2, true},
 	} {
-		err := cfg.CheckUnderlay(c.addrs...)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: %v, want %s", c.addrs, err, c.want)
+		cfg.Underlay = nil
+		for _, p := range strings.Fields(c.underlay) {
+			cfg.Underlay = append(cfg.Underlay, netip.MustParsePrefix(p))
+		}
+		err := cfg.CheckUnderlay(netip.Prefix{}, netip.MustParsePrefix(c.subnet))
+		if warnings := cfg.InsideNetwork(); (err != nil) != c.refused || len(warnings) != c.inside {
+			t.Errorf("%s on %s: %v, warnings %q", c.subnet, c.underlay, err, warnings)
 		}
 	}
-	if err := (Config{}).CheckUnderlay(addr("10.1.2.3")); err != nil {
-		t.Error(err)
+	if got := (Config{Underlay: cfg.Underlay}).InsideNetwork(); got != nil {
+		t.Errorf("families that are off: %q", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package subnet
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 )
 
@@ -88,4 +89,17 @@ type Reporter interface {
 type Redialer interface {
 	// Redial closes every connection to the store; what was under way is tried again over new ones. It does not block.
 	Redial()
+}
+
+// PublicIPs are addresses that an operator wants the others to be told; a zero one: not said.
+type PublicIPs struct{ V4, V6 netip.Addr }
+
+// Addresser is a Manager in which an operator can set this node's public addresses. They count as if given by
+// --public-ip and --public-ipv6, the choice of the interface included, and beat these flags.
+type Addresser interface {
+	// PublicIPs returns what the operator has set. Before Acquire it asks the store and waits for the answer; while Hold
+	// runs it returns at once.
+	PublicIPs(ctx context.Context) (PublicIPs, error)
+	// PublicIPsChanged receives a value when Hold has learnt of other ones.
+	PublicIPsChanged() <-chan struct{}
 }

@@ -15,6 +15,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
+	"flannel/pkg/instance"
 	"flannel/subnet"
 )
 
@@ -34,14 +35,17 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
 		return code
 	}
-	env, err := subnet.ReadEnv(o.SubnetFile)
-	if err != nil {
-		log.Warn("the pod network is not known, so routes that a flannel made stay", "error", err)
+	if !*dryRun {
+		release, err := holdNode(ctx, o, log, 0)
+		if err != nil {
+			return heldCode(err, answer(stdout, stderr, *asJSON, cleaned{*dryRun, []string{}, problem(err)}, "", err))
+		}
+		defer release() //nolint:errcheck // the process ends
 	}
-	networks := slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
+	networks := networksOf(o, log)
 	all, err := cleanVIP(ctx, o, log, *dryRun) // while its network is there
-	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
-	fromFirewall, err2 := firewall.Cleanup(ctx, log, *dryRun)
+	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
+	fromFirewall, err2 := firewall.Cleanup(ctx, firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile)}, *dryRun)
 	all = slices.Concat(all, fromSystem, fromFirewall)
 	err = errors.Join(err, err1, err2)
 	verb := "removed "
@@ -53,6 +57,15 @@ func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io
 		text = verb + strings.Join(all, "\n"+verb)
 	}
 	return answer(stdout, stderr, *asJSON, cleaned{*dryRun, append([]string{}, all...), problem(err)}, text, err)
+}
+
+// networksOf reads the pod networks from the subnet file; nil if they are not known.
+func networksOf(o options, log *slog.Logger) []netip.Prefix {
+	env, err := subnet.ReadEnv(o.SubnetFile)
+	if err != nil {
+		log.Warn("the pod network is not known, so routes that a flannel made stay, and several flannelds are not told apart", "error", err)
+	}
+	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
 // cleanVIP takes away kube-proxy's source VIP on Windows.

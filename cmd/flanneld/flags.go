@@ -78,8 +78,8 @@ func underlayFlags() []flagRow {
 		{name: "iface", arg: "NAME|IP", repeat: true, set: setIface, help: "interface; tried in order"},
 		{name: "iface-regex", arg: "REGEX", repeat: true, set: setIfaceRegex,
 			help: "likewise, tried after every --iface; matched against addresses first, then names"},
-		{name: "iface-can-reach", arg: "IP", set: setCanReach, help: "the interface and source address that the routes to IP use"},
-		{name: "public-ip", arg: "IP", set: setPublicV4, help: "IPv4 address told to the other nodes; default: the interface's"},
+		{name: "iface-can-reach", arg: "IP", set: setCanReach, help: "likewise, tried when neither of these matches: the interface and source address that the route to IP uses"},
+		{name: "public-ip", arg: "IP", set: setPublicV4, help: "IPv4 address told to the other nodes; default: the interface's. Without the flags above it selects the interface that has it, if one has"},
 		{name: "public-ipv6", arg: "IP", set: setPublicV6, help: "likewise for IPv6"},
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"flannel/pkg/cniinstall"
 )
 
-// installed is what install-cni answers with --json.
-type installed struct {
+// installedFiles is what install-cni answers with --json.
+type installedFiles struct {
 	Files   []installedFile `json:"files"`
 	Problem string          `json:"problem,omitempty"`
 }
@@ -64,8 +64,8 @@ func installCNI(ctx context.Context, o options, p process, log *slog.Logger) int
 	return codeOf(c.Keep(ctx, log), p.stderr)
 }
 
-func describe(results []cniinstall.Result, err error) (done installed, text string) {
-	done = installed{Files: []installedFile{}, Problem: problem(err)}
+func describe(results []cniinstall.Result, err error) (done installedFiles, text string) {
+	done = installedFiles{Files: []installedFile{}, Problem: problem(err)}
 	var lines []string
 	for _, r := range results {
 		f := installedFile{Path: r.Path, Result: "unchanged", Kept: r.Foreign}

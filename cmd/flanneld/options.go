@@ -47,7 +47,7 @@ type options struct {
 
 type etcdOptions struct {
 	Endpoints                 []string // URLs
-	Prefix                    string   // begins with a slash and ends with none
+	Prefix                    string   // begins with a slash if the flag does, and ends with none
 	KeyFile, CertFile, CAFile string
 	Username                  string
 	Password                  secret
@@ -80,6 +80,7 @@ func commands() []command {
 		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
 		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
 		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
+		{"handback", "Linux: give the routes flannel's form, before a flannel runs here again (--dry-run shows it)"},
 		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
 	}
 }
@@ -259,9 +260,6 @@ func (o *options) contradictions(given map[string]values) []error {
 				o.Warnings = append(o.Warnings, v.source+": without effect, because --kube-subnet-mgr is off")
 			}
 		}
-	}
-	if o.Underlay.CanReach.IsValid() && len(o.Underlay.Iface)+len(o.Underlay.IfaceRegex) > 0 {
-		o.Warnings = append(o.Warnings, given["iface-can-reach"].source+": without effect, because an interface is named")
 	}
 	return problems
 }

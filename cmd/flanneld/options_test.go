@@ -124,7 +124,7 @@ func TestForms(t *testing.T) {
 		{"-- cleanup", "", `command "cleanup" []`},
 		{"service install -- --v=4", "FLANNELD_V=1", `command "service" ["install" "--" "--v=4"]`},
 		{"--v=4 service install", "", "!flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"},
-		{"clean", "", `!"clean" is no command; there is status, accept-withdrawal, doctor, wait, cni-conf, install-cni, net-conf, prepare, source-vip, service, cleanup`},
+		{"clean", "", `!"clean" is no command; there is status, accept-withdrawal, doctor, wait, cni-conf, install-cni, net-conf, prepare, source-vip, service, handback, cleanup`},
 		{"- x", "", `!"-" is no command`},
 		{"--ip-masq true", "", `!"true" stands alone; give a truth value with =, as in --ip-masq=true`},
 		{"--ifcae=eth0 --v=99", "", "!--ifcae: unknown flag; did you mean --iface?"},
@@ -227,7 +227,9 @@ func TestOptionWarnings(t *testing.T) {
 			"--etcd-prefix: without effect, because --kube-subnet-mgr is on|FLANNELD_ETCD_USERNAME: without effect, because --kube-subnet-mgr is on|" +
 				"FLANNELD_ETCD_PASSWORD: without effect, because --kube-subnet-mgr is on"},
 		{"--kubeconfig-file=x --kube-subnet-mgr=false", "", "--kubeconfig-file: without effect, because --kube-subnet-mgr is off"},
-		{"--iface=eth0 --iface-can-reach=9.9.9.9", "", "--iface-can-reach: without effect, because an interface is named"},
+		{"--iface=eth0 --iface-can-reach=9.9.9.9", "", ""},
+		{"--etcd-prefix=/a//b/", "", ""},
+		{"--etcd-prefix=a/b/", "", `--etcd-prefix: "a/b/" has no leading slash, and neither will the keys; they are others than those below "/a/b"`},
 		{"", "FLANNELD_IFCAE=secret FLANNELD_PORT=tcp://10.0.0.1:80 FLANNELD_=x FLANNELD FLANNELD_VERSION=v1 NODE_NAME=x FLANNELD_EMPTY=",
 			"FLANNELD_: no flag goes by this variable|FLANNELD_IFCAE: no flag goes by this variable, did you mean FLANNELD_IFACE?|" +
 				"FLANNELD_PORT: no flag goes by this variable|FLANNELD_VERSION: no flag goes by this variable"},
@@ -236,7 +238,7 @@ func TestOptionWarnings(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if d := cmp.Diff(strings.Split(c.want, "|"), o.Warnings); d != "" {
+		if d := cmp.Diff(c.want, strings.Join(o.Warnings, "|")); d != "" {
 			t.Error(d)
 		}
 	}

@@ -107,7 +107,7 @@ func awaitUnderlay(ctx context.Context, o underlay.Options, config subnet.Config
 	}
 	said := ""
 	for {
-		link, _, err := choice.Choose(config.V4.On(), config.V6.On())
+		link, _, err := choice.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
 		if err == nil {
 			return link, nil
 		}

@@ -20,6 +20,7 @@ import (
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
+	"flannel/pkg/instance"
 	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
@@ -39,6 +40,8 @@ const (
 	exitNotWell    = 3 // status, wait, doctor, cni-conf: what was asked about is not as it shall be
 	exitNotRunning = 4 // status, wait: the daemon does not run
 	exitNoAnswer   = 5 // status: the daemon runs and does not answer
+
+	exitHeld = 6 // another flanneld runs with the same subnet file
 )
 
 // process is what the program was started with.
@@ -78,6 +81,8 @@ func run(ctx context.Context, p process) int {
 	}
 	o.Kube.APIURL = apiServer(o.Kube, log)
 	switch o.Command {
+	case "handback":
+		return handback(ctx, o, log, p.stdout, p.stderr)
 	case "cleanup":
 		return cleanup(ctx, o, log, p.stdout, p.stderr)
 	case "install-cni":
@@ -137,7 +142,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 		return exitError
 	case err != nil && ctx.Err() == nil:
 		log.Error("flanneld ends", "error", err)
-		return exitError
+		return heldCode(err, exitError)
 	}
 	log.Info("flanneld stops; the network stays as it is")
 	return exitOK
@@ -147,13 +152,19 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
+	release, err := holdNode(ctx, o, log, waitForOther)
+	if err != nil {
+		return err
+	}
+	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
-	plane, err := dataplane.New(dataplane.Options{Log: log, Report: counts.Table, StateDir: filepath.Dir(o.SubnetFile)})
+	plane, err := dataplane.New(dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
+		StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
 		return err
 	}
 	defer closeLater(plane.Close)
-	rules, err := firewall.New(firewall.Options{Log: log, Resync: o.Resync})
+	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.Resync})
 	if err != nil {
 		return err
 	}
@@ -230,7 +241,6 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 			Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL,
 			NodeName: o.Kube.NodeName, PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace,
 			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
-			PublicV4Given: o.Underlay.PublicV4.IsValid(), PublicV6Given: o.Underlay.PublicV6.IsValid(),
 			SetCondition: o.Kube.SetNetworkUnavailable,
 			Retain:       o.RetainPeers, UserAgent: "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
 		})
@@ -259,12 +269,19 @@ func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
 
 func (u underlayOf) Changes() <-chan struct{} { return u.changes }
 
-func (u underlayOf) Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error) {
-	snapshot, err := underlay.Read(u.options)
+func (u underlayOf) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
+	o := u.options
+	if operator.V4.IsValid() {
+		o.PublicV4 = operator.V4
+	}
+	if operator.V6.IsValid() {
+		o.PublicV6 = operator.V6
+	}
+	snapshot, err := underlay.Read(o)
 	if err != nil {
 		return underlay.Link{}, nil, reconcile.Unknown(err)
 	}
-	link, err := underlay.Choose(snapshot, u.options, v4, v6)
+	link, err := underlay.Choose(snapshot, o, v4, v6)
 	return link, snapshot.Addrs(), err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -100,13 +101,16 @@ func (o *kubeOptions) complete(environ []string) {
 	}
 }
 
-// setPrefix brings the prefix to one form, for keys are made by adding to it.
+// setPrefix cleans the prefix as a path, for keys are made by adding to it. A leading slash is a part of the keys' names,
+// so none is added.
 func setPrefix(o *options, v string) error {
-	trimmed := strings.Trim(v, "/")
-	if trimmed == "" {
+	if strings.Trim(v, "/") == "" {
 		return fmt.Errorf("%.60q is not a path of etcd; use one like /coreos.com/network", v)
 	}
-	o.Etcd.Prefix = "/" + trimmed
+	o.Etcd.Prefix = path.Clean(v)
+	if !strings.HasPrefix(v, "/") {
+		o.Warnings = append(o.Warnings, fmt.Sprintf("--etcd-prefix: %.60q has no leading slash, and neither will the keys; they are others than those below %.60q", v, "/"+o.Etcd.Prefix))
+	}
 	return nil
 }
 

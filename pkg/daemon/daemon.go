@@ -60,7 +60,9 @@ type Firewall interface {
 // Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may be others. An
 // error of Choose that reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
 type Underlay interface {
-	Choose(v4, v6 bool) (underlay.Link, []netip.Addr, error)
+	// Choose returns the interface with an address of each enabled family, and all addresses of the node. What an operator
+	// set counts for more than the options.
+	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 
@@ -127,6 +129,8 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 	case <-d.EnvFile:
 	case <-d.Underlay.Changes():
 		n.underlayMoved = true
+	case <-d.publicIPsChanged():
+		n.underlayMoved = true
 	case <-alarm.retryC():
 		n.underlayMoved = true
 	case <-alarm.compare.C:
@@ -138,7 +142,7 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 // pass brings everything in step, each part as far as it can go, and returns what failed.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
-	f.add("config", d.reconfigure(n, in))
+	f.add("config", d.reconfigure(ctx, n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.devices())
 	f.add("devices", err)
 	n.links = links

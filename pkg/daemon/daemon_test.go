@@ -29,8 +29,12 @@ type fixedUnderlay struct {
 	err   error
 }
 
-func (f *fixedUnderlay) Choose(bool, bool) (underlay.Link, []netip.Addr, error) {
-	return f.link, f.addrs, f.err
+func (f *fixedUnderlay) Choose(_, _ bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
+	l := f.link
+	if operator.V4.IsValid() {
+		l.PublicV4 = operator.V4
+	}
+	return l, f.addrs, f.err
 }
 func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }
 
@@ -72,7 +76,7 @@ func TestReconfigure(t *testing.T) {
 	d, u, log := newDaemon(t)
 	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
-	if err := d.prepare(n, in); err != nil {
+	if err := d.prepare(t.Context(), n, in); err != nil {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
@@ -93,8 +97,10 @@ func TestReconfigure(t *testing.T) {
 			backend: "two", publicIP: "192.168.0.2", logs: "the underlay changed"},
 		{name: "the underlay is gone", link: func() { u.err = errors.New("no interface") }, backend: "two", publicIP: "192.168.0.2", fails: true},
 		{name: "and back", link: func() { u.err = nil }, backend: "two", publicIP: "192.168.0.2"},
-		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
+		{name: "an address inside our own subnet", link: func() { u.link.V4 = netip.MustParseAddr("10.5.1.3") }, backend: "two",
 			publicIP: "192.168.0.2", fails: true},
+		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
+			publicIP: "192.168.0.2", logs: "contains this node's own address 10.5.3.3"},
 		{name: "a better one", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2") }, backend: "two", publicIP: "192.168.0.2"},
 	} {
 		log.Reset()
@@ -104,7 +110,7 @@ func TestReconfigure(t *testing.T) {
 		} else {
 			in.setConfig([]byte(step.config))
 		}
-		err := d.reconfigure(n, in)
+		err := d.reconfigure(t.Context(), n, in)
 		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !strings.Contains(log.String(), step.logs) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}

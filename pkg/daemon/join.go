@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -15,7 +17,7 @@ import (
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	for {
-		err := d.prepare(n, in)
+		err := d.prepare(ctx, n, in)
 		if err == nil {
 			err = d.acquire(ctx, in, n)
 		}
@@ -52,6 +54,11 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
+	for _, was := range []netip.Prefix{env.V4Network, env.V6Network} {
+		if was.IsValid() && !slices.Contains(n.networks(), was) {
+			n.former = append(n.former, was)
+		}
+	}
 	in.published = &lease
 	n.lease = lease
 	if err := d.build(n); err != nil {
@@ -69,7 +76,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 }
 
 // prepare needs a configuration and an underlay that go together.
-func (d *Daemon) prepare(n *node, in *inbox) error {
+func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	if raw, fresh := in.newConfig(); fresh {
 		n.refused = d.readConfig(n, raw)
 	}
@@ -79,7 +86,7 @@ func (d *Daemon) prepare(n *node, in *inbox) error {
 	case n.maker == nil:
 		return errNoConfig
 	}
-	link, addrs, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, addrs, err := d.chooseUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,7 +25,8 @@ type node struct {
 	backend backend.Backend
 	lease   subnet.Lease // as described last
 	plan    *plan.Plan
-	warned  []string // what the backend had to say of the configuration
+	former  []netip.Prefix // networks that the subnet file remembers, other than the configuration's
+	warned  []string       // what the backend had to say of the configuration
 
 	readdressed map[string]bool // devices that take the MAC address that the backend derives, whatever they had
 	duplicate   string          // the lease that has our MAC address before us, where we cannot take another; "": none
@@ -48,8 +50,8 @@ var (
 )
 
 // reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
-func (d *Daemon) reconfigure(n *node, in *inbox) error {
-	err := d.followUnderlay(n)
+func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
+	err := d.followUnderlay(ctx, n)
 	if raw, fresh := in.newConfig(); fresh {
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
@@ -59,11 +61,11 @@ func (d *Daemon) reconfigure(n *node, in *inbox) error {
 	return err
 }
 
-func (d *Daemon) followUnderlay(n *node) error {
+func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	if !n.underlayMoved {
 		return nil
 	}
-	link, addrs, err := d.Underlay.Choose(n.config.V4.On(), n.config.V6.On())
+	link, addrs, err := d.chooseUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -81,6 +83,26 @@ func (d *Daemon) followUnderlay(n *node) error {
 		r.Redial()
 	}
 	*n = next
+	return nil
+}
+
+// chooseUnderlay chooses the interface to the other nodes, with regard to what an operator says in the store.
+func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []netip.Addr, error) {
+	var operator subnet.PublicIPs
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		var err error
+		if operator, err = a.PublicIPs(ctx); err != nil {
+			return underlay.Link{}, nil, err
+		}
+	}
+	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
+}
+
+// publicIPsChanged is nil, which never receives, where an operator cannot say anything in the store.
+func (d *Daemon) publicIPsChanged() <-chan struct{} {
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		return a.PublicIPsChanged()
+	}
 	return nil
 }
 
@@ -115,13 +137,15 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 
 // build makes what follows from configuration, underlay and lease.
 func (d *Daemon) build(n *node) error {
-	if err := n.config.CheckUnderlay(n.link.V4, n.link.V6); err != nil {
+	n.config.Underlay = n.link.Prefixes()
+	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
 	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On()})
 	if err != nil {
 		return err
 	}
+	warnings = append(warnings, n.config.InsideNetwork()...)
 	if !slices.Equal(warnings, n.warned) { // a node that waits builds again and again
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: " + w)
@@ -170,7 +194,7 @@ func (n *node) networks() []netip.Prefix {
 
 // state is what the dataplane shall hold; with keep it deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
-	state := dataplane.State{Networks: n.networks(), Paths: paths, Keep: keep}
+	state := dataplane.State{Networks: n.networks(), Former: n.former, Unrouted: len(n.backend.Devices(n.lease)) == 0, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
 		for _, e := range n.lease.Endpoints() {
 			state.Blackholes = append(state.Blackholes, e.Subnet)

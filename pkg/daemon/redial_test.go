@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"flannel/subnet"
 )
@@ -22,7 +24,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 	d.Manager = m
 	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
-	if err := d.prepare(n, in); err != nil {
+	if err := d.prepare(t.Context(), n, in); err != nil {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
@@ -39,8 +41,47 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 	} {
 		step.change()
 		n.underlayMoved = true
-		if err := d.reconfigure(n, in); err != nil || m.times != step.times {
+		if err := d.reconfigure(t.Context(), n, in); err != nil || m.times != step.times {
 			t.Errorf("%s: dialled anew %d times (%v), want %d", step.name, m.times, err, step.times)
+		}
+	}
+}
+
+// addressed is a Manager in which an operator sets this node's address.
+type addressed struct {
+	subnet.Manager
+	public  subnet.PublicIPs
+	changed chan struct{}
+}
+
+func (a *addressed) PublicIPs(context.Context) (subnet.PublicIPs, error) { return a.public, nil }
+func (a *addressed) PublicIPsChanged() <-chan struct{}                   { return a.changed }
+
+// What an operator sets in the store counts from before the underlay is chosen first, and wakes the loop.
+func TestFollowsTheOperator(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	m := &addressed{changed: make(chan struct{}, 1), public: subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.1")}}
+	d.Manager, d.Dataplane, d.Firewall = m, countedKernel{}, noFirewall{}
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.lease.V4.PublicIP; got != m.public.V4 {
+		t.Errorf("joins as %s", got)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	<-in.changed
+	for _, want := range []string{"203.0.113.2", "192.168.0.1"} {
+		if m.public = (subnet.PublicIPs{}); want != "192.168.0.1" {
+			m.public.V4 = netip.MustParseAddr(want)
+		}
+		m.changed <- struct{}{}
+		timers := newAlarm(time.Hour)
+		d.wait(t.Context(), n, in, timers)
+		timers.stop()
+		if err := d.reconfigure(t.Context(), n, in); err != nil || n.lease.V4.PublicIP.String() != want {
+			t.Errorf("follows to %s (%v), want %s", n.lease.V4.PublicIP, err, want)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 	d.Settings = Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
 	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
-	if err := d.prepare(n, in); err != nil {
+	if err := d.prepare(t.Context(), n, in); err != nil {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
@@ -101,7 +101,7 @@ func TestJoinWaitsForTheSubnetFile(t *testing.T) {
 		}
 		in, n := newInbox(), &node{}
 		in.setConfig([]byte("one 10.5.0.0/16"))
-		if err := d.prepare(n, in); err != nil {
+		if err := d.prepare(t.Context(), n, in); err != nil {
 			t.Fatal(err)
 		}
 		err := d.acquire(t.Context(), in, n)

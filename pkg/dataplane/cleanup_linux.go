@@ -13,8 +13,9 @@ import (
 )
 
 // Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
-// device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks, if
-// known: routes of a flannel are told by them. It reads everything first, and removes nothing if that fails. What cannot
+// device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks: what
+// belongs to another one is another flanneld's. If there are none, they are not known, and all that any flanneld made is
+// removed; then routes of a flannel, which are told by the networks, stay. It reads everything first, and removes nothing if that fails. What cannot
 // be removed is in the error, and blocks nothing else.
 func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
@@ -22,16 +23,11 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	all, err := d.listLinks()
+	mine, links, err := d.scopeOf(networks)
 	if err != nil {
 		return nil, err
 	}
-	links := slices.DeleteFunc(all, func(l netlink.Link) bool { return !isOurs(l) })
-	tunnels := &scope{tunnels: map[int]bool{}, networks: networks}
-	for _, l := range links {
-		tunnels.tunnels[l.Attrs().Index] = true
-	}
-	d.scope.Store(tunnels)
+	d.scope.Store(mine)
 	nexthops, err := d.store.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list nexthop objects: %w", err)
@@ -54,6 +50,28 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 		return removed, nil
 	}
 	return removed, d.removeAll(ctx, links)
+}
+
+// scopeOf is what is ours without a configuration: the tunnel devices, and what leads into the networks; all that any
+// flanneld of this host made if there are none.
+func (d *Linux) scopeOf(networks []netip.Prefix) (mine *scope, tunnels []netlink.Link, err error) {
+	all, err := d.listLinks()
+	if err != nil {
+		return nil, nil, err
+	}
+	mine = &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
+	d.store.everything = mine.everything
+	for _, l := range all {
+		ours, err := d.ownsDevice(mine, l)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
+		}
+		if ours {
+			tunnels = append(tunnels, l)
+			mine.tunnels[l.Attrs().Index] = true
+		}
+	}
+	return mine, tunnels, nil
 }
 
 // removeAll empties the tables and deletes devices of ours.

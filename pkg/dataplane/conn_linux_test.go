@@ -28,8 +28,8 @@ func TestListAfterOneThatWasGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		var none scopePointer
-		none.Store(&scope{})
-		store := newRouteStore(c, &none, newNexthopStore(c))
+		none.Store(&scope{everything: true})
+		store := newRouteStore(c, &none, newNexthopStore(c, ""))
 		faults := nstest.NewFaults(t)
 		faults.Fail(3, unix.ENOBUFS) // sent, received once
 		if _, err := store.List(t.Context()); err == nil {

@@ -74,6 +74,11 @@ type State struct {
 	// Networks are the pod networks, one for each family in use: packets of that family are forwarded, and routes into
 	// a network that a flannel left are ours.
 	Networks []netip.Prefix
+	// Former are networks that this node was in before. What we left of them is deleted.
+	Former []netip.Prefix
+	// Unrouted says that the backend makes no paths at all: routes into a network that we did not make are those of
+	// whoever routes instead.
+	Unrouted bool
 	Paths    []*Path
 	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
 	Blackholes []netip.Prefix

@@ -30,6 +30,7 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 		if dev.Readdress {
 			d.macs[dev.Name] = dev.MAC
 		}
+		d.made[dev.Name] = d.made[dev.Name] || dev.Kind != Existing
 		link, err := d.ensure(dev)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
@@ -53,7 +54,8 @@ func (d *Linux) Ensure(_ context.Context, devices []Device) (Links, error) {
 
 // setScope tells the watcher and the tables which devices are ours now; with another one, they must be read again.
 func (d *Linux) setScope(devices []Device, links Links) {
-	next := &scope{tunnels: map[int]bool{}, links: map[int]bool{}, networks: d.scope.Load().networks}
+	next := *d.scope.Load()
+	next.tunnels, next.links = map[int]bool{}, map[int]bool{}
 	for _, dev := range devices {
 		if link, ok := links[dev.Name]; ok {
 			next.links[link.Index] = true
@@ -62,10 +64,10 @@ func (d *Linux) setScope(devices []Device, links Links) {
 			}
 		}
 	}
-	if old := d.scope.Load(); reflect.DeepEqual(old, next) {
+	if old := d.scope.Load(); reflect.DeepEqual(old, &next) {
 		return
 	}
-	d.scope.Store(next)
+	d.scope.Store(&next)
 	d.relist()
 	d.strayDevices.Store(true)
 }

@@ -18,12 +18,12 @@ var drifts = []struct{ name, command string }{
 	{"IPv6 route deleted", "ip -6 route del 2001:cafe:42:2::/64"},
 	{"IPv6 route via elsewhere", "ip -6 route replace 2001:cafe:42:2::/64 via fd00:100::77 dev eth0"},
 	{"route added", "ip route add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 onlink"},
-	{"route added with our protocol", "ip route add 10.77.0.0/24 via 192.168.100.77 proto 70"},
+	{"route added with our protocol", "ip route add 10.5.77.0/24 via 192.168.100.77 proto 70"},
 	{"nexthop object deleted", "ip nexthop del id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2)"},
 	{"nexthop object replaced", "ip nexthop replace id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2) via 192.168.100.77 dev eth0"},
 	{"nexthop object replaced, still with our protocol", "ip nexthop replace id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2) via 192.168.100.77 dev eth0 proto 70"},
 	{"nexthop objects flushed", "ip nexthop flush proto 70"},
-	{"nexthop object added with our protocol", "ip nexthop add id 9 via 192.168.100.77 dev eth0 proto 70"},
+	{"nexthop object added with our protocol", "ip nexthop add id 1174414712 via 192.168.100.77 dev eth0 proto 70"},
 	{"neighbour deleted", "ip neigh del 10.5.2.0 dev flannel.1"},
 	{"neighbour changed", "ip neigh replace 10.5.2.0 lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent"},
 	{"neighbour no longer permanent", "ip neigh replace 10.5.2.0 lladdr 02:00:00:00:01:02 dev flannel.1 nud stale"},
@@ -43,7 +43,7 @@ var drifts = []struct{ name, command string }{
 	{"device address added", "ip addr add 10.5.77.1/32 dev flannel.1"},
 	{"device MTU changed", "ip link set flannel.1 mtu 1400"},
 	{"device MAC changed", "ip link set flannel.1 address 02:00:00:00:99:98"},
-	{"device of a former VNI", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0"},
+	{"device of a former VNI", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0; ip addr add 10.5.1.0/32 dev flannel.9"},
 	{"underlay down and up", "ip link set eth0 down; sleep .1; ip link set eth0 up; ip addr replace fd00:100::1/64 dev eth0 nodad"},
 	{"forwarding switched off", "sysctl -qw net.ipv4.ip_forward=0"},
 	{"IPv6 forwarding switched off", "sysctl -qw net.ipv6.conf.all.forwarding=0"},
@@ -59,7 +59,7 @@ func TestDriftIsMended(t *testing.T) {
 		m.serve()
 		all := func() string {
 			return kernel(t) + run(t, `cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding
-				ip route show 10.77.0.0/24; ip link show flannel.9 2>/dev/null || true; ip nexthop show id 9 2>/dev/null || true; ip nexthop show proto 70 | wc -l`)
+				ip route show 10.5.77.0/24; ip link show flannel.9 2>/dev/null || true; ip nexthop show id 1174414712 2>/dev/null || true; ip nexthop show proto 70 | wc -l`)
 		}
 		want := all()
 		for _, d := range drifts {

@@ -5,6 +5,7 @@ package dataplane
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -45,7 +46,7 @@ func newObserver(m *machine) *observer {
 			m.t.Error(err)
 		}
 	})
-	return &observer{t: m.t, m: m, conn: c, nexthops: newNexthopStore(c)}
+	return &observer{t: m.t, m: m, conn: c, nexthops: newNexthopStore(c, "")}
 }
 
 func (o *observer) must(what string, err error) {
@@ -111,7 +112,9 @@ func (o *observer) drift() {
 	o.must("add a route", first(o.routeStore().Set(o.t.Context(), []routeEntry{stray})))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "flannel.77"
-	o.must("add a device", netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: 77, Port: 8477}))
+	former := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 77, Port: 8477}
+	o.must("add a device", netlink.LinkAdd(former))
+	o.must("add its address", netlink.AddrAdd(former, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 5, 1, 0), Mask: net.CIDRMask(32, 32)}}))
 	for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		o.must("set a sysctl", os.WriteFile("/proc/sys/net/"+path, []byte("0"), 0))
 	}

@@ -37,9 +37,10 @@ type Linux struct {
 	links      Links
 	uses       map[hop]int // how many wanted routes lead through a hop
 
-	devices []Device       // of the last Ensure
-	ensured Links          // what it found
-	macs    map[string]MAC // what our devices had when first seen; kept, since the peers know it
+	devices []Device        // of the last Ensure
+	ensured Links           // what it found
+	macs    map[string]MAC  // what our devices had when first seen; kept, since the peers know it
+	made    map[string]bool // the names of tunnel devices that Ensure was given
 
 	// What may differ from what we want, since nothing was read since somebody changed something there.
 	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
@@ -55,10 +56,10 @@ func New(opts Options) (*Linux, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Linux{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}}
+	d := &Linux{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}, made: map[string]bool{}}
 	d.scope.Store(&scope{})
 	d.suspectDevices()
-	d.store = newNexthopStore(c)
+	d.store = newNexthopStore(c, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
 	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
 	d.neighs = reconcile.NewTable[neighKey, MAC](neighStore{c, &d.scope})
@@ -151,9 +152,9 @@ func (d *Linux) keys(p *Path) []any {
 // want tells the tables what differs from what they were told before.
 func (d *Linux) want(links Links, s State) error {
 	scope := d.scope.Load()
-	if !slices.Equal(scope.networks, s.Networks) {
+	if !slices.Equal(scope.networks, s.Networks) || !slices.Equal(scope.former, s.Former) || scope.unrouted != s.Unrouted {
 		next := *scope
-		next.networks = slices.Clone(s.Networks)
+		next.networks, next.former, next.unrouted = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted
 		d.scope.Store(&next)
 		d.routes.Relist() // other routes are ours now
 		d.sysctlsDirty.Store(true)

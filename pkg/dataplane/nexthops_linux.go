@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,10 @@ import (
 // nexthopStore are our nexthop objects (kernel 5.3 and later). The kernel finds plain routes through one device only
 // by walking over all of them, so that n routes cost n²; with one object for each gateway they cost n.
 type nexthopStore struct {
-	conn *conn
+	conn  *conn
+	first uint32 // our IDs are the nexthopRange from here
+	// everything is set for a cleanup that takes every flanneld's objects away.
+	everything bool
 
 	mu   sync.Mutex
 	none bool           // the kernel has no nexthop objects
@@ -29,11 +33,27 @@ type nexthopKey struct {
 	extra uint32
 }
 
-// firstNexthop is where our IDs start: far from the small numbers that people choose by hand.
-const firstNexthop = 70 << 24
+// IDs are numbers of 32 bits. Ours start far from the small ones that people choose by hand; several flannelds on a host
+// each have a range of their own, since one must not delete an object through which another's routes lead.
+const (
+	nexthopRange = 1 << 18
+	usualNexthop = 70 << 24
+	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // the usual one's included
+)
 
-func newNexthopStore(c *conn) *nexthopStore {
-	return &nexthopStore{conn: c, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: firstNexthop}
+func newNexthopStore(c *conn, instance string) *nexthopStore {
+	first := uint32(usualNexthop)
+	if instance != "" {
+		h := fnv.New32a()
+		h.Write([]byte(instance)) //nolint:errcheck // it never fails
+		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
+	}
+	return &nexthopStore{conn: c, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first}
+}
+
+// owns reports whether an object is ours.
+func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
+	return protocol == protocolOurs && (s.everything || id >= s.first && id-s.first < nexthopRange)
 }
 
 func (*nexthopStore) Name() string { return "nexthops" }
@@ -50,7 +70,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 			return err
 		}
 		hops[id] = h
-		if protocol != protocolOurs {
+		if !s.owns(id, protocol) {
 			return nil
 		}
 		key := nexthopKey{hop: h}
@@ -104,9 +124,9 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 func (s *nexthopStore) claim(h hop) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max(s.last, firstNexthop) + 1
-	for s.hops[s.last] != (hop{}) {
-		s.last++
+	for taken := true; taken; {
+		s.last = s.first + (s.last+1-s.first)%nexthopRange
+		_, taken = s.hops[s.last]
 	}
 	s.ids[h], s.hops[s.last] = s.last, h
 	return s.last
@@ -179,7 +199,7 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	switch {
 	case mine: // deleted, or another hand gave it another content
 		return nexthopKey{hop: old}, true, true
-	case present && protocol == protocolOurs:
+	case present && s.owns(id, protocol):
 		return nexthopKey{hop: h, extra: id}, true, false
 	}
 	return key, false, false

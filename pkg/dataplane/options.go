@@ -9,7 +9,8 @@ import (
 
 // Options of New, which each operating system has in a file of its own.
 type Options struct {
-	Log *slog.Logger
+	Log      *slog.Logger
+	Instance string // the name of this flanneld among those of the host (package instance)
 	// Report is told after each Apply how many entries of ours a table shall hold and what was done to it. May be nil.
 	Report func(table string, entries int, done reconcile.Result)
 

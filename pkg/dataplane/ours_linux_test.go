@@ -18,7 +18,12 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		r    kernelRoute
 		ours bool
 	}{
-		{"our protocol, anywhere", route("10.77.0.0/24", protocolOurs, 5, via("192.168.0.1", 2)), true},
+		{"our protocol", route("10.5.2.0/24", protocolOurs, 5, via("192.168.0.1", 2)), true},
+		{"our protocol, the whole network", route("10.5.0.0/16", protocolOurs, 0, via("192.168.0.1", 2)), true},
+		{"our protocol, a former network", route("10.4.2.0/24", protocolOurs, 0, via("192.168.0.1", 2)), true},
+		{"our protocol, through our device", route("10.77.0.0/24", protocolOurs, 0, tunnel("10.77.0.0")), true},
+		{"our protocol, another flanneld's network", route("10.77.0.0/24", protocolOurs, 5, via("192.168.0.1", 2)), false},
+		{"flannel's host-gw of a former network", route("10.4.2.0/24", protocolBoot, 0, via("192.168.0.2", 2)), false},
 		{"flannel's vxlan", route("10.5.2.0/24", protocolBoot, 0, tunnel("10.5.2.0")), true},
 		{"flannel's vxlan of a former network", route("10.9.2.0/24", protocolBoot, 0, tunnel("10.9.2.0")), true},
 		{"flannel's vxlan, IPv6", route("2001:cafe:42:1::/64", protocolBoot, 1024, tunnel("2001:cafe:42:1::")), true},
@@ -36,8 +41,14 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		{"the default route", route("0.0.0.0/0", protocolBoot, 0, via("192.168.0.2", 2)), false},
 		{"several gateways", route("10.5.2.0/24", protocolBoot, 0, hop{Odd: true, Via: netip.MustParseAddr("192.168.0.2")}), false},
 	} {
-		if got := test.r.ours(networks, tunnels); got != test.ours {
+		s := scope{networks: networks, tunnels: tunnels, former: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}}
+		if got := s.owns(test.r); got != test.ours {
 			t.Errorf("%s: ours %t, want %t", test.name, got, test.ours)
+		}
+		// Of a backend that routes nothing, only what we made is ours.
+		s.unrouted, s.tunnels = true, nil
+		if got := s.owns(test.r); got && test.r.protocol != protocolOurs {
+			t.Errorf("%s: ours although the backend routes nothing", test.name)
 		}
 	}
 }

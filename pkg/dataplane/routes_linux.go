@@ -56,7 +56,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 			return err
 		}
 		r.hop = s.nexthops.resolve(r)
-		if !r.ours(scope.networks, scope.tunnels) {
+		if !scope.owns(r) {
 			if inside(r.key.Dst, scope.networks) {
 				first[r.key] = true
 			}

@@ -11,13 +11,6 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// scope is what tells ours from theirs; it changes with the devices and the network, and is replaced as a whole.
-type scope struct {
-	tunnels  map[int]bool // indexes of our own devices
-	links    map[int]bool // the same and the underlay's
-	networks []netip.Prefix
-}
-
 type scopePointer = atomic.Pointer[scope]
 
 // gone turns "there is no such thing" into success: what shall be deleted is not there.

@@ -42,7 +42,15 @@ func (d *Linux) pruneDevices() error {
 	var errs []error
 	for _, l := range all {
 		name := l.Attrs().Name
-		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) || !isOurs(l) {
+		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) {
+			continue
+		}
+		ours, err := d.ownsDevice(d.scope.Load(), l)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list the addresses of %s: %w", name, err))
+			d.strayDevices.Store(true)
+		}
+		if !ours {
 			continue
 		}
 		if err := d.handle.LinkDel(l); err != nil {
@@ -50,6 +58,7 @@ func (d *Linux) pruneDevices() error {
 			d.strayDevices.Store(true)
 			continue
 		}
+		delete(d.made, name)
 		d.opts.Log.Info("deleted a device that the configuration no longer has", "device", name)
 	}
 	return errors.Join(errs...)

@@ -108,7 +108,7 @@ func (w *watcher) route(h header, body []byte) (bool, error) {
 	}
 	r.hop = w.d.store.resolve(r)
 	scope := w.d.scope.Load()
-	if !r.ours(scope.networks, scope.tunnels) && !w.d.routes.Wanted(r.key) {
+	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
 		return false, nil
 	}
 	drift := w.d.routes.Observe(r.key, r.hop, present)
@@ -203,8 +203,11 @@ func (w *watcher) address(body []byte) (bool, error) {
 		return false, errShort
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
-	if !w.d.scope.Load().links[index] {
-		return false, nil
+	if _, seen := w.seen[index]; !w.d.scope.Load().links[index] {
+		if seen { // a device of ours by its name; by its address it may be that of our network, too
+			w.d.strayDevices.Store(true)
+		}
+		return seen, nil
 	}
 	for kind, value := range Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {

@@ -191,7 +191,7 @@ func forwardOpen(s Snapshot) Finding {
 	}
 	for _, f := range filters {
 		forward := f.chainOf("FORWARD")
-		jump := slices.IndexFunc(forward, func(r rule) bool { return r.target == "FLANNEL-FWD" })
+		jump := slices.IndexFunc(forward, func(r rule) bool { return strings.HasPrefix(r.target, "FLANNEL-FWD") })
 		drop := slices.IndexFunc(forward, func(r rule) bool { return dropping(r.target) && !r.narrow && !r.udp && r.ports == "" })
 		switch {
 		case drop >= 0 && jump > drop:

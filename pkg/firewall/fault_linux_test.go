@@ -62,7 +62,7 @@ func TestOneVariantInstalled(t *testing.T) {
 			if got := places(t); !strings.Contains(got, want) {
 				t.Errorf("only %s installed: rules are at %q", variant, got)
 			}
-			if _, err := Cleanup(t.Context(), quiet, false); err != nil {
+			if _, err := Cleanup(t.Context(), Options{Log: quiet}, false); err != nil {
 				t.Error(err)
 			}
 		}

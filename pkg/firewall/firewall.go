@@ -74,14 +74,38 @@ type Chain struct {
 const (
 	postrtg = "FLANNEL-POSTRTG"
 	fwd     = "FLANNEL-FWD"
+
+	forwardChain = "FORWARD"
 )
 
-// chains are all that we may ever own in a family, without rules.
+// chains are all that the usual flanneld may ever own in a family, without rules.
 func chains() []Chain {
 	return []Chain{
 		{Name: postrtg, Table: "nat", Parent: "POSTROUTING", Comment: "flanneld masq", NFTName: "postrtg"},
-		{Name: fwd, Table: "filter", Parent: "FORWARD", Comment: "flanneld forward", NFTName: "forward"},
+		{Name: fwd, Table: "filter", Parent: forwardChain, Comment: "flanneld forward", NFTName: "forward"},
 	}
+}
+
+// instance is the name of one flanneld among several on a host (package instance); "" is the usual one, whose chains and
+// tables are called as flannel's.
+type instance string
+
+func (i instance) suffix() string {
+	if i == "" {
+		return ""
+	}
+	return "-" + string(i)
+}
+
+// chains are all that this flanneld may ever own in a family, without rules.
+func (i instance) chains() []Chain { return i.name(chains()) }
+
+// name gives chains this flanneld's names. In nftables they need none, being in a table of its own.
+func (i instance) name(chains []Chain) []Chain {
+	for j := range chains {
+		chains[j].Name += i.suffix()
+	}
+	return chains
 }
 
 // kubeMark is set by kube-proxy on packets that it masquerades itself.

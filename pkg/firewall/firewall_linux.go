@@ -16,7 +16,8 @@ import (
 
 // Options are what New needs.
 type Options struct {
-	Log *slog.Logger
+	Log      *slog.Logger
+	Instance string // see package instance
 	// Resync is how often the rules are looked at without a notification (--iptables-resync); 0 or less: never.
 	Resync time.Duration
 }
@@ -51,6 +52,7 @@ type spot struct {
 // Firewall keeps the rules of the Config that it was last given. One goroutine calls Apply.
 type Firewall struct {
 	log    *slog.Logger
+	owner  instance
 	resync time.Duration
 	socket *os.File // notifications; nil where the kernel has no nf_tables
 	done   sync.WaitGroup
@@ -70,7 +72,7 @@ type Firewall struct {
 // New subscribes to notifications, in the network namespace of the calling thread; Apply has to be called in the same
 // one. It changes nothing.
 func New(o Options) (*Firewall, error) {
-	f := &Firewall{log: o.Log, resync: o.Resync, wake: make(chan struct{}, 1)}
+	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, wake: make(chan struct{}, 1)}
 	f.inbox.wake = f.signal
 	f.timer = time.AfterFunc(time.Hour, f.signal)
 	f.timer.Stop()
@@ -162,7 +164,7 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 		}
 		f.variant, f.plain = v, f.plain || !random
 	}
-	f.spots = allSpots(t, f.log)
+	f.spots = allSpots(t, f.owner, f.log)
 	var active notes
 	for _, s := range f.spots {
 		s.check = true
@@ -171,7 +173,7 @@ func (f *Firewall) plan(ctx context.Context, c Config) error {
 			if s.six {
 				family = c.V6
 			}
-			s.want = Rules(c, family)
+			s.want = f.owner.name(Rules(c, family))
 		}
 		if f.plain {
 			s.want = withoutRandom(s.want)
@@ -197,18 +199,18 @@ func (f *Firewall) holds(w Writer, p place) bool {
 }
 
 // allSpots are all places where rules of ours can be.
-func allSpots(t tools, log *slog.Logger) []*spot {
+func allSpots(t tools, owner instance, log *slog.Logger) []*spot {
 	spots := []*spot{
-		{place: nftPlace{nftables.TableFamilyIPv4}, note: noteNFT4},
-		{place: nftPlace{nftables.TableFamilyIPv6}, note: noteNFT6, six: true},
+		{place: nftPlace{nftables.TableFamilyIPv4, owner}, note: noteNFT4},
+		{place: nftPlace{nftables.TableFamilyIPv6, owner}, note: noteNFT6, six: true},
 	}
 	for _, v := range []variant{variantNFT, variantLegacy} {
 		suffix, ok := t.suffix[v]
 		if !ok {
 			continue
 		}
-		four := &spot{place: &iptablesPlace{command: "iptables", suffix: suffix, variant: v, log: log}}
-		six := &spot{place: &iptablesPlace{command: "ip6tables", suffix: suffix, variant: v, log: log}, six: true}
+		four := &spot{place: &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}}
+		six := &spot{place: &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}, six: true}
 		if v == variantNFT {
 			four.note, six.note = noteIPTables4, noteIPTables6
 		}
@@ -255,11 +257,11 @@ func (f *Firewall) sleep(now time.Time) {
 
 // Cleanup removes everything of ours by whichever writer, and nothing else, and returns what it was, one line each.
 // A dry run only lists. An error about one place stops no other.
-func Cleanup(ctx context.Context, log *slog.Logger, dryRun bool) (removed []string, err error) {
+func Cleanup(ctx context.Context, o Options, dryRun bool) (removed []string, err error) {
 	t, err := findTools(ctx)
 	errs := []error{err}
 	// Listed and removed one after the other: what is reported is what was there when it was removed.
-	for _, s := range allSpots(t, log) {
+	for _, s := range allSpots(t, instance(o.Instance), o.Log) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
 			_, err = s.sync(ctx, nil)

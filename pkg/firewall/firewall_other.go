@@ -10,8 +10,9 @@ import (
 
 // Options are what New needs.
 type Options struct {
-	Log    *slog.Logger
-	Resync time.Duration
+	Log      *slog.Logger
+	Instance string
+	Resync   time.Duration
 }
 
 // Firewall does nothing here: masquerading is HNS's affair.
@@ -27,4 +28,4 @@ func (f *Firewall) Changes() <-chan struct{} { return nil }
 func (f *Firewall) Close() error { return nil }
 
 // Cleanup finds nothing.
-func Cleanup(context.Context, *slog.Logger, bool) ([]string, error) { return nil, nil }
+func Cleanup(context.Context, Options, bool) ([]string, error) { return nil, nil }

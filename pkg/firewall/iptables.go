@@ -50,7 +50,7 @@ type change struct {
 func restore(have saved, want []Chain) change {
 	var b strings.Builder
 	c := change{numbered: map[string][]string{}}
-	for _, own := range chains() {
+	for _, own := range have.owner.chains() {
 		h := have.chain(own)
 		i := slices.IndexFunc(want, func(c Chain) bool { return c.Name == own.Name })
 		if i < 0 {

@@ -37,6 +37,7 @@ const (
 
 // iptablesPlace is one family in one variant.
 type iptablesPlace struct {
+	owner   instance
 	command string // "iptables" or "ip6tables"
 	suffix  string
 	variant variant
@@ -60,7 +61,7 @@ func (p *iptablesPlace) digest() uint64 {
 		return p.legacyDigest()
 	}
 	h := fnv.New64a()
-	for _, own := range chains() {
+	for _, own := range p.owner.chains() {
 		for _, chain := range []string{own.Parent, own.Name} {
 			rules, err := readRules(p.family(), own.Table, chain)
 			if err != nil && !absent(err) {
@@ -77,7 +78,7 @@ func (p *iptablesPlace) digest() uint64 {
 
 func (p *iptablesPlace) legacyDigest() uint64 {
 	var tables []string
-	for _, own := range chains() {
+	for _, own := range p.owner.chains() {
 		there, err := p.loaded(own.Table)
 		if err != nil {
 			return 0
@@ -108,7 +109,7 @@ func (p *iptablesPlace) loaded(table string) (bool, error) {
 // present tells, without starting a program, whether there can be anything of ours. A host that uses one variant only
 // is thereby spared from the other's programs, which may not even work there.
 func (p *iptablesPlace) present() (there bool, err error) {
-	for _, c := range chains() {
+	for _, c := range p.owner.chains() {
 		if p.variant == variantLegacy {
 			there, err = p.loaded(c.Table)
 		} else {
@@ -130,7 +131,7 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var all []string
-	for _, own := range chains() {
+	for _, own := range p.owner.chains() {
 		c := s.chain(own)
 		for _, jump := range c.jumps() {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
@@ -201,11 +202,11 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, erro
 	if err != nil {
 		return saved{}, fmt.Errorf("read rules: %w", err)
 	}
-	s := parseSave(out)
+	s := parseSave(p.owner, out)
 	if s.torn {
 		return saved{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
 	}
-	for _, own := range chains() {
+	for _, own := range p.owner.chains() {
 		if slices.Contains(s.unreadable, own.Table) {
 			s.chains[own.Name], err = p.glimpse(own, want)
 		} else if c := s.chains[own.Name]; c != nil && p.variant == variantNFT {

@@ -122,7 +122,7 @@ func TestCleanup(t *testing.T) {
 		before := everything(t)
 		cleanup := func(dry bool) []string {
 			t.Helper()
-			removed, err := Cleanup(t.Context(), quiet, dry)
+			removed, err := Cleanup(t.Context(), Options{Log: quiet}, dry)
 			if err != nil {
 				t.Fatalf("Cleanup: %v", err)
 			}

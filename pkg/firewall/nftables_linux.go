@@ -27,20 +27,23 @@ import (
 // refuses to change that of a chain.
 type nftPlace struct {
 	family nftables.TableFamily
+	owner  instance
 }
 
 func (p nftPlace) table() *nftables.Table {
-	if p.family == nftables.TableFamilyIPv4 {
-		return &nftables.Table{Family: p.family, Name: "flannel-ipv4"}
+	name := "flannel-ipv4"
+	if p.family == nftables.TableFamilyIPv6 {
+		name = "flannel-ipv6"
 	}
-	return &nftables.Table{Family: p.family, Name: "flannel-ipv6"}
+	return &nftables.Table{Family: p.family, Name: name + p.owner.suffix()}
 }
 
 func (p nftPlace) String() string {
-	if p.family == nftables.TableFamilyIPv4 {
-		return "nftables table ip flannel-ipv4"
+	family := "ip"
+	if p.family == nftables.TableFamilyIPv6 {
+		family = "ip6"
 	}
-	return "nftables table ip6 flannel-ipv6"
+	return "nftables table " + family + " " + p.table().Name
 }
 
 // digest: reading the table is cheap enough.

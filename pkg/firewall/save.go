@@ -9,6 +9,7 @@ import (
 
 // saved is what iptables-save said about us.
 type saved struct {
+	owner  instance               // whose rules are noted
 	chains map[string]*savedChain // by name
 	// unreadable are tables that hold rules of nft which iptables-save cannot express. It leaves them out whole.
 	unreadable []string
@@ -43,8 +44,8 @@ func (s saved) chain(c Chain) savedChain {
 
 // parseSave reads the output of iptables-save. Lines that do not concern us are skipped without being taken apart:
 // a host may have tens of thousands.
-func parseSave(out []byte) saved {
-	s := saved{chains: map[string]*savedChain{}}
+func parseSave(owner instance, out []byte) saved {
+	s := saved{owner: owner, chains: map[string]*savedChain{}}
 	var table string
 	for line := range bytes.Lines(out) {
 		line = bytes.TrimSpace(line)
@@ -107,7 +108,7 @@ func (s *saved) declare(table string, name []byte) {
 	if table == "mangle" && (string(name) == "KUBE-IPTABLES-HINT" || string(name) == "KUBE-KUBELET-CANARY") {
 		s.kubelet = true
 	}
-	for _, own := range chains() {
+	for _, own := range s.owner.chains() {
 		if own.Table == table && own.Name == string(name) {
 			s.of(own.Name).exists = true
 		}
@@ -129,7 +130,7 @@ func (s *saved) rule(table string, chain, args []byte) {
 	if !isParent(chain) && !bytes.Contains(args, []byte("FLANNEL-")) && !bytes.HasPrefix(chain, []byte("FLANNEL-")) {
 		return
 	}
-	for _, own := range chains() {
+	for _, own := range s.owner.chains() {
 		if own.Table != table {
 			continue
 		}
@@ -139,7 +140,7 @@ func (s *saved) rule(table string, chain, args []byte) {
 		case c == own.Name:
 			s.of(c).rules = append(s.of(c).rules, text)
 		case c == own.Parent:
-			r := parentRule{text: text, jump: leads, blocks: own.Name == fwd && blocks(text)}
+			r := parentRule{text: text, jump: leads, blocks: own.Parent == forwardChain && blocks(text)}
 			s.of(own.Name).parent = append(s.of(own.Name).parent, r)
 		case leads:
 			s.of(own.Name).foreign = append(s.of(own.Name).foreign, c+" "+text)

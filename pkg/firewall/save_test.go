@@ -72,7 +72,7 @@ func TestRestore(t *testing.T) {
 		{"one more match", edit("-A FLANNEL-FWD -s 10.5.0.0/16", "-A FLANNEL-FWD -s 10.5.0.0/16 -m conntrack --ctstate NEW"), 1, nil},
 		{"a foreign chain leads to ours", edit(jump, jump+"-A MINE -j FLANNEL-POSTRTG\n"), 0, nil},
 	} {
-		got := restore(parseSave([]byte(c.save)), wanted)
+		got := restore(parseSave("", []byte(c.save)), wanted)
 		if got.chains != c.chains || (got.chains == 0) != (got.script == "") {
 			t.Errorf("%s: %d chains are written, want %d:\n%s", c.name, got.chains, c.chains, got.script)
 		}
@@ -86,7 +86,7 @@ func TestRestore(t *testing.T) {
 
 func TestRestoreRemoves(t *testing.T) {
 	save := strings.Replace(flannelSave, "-A FLANNEL-FWD -s", "-A MINE -i eth0 -j FLANNEL-FWD\n-A FLANNEL-FWD -s", 1)
-	got := restore(parseSave([]byte(save)), nil)
+	got := restore(parseSave("", []byte(save)), nil)
 	want := `*nat
 :FLANNEL-POSTRTG - [0:0]
 -D POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
@@ -105,18 +105,18 @@ COMMIT
 }
 
 func TestParseSave(t *testing.T) {
-	s := parseSave([]byte(flannelSave))
+	s := parseSave("", []byte(flannelSave))
 	if !s.kubelet {
 		t.Error("kubelet's chain was not seen")
 	}
-	if s := parseSave([]byte("*nat\n:KUBE-KUBELET-CANARY - [0:0]\n")); s.kubelet {
+	if s := parseSave("", []byte("*nat\n:KUBE-KUBELET-CANARY - [0:0]\n")); s.kubelet {
 		t.Error("kubelet's chain was seen in a table where it says nothing")
 	}
-	s = parseSave([]byte("# Warning: iptables-legacy tables present\n# Table `nat' is incompatible, use 'nft' tool.\n"))
+	s = parseSave("", []byte("# Warning: iptables-legacy tables present\n# Table `nat' is incompatible, use 'nft' tool.\n"))
 	if diff := cmp.Diff([]string{"nat"}, s.unreadable); diff != "" {
 		t.Errorf("unreadable tables (-want +got):\n%s", diff)
 	}
-	if s := parseSave([]byte("*filter\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG -j DROP\n")); len(s.chains) > 0 {
+	if s := parseSave("", []byte("*filter\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG -j DROP\n")); len(s.chains) > 0 {
 		t.Errorf("a chain of our name in a table that is not its own was taken for ours: %v", s.chains)
 	}
 }
@@ -150,7 +150,7 @@ func TestParseSaveSkipsForeignRulesCheaply(t *testing.T) {
 	}
 	b.WriteString("COMMIT\n")
 	start := time.Now()
-	n := restore(parseSave(b.Bytes()), wanted).chains
+	n := restore(parseSave("", b.Bytes()), wanted).chains
 	took := time.Since(start)
 	t.Logf("20,000 foreign rules read in %v", took)
 	if n != 0 || took > time.Second {
@@ -165,7 +165,7 @@ func FuzzParseSave(f *testing.F) {
 	f.Add([]byte("*nat\n[1:2] -A POSTROUTING -j FLANNEL-POSTRTG\n-A \n-A X\n:\n*\n[\n# Table `x is incompatible\n"))
 	f.Add([]byte("*nat\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG ! -s\n-A POSTROUTING -m comment --comment \"\\\" -j FLANNEL-POSTRTG\n"))
 	f.Fuzz(func(t *testing.T, out []byte) {
-		c := restore(parseSave(out), wanted)
+		c := restore(parseSave("", out), wanted)
 		if (c.chains == 0) != (c.script == "") {
 			t.Errorf("%d chains, script %q", c.chains, c.script)
 		}
@@ -174,7 +174,7 @@ func FuzzParseSave(f *testing.F) {
 				t.Errorf("line that is not about us: %q", line)
 			}
 		}
-		restore(parseSave(out), nil)
+		restore(parseSave("", out), nil)
 	})
 }
 
@@ -182,7 +182,7 @@ func FuzzParseSave(f *testing.F) {
 func TestTornSave(t *testing.T) {
 	const whole = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j ACCEPT\nCOMMIT\n# Completed\n"
 	for text, torn := range map[string]bool{"": false, whole: false, whole + whole: false, whole[:40]: true, whole + "*nat\n": true} {
-		if got := parseSave([]byte(text)).torn; got != torn {
+		if got := parseSave("", []byte(text)).torn; got != torn {
 			t.Errorf("%q: torn %t, want %t", text, got, torn)
 		}
 	}

@@ -28,7 +28,7 @@ func ours(t *testing.T) (lines []string) {
 				}
 			}
 		}
-		text, err := readTable(family, nftPlace{family}.table().Name)
+		text, err := readTable(family, nftPlace{family: family}.table().Name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func (p *iptablesPlace) glimpse(own Chain, want []Chain) (*savedChain, error) {
 	}
 	for _, r := range rules {
 		// A jump with a condition counts as a rule of others: iptables deletes by arguments, which are not known here.
-		known := parentRule{text: fmt.Sprint(r.exprs), blocks: own.Name == fwd && r.blocks && !r.narrow}
+		known := parentRule{text: fmt.Sprint(r.exprs), blocks: own.Parent == forwardChain && r.blocks && !r.narrow}
 		if r.jump == own.Name && !r.narrow {
 			known = parentRule{text: r.text, jump: true}
 		}
@@ -64,7 +64,7 @@ func (p *iptablesPlace) confirm(own Chain, parent []parentRule) error {
 // remember keeps, for the next glimpse, how the chains look that were just written.
 func (p *iptablesPlace) remember(have saved) {
 	p.written = map[string]string{}
-	for _, own := range chains() {
+	for _, own := range p.owner.chains() {
 		if slices.Contains(have.unreadable, own.Table) {
 			p.written[own.Name] = p.content(own)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,15 +171,17 @@ func concerns(kind int, family byte, attrs []byte) notes {
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
 		chainAttr = unix.NFTA_RULE_CHAIN
 	}
-	switch name(attrs, 1) { // every kind of message has the table's name as its first attribute
-	case "flannel-ipv4", "flannel-ipv6":
+	// Every kind of message has the table's name as its first attribute. Of several flannelds, a change of one's rules makes
+	// the others look, too; that is seldom.
+	switch table := name(attrs, 1); {
+	case strings.HasPrefix(table, "flannel-ipv"):
 		return own
-	case "nat", "filter":
+	case table == "nat" || table == "filter":
 		if kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_NEWTABLE { // gone, or made dormant
 			return foreign
 		}
-		switch name(attrs, chainAttr) {
-		case "POSTROUTING", "FORWARD", postrtg, fwd:
+		chain := name(attrs, chainAttr)
+		if chain == "POSTROUTING" || chain == forwardChain || strings.HasPrefix(chain, postrtg) || strings.HasPrefix(chain, fwd) {
 			return foreign
 		}
 	}

@@ -76,7 +76,7 @@ func (p *Plan) suspect(l *subnet.Lease) string {
 		if reason := p.suspectSubnet(e.Subnet, network); reason != "" {
 			return reason
 		}
-		if reason := p.suspectPublicIP(e); reason != "" {
+		if reason := p.suspectPublicIP(l, e); reason != "" {
 			return reason
 		}
 	}
@@ -100,10 +100,13 @@ func (p *Plan) suspectSubnet(s netip.Prefix, network subnet.Network) string {
 			return fmt.Sprintf("its subnet %s overlaps our own %s", s, own.Subnet)
 		}
 	}
+	if under, covers := p.cfg.Covers(s); covers {
+		return fmt.Sprintf("its subnet %s covers %s of the underlay", s, under)
+	}
 	return ""
 }
 
-func (p *Plan) suspectPublicIP(e subnet.Endpoint) string {
+func (p *Plan) suspectPublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 	ip := e.PublicIP
 	switch {
 	case !ip.IsValid() || ip.IsUnspecified():
@@ -112,12 +115,18 @@ func (p *Plan) suspectPublicIP(e subnet.Endpoint) string {
 		return fmt.Sprintf("its public IP %s is of another family than its subnet %s", ip, e.Subnet)
 	case ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return fmt.Sprintf("its public IP %s is not an address that a node can have on the underlay", ip)
-	case p.cfg.V4.Prefix.Contains(ip) || p.cfg.V6.Prefix.Contains(ip):
-		return fmt.Sprintf("its public IP %s lies inside the pod network", ip)
+	}
+	for _, own := range l.Endpoints() {
+		if own.Subnet.Contains(ip) {
+			return fmt.Sprintf("its public IP %s lies inside its own subnet %s", ip, own.Subnet)
+		}
 	}
 	for _, own := range p.local.Endpoints() {
-		if ip == own.PublicIP {
+		switch {
+		case ip == own.PublicIP:
 			return fmt.Sprintf("its public IP %s is our own", ip)
+		case own.Subnet.Contains(ip):
+			return fmt.Sprintf("its public IP %s lies inside our own subnet %s", ip, own.Subnet)
 		}
 	}
 	if among(p.addrs, ip) { // a second one, a virtual one, docker0's: packets to it never leave the node

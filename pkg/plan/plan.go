@@ -33,6 +33,7 @@ type Plan struct {
 	rivals map[claim][]*peer  // what several claim, and all who do
 	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
 	better map[*peer]struct{} // those that have a VTEP address of ours before us
+	inside map[*peer]struct{} // those with a public IP inside the pod network
 
 	paths  []*dataplane.Path // as returned last; never written to again
 	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
@@ -82,7 +83,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 		cfg.V6.SubnetLen = s.Bits()
 	}
 	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
-		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}}
+		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}, inside: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
 		ends, _ := p.tunnel.Ends(&local) // an error: we have not described ourselves yet
 		for _, end := range ends {
@@ -140,7 +141,7 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 	end := len(p.peers) - tail
 	p.peers = slices.Replace(p.peers, head, end, fresh...)
 	p.leases = leases
-	lost := p.settle()
+	lost := p.rejectLoops(p.settle())
 	if len(lost) > 0 || p.starts == nil || slices.ContainsFunc(fresh, func(one *peer) bool { return one.reason != "" }) {
 		return p.collect(lost)
 	}
@@ -185,6 +186,9 @@ func (p *Plan) enter(one *peer) {
 	if one.better != nil {
 		p.better[one] = struct{}{}
 	}
+	if one.reason == "" && p.isInside(one) {
+		p.inside[one] = struct{}{}
+	}
 	if one.lease.Backend == "" {
 		p.silent++
 	}
@@ -205,6 +209,7 @@ func (p *Plan) enter(one *peer) {
 func (p *Plan) forget(one *peer) {
 	delete(p.odd, one)
 	delete(p.better, one)
+	delete(p.inside, one)
 	if one.lease.Backend == "" {
 		p.silent--
 	}

@@ -127,6 +127,16 @@ func (d *Duration) UnmarshalText(text []byte) error {
 }
 
 // Socket is where a daemon with that subnet file is asked.
-func Socket(subnetFile string) string {
-	return filepath.Join(filepath.Dir(subnetFile), "flanneld.sock")
+func Socket(subnetFile string) string { return beside(subnetFile, ".sock") }
+
+// Lock is the file that a daemon with that subnet file holds for as long as it runs.
+func Lock(subnetFile string) string { return beside(subnetFile, ".lock") }
+
+// beside names a file of the daemon's. Several daemons may have their subnet files in one directory.
+func beside(subnetFile, extension string) string {
+	dir, name := filepath.Split(subnetFile)
+	if name == "subnet.env" {
+		name = "flanneld"
+	}
+	return filepath.Join(dir, name+extension)
 }

@@ -35,7 +35,9 @@ type wish struct {
 	problem string       // where iface is nil
 }
 
-// wishes lists what to try, the best first. Someone who names interfaces gets one of them or an error, never another.
+// wishes lists what to try, the best first: --iface, --iface-regex, and --iface-can-reach if neither matched; without
+// any of these the interface that has the public address; else those of the default routes. Someone who names
+// interfaces gets one of them or an error, never another.
 func wishes(s Snapshot, o Options, v4, v6 bool) []wish {
 	var all []wish
 	for _, name := range o.Iface {
@@ -44,13 +46,48 @@ func wishes(s Snapshot, o Options, v4, v6 bool) []wish {
 	for _, re := range o.IfaceRegex {
 		all = append(all, matching(s, re.String(), re.MatchString)...)
 	}
-	switch {
-	case len(all) > 0:
+	// An interface that matches is waited for, even if it is down at the moment.
+	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(w wish) bool { return w.iface != nil }) {
+		all = append(all, reaching(s, o.CanReach))
+	}
+	if len(all) > 0 {
 		return all
-	case o.CanReach.IsValid():
-		return []wish{reaching(s, o.CanReach)}
+	}
+	if all = owning(s, o, v4, v6); len(all) > 0 {
+		return all
 	}
 	return byDefaultRoute(s, v4, v6)
+}
+
+// owning finds the interface that has the public address. An address of the loopback interface (which routing
+// protocols announce) selects none, and one that no interface has is that of a NAT gateway.
+func owning(s Snapshot, o Options, v4, v6 bool) []wish {
+	var public []netip.Addr
+	var all []wish
+	for _, family := range []struct {
+		on   bool
+		ip   netip.Addr
+		flag string
+	}{{v4, o.PublicV4, "--public-ip="}, {v6, o.PublicV6, "--public-ipv6="}} {
+		if !family.on || !family.ip.IsValid() {
+			continue
+		}
+		public = append(public, family.ip)
+		for i := range s.Interfaces {
+			in := &s.Interfaces[i]
+			if !in.Loopback && !Ours(in.Name) && in.has(family.ip) {
+				all = append(all, wish{why: family.flag + family.ip.String(), iface: in})
+			}
+		}
+	}
+	for i := range all {
+		all[i].source = public
+	}
+	return all
+}
+
+func (in *Interface) has(ip netip.Addr) bool {
+	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }
 
 func named(s Snapshot, name string) wish {
@@ -62,8 +99,7 @@ func named(s Snapshot, name string) wish {
 			w.iface = in
 			return w
 		}
-		if err == nil && slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip.WithZone("") }) &&
-			(ip.Zone() == "" || ip.Zone() == in.Name) {
+		if err == nil && in.has(ip.WithZone("")) && (ip.Zone() == "" || ip.Zone() == in.Name) {
 			w.iface, w.source = in, []netip.Addr{ip.WithZone("")}
 			return w
 		}

@@ -77,6 +77,7 @@ func re(texts ...string) (all []*regexp.Regexp) {
 
 func TestChoose(t *testing.T) {
 	with := func(change func(*Snapshot)) Snapshot { s := host(); change(&s); return s }
+	reach := func(index int) Snapshot { return with(func(s *Snapshot) { s.Reach = Reach{Index: index} }) }
 	for _, c := range []struct {
 		name   string
 		s      Snapshot
@@ -115,7 +116,6 @@ func TestChoose(t *testing.T) {
 		{"iface down", host(), Options{Iface: []string{"eth2"}}, true, false, "--iface=eth2: eth2 is down"},
 		{"iface lo", host(), Options{Iface: []string{"lo"}}, true, false, "--iface=lo: lo is the loopback interface"},
 		{"iface of ours", host(), Options{Iface: []string{"flannel.1"}}, true, false, "belongs to the pod network itself"},
-		{"no fallback to can-reach", with(func(s *Snapshot) { s.Reach = Reach{Index: 2} }), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false, "--iface=eth9"},
 		{"neither family fits", host(), Options{Iface: []string{"eth9", "cni0", "eth3"}}, true, true, "--iface=eth3: there is no such interface"},
 
 		{"regex on address before name", host(), Options{IfaceRegex: re(`^10\.1\.|eth0`)}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
@@ -132,7 +132,26 @@ func TestChoose(t *testing.T) {
 		{"cannot reach", with(func(s *Snapshot) { s.Reach = Reach{Problem: "network is unreachable"} }), Options{CanReach: ip("9.9.9.9")}, true, false, "--iface-can-reach=9.9.9.9: network is unreachable"},
 		{"can reach itself", with(func(s *Snapshot) { s.Reach = Reach{Index: 1, Source: ip("192.168.1.5")} }), Options{CanReach: ip("192.168.1.5")}, true, false, "lo is the loopback interface"},
 
-		{"public address of the host", host(), Options{PublicV4: ip("192.168.1.6")}, true, false, "eth0 192.168.1.5 - 192.168.1.6 -"},
+		{"can reach when no iface matches", reach(2), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"can reach when no regex matches", reach(2), Options{IfaceRegex: re("^bond"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"iface before can-reach", reach(2), Options{Iface: []string{"eth9", "eth1"}, CanReach: ip("9.9.9.9")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"a matching iface is waited for", reach(2), Options{Iface: []string{"eth2"}, CanReach: ip("9.9.9.9")}, true, false, "--iface=eth2: eth2 is down"},
+		{"neither iface nor can-reach", with(func(s *Snapshot) { s.Reach.Problem = "network is unreachable" }), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false,
+			"--iface=eth9: there is no such interface\n  --iface-can-reach=9.9.9.9: network is unreachable"},
+
+		{"public address of the host", host(), Options{PublicV4: ip("192.168.1.6")}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"public address of another interface", host(), Options{PublicV4: ip("10.1.0.5")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"public address and iface", host(), Options{PublicV4: ip("10.1.0.5"), Iface: []string{"eth0"}}, true, false, "eth0 192.168.1.5 - 10.1.0.5 -"},
+		{"public address and can-reach", reach(2), Options{PublicV4: ip("10.1.0.5"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 10.1.0.5 -"},
+		{"public addresses, dual", with(func(s *Snapshot) { s.Defaults = nil }), Options{PublicV4: ip("192.168.1.6"), PublicV6: ip("2001:db8:1::5")}, true, true,
+			"eth0 192.168.1.6 2001:db8:1::5 192.168.1.6 2001:db8:1::5"},
+		{"public v6 address selects", with(func(s *Snapshot) { s.Defaults = nil }), Options{PublicV4: ip("203.0.113.9"), PublicV6: ip("2001:db8:1::5")}, true, true,
+			"eth0 192.168.1.5 2001:db8:1::5 203.0.113.9 2001:db8:1::5"},
+		{"public address of lo selects nothing", with(func(s *Snapshot) { s.Interfaces[0].Addrs = append(s.Interfaces[0].Addrs, Addr{IP: ip("192.0.2.1")}) }),
+			Options{PublicV4: ip("192.0.2.1")}, true, false, "eth0 192.168.1.5 - 192.0.2.1 -"},
+		{"public address of a tunnel selects nothing", host(), Options{PublicV4: ip("10.5.1.0")}, true, false, "eth0 192.168.1.5 - 10.5.1.0 -"},
+		{"public address of an interface that is down", host(), Options{PublicV4: ip("10.2.0.5")}, true, false, "--public-ip=10.2.0.5: eth2 is down"},
+		{"public address of an off family", host(), Options{PublicV6: ip("fd00:7::7")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"public address of nobody", host(), Options{PublicV4: ip("203.0.113.9"), PublicV6: ip("2001:db8::9")}, true, true, "eth0 192.168.1.5 2001:db8:1::5 203.0.113.9 2001:db8::9"},
 		{"public v6 with v6 off", host(), Options{PublicV6: ip("2001:db8::9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 	} {

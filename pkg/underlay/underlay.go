@@ -29,6 +29,17 @@ func (l Link) Reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(l.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// Prefixes are the link's own addresses, as single ones, and the networks that are reached through it without a gateway.
+func (l Link) Prefixes() []netip.Prefix {
+	all := slices.Clone(l.OnLink)
+	for _, a := range []netip.Addr{l.V4, l.V6} {
+		if p, err := a.WithZone("").Prefix(a.BitLen()); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // String names the link for a person.
 func (l Link) String() string {
 	var addrs []string

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -134,12 +136,31 @@ func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.
 			taken[i].V6 = r.lease.V6
 		}
 	}
+	if cfg.InsideNetwork() != nil {
+		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(all)...)
+	}
 	if subnet.Fits(cfg, &want) == nil && subnet.Free(&want, taken) {
 		pick.V4.Subnet, pick.V6.Subnet = want.V4.Subnet, want.V6.Subnet
 		return pick, "the subnet file remembers it", nil
 	}
 	pick.V4.Subnet, pick.V6.Subnet, err = subnet.Choose(cfg, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
 	return pick, "it was free", err
+}
+
+// addresses are the nodes' own. To read all values takes time, so only who must avoid these addresses does.
+func addresses(all []record) (nodes []netip.Prefix) {
+	for _, r := range all {
+		v, err := DecodeValue(r.kv.Value)
+		if err != nil {
+			continue
+		}
+		for _, a := range []netip.Addr{v.PublicIP, v.PublicIPv6} {
+			if p, err := a.Prefix(a.BitLen()); err == nil {
+				nodes = append(nodes, p)
+			}
+		}
+	}
+	return nodes
 }
 
 // reuse makes the claim on an entry that the store has already. It is left as it is until Publish.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -54,7 +55,19 @@ func (m *Manager) ownKey() string {
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
 	return m.follow(ctx, feed{name: "watch the network configuration", key: key,
-		to: &config{log: m.log.With("key", key), changed: changed}}, nil)
+		to: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
+}
+
+// mistakenPrefix looks for a network configuration below the same prefix with a leading slash, or without it.
+func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool) {
+	prefix, had := strings.CutPrefix(m.prefix, "/")
+	if !had {
+		prefix = "/" + m.prefix
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	resp, err := m.client.Get(ctx, prefix+"/config", clientv3.WithCountOnly())
+	return prefix, err == nil && resp.Count > 0 // else nobody may know, but it does not matter
 }
 
 // config passes the network configuration on when it differs from what was passed on last.
@@ -63,20 +76,22 @@ type config struct {
 	changed func([]byte)
 	last    []byte // nil before the first
 	missing bool   // and it was said
+	// mistaken returns another prefix under which there is a configuration; it is asked when there is none under ours.
+	mistaken func(context.Context) (prefix string, found bool)
 }
 
-func (c *config) listed(_ context.Context, kvs []*mvccpb.KeyValue, _ bool) error {
+func (c *config) listed(ctx context.Context, kvs []*mvccpb.KeyValue, _ bool) error {
 	if len(kvs) == 0 {
-		c.absent()
+		c.absent(ctx)
 		return nil
 	}
 	c.is(kvs[0].Value)
 	return nil
 }
 
-func (c *config) happened(_ context.Context, events []*mvccpb.Event) error {
+func (c *config) happened(ctx context.Context, events []*mvccpb.Event) error {
 	if e := events[len(events)-1]; e.Type == mvccpb.DELETE {
-		c.absent()
+		c.absent(ctx)
 	} else {
 		c.is(e.Kv.Value)
 	}
@@ -95,14 +110,18 @@ func (c *config) is(raw []byte) {
 	c.changed(raw)
 }
 
-func (c *config) absent() {
+func (c *config) absent(ctx context.Context) {
 	if c.missing {
 		return
 	}
 	c.missing = true
-	if c.last == nil {
+	prefix, found := c.mistaken(ctx)
+	switch {
+	case c.last == nil && found:
+		c.log.Warn("waiting for the network configuration: etcd has none here, but one below another prefix; is --etcd-prefix right?", "other", prefix)
+	case c.last == nil:
 		c.log.Info("waiting for the network configuration: etcd has none yet")
-	} else {
+	default:
 		c.log.Warn("the network configuration was deleted from etcd: the last one stands")
 	}
 }

@@ -23,37 +23,31 @@ type claim struct {
 
 // Acquire waits for our Node and its podCIDRs; see subnet.Manager. It returns an error when these do not fit cfg.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
-	name, err := m.findName(ctx)
-	if err != nil {
-		return subnet.Lease{}, err
-	}
-	var found *node
-	said := ""
-	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, to: func(_ context.Context, changes []change) error {
-		found = changes[len(changes)-1].node
-		reason := missing(name, found)
-		if reason == "" {
-			return errDone
+	m.mu.Lock()
+	found := m.found
+	m.found = nil
+	m.mu.Unlock()
+	if found == nil {
+		var err error
+		if found, err = m.readOwn(ctx); err != nil {
+			return subnet.Lease{}, err
 		}
-		if m.o.Waiting("waiting for this node's podCIDR: " + reason); reason != said {
-			m.log.Warn("waiting for this node's podCIDR", "reason", reason)
-			said = reason
-		}
-		return nil
-	}})
-	if err = errors.Join(err, ctx.Err()); err != nil {
-		return subnet.Lease{}, err
 	}
+	name := found.name
 	c := &claim{now: found, said: map[string]bool{}}
+	var err error
 	if c.v4, c.v6, err = fit(name, found.cidrs, cfg); err != nil {
 		return subnet.Lease{}, err
+	}
+	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
+		m.log.Warn("this node's podCIDR is the whole network: it works for this node alone", "podCIDR", c.text())
 	}
 	l := c.stored(name)
 	if l.Backend != "" {
 		c.want, c.settled = &l, true
 	}
 	m.mu.Lock()
-	m.claim = c
+	m.claim, m.holding = c, true
 	m.mu.Unlock()
 	if was, now := (claim{v4: want.V4.Subnet, v6: want.V6.Subnet}), (claim{v4: c.v4, v6: c.v6}); was.v4.IsValid() && was.v4 != c.v4 || was.v6.IsValid() && was.v6 != c.v6 {
 		m.log.Warn("this node's subnet is another than before; pods that have addresses of the former one must be made anew", "was", was.text(), "is", now.text())
@@ -127,7 +121,7 @@ func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, e
 		case !f.s.IsValid():
 			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), and the network configuration wants one: give the kube-controller-manager a --cluster-cidr of both families, or turn %s off",
 				name, f.family, strings.Join(cidrs, ", "), f.family))
-		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() <= f.network.Prefix.Bits():
+		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() < f.network.Prefix.Bits():
 			problems = append(problems, fmt.Errorf("podCIDR %s of node %s is not a part of %s %s in the network configuration: make this the kube-controller-manager's --cluster-cidr",
 				f.s, name, f.key, f.network.Prefix))
 		}
@@ -198,7 +192,7 @@ func (m *Manager) difference(c *claim) (raw []byte, changes []string) {
 	if c.want == nil || c.now == nil {
 		return nil, nil
 	}
-	want, problems := describe(c.want, c.now.notes, fixed{m.o.PublicV4Given, m.o.PublicV6Given})
+	want, problems := describe(c.want, c.now.notes)
 	for _, p := range problems {
 		if !c.said[p] {
 			c.said[p] = true

@@ -20,6 +20,11 @@ func (m *Manager) Hold(ctx context.Context) error {
 	if c == nil {
 		return errors.New("hold: no subnet was acquired")
 	}
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.holding = false
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	mended := make(chan struct{})
 	go func() {
@@ -60,6 +65,7 @@ func (m *Manager) look(c *claim, is change) error {
 		return fmt.Errorf("node %s has podCIDR %s now: %w", is.name, strings.Join(is.node.cidrs, ", "), subnet.ErrMoved)
 	}
 	c.see(is.node)
+	m.obey(c.now.notes)
 	switch {
 	case was == nil || was.uid != is.node.uid:
 		m.log.Info("this node's Node was made anew, with the same podCIDR", "node", is.name)

@@ -24,7 +24,7 @@ func TestNodes(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
 	for name, test := range map[string]func(*testing.T, outside){
-		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Anew": anew,
+		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Chosen": chosen, "Anew": anew,
 		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 		"Order": lookedUpInOrder, "Without": withoutPodCIDR, "FewEvents": fewEvents,
@@ -225,6 +225,11 @@ func misfit(t *testing.T, o outside) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+	o.add("misfit-3", "10.244.0.0/16") // a cluster of one node
+	alone := start(t, o.Server, "misfit-3", nil)
+	if l, err := alone.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil || l.V4.Subnet != tenNet.V4.Prefix || alone.logs.Count("whole network") != 1 {
+		t.Errorf("%v, %v\n%s", l, err, alone.logs)
+	}
 	n := start(t, o.Server, "misfit-2", nil)
 	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.77.0/24")}}
 	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.Count("another than before") != 1 {
@@ -270,11 +275,37 @@ func operator(t *testing.T, o outside) {
 	told("203.0.113.7")
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.8")
 	told("203.0.113.8")
-	o.annotate("operator-1", "public-ip-overwrite", "", "node-public-ip", "203.0.113.9")
-	told("203.0.113.9")
-	o.annotate("operator-1", "node-public-ip", "nonsense")
+	o.annotate("operator-1", "public-ip-overwrite", "nonsense")
 	told("192.168.0.7")
 	if n.logs.Count("ignoring it") != 1 || n.logs.Count("again and again") != 0 {
+		t.Errorf("log:\n%s", n.logs)
+	}
+}
+
+// chosen: annotations that say what this node's addresses are, from before the start and as they come and go.
+func chosen(t *testing.T, o outside) {
+	o.add("chosen-1", "10.244.19.0/24")
+	o.annotate("chosen-1", "node-public-ip", "203.0.113.9")
+	n := start(t, o.Server, "chosen-1", nil)
+	says := func(want subnet.PublicIPs) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the operator says %v", want), 15*time.Second, func() bool {
+			got, err := n.PublicIPs(t.Context())
+			return err == nil && got == want
+		})
+	}
+	says(subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.9")})
+	changed := n.PublicIPsChanged()
+	<-changed // from nothing
+	n.join(tenNet, "192.168.0.19", mac1)
+	n.Run()
+	o.annotate("chosen-1", "node-public-ip", "203.0.113.10", "node-public-ipv6", "2001:db8::10")
+	<-changed
+	says(subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.10"), V6: netip.MustParseAddr("2001:db8::10")})
+	o.annotate("chosen-1", "node-public-ip", "nonsense", "node-public-ipv6", "")
+	<-changed
+	says(subnet.PublicIPs{})
+	if n.logs.Count("ignoring it") != 1 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }

@@ -34,11 +34,9 @@ type Options struct {
 	NodeName              string
 	PodName, PodNamespace string // the pod is asked for its node's name
 
-	Prefix  string // of annotations, complete: the name follows
-	NetConf string // path of the network configuration
-	// PublicV4Given and PublicV6Given: --public-ip counts for more than an annotation node-public-ip.
-	PublicV4Given, PublicV6Given bool
-	SetCondition                 bool // NetworkUnavailable
+	Prefix       string // of annotations, complete: the name follows
+	NetConf      string // path of the network configuration
+	SetCondition bool   // NetworkUnavailable
 
 	UserAgent string
 	Log       *slog.Logger        // nil: silence
@@ -69,11 +67,17 @@ type Manager struct {
 	mu    sync.Mutex
 	name  string // of our Node, once it is known
 	claim *claim // nil before Acquire; its fields are guarded by mu, too
+	found *node  // our Node as PublicIPs read it, for the Acquire that follows; nil: read it
+
+	operator subnet.PublicIPs // as our Node said last
+	holding  bool             // from Acquire to the end of Hold, which keeps operator up to date
+	warned   map[string]bool  // problems with operator
 
 	refusing sync.Mutex         // not mu, which is held while our annotations are written
 	refusals map[string]refusal // by activity
 
-	mend chan struct{} // a token for Hold: our annotations may not be what they shall be
+	mend      chan struct{} // a token for Hold: our annotations may not be what they shall be
+	addressed chan struct{} // a token for whoever follows the operator's PublicIPs
 }
 
 var (
@@ -81,6 +85,8 @@ var (
 	_ subnet.Reporter = (*Manager)(nil)
 	_ subnet.Redialer = (*Manager)(nil)
 	_ subnet.Accepter = (*Manager)(nil)
+
+	_ subnet.Addresser = (*Manager)(nil)
 )
 
 // New checks o and prepares a client; it does not wait for the API server. Its errors are those that waiting cannot
@@ -99,6 +105,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		o.Waiting = func(string) {}
 	}
 	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]refusal{}, mend: make(chan struct{}, 1),
+		warned: map[string]bool{}, addressed: make(chan struct{}, 1),
 		outage: cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
 	if m.api, m.wire, err = o.dial(); err != nil {

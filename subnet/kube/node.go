@@ -161,36 +161,28 @@ func compact(text string) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// fixed tells in which families --public-ip was given: there the operator's annotation does not count.
-type fixed struct{ v4, v6 bool }
-
 // describe is leaseOf the other way round: what our annotations on a Node shall be for the others to see l, given what
 // stands there now. A family that is off has none. Problems are annotations of the operator's that make no sense.
-func describe(l *subnet.Lease, now notes, f fixed) (want notes, problems []string) {
+func describe(l *subnet.Lease, now notes) (want notes, problems []string) {
 	want = now
 	want[managed], want[backendType] = "true", l.Backend
 	for _, one := range []struct {
-		e                         subnet.Endpoint
-		ip, data, node, overwrite note
-		fixed                     bool
+		e                   subnet.Endpoint
+		ip, data, overwrite note
 	}{
-		{l.V4, publicIP, backendData, nodeIP, overwrite, f.v4},
-		{l.V6, publicIPv6, backendV6Data, nodeIPv6, overwriteV6, f.v6},
+		{l.V4, publicIP, backendData, overwrite},
+		{l.V6, publicIPv6, backendV6Data, overwriteV6},
 	} {
 		want[one.ip], want[one.data] = "", ""
 		if !one.e.On() {
 			continue
 		}
-		told := one.e.PublicIP
-		for _, by := range []note{one.node, one.overwrite} { // the later one counts for more
-			if now[by] == "" || by == one.node && one.fixed {
-				continue
-			}
-			if a, err := address(now[by], one.e.Subnet.Addr().Is6()); err != nil {
-				problems = append(problems, fmt.Sprintf("the annotation %s %v: ignoring it", names[by], err))
-			} else {
-				told = a
-			}
+		told, problem := now.operator(one.overwrite, one.e.Subnet.Addr().Is6())
+		if problem != "" {
+			problems = append(problems, problem)
+		}
+		if !told.IsValid() {
+			told = one.e.PublicIP
 		}
 		want[one.ip], want[one.data] = told.String(), "null"
 		if one.e.Data != nil {
@@ -201,6 +193,18 @@ func describe(l *subnet.Lease, now notes, f fixed) (want notes, problems []strin
 		}
 	}
 	return want, problems
+}
+
+// operator reads an address that an operator has set; it is zero if there is none or, with a problem, nonsense.
+func (n notes) operator(by note, v6 bool) (a netip.Addr, problem string) {
+	if n[by] == "" {
+		return netip.Addr{}, ""
+	}
+	a, err := address(n[by], v6)
+	if err != nil {
+		return netip.Addr{}, fmt.Sprintf("the annotation %s %v: ignoring it", names[by], err)
+	}
+	return a, ""
 }
 
 // patch is the strategic merge patch that makes want of now, nil if there is nothing to do, and what it changes.

@@ -99,30 +99,25 @@ func TestPatch(t *testing.T) {
 		name     string
 		lease    *subnet.Lease
 		now      notes
-		fixed    fixed
 		want     string
 		problems string
 	}{
-		{"a fresh node", one, notes{}, fixed{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}",` + p + `backend-type":"vxlan",` +
+		{"a fresh node", one, notes{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}",` + p + `backend-type":"vxlan",` +
 			p + `kube-subnet-manager":"true",` + p + `public-ip":"192.168.0.1"`), ""},
-		{"nothing differs", one, noted(vxlanNotes...), fixed{}, "", ""},
-		{"nothing differs, dual", dual, noted(dualNotes...), fixed{}, "", ""},
-		{"spaced in another way", one, but("backend-data", "{ \"VNI\": 1, \"VtepMAC\": \"c6:d2:32:6f:8f:44\" }"), fixed{}, "", ""},
-		{"another MAC", one, but("backend-data", mac2), fixed{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}"`), ""},
-		{"a backend without data", bare, noted(vxlanNotes...), fixed{}, full(p + `backend-data":"null",` + p + `backend-type":"host-gw"`), ""},
-		{"one family left", one, noted(dualNotes...), fixed{}, full(p + `backend-v6-data":null,` + p + `public-ipv6":null`), ""},
-		{"unmanaged by another hand", one, but("kube-subnet-manager", "no"), fixed{}, full(p + `kube-subnet-manager":"true"`), ""},
-		{"overwritten", one, but("public-ip-overwrite", "203.0.113.1"), fixed{true, true}, full(p + `public-ip":"203.0.113.1"`), ""},
-		{"overwritten already", one, but("public-ip-overwrite", "203.0.113.1", "public-ip", "203.0.113.1"), fixed{}, "", ""},
-		{"behind NAT", one, but("node-public-ip", "203.0.113.2"), fixed{}, full(p + `public-ip":"203.0.113.2"`), ""},
-		{"behind NAT, but told by a flag", one, but("node-public-ip", "203.0.113.2"), fixed{v4: true}, "", ""},
-		{"both", one, but("node-public-ip", "203.0.113.2", "public-ip-overwrite", "203.0.113.1"), fixed{}, full(p + `public-ip":"203.0.113.1"`), ""},
-		{"IPv6 behind NAT", dual, noted(append(dualNotes, "node-public-ipv6", "2001:db8::77")...), fixed{v4: true}, full(p + `public-ipv6":"2001:db8::77"`), ""},
-		{"IPv6 overwritten", dual, noted(append(dualNotes, "public-ipv6-overwrite", "2001:db8::78")...), fixed{}, full(p + `public-ipv6":"2001:db8::78"`), ""},
-		{"a family that is off", one, but("public-ipv6-overwrite", "2001:db8::78"), fixed{}, "", ""},
-		{"overwritten with garbage", one, but("public-ip-overwrite", "here"), fixed{}, "", `the annotation public-ip-overwrite "here" is no IPv4 address: ignoring it`},
+		{"nothing differs", one, noted(vxlanNotes...), "", ""},
+		{"nothing differs, dual", dual, noted(dualNotes...), "", ""},
+		{"spaced in another way", one, but("backend-data", "{ \"VNI\": 1, \"VtepMAC\": \"c6:d2:32:6f:8f:44\" }"), "", ""},
+		{"another MAC", one, but("backend-data", mac2), full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}"`), ""},
+		{"a backend without data", bare, noted(vxlanNotes...), full(p + `backend-data":"null",` + p + `backend-type":"host-gw"`), ""},
+		{"one family left", one, noted(dualNotes...), full(p + `backend-v6-data":null,` + p + `public-ipv6":null`), ""},
+		{"unmanaged by another hand", one, but("kube-subnet-manager", "no"), full(p + `kube-subnet-manager":"true"`), ""},
+		{"overwritten", one, but("public-ip-overwrite", "203.0.113.1"), full(p + `public-ip":"203.0.113.1"`), ""},
+		{"overwritten already", one, but("public-ip-overwrite", "203.0.113.1", "public-ip", "203.0.113.1"), "", ""},
+		{"IPv6 overwritten", dual, noted(append(dualNotes, "public-ipv6-overwrite", "2001:db8::78")...), full(p + `public-ipv6":"2001:db8::78"`), ""},
+		{"a family that is off", one, but("public-ipv6-overwrite", "2001:db8::78"), "", ""},
+		{"overwritten with garbage", one, but("public-ip-overwrite", "here"), "", `the annotation public-ip-overwrite "here" is no IPv4 address: ignoring it`},
 	} {
-		want, problems := describe(c.lease, c.now, c.fixed)
+		want, problems := describe(c.lease, c.now)
 		raw, changes := patch(prefix, c.now, want)
 		if string(raw) != c.want || strings.Join(problems, "\n") != c.problems || (raw == nil) != (len(changes) == 0) {
 			t.Errorf("%s:\n%s\nwant\n%s\nproblems %q", c.name, raw, c.want, problems)
@@ -148,7 +143,7 @@ func FuzzAnnotations(f *testing.F) {
 			}
 			return
 		}
-		want, _ := describe(l, n.notes, fixed{})
+		want, _ := describe(l, n.notes)
 		raw, _ := patch(prefix, n.notes, want)
 		again, err := leaseOf(&node{name: "n", cidrs: n.cidrs, notes: want})
 		if err != nil || !again.Equal(l) {

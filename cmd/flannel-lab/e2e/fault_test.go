@@ -93,7 +93,7 @@ func beside(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	return shell(t, n.Namespaces, `for f in iptables ip6tables; do $f-save | sed -e '/^#/d' -e 's/\[[0-9:]*\]//' | grep -i flannel || true; done
 		nft list tables | grep flannel || true
-		ls -A -I flanneld.sock /run/flannel; cat /run/flannel/subnet.env
+		ls -A -I 'flanneld.*' /run/flannel; cat /run/flannel/subnet.env
 		ls /sys/class/net | grep -v veth
 		ip -o addr show scope global | awk '{print $2, $4}' | grep -v cni0 | sort`)
 }

@@ -46,7 +46,7 @@ func TestSubnetEnv(t *testing.T) {
 				})
 			}
 			within(t, "the node is in step", func() error { return ready(t, n) })
-			if left := in(t, n.Namespaces, "ls -A -I flanneld.sock /run/flannel"); left != "subnet.env\n" {
+			if left := in(t, n.Namespaces, "ls -A -I 'flanneld.*' /run/flannel"); left != "subnet.env\n" {
 				t.Errorf("in /run/flannel there is\n%s", left)
 			}
 		})

@@ -124,7 +124,7 @@ func TestUnderlayChoice(t *testing.T) {
 		{"", "192.168.100.11"}, {"-iface=eth1", "192.168.100.111"}, {"--iface eth9 --iface eth1", "192.168.100.111"},
 		{"-iface=192.168.100.111", "192.168.100.111"}, {"-iface-regex=^eth1$", "192.168.100.111"}, {"-iface-regex=\\.100\\.111$", "192.168.100.111"},
 		{"-iface-can-reach=203.0.113.9", "192.168.100.111"}, {"-iface-can-reach=192.168.100.200", "192.168.100.11"},
-		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"},
+		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"}, {"-iface=eth9 -iface-can-reach=203.0.113.9", "192.168.100.111"},
 	} {
 		t.Run("args "+c.args, func(t *testing.T) {
 			launch(t, strings.Fields(c.args)...)
@@ -133,6 +133,13 @@ func TestUnderlayChoice(t *testing.T) {
 			fresh(t)
 		})
 	}
+	t.Run("the public address selects", func(t *testing.T) {
+		launch(t, "-public-ip=192.168.100.111")
+		published(t, "192.168.100.111")
+		within(t, "ready", func() error { return ready(t, n) })
+		must(t, says(t, n, "local 192.168.100.111 dev eth1", "ip", "-d", "link", "show", "flannel.1"))
+		fresh(t)
+	})
 	t.Run("the default route moves", func(t *testing.T) {
 		launch(t)
 		published(t, "192.168.100.11")
@@ -173,4 +180,42 @@ func TestUnderlayChoice(t *testing.T) {
 		within(t, "ready", func() error { return ready(t, n) })
 		stopped(t, n)
 	})
+}
+
+// TestNetworkContainsNodes has a pod network in which the nodes have their own addresses, and room for two subnets
+// beside the underlay's own network.
+func TestNetworkContainsNodes(t *testing.T) {
+	for _, backend := range []string{"vxlan", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			l := bare(t, lab.Options{Nodes: 2})
+			must(t, l.SetConfig(t.Context(), `{"Network":"192.168.0.0/16","SubnetMin":"192.168.99.0","SubnetMax":"192.168.101.0","Backend":{"Type":"`+backend+`"}}`))
+			must(t, l.StartAll(t.Context()))
+			a, b := pair(t, l)
+			reaches(t, "from pod to pod", a, b.IP4)
+			reaches(t, "and back", b, a.IP4)
+			for _, p := range []*lab.Pod{a, b} {
+				if _, err := p.Ping(t.Context(), lab.Outside4); err != nil {
+					t.Error(err)
+				}
+				if _, err := p.Ping(t.Context(), p.Node.IP4); err != nil {
+					t.Error(err)
+				}
+			}
+			for i, n := range l.Nodes {
+				if _, err := n.Ping(t.Context(), l.Nodes[1-i].IP4); err != nil {
+					t.Error(err)
+				}
+				logged(t, n, 0, "Network 192.168.0.0/16 contains this node's own address "+n.IP4.String())
+				within(t, "in step", func() error { return ready(t, n) })
+			}
+			// A lease of the underlay's own network takes nobody's underlay away, and neither does one of a pod's address.
+			mac := "02:00:00:00:00:77"
+			putLease(t, l, "192.168.100.0-24", &value{"192.168.100.77", nil, backend, &vtep{1, mac}, nil})
+			putLease(t, l, "192.168.7.0-24", &value{b.IP4.String(), nil, backend, &vtep{1, mac}, nil})
+			for _, n := range l.Nodes {
+				within(t, "both are rejected", func() error { return has(t, n, "flanneld_invalid_peers 2") })
+			}
+			reaches(t, "still", a, b.IP4)
+		})
+	}
 }

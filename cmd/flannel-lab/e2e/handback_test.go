@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// TestHandback gives nodes back to flannel: no packet is lost, and flannel can delete the route of a peer that leaves.
+func TestHandback(t *testing.T) {
+	for _, backend := range []string{"host-gw", "vxlan"} {
+		t.Run(backend, func(t *testing.T) {
+			l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"`+backend+`"}`)
+			a, b := pair(t, l)
+			n := l.Nodes[0]
+			command := l.Flanneld() + " handback"
+			if out, code := exitStatus(t, n, command); code != 6 || !strings.Contains(out, "another flanneld") {
+				t.Errorf("beside a running flanneld it ends with %d and says\n%s", code, out)
+			}
+			flow := flood(t, a, b)
+			for _, n := range l.Nodes {
+				stopped(t, n)
+				planned := in(t, n.Namespaces, command+" --dry-run")
+				done := in(t, n.Namespaces, command)
+				if done != strings.ReplaceAll(planned, "would ", "") || !strings.Contains(done, "rewrite route 10.5.") || !strings.Contains(done, "rewrite route fd05:") {
+					t.Errorf("it says\n%s\nand said\n%s", done, planned)
+				}
+				if own := in(t, n.Namespaces, "ip route show proto 70; ip -6 route show proto 70; ip nexthop show proto 70"); own != "" {
+					t.Errorf("still of our form:\n%s", own)
+				}
+				if again := in(t, n.Namespaces, command+" --json"); !strings.Contains(again, `"done": []`) {
+					t.Errorf("a second one says\n%s", again)
+				}
+			}
+			time.Sleep(100 * time.Millisecond) // an outage would have begun
+			flow.lostNone(t, "from ours to flannel's form")
+			must(t, l.StartAll(t.Context()))
+			for _, n := range l.Nodes {
+				inStep(t, l, n)
+			}
+			must(t, reach(t.Context(), a, b))
+		})
+	}
+}

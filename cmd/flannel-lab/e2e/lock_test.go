@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// exitStatus runs a shell script on a node, and returns what it wrote and its exit status.
+func exitStatus(t *testing.T, n *lab.Node, script string) (out string, code int) {
+	t.Helper()
+	out, err := n.Run(t.Context(), "sh", "-c", script+" 2>&1")
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return out, exit.ExitCode()
+	}
+	must(t, err)
+	return out, 0
+}
+
+// TestOneDaemonForASubnetFile starts a second flanneld with the subnet file of one that runs.
+func TestOneDaemonForASubnetFile(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode") // what IPv6 does by itself is of no interest
+	must(t, l.StartAll(t.Context()))
+	pid := in(t, n.Namespaces, "pgrep -x flanneld")
+	second := "exec " + l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
+	before := in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")
+
+	out, code := exitStatus(t, n, second)
+	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) || !strings.Contains(out, "/run/flannel/subnet.env") {
+		t.Errorf("the second ends with %d and says\n%s", code, out)
+	}
+	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --json"); code != 6 || !strings.Contains(out, `"problem": "another flanneld`) {
+		t.Errorf("cleanup ends with %d and says\n%s", code, out)
+	}
+	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --dry-run"); code != 0 || !strings.Contains(out, "would remove device flannel.1") {
+		t.Errorf("cleanup --dry-run ends with %d and says\n%s", code, out)
+	}
+	must(t, same(before, in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")))
+	must(t, ready(t, n))
+
+	// One that waits takes over as soon as the first has ended, however it ends.
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan string, 1)
+	go func() {
+		out, _ := n.Run(ctx, "sh", "-c", second+" 2>&1")
+		ended <- out
+	}()
+	within(t, "the second waits", func() error { return says(t, n, "2\n", "sh", "-c", "pgrep -xc flanneld") })
+	must(t, n.Kill())
+	within(t, "the second takes over", func() error { return says(t, n, "in step since", l.Flanneld(), "status") })
+	stop()
+	if out := <-ended; !strings.Contains(out, "another flanneld with the same subnet file runs") {
+		t.Errorf("the second says\n%s", out)
+	}
+	must(t, n.Start()) // which waits for nobody
+	must(t, n.Ready(t.Context()))
+}

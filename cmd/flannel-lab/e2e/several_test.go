@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"errors"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// second is a further flanneld on a node, of another network, with its own subnet file, prefix and VNI.
+type second struct {
+	t    *testing.T
+	l    *lab.Lab
+	node *lab.Node
+	cmd  *exec.Cmd
+	at   netip.Addr // an address of its subnet that the node has
+}
+
+const secondFile = "--subnet-file=/run/flannel/second.env"
+
+func configureSecond(t *testing.T, l *lab.Lab, backend string) {
+	t.Helper()
+	_, err := etcdClient(t, l).Put(t.Context(), "/second/config", `{"Network":"10.9.0.0/16","Backend":`+backend+`}`)
+	must(t, err)
+}
+
+func (s *second) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second", "-iface="+lab.Uplink, "-ip-masq", secondFile)
+	must(s.t, s.node.Machine.Start(s.cmd))
+	s.t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			s.end(syscall.SIGKILL)
+		}
+	})
+	s.ready()
+}
+
+func (s *second) ready() {
+	s.t.Helper()
+	within(s.t, "the second of "+s.node.Name+" is in step", func() error {
+		return says(s.t, s.node, "in step since", s.l.Flanneld(), secondFile, "status")
+	})
+}
+
+func (s *second) end(signal syscall.Signal) {
+	s.t.Helper()
+	must(s.t, s.cmd.Process.Signal(signal))
+	_ = s.cmd.Wait() // its status is tested elsewhere
+}
+
+// address gives the node the first address of the second's subnet, as a bridge would have it.
+func (s *second) address() {
+	s.t.Helper()
+	subnet := strings.TrimSpace(in(s.t, s.node.Namespaces, "sed -n s/^FLANNEL_SUBNET=//p /run/flannel/second.env"))
+	in(s.t, s.node.Namespaces, "ip link add second0 type veth peer name second1; ip link set second1 up; ip addr add "+subnet+" dev second0; ip link set second0 up")
+	s.at = netip.MustParsePrefix(subnet).Addr()
+}
+
+// TestTwoNetworksOnEachHost has two flannelds on each of two hosts. Whatever is done to one of them, the other's network
+// loses no packet.
+func TestTwoNetworksOnEachHost(t *testing.T) {
+	for _, c := range []struct{ name, first, changed, second, secondChanged string }{
+		{"vxlan", `{"Type":"vxlan"}`, `{"Type":"vxlan","VNI":5}`, `{"Type":"vxlan","VNI":2}`, `{"Type":"vxlan","VNI":3}`},
+		{"host-gw", `{"Type":"host-gw"}`, `{"Type":"vxlan"}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","VNI":2}`},
+		{"nftables", `{"Type":"vxlan"},"EnableNFTables":true`, `{"Type":"host-gw"}`, `{"Type":"host-gw"},"EnableNFTables":true`, `{"Type":"host-gw"}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := start(t, lab.Options{Nodes: 2}, c.first)
+			a, b := pair(t, l)
+			configureSecond(t, l, c.second)
+			seconds := []*second{{t: t, l: l, node: l.Nodes[0]}, {t: t, l: l, node: l.Nodes[1]}}
+			for _, s := range seconds {
+				s.start()
+				s.address()
+			}
+			reachFromNode := func() {
+				t.Helper()
+				for i, s := range seconds {
+					_, err := s.node.Reach(t.Context(), seconds[1-i].at, patience)
+					must(t, err)
+				}
+			}
+			reachFromNode()
+			reaches(t, "the first network", a, b.IP4)
+
+			// What is done to the second.
+			stop := unlost(t, a, b.IP4)
+			for _, s := range seconds {
+				s.end(syscall.SIGKILL)
+				s.start()
+			}
+			for _, config := range []string{c.secondChanged, c.second} {
+				followed(t, l, func() { configureSecond(t, l, config) })
+				for _, s := range seconds {
+					s.ready()
+				}
+				reachFromNode()
+			}
+			stop()
+
+			// What is done to the first.
+			stop = unlostFromNode(t, seconds)
+			for _, n := range l.Nodes {
+				must(t, n.Kill())
+				must(t, n.Start())
+				must(t, n.Ready(t.Context()))
+			}
+			for _, config := range []string{c.changed, c.first} {
+				followed(t, l, func() { must(t, l.SetConfig(t.Context(), l.Config(config))) })
+				reaches(t, "the first network after a change", a, b.IP4)
+			}
+			for _, n := range l.Nodes {
+				within(t, "in step", func() error { return ready(t, n) })
+			}
+			stop()
+			removeSeconds(t, l, seconds, a, b)
+		})
+	}
+}
+
+// followed waits until a new configuration shows in the kernel of both nodes.
+func followed(t *testing.T, l *lab.Lab, configure func()) {
+	t.Helper()
+	const looks = "ip -o link; ip route; nft list tables"
+	before := map[*lab.Node]string{}
+	for _, n := range l.Nodes {
+		before[n] = in(t, n.Namespaces, looks)
+	}
+	configure()
+	for n, was := range before {
+		within(t, n.Name+" follows", func() error {
+			if same(was, in(t, n.Namespaces, looks)) == nil {
+				return errors.New("nothing has changed")
+			}
+			return nil
+		})
+	}
+}
+
+// removeSeconds cleans up after the second flannelds while the first ones run.
+func removeSeconds(t *testing.T, l *lab.Lab, seconds []*second, a, b *lab.Pod) {
+	t.Helper()
+	reaches(t, "the first network", a, b.IP4)
+	stop := unlost(t, a, b.IP4)
+	for _, s := range seconds {
+		s.end(syscall.SIGTERM)
+		before := in(t, s.node.Namespaces, "ip -o link; ip route; ip nexthop; iptables-save; nft list tables")
+		done := in(t, s.node.Namespaces, l.Flanneld()+" "+secondFile+" cleanup 2>&1")
+		if !strings.Contains(done, "10.9.") || strings.Contains(done, "10.5.") || strings.Contains(done, "flannel.1\n") {
+			t.Errorf("cleanup of the second tells\n%s\nbefore it there was\n%s", done, before)
+		}
+		if left := in(t, s.node.Namespaces, "ip route | grep -v second0; ip nexthop; iptables-save | grep -v ^#; nft list ruleset"); strings.Contains(left, "10.9.") {
+			t.Errorf("of the second there is left\n%s", left)
+		}
+		within(t, "the first is in step", func() error { return ready(t, s.node) })
+	}
+	stop()
+}
+
+// unlostFromNode is unlost for the network of the seconds.
+func unlostFromNode(t *testing.T, seconds []*second) (stop func()) {
+	t.Helper()
+	f, err := seconds[0].node.Flood(seconds[1].at, 200)
+	must(t, err)
+	return func() {
+		t.Helper()
+		if r, err := f.Stop(); err != nil || r.Lost > 0 {
+			t.Errorf("the second network: %v (%v), an outage of %v", r, err, r.Outage)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestHold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "lock")
+	never := func(*HeldError) { t.Error("waits for nobody") }
+	release, err := Hold(t.Context(), path, strings.Repeat("long ", 100), never)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if release, err = Hold(t.Context(), path, "PID 1\nof pod x", never); err != nil {
+		t.Fatal(err)
+	}
+
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	waited := 0
+	_, err = Hold(short, path, "PID 2", func(e *HeldError) {
+		if waited++; e.Holder != "PID 1 of pod x" {
+			t.Errorf("waits for %q", e.Holder)
+		}
+	})
+	var held *HeldError
+	if !errors.As(err, &held) || held.Path != path || held.Holder != "PID 1 of pod x" || waited != 1 {
+		t.Errorf("%v, waited %d times", err, waited)
+	}
+	gone, stop := context.WithCancel(t.Context())
+	if _, err := Hold(gone, path, "PID 3", func(*HeldError) { stop() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	if _, err := Hold(t.Context(), path, "PID 4", func(*HeldError) { release() }); err != nil { //nolint:errcheck // seen by the lock
+		t.Errorf("after the first was gone: %v", err)
+	}
+}

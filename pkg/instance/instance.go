@@ -1,0 +1,30 @@
+// Package instance tells apart several flannelds on one host. Each has a subnet file of its own, and by that a name,
+// which stands in the names of what they would otherwise share: chains and tables of the firewall, nexthop objects.
+package instance
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"runtime"
+)
+
+// usual is the subnet file of a host that has one flanneld, and that flannel has.
+const usual = "/run/flannel/subnet.env"
+
+// Of returns the name of the flanneld with that subnet file: seven hexadecimal digits, or "" for the usual file, where
+// everything is called as flannel calls it.
+func Of(subnetFile string) string {
+	path, err := filepath.Abs(subnetFile)
+	if err != nil {
+		path = subnetFile
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil { // /var/run is /run
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	if path == usual || runtime.GOOS == "windows" { // where nothing is shared
+		return ""
+	}
+	sum := sha256.Sum256([]byte(path))
+	return hex.EncodeToString(sum[:4])[:7]
+}

@@ -1,0 +1,29 @@
+package instance
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"testing"
+)
+
+func TestOf(t *testing.T) {
+	if got := Of("/run/flannel/../flannel/subnet.env"); got != "" {
+		t.Errorf("the usual one is %q", got)
+	}
+	if runtime.GOOS == "windows" {
+		return
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	b, same, other := Of(filepath.Join(dir, "b.env")), Of(filepath.Join(dir, "link", "b.env")), Of(filepath.Join(dir, "c.env"))
+	if b != same || b == other || !regexp.MustCompile("^[0-9a-f]{7}$").MatchString(b) {
+		t.Errorf("%q, %q and %q", b, same, other)
+	}
+	if Of("/nowhere/at/all.env") == "" {
+		t.Error("a directory that is missing is the usual one")
+	}
+}
