@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -29,6 +30,8 @@ type peers struct {
 	ghosts  map[string]time.Time
 	leases  []*subnet.Lease // as handed out last
 	rejects []subnet.Rejected
+	junk    int    // entries of known that hold no lease; maxRejects at most
+	more    int    // keys that hold no lease and are not in known
 	windows string // likewise
 	left    string // the key that was left out of leases
 	systems bool   // windows may be another
@@ -47,8 +50,9 @@ type entry struct {
 // order is that of subnet.Compare; two keys can spell the same subnets, and every node must order these, too.
 func order(a, b *subnet.Lease) int { return cmp.Or(subnet.Compare(a, b), cmp.Compare(a.Name, b.Name)) }
 
-func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
-	first := p.known == nil
+func (p *peers) listed(_ context.Context, snap *snapshot, replaced bool) error {
+	kvs, first := snap.kvs, p.known == nil
+	p.more = snap.more
 	if first {
 		p.known, p.ghosts = make(map[string]entry, len(kvs)), map[string]time.Time{}
 	}
@@ -67,7 +71,7 @@ func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool)
 			p.ghosts[key] = time.Now().Add(ghostLife)
 			continue
 		}
-		delete(p.known, key)
+		p.forget(key)
 	}
 	p.exorcise(kvs)
 	if replaced {
@@ -82,13 +86,16 @@ func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool)
 func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
 	// One copy for the whole batch; then each event costs a binary search, and nothing is parsed but what changed.
 	leases := append(make([]*subnet.Lease, 0, len(p.leases)+len(events)), p.leases...) // with room for what is new
-	rejects := false
+	rejects, more := false, p.more
 	for _, e := range events {
 		key := string(e.Kv.Key)
 		delete(p.ghosts, key)
-		old := p.known[key]
+		old, known := p.known[key]
+		if !known && (e.Type == mvccpb.DELETE || e.Kv.CreateRevision != e.Kv.ModRevision) { // it was there, hence among those that are only counted
+			p.more = max(0, p.more-1)
+		}
 		if e.Type == mvccpb.DELETE {
-			delete(p.known, key)
+			p.forget(key)
 		} else {
 			p.read(e.Kv, false)
 		}
@@ -105,7 +112,7 @@ func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
 		leases = p.all()
 	}
 	unreadable := p.rejects
-	if rejects {
+	if rejects || (p.more == 0) != (more == 0) {
 		unreadable = p.unreadable()
 	}
 	p.deliver(leases, unreadable, false)
@@ -117,7 +124,7 @@ func (p *peers) woken(context.Context) error {
 	for key, end := range p.ghosts {
 		if !time.Now().Before(end) {
 			delete(p.ghosts, key)
-			delete(p.known, key)
+			p.forget(key)
 		}
 	}
 	p.deliver(p.all(), p.unreadable(), false)
@@ -132,8 +139,16 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 		return
 	}
 	e := entry{mod: kv.ModRevision}
-	l, err := parseLease(key[len(p.prefix):], kv.Value)
+	name, below := strings.CutPrefix(key, p.prefix)
+	if !below {
+		return // nobody asked for it
+	}
+	l, err := parseLease(name, kv.Value)
 	switch {
+	case err != nil && (len(key) > maxKey || p.junk >= maxRejects && old.reject == ""):
+		p.forget(key)
+		p.more++
+		return
 	case err != nil:
 		e.reject = err.Error()
 	case old.lease != nil && old.lease.Equal(l) && old.lease.Since == kv.CreateRevision:
@@ -143,9 +158,21 @@ func (p *peers) read(kv *mvccpb.KeyValue, replaced bool) {
 		e.lease = l
 	}
 	e.windows = e.lease != nil && microsofts.Match(e.lease.V4.Data)
-	if p.known[key] = e; old.windows != e.windows {
+	p.forget(key)
+	p.known[key] = e
+	if e.reject != "" {
+		p.junk++
+	}
+	if old.windows != e.windows {
 		p.systems = true
 	}
+}
+
+func (p *peers) forget(key string) {
+	if p.known[key].reject != "" {
+		p.junk--
+	}
+	delete(p.known, key)
 }
 
 // microsofts is the OUI of virtual adapters that Windows makes, as flannel and we write it.
@@ -174,7 +201,7 @@ func (p *peers) exorcise(kvs []*mvccpb.KeyValue) {
 		for key := range p.ghosts {
 			if l.Displaces(p.known[key].lease) {
 				delete(p.ghosts, key)
-				delete(p.known, key)
+				p.forget(key)
 			}
 		}
 	}
@@ -211,7 +238,7 @@ func (p *peers) all() []*subnet.Lease {
 	return leases
 }
 
-// unreadable are the keys that hold no lease, in order. Our own is not reported: it is put back.
+// unreadable are the keys that hold no lease, in order, as many as are named. Our own is not reported: it is put back.
 func (p *peers) unreadable() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for key, e := range p.known {
@@ -220,6 +247,9 @@ func (p *peers) unreadable() []subnet.Rejected {
 		}
 	}
 	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
+	if p.more > 0 { // without the number, which may be another with each event
+		rejects = append(rejects, subnet.Rejected{Name: p.prefix + "*", Reason: "more keys that hold no lease; they are not named"})
+	}
 	return rejects
 }
 

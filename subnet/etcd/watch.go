@@ -37,8 +37,14 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	case start.kvs == nil:
 		start.kvs = []*mvccpb.KeyValue{} // an empty list is one, too
 	}
-	return m.follow(ctx, feed{name: "watch leases", key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets),
-		wake: m.ownChanged, to: p}, start)
+	f := m.leases("watch leases")
+	f.wake, f.to = m.ownChanged, p
+	return m.follow(ctx, f, start)
+}
+
+// leases is everything below <prefix>/subnets/.
+func (m *Manager) leases(name string) feed {
+	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
 }
 
 func (m *Manager) ownKey() string {
@@ -63,12 +69,12 @@ type config struct {
 	missing bool   // and it was said
 }
 
-func (c *config) listed(_ context.Context, kvs []*mvccpb.KeyValue, _ bool) error {
-	if len(kvs) == 0 {
+func (c *config) listed(_ context.Context, all *snapshot, _ bool) error {
+	if len(all.kvs) == 0 {
 		c.absent()
 		return nil
 	}
-	c.is(kvs[0].Value)
+	c.is(all.kvs[0].Value)
 	return nil
 }
 
