@@ -93,6 +93,10 @@ func networkFlags() []flagRow {
 		boolean("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
 		number("iptables-resync", "SECONDS", "5", 1, 86400, "how often the rules are compared with what they shall be",
 			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
+		{name: "config-follow", def: "true", help: "follow a network configuration that changes; false: what is read at the start stays in force",
+			set: func(o *options, v string) error { b, err := parseBool(v); o.KeepConfig = !b; return err }},
+		{name: "config-stagger", arg: "DURATION", def: "2m", set: setStagger,
+			help: "of a configuration that cuts nodes off from each other (backend, VNI, port): how long two nodes try it before others do; 0: all adopt it at once"},
 		boolean("ip-blackhole-route", "false", "drop what is for pods of this node that are gone", func(o *options) *bool { return &o.Blackhole }),
 	}
 }

@@ -28,6 +28,8 @@ type options struct {
 	ForwardRules bool
 	Blackhole    bool
 	Resync       time.Duration
+	KeepConfig   bool
+	Stagger      time.Duration
 
 	Healthz netip.AddrPort // port 0: off
 

@@ -20,6 +20,7 @@ import (
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/metrics"
+	"flannel/pkg/probe"
 	"flannel/pkg/underlay"
 	"flannel/pkg/version"
 	"flannel/subnet"
@@ -175,7 +176,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return (&daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
 			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
-			Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
+			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
 		}).Run(ctx)
 	})
 	err = tasks.Wait()
@@ -192,6 +193,7 @@ func settings(o options) daemon.Settings {
 		OS: runtime.GOOS, Identity: identity(),
 		SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
 		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
+		KeepConfig: o.KeepConfig, ConfigStagger: o.Stagger,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,9 +35,12 @@ type Daemon struct {
 	View     *View
 	Metrics  *metrics.Metrics
 
-	Notify   func(state string) // tells the service manager ("READY=1"); never nil
-	Watchdog time.Duration      // how often it wants to hear of us; 0: never
-	EnvFile  <-chan struct{}    // another hand touched the subnet file
+	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: none is needed
+	Notify   func(state string)                               // tells the service manager ("READY=1"); never nil
+	Watchdog time.Duration                                    // how often it wants to hear of us; 0: never
+	EnvFile  <-chan struct{}                                  // another hand touched the subnet file
+
+	adoption adoption
 }
 
 // Settings are the options that the loop needs.
@@ -48,6 +52,9 @@ type Settings struct {
 	ForwardRules bool
 	BlackholeOwn bool          // a blackhole route for the node's own subnet
 	CompareAll   time.Duration // how often everything is compared although nothing was told to have changed
+
+	KeepConfig    bool          // the configuration of the start stays in force
+	ConfigStagger time.Duration // see package rollout; 0: every configuration is adopted at once
 }
 
 // Firewall is *firewall.Firewall.
@@ -141,7 +148,7 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 // pass brings everything in step, each part as far as it can go, and returns what failed.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
-	f.add("config", d.reconfigure(n, in))
+	f.add("config", d.reconfigure(ctx, n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.backend.Devices(n.lease))
 	f.add("devices", err)
 	n.links = links

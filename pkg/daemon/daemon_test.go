@@ -41,6 +41,9 @@ func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease,
 }
 func (b namedBackend) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
 func (b namedBackend) MTU() int                                      { return 1500 }
+func (b namedBackend) Wire() backend.Wire {
+	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: true}
+}
 
 // parseText understands "<backend> <network>".
 func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {
@@ -101,7 +104,7 @@ func TestReconfigure(t *testing.T) {
 		} else {
 			in.setConfig([]byte(step.config))
 		}
-		err := d.reconfigure(n, in)
+		err := d.reconfigure(t.Context(), n, in)
 		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !strings.Contains(log.String(), step.logs) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}

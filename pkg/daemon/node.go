@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -31,6 +32,7 @@ type node struct {
 	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
+	pending       string // what the configuration that was offered last waits for; "": it is in force
 	windows       string // a node that runs Windows; "": none is known
 	report        reported
 }
@@ -41,15 +43,19 @@ var (
 )
 
 // reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
-func (d *Daemon) reconfigure(n *node, in *inbox) error {
+func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	err := d.followUnderlay(n)
-	if raw, fresh := in.newConfig(); fresh {
+	raw, fresh := in.newConfig()
+	switch {
+	case fresh && d.Settings.KeepConfig:
+		d.Log.Info("the network configuration changed; it takes effect when flanneld is restarted (--config-follow=false)")
+	case fresh:
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
 			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
 		}
 	}
-	return err
+	return errors.Join(err, d.roll(ctx, n, in))
 }
 
 func (d *Daemon) followUnderlay(n *node) error {
@@ -88,9 +94,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("the network configuration changed", "backend", next.config.Backend)
-	*n = next
-	return nil
+	return d.offer(n, next)
 }
 
 // readConfig validates a raw configuration into n.
@@ -139,6 +143,7 @@ func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
 	if err != nil {
 		return err
 	}
+	described = withMark(described, d.adoption.rollout.Mark())
 	if !n.lease.Equal(&described) {
 		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
 	}

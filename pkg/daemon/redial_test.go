@@ -39,7 +39,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 	} {
 		step.change()
 		n.underlayMoved = true
-		if err := d.reconfigure(n, in); err != nil || m.times != step.times {
+		if err := d.reconfigure(t.Context(), n, in); err != nil || m.times != step.times {
 			t.Errorf("%s: dialled anew %d times (%v), want %d", step.name, m.times, err, step.times)
 		}
 	}

@@ -65,9 +65,10 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(n.valid, len(n.rejects))
+	d.Metrics.ConfigPending(n.pending != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, n.rejects, n.advice())
+		r.Report(err, n.rejects, strings.TrimSpace(n.advice()+" "+n.pending))
 	}
 	d.reportAdvice(n)
 

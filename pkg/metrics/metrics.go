@@ -18,6 +18,7 @@ type Metrics struct {
 	peers    prometheus.Gauge
 	invalid  prometheus.Gauge
 	inStep   prometheus.Gauge
+	pending  prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
 	entries  *prometheus.GaugeVec
@@ -35,6 +36,7 @@ func New(version string) *Metrics {
 		peers:    gauge("peers", "Leases of other nodes that lead to a path."),
 		invalid:  gauge("invalid_peers", "Leases of other nodes that are left out because they cannot be believed."),
 		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
+		pending:  gauge("config_pending", "1 while a network configuration waits to be adopted, is on trial or was refused."),
 		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
 			Help: "Duration of a pass that compares what shall be with what is.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
@@ -48,7 +50,7 @@ func New(version string) *Metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.inStep, m.pending, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -62,6 +64,14 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Peers(valid, invalid int) {
 	m.peers.Set(float64(valid))
 	m.invalid.Set(float64(invalid))
+}
+
+// ConfigPending sets whether the network configuration that was offered last is not in force for good.
+func (m *Metrics) ConfigPending(is bool) {
+	m.pending.Set(0)
+	if is {
+		m.pending.Set(1)
+	}
 }
 
 // Table takes what was done to a table, and how many entries of ours it shall hold.
