@@ -41,7 +41,7 @@ $(SYSTEMS:%=cross-%): cross-%:
 	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) nice $(GO) build -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' \
 		-o dist/out/flanneld-$*$(if $(filter windows-%,$*),.exe) ./cmd/flanneld
 
-tools: bin/etcd bin/etcdutl bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
+tools: bin/etcd bin/etcdutl bin/etcdctl bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## the lab and what it runs
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
 kube: bin/kube bin/render bin/kube-proxy ## a Kubernetes API server and kube-proxy for tests and demo --kube; the first time takes minutes
@@ -183,6 +183,8 @@ bin/etcd: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/server/v3
 bin/etcdutl: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/etcdutl/v3
+bin/etcdctl: bin/.etcd-$(ETCD)
+	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/etcdctl/v3
 
 install = GOBIN=$(CURDIR)/bin/cni $(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F)@$(2) && touch $@
 

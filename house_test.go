@@ -59,7 +59,7 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/cniconf"}
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf"}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
@@ -85,10 +85,11 @@ var mayImport = map[string][]string{
 	"pkg/sandbox":    {},
 	"pkg/probe":      {"pkg/conf", "pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":    {"pkg/reconcile"},
+	"pkg/rollout":    {},
 	"pkg/version":    {},
 	"pkg/nstest":     {},
 	"pkg/nettest":    {},
-	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/reconcile",
+	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
 		"pkg/status", "pkg/underlay", "subnet"},
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},

@@ -19,6 +19,15 @@ type Backend interface {
 	Paths(peer *subnet.Lease) ([]dataplane.Path, error)
 	// MTU is what pods may use, in bytes (FLANNEL_MTU).
 	MTU() int
+	// Wire says what the peers must have in common with this node.
+	Wire() Wire
+}
+
+// Wire is what nodes must have in common to reach each other, as far as the configuration decides that.
+type Wire struct {
+	Name  string // equal on nodes that reach each other, and for people: "vxlan, VNI 1, port 8472"
+	Paths bool   // it leads to peers at all
+	Echo  bool   // a peer's kernel answers at the base address of its subnet, through what leads there
 }
 
 // Mixed is a Backend of Linux with options that Windows nodes do not have.

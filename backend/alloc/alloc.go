@@ -29,4 +29,6 @@ func (a alloc) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, er
 
 func (a alloc) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
 
+func (a alloc) Wire() backend.Wire { return backend.Wire{Name: "alloc"} }
+
 func (a alloc) MTU() int { return a.node.Underlay.MTU }

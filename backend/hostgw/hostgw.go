@@ -56,4 +56,7 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
 	return paths, nil
 }
 
+// Wire has no Echo: no device has an address of the subnet.
+func (h hostgw) Wire() backend.Wire { return backend.Wire{Name: "host-gw", Paths: true} }
+
 func (h hostgw) MTU() int { return h.node.Underlay.MTU }

@@ -106,6 +106,18 @@ func overhead(v6 bool) int {
 	return 50
 }
 
+func (v vxlan) Wire() backend.Wire {
+	port := v.port
+	if port == 0 {
+		port = 8472
+	}
+	w := backend.Wire{Name: fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, port), Paths: true, Echo: true}
+	if v.gbp { // a kernel that does not expect its flag drops the packet
+		w.Name += ", GBP"
+	}
+	return w
+}
+
 func (v vxlan) MTU() int { return v.outer - overhead(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.

@@ -95,6 +95,10 @@ func networkFlags() []flagRow {
 			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
 		number("retain-peers", "SECONDS", "300", 0, 86400, "how long peers stay when more than max(3, 20 %) of them leave the store within that time; 0: not at all",
 			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
+		{name: "config-follow", def: "true", help: "follow a network configuration that changes; false: what is read at the start stays in force",
+			set: func(o *options, v string) error { b, err := parseBool(v); o.KeepConfig = !b; return err }},
+		{name: "config-stagger", arg: "DURATION", def: "2m", set: setStagger,
+			help: "of a configuration that cuts nodes off from each other (backend, VNI, port): how long two nodes try it before others do; 0: all adopt it at once"},
 		boolean("ip-blackhole-route", "false", "drop what is for pods of this node that are gone", func(o *options) *bool { return &o.Blackhole }),
 	}
 }

@@ -30,6 +30,8 @@ type options struct {
 	Blackhole    bool
 	Resync       time.Duration
 	RetainPeers  time.Duration // 0: off
+	KeepConfig   bool
+	Stagger      time.Duration
 
 	Healthz netip.AddrPort // port 0: off
 

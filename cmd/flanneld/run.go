@@ -22,6 +22,7 @@ import (
 	"flannel/pkg/health"
 	"flannel/pkg/instance"
 	"flannel/pkg/metrics"
+	"flannel/pkg/probe"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/version"
@@ -206,7 +207,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return (&daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
 			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
-			Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
+			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
 		}).Run(ctx)
 	})
 	err = tasks.Wait()
@@ -222,6 +223,7 @@ func settings(o options) daemon.Settings {
 	return daemon.Settings{
 		OS: runtime.GOOS, SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
 		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
+		KeepConfig: o.KeepConfig, ConfigStagger: o.Stagger,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func parseBool(v string) (bool, error) {
@@ -230,5 +231,14 @@ func setLogFormat(o *options, v string) error {
 		return fmt.Errorf("%.60q is no format; use text or json", v)
 	}
 	o.LogFormat = v
+	return nil
+}
+
+func setStagger(o *options, v string) error {
+	d, err := time.ParseDuration(v)
+	if err != nil || d < 0 || d > 24*time.Hour {
+		return fmt.Errorf("%.60q is not a duration from 0 to 24h; use one like 2m", v)
+	}
+	o.Stagger = d
 	return nil
 }

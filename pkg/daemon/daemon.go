@@ -35,9 +35,12 @@ type Daemon struct {
 	View     *View
 	Metrics  *metrics.Metrics
 
-	Notify   func(state string) // tells the service manager ("READY=1"); never nil
-	Watchdog time.Duration      // the service manager ends a process that is silent for so long; 0: never
-	EnvFile  <-chan struct{}    // another hand touched the subnet file
+	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: none is needed
+	Notify   func(state string)                               // tells the service manager ("READY=1"); never nil
+	Watchdog time.Duration                                    // the service manager ends a process that is silent for so long; 0: never
+	EnvFile  <-chan struct{}                                  // another hand touched the subnet file
+
+	adoption adoption
 }
 
 // Settings are the options that the loop needs.
@@ -49,6 +52,9 @@ type Settings struct {
 	ForwardRules bool
 	BlackholeOwn bool          // a blackhole route for the node's own subnet
 	CompareAll   time.Duration // how often everything is compared although nothing was told to have changed
+
+	KeepConfig    bool          // the configuration of the start stays in force
+	ConfigStagger time.Duration // see package rollout; 0: every configuration is adopted at once
 }
 
 // Firewall is *firewall.Firewall.

@@ -48,6 +48,9 @@ func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease,
 }
 func (b namedBackend) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
 func (b namedBackend) MTU() int                                      { return 1500 }
+func (b namedBackend) Wire() backend.Wire {
+	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: true}
+}
 
 // parseText understands "<backend> <network>".
 func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {

@@ -16,6 +16,7 @@ import (
 // a subnet. Waiting is said in the log at once and then once a minute, and in /readyz.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
+	d.adoption.rollout.Withdraw() // the latest configuration is read as at a start
 	for {
 		err := d.prepare(ctx, n, in)
 		if err == nil {

@@ -37,6 +37,7 @@ type node struct {
 	peers         []*subnet.Lease
 	valid         int
 	rejects       []subnet.Rejected
+	pending       string            // what the configuration that was offered last waits for; "": it is in force
 	behind        []subnet.Rejected // peers of which the system refuses an entry
 	windows       string            // a node that runs Windows; "": none is known
 	retained      []*subnet.Retained
@@ -52,13 +53,17 @@ var (
 // reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
 func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	err := d.followUnderlay(ctx, n)
-	if raw, fresh := in.newConfig(); fresh {
+	raw, fresh := in.newConfig()
+	switch {
+	case fresh && d.Settings.KeepConfig:
+		d.Log.Info("the network configuration changed; it takes effect when flanneld is restarted (--config-follow=false)")
+	case fresh:
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
 			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
 		}
 	}
-	return err
+	return errors.Join(err, d.roll(ctx, n, in))
 }
 
 func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
@@ -117,9 +122,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("the network configuration changed", "backend", next.config.Backend)
-	*n = next
-	return nil
+	return d.offer(n, next)
 }
 
 // readConfig validates a raw configuration into n.
@@ -169,6 +172,7 @@ func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
 	if err != nil {
 		return err
 	}
+	described = withMark(described, d.adoption.rollout.Mark())
 	if !n.lease.Equal(&described) {
 		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
 	}

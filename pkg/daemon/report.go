@@ -71,9 +71,10 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(metrics.Peers{Used: n.valid, Invalid: len(n.rejects), Refused: len(n.behind), Retained: len(n.retained)})
+	d.Metrics.ConfigPending(n.pending != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, slices.Concat(n.rejects, n.behind), n.advice())
+		r.Report(err, slices.Concat(n.rejects, n.behind), strings.TrimSpace(n.advice()+" "+n.pending))
 	}
 	d.reportAdvice(n)
 

@@ -75,6 +75,7 @@ func (v *View) Fill(r *status.Report) {
 		return
 	}
 	r.Node, r.Advice = last.describe(), last.advice()
+	r.Pending = last.pending
 	r.PeersKnown = last.known
 	r.Peers, r.Retained = last.list(), last.retainedPeers()
 }

@@ -20,6 +20,7 @@ type Metrics struct {
 	retained prometheus.Gauge
 	refused  prometheus.Gauge
 	inStep   prometheus.Gauge
+	pending  prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
 	entries  *prometheus.GaugeVec
@@ -39,6 +40,7 @@ func New(version string) *Metrics {
 		retained: gauge("retained_peers", "Peers that the store lost together with many others, and that stay for a while."),
 		refused:  gauge("refused_peers", "Leases of other nodes that are used, of which the system refuses an entry."),
 		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
+		pending:  gauge("config_pending", "1 while a network configuration waits to be adopted, is on trial or was refused."),
 		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
 			Help: "Duration of a pass that compares what shall be with what is.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
@@ -52,7 +54,7 @@ func New(version string) *Metrics {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.inStep, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.inStep, m.pending, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -76,6 +78,14 @@ func (m *Metrics) Peers(p Peers) {
 	m.invalid.Set(float64(p.Invalid))
 	m.refused.Set(float64(p.Refused))
 	m.retained.Set(float64(p.Retained))
+}
+
+// ConfigPending sets whether the network configuration that was offered last is not in force for good.
+func (m *Metrics) ConfigPending(is bool) {
+	m.pending.Set(0)
+	if is {
+		m.pending.Set(1)
+	}
 }
 
 // Table takes what was done to a table, and how many entries of ours it shall hold.

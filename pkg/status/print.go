@@ -24,6 +24,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p.rows("problem", r.Problem)
 	p.rows("outage", r.Outage)
 	p.rows("advice", r.Advice)
+	p.rows("config", r.Pending)
 	if n := r.Node; n != nil {
 		p.node(*n)
 	} else {

@@ -20,6 +20,7 @@ type Report struct {
 	Problem string    `json:"problem,omitempty"` // what is not in step, or what the daemon waits for
 	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
 	Outage  string    `json:"outage,omitempty"`  // why it cannot be asked; the network stays as it is
+	Pending string    `json:"pending,omitempty"` // what the network configuration that was offered last waits for
 	Advice  string    `json:"advice,omitempty"`  // what to change for the sake of Windows nodes, although all is in step here
 
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet

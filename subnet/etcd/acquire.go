@@ -3,7 +3,6 @@ package etcd
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -23,8 +22,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	granted := false
 	for {
 		var snap *snapshot
-		err := m.retry(ctx, "list the leases", func(ctx context.Context) (err error) {
-			snap, err = m.list(ctx, m.subnets, clientv3.GetPrefixRangeEnd(m.subnets))
+		err := m.retry(ctx, "list the leases", func(attempt context.Context) (err error) {
+			snap, err = m.list(ctx, m.leases(""), left(attempt))
 			return err
 		})
 		if err != nil {
@@ -79,8 +78,9 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 	for _, kv := range kvs {
 		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
 		var err error
-		r.lease.V4.Subnet, r.lease.V6.Subnet, err = ParseKey(r.key[len(m.subnets):])
-		if err != nil {
+		name, below := strings.CutPrefix(r.key, m.subnets)
+		r.lease.V4.Subnet, r.lease.V6.Subnet, err = ParseKey(name)
+		if err != nil || !below {
 			continue
 		}
 		all = append(all, r)
@@ -189,87 +189,6 @@ func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *claim 
 		c.want.PublicIPv6 = want.V6.PublicIP
 	}
 	return c
-}
-
-// make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
-// else was faster. rev is that of the list by which the subnet is free.
-func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record) (won bool, err error) {
-	raw, err := EncodeValue(c.want)
-	if err != nil {
-		return false, err
-	}
-	// Equal names exclude each other here.
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
-	// A key of another name can overlap ours, in the other family or with another length. The transactions are in
-	// order: who finds such a key, made since the list was read, is the later one and gives way.
-	steps := []clientv3.Op{clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id)),
-		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())}
-	var etcdLeases []clientv3.LeaseID
-	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
-		if r.kv.Lease == 0 { // its operator's, who may be about to change the configuration
-			m.log.Warn("a reservation with our public address does not fit the network configuration: left as it is", "key", r.key)
-			continue
-		}
-		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
-		steps = append(steps, clientv3.OpDelete(r.key))
-		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
-	}
-	var resp *clientv3.TxnResponse
-	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
-		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(c.key)).Commit()
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("claim %s: %w", c.key, err)
-	}
-	if !resp.Succeeded {
-		kvs := resp.Responses[0].GetResponseRange().Kvs
-		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != c.id {
-			return false, nil
-		}
-		// It is ours: an earlier attempt got through and its answer was lost. Look again for what overlaps it.
-		return m.again(ctx, c, rev)
-	}
-	for _, id := range etcdLeases {
-		m.drop(ctx, id)
-	}
-	return m.keep(ctx, c, resp.Header.Revision, resp.Responses[1].GetResponseRange().Kvs)
-}
-
-// again finishes a claim of which only the answer was lost.
-func (m *Manager) again(ctx context.Context, c *claim, rev int64) (won bool, err error) {
-	var resp *clientv3.GetResponse
-	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
-		resp, err = m.client.Get(ctx, m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("claim %s: %w", c.key, err)
-	}
-	for _, kv := range resp.Kvs {
-		if string(kv.Key) == c.key {
-			return m.keep(ctx, c, kv.CreateRevision, resp.Kvs)
-		}
-	}
-	return false, nil
-}
-
-// keep keeps the claim that was made at rev, unless one of the newcomers was there before and overlaps it.
-func (m *Manager) keep(ctx context.Context, c *claim, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
-	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
-	for _, r := range m.records(newcomers) {
-		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {
-			continue
-		}
-		err := m.retry(ctx, "give a claim back", func(ctx context.Context) error {
-			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key), "=", rev)).Then(clientv3.OpDelete(c.key)).Commit()
-			return err
-		})
-		return false, err
-	}
-	v := c.want
-	c.stored, c.mod, c.created = &v, rev, rev
-	return true, nil
 }
 
 // hold makes c the claim, and returns it as the store has it.

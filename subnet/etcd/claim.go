@@ -115,7 +115,7 @@ func (m *Manager) settle(ctx context.Context) error {
 			c.renewed() // the key outlived its lease: another hand had put it elsewhere
 			continue
 		case err != nil:
-			return fmt.Errorf("write %s: %w", c.key, err)
+			return fmt.Errorf("write %s: %w", c.key, m.denied(err, "readwrite", c.key, false))
 		case resp.Succeeded:
 			if c.mod == 0 {
 				c.created = resp.Header.Revision
@@ -126,7 +126,7 @@ func (m *Manager) settle(ctx context.Context) error {
 		}
 		// Another hand was faster: judge what is there now.
 		var now *mvccpb.KeyValue
-		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
 			now = kvs[0]
 		}
 		id := c.id

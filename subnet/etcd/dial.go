@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"strings"
@@ -53,6 +52,7 @@ func (o Options) client(w *wire) (clientv3.Config, error) {
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
+		MaxCallRecvMsgSize:   maxMessage,
 		Logger:               zap.NewNop(), // an outage would be a line per retry
 	}
 	if o.Username != "" && o.Password != "" {
@@ -60,6 +60,15 @@ func (o Options) client(w *wire) (clientv3.Config, error) {
 	}
 	cfg.DialOptions = append(w.dialOptions(), grpc.WithTransportCredentials(w.credentials(endpoints[0], secure)))
 	return cfg, nil
+}
+
+// plaintext is the endpoint to which a password would go unencrypted, "" if there is none. The first endpoint's scheme
+// counts for all.
+func plaintext(cfg clientv3.Config) string {
+	if cfg.Username == "" || strings.HasPrefix(strings.ToLower(cfg.Endpoints[0]), "https://") {
+		return ""
+	}
+	return cfg.Endpoints[0]
 }
 
 // tls is what an https endpoint is spoken to with; without a CA file it is checked against the system's authorities.
@@ -183,5 +192,5 @@ func (w *wire) explain(err error) error {
 
 // streamOptions are for streams that are opened without the help of the client library.
 func streamOptions() []grpc.CallOption {
-	return []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+	return []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxMessage)}
 }

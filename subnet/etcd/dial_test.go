@@ -207,7 +207,7 @@ func TestRestrictedUser(t *testing.T) {
 	st.remove("subnets/10.5.2.0-24")
 	n.Sees("", 15*time.Second)
 	n.notLost()
-	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("\n") != 1 {
+	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("\n") != 2 {
 		t.Errorf("%s\n%s", raw, n.logs)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
 	"flannel/subnet/patience"
@@ -18,6 +17,7 @@ import (
 type feed struct {
 	name     string          // for messages
 	key, end string          // [key, end); without end: key alone
+	leases   bool            // all keys should hold leases: what cannot is dropped, see list
 	wake     <-chan struct{} // calls the consumer's woken; may be nil
 	to       consumer
 }
@@ -25,17 +25,10 @@ type feed struct {
 // consumer is called from one goroutine. An error makes follow list again after a pause, subnet.ErrLost ends it.
 type consumer interface {
 	// listed gets everything, sorted by key. replaced: the store is not the one of the call before, or an older one.
-	listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced bool) error
+	listed(ctx context.Context, all *snapshot, replaced bool) error
 	// happened gets what changed since, in order.
 	happened(ctx context.Context, events []*mvccpb.Event) error
 	woken(ctx context.Context) error
-}
-
-// snapshot is a complete list and where it stands in the store's history.
-type snapshot struct {
-	kvs  []*mvccpb.KeyValue
-	at   position
-	read time.Time
 }
 
 // errRelist says that the watch cannot go on from where it was.
@@ -49,7 +42,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	if start != nil {
 		s.at = start.at
 		if start.kvs != nil {
-			s.err(f.to.listed(ctx, start.kvs, false))
+			s.err(f.to.listed(ctx, start, false))
 		}
 	}
 	for ctx.Err() == nil {
@@ -103,14 +96,12 @@ func (s *session) run(ctx context.Context) error {
 
 func (s *session) list(ctx context.Context) error {
 	// The first attempt is short, for that the store does not answer, and why, comes out only at its end.
-	attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(s.pause.Tries, 3))
-	defer cancel()
-	snap, err := s.m.list(attempt, s.feed.key, s.feed.end)
+	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.pause.Tries, 3))
 	if err != nil {
 		return err
 	}
 	replaced := s.other || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
-	if err := s.err(s.feed.to.listed(ctx, snap.kvs, replaced)); err != nil {
+	if err := s.err(s.feed.to.listed(ctx, snap, replaced)); err != nil {
 		// The consumer must hear again that the store is another one, else it takes what is missing for deleted.
 		s.other = replaced
 		return err
@@ -119,26 +110,9 @@ func (s *session) list(ctx context.Context) error {
 	return nil
 }
 
-// list reads [key, end) in one request.
-func (m *Manager) list(ctx context.Context, key, end string) (*snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*requestTimeout)
-	defer cancel()
-	var opts []clientv3.OpOption
-	if end != "" {
-		opts = append(opts, clientv3.WithRange(end))
-	}
-	resp, err := m.client.Get(ctx, key, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", key, err)
-	}
-	at := position{cluster: resp.Header.ClusterId, rev: resp.Header.Revision}
-	for _, kv := range resp.Kvs {
-		if kv.ModRevision > at.mod {
-			at.seen(kv)
-		}
-	}
-	return &snapshot{kvs: resp.Kvs, at: at, read: time.Now()}, nil
-}
+// steady is how long a watch must have stood for the next break to count as the first: what breaks each watch at once,
+// such as a message above our limit with every write of somebody else, must not make us list without a pause.
+const steady = 5 * time.Second
 
 // watch delivers events from the position on until the stream breaks.
 func (s *session) watch(ctx context.Context) error {
@@ -149,7 +123,13 @@ func (s *session) watch(ctx context.Context) error {
 		return err
 	}
 	s.m.outage.Over(s.feed.name)
-	s.pause = patience.Backoff{}
+	opened := time.Now()
+	defer func() {
+		if time.Since(opened) > steady {
+			s.pause = patience.Backoff{}
+		}
+	}()
+	var carry []*mvccpb.Event
 	for {
 		select {
 		case <-ctx.Done():
@@ -159,7 +139,9 @@ func (s *session) watch(ctx context.Context) error {
 				return err
 			}
 		case r := <-in:
-			if err := s.take(ctx, gather(ctx, r, in)); err != nil {
+			b := gather(ctx, carry, r, in)
+			carry = b.carry
+			if err := s.take(ctx, b); err != nil {
 				return err
 			}
 		}
@@ -180,6 +162,9 @@ func (s *session) take(ctx context.Context, b batch) error {
 	if b.compacted {
 		s.at.stale = true
 		return errRelist
+	}
+	if tooLarge(b.err) {
+		s.at.stale = true // the same message would come again; a list gets past it
 	}
 	return b.err
 }

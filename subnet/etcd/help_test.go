@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,9 @@ import (
 
 // These tests mostly wait: more of them at once than there are processors.
 func TestMain(m *testing.M) {
+	if endpoint := os.Getenv(observedEndpoint); endpoint != "" {
+		runObserved(endpoint)
+	}
 	flag.Parse()
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)

@@ -23,7 +23,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 	// Two tasks that know nothing of each other but the claim: one keeps the key, the other the time.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return m.follow(ctx, feed{name: "watch our lease", key: key, wake: m.claimAgain, to: holder{m, c}}, start)
+		return m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, wake: m.claimAgain, to: holder{m, c}}, start)
 	})
 	g.Go(func() error {
 		m.renew(ctx)
@@ -38,11 +38,11 @@ type holder struct {
 	c *claim // nothing is done once the Manager has another one
 }
 
-func (h holder) listed(ctx context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
-	if len(kvs) == 0 {
+func (h holder) listed(ctx context.Context, all *snapshot, replaced bool) error {
+	if len(all.kvs) == 0 {
 		return h.look(ctx, nil, replaced)
 	}
-	return h.look(ctx, kvs[0], replaced)
+	return h.look(ctx, all.kvs[0], replaced)
 }
 
 func (h holder) happened(ctx context.Context, events []*mvccpb.Event) error {

@@ -32,7 +32,7 @@ type Options struct {
 	CertFile, KeyFile string // client certificate (PEM), read again for each connection
 	CAFile            string // what the server's certificate is checked against; empty: the system's
 	Username          string
-	Password          string // never logged
+	Password          string // never logged; crosses the network in clear text unless the endpoints are https
 
 	RenewMargin time.Duration    // renew so long before the lease ends; 0 is an hour
 	TTL         time.Duration    // of a new lease; 0 is 24 hours, which is what flannel expects
@@ -48,6 +48,7 @@ type Manager struct {
 	log    *slog.Logger
 	outage *patience.Outage
 
+	user            string // "": the client certificate says it, or etcd asks for none
 	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
 	margin, ttl     time.Duration
 	retain          time.Duration
@@ -65,6 +66,7 @@ type Manager struct {
 	claimAgain  chan struct{}          // a token for Hold: try again to mend our key
 	leaseIsNew  chan struct{}          // a token for the renewal: our etcd lease is another
 	acquireOnce sync.Once
+	strangeOnce sync.Once
 }
 
 var (
@@ -89,13 +91,17 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if (o.Username == "") != (o.Password == "") {
 		log.Warn("etcd: user name and password count only together: going on without a login")
 	}
+	if endpoint := plaintext(cfg); endpoint != "" {
+		log.Warn("the etcd password crosses the network unencrypted; use https:// endpoints and --etcd-cafile",
+			"endpoint", endpoint, "user", cfg.Username)
+	}
 	prefix := "/coreos.com/network"
 	if o.Prefix != "" {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
 		wire: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
-		prefix: prefix, subnets: prefix + "/subnets/",
+		user: cfg.Username, prefix: prefix, subnets: prefix + "/subnets/",
 		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour), retain: o.Retain,
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
 		claimAgain: make(chan struct{}, 1), leaseIsNew: make(chan struct{}, 1),

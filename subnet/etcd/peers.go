@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"regexp"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -16,28 +17,46 @@ type peers struct {
 	prefix string
 	own    func() string // our key, which is left out
 	set    *peerset.Keeper
+
+	// Keys that hold no lease. Anybody who may write makes as many as they like: the first maxRejects are in the set by
+	// name, the others are only counted.
+	named   map[string]bool
+	unnamed int
 }
 
-func (p *peers) listed(_ context.Context, kvs []*mvccpb.KeyValue, replaced bool) error {
-	all := make([]peerset.Change, 0, len(kvs))
-	for _, kv := range kvs {
-		all = append(all, p.read(kv))
+func (p *peers) listed(_ context.Context, snap *snapshot, replaced bool) error {
+	p.named, p.unnamed = map[string]bool{}, snap.more
+	all := make([]peerset.Change, 0, len(snap.kvs)+1)
+	for _, kv := range snap.kvs {
+		if c, counts := p.read(kv); counts {
+			all = append(all, c)
+		}
 	}
 	if replaced {
-		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "present", len(kvs))
+		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "present", len(snap.kvs))
 	}
-	p.set.ApplyAll(all, replaced)
+	p.set.ApplyAll(append(all, p.others()), replaced)
 	return nil
 }
 
 func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
-	changes := make([]peerset.Change, 0, len(events))
+	changes := make([]peerset.Change, 0, len(events)+1)
+	hadOthers := p.unnamed > 0
 	for _, e := range events {
-		if e.Type == mvccpb.DELETE {
-			changes = append(changes, peerset.Change{Name: string(e.Kv.Key), Deleted: true})
-		} else {
-			changes = append(changes, p.read(e.Kv))
+		if e.Type != mvccpb.DELETE {
+			if e.Kv.CreateRevision != e.Kv.ModRevision {
+				p.leave(string(e.Kv.Key))
+			}
+			if c, counts := p.read(e.Kv); counts {
+				changes = append(changes, c)
+			}
+			continue
 		}
+		p.leave(string(e.Kv.Key))
+		changes = append(changes, peerset.Change{Name: string(e.Kv.Key), Deleted: true})
+	}
+	if hasOthers := p.unnamed > 0; hasOthers != hadOthers {
+		changes = append(changes, p.others())
 	}
 	p.set.Apply(changes, false)
 	return nil
@@ -49,15 +68,43 @@ func (p *peers) woken(context.Context) error {
 	return nil
 }
 
-func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
-	c := peerset.Change{Name: string(kv.Key)}
-	l, err := parseLease(c.Name[len(p.prefix):], kv.Value)
-	if err != nil {
-		c.Reject = err.Error()
-		return c
+// read returns what a key says now. It does not count if the key is not below the prefix, which nobody asked for.
+func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, counts bool) {
+	c.Name = string(kv.Key)
+	name, below := strings.CutPrefix(c.Name, p.prefix)
+	if !below {
+		return c, false
 	}
-	l.Name, l.Since = c.Name, kv.CreateRevision
-	c.Lease, c.Windows = l, microsofts.Match(l.V4.Data)
+	l, err := parseLease(name, kv.Value)
+	switch {
+	case err == nil:
+		delete(p.named, c.Name)
+		l.Name, l.Since = c.Name, kv.CreateRevision
+		c.Lease, c.Windows = l, microsofts.Match(l.V4.Data)
+	case len(c.Name) > maxKey || len(p.named) >= maxRejects && !p.named[c.Name]:
+		p.unnamed++
+	default:
+		p.named[c.Name] = true
+		c.Reject = err.Error()
+	}
+	return c, true
+}
+
+// leave takes a key that was there before out of those that hold no lease.
+func (p *peers) leave(key string) {
+	if p.named[key] {
+		delete(p.named, key)
+	} else if !p.set.Has(key) && p.unnamed > 0 {
+		p.unnamed--
+	}
+}
+
+// others stands for the keys that are not named. It does not say how many they are, which each event may change.
+func (p *peers) others() peerset.Change {
+	c := peerset.Change{Name: p.prefix + "*"}
+	if p.unnamed > 0 {
+		c.Reject = "more keys that hold no lease; they are not named"
+	}
 	return c
 }
 

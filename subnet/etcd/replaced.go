@@ -71,7 +71,7 @@ func (s *session) check(ctx context.Context) error {
 		s.other = true
 		return errRelist
 	case err != nil:
-		return fmt.Errorf("check %s: %w", s.at.witness, err)
+		return fmt.Errorf("check %s: %w", s.at.witness, s.m.denied(err, "read", s.at.witness, false))
 	case s.at.replacedBy(standing(resp.Header)) || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != s.at.mod:
 		s.other = true
 		return errRelist

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -15,8 +18,9 @@ import (
 // one, in which our position means nothing. Hence the bare stream: when it breaks, the session checks and goes on.
 
 type received struct {
-	resp *pb.WatchResponse
-	err  error
+	resp     *pb.WatchResponse
+	progress bool // resp says only how far the store is
+	err      error
 }
 
 // openWatch starts a watch behind the position at and returns when it stands. It ends with ctx, or after an error.
@@ -44,15 +48,17 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	}
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("watch %s: %w", f.key, err)
+		return nil, fmt.Errorf("watch %s: %w", f.key, m.denied(err, "read", f.key, f.end != ""))
 	}
-	in := make(chan received, 64)
+	in := make(chan received, 16)
 	go func() {
 		defer cancel()
 		for {
 			resp, err := stream.Recv()
+			progress := resp != nil && len(resp.Events) == 0 && !resp.Fragment
+			m.bound(f, resp)
 			select {
-			case in <- received{resp, err}:
+			case in <- received{resp, progress, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -67,6 +73,8 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 // created checks the answer to the request for a watch.
 func created(r *pb.WatchResponse, at position) error {
 	switch {
+	case r.Canceled && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
+		return rpctypes.ErrPermissionDenied
 	case r.Canceled && r.CompactRevision == 0:
 		return errors.New(r.CancelReason)
 	case !r.Created:
@@ -78,47 +86,78 @@ func created(r *pb.WatchResponse, at position) error {
 	return nil
 }
 
-// enough events are handed over even if still more arrive.
-const enough = 10_000
+// bound drops from a response what was not asked for and what no lease has, before it waits to be handed over.
+func (m *Manager) bound(f feed, r *pb.WatchResponse) {
+	if r == nil {
+		return
+	}
+	r.Events = slices.DeleteFunc(r.Events, func(e *mvccpb.Event) bool {
+		var kv *mvccpb.KeyValue
+		if e != nil {
+			kv = e.Kv
+		}
+		if !f.holds(kv) {
+			m.reportStrange(kv)
+			return true
+		}
+		f.shrink(kv)
+		return false
+	})
+}
+
+// So many events, or bytes of them, are handed over even if still more arrive.
+const enough, enoughBytes = 10_000, 4 << 20
 
 // batch is what several responses said.
 type batch struct {
 	events    []*mvccpb.Event
-	rev       int64 // of the store when it said so; 0: unknown
+	carry     []*mvccpb.Event // of a revision whose other events are still to come
+	rev       int64           // of the store when it said so; 0: unknown
 	compacted bool
 	err       error
 }
 
-// gather takes r and what else has already arrived: a burst of changes becomes one call of the consumer. A response
-// in fragments is waited for, because a position must not lie within a revision.
-func gather(ctx context.Context, r received, in <-chan received) batch {
-	var b batch
+// gather takes r and what else has already arrived: a burst of changes becomes one call of the consumer. carry is that
+// of the batch before. A position must not lie within a revision, and a response in fragments may end within one: what
+// is incomplete is carried over to the next batch.
+func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan received) batch {
+	b := batch{events: carry}
+	size := 0
+	fragment := len(carry) > 0
 	for {
 		switch {
 		case r.err != nil:
 			b.err = r.err
-			return b
 		case r.resp.CompactRevision != 0:
 			b.compacted = true
-			return b
 		case r.resp.Canceled:
 			b.err = errors.New(r.resp.CancelReason)
+		}
+		if b.err != nil || b.compacted {
+			if fragment && !b.cut() {
+				b.events = nil
+			}
 			return b
 		}
 		b.events = append(b.events, r.resp.Events...)
-		if len(r.resp.Events) == 0 {
+		for _, e := range r.resp.Events {
+			size += len(e.Kv.Key) + len(e.Kv.Value)
+		}
+		fragment = r.resp.Fragment
+		if r.progress {
 			b.rev = r.resp.Header.GetRevision() // a progress report: everything up to here has been sent
 		}
-		if r.resp.Fragment {
+		full := len(b.events) > enough || size > enoughBytes
+		switch {
+		case full && !fragment, full && b.cut():
+			return b
+		case fragment:
 			select {
 			case r = <-in:
-				continue
 			case <-ctx.Done():
 				return batch{err: ctx.Err()}
 			}
-		}
-		if len(b.events) > enough {
-			return b
+			continue
 		}
 		select {
 		case r = <-in:
@@ -126,4 +165,19 @@ func gather(ctx context.Context, r received, in <-chan received) batch {
 			return b
 		}
 	}
+}
+
+// cut moves the events of the last revision to carry. It reports whether events of other revisions are left, and does
+// nothing else if not.
+func (b *batch) cut() bool {
+	if len(b.events) == 0 {
+		return false
+	}
+	last := b.events[len(b.events)-1].Kv.ModRevision
+	i := slices.IndexFunc(b.events, func(e *mvccpb.Event) bool { return e.Kv.ModRevision == last })
+	if i == 0 {
+		return false
+	}
+	b.events, b.carry = b.events[:i:i], b.events[i:]
+	return true
 }

@@ -10,8 +10,8 @@ import (
 	"flannel/subnet"
 )
 
-// maxValue bounds what is read of a foreign value, in bytes: a real one has a few hundred.
-const maxValue = 64 << 10
+// maxValue bounds what is read of a foreign value, in bytes: a real one has a few hundred, and a daemon keeps all.
+const maxValue = 4 << 10
 
 // Value is what a lease's key holds: how to reach its node.
 type Value struct {
@@ -51,7 +51,7 @@ func EncodeValue(v Value) ([]byte, error) {
 // DecodeValue reads a lease's value. Its errors are one sentence and quote a bounded part of raw.
 func DecodeValue(raw []byte) (Value, error) {
 	if len(raw) > maxValue {
-		return Value{}, fmt.Errorf("the value has %d bytes, more than %d", len(raw), maxValue)
+		return Value{}, fmt.Errorf("the value has more than %d bytes", maxValue)
 	}
 	// JSON's null would be read as an empty object without complaint.
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {

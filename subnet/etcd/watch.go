@@ -40,8 +40,14 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	case start.kvs == nil:
 		start.kvs = []*mvccpb.KeyValue{} // an empty list is one, too
 	}
-	return m.follow(ctx, feed{name: "watch leases", key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets),
-		wake: m.ownChanged, to: p}, start)
+	f := m.leases("watch leases")
+	f.wake, f.to = m.ownChanged, p
+	return m.follow(ctx, f, start)
+}
+
+// leases is everything below <prefix>/subnets/.
+func (m *Manager) leases(name string) feed {
+	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
 }
 
 func (m *Manager) ownKey() string {
@@ -80,12 +86,12 @@ type config struct {
 	mistaken func(context.Context) (prefix string, found bool)
 }
 
-func (c *config) listed(ctx context.Context, kvs []*mvccpb.KeyValue, _ bool) error {
-	if len(kvs) == 0 {
+func (c *config) listed(ctx context.Context, all *snapshot, _ bool) error {
+	if len(all.kvs) == 0 {
 		c.absent(ctx)
 		return nil
 	}
-	c.is(kvs[0].Value)
+	c.is(all.kvs[0].Value)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package patience
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -47,7 +48,7 @@ func (o *Outage) speak(number int) {
 	defer o.mu.Unlock()
 	if o.say != nil && o.number == number {
 		o.said = true
-		o.log.Warn(o.store+" does not answer: waiting for it, the network stays as it is", "error", o.reason)
+		o.log.Warn(o.store+" "+trouble(o.reason)+": waiting for it, the network stays as it is", "error", o.reason)
 	}
 }
 
@@ -58,7 +59,20 @@ func (o *Outage) Err() error {
 	if o.say == nil {
 		return nil
 	}
-	return fmt.Errorf("%s does not answer: %w", o.store, o.reason)
+	return fmt.Errorf("%s %s: %w", o.store, trouble(o.reason), o.reason)
+}
+
+// Refusal is an error of a store that does answer, and refuses what was asked.
+type Refusal interface {
+	error
+	Refused()
+}
+
+func trouble(reason error) string {
+	if r := Refusal(nil); errors.As(reason, &r) {
+		return "refuses a request"
+	}
+	return "does not answer"
 }
 
 // Over says that an activity got through.

@@ -28,17 +28,20 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Quarrel paces how often we undo what another hand does to our lease: at once at first, then ever more slowly, for
-// two nodes that hold each other's lease for their own would else do nothing but write. The zero Quarrel is over.
+// Quarrel paces how often we restore our lease after somebody else changed it: at once at first, then after growing
+// pauses, because two nodes with the same address would otherwise do nothing but write. While the conflict lasts,
+// peers use a wrong lease during each pause, so a pause takes ConflictMax at most; that also bounds the writes, to 8 a
+// minute (13 in the first one). The zero Quarrel is over.
 type Quarrel struct {
 	Rounds int // so far
 	last   time.Time
 }
 
 const (
-	quarrelMax = time.Minute
+	// ConflictMax bounds how long our lease stays wrong in each round of a conflict, the write itself not included.
+	ConflictMax = 10 * time.Second
 	// QuarrelOver is how long nothing must happen for the next change to count as the first.
-	QuarrelOver = 2 * quarrelMax
+	QuarrelOver = 2 * time.Minute
 )
 
 // Next is the pause before the next round.
@@ -51,6 +54,6 @@ func (q *Quarrel) Next(now time.Time) time.Duration {
 	if q.Rounds == 1 {
 		return 0
 	}
-	d := min(time.Second<<min(q.Rounds-2, 6), quarrelMax)
+	d := min(time.Second<<min(q.Rounds-2, 4), ConflictMax)
 	return d*3/4 + rand.N(d/4)
 }

@@ -86,6 +86,13 @@ func (k *Keeper) Claimed(l *subnet.Lease) bool {
 	return k.set.Claimed(l)
 }
 
+// Has reports whether the store has something that counts under a name.
+func (k *Keeper) Has(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.set.known[name] != Entry{}
+}
+
 // Accept lets every retained peer go and returns how many they were.
 func (k *Keeper) Accept() int {
 	k.mu.Lock()

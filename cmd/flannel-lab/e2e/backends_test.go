@@ -19,7 +19,7 @@ func device(ctx context.Context, n *lab.Node) (string, error) {
 
 // Every setting of vxlan, changed in etcd while the nodes run: devices, subnet.env and traffic follow.
 func TestSettingsOfVXLAN(t *testing.T) {
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
 	a, b := pair(t, l)
 	for _, c := range []struct{ settings, want string }{
 		{``, "dstport 8472 flannel.1: mtu 1450 nolearning vxlan id 1 local %s dev eth0\nFLANNEL_MTU=1450"},
@@ -42,7 +42,7 @@ func TestSettingsOfVXLAN(t *testing.T) {
 		const index = "cd /sys/class/net/flannel.*; cat ifindex address"
 		before := shell(t, n.Namespaces, index)
 		must(t, n.Kill())
-		must(t, n.Start())
+		must(t, n.Start(atOnce))
 		must(t, n.Ready(t.Context()))
 		if after := shell(t, n.Namespaces, index); after != before {
 			t.Errorf("%s: after a restart the device is %q, was %q", c.settings, after, before)
@@ -86,7 +86,7 @@ func routed(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*lab.N
 
 // Nodes 1 and 3 are on one network, 2 and 4 on another, with a router between.
 func TestTwoNetworksAndARouter(t *testing.T) {
-	l := start(t, lab.Options{Nodes: 4, Subnets: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 4, Subnets: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, atOnce)
 	n := l.Nodes[0]
 	a, b := pair(t, l)
 	pods := []*lab.Pod{a, b, pod(t, l.Nodes[2], "c"), pod(t, l.Nodes[3], "d")}

@@ -13,7 +13,7 @@ import (
 
 // TestConfigChanges changes the network configuration under running nodes.
 func TestConfigChanges(t *testing.T) {
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
 	n := l.Nodes[0]
 	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
 	reaches(t, "at first", a, b.IP4)

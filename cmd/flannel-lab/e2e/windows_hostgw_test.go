@@ -17,7 +17,7 @@ import (
 // overlay, while flanneld.exe runs.
 func TestWindowsHostGW(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 4, Windows: 2, Family: lab.Dual}, `{"Type":"host-gw"},"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`)
+	l := start(t, lab.Options{Nodes: 4, Windows: 2, Family: lab.Dual}, `{"Type":"host-gw"},"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`, atOnce)
 	w, other := l.Nodes[2], l.Nodes[3]
 	bridged(t, l, "host-gw")
 	var pods []*lab.Pod

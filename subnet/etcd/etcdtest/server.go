@@ -27,6 +27,7 @@ type Server struct {
 	tls          bool
 	clientCerts  bool // only clients with a certificate are let in
 	password     string
+	flags        []string
 	proc         *nettest.Process
 }
 
@@ -41,6 +42,9 @@ func ClientCerts() Option { return func(s *Server) { s.tls, s.clientCerts = true
 
 // Password turns authentication on, with the user root.
 func Password(p string) Option { return func(s *Server) { s.password = p } }
+
+// Flags adds command-line flags.
+func Flags(flags ...string) Option { return func(s *Server) { s.flags = append(s.flags, flags...) } }
 
 // Start runs etcd and returns when it answers. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
@@ -118,7 +122,7 @@ func (s *Server) Start() {
 	if s.clientCerts {
 		args = append(args, "--client-cert-auth", "--trusted-ca-file="+s.File("ca.crt"))
 	}
-	s.proc = nettest.Run(s.t, filepath.Join(s.dir, "log"), nettest.Tool(s.t, "etcd"), args...)
+	s.proc = nettest.Run(s.t, filepath.Join(s.dir, "log"), nettest.Tool(s.t, "etcd"), append(args, s.flags...)...)
 	s.wait()
 }
 

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// atOnce lets nodes adopt a disruptive configuration as soon as they see it.
+const atOnce = "--config-stagger=0"
+
+// TestDisruptiveConfigTakenBack puts what would cut nodes off from each other into the store, and soon after the former
+// configuration: no node has adopted it, and no packet is lost. alloc, which leads nowhere, may stay.
+func TestDisruptiveConfigTakenBack(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=60s") // nothing happens for 15 s
+	pods := podEach(t, l)
+	var stops []func()
+	for i, p := range pods {
+		stops = append(stops, unlost(t, p, pods[(i+1)%len(pods)].IP4))
+	}
+	for _, backend := range []string{`{"Type":"vxlan","VNI":77}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","Port":9999}`, `{"Type":"alloc"}`} {
+		offered(t, l, backend)
+		if !strings.Contains(backend, "alloc") {
+			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+		}
+	}
+	time.Sleep(16 * time.Second) // past the first turn of the last one
+	inForce(t, l, "vxlan id 1 ")
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// podEach makes a pod on each node and waits until each reaches the next one.
+func podEach(t *testing.T, l *lab.Lab) (pods []*lab.Pod) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		pods = append(pods, pod(t, n, "a"))
+	}
+	for i, p := range pods {
+		reaches(t, "at first", p, pods[(i+1)%len(pods)].IP4)
+	}
+	return pods
+}
+
+// TestDisruptiveConfig changes what nodes must have in common, to something that works and to something that does not.
+func TestDisruptiveConfig(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=8s")
+	pods := podEach(t, l)
+	t.Run("another VNI spreads", func(t *testing.T) {
+		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77}`)))
+		inForce(t, l, "vxlan id 77 ")
+		for _, n := range l.Nodes {
+			within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
+			within(t, n.Name+" is in step", func() error { return ready(t, n) })
+		}
+		for i, p := range pods {
+			reaches(t, "with another VNI", p, pods[(i+1)%len(pods)].IP4)
+		}
+	})
+	t.Run("a port that nothing passes goes back", func(t *testing.T) {
+		for _, n := range l.Nodes {
+			in(t, n.Namespaces, `nft 'add table inet faulty; add chain inet faulty underlay { type filter hook prerouting priority -300; }; add rule inet faulty underlay udp dport 9999 drop'`)
+		}
+		mark := make([]int, len(l.Nodes))
+		for i, n := range l.Nodes {
+			mark[i] = len(n.Log())
+		}
+		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77,"Port":9999}`)))
+		refused := `could prove the new network configuration`
+		for i, n := range l.Nodes {
+			withinOf(t, 3*time.Minute, n.Name+" is done with it", func() error {
+				if text := n.Log()[mark[i]:]; !strings.Contains(text, refused) && !strings.Contains(text, "going back to the former one") {
+					return fmt.Errorf("it says:\n%s", text)
+				}
+				return says(t, n, "dstport 8472", "ip", "-d", "link", "show", "flannel.77")
+			})
+			within(t, "it stays refused", func() error { return has(t, n, "flanneld_config_pending 1") })
+		}
+		for i, p := range pods {
+			reaches(t, "after it went back", p, pods[(i+1)%len(pods)].IP4)
+		}
+	})
+}
+
+// TestDisruptiveConfigHostGW goes over to a backend without a tunnel, where no address of a peer would answer.
+func TestDisruptiveConfigHostGW(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`, "--config-stagger=4s")
+	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[2], "b")
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"host-gw"}`)))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" has taken it over", func() error { return silent(t, n, "flannel", "ip", "link") })
+		within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
+	}
+	reaches(t, "over host-gw", a, b.IP4)
+}
+
+// TestConfigIsNotFollowed keeps what was read at the start, until the next one.
+func TestConfigIsNotFollowed(t *testing.T) {
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, "--config-follow=false")
+	n := l.Nodes[0]
+	mark := len(n.Log())
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","MTU":1400}`)))
+	logged(t, n, mark, "--config-follow=false")
+	must(t, says(t, n, "mtu 1450", "ip", "link", "show", "flannel.1"))
+	stopped(t, n)
+	must(t, n.Start("--config-follow=false"))
+	within(t, "adopted at the start", func() error { return says(t, n, "mtu 1350", "ip", "link", "show", "flannel.1") })
+}
+
+// offered puts a configuration into the store and waits until every node has seen it and adopted nothing.
+func offered(t *testing.T, l *lab.Lab, backend string) {
+	t.Helper()
+	mark := make([]int, len(l.Nodes))
+	for i, n := range l.Nodes {
+		mark[i] = len(n.Log())
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(backend)))
+	for i, n := range l.Nodes {
+		within(t, n.Name+" has seen "+backend, func() error {
+			if text := n.Log()[mark[i]:]; !strings.Contains(text, "cut this node off") {
+				return fmt.Errorf("it says:\n%s", text)
+			}
+			return nil
+		})
+	}
+}
+
+// inForce waits until every node has a tunnel of that kind and no other.
+func inForce(t *testing.T, l *lab.Lab, kind string) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		withinOf(t, 3*time.Minute, n.Name+" has "+kind, func() error {
+			if text := in(t, n.Namespaces, "ip -d -o link show type vxlan"); strings.Count(text, "vxlan id") != 1 || !strings.Contains(text, kind) {
+				return fmt.Errorf("it has %s", text)
+			}
+			return nil
+		})
+	}
+}

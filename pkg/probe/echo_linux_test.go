@@ -1,0 +1,35 @@
+package probe
+
+import (
+	"context"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"flannel/pkg/nstest"
+)
+
+func TestEcho(t *testing.T) { nstest.Run(t, testEcho) }
+
+func testEcho(t *testing.T) {
+	const setup = `ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up
+		ip addr add 10.9.0.1/24 dev d0; ip -6 addr add fd09::1/64 dev d0 nodad`
+	if out, err := exec.Command("sh", "-ec", setup).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, addr := range []string{"127.0.0.1", "10.9.0.1", "::1", "fd09::1"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := Echo(ctx, netip.MustParseAddr(addr)); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+		cancel()
+	}
+	for _, addr := range []string{"10.9.0.2", "fd09::2", "10.10.0.1"} { // nobody, nobody, no route
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := Echo(ctx, netip.MustParseAddr(addr)); err == nil {
+			t.Errorf("%s answers", addr)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,115 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+)
+
+// make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
+// else was faster. rev is that of the list by which the subnet is free.
+func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record) (won bool, err error) {
+	raw, err := EncodeValue(c.want)
+	if err != nil {
+		return false, err
+	}
+	// Equal names exclude each other here.
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
+	// A key of another name can overlap ours, in the other family or with another length. The transactions are in
+	// order: who finds such a key, made since the list was read, is the later one and gives way.
+	steps := []clientv3.Op{clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id)),
+		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
+			clientv3.WithLimit(firstPage))}
+	var etcdLeases []clientv3.LeaseID
+	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
+		if r.kv.Lease == 0 { // its operator's, who may be about to change the configuration
+			m.log.Warn("a reservation with our public address does not fit the network configuration: left as it is", "key", r.key)
+			continue
+		}
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
+		steps = append(steps, clientv3.OpDelete(r.key))
+		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
+	}
+	var resp *clientv3.TxnResponse
+	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
+		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(c.key)).Commit()
+		return m.deniedClaim(err, c.key, cmp.Or(c.want.PublicIP, c.want.PublicIPv6).String())
+	})
+	if err != nil {
+		return false, fmt.Errorf("claim %s: %w", c.key, err)
+	}
+	if !resp.Succeeded {
+		kvs := rangeOf(resp, 0).Kvs
+		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != c.id {
+			return false, nil
+		}
+		// It is ours: an earlier attempt got through and its answer was lost. Look again for what overlaps it.
+		return m.again(ctx, c, rev)
+	}
+	for _, id := range etcdLeases {
+		m.drop(ctx, id)
+	}
+	if newcomers := rangeOf(resp, 1); !newcomers.More {
+		return m.keep(ctx, c, resp.Header.GetRevision(), newcomers.Kvs)
+	}
+	return m.again(ctx, c, rev)
+}
+
+// rangeOf is the answer to step i of a transaction, which must be a Get; empty if the server left it out.
+func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
+	if i < len(resp.Responses) {
+		if r := resp.Responses[i].GetResponseRange(); r != nil {
+			return r
+		}
+	}
+	return &pb.RangeResponse{}
+}
+
+// left is the time until ctx ends.
+func left(ctx context.Context) time.Duration {
+	end, _ := ctx.Deadline()
+	return time.Until(end)
+}
+
+// again finishes a claim of which only the answer was lost.
+func (m *Manager) again(ctx context.Context, c *claim, rev int64) (won bool, err error) {
+	var newcomers *snapshot
+	err = m.retry(ctx, "claim a subnet", func(attempt context.Context) (err error) {
+		newcomers, err = m.list(ctx, m.leases(""), left(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("claim %s: %w", c.key, err)
+	}
+	for _, kv := range newcomers.kvs {
+		if string(kv.Key) == c.key {
+			return m.keep(ctx, c, kv.CreateRevision, newcomers.kvs)
+		}
+	}
+	return false, nil
+}
+
+// keep keeps the claim that was made at rev, unless one of the newcomers was there before and overlaps it.
+func (m *Manager) keep(ctx context.Context, c *claim, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
+	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
+	for _, r := range m.records(newcomers) {
+		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {
+			continue
+		}
+		err := m.retry(ctx, "give a claim back", func(ctx context.Context) error {
+			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key), "=", rev)).Then(clientv3.OpDelete(c.key)).Commit()
+			return err
+		})
+		return false, err
+	}
+	v := c.want
+	c.stored, c.mod, c.created = &v, rev, rev
+	return true, nil
+}
