@@ -73,6 +73,7 @@ var mayImport = map[string][]string{
 	"pkg/reconcile":  {},
 	"pkg/dataplane":  {"pkg/file", "pkg/hns", "pkg/reconcile"},
 	"pkg/firewall":   {},
+	"pkg/instance":   {},
 	"pkg/hns":        {"pkg/hns"},
 	"pkg/sourcevip":  {"pkg/file", "pkg/hns"},
 	"pkg/underlay":   {"pkg/dataplane", "pkg/hns"},
