@@ -105,6 +105,17 @@ func TestHelmUpgradeFromFlannel(t *testing.T) {
 				t.Errorf("network configuration %s, want %s, %v", compact(t, config.Data["net-conf.json"]), c.netConf, err)
 			}
 			nothingLeft(t, s, pod)
+			if out, err := render(t, "rollback", s.File("admin.kubeconfig")); err != nil {
+				t.Fatal(err, out)
+			}
+			set, err = s.Client.AppsV1().DaemonSets(cluster.Namespace).Get(t.Context(), "kube-flannel-ds", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod = set.Spec.Template.Spec
+			if len(pod.Containers) != 1 || len(pod.InitContainers) != 2 || pod.Containers[0].Image != "ghcr.io/flannel-io/flannel:v0.28.9" {
+				t.Errorf("after the rollback the pod is %+v", pod)
+			}
 		})
 	}
 }

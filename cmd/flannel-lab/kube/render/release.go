@@ -58,6 +58,15 @@ func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error 
 	return notes(w, r, err)
 }
 
+// rollback does what `helm rollback` does: to the revision before.
+func rollback(kubeconfig string) error {
+	config, err := helm(kubeconfig)
+	if err != nil {
+		return err
+	}
+	return action.NewRollback(config).Run(releaseName)
+}
+
 // uninstall does what `helm uninstall` does.
 func uninstall(kubeconfig string) error {
 	config, err := helm(kubeconfig)
