@@ -99,13 +99,21 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
 	}
-	was := p.addrs
+	changed := map[netip.Addr]bool{}
+	for _, ip := range p.addrs {
+		if !among(addrs, ip) {
+			changed[ip] = true
+		}
+	}
+	for _, ip := range addrs {
+		if !among(p.addrs, ip) {
+			changed[ip] = true
+		}
+	}
 	p.addrs, p.leases = addrs, slices.Clone(p.leases)
 	for i, l := range p.leases {
-		for _, ip := range []netip.Addr{l.V4.PublicIP, l.V6.PublicIP} {
-			if among(was, ip) != among(addrs, ip) {
-				p.leases[i] = nil // which no lease is equal to
-			}
+		if changed[l.V4.PublicIP] || changed[l.V6.PublicIP] {
+			p.leases[i] = nil // which no lease is equal to
 		}
 	}
 }
