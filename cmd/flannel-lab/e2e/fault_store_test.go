@@ -197,7 +197,7 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	said := func() {
 		t.Helper()
 		for _, n := range l.Nodes {
-			once(t, n, marks[n], "peers that it lacks stay", 1)
+			once(t, n, marks[n], "cause=store-replaced", 1)
 		}
 	}
 	mark()
