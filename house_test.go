@@ -74,6 +74,7 @@ var mayImport = map[string][]string{
 	"pkg/dataplane": {"pkg/file", "pkg/hns", "pkg/reconcile"},
 	"pkg/firewall":  {},
 	"pkg/hns":       {"pkg/hns"},
+	"pkg/instance":  {},
 	"pkg/sourcevip": {"pkg/file", "pkg/hns"},
 	"pkg/underlay":  {"pkg/dataplane", "pkg/hns"},
 	"pkg/plan":      {"backend", "pkg/dataplane", "subnet"},
