@@ -13,7 +13,7 @@ import (
 // cniAnswer is what install-cni answers with --json.
 type cniAnswer struct {
 	Files   []cniFile `json:"files"`
-	Problem string          `json:"problem,omitempty"`
+	Problem string    `json:"problem,omitempty"`
 }
 
 type cniFile struct {
