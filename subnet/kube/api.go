@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,14 +22,17 @@ import (
 // metadataOnly has the server leave out spec and status.
 const metadataOnly = protobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
+// metadataList does so with a list.
+const metadataList = protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 // Retries are ours (see retry): the client's own would hide an outage for seconds.
 
 // quiet keeps the client from logging: what goes wrong is returned, too, and told by us.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
-// get reads one Node.
-func (m *Manager) get(ctx context.Context, name string) (*node, error) {
-	return m.parse(m.api.Get().Resource("nodes").Name(name).SetHeader("Accept", protobuf).MaxRetries(0).Do(quiet(ctx)))
+// get reads one Node, as it is at a version or later; "" for what is true now, which is a read of etcd.
+func (m *Manager) get(ctx context.Context, name, at string) (*node, error) {
+	return m.parse(m.nodes(protobuf, at).Name(name).Do(quiet(ctx)))
 }
 
 func (m *Manager) parse(answer rest.Result) (*node, error) {
@@ -43,19 +50,107 @@ func (m *Manager) parse(answer rest.Result) (*node, error) {
 	return parseNode(object, m.o.Prefix)
 }
 
-// list hands over the Nodes, or the one called only, and returns where the list stands in the history of the store.
-// at is a version for what the API server has in memory at that version or later, "" for what is true now.
+// list hands over whole Nodes, or the one called only, and returns where the list stands in the history of the store.
+// at is a version for what the API server has in memory once that is not older, "" for what is true now.
 func (m *Manager) list(ctx context.Context, only, at string, each func(*node)) (version string, err error) {
-	r := m.api.Get().Resource("nodes").SetHeader("Accept", protobuf).MaxRetries(0).Param("resourceVersion", at)
+	r := m.nodes(protobuf, at)
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)
 	}
+	return m.stream(ctx, r, each)
+}
+
+// listMetadata hands over all Nodes without their podCIDRs.
+func (m *Manager) listMetadata(ctx context.Context, at string, each func(*node)) (version string, err error) {
+	return m.stream(ctx, m.nodes(metadataList, at), each)
+}
+
+// storeVersion asks where the history of the store stands now.
+func (m *Manager) storeVersion(ctx context.Context) (string, error) {
+	return m.stream(ctx, m.nodes(metadataList, "").Param("limit", "1"), func(*node) {})
+}
+
+func (m *Manager) nodes(accept, at string) *rest.Request {
+	return m.api.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
+}
+
+func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*node)) (version string, err error) {
 	body, err := r.Stream(quiet(ctx))
 	if err != nil {
 		return "", err
 	}
 	defer body.Close() //nolint:errcheck // nothing is lost with it
 	return parseList(body, m.o.Prefix, each)
+}
+
+// nodesAt reads Nodes, whole, as they are at a version or later; those that are no more are missing. Of an error, it
+// returns what it has.
+//
+// There is no way to ask for several names. Two and more are asked for by their label kubernetes.io/hostname, and what
+// that does not bring, by name: a label is only an index here, nobody is believed about it.
+func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at string) (map[string]*node, error) {
+	var mu sync.Mutex
+	got := make(map[string]*node, len(wanted))
+	take := func(n *node) {
+		mu.Lock()
+		defer mu.Unlock()
+		if wanted[n.name] != nil {
+			got[n.name] = n
+		}
+	}
+	for _, selector := range hostnameSelectors(wanted) {
+		if _, err := m.stream(ctx, m.nodes(protobuf, at).Param("labelSelector", selector), take); err != nil {
+			return got, err
+		}
+	}
+	var reading errgroup.Group // that goes on after an error
+	reading.SetLimit(maxLookups)
+	for name := range wanted {
+		mu.Lock()
+		there := got[name] != nil
+		mu.Unlock()
+		if there {
+			continue
+		}
+		reading.Go(func() error {
+			n, err := m.get(ctx, name, at)
+			if err == nil {
+				take(n)
+			}
+			if apierrors.IsNotFound(err) {
+				err = nil
+			}
+			return err
+		})
+	}
+	return got, reading.Wait()
+}
+
+// maxSelector bounds a selector, in bytes: what stands between us and the API server may not like long URLs.
+const maxSelector = 4 << 10
+
+// hostnameSelectors select the Nodes that have a hostname, if there are several.
+func hostnameSelectors(wanted map[string]*node) (selectors []string) {
+	var names []string
+	for _, n := range wanted {
+		if n.hostname != "" {
+			names = append(names, n.hostname)
+		}
+	}
+	if len(names) < 2 {
+		return nil
+	}
+	slices.Sort(names)
+	for len(names) > 0 {
+		count, size := 0, 0
+		for count < len(names) && (count == 0 || size+len(names[count]) < maxSelector) {
+			size += len(names[count]) + 1
+			count++
+		}
+		selectors = append(selectors, corev1.LabelHostname+" in ("+strings.Join(names[:count], ",")+")")
+		names = names[count:]
+	}
+	return selectors
 }
 
 // watch opens a watch of all Nodes, or the one called only, from a version on. Closing what it returns ends it.
@@ -76,10 +171,11 @@ func (m *Manager) patchStatus(ctx context.Context, name string, patch []byte) (*
 		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(quiet(ctx)))
 }
 
-func (m *Manager) conditions(ctx context.Context, name string) (types.UID, []corev1.NodeCondition, error) {
+// conditions reads those of a Node, as they are at a version or later.
+func (m *Manager) conditions(ctx context.Context, name, at string) ([]corev1.NodeCondition, error) {
 	var n corev1.Node
-	err := m.api.Get().Resource("nodes").Name(name).MaxRetries(0).Do(quiet(ctx)).Into(&n)
-	return n.UID, n.Status.Conditions, err
+	err := m.nodes(protobuf, at).Name(name).Do(quiet(ctx)).Into(&n)
+	return n.Status.Conditions, err
 }
 
 func (m *Manager) createEvent(ctx context.Context, e *corev1.Event) error {
@@ -98,10 +194,13 @@ func (m *Manager) nodeOf(ctx context.Context, namespace, pod string) (string, er
 	return p.Spec.NodeName, nil
 }
 
-// expired tells whether the history no longer reaches back to where we were, or does not yet reach that far, as after
-// the store was restored from a backup: only a new list helps.
-func expired(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+// expired reports whether the history no longer reaches back to where we were: only a new list helps.
+func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// ahead reports whether the history does not reach as far as we were, as in an API server that lags, or after the store
+// was restored from a backup.
+func ahead(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
 // refused tells whether the API server answered, and does not let us.

@@ -187,8 +187,7 @@ func (m *Manager) settle(ctx context.Context, c *claim) error {
 		if err != nil {
 			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
 		}
-		n.cidrs = c.now.cidrs // it is an answer without spec
-		c.see(n)
+		c.seePatched(n)
 	}
 	c.settled = true
 	return nil
@@ -214,4 +213,31 @@ func (c *claim) see(n *node) {
 	if n == nil || c.now == nil || n.uid != c.now.uid || !older(n.version, c.now.version) {
 		c.now = n
 	}
+}
+
+// seePatched takes in what a patch of our Node made of it: an answer without spec.
+func (c *claim) seePatched(n *node) {
+	if c.now != nil && c.now.uid == n.uid {
+		n.cidrs = c.now.cidrs
+		c.see(n)
+	}
+}
+
+// patched is seePatched for those who have no claim at hand.
+func (m *Manager) patched(n *node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.claim != nil {
+		m.claim.seePatched(n)
+	}
+}
+
+// ownNode returns what our Node is known by; both are "" while it is missing.
+func (m *Manager) ownNode() (uid, version string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.claim == nil || m.claim.now == nil {
+		return "", ""
+	}
+	return m.claim.now.uid, m.claim.now.version
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // announcer decides which Events are worth one: the same not twice within the hour that the cluster keeps it, and of
@@ -109,14 +110,14 @@ func (a *announcer) events(s status, grace time.Duration, now time.Time) []occas
 func (t *teller) writeEvent(ctx context.Context, name string, o occasion) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	uid, _, err := t.m.conditions(ctx, name)
-	if err != nil {
-		return fmt.Errorf("get nodes %s: %w", name, err)
+	uid, _ := t.m.ownNode()
+	if uid == "" {
+		return errNoNode
 	}
 	now := metav1.Now()
-	err = t.m.createEvent(ctx, &corev1.Event{
+	err := t.m.createEvent(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", name, now.UnixNano())},
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: uid},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(uid)},
 		Reason:         o.reason, Message: clip(o.message), Type: o.kind, Count: 1,
 		Source:         corev1.EventSource{Component: "flanneld", Host: name},
 		FirstTimestamp: now, LastTimestamp: now,

@@ -42,7 +42,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 			return Examination{}, fmt.Errorf("ask for pod %s/%s: %w", o.PodNamespace, o.PodName, err)
 		}
 	}
-	n, err := m.get(ctx, name)
+	n, err := m.get(ctx, name, "")
 	if err != nil {
 		return Examination{}, fmt.Errorf("ask for node %s: %w", name, err)
 	}

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"flannel/subnet"
@@ -39,28 +38,36 @@ var (
 	errRelist = errors.New("the position in the store is lost")
 )
 
-// follower is the state from one connection to the next.
+// follower is the state from one connection to the next. One goroutine has it.
 type follower struct {
 	m *Manager
 	feed
-	version string           // everything up to here is known; "": nothing is
+	version string           // everything up to here is known; "": nothing is, or the position is lost
 	reached string           // the version before it was lost
+	floor   string           // what the next list must not be older than; "" before the first list
+	rewound bool             // the store is an older one than before, and was not listed since
 	known   map[string]known // nil before the first list
 	broken  bool             // the last watch did not end in order
 	behind  int              // how often the API server was behind the store at the first list
+	lagging bool             // the API server said that it is not as far as we were
 	pause   patience.Backoff
+	relists relists
+	lookups lookups
 }
 
-// known is what the watch does not tell, and why it need not: a Node's podCIDR never changes once it is set.
+// known is what the watch does not carry, and why it need not: a Node's podCIDR never changes once it is set.
 type known struct {
 	uid   string
 	cidrs []string
 }
 
-// follow keeps somebody in step with the store, over outages of any length, until ctx ends (nil) or f.to ends it.
+// follow keeps somebody up to date with the store, over outages of any length, until ctx ends (nil) or f.to ends it.
 func (m *Manager) follow(ctx context.Context, f feed) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the lookups
+	s := &follower{m: m, feed: f, lookups: newLookups()}
 	defer m.outage.Forget(f.activity)
-	s := &follower{m: m, feed: f}
+	defer m.outage.Forget(s.lookupActivity())
 	for ctx.Err() == nil {
 		err := s.run(ctx)
 		switch {
@@ -70,9 +77,9 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		case errors.Is(err, subnet.ErrMoved):
 			return err
 		case ctx.Err() != nil || err == nil:
-		case errors.Is(err, errRelist) || expired(err):
-			s.version = ""
-			s.pause.Wait(ctx)
+		case errors.Is(err, errRelist) || expired(err) || ahead(err):
+			s.version, s.lagging = "", ahead(err)
+			patience.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
 			m.failed(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.pause)
@@ -82,7 +89,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 }
 
 func (s *follower) run(ctx context.Context) error {
-	if s.broken && s.version != "" {
+	if s.lagging || s.broken && s.version != "" {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
@@ -95,90 +102,11 @@ func (s *follower) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
-// check asks, after a lost connection, whether the store has got as far as we. One that was restored from a backup
-// has not, and a watch of it would stay silent until it has.
-func (s *follower) check(ctx context.Context) error {
-	version, err := s.m.storeVersion(ctx)
-	if err != nil {
-		return err
-	}
-	if s.broken = false; older(version, s.version) {
-		s.m.log.Error("the Kubernetes API has an older store than before: reading all of it again")
-		return errRelist
-	}
-	return nil
-}
-
-// older compares two resourceVersions. Those of different resources may be compared, too.
-func older(a, b string) bool {
-	x, err1 := strconv.ParseUint(a, 10, 64)
-	y, err2 := strconv.ParseUint(b, 10, 64)
-	return err1 == nil && err2 == nil && x < y
-}
-
-// list reads all. What is missing in it is a change like any other.
-func (s *follower) list(ctx context.Context) error {
-	at := ""
-	if s.known == nil && s.only == "" {
-		var err error
-		if at, err = s.atLeast(ctx); err != nil {
-			return err
-		}
-	}
-	now := map[string]known{}
-	var changes []change
-	version, err := s.m.list(ctx, s.only, at, func(n *node) {
-		now[n.name] = known{n.uid, n.cidrs}
-		changes = append(changes, change{name: n.name, node: n})
-	})
-	if err != nil {
-		if isBehind(err) {
-			s.behind++
-		}
-		return err
-	}
-	lacking := 0
-	for name := range s.known {
-		if _, still := now[name]; !still {
-			changes = append(changes, change{name: name})
-			lacking++
-		}
-	}
-	if _, there := now[s.only]; s.only != "" && !there {
-		changes = append(changes, change{name: s.only})
-	}
-	if s.replacedBy(version, now) {
-		for i := range changes {
-			changes[i].replaced = true
-		}
-		if s.only == "" {
-			s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks are retained as peers",
-				"missing", lacking, "present", len(now))
-		}
-	}
-	s.known = now
-	if err := s.to(ctx, changes); err != nil {
-		return err
-	}
-	s.version, s.reached, s.broken = version, version, false
-	return nil
-}
-
-// replacedBy tells whether a list cannot be of the store that was read before: it is older, or has another Node by the
-// name of ours.
-func (s *follower) replacedBy(version string, now map[string]known) bool {
-	if s.known == nil {
-		return false
-	}
-	was, is := s.known[s.m.ownName()], now[s.m.ownName()]
-	return older(version, s.reached) || was.uid != "" && was.uid != is.uid
-}
-
 // watch delivers changes from the position on until the stream ends (nil) or breaks.
 func (s *follower) watch(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
-	body, err := s.m.watch(ctx, s.only, s.version)
+	body, err := s.m.watch(watching, s.only, s.version)
 	if err != nil {
 		return err
 	}
@@ -188,26 +116,11 @@ func (s *follower) watch(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		defer body.Close() //nolint:errcheck // nothing is lost with it
-		defer close(in)
-		for r := newReader(body); ; {
-			e, err := r.event(s.m.o.Prefix)
-			if err != nil {
-				ended <- err
-				return
-			}
-			select {
-			case in <- e:
-			case <-ctx.Done():
-				ended <- ctx.Err()
-				return
-			}
-		}
+		ended <- s.m.receive(watching, body, in)
+		close(in)
 	}()
-	for e := range in {
-		if err := s.take(ctx, gather(e, in)); err != nil {
-			return err
-		}
-		s.pause = patience.Backoff{}
+	if err := s.deliver(ctx, in); err != nil {
+		return err
 	}
 	if err := <-ended; !errors.Is(err, io.EOF) {
 		return err
@@ -216,6 +129,46 @@ func (s *follower) watch(ctx context.Context) error {
 		s.pause.Wait(ctx) // something between us and the API server does not like watches
 	}
 	return nil
+}
+
+// receive reads a watch until it ends.
+func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- event) error {
+	for r := newReader(body); ; {
+		e, err := r.event(m.o.Prefix)
+		if err != nil {
+			return err
+		}
+		select {
+		case in <- e:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// deliver hands over what arrives by a watch, until it ends, and what was looked up meanwhile.
+func (s *follower) deliver(ctx context.Context, in <-chan event) error {
+	for {
+		due, stop := s.lookups.timer()
+		select {
+		case e, ok := <-in:
+			stop()
+			if !ok {
+				return nil
+			}
+			if err := s.take(ctx, gather(e, in)); err != nil {
+				return err
+			}
+			s.pause = patience.Backoff{}
+		case a := <-s.lookups.answers:
+			stop()
+			if err := s.answered(ctx, a); err != nil {
+				return err
+			}
+		case <-due:
+			s.lookUp(ctx)
+		}
+	}
 }
 
 // gather takes what else has already arrived: a burst of changes becomes one call.
@@ -248,57 +201,51 @@ func (s *follower) take(ctx context.Context, events []event) error {
 			return &apierrors.StatusError{ErrStatus: *e.status}
 		}
 	}
-	if err := s.complete(ctx, changes); err != nil {
-		return err
-	}
-	if len(changes) > 0 {
-		if err := s.to(ctx, changes); err != nil {
-			s.version = "" // it shall get the whole again
+	if changes = slices.DeleteFunc(changes, func(c change) bool { return !s.admit(c) }); len(changes) > 0 {
+		if err := s.hand(ctx, changes); err != nil {
 			return err
 		}
 	}
-	s.version = events[len(events)-1].node.version
-	s.reached = s.version
+	if len(s.lookups.of) == 0 {
+		s.m.outage.Forget(s.lookupActivity()) // whoever was asked for in vain is gone
+	}
+	s.moveTo(events[len(events)-1].node.version)
 	return nil
 }
 
-// complete adds the podCIDRs, and asks for those that are not known: of Nodes that are new, or were made anew.
-func (s *follower) complete(ctx context.Context, changes []change) error {
-	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(8)
-	for i := range changes {
-		c := &changes[i]
-		if c.node == nil {
-			continue
-		}
-		if k := s.known[c.name]; k.uid == c.node.uid && len(k.cidrs) > 0 {
-			c.node.cidrs = k.cidrs
-			continue
-		}
-		if s.only == "" && c.node.notes[managed] != "true" {
-			continue // no peer, at least not yet
-		}
-		asking.Go(func() error {
-			n, err := s.m.get(ctx, c.name)
-			if apierrors.IsNotFound(err) {
-				c.node = nil // and the watch is about to say so
-				return nil
-			}
-			if err == nil {
-				c.node = n
-			}
-			return err
-		})
+// admit reports whether a change can be handed over. If not, the Node's podCIDR is looked up first; whoever is known
+// does not wait for it.
+func (s *follower) admit(c change) bool {
+	n := c.node
+	if n == nil {
+		delete(s.known, c.name)
+		delete(s.lookups.of, c.name)
+		return true
 	}
-	if err := asking.Wait(); err != nil {
+	if k := s.known[c.name]; !n.whole && k.uid == n.uid {
+		n.cidrs = k.cidrs
+	}
+	if len(n.cidrs) == 0 && (s.only != "" || n.notes[managed] == "true") && !s.lookups.want(n, s.spread(), s.only != "") {
+		return false // known stays as it is: what was handed over last
+	}
+	if len(n.cidrs) > 0 || n.notes[managed] != "true" && s.only == "" {
+		delete(s.lookups.of, c.name) // no peer, at least not yet, or nothing left to ask
+	}
+	s.known[c.name] = known{n.uid, n.cidrs}
+	return true
+}
+
+// hand hands over changes that were admitted.
+func (s *follower) hand(ctx context.Context, changes []change) error {
+	if s.only == "" {
+		s.m.members.update(changes)
+	}
+	if err := s.to(ctx, changes); err != nil {
+		s.version = "" // it shall get the whole again
 		return err
-	}
-	for _, c := range changes {
-		if c.node == nil {
-			delete(s.known, c.name)
-		} else {
-			s.known[c.name] = known{c.node.uid, c.node.cidrs}
-		}
 	}
 	return nil
 }
+
+// moveTo notes that everything up to a version is known.
+func (s *follower) moveTo(version string) { s.version, s.reached, s.floor = version, version, version }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,31 +48,46 @@ var dualNet = subnet.Config{V4: tenNet.V4, V6: subnet.Network{Prefix: netip.Must
 type traffic struct {
 	rt       http.RoundTripper
 	received atomic.Int64 // bytes of bodies
-	mu       sync.Mutex
-	requests []string // "PATCH /api/v1/nodes/one/status"
+	// intercept stands between the manager and the server, if it is not nil. It may delay and answer, too.
+	intercept interceptor
+	mu        sync.Mutex
+	requests  []string // "PATCH /api/v1/nodes/one/status?resourceVersion=7", in words instead of escapes
 }
 
 func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
+	line := r.Method + " " + r.URL.Path
+	if query, _ := url.QueryUnescape(r.URL.RawQuery); query != "" {
+		line += "?" + query
+	}
 	c.mu.Lock()
-	c.requests = append(c.requests, r.Method+" "+r.URL.Path)
+	c.requests = append(c.requests, line)
 	rt := c.rt
 	c.mu.Unlock()
-	resp, err := rt.RoundTrip(r)
+	var resp *http.Response
+	var err error
+	if c.intercept != nil {
+		resp, err = c.intercept(r, rt)
+	} else {
+		resp, err = rt.RoundTrip(r)
+	}
 	if err == nil {
 		resp.Body = &counted{resp.Body, &c.received}
 	}
 	return resp, err
 }
 
-func (c *traffic) count(part string) (n int) {
+func (c *traffic) count(part string) int { return len(c.matching(part)) }
+
+// matching are the requests of which a part is that text, in their order.
+func (c *traffic) matching(part string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.requests {
 		if strings.Contains(r, part) {
-			n++
+			all = append(all, r)
 		}
 	}
-	return n
+	return all
 }
 
 type counted struct {
@@ -98,8 +115,15 @@ type member struct {
 // start makes a manager for a node, with a token as flannel's pod has it; change may alter its options.
 func start(t *testing.T, s *kubetest.Server, name string, change func(*Options)) *member {
 	t.Helper()
+	return startWith(t, s, name, change, nil)
+}
+
+type interceptor func(r *http.Request, next http.RoundTripper) (*http.Response, error)
+
+func startWith(t *testing.T, s *kubetest.Server, name string, change func(*Options), intercept interceptor) *member {
+	t.Helper()
 	scope, _, _ := strings.Cut(name, "-")
-	n := &member{t: t, scope: scope, server: s, logs: &managertest.Logs{}, traffic: &traffic{}}
+	n := &member{t: t, scope: scope, server: s, logs: &managertest.Logs{}, traffic: &traffic{intercept: intercept}}
 	o := Options{NodeName: name, Prefix: prefix, SetCondition: true, UserAgent: "flanneld/test",
 		Log: n.logs.Logger()}
 	if change != nil {
@@ -222,4 +246,29 @@ func (o outside) ours(name string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// offline is a manager whose API server is a function.
+func offline(t *testing.T, answer func(*http.Request) (code int, body []byte)) *Manager {
+	t.Helper()
+	o := Options{APIURL: "http://127.0.0.1:1", NodeName: "own", Prefix: prefix}
+	o.wrap = func(http.RoundTripper) http.RoundTripper {
+		return &traffic{intercept: func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+			code, body := answer(r)
+			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+		}}
+	}
+	m, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// toSlice is for a feed.
+func toSlice(told *[]change) func(context.Context, []change) error {
+	return func(_ context.Context, changes []change) error {
+		*told = append(*told, changes...)
+		return nil
+	}
 }

@@ -2,7 +2,8 @@
 // only the cluster itself sets, and how to reach it stands in annotations of its Node.
 //
 // Everything that is read is read by one means (follow): a list of whole Nodes, trimmed as it arrives, for the
-// podCIDRs, which never change; then a watch that carries nothing but metadata, for the annotations.
+// podCIDRs, which never change; then a watch that carries nothing but metadata, for the annotations. The podCIDR of a
+// new Node is looked up beside the watch (lookups), and from the API server's memory.
 package kube
 
 import (
@@ -55,12 +56,13 @@ type Options struct {
 // Manager implements subnet.Manager, subnet.Reporter and subnet.Redialer. Its methods may run side by side; Publish and
 // Hold need an Acquire before them.
 type Manager struct {
-	o      Options
-	api    *rest.RESTClient
-	wire   *wire
-	log    *slog.Logger
-	outage *patience.Outage
-	teller *teller
+	o       Options
+	api     *rest.RESTClient
+	wire    *wire
+	log     *slog.Logger
+	outage  *patience.Outage
+	teller  *teller
+	members members
 
 	watched atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
 
@@ -161,22 +163,28 @@ func (m *Manager) through(activity string) {
 
 // failed tells what went wrong, once, and pauses before the next try.
 func (m *Manager) failed(ctx context.Context, activity string, err error, pause *patience.Backoff) {
+	if m.blame(activity, err) {
+		*pause = patience.Backoff{} // it may be about to learn its roles, however long it was away
+	}
+	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
+		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
+	}
+	pause.Wait(ctx)
+}
+
+// blame tells what went wrong, once. It reports whether the API server began to refuse it.
+func (m *Manager) blame(activity string, err error) (refusal bool) {
 	switch {
 	case refused(err):
 		m.outage.Over(activity) // it does answer
-		if m.refuse(activity, err, settling) {
-			*pause = patience.Backoff{} // it may be about to learn its roles, however long it was away
-		}
+		return m.refuse(activity, err, settling)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
 		m.outage.Over(activity) // whoever follows that object says so
 	default:
 		m.outage.Failed(activity, err)
 		m.unsettle(activity)
 	}
-	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
-		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
-	}
-	pause.Wait(ctx)
+	return false
 }
 
 // refusal is what the API server does not let us do.

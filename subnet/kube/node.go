@@ -18,7 +18,9 @@ type node struct {
 	created   int64    // in Unix seconds
 	cidrs     []string // spec.podCIDRs, or else podCIDR
 	notes     notes
-	windows   bool // by its label kubernetes.io/os, which kubelet gives it
+	hostname  string // its label kubernetes.io/hostname, which kubelet gives it and which need not be its name
+	whole     bool   // it was read with its spec: no cidrs then mean that it has none
+	windows   bool   // by its label kubernetes.io/os, which kubelet gives it
 }
 
 // note is one of our annotations, notes the values of all; an empty one counts as absent.

@@ -164,7 +164,7 @@ func FuzzAnnotations(f *testing.F) {
 func sample(i int) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
-			Labels: map[string]string{"a": "b", prefix + "backend-type": "no"}, Annotations: map[string]string{"other": "x", prefix + "unknown": "x"},
+			Labels: map[string]string{"a": "b", prefix + "backend-type": "no", "kubernetes.io/hostname": "host.example"}, Annotations: map[string]string{"other": "x", prefix + "unknown": "x"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{}}}},
 		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x", Unschedulable: true},
 	}
@@ -187,7 +187,7 @@ func encode(t testing.TB, o runtime.Object, kind string) []byte {
 	return b.Bytes()
 }
 
-var sampleNode = &node{name: "node0", uid: "u-1", version: "100", created: 1_700_000_000, cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...)}
+var sampleNode = &node{name: "node0", uid: "u-1", version: "100", created: 1_700_000_000, cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...), hostname: "host.example", whole: true}
 
 func TestReadANode(t *testing.T) {
 	object, err := unwrap(encode(t, sample(0), "Node"))
@@ -259,7 +259,7 @@ func TestReadAWatch(t *testing.T) {
 	r := newReader(bytes.NewReader(stream))
 	e, err := r.event(prefix)
 	want := *sampleNode
-	want.cidrs = nil
+	want.cidrs, want.whole = nil, false
 	if err != nil || e.kind != "MODIFIED" || !reflect.DeepEqual(e.node, &want) {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -54,7 +54,7 @@ func (t *teller) report(problem error, rejects []subnet.Rejected, advice string,
 	if s.inStep = problem == nil; s.since.IsZero() || s.inStep != was.inStep {
 		s.since = now
 	}
-	if s.leftOut, s.advice = leftOut(rejects), clip(advice); *s != was {
+	if s.leftOut, s.advice = leftOut(t.m.members.share(t.m.ownName(), rejects)), clip(advice); *s != was {
 		token(t.news)
 	}
 }
@@ -66,10 +66,8 @@ func (t *teller) moved(from, to string) {
 	token(t.news)
 }
 
-// writers is how many nodes write an Event about peers that are retained on every node.
-const writers = 3
-
-// retaining takes the peers that are retained. The first nodes by name, withdrawn or not, write of them.
+// retaining takes the peers that are retained, which are so on every node. The first ones by name, withdrawn or not,
+// write of them.
 func (t *teller) retaining(own string, set subnet.Set) {
 	text := ""
 	if count := len(set.Retained); count > 0 && earlier(set.Leases, own) < writers {
@@ -210,7 +208,8 @@ func alike(a, b corev1.NodeCondition) bool {
 func (t *teller) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	_, conditions, err := t.m.conditions(ctx, name)
+	_, version := t.m.ownNode()
+	conditions, err := t.m.conditions(ctx, name, version)
 	if err != nil {
 		return fmt.Errorf("get nodes %s: %w", name, err)
 	}
@@ -231,9 +230,11 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 	if err != nil {
 		return fmt.Errorf("encode the condition: %w", err)
 	}
-	if _, err := t.m.patchStatus(ctx, name, raw); err != nil {
+	now, err := t.m.patchStatus(ctx, name, raw)
+	if err != nil {
 		return fmt.Errorf("patch nodes/status %s: %w", name, err)
 	}
+	t.m.patched(now)
 	t.m.log.Info("set the condition NetworkUnavailable", "status", want.Status, "message", want.Message)
 	return nil
 }

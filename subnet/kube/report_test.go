@@ -119,7 +119,7 @@ func restoredStore(t *testing.T, o outside) {
 	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
 	n := start(t, o.Server, "restored-0", nil)
 	p := peersOf("restored-0", n.Take)
-	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", broken: true, known: map[string]known{}}
+	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", reached: "999999999999", broken: true, known: map[string]known{}, lookups: newLookups()}
 	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.Count("older store") != 1 {
 		t.Errorf("from a future: %v", err)
 	}

@@ -23,6 +23,9 @@ var magic = []byte("k8s\x00")
 // windowsLabel is the entry "kubernetes.io/os": "windows" as it is written, so that no other is taken apart.
 var windowsLabel = []byte("\x0a\x10kubernetes.io/os\x12\x07windows")
 
+// hostnameLabel begins the entry "kubernetes.io/hostname"; its value, of at most 63 bytes, follows after their number.
+var hostnameLabel = []byte("\x0a\x16kubernetes.io/hostname\x12")
+
 // maxObject bounds one object, in bytes: etcd takes no more than 1.5 MB.
 const maxObject = 8 << 20
 
@@ -80,6 +83,7 @@ func parseNode(b []byte, prefix string) (*node, error) {
 		case 1: // metadata
 			return n.parseMeta(value, prefix)
 		case 2: // spec
+			n.whole = true
 			return fields(value, func(number protowire.Number, value []byte) error {
 				switch number {
 				case 1:
@@ -114,6 +118,9 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 			}
 		case 11: // an entry of labels
 			n.windows = n.windows || bytes.Equal(value, windowsLabel)
+			if host, is := bytes.CutPrefix(value, hostnameLabel); is && len(host) > 1 {
+				n.setHostname(host[1:])
+			}
 		case 12: // an entry of annotations
 			var key, text []byte
 			err := fields(value, func(number protowire.Number, value []byte) error {
@@ -132,6 +139,13 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 		}
 		return nil
 	})
+}
+
+// setHostname keeps no second copy of the name, which it nearly always is.
+func (n *node) setHostname(label []byte) {
+	if n.hostname = n.name; string(label) != n.name {
+		n.hostname = string(label)
+	}
 }
 
 // reader takes a stream apart.

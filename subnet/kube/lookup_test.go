@@ -1,0 +1,195 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet/kube/kubetest"
+)
+
+// isLookup reports whether a request is for the podCIDRs of new Nodes.
+func isLookup(r *http.Request) bool {
+	single := strings.HasPrefix(r.URL.Path, "/api/v1/nodes/")
+	return r.Method == http.MethodGet && (single || r.URL.Query().Get("labelSelector") != "")
+}
+
+// held makes a manager's lookups wait until the returned function is called.
+func held(t *testing.T, s *kubetest.Server, name string) (n *member, release func()) {
+	t.Helper()
+	open := make(chan struct{})
+	var opened bool
+	release = func() {
+		if !opened {
+			opened = true
+			close(open)
+		}
+	}
+	t.Cleanup(release)
+	n = startWith(t, s, name, func(op *Options) { op.SetCondition = false }, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if isLookup(r) {
+			select {
+			case <-open:
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		}
+		return next.RoundTrip(r)
+	})
+	return n, release
+}
+
+// New Nodes are read from the API server's memory, many by one request, and whoever is known does not wait for it.
+func TestNewNodes(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("new-0", "10.244.0.0/24")
+	o.peer("new-a", "10.244.1.0/24", "192.168.1.1")
+	n, release := held(t, s, "new-0")
+	n.join(tenNet, "192.168.0.1", mac1)
+	n.Run()
+	n.Sees("new-a", time.Minute)
+	etcdReads := func() float64 {
+		t.Helper()
+		m, err := s.Metrics(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.EtcdReads()
+	}
+	before, requests := etcdReads(), n.traffic.count("GET /api/v1/nodes")
+	const count = 40
+	var all []string
+	for i := range count {
+		name := fmt.Sprintf("new-b%02d", i)
+		all = append(all, name)
+		hostname := name
+		if i%10 == 9 {
+			hostname = "" // found by its name alone
+		}
+		o.labelled(name, hostname, fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.2.%d", i))
+	}
+	o.annotate("new-a", "backend-data", mac2)
+	eventually(t, "a known peer's change", time.Minute, func() bool {
+		set, _ := n.Last()
+		return len(set.Leases) == 1 && string(set.Leases[0].V4.Data) == mac2
+	})
+	release()
+	n.Sees("new-a "+strings.Join(all, " "), time.Minute)
+	if after := etcdReads(); after != before {
+		t.Errorf("%v reads of etcd for %d new nodes", after-before, count)
+	}
+	made := n.traffic.matching("GET /api/v1/nodes")[requests:]
+	if len(made) > maxLookups+2+count/10 {
+		t.Errorf("%d requests for %d new nodes:\n%s", len(made), count, strings.Join(made, "\n"))
+	}
+}
+
+// labelled makes a peer as a kubelet and its flanneld do.
+func (o outside) labelled(name, hostname, cidr, ip string) {
+	o.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "backend-data": mac1, prefix + "public-ip": ip}}}
+	if hostname != "" {
+		n.Labels = map[string]string{corev1.LabelHostname: hostname}
+	}
+	n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
+	if _, err := o.Client.CoreV1().Nodes().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
+		o.t.Fatalf("create node: %v", err)
+	}
+}
+
+// lookedUpInOrder: a Node that is deleted and made anew while it is read is the new one in the end; a label that lies
+// hides nobody.
+func lookedUpInOrder(t *testing.T, o outside) {
+	o.add("order-0", "10.244.80.0/24")
+	n, release := held(t, o.Server, "order-0")
+	n.join(tenNet, "192.168.0.80", mac1)
+	n.Run()
+	n.Sees("", time.Minute)
+	o.labelled("order-1", "order-1", "10.244.81.0/24", "192.168.0.81")
+	eventually(t, "it is being read", time.Minute, func() bool { return n.traffic.count("/api/v1/nodes/order-1?resourceVersion=") > 0 })
+	o.remove("order-1")
+	o.labelled("order-1", "order-2", "10.244.82.0/24", "192.168.0.81")
+	o.labelled("order-2", "order-1", "10.244.83.0/24", "192.168.0.83")
+	o.labelled("order-3", "order-3", "10.244.84.0/24", "192.168.0.84")
+	o.remove("order-3")
+	release()
+	n.Sees("order-1 order-2", time.Minute)
+	set, _ := n.Last()
+	for _, l := range set.Leases {
+		if l.Name == "order-1" && l.V4.Subnet.String() != "10.244.82.0/24" {
+			t.Errorf("order-1 has %v", l.V4.Subnet)
+		}
+	}
+}
+
+// withoutPodCIDR: a peer without one is not read with each of its events, and is found when it gets one.
+func withoutPodCIDR(t *testing.T, o outside) {
+	o.add("without-0", "10.244.90.0/24")
+	n := start(t, o.Server, "without-0", nil)
+	n.join(tenNet, "192.168.0.90", mac1)
+	n.Run()
+	n.Sees("", time.Minute)
+	o.peer("without-1", "", "192.168.0.91")
+	n.Sees("[without-1]", time.Minute)
+	o.peer("without-2", "10.244.92.0/24", "192.168.0.92")
+	const beats = 40
+	for i := range beats {
+		o.heartbeat("without-1", i)
+	}
+	o.annotate("without-2", "backend-data", mac2) // comes after all of them
+	eventually(t, "all are seen", time.Minute, func() bool {
+		set, _ := n.Last()
+		for _, l := range set.Leases {
+			if l.Name == "without-2" && string(l.V4.Data) == mac2 {
+				return true
+			}
+		}
+		return false
+	})
+	if reads := n.traffic.count("/api/v1/nodes/without-1"); reads > beats/4 {
+		t.Errorf("read %d times, with %d events", reads, beats)
+	}
+	o.assign("without-1", "10.244.91.0/24")
+	n.Sees("without-1 without-2", 2*time.Minute)
+}
+
+// The pauses, which no test can wait for.
+func TestLookupsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ls := newLookups()
+		reads, version := 0, 0
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute {
+			version++
+			ls.want(&node{name: "a", uid: "1", version: fmt.Sprint(version)}, 0, false)
+			l := ls.of["a"]
+			if !l.due.After(time.Now()) {
+				reads++
+				l.empty(fmt.Sprint(version))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if reads < 15 || reads > 35 {
+			t.Errorf("read %d times in ten minutes with an event every 0.1 s", reads)
+		}
+	})
+	for nodes, want := range map[int]time.Duration{0: 0, 200: 0, 1000: 200 * time.Millisecond, 5000: time.Second, 100_000: spreadMax} {
+		s := follower{known: make(map[string]known, nodes)}
+		for i := range nodes {
+			s.known[fmt.Sprint(i)] = known{}
+		}
+		if got := s.spread(); got != want {
+			t.Errorf("spread over %v among %d", got, nodes)
+		}
+	}
+}

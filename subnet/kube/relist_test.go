@@ -1,0 +1,142 @@
+package kube
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet/kube/kubetest"
+)
+
+// expiring is the body of a watch that tells something and then that the position is lost.
+type expiring struct {
+	frames [][]byte
+	rest   bytes.Reader
+}
+
+func (e *expiring) Read(p []byte) (int, error) {
+	if e.rest.Len() == 0 {
+		if len(e.frames) == 0 {
+			return 0, io.EOF
+		}
+		if len(e.frames) == 1 {
+			time.Sleep(50 * time.Millisecond) // else it would come in one batch with what is before it
+		}
+		e.rest.Reset(e.frames[0])
+		e.frames = e.frames[1:]
+	}
+	return e.rest.Read(p)
+}
+
+func (*expiring) Close() error { return nil }
+
+// An API server that loses the position again and again is asked ever more rarely, for metadata alone, out of its
+// memory, and for nothing that is older than what we have.
+func TestRelists(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("relist-0", "10.244.0.0/24")
+	o.peer("relist-1", "10.244.1.0/24", "192.168.1.1")
+	expired := func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		q := r.URL.Query()
+		if q.Get("watch") == "" || q.Get("fieldSelector") != "" {
+			return next.RoundTrip(r)
+		}
+		at := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: q.Get("resourceVersion")}}
+		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: &expiring{frames: [][]byte{
+			frame(t, "BOOKMARK", encode(t, at, "PartialObjectMetadata")),
+			frame(t, "ERROR", encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")),
+		}}}, nil
+	}
+	n := startWith(t, s, "relist-0", func(op *Options) { op.SetCondition = false }, expired)
+	n.join(tenNet, "192.168.0.1", mac1)
+	lists := func() (all []string) {
+		for _, r := range n.traffic.matching("GET /api/v1/nodes?") {
+			if !strings.Contains(r, "fieldSelector") && !strings.Contains(r, "watch=") && !strings.Contains(r, "limit") && !strings.Contains(r, "labelSelector") {
+				all = append(all, r)
+			}
+		}
+		return all
+	}
+	n.Run()
+	n.Sees("relist-1", time.Minute)
+	o.peer("relist-2", "10.244.2.0/24", "192.168.1.2")
+	n.Sees("relist-1 relist-2", time.Minute)
+	o.remove("relist-1")
+	n.Sees("relist-2", time.Minute)
+	began := time.Now()
+	eventually(t, "many lists", 4*time.Minute, func() bool { return len(lists()) >= 8 })
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("8 lists within %v: %v", took, lists())
+	}
+	for _, l := range lists()[1:] {
+		if strings.HasSuffix(l, "resourceVersion=") || strings.HasSuffix(l, "resourceVersion=0") {
+			t.Errorf("a list from etcd, or as old as it likes: %s", l)
+		}
+	}
+}
+
+func TestRelistsArePaced(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		nodes int
+		most  []time.Duration
+	}{
+		{1, []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000}},
+		{1000, []time.Duration{4000, 8000, 16000, 30000, 30000}},
+		{5000, []time.Duration{20000, 30000, 30000}},
+		{100_000, []time.Duration{30000, 30000}},
+	} {
+		var r relists
+		for i, most := range c.most {
+			most *= time.Millisecond
+			d := r.next(now, c.nodes)
+			if d > most || d < most/4 {
+				t.Errorf("%d nodes, list %d: %v, want up to %v", c.nodes, i, d, most)
+			}
+			now = now.Add(d)
+		}
+		now = now.Add(relistOver + time.Second)
+		if d := r.next(now, 1); d > relistMin {
+			t.Errorf("long after: %v", d)
+		}
+	}
+}
+
+// What the server has in memory may be of a store that was replaced: then the list comes from there, however old.
+func TestListNotOlderThanTheStore(t *testing.T) {
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "70"}, Items: []corev1.Node{*sample(0)}}
+	var asked []string
+	n := offline(t, func(r *http.Request) (int, []byte) {
+		asked = append(asked, fmt.Sprintf("%s %s", r.URL.Query().Get("limit"), r.URL.Query().Get("resourceVersion")))
+		if r.URL.Query().Get("resourceVersion") == "100" {
+			return http.StatusGatewayTimeout, encode(t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}}, "Status")
+		}
+		return http.StatusOK, encode(t, list, "NodeList")
+	})
+	var told []change
+	s := &follower{m: n, feed: feed{activity: "test", to: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",
+		known: map[string]known{"node0": {uid: "u-1"}, "gone": {uid: "u-2"}}}
+	err := s.list(t.Context())
+	if !ahead(err) {
+		t.Fatalf("a server that lags: %v", err)
+	}
+	if err = s.check(t.Context()); err == nil {
+		t.Fatal("the older store was not noticed")
+	}
+	if err = s.list(t.Context()); err != nil || s.version != "70" || len(told) != 2 || !told[0].replaced || !told[1].replaced {
+		t.Errorf("%v, at %s: %+v", err, s.version, told)
+	}
+	if got := strings.Join(asked, ", "); got != " 100, 1 ,  70" {
+		t.Errorf("asked for %s", got)
+	}
+}
