@@ -2,13 +2,11 @@ package dataplane
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -293,66 +291,4 @@ func (d *Linux) addresses(dev Device, l netlink.Link) error {
 		d.opts.Log.Info("deleted an address that is not the device's", "device", dev.Name, "address", prefix)
 	}
 	return nil
-}
-
-// ourDevices are the names and types of all that a flannel of any backend makes.
-var ourDevices = []struct {
-	name *regexp.Regexp
-	kind string
-}{
-	{regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{regexp.MustCompile(`^flannel\d+$`), "tuntap"},
-}
-
-func isOurs(l netlink.Link) bool {
-	for _, o := range ourDevices {
-		if o.name.MatchString(l.Attrs().Name) && (l.Type() == o.kind || l.Type() == "tun") {
-			return true
-		}
-	}
-	return false
-}
-
-// pruneDevices deletes the devices of ours that Ensure was not given: another backend, VNI or family left them.
-func (d *Linux) pruneDevices() error {
-	if !d.strayDevices.Swap(false) {
-		return nil
-	}
-	all, err := d.listLinks()
-	if err != nil {
-		d.strayDevices.Store(true)
-		return err
-	}
-	var errs []error
-	for _, l := range all {
-		name := l.Attrs().Name
-		if slices.ContainsFunc(d.devices, func(dev Device) bool { return dev.Name == name }) || !isOurs(l) {
-			continue
-		}
-		if err := d.handle.LinkDel(l); err != nil {
-			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
-			d.strayDevices.Store(true)
-			continue
-		}
-		d.opts.Log.Info("deleted a device that the configuration no longer has", "device", name)
-	}
-	return errors.Join(errs...)
-}
-
-// changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
-// kernel refuses to see in a change.
-func (c *conn) changeVXLAN(index, parent int, dev Device) error {
-	body := make([]byte, unix.SizeofIfInfomsg)
-	binary.NativeEndian.PutUint32(body[4:], uint32(index))
-	local := uint16(unix.IFLA_VXLAN_LOCAL)
-	if dev.Local.Is6() {
-		local = unix.IFLA_VXLAN_LOCAL6
-	}
-	data := message(nil).uint32(unix.IFLA_VXLAN_ID, dev.VNI).uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).attr(local, dev.Local.AsSlice())
-	info := message(nil).attr(unix.IFLA_INFO_KIND, []byte("vxlan")).attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
-	return first(c.batch(1, func(m message, _ int) message {
-		return m.begin(unix.RTM_NEWLINK, 0, body).attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
-	}))
 }

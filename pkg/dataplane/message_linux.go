@@ -250,3 +250,19 @@ func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 	}
 	return n, ok, nil
 }
+
+// changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
+// kernel refuses to see in a change.
+func (c *conn) changeVXLAN(index, parent int, dev Device) error {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	local := uint16(unix.IFLA_VXLAN_LOCAL)
+	if dev.Local.Is6() {
+		local = unix.IFLA_VXLAN_LOCAL6
+	}
+	data := message(nil).uint32(unix.IFLA_VXLAN_ID, dev.VNI).uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).attr(local, dev.Local.AsSlice())
+	info := message(nil).attr(unix.IFLA_INFO_KIND, []byte("vxlan")).attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
+	return first(c.batch(1, func(m message, _ int) message {
+		return m.begin(unix.RTM_NEWLINK, 0, body).attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
+	}))
+}
