@@ -86,8 +86,8 @@ func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*node))
 // nodesAt reads Nodes, whole, as they are at a version or later; those that are no more are missing. Of an error, it
 // returns what it has.
 //
-// There is no way to ask for several names. Two and more are asked for by their label kubernetes.io/hostname, and what
-// that does not bring, by name: a label is only an index here, nobody is believed about it.
+// There is no way to ask for several names. Many are asked for by their label kubernetes.io/hostname, and what that does
+// not bring, by name: a label is only an index here, nobody is believed about it.
 func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at string) (map[string]*node, error) {
 	var mu sync.Mutex
 	got := make(map[string]*node, len(wanted))
@@ -104,7 +104,7 @@ func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at strin
 		}
 	}
 	var reading errgroup.Group // that goes on after an error
-	reading.SetLimit(maxLookups)
+	reading.SetLimit(4)
 	for name := range wanted {
 		mu.Lock()
 		there := got[name] != nil
@@ -126,10 +126,15 @@ func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at strin
 	return got, reading.Wait()
 }
 
-// maxSelector bounds a selector, in bytes: what stands between us and the API server may not like long URLs.
-const maxSelector = 4 << 10
+const (
+	// maxSelector bounds a selector, in bytes: what stands between us and the API server may not like long URLs.
+	maxSelector = 4 << 10
+	// minSelected is from how many Nodes on a list is cheaper than to ask for each: the API server's fair queueing takes
+	// one among thousands of Nodes for ten single requests, whatever it selects.
+	minSelected = 10
+)
 
-// hostnameSelectors select the Nodes that have a hostname, if there are several.
+// hostnameSelectors select the Nodes that have a hostname, if there are many.
 func hostnameSelectors(wanted map[string]*node) (selectors []string) {
 	var names []string
 	for _, n := range wanted {
@@ -137,7 +142,7 @@ func hostnameSelectors(wanted map[string]*node) (selectors []string) {
 			names = append(names, n.hostname)
 		}
 	}
-	if len(names) < 2 {
+	if len(names) < minSelected {
 		return nil
 	}
 	slices.Sort(names)

@@ -149,7 +149,7 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- event) 
 // deliver hands over what arrives by a watch, until it ends, and what was looked up meanwhile.
 func (s *follower) deliver(ctx context.Context, in <-chan event) error {
 	for {
-		due, stop := s.lookups.timer()
+		due, stop := s.lookups.timer(s.spread())
 		select {
 		case e, ok := <-in:
 			stop()

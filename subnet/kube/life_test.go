@@ -27,7 +27,7 @@ func TestNodes(t *testing.T) {
 		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Anew": anew,
 		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
-		"Order": lookedUpInOrder, "Without": withoutPodCIDR, "FewEvents": fewEvents,
+		"Order": lookedUpInOrder, "Label": byLabel, "Without": withoutPodCIDR, "FewEvents": fewEvents,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,8 +14,8 @@ import (
 // many requests as there are Nodes at once, and that many times the new Nodes:
 //
 //   - it is read from the API server's memory (at the version of the event), never from etcd;
-//   - each daemon waits for a random time that grows with the cluster;
-//   - what becomes new meanwhile is read by one request.
+//   - each daemon waits for a random time that grows with the cluster, and rests for a longer one between two;
+//   - what becomes new meanwhile is read along with it, many by one request.
 //
 // The watch goes on meanwhile. Per Node the order of changes is kept: those of a Node that is being read wait for the
 // answer, and of these only the last one counts.
@@ -23,6 +23,8 @@ import (
 // lookups are the Nodes whose podCIDR is unknown.
 type lookups struct {
 	of      map[string]*lookup // by name
+	fresh   time.Time          // when those are due that were never asked for; zero: there are none
+	rest    time.Time          // before this, nobody new is asked for
 	running int
 	answers chan answer // has room for all that run
 }
@@ -55,8 +57,8 @@ const (
 	// A Node without podCIDR is read again after an event of it, and after this time, which doubles.
 	emptyMin, emptyMax = time.Second, 30 * time.Second
 	retryMin, retryMax = 100 * time.Millisecond, 30 * time.Second
-	// maxLookups bounds the requests that a daemon makes at a time.
-	maxLookups = 8
+	// maxLookups bounds what a daemon asks for at a time; where the cluster is large, maxSpread does.
+	maxLookups, maxSpread = 8, 2
 )
 
 func newLookups() lookups {
@@ -85,11 +87,21 @@ func (ls *lookups) want(n *node, spread time.Duration, impatient bool) (read boo
 		l.empty(n.version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":
-		l.due = time.Now().Add(jitter(spread))
+		if ls.fresh.IsZero() {
+			ls.fresh = later(time.Now().Add(jitter(spread)), ls.rest)
+		}
+		l.due = ls.fresh
 	default:
-		l.due = l.later()
+		l.due = l.again()
 	}
 	return l.seen != ""
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // jitter is a random part of d.
@@ -105,12 +117,12 @@ func (l *lookup) empty(version string) {
 	l.seen, l.read, l.due = version, time.Now(), time.Time{}
 	l.tries++
 	if older(version, l.node.version) {
-		l.due = l.later() // meanwhile it may have got one
+		l.due = l.again() // meanwhile it may have got one
 	}
 }
 
-// later is when a Node that had no podCIDR may be read again.
-func (l *lookup) later() time.Time {
+// again is when a Node that had no podCIDR may be read again.
+func (l *lookup) again() time.Time {
 	if l.impatient {
 		return time.Now()
 	}
@@ -124,14 +136,18 @@ func backoff(low, high time.Duration, tries int) time.Duration {
 }
 
 // timer fires when a request is due and may be made; stop it when it is not waited for any more.
-func (ls *lookups) timer() (due <-chan time.Time, stop func() bool) {
+func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func() bool) {
 	var first time.Time
 	for _, l := range ls.of {
 		if !l.asked && !l.due.IsZero() && (first.IsZero() || l.due.Before(first)) {
 			first = l.due
 		}
 	}
-	if first.IsZero() || ls.running >= maxLookups {
+	most := maxLookups
+	if spread > 0 {
+		most = maxSpread
+	}
+	if first.IsZero() || ls.running >= most {
 		return nil, func() bool { return true }
 	}
 	t := time.NewTimer(time.Until(first))
@@ -158,6 +174,8 @@ func (s *follower) lookUp(ctx context.Context) {
 	if len(a.asked) == 0 {
 		return
 	}
+	spread := s.spread()
+	s.lookups.fresh, s.lookups.rest = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
 	s.lookups.running++
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, attempt)
@@ -182,7 +200,7 @@ func (s *follower) answered(ctx context.Context, a answer) error {
 		case n != nil && n.uid == l.node.uid:
 			changes = append(changes, change{name: name, node: s.learn(l, n)})
 		case n == nil && a.err != nil:
-			l.due = time.Now().Add(retryAfter(a.err, l.tries))
+			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // else who is told the same comes back at once
 			l.tries++
 		}
 		// Else it was deleted, or made anew, and the watch is about to say so.
@@ -219,9 +237,9 @@ func retryAfter(err error, tries int) time.Duration {
 
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
-// blameLookup says what went wrong, or that it is over.
+// blameLookup says what went wrong, or that it is over. A server that is busy is no outage.
 func (s *follower) blameLookup(err error) {
-	if err != nil {
+	if err != nil && !apierrors.IsTooManyRequests(err) {
 		s.m.blame(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))
 	} else {
 		s.m.through(s.lookupActivity())

@@ -84,11 +84,11 @@ func TestNewNodes(t *testing.T) {
 	})
 	release()
 	n.Sees("new-a "+strings.Join(all, " "), time.Minute)
-	if after := etcdReads(); after != before {
-		t.Errorf("%v reads of etcd for %d new nodes", after-before, count)
+	if reads := etcdReads() - before; reads > 2 { // the server may have reasons of its own for one
+		t.Errorf("%v reads of etcd for %d new nodes", reads, count)
 	}
 	made := n.traffic.matching("GET /api/v1/nodes")[requests:]
-	if len(made) > maxLookups+2+count/10 {
+	if len(made) > count*3/4 { // 14 as a rule; what waits for more than 15 seconds is asked for again
 		t.Errorf("%d requests for %d new nodes:\n%s", len(made), count, strings.Join(made, "\n"))
 	}
 }
@@ -107,8 +107,7 @@ func (o outside) labelled(name, hostname, cidr, ip string) {
 	}
 }
 
-// lookedUpInOrder: a Node that is deleted and made anew while it is read is the new one in the end; a label that lies
-// hides nobody.
+// lookedUpInOrder: a Node that is deleted and made anew while it is read is the new one in the end.
 func lookedUpInOrder(t *testing.T, o outside) {
 	o.add("order-0", "10.244.80.0/24")
 	n, release := held(t, o.Server, "order-0")
@@ -129,6 +128,53 @@ func lookedUpInOrder(t *testing.T, o outside) {
 		if l.Name == "order-1" && l.V4.Subnet.String() != "10.244.82.0/24" {
 			t.Errorf("order-1 has %v", l.V4.Subnet)
 		}
+	}
+}
+
+// byLabel: many are found by one list, whatever their labels say.
+func byLabel(t *testing.T, o outside) {
+	o.add("label-0", "10.244.95.0/24")
+	n := start(t, o.Server, "label-0", nil)
+	wanted := map[string]*node{"label-gone": {name: "label-gone", hostname: "label-gone"}}
+	for i := range 20 {
+		name := fmt.Sprintf("label-%d", 1+i)
+		hostname := name
+		switch i {
+		case 0:
+			hostname = ""
+		case 1, 2, 3:
+			hostname = "label-1"
+		}
+		o.labelled(name, hostname, fmt.Sprintf("10.244.96.%d/28", 16*(i%16)), "192.168.0.95")
+		wanted[name] = &node{name: name, hostname: hostname}
+	}
+	o.labelled("label-other", "label-5", "10.244.97.0/24", "192.168.0.95")
+	wanted["label-7"].hostname = "was-another" // it was relabelled
+	got, err := n.nodesAt(t.Context(), wanted, o.node("label-other").ResourceVersion)
+	if err != nil || len(got) != 20 {
+		t.Errorf("%d nodes: %v", len(got), err)
+	}
+	for name, is := range got {
+		if is.name != name || !is.whole || len(is.cidrs) != 1 {
+			t.Errorf("%s is %+v", name, is)
+		}
+	}
+	if lists, gets := n.traffic.count("labelSelector"), n.traffic.count("GET /api/v1/nodes/"); lists != 1 || gets != 3 {
+		t.Errorf("%d lists and %d single reads:\n%s", lists, gets, strings.Join(n.traffic.matching("GET"), "\n"))
+	}
+	long := map[string]*node{}
+	for i := range 300 {
+		name := fmt.Sprintf("%060d", i)
+		long[name] = &node{name: name, hostname: name}
+	}
+	selected := 0
+	for _, s := range hostnameSelectors(long) {
+		if selected += strings.Count(s, ",") + 1; len(s) > maxSelector+100 {
+			t.Errorf("a selector of %d bytes", len(s))
+		}
+	}
+	if selected != len(long) {
+		t.Errorf("%d of %d names are selected", selected, len(long))
 	}
 }
 
@@ -183,6 +229,44 @@ func TestLookupsArePaced(t *testing.T) {
 			t.Errorf("read %d times in ten minutes with an event every 0.1 s", reads)
 		}
 	})
+}
+
+// What is new at the same time is read at the same time, and then nothing new for a while.
+func TestLookupsComeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := offline(t, func(*http.Request) (int, []byte) {
+			return http.StatusOK, encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")
+		})
+		s := &follower{m: m, feed: feed{activity: "test"}, known: map[string]known{}, lookups: newLookups()}
+		for i := range 5000 {
+			s.known[fmt.Sprint(i)] = known{}
+		}
+		batches, began := 0, time.Now()
+		for i := 0; time.Since(began) < time.Minute; i++ { // ten new Nodes a second
+			name := fmt.Sprint("new-", i)
+			s.lookups.want(&node{name: name, uid: name, version: "1"}, s.spread(), false)
+			if l := s.lookups.of[name]; !l.due.After(time.Now()) {
+				batches++
+				for _, other := range s.lookups.of {
+					if !other.asked && other.due != l.due {
+						t.Fatalf("%s is due at %v, another at %v", name, l.due, other.due)
+					}
+				}
+				s.lookUp(t.Context())
+				if err := s.answered(t.Context(), <-s.lookups.answers); err != nil {
+					t.Fatal(err)
+				}
+				s.lookups.of = map[string]*lookup{}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if batches < 12 || batches > 60 {
+			t.Errorf("%d batches in a minute", batches)
+		}
+	})
+}
+
+func TestSpread(t *testing.T) {
 	for nodes, want := range map[int]time.Duration{0: 0, 200: 0, 1000: 200 * time.Millisecond, 5000: time.Second, 100_000: spreadMax} {
 		s := follower{known: make(map[string]known, nodes)}
 		for i := range nodes {

@@ -34,7 +34,8 @@ func (c *Cluster) AddPeers(ctx context.Context, count int, peer func(i int) Peer
 // AddPeer makes one Node of some 15 KB of JSON, most of it the images that a kubelet reports: whoever asks for more
 // than it needs pays for them. Another i has other images: a compressor would find out if all had the same.
 func (c *Cluster) AddPeer(ctx context.Context, i int, p Peer) error {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Annotations: p.Annotations}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Annotations: p.Annotations,
+		Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelHostname: p.Name}}}
 	n.Spec.PodCIDR = p.PodCIDR.String()
 	n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 	n, err := c.Client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
