@@ -42,7 +42,7 @@ func TestTLS(t *testing.T) {
 			defer cancel()
 			failed := make(chan error)
 			go func() { _, err := n.Acquire(ctx, tenNet, at("192.168.64.3")); failed <- err }()
-			eventually(t, "it says why it waits", 20*time.Second, func() bool { return n.logs.Count(c.says) > 0 })
+			eventually(t, "it says why it waits", soon, func() bool { return n.logs.Count(c.says) > 0 })
 			cancel()
 			if err := <-failed; err == nil {
 				t.Error("it got a lease")
@@ -116,13 +116,13 @@ func TestPassword(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", right })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	srv.Kill()
 	time.Sleep(2 * time.Second)
 	srv.Start() // tokens are forgotten by a restart
 	st := outside(t, srv)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", 15*time.Second)
+	n.Sees("10.5.2.0-24", soon)
 	l := n.acquire(at("192.168.64.3"))
 	l.V4.PublicIP = addr("192.168.64.4")
 	if err := n.Publish(t.Context(), l); err != nil {
@@ -174,7 +174,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	began := time.Now()
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -202,10 +202,10 @@ func TestRestrictedUser(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", "hunter2" })
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("10.5.2.0-24", 15*time.Second)
+	n.Sees("10.5.2.0-24", soon)
 	time.Sleep(5 * time.Second) // it has to renew
 	st.remove("subnets/10.5.2.0-24")
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	n.notLost()
 	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("\n") != 2 {
 		t.Errorf("%s\n%s", raw, n.logs)
@@ -220,7 +220,7 @@ func TestEndsInABlackHole(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), short)
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	stop := n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	proxy.BlackHole(true)
 	time.Sleep(3 * time.Second) // a renewal is under way
 	l.V4.Data = []byte(mac2)

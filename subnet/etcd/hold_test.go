@@ -64,10 +64,10 @@ func TestLostLease(t *testing.T) {
 			n := start(t, srv.Endpoint(), nil)
 			l := n.publish(at("192.168.64.3"), mac1)
 			n.Run()
-			n.Sees("", 15*time.Second)
+			n.Sees("", soon)
 			c.do(st, l.Name)
-			n.lost(15 * time.Second)
-			eventually(t, "no etcd lease left over", 15*time.Second, func() bool { return st.etcdLeases() == 0 })
+			n.lost(soon)
+			eventually(t, "no etcd lease left over", soon, func() bool { return st.etcdLeases() == 0 })
 			if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
 				t.Errorf("the key is there again: %s", raw)
 			}
@@ -84,13 +84,13 @@ func TestLostWhileAway(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), short)
 	n.publish(at("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	proxy.BlackHole(true)
-	eventually(t, "the lease has ended", 20*time.Second, func() bool { return st.etcdLeases() == 0 })
+	eventually(t, "the lease has ended", soon, func() bool { return st.etcdLeases() == 0 })
 	srv.Compact()
 	n.notLost()
 	proxy.BlackHole(false)
-	n.lost(25 * time.Second) // 13 s for the keepalive, if the hole was shorter
+	n.lost(soon) // 13 s for the keepalive, if the hole was shorter
 }
 
 func TestPutBack(t *testing.T) {
@@ -118,11 +118,11 @@ func TestPutBack(t *testing.T) {
 			l := n.publish(at(ip), mac1)
 			_, id := st.value(l.Name)
 			stop := n.Run()
-			eventually(t, "it watches", 15*time.Second, func() bool { return n.Peers() != "none" })
+			eventually(t, "it watches", soon, func() bool { return n.Peers() != "none" })
 			if _, err := st.Put(t.Context(), l.Name, c.value, c.opts...); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "put back", 15*time.Second, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
+			eventually(t, "put back", soon, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
 			n.notLost()
 			if n.logs.Count("changed by another hand") != 1 {
 				t.Errorf("it says:\n%s", n.logs)
@@ -140,11 +140,11 @@ func TestBecomesReservation(t *testing.T) {
 	n := start(t, srv.Endpoint(), short)
 	l := n.publish(at("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its etcd lease is given up", 15*time.Second, func() bool { return st.etcdLeases() == 0 })
+	eventually(t, "its etcd lease is given up", soon, func() bool { return st.etcdLeases() == 0 })
 	time.Sleep(3 * time.Second)
 	if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
 		t.Errorf("%s on etcd lease %x", raw, id)
@@ -191,7 +191,7 @@ func TestReplacedStore(t *testing.T) {
 	a := start(t, srv.Endpoint(), nil)
 	l := a.publish(outOfTheWay("192.168.64.99"), mac1)
 	a.Run()
-	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 15*time.Second)
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", soon)
 	before, _ := a.Last()
 
 	srv.Wipe()
@@ -200,13 +200,13 @@ func TestReplacedStore(t *testing.T) {
 	for range 30 {
 		st.put("whatever", "makes revisions") // the new store gets further than the old one was
 	}
-	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
-	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", 15*time.Second)
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", soon)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	st.remove("subnets/10.5.3.0-24")                    // deleted indeed
 	st.put("subnets/10.5.9.0-24", peer("192.168.64.1")) // is back, elsewhere
-	a.Sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", 15*time.Second)
+	a.Sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", soon)
 	after, _ := a.Last()
 	// In a tie its age counts, which is that in the new store.
 	if was, is := before.Leases[1], after.Leases[0]; !is.Equal(was) || is.Since == was.Since {
@@ -220,7 +220,7 @@ func TestReplacedStore(t *testing.T) {
 		t.Errorf("%d etcd leases", c)
 	}
 	st.Delete(t.Context(), l.Name)
-	a.lost(15 * time.Second) // in the new store, a deletion is one
+	a.lost(soon) // in the new store, a deletion is one
 }
 
 // An etcd restored from a backup knows an older value of our key, and lacks newer peers.
@@ -238,10 +238,10 @@ func TestRestoredStore(t *testing.T) {
 	}
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n.Run()
-	n.Sees("10.5.1.0-24 10.5.2.0-24", 15*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24", soon)
 	srv.Restore()
-	eventually(t, "put back", 15*time.Second, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
-	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", 15*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", soon)
 	n.notLost()
 }

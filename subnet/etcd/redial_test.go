@@ -17,7 +17,7 @@ func TestRedial(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), nil)
 	l := n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	proxy.BlackHole(true)
 	proxy.BlackHole(false) // what was caught in it stays silent
 	n.Redial()
@@ -27,7 +27,7 @@ func TestRedial(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", 8*time.Second)
+	n.Sees("10.5.2.0-24", soon)
 	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("back after %v", took)
 	}
@@ -41,16 +41,16 @@ func TestRedialTLS(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.CAFile = srv.File("ca.crt") })
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
-	eventually(t, "nothing is asked any more", 15*time.Second, func() bool {
+	n.Sees("", soon)
+	eventually(t, "nothing is asked any more", soon, func() bool {
 		before := n.wire.calls.Load()
 		time.Sleep(300 * time.Millisecond)
 		return n.wire.calls.Load() == before
 	})
 	before := n.wire.calls.Load()
 	n.Redial()
-	eventually(t, "both watches are opened anew", 15*time.Second, func() bool { return n.wire.calls.Load() >= before+2 })
+	eventually(t, "both watches are opened anew", soon, func() bool { return n.wire.calls.Load() >= before+2 })
 	outside(t, srv).put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", 15*time.Second)
+	n.Sees("10.5.2.0-24", soon)
 	n.notLost()
 }

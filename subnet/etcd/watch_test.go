@@ -24,7 +24,7 @@ func TestWatchPeers(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("10.5.3.0-24 10.5.20.0-24", 15*time.Second)
+	n.Sees("10.5.3.0-24 10.5.20.0-24", soon)
 	first, _ := n.Last()
 
 	// Garbage beside and among the leases disturbs none of them.
@@ -36,7 +36,7 @@ func TestWatchPeers(t *testing.T) {
 	st.put("subnets/10.5.8.0-24", "garbage")
 	st.put("subnets/10.5.9.0-24", `{"PublicIP":"none"}`)
 	st.put("subnets/10.5.10.0-24", `{"PublicIP":"1.2.3.4","BackendData":"`+strings.Repeat("x", 70_000)+`"}`)
-	n.Sees("10.5.3.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24] [foo]", 15*time.Second)
+	n.Sees("10.5.3.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24] [foo]", soon)
 	set, _ := n.Last()
 	for _, r := range set.Rejects {
 		if len(r.Reason) > 200 || r.Reason == "" {
@@ -54,14 +54,14 @@ func TestWatchPeers(t *testing.T) {
 	st.put("subnets/10.5.3.0-24", strings.ReplaceAll(peer("192.168.64.3"), ",", " , "))
 	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
 	st.remove("subnets/foo")
-	n.Sees("10.5.3.0-24 10.5.4.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24]", 15*time.Second)
+	n.Sees("10.5.3.0-24 10.5.4.0-24 10.5.20.0-24 [] [10.5.10.0-24] [10.5.5.0-33] [10.5.6.1-24] [10.5.8.0-24] [10.5.9.0-24] [a/10.5.7.0-24]", soon)
 	set, now := n.Last()
 	if set.Leases[0] != first.Leases[0] || now > calls+2 {
 		t.Errorf("the pointer was kept: %v; %d calls, want 2 at most", set.Leases[0] == first.Leases[0], now-calls)
 	}
 	old := set.Leases[2]
 	st.put("subnets/10.5.20.0-24", strings.Replace(peer("192.168.64.20"), ":44", ":55", 1))
-	eventually(t, "changed lease", 15*time.Second, func() bool {
+	eventually(t, "changed lease", soon, func() bool {
 		s, _ := n.Last()
 		return strings.Contains(string(s.Leases[2].V4.Data), ":55")
 	})
@@ -72,7 +72,7 @@ func TestWatchPeers(t *testing.T) {
 	for _, name := range []string{"", "10.5.10.0-24", "10.5.20.0-24", "10.5.3.0-24", "10.5.4.0-24", "10.5.5.0-33", "10.5.6.1-24", "10.5.8.0-24", "10.5.9.0-24", "a/10.5.7.0-24"} {
 		st.remove("subnets/" + name)
 	}
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 }
 
 // fill puts n peers into the store, 100 in a transaction.
@@ -120,7 +120,7 @@ func TestOneChangeAmongMany(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	n.acquire(at("192.168.255.3"))
 	n.Run()
-	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
+	eventually(t, "10,000 peers", soon, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
 	before, calls := n.wire.calls.Load(), 0
 	for quiet := time.Now(); time.Since(quiet) < 300*time.Millisecond; time.Sleep(time.Millisecond) { // until all watches stand
 		if now := n.wire.calls.Load(); now != before {
@@ -156,7 +156,7 @@ func TestBacklog(t *testing.T) {
 	n.acquire(at("192.168.255.3"))
 	outside(t, srv).fill(10_000)
 	n.Run()
-	eventually(t, "10,000 peers", 20*time.Second, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
+	eventually(t, "10,000 peers", soon, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
 	s, calls := n.Last()
 	if !slices.IsSortedFunc(s.Leases, subnet.Compare) || calls > 20 {
 		t.Errorf("sorted: %v; %d calls", slices.IsSortedFunc(s.Leases, subnet.Compare), calls)
@@ -183,21 +183,21 @@ func TestConfig(t *testing.T) {
 			return strings.Join(told, " ") == want
 		}
 	}
-	eventually(t, "it says that it waits, and for what", 15*time.Second, func() bool {
+	eventually(t, "it says that it waits, and for what", soon, func() bool {
 		return n.logs.Count("waiting for the network configuration") == 1 && n.logs.Count("key="+base+"/config") == 1
 	})
 	st.put("configuration", "foreign")
 	st.put("config", "one")
-	eventually(t, "first", 15*time.Second, has("one"))
+	eventually(t, "first", soon, has("one"))
 	st.put("config", "one")
 	st.put("config", "two")
-	eventually(t, "changed", 15*time.Second, has("one two"))
+	eventually(t, "changed", soon, has("one two"))
 	st.remove("config")
-	eventually(t, "it says that it was deleted", 15*time.Second, func() bool { return n.logs.Count("deleted") == 1 })
+	eventually(t, "it says that it was deleted", soon, func() bool { return n.logs.Count("deleted") == 1 })
 	srv.Kill()
 	srv.Start()
 	st.put("config", "three")
-	eventually(t, "changed after an outage", 15*time.Second, has("one two three"))
+	eventually(t, "changed after an outage", soon, has("one two three"))
 }
 
 // What changes while etcd is away, or we are cut off, is caught up with, compacted or not; until then the set stands.
@@ -212,7 +212,7 @@ func TestOutageAndCompaction(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", 15*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", soon)
 	before, calls := n.Last()
 
 	srv.Stop()
@@ -228,7 +228,7 @@ func TestOutageAndCompaction(t *testing.T) {
 	st.put("subnets/10.5.7.0-24", peer("192.168.64.7"))
 	srv.Compact()
 	proxy.BlackHole(false)
-	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24", 10*time.Second)
+	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24", soon)
 	n.notLost()
 	after, _ := n.Last()
 	for i, old := range map[int]*subnet.Lease{0: before.Leases[0], 1: before.Leases[2], 3: before.Leases[4]} {
@@ -240,8 +240,8 @@ func TestOutageAndCompaction(t *testing.T) {
 		t.Error("the change was missed")
 	}
 	st.put("subnets/10.5.8.0-24", peer("192.168.64.8"))
-	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", 15*time.Second)
-	eventually(t, "it says that etcd is back", 10*time.Second, func() bool { return n.logs.Count("etcd answers again") == 1 })
+	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", soon)
+	eventually(t, "it says that etcd is back", soon, func() bool { return n.logs.Count("etcd answers again") == 1 })
 	if n.logs.Count("etcd does not answer") != 1 || n.logs.Count("\n") > 4 {
 		t.Errorf("log of one outage:\n%s", n.logs)
 	}
@@ -257,7 +257,7 @@ func TestBlackHole(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("10.5.1.0-24", 15*time.Second)
+	n.Sees("10.5.1.0-24", soon)
 	proxy.BlackHole(true)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	time.Sleep(22 * time.Second)
@@ -268,7 +268,7 @@ func TestBlackHole(t *testing.T) {
 		t.Errorf("it has not noticed, or says so again and again:\n%s", n.logs)
 	}
 	proxy.BlackHole(false)
-	n.Sees("10.5.1.0-24 10.5.2.0-24", 10*time.Second)
+	n.Sees("10.5.1.0-24 10.5.2.0-24", soon)
 	n.notLost()
 }
 
@@ -280,11 +280,11 @@ func TestPaused(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	srv.Pause()
 	time.Sleep(20 * time.Second)
 	srv.Resume()
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", 10*time.Second)
+	n.Sees("10.5.2.0-24", soon)
 	n.notLost()
 }

@@ -84,8 +84,8 @@ public-ipv6=2001:db8::1`; got != want {
 	two.join(dualNet, "192.168.0.2", mac2)
 	two.Run()
 	one.Run()
-	two.Sees("life-1", 15*time.Second)
-	one.Sees("life-2", 15*time.Second)
+	two.Sees("life-1", soon)
+	one.Sees("life-2", soon)
 
 	if err := one.Publish(t.Context(), l); err != nil || one.traffic.count("PATCH") != 1 {
 		t.Errorf("published the same: %v, %v", err, one.traffic.requests)
@@ -94,7 +94,7 @@ public-ipv6=2001:db8::1`; got != want {
 	if err := one.Publish(t.Context(), l); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "a change of one family is seen", 15*time.Second, func() bool {
+	eventually(t, "a change of one family is seen", soon, func() bool {
 		s, _ := two.Last()
 		for _, seen := range s.Leases {
 			if seen.Name == "life-1" && string(seen.V6.Data) == mac2 {
@@ -125,7 +125,7 @@ public-ipv6=2001:db8::1`; got != want {
 		t.Errorf("found %v, %v", &found, err)
 	}
 	o.remove("life-2")
-	one.Sees("", 15*time.Second)
+	one.Sees("", soon)
 	if one.logs.Count("level=WARN") != 0 {
 		t.Errorf("warnings in a quiet life:\n%s", one.logs)
 	}
@@ -148,9 +148,9 @@ func waiting(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "the missing Node is said", 15*time.Second, func() bool { return n.logs.Count("there is no Node waiting-1") == 1 })
+	eventually(t, "the missing Node is said", soon, func() bool { return n.logs.Count("there is no Node waiting-1") == 1 })
 	o.add("waiting-1")
-	eventually(t, "the missing podCIDR is said", 15*time.Second, func() bool { return n.logs.Count("Node waiting-1 has no podCIDR") == 1 })
+	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("Node waiting-1 has no podCIDR") == 1 })
 	for i := range 5 {
 		o.heartbeat("waiting-1", i)
 	}
@@ -189,7 +189,7 @@ func byPod(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "what is missing is said", 15*time.Second, func() bool { return n.logs.Count(`cannot get resource \"pods\"`) == 1 })
+	eventually(t, "what is missing is said", soon, func() bool { return n.logs.Count(`cannot get resource \"pods\"`) == 1 })
 	_, err = o.Client.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
 	if err == nil {
@@ -249,16 +249,16 @@ func otherHands(t *testing.T, o outside) {
 		eventually(t, what, within, func() bool { return o.ours("hands-1") == whole })
 	}
 	o.annotate("hands-1", "kube-subnet-manager", "", "backend-data", "", "backend-type", "", "public-ip", "")
-	mended("all were deleted, and are back", 5*time.Second)
+	mended("all were deleted, and are back", soon)
 	o.annotate("hands-1", "backend-data", mac2)
-	mended("one was changed, and is back", 5*time.Second)
+	mended("one was changed, and is back", soon)
 	o.annotate("hands-1", "public-ip", "192.168.0.66")
-	mended("another was changed, and is back", 10*time.Second)
+	mended("another was changed, and is back", soon)
 	if n.logs.Count("not what they shall be") != 1 || n.logs.Count("again and again") != 1 || n.traffic.count("PATCH") != 4 {
 		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
 	}
 	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
-	mended("a foreign one is gone", 10*time.Second)
+	mended("a foreign one is gone", soon)
 }
 
 // operator: annotations that say what to tell the others are followed as they come and go.
@@ -270,7 +270,7 @@ func operator(t *testing.T, o outside) {
 	n.Run()
 	told := func(want string) {
 		t.Helper()
-		eventually(t, "public-ip is "+want, 15*time.Second, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
+		eventually(t, "public-ip is "+want, soon, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
 	}
 	told("203.0.113.7")
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.8")
@@ -289,7 +289,7 @@ func chosen(t *testing.T, o outside) {
 	n := start(t, o.Server, "chosen-1", nil)
 	says := func(want subnet.PublicIPs) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the operator says %v", want), 15*time.Second, func() bool {
+		eventually(t, fmt.Sprintf("the operator says %v", want), soon, func() bool {
 			got, err := n.PublicIPs(t.Context())
 			return err == nil && got == want
 		})
@@ -320,24 +320,24 @@ func anew(t *testing.T, o outside) {
 	l := n.join(tenNet, "192.168.0.8", mac1)
 	whole := o.ours("anew-1")
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	o.peer("anew-3", "10.244.10.0/24", "192.168.0.10")
-	n.Sees("anew-3", 15*time.Second)
+	n.Sees("anew-3", soon)
 
 	o.remove("anew-1")
-	eventually(t, "the deletion is said", 15*time.Second, func() bool { return n.logs.Count("was deleted") == 1 })
+	eventually(t, "the deletion is said", soon, func() bool { return n.logs.Count("was deleted") == 1 })
 	o.add("anew-1")
-	eventually(t, "the missing podCIDR is said", 15*time.Second, func() bool { return n.logs.Count("no podCIDR yet") == 1 })
+	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("no podCIDR yet") == 1 })
 	if got := o.ours("anew-1"); got != "" {
 		t.Errorf("annotated before it has a podCIDR: %s", got)
 	}
 	o.assign("anew-1", "10.244.8.0/24")
-	eventually(t, "annotations are back", 15*time.Second, func() bool { return o.ours("anew-1") == whole })
+	eventually(t, "annotations are back", soon, func() bool { return o.ours("anew-1") == whole })
 
 	// A peer that is made anew with another podCIDR.
 	o.remove("anew-3")
 	o.peer("anew-3", "10.244.11.0/24", "192.168.0.10")
-	eventually(t, "the peer's new subnet is seen", 15*time.Second, func() bool {
+	eventually(t, "the peer's new subnet is seen", soon, func() bool {
 		s, _ := n.Last()
 		for _, l := range s.Leases {
 			if l.Name == "anew-3" {
@@ -356,7 +356,7 @@ func anew(t *testing.T, o outside) {
 			t.Fatalf("Hold: %v", err)
 		}
 		t.Log(err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("the other podCIDR was not noticed")
 	}
 	again, err := n.Acquire(t.Context(), tenNet, l)

@@ -37,7 +37,7 @@ func TestKilled(t *testing.T) {
 		o.peer(fmt.Sprintf("killed-%d", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
 	}
 	n.Run()
-	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5", 15*time.Second)
+	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5", soon)
 	for round := range 3 {
 		begun, killed := make(chan bool), make(chan bool)
 		go func() { // churn, as far as it gets
@@ -63,7 +63,7 @@ func TestKilled(t *testing.T) {
 		}
 		s.Start()
 		// Nothing that was written can be missing.
-		eventually(t, "in step again", 10*time.Second, func() bool {
+		eventually(t, "in step again", soon, func() bool {
 			set, _ := n.Last()
 			for _, l := range set.Leases {
 				if string(l.V4.Data) != o.node(l.Name).Annotations[prefix+"backend-data"] {
@@ -73,7 +73,7 @@ func TestKilled(t *testing.T) {
 			return len(set.Leases) == 5
 		})
 		// Whoever waits longest between tries comes last, and a server that dies before that makes one outage of two.
-		eventually(t, "the outage is over", 30*time.Second, func() bool {
+		eventually(t, "the outage is over", soon, func() bool {
 			away := n.logs.Count("does not answer")
 			return away > round && n.logs.Count("answers again") == away
 		})
@@ -86,7 +86,7 @@ func TestKilled(t *testing.T) {
 	// Our annotations go and the server dies at once: they are put back when it is there again.
 	o.annotate("killed-0", "backend-data", "")
 	s.Restart()
-	eventually(t, "our annotations are back", 10*time.Second, func() bool { return o.ours("killed-0") == whole })
+	eventually(t, "our annotations are back", soon, func() bool { return o.ours("killed-0") == whole })
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Error(err)
 	}
@@ -111,16 +111,16 @@ func TestSilent(t *testing.T) {
 		n.scope = "peer-"
 		l := n.join(tenNet, "192.168.0.1", mac1)
 		stop := n.Run()
-		n.Sees("", 15*time.Second)
+		n.Sees("", soon)
 		c.away(proxy)
-		eventually(t, what+" is noticed", 20*time.Second, func() bool { return n.logs.Count("does not answer") >= 1 })
+		eventually(t, what+" is noticed", soon, func() bool { return n.logs.Count("does not answer") >= 1 })
 		published := make(chan error, 1)
 		l.V4.Data = []byte(mac2)
 		go func() { published <- n.Publish(t.Context(), l) }()
 		time.Sleep(8 * time.Second)
 		c.back(proxy)
 		o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
-		n.Sees("peer-1", 10*time.Second)
+		n.Sees("peer-1", soon)
 		begin := time.Now()
 		if err := <-published; err != nil || o.node(name).Annotations[prefix+"backend-data"] != mac2 {
 			t.Errorf("published meanwhile: %v", err)
@@ -148,7 +148,7 @@ func TestStartsLater(t *testing.T) {
 		_, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
 		got <- err
 	}()
-	eventually(t, "it is said", 15*time.Second, func() bool {
+	eventually(t, "it is said", soon, func() bool {
 		return strings.Contains(n.logs.String(), "the Kubernetes API does not answer") && strings.Contains(n.logs.String(), "connection refused")
 	})
 	s.Start()
@@ -194,7 +194,7 @@ func TestForbidden(t *testing.T) {
 	}()
 	said := func(verb, resource string) {
 		t.Helper()
-		eventually(t, "the lack of "+verb+" "+resource+" is said", 15*time.Second, func() bool {
+		eventually(t, "the lack of "+verb+" "+resource+" is said", soon, func() bool {
 			return n.logs.Count(fmt.Sprintf(`cannot %s resource \"%s\"`, verb, resource)) == 1
 		})
 	}
@@ -205,11 +205,11 @@ func TestForbidden(t *testing.T) {
 	if err := <-joined; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the lack of watch is said", 15*time.Second, func() bool { return n.logs.Count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
-	n.Sees("forbidden-2", 15*time.Second)
+	eventually(t, "the lack of watch is said", soon, func() bool { return n.logs.Count(`cannot watch resource \"nodes\"`) == 2 }) // of ours and of all
+	n.Sees("forbidden-2", soon)
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
-	n.Sees("forbidden-2 forbidden-3", 10*time.Second)
+	n.Sees("forbidden-2 forbidden-3", soon)
 	if n.logs.Count("does not answer") != 0 || n.logs.Count("allows it now") < 3 {
 		t.Errorf("log:\n%s", n.logs)
 	}
@@ -234,7 +234,7 @@ func TestRenewedCredentials(t *testing.T) {
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", 30*time.Second, func() bool { return n.logs.Count("Unauthorized") == 1 })
+		eventually(t, "the refusal is said", soon, func() bool { return n.logs.Count("Unauthorized") == 1 })
 		if err := os.WriteFile(file, []byte(s.Token("token-1")), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ current-context: lab
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", 15*time.Second, func() bool { return n.logs.Count("level=WARN") >= 1 })
+		eventually(t, "the refusal is said", soon, func() bool { return n.logs.Count("level=WARN") >= 1 })
 		issue(t, s, dir, time.Hour)
 		begin := time.Now()
 		if err := <-published; err != nil {

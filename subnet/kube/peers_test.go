@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,13 +18,13 @@ func garbage(t *testing.T, o outside) {
 	o.peer("garbage-1", "10.244.21.0/24", "192.168.0.21")
 	o.peer("garbage-2", "10.244.22.0/24", "192.168.0.22")
 	n.Run()
-	n.Sees("garbage-1 garbage-2", 15*time.Second)
+	n.Sees("garbage-1 garbage-2", soon)
 	before, _ := n.Last()
 	o.annotate("garbage-2", "backend-data", "{")
-	n.Sees("garbage-1 [garbage-2]", 15*time.Second)
+	n.Sees("garbage-1 [garbage-2]", soon)
 	o.annotate("garbage-2", "backend-data", mac2, "public-ip", "somewhere")
 	o.peer("garbage-3", "", "192.168.0.23")
-	n.Sees("garbage-1 [garbage-2] [garbage-3]", 15*time.Second)
+	n.Sees("garbage-1 [garbage-2] [garbage-3]", soon)
 	after, _ := n.Last()
 	for _, r := range after.Rejects {
 		if r.Name == "garbage-2" && r.Reason != `its public-ip "somewhere" is no IPv4 address` || r.Name == "garbage-3" && r.Reason != "it has no podCIDR" {
@@ -38,11 +37,11 @@ func garbage(t *testing.T, o outside) {
 		}
 	}
 	o.assign("garbage-3", "10.244.23.0/24") // which the watch does not show
-	n.Sees("garbage-1 garbage-3 [garbage-2]", 15*time.Second)
+	n.Sees("garbage-1 garbage-3 [garbage-2]", soon)
 	o.annotate("garbage-2", "public-ip", "192.168.0.22")
-	n.Sees("garbage-1 garbage-2 garbage-3", 15*time.Second)
+	n.Sees("garbage-1 garbage-2 garbage-3", soon)
 	o.annotate("garbage-1", "kube-subnet-manager", "")
-	n.Sees("garbage-2 garbage-3", 15*time.Second)
+	n.Sees("garbage-2 garbage-3", soon)
 }
 
 func containsPointer(all []*subnet.Lease, one *subnet.Lease) bool {
@@ -60,12 +59,12 @@ func unmanaged(t *testing.T, o outside) {
 	n := start(t, o.Server, "unmanaged-0", nil)
 	n.join(tenNet, "192.168.0.30", mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	o.add("unmanaged-1", "10.244.31.0/24")
 	o.heartbeat("unmanaged-1", 1)
 	o.add("unmanaged-2", "10.244.32.0/24")
 	o.annotate("unmanaged-2", "kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", "192.168.0.32")
-	n.Sees("unmanaged-2", 15*time.Second)
+	n.Sees("unmanaged-2", soon)
 	if gets := n.traffic.count("GET /api/v1/nodes/unmanaged-1"); gets != 0 {
 		t.Errorf("asked %d times for a node that is no peer", gets)
 	}
@@ -77,7 +76,7 @@ func unmanaged(t *testing.T, o outside) {
 	const first = "a-windows-node"
 	known := func(want bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("known to run Windows: %t", want), 15*time.Second, func() bool { s, _ := n.Last(); return (s.Windows == first) == want })
+		eventually(t, fmt.Sprintf("known to run Windows: %t", want), soon, func() bool { s, _ := n.Last(); return (s.Windows == first) == want })
 	}
 	known(false)
 	o.add(first)
@@ -86,7 +85,7 @@ func unmanaged(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	known(true)
-	n.Sees("unmanaged-2", time.Second)
+	n.Sees("unmanaged-2", soon)
 	if gets := n.traffic.count("GET /api/v1/nodes/" + first); gets != 0 {
 		t.Errorf("asked %d times for a Windows node that is no peer", gets)
 	}

@@ -19,7 +19,7 @@ func TestRedial(t *testing.T) {
 	n.scope = "peer-"
 	l := n.join(tenNet, "192.168.0.1", mac1)
 	n.Run()
-	n.Sees("", 15*time.Second)
+	n.Sees("", soon)
 	proxy.BlackHole(true)
 	proxy.BlackHole(false) // what was caught in it stays silent
 	n.Redial()
@@ -29,7 +29,7 @@ func TestRedial(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
-	n.Sees("peer-1", 8*time.Second)
+	n.Sees("peer-1", soon)
 	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("back after %v", took)
 	}

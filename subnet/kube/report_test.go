@@ -31,7 +31,7 @@ func conditions(t *testing.T, o outside) {
 	}
 	is := func(status corev1.ConditionStatus, reason, message string) {
 		t.Helper()
-		eventually(t, "the condition is "+string(status)+" "+message, 10*time.Second, func() bool {
+		eventually(t, "the condition is "+string(status)+" "+message, soon, func() bool {
 			c := get()
 			return c.Status == status && c.Reason == reason && c.Message == message
 		})
@@ -47,7 +47,7 @@ func conditions(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	again.Report(nil, nil, "")
-	eventually(t, "the restart has looked", 15*time.Second, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
+	eventually(t, "the restart has looked", soon, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
 	time.Sleep(200 * time.Millisecond)
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
@@ -98,11 +98,11 @@ func events(t *testing.T, o outside) {
 		n.Report(errors.New("cannot set routes"), rejects, "")
 		time.Sleep(10 * time.Millisecond)
 	}
-	eventually(t, "the last event", 15*time.Second, func() bool { return strings.Contains(get(), "cannot be set up") })
+	eventually(t, "the last event", soon, func() bool { return strings.Contains(get(), "cannot be set up") })
 	for range 100 {
 		n.Report(nil, rejects[:1], "set the port")
 	}
-	eventually(t, "it is over", 15*time.Second, func() bool { return strings.Contains(get(), "in step again") })
+	eventually(t, "it is over", soon, func() bool { return strings.Contains(get(), "in step again") })
 	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
 Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
 Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
@@ -137,7 +137,7 @@ func boundToItsNode(t *testing.T, o outside) {
 	}
 	const want = "flannel on bound-2 may tell of that node alone"
 	i := 0
-	eventually(t, "it is refused", 20*time.Second, func() bool { // the server takes a while until it heeds a new policy
+	eventually(t, "it is refused", soon, func() bool { // the server takes a while until it heeds a new policy
 		i++
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -171,13 +171,13 @@ func heartbeats(t *testing.T, o outside) {
 		return nil
 	}})
 	seen := func() int { mu.Lock(); defer mu.Unlock(); return versions }
-	eventually(t, "the watch stands", 15*time.Second, func() bool { return seen() > 0 })
+	eventually(t, "the watch stands", soon, func() bool { return seen() > 0 })
 	const beats = 50
 	before, from := n.traffic.received.Load(), seen()
 	for i := range beats {
 		o.heartbeat("heartbeat-1", i)
 	}
-	eventually(t, "all are seen", 15*time.Second, func() bool { return seen() >= from+beats })
+	eventually(t, "all are seen", soon, func() bool { return seen() >= from+beats })
 	each := (n.traffic.received.Load() - before) / beats
 	t.Logf("%d bytes for each", each)
 	if each > 3000 {

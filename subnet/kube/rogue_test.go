@@ -31,7 +31,7 @@ func TestRogueNodes(t *testing.T) {
 		o.annotate(fmt.Sprint("rogue-good-", i), "backend-data", vtepData(10+i))
 	}
 	n.Run()
-	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", 15*time.Second)
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", soon)
 	before, _ := n.Last()
 	calm := changeSeen(t, o, n, 100)
 	time.Sleep(1100 * time.Millisecond) // ages are in seconds: who comes now is younger
@@ -72,7 +72,7 @@ func TestRogueNodes(t *testing.T) {
 		}
 		return names, len(rejects)
 	}
-	eventually(t, fmt.Sprintf("all %d rogues are left out", len(rogues)), 20*time.Second, func() bool { _, out := in(); return out == len(rogues) })
+	eventually(t, fmt.Sprintf("all %d rogues are left out", len(rogues)), soon, func() bool { _, out := in(); return out == len(rogues) })
 	if names, _ := in(); !slices.Equal(names, []string{"10.244.10.0/24", "10.244.11.0/24", "10.244.12.0/24"}) {
 		t.Errorf("paths lead to %v", names)
 	}
@@ -87,7 +87,7 @@ func TestRogueNodes(t *testing.T) {
 	for i := range rogues {
 		o.remove(fmt.Sprintf("rogue-bad-%03d", i))
 	}
-	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", 10*time.Second)
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", soon)
 	after, _ := n.Last()
 	if names, out := in(); out != 0 || len(names) != 3 || after.Leases[1] != before.Leases[1] {
 		t.Errorf("paths lead to %v, %d left out", names, out)

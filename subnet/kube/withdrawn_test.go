@@ -35,14 +35,19 @@ func (o outside) events(reason string) (messages []string) {
 	return messages
 }
 
-// kubectl delete nodes --all deletes one Node after another. The network stays as it is, our own part included; Nodes
-// that come back are peers like any other once they describe themselves, and the rest can be let go.
-func TestAllNodesDeleted(t *testing.T) {
+// TestNodesAreMissing has one API server for all, since each takes seconds of a processor to start.
+func TestNodesAreMissing(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
-	o := outside{t, s}
+	t.Run("from the first list", func(t *testing.T) { serverLags(t, outside{t, s}) })
+	t.Run("because all were deleted", func(t *testing.T) { allNodesDeleted(t, outside{t, s}) })
+}
+
+// kubectl delete nodes --all deletes one Node after another. The network stays as it is, our own part included; Nodes
+// that come back are peers like any other once they describe themselves, and the rest can be let go.
+func allNodesDeleted(t *testing.T, o outside) {
 	o.add("all-0", "10.244.0.0/24")
-	n := start(t, s, "all-0", func(op *Options) { op.Retain = 5 * time.Minute })
+	n := start(t, o.Server, "all-0", func(op *Options) { op.Retain = 5 * time.Minute })
 	var names []string
 	make := func(i int) {
 		o.peer(fmt.Sprintf("all-%d", i), fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("192.168.0.%d", 100+i))
@@ -144,14 +149,11 @@ func respond(r *http.Request, code int, body []byte) *http.Response {
 }
 
 // The first set decides what stays in the kernel. An API server that lags behind must not make it an old one.
-func TestServerLagsAtTheStart(t *testing.T) {
-	t.Parallel()
-	s := kubetest.Start(t)
-	o := outside{t, s}
-	o.add("lag-0", "10.244.0.0/24")
-	o.peer("lag-1", "10.244.1.0/24", "192.168.0.101")
-	n := start(t, s, "lag-0", nil)
-	n.join(tenNet, "192.168.0.100", mac1)
+func serverLags(t *testing.T, o outside) {
+	o.add("lag-0", "10.244.100.0/24")
+	o.peer("lag-1", "10.244.101.0/24", "192.168.0.201")
+	n := start(t, o.Server, "lag-0", nil)
+	n.join(tenNet, "192.168.0.200", mac1)
 	lag := &lagServer{rt: n.traffic.rt, t: t}
 	old, err := o.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -159,7 +161,7 @@ func TestServerLagsAtTheStart(t *testing.T) {
 	}
 	lag.version, lag.list = old.ResourceVersion, encode(t, old, "NodeList")
 	for i := range 5 {
-		o.peer(fmt.Sprintf("lag-%d", i+2), fmt.Sprintf("10.244.%d.0/24", i+2), fmt.Sprintf("192.168.0.%d", 102+i))
+		o.peer(fmt.Sprintf("lag-%d", i+2), fmt.Sprintf("10.244.%d.0/24", i+102), fmt.Sprintf("192.168.0.%d", 202+i))
 	}
 	n.traffic.mu.Lock()
 	n.traffic.rt = lag
