@@ -149,6 +149,21 @@ func (d *Linux) keys(p *Path) []any {
 	return []any{e.route, nexthopKey{hop: e.hop}, e.fdb, e.neigh}
 }
 
+// chain takes steps of which each builds on those before it: it ends with one after which it is not known what the
+// system holds. A neighbour must not be sent to another tunnel end before that is there.
+func chain(steps ...func() error) func() error {
+	return func() error {
+		var errs []error
+		for _, step := range steps {
+			err := step()
+			if errs = append(errs, err); reconcile.IsUnknown(err) {
+				break
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
 // want tells the tables what differs from what they were told before.
 func (d *Linux) want(links Links, s State) error {
 	scope := d.scope.Load()

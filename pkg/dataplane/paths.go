@@ -59,21 +59,6 @@ func addThenRemove(keep bool, add, remove []func() error) error {
 	return errors.Join(err, all(remove))
 }
 
-// chain takes steps of which each builds on those before it: it ends with one after which it is not known what the
-// system holds. A neighbour must not be sent to another tunnel end before that is there.
-func chain(steps ...func() error) func() error {
-	return func() error {
-		var errs []error
-		for _, step := range steps {
-			err := step()
-			if errs = append(errs, err); reconcile.IsUnknown(err) {
-				break
-			}
-		}
-		return errors.Join(errs...)
-	}
-}
-
 func all(steps []func() error) error {
 	var errs []error
 	for _, step := range steps {
