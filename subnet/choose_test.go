@@ -123,3 +123,23 @@ func TestChooseIsEven(t *testing.T) {
 		}
 	}
 }
+
+// A subnet that overlaps the underlay is the last that a node should take, unless all are within it.
+func TestChooseBesideTheUnderlay(t *testing.T) {
+	cfg := Config{V4: netOf("10.0.0.0/8", 24, "10.1.0.0", "10.1.3.0"), V6: netOf("fd05::/48", 64, "fd05:0:0:1::", "fd05:0:0:2::")}
+	cfg.Underlay = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/23"), netip.MustParsePrefix("10.1.3.7/32"), netip.MustParsePrefix("fd05:0:0:1::7/128")}
+	for range 20 {
+		v4, v6, err := Choose(cfg, nil, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
+		if err != nil || v4.String() != "10.1.2.0/24" || v6.String() != "fd05:0:0:2::/64" {
+			t.Fatalf("chose %s and %s (%v)", v4, v6, err)
+		}
+	}
+	cfg.Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.7/32")}
+	v4, _, err := Choose(cfg, nil, rand.New(rand.NewPCG(1, 2)))
+	if err != nil || v4.String() == "10.1.0.0/24" {
+		t.Errorf("on an underlay as wide as the network: %s (%v)", v4, err)
+	}
+	if err := Fits(cfg, &Lease{V4: Endpoint{Subnet: netip.MustParsePrefix("10.1.0.0/24")}, V6: Endpoint{Subnet: netip.MustParsePrefix("fd05:0:0:1::/64")}}); err == nil {
+		t.Error("a subnet with this node's address fits")
+	}
+}

@@ -29,10 +29,10 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode") // what IPv6 does by itself is of no interest
 	must(t, l.StartAll(t.Context()))
 	pid := in(t, n.Namespaces, "pgrep -x flanneld")
-	second := "exec " + l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
+	second := l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
 	before := in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")
 
-	out, code := exitStatus(t, n, second)
+	out, code := exitStatus(t, n, "timeout 100 "+second)
 	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) || !strings.Contains(out, "/run/flannel/subnet.env") {
 		t.Errorf("the second ends with %d and says\n%s", code, out)
 	}
@@ -49,7 +49,7 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan string, 1)
 	go func() {
-		out, _ := n.Run(ctx, "sh", "-c", second+" 2>&1")
+		out, _ := n.Run(ctx, "sh", "-c", "exec "+second+" 2>&1")
 		ended <- out
 	}()
 	within(t, "the second waits", func() error { return says(t, n, "2\n", "sh", "-c", "pgrep -xc flanneld") })
