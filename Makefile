@@ -58,7 +58,7 @@ test: ## all tests, those of the kernel and the end-to-end ones included; a few 
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
 	@$(MAKE) --no-print-directory -j2 cross test-with-kube
 
-bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; nine minutes, ARGS=--quick for a first look
+bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -quick,$(ARGS)),$(findstring kube,$(ARGS)),kube)
 	@bin/flannel-lab bench $(ARGS)

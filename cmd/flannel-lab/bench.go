@@ -87,7 +87,7 @@ func parseBenchOptions(args []string) (benchOptions, error) {
 	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
-			if most := lastPeer - firstPeer - max(o.samples, newNodes) - n/50; n < 100 || n > most {
+			if most := lastPeer - firstPeer - max(o.samples, 2*newNodes) - n/50; n < 100 || n > most {
 				err = errors.Join(err, fmt.Errorf("%d peers: from 100 to %d there is room", n, most))
 			}
 		}

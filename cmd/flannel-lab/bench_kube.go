@@ -19,7 +19,8 @@ import (
 // What is measured in the last daemon's life: others' heartbeats, and nodes that join.
 const (
 	heartbeats = 500
-	newNodes   = 100
+	newNodes   = 100 // at once
+	singleOnes = 25  // one by one, with a pause
 )
 
 // The targets are for 5,000 peers, and so are flannel's figures.
@@ -37,6 +38,7 @@ var kubeRows = []row{
 	{"", "the API server alone, which bin/kube has without optimization", "", ""},
 	{"server_list_ms", "all Nodes as protobuf, unread, ms", "", ""},
 	{"server_plain_ms", "the same without compression, ms", "", ""},
+	{"server_metadata_ms", "all Nodes' metadata, as after a lost position, ms", "", ""},
 	{"", "a heartbeat of another node", "", ""},
 	{"heartbeat_cpu_ms", "CPU, ms", "0.2", "0.65"},
 	{"heartbeat_received_kb", "received, KB", "3", "16"},
@@ -50,10 +52,22 @@ var kubeRows = []row{
 	{"join_event_p50_ms", "p50, ms", "", ""},
 	{"join_event_p95_ms", "p95, ms", "", ""},
 	{"join_cpu_ms", "CPU of the daemon, ms", "", ""},
+	{"", "100 nodes are annotated at once: each of 50 daemons' Kubernetes part", "", ""},
+	{"crowd_requests", "GETs and LISTs of Nodes", "", ""},
+	{"crowd_etcd", "reads of etcd for these", "", ""},
+	{"crowd_received_kb", "received, the watch included, KB", "", ""},
+	{"crowd_all_ms", "until all know all of them, from the first request, ms", "", ""},
+	{"", "the same of as many daemons as there are peers, by multiplication", "", ""},
+	{"crowd_requests_all", "GETs and LISTs of Nodes", "", ""},
+	{"crowd_etcd_all", "reads of etcd for these", "", ""},
+	{"crowd_received_all_mb", "received, MB", "", ""},
 	{"", "after all this", "", ""},
 	{"idle_cpu_percent", "CPU with children when nothing happens, % of a core", "", ""},
 	{"last_rss_mb", "peak RSS, MB", "80", ""},
 }
+
+// flannelPrefix begins the names of annotations.
+const flannelPrefix = "flannel.alpha.coreos.com/"
 
 // measureKube measures the daemon among peers that are Nodes of a real API server. These are made once, and each start
 // from nothing is on a node of its own.
@@ -100,7 +114,7 @@ func (b *bench) populateKube(ctx context.Context) error {
 
 // node is the peer as a Node.
 func (p benchPeer) node(backend string) cluster.Peer {
-	const flannel = "flannel.alpha.coreos.com/"
+	const flannel = flannelPrefix
 	return cluster.Peer{Name: fmt.Sprintf("peer-%05d", p.number), PodCIDR: p.subnet(), Annotations: map[string]string{
 		flannel + "kube-subnet-manager": "true", flannel + "backend-type": backend,
 		flannel + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":%q}`, p.mac()), flannel + "public-ip": p.publicIP().String(),
@@ -130,7 +144,7 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	}
 	b.figures["first_received_mb"] = (after - before) / 1e6
 	if last {
-		for _, step := range []func(context.Context) error{b.heartbeats, b.join, b.idle} {
+		for _, step := range []func(context.Context) error{b.heartbeats, b.join, b.idle, b.crowd} {
 			if err := step(ctx); err != nil {
 				return err
 			}
@@ -145,10 +159,14 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 
 // serverAlone is what of a daemon's start is the server's work: to send the list that the daemon asks for.
 func (b *bench) serverAlone(ctx context.Context) error {
-	for key, encoding := range map[string]string{"server_list_ms": "gzip", "server_plain_ms": "identity"} {
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	for key, as := range map[string]struct{ accept, encoding string }{
+		"server_list_ms": {protobuf, "gzip"}, "server_plain_ms": {protobuf, "identity"},
+		"server_metadata_ms": {protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "gzip"},
+	} {
 		began := time.Now()
 		body, err := b.lab.Kube.Client.CoreV1().RESTClient().Get().Resource("nodes").Param("resourceVersion", "0").
-			SetHeader("Accept", "application/vnd.kubernetes.protobuf").SetHeader("Accept-Encoding", encoding).Stream(ctx)
+			SetHeader("Accept", as.accept).SetHeader("Accept-Encoding", as.encoding).Stream(ctx)
 		if err != nil {
 			return fmt.Errorf("list nodes: %w", err)
 		}
@@ -215,14 +233,17 @@ func (b *bench) join(ctx context.Context) error {
 		return err
 	}
 	all := map[string][]float64{}
-	for _, p := range peersFrom(len(b.peers), newNodes) {
+	// Among many nodes, a daemon that has just read one waits longer before it reads the next.
+	pause := time.Duration(len(b.peers)) * time.Millisecond
+	for _, p := range peersFrom(len(b.peers), singleOnes) {
 		if err := b.joinOne(ctx, p, all); err != nil {
 			return fmt.Errorf("a node joins: %w", err)
 		}
+		time.Sleep(pause)
 	}
 	b.settle()
 	after, _, err := cpu(b.node.PID())
-	b.figures["join_cpu_ms"] = milliseconds(after-before) / newNodes
+	b.figures["join_cpu_ms"] = milliseconds(after-before) / singleOnes
 	for key, v := range all {
 		b.figures[key+"_p50_ms"], b.figures[key+"_p95_ms"] = quantile(v, 0.5), quantile(v, 0.95)
 	}

@@ -263,6 +263,13 @@ func TestLookupsComeTogether(t *testing.T) {
 		if batches < 12 || batches > 60 {
 			t.Errorf("%d batches in a minute", batches)
 		}
+		s.lookups.want(&node{name: "gone", uid: "gone", version: "1"}, s.spread(), false)
+		delete(s.lookups.of, "gone")
+		time.Sleep(time.Minute)
+		s.lookups.want(&node{name: "next", uid: "next", version: "1"}, s.spread(), false)
+		if due := s.lookups.of["next"].due; !due.After(time.Now()) {
+			t.Errorf("after one that went unread, the next is due at %v", due)
+		}
 	})
 }
 

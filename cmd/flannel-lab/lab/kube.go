@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -48,6 +49,11 @@ func (k *Kube) Endpoint() string { return "https://" + k.addr().String() }
 
 func (k *Kube) addr() netip.AddrPort {
 	return netip.AddrPortFrom(address(!k.lab.opts.Family.Has4(), 0, 1).Addr(), 6443)
+}
+
+// Dial opens a connection to it from outside of the lab.
+func (k *Kube) Dial(ctx context.Context) (net.Conn, error) {
+	return k.lab.Infra.Dial(ctx, "tcp", k.addr().String())
 }
 
 // Start starts it after Kill, on the data that it had, and waits until it answers.

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/subnet"
+	"flannel/subnet/kube"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// watchers are as many daemons as the bench runs the Kubernetes side of, to see what all together ask the API server
+// for. A larger cluster's figures are theirs, multiplied.
+const watchers = 50
+
+// crowd is the watchers and what they have received.
+type crowd struct {
+	b        *bench
+	received atomic.Int64 // bytes, of TLS
+	known    [watchers]atomic.Int64
+	scope    string // of names: what counts for known
+}
+
+// crowd lets nodes join all at once, and measures what the watchers make of it.
+func (b *bench) crowd(ctx context.Context) error {
+	c := &crowd{b: b, scope: "peer-"}
+	dir, err := os.MkdirTemp("", "flannel-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // it is in the machine's folder for such things
+	ctx, cancel := context.WithCancel(ctx)
+	tasks, ctx := errgroup.WithContext(ctx)
+	err = c.start(ctx, tasks, dir)
+	if err == nil {
+		err = c.measure(ctx)
+	}
+	cancel()
+	return errors.Join(err, tasks.Wait())
+}
+
+// start runs the watchers until ctx ends, with their files in dir, and returns when each knows all peers.
+func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) error {
+	lo, err := netlink.LinkByName("lo") // of the lab's own network, where nothing else needs it
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("bring the loopback device up: %w", err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for the watchers: %w", err)
+	}
+	tasks.Go(func() error { return c.relay(ctx, l) })
+	token, err := c.b.lab.Kube.Token(ctx, c.b.node.Name, 24*time.Hour)
+	if err != nil {
+		return err
+	}
+	through := cluster.Cluster{Config: rest.CopyConfig(c.b.lab.Kube.Config)}
+	through.Config.ServerName, _, _ = net.SplitHostPort(strings.TrimPrefix(c.b.lab.Kube.Endpoint(), "https://")) // it is one of ours
+	text, err := through.Kubeconfig("https://"+l.Addr().String(), filepath.Join(dir, "token"))
+	if err != nil {
+		return err
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600), os.WriteFile(kubeconfig, text, 0o600)); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	for i := range watchers {
+		m, err := kube.New(ctx, kube.Options{Kubeconfig: kubeconfig, NodeName: fmt.Sprint("watcher-", i), Prefix: flannelPrefix, Log: log})
+		if err != nil {
+			return err
+		}
+		tasks.Go(func() error { return m.Watch(ctx, func(s subnet.Set) { c.known[i].Store(c.count(s)) }) })
+		if err := c.until(ctx, i+1, len(c.b.peers)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *crowd) count(s subnet.Set) (n int64) {
+	for _, l := range s.Leases {
+		if strings.HasPrefix(l.Name, c.scope) {
+			n++
+		}
+	}
+	return n
+}
+
+// until waits for the first so many watchers to know that many peers.
+func (c *crowd) until(ctx context.Context, count, peers int) error {
+	_, err := lab.Until(ctx, 5*time.Minute, func(context.Context) error {
+		for i := range count {
+			if n := c.known[i].Load(); n < int64(peers) {
+				return fmt.Errorf("watcher %d knows %d peers of %d", i, n, peers)
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// relay joins the watchers' connections to the API server, and counts.
+func (c *crowd) relay(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return nil //nolint:nilerr // closed
+		}
+		conns.Go(func() {
+			server, err := c.b.lab.Kube.Dial(ctx)
+			if err != nil {
+				_ = client.Close() // the watcher comes again
+				return
+			}
+			defer context.AfterFunc(ctx, func() { _ = client.Close(); _ = server.Close() })()
+			conns.Go(func() {
+				_, _ = io.Copy(server, client)
+				_ = server.Close()
+			})
+			_, _ = io.Copy(counting{client, &c.received}, server)
+			_ = client.Close()
+		})
+	}
+}
+
+type counting struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c counting) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// measure makes the Nodes, and annotates all at once, as their daemons do.
+func (c *crowd) measure(ctx context.Context) error {
+	b := c.b
+	fresh := peersFrom(len(b.peers)+newNodes, newNodes)
+	bare := func(i int) cluster.Peer {
+		p := fresh[i].node(b.backend)
+		p.Annotations = nil
+		return p
+	}
+	if err := b.lab.Kube.AddPeers(ctx, len(fresh), bare); err != nil {
+		return err
+	}
+	already := c.known[0].Load()
+	b.settle()
+	before, received, err := c.counters(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	tasks, annotating := errgroup.WithContext(ctx)
+	tasks.SetLimit(20)
+	for _, p := range fresh {
+		n := p.node(b.backend)
+		tasks.Go(func() error { return b.lab.Kube.Annotate(annotating, n.Name, n.Annotations) })
+	}
+	if err := tasks.Wait(); err != nil {
+		return err
+	}
+	if err := c.until(ctx, watchers, int(already)+len(fresh)); err != nil {
+		return err
+	}
+	b.figures["crowd_all_ms"] = milliseconds(time.Since(began))
+	b.settle()
+	after, total, err := c.counters(ctx)
+	if err != nil {
+		return err
+	}
+	const requests = "apiserver_request_total"
+	nodes := `resource="nodes"`
+	ours := func(m cluster.Metrics) float64 {
+		return m.Sum(requests, nodes, `verb="GET"`) + m.Sum(requests, nodes, `verb="LIST"`)
+	}
+	b.figures["crowd_requests"] = (ours(after) - ours(before)) / watchers
+	b.figures["crowd_etcd"] = (after.EtcdReads() - before.EtcdReads()) / watchers
+	b.figures["crowd_received_kb"] = float64(total-received) / 1000 / watchers
+	for _, key := range []string{"crowd_requests", "crowd_etcd"} {
+		b.figures[key+"_all"] = b.figures[key] * float64(len(b.peers))
+	}
+	b.figures["crowd_received_all_mb"] = b.figures["crowd_received_kb"] / 1000 * float64(len(b.peers))
+	return nil
+}
+
+// counters are the server's, and what the watchers have received.
+func (c *crowd) counters(ctx context.Context) (cluster.Metrics, int64, error) {
+	m, err := c.b.lab.Kube.Metrics(ctx)
+	return m, c.received.Load(), err
+}
