@@ -30,7 +30,7 @@ const observedEndpoint = "FLANNEL_TEST_OBSERVED_ENDPOINT"
 type observed struct {
 	Leases  []string // the last digits of public addresses
 	Rejects int
-	Reject  string // the last one's name
+	Reject  string // the name of the first one
 	Heap    uint64 // the most that the heap has had, in bytes
 }
 
