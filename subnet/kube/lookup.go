@@ -23,7 +23,7 @@ import (
 // lookups are the Nodes whose podCIDR is unknown.
 type lookups struct {
 	of      map[string]*lookup // by name
-	fresh   time.Time          // when those are due that were never asked for; zero: there are none
+	fresh   time.Time          // when those are due that were never asked for; in the past: there may be none
 	rest    time.Time          // before this, nobody new is asked for
 	running int
 	answers chan answer // has room for all that run
@@ -57,7 +57,7 @@ const (
 	// A Node without podCIDR is read again after an event of it, and after this time, which doubles.
 	emptyMin, emptyMax = time.Second, 30 * time.Second
 	retryMin, retryMax = 100 * time.Millisecond, 30 * time.Second
-	// maxLookups bounds what a daemon asks for at a time; where the cluster is large, maxSpread does.
+	// maxLookups bounds how often a daemon asks at a time; in a cluster that is not small, maxSpread does.
 	maxLookups, maxSpread = 8, 2
 )
 
@@ -87,8 +87,8 @@ func (ls *lookups) want(n *node, spread time.Duration, impatient bool) (read boo
 		l.empty(n.version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":
-		if ls.fresh.IsZero() {
-			ls.fresh = later(time.Now().Add(jitter(spread)), ls.rest)
+		if now := time.Now(); !ls.fresh.After(now) { // a past one was that of Nodes that are gone, or about to be asked for
+			ls.fresh = later(now.Add(jitter(spread)), ls.rest)
 		}
 		l.due = ls.fresh
 	default:
