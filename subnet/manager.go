@@ -75,6 +75,7 @@ type Accepter interface {
 type Rejected struct {
 	Name   string // the etcd key or node name
 	Reason string // one sentence; never quotes more than a bounded part of the foreign value
+	Local  bool   // it follows from what this node has: others may not reject the peer
 }
 
 // Reporter is a Manager that tells the cluster how this node's network is.

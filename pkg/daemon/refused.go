@@ -28,7 +28,7 @@ func (n *node) attribute(refused []dataplane.Refused, err error) error {
 	for _, l := range n.peers {
 		for _, e := range l.Endpoints() {
 			if why, found := reasons[e.Subnet]; found {
-				n.behind = append(n.behind, subnet.Rejected{Name: l.Name, Reason: why.Error()})
+				n.behind = append(n.behind, subnet.Rejected{Name: l.Name, Reason: why.Error(), Local: true})
 				break
 			}
 		}

@@ -20,7 +20,7 @@ func (p *Plan) collect(lost map[*peer]string) (paths []*dataplane.Path, rejects 
 			reason = lost[one]
 		}
 		if reason != "" {
-			rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: reason})
+			rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: reason, Local: one.local})
 			continue
 		}
 		starts = append(starts, len(paths))

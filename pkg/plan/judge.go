@@ -16,6 +16,7 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 		return one // it has claimed its subnet and will describe itself; nothing to do and nothing wrong
 	}
 	if one.reason = p.suspect(l); one.reason != "" {
+		one.local = p.concernsUs(l)
 		return one
 	}
 	paths, err := p.backend.Paths(l)
@@ -30,10 +31,25 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 	one.better = p.outranks(one, paths)
 	for _, path := range paths {
 		if _, ours := p.own[vtep(path)]; ours {
-			return &peer{lease: l, better: one.better, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
+			return &peer{lease: l, better: one.better, local: true, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
 		}
 	}
 	return one
+}
+
+// concernsUs reports whether the lease has something that is this node's: the others may find nothing wrong with it.
+func (p *Plan) concernsUs(l *subnet.Lease) bool {
+	for _, e := range l.Endpoints() {
+		if among(p.addrs, e.PublicIP) {
+			return true
+		}
+		for _, own := range p.local.Endpoints() {
+			if e.PublicIP == own.PublicIP || e.Subnet.Overlaps(own.Subnet) || own.Subnet.Contains(e.PublicIP) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // outranks returns the VTEP addresses of ours that every other node believes to be the peer's.

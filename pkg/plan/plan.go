@@ -45,6 +45,7 @@ type peer struct {
 	paths  []*dataplane.Path
 	odd    bool
 	reason string  // why it is rejected
+	local  bool    // and the others may not reject it
 	better []claim // the VTEP addresses of ours that it has before us
 }
 

@@ -224,3 +224,24 @@ func BenchmarkOnePeerOfMany(b *testing.B) {
 		})
 	}
 }
+
+// What only this node rejects is marked: about it, this node has to speak up by itself.
+func TestLocalRejects(t *testing.T) {
+	for name, test := range map[string]struct {
+		peer  *subnet.Lease
+		local bool
+	}{
+		"this node's public IP": {peerLease("10.5.2.0/24", "192.168.100.1", 2), true},
+		"another address of it": {peerLease("10.5.2.0/24", "192.168.100.77", 2), true},
+		"a part of its subnet":  {peerLease("10.5.1.128/25", "192.168.100.2", 2), true},
+		"no public IP":          {peerLease("10.5.2.0/24", "127.0.0.1", 2), false},
+		"another network":       {peerLease("10.6.2.0/24", "192.168.100.2", 2), false},
+	} {
+		p := newPlan(t, false)
+		p.SetAddrs([]netip.Addr{netip.MustParseAddr("192.168.100.77")})
+		_, rejects := p.Paths([]*subnet.Lease{test.peer})
+		if len(rejects) != 1 || rejects[0].Local != test.local {
+			t.Errorf("%s: rejects %+v, want one, local: %t", name, rejects, test.local)
+		}
+	}
+}

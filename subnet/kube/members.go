@@ -33,12 +33,12 @@ func (m *members) update(changes []change) {
 	}
 }
 
-// share returns the peers about which it is ours to write.
+// share returns the peers about which it is ours to write: those that other nodes may accept, and our part of the others.
 func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Rejected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range rejects {
-		if m.writes(own, r.Name) {
+		if r.Local || m.writes(own, r.Name) {
 			ours = append(ours, r)
 		}
 	}

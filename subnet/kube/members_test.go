@@ -40,6 +40,12 @@ func TestFewWriteAboutAPeer(t *testing.T) {
 				t.Errorf("%d of %d nodes write about %s", n, count, r.Name)
 			}
 		}
+		for i := range count {
+			local := []subnet.Rejected{{Name: "peer-0", Local: true}}
+			if len(m.share(fmt.Sprint("node-", i), local)) != 1 {
+				t.Errorf("node-%d of %d does not write about a peer that only it rejects", i, count)
+			}
+		}
 		if count >= 100 && len(nodes) < 30 {
 			t.Errorf("only %d of %d nodes write", len(nodes), count)
 		}
