@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,18 +117,23 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 func TestDisruptiveConfigurationIsProven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdopting(t, 9)
-		var asked netip.Addr
-		answer := errors.New("silence")
-		a.Echo = func(_ context.Context, addr netip.Addr) error { asked = addr; return answer }
+		var asked, answers atomic.Bool
+		a.Echo = func(_ context.Context, addr netip.Addr) error {
+			asked.Store(addr.IsValid())
+			if !answers.Load() {
+				return errors.New("silence")
+			}
+			return nil
+		}
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
 		a.run(time.Second)
 		a.peers(9, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
 		a.run(adoptStagger / 3)
 		a.has("others have proven it", "two", rollout.Trying, true)
-		if m := markOf(&a.n.lease); m != (rollout.Mark{ID: rollout.ID("two")}) || !asked.IsValid() {
-			t.Errorf("it says %v of itself; asked %v", m, asked)
+		if m := markOf(&a.n.lease); m != (rollout.Mark{ID: rollout.ID("two")}) || !asked.Load() {
+			t.Errorf("it says %v of itself; asked a peer: %t", m, asked.Load())
 		}
-		answer = nil
+		answers.Store(true)
 		a.run(2 * adoptStagger)
 		a.has("a peer answers", "two", rollout.Settled, false)
 		a.n.lease.V4.Data = nil
