@@ -65,7 +65,7 @@ bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alon
 
 # What of the daemon runs on Windows, under Wine. Whatever needs the clients of Kubernetes and etcd goes without the race
 # detector, which makes a compiler's work double, and without vet, which reads all that they are made of.
-WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 10m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
+WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
 WINDOWS_LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
 
 test-windows: wine ## the tests of what runs on Windows, under Wine; part of make test
@@ -89,11 +89,11 @@ WITH_KUBE := ./subnet/kube/... ./dist/...
 test-without-kube:
 	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
-	CGO_ENABLED=1 $(GO) test -race -timeout 10m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
 test-with-kube: lint-kube cross-windows-amd64
-	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(WITH_KUBE)
-	cd $(LAB) && $(GO) test -timeout 20m ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(WITH_KUBE)
+	cd $(LAB) && $(GO) test -timeout 40m ./...
 
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
