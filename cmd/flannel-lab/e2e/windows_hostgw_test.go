@@ -27,7 +27,7 @@ func TestWindowsHostGW(t *testing.T) {
 	everyPod(t, pods)
 	_, err := w.Reach(t.Context(), pods[0].IP6, long) // the host itself
 	must(t, err)
-	unchanged(t, l, w, "-iface=Ethernet")
+	unchanged(t, l, w, "-iface=Ethernet", atOnce)
 	t.Run("drift", func(t *testing.T) { routesDrift(t, l, w) })
 	t.Run("moved while down", func(t *testing.T) { routesWhileDown(t, l, w) })
 	everyPod(t, pods)
@@ -143,7 +143,7 @@ func routesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	putLease(t, l, keys[0], lease(160))
 	putLease(t, l, keys[1], nil)
 	order(t, w, hnstest.Order{ForgetLog: true})
-	must(t, w.Start())
+	must(t, w.Start(atOnce))
 	must(t, w.Ready(t.Context()))
 	withinOf(t, long, "in step", func() error {
 		got, err := hnsEntries(w)
