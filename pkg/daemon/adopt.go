@@ -61,9 +61,7 @@ func (d *Daemon) offer(n *node, next node) error {
 			d.withdraw()
 		}
 		a.offered = to
-		before := a.rollout
-		a.rollout.Offer(rollout.ID(to.wire.Name), time.Now())
-		if before.State() != a.rollout.State() {
+		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration would cut this node off from those that have the former one: "+
 				"two nodes try it first, and the others follow when these reach each other; put the former one back to stop that",
 				"to", to.wire.Name, "from", n.backend.Wire().Name, "hold", a.rollout.Hold())

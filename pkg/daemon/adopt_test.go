@@ -105,9 +105,21 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 		if !strings.Contains(a.log.String(), "cut this node off from every other") {
 			t.Errorf("log:\n%s", a.log)
 		}
+		for i, refused := range []string{"none 10.5.0.0/16", "garbage"} { // the watch may skip what was there in between
+			a.in.setConfig(fmt.Appendf(nil, "six%d 10.5.0.0/16", i))
+			a.run(time.Second)
+			a.in.setConfig([]byte(refused))
+			a.run(2 * adoptStagger)
+			a.has("refused while another one waited", "one", rollout.Settled, false)
+		}
+		a.in.setConfig([]byte("five 10.5.0.0/16"))
+		a.run(time.Second)
 		a.in.setConfig([]byte("three 10.5.0.0/16"))
 		a.run(adoptStagger / 2)
 		a.has("another one", "three", rollout.Trying, true)
+		if n := strings.Count(a.log.String(), "to=three"); n != 2 { // that it is offered, and tried
+			t.Errorf("the log names the one that replaced another %d times:\n%s", n, a.log)
+		}
 		a.in.setConfig([]byte("four 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("another one in the middle of a trial", "one", rollout.Waiting, true)

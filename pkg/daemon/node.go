@@ -11,6 +11,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/plan"
+	"flannel/pkg/rollout"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -61,6 +62,9 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 		if err := d.followConfig(n, raw); err != nil {
 			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
 			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
+			if d.adoption.rollout.State() == rollout.Waiting { // for what the store no longer offers
+				d.withdraw()
+			}
 		}
 	}
 	return errors.Join(err, d.roll(ctx, n, in))

@@ -111,13 +111,14 @@ func (r *Rollout) Turn() time.Time { return r.turn }
 // Deadline is when a trial ends.
 func (r *Rollout) Deadline() time.Time { return r.since.Add(r.Stagger) }
 
-// Offer takes in a disruptive configuration. What is offered already, or was refused, stays so. A trial must have been
-// ended by Withdraw.
-func (r *Rollout) Offer(id string, now time.Time) {
+// Offer takes in a disruptive configuration and reports whether it is another one than before. What is offered already,
+// or was refused, stays so. A trial must have been ended by Withdraw.
+func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
-		return
+		return false
 	}
 	*r = Rollout{Stagger: r.Stagger, state: Waiting, id: id, since: now, marked: r.marked}
+	return true
 }
 
 // Withdraw ends everything that is under way: the configuration in force, or at a trial the former one, counts.
