@@ -93,7 +93,7 @@ test-without-kube:
 	@$(MAKE) --no-print-directory test-windows
 test-with-kube: lint-kube cross-windows-amd64
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(WITH_KUBE)
-	cd $(LAB) && $(GO) test -timeout 40m ./...
+	cd $(LAB) && $(GO) test -timeout 40m -parallel 4 ./...
 
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

@@ -95,6 +95,7 @@ func (r *relic) identity(t *testing.T) (four, six string) {
 
 // A node changes over from flannel to our flanneld, and back, while its pods talk.
 func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
 	r := []*relic{relicOf(l.Nodes[0], 21), relicOf(l.Nodes[1], 22)}
 	r[0].leave(t, l, r[1])

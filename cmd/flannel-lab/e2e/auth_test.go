@@ -28,6 +28,7 @@ const (
 
 // TestSecureEtcd runs flanneld against an etcd with TLS, and users with passwords. No secret may appear anywhere.
 func TestSecureEtcd(t *testing.T) {
+	t.Parallel()
 	for _, certs := range []bool{false, true} {
 		name := "CA only"
 		if certs {
@@ -129,6 +130,7 @@ func keepsSecrets(t *testing.T, dir, where, text string) {
 
 // TestDeadEndpoint has a first endpoint that refuses and a second one that does not answer at all.
 func TestDeadEndpoint(t *testing.T) {
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	n := l.Nodes[0]

@@ -19,6 +19,7 @@ func device(ctx context.Context, n *lab.Node) (string, error) {
 
 // Every setting of vxlan, changed in etcd while the nodes run: devices, subnet.env and traffic follow.
 func TestSettingsOfVXLAN(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
 	a, b := pair(t, l)
 	for _, c := range []struct{ settings, want string }{
@@ -86,6 +87,7 @@ func routed(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*lab.N
 
 // Nodes 1 and 3 are on one network, 2 and 4 on another, with a router between.
 func TestTwoNetworksAndARouter(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4, Subnets: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, atOnce)
 	n := l.Nodes[0]
 	a, b := pair(t, l)
@@ -136,6 +138,7 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 
 // The backend that only hands out subnets, from a cold start.
 func TestAlloc(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"alloc"}`)
 	for _, n := range l.Nodes {
 		env, err := n.SubnetEnv()
@@ -152,6 +155,7 @@ func TestAlloc(t *testing.T) {
 
 // A blackhole for the node's own subnet swallows packets for pods that are gone, and never those for pods that live.
 func TestBlackholeRoute(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, "-ip-blackhole-route")
 	n := l.Nodes[0]
 	four, six, _ := strings.Cut(ours(t, l, n)[0], "&")

@@ -41,6 +41,7 @@ const everything = `
 
 // TestCleanup compares a node before flanneld's first start and after its cleanup.
 func TestCleanup(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, config string
 		family       lab.Family

@@ -13,6 +13,7 @@ import (
 
 // TestConfigChanges changes the network configuration under running nodes.
 func TestConfigChanges(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
 	n := l.Nodes[0]
 	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
@@ -107,6 +108,7 @@ func same(before, after string) error {
 
 // TestWaitsForConfig starts before there is a configuration that can work.
 func TestWaitsForConfig(t *testing.T) {
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 2})
 	n := l.Nodes[0]
 	for _, n := range l.Nodes {
@@ -145,6 +147,7 @@ func TestWaitsForConfig(t *testing.T) {
 
 // TestAllAtOnce starts the daemons of a cluster at the same instant: none fails, and each gets a subnet of its own.
 func TestAllAtOnce(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 40}, `{"Type":"vxlan"}`)
 	began := time.Now()
 	var starting errgroup.Group

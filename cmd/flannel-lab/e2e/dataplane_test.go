@@ -85,6 +85,7 @@ var routeDrifts6 = []drift{
 }
 
 func TestDriftIsMended(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		family  lab.Family

@@ -17,6 +17,7 @@ const linkLocals = `ip -o link show up | grep -vc ' lo:'; ip -6 -o address show 
 // TestDoctor sends the doctor to a node on which all is well, and then to the same node with the troubles that people
 // have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
 	pod(t, n, "a")

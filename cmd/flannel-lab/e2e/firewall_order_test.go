@@ -18,6 +18,7 @@ const (
 // A DROP that somebody puts before our jump stops pods for as long as it is there, over a restart of the daemon too: one
 // that matches a pod in one family, and one of everything in the other.
 func TestDropBeforeOursCounts(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
 	nft, legacy := l.Nodes[0], l.Nodes[1]
 	writers()[0].use(t, nft)

@@ -130,6 +130,7 @@ func connected(t *testing.T, a, b *lab.Pod, want bool) {
 }
 
 func TestFirewall(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
 	// A source that nobody has a route to is what the world sees of a pod that is not masqueraded.
 	shell(t, l.Infra.Namespaces, "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done")

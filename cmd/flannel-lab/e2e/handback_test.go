@@ -10,6 +10,7 @@ import (
 
 // TestHandback gives nodes back to flannel: no packet is lost, and flannel can delete the route of a peer that leaves.
 func TestHandback(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"host-gw", "vxlan"} {
 		t.Run(backend, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"`+backend+`"}`)

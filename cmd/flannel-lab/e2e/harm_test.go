@@ -62,6 +62,7 @@ func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 // A peer's public IP is a second address of this node: the kernel refuses such a route, and nobody but that peer is
 // concerned. It comes in as soon as the address is elsewhere.
 func TestPeerAtAnAddressOfThisNode(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
@@ -145,6 +146,7 @@ func TestOwnMACIsADuplicate(t *testing.T) {
 
 // In Kubernetes such peers must not make a node unschedulable.
 func TestKubernetesPeerAtAnAddressOfThisNode(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"host-gw"}`)
 	n := l.Nodes[0]
 	in(t, n.Namespaces, "ip addr add 192.168.100.66/32 dev eth0; ip route add unreachable 192.168.100.67 scope link")

@@ -12,6 +12,7 @@ import (
 
 // An operator's annotation selects the interface, before the first start and later, and beats the flag.
 func TestNodePublicIPSelectsTheInterface(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
 	in(t, n.Namespaces, `ip link add eth1 link eth0 type macvlan mode bridge; ip link set eth1 up

@@ -19,6 +19,7 @@ import (
 
 // A cluster as its operator sees it: nodes come through the API, their subnets from the controller, pods by CNI.
 func TestKubernetesDualStack(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			ctx := t.Context()
@@ -113,6 +114,7 @@ func usesItsRights(t *testing.T, k *lab.Kube) error {
 
 // The API server dies while nodes come and go: what it had taken is in the kernel when it is back, and nothing else.
 func TestKubernetesServerKilledMidChurn(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	l := start(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
 	for i := range 20 {

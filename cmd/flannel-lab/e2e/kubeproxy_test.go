@@ -21,6 +21,7 @@ import (
 // The real kube-proxy beside flanneld, with iptables on one node and with nftables on the other: its rules stay before
 // ours, whichever of the two starts first, Services lead to pods, and one without a pod is refused at once.
 func TestServices(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
 	modes := []string{"iptables", "nftables"}

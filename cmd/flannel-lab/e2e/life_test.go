@@ -16,6 +16,7 @@ import (
 
 // TestSubnetEnv compares the file with the contract to the byte, in each family, and then damages it.
 func TestSubnetEnv(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		family  lab.Family
@@ -55,7 +56,7 @@ func TestSubnetEnv(t *testing.T) {
 
 // TestHealth asks the health port in every state, and counts the log in steady state and under drift.
 func TestHealth(t *testing.T) {
-	t.Parallel() // it waits more than it works
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
 	within(t, "every peer counts", func() error { return has(t, n, "flanneld_peers 2") })
@@ -184,6 +185,7 @@ func numbers(t *testing.T, n *lab.Node) map[string]float64 {
 
 // TestEnd is about every way to end but a lost lease: the exit status, the words, the time.
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
 	n := l.Nodes[0]
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))

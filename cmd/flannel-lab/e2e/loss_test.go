@@ -92,6 +92,7 @@ func (f *flow) lostNone(t *testing.T, during string) {
 }
 
 func TestNoPacketIsLost(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ backend, firewall string }{
 		{"vxlan", ``},
 		{"host-gw", ``},

@@ -62,6 +62,7 @@ func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 // The DaemonSet's pod as the manifest has it: its commands, arguments, environment, privileges, volumes and probes, its
 // token, and no other way to the API server than every pod has.
 func TestManifestAsItIs(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	l := bare(t, lab.Options{Kube: true, Nodes: 2, Family: lab.Dual})
 	o, err := l.Kube.Object("DaemonSet")

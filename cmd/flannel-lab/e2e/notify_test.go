@@ -12,6 +12,7 @@ import (
 
 // TestServiceManager listens where systemd would.
 func TestServiceManager(t *testing.T) {
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
 	n := l.Nodes[0]
 	path := filepath.Join(t.TempDir(), "notify")

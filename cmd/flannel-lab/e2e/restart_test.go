@@ -13,6 +13,7 @@ import (
 // While flanneld is dead, leases go, change and come. What it finds in the kernel afterwards is the former state; what
 // it leaves there is the new one, entry by entry.
 func TestRestartAfterLeasesChanged(t *testing.T) {
+	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
 	for i := range 60 {
 		key, v := ghost(i+1, 1)
@@ -81,6 +82,7 @@ func differences(got, want string) (stale, missing int) {
 
 // The address that the peers know outlives the process and the device.
 func TestVTEPStaysTheSame(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
 	a, b := pair(t, l)

@@ -18,6 +18,7 @@ import (
 // TestRoguePeers lets hundreds of leases come that nobody should believe, and go again, while pods talk and good peers
 // come and change.
 func TestRoguePeers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		backend string
 		family  lab.Family

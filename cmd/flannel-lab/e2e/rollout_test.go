@@ -15,6 +15,7 @@ const atOnce = "--config-stagger=0"
 // TestDisruptiveConfigTakenBack puts what would cut nodes off from each other into the store, and soon after the former
 // configuration: no node has adopted it, and no packet is lost. alloc, which leads nowhere, may stay.
 func TestDisruptiveConfigTakenBack(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=60s") // nothing happens for 15 s
 	pods := podEach(t, l)
 	var stops []func()
@@ -48,6 +49,7 @@ func podEach(t *testing.T, l *lab.Lab) (pods []*lab.Pod) {
 
 // TestDisruptiveConfig changes what nodes must have in common, to something that works and to something that does not.
 func TestDisruptiveConfig(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=8s")
 	pods := podEach(t, l)
 	t.Run("another VNI spreads", func(t *testing.T) {
@@ -88,6 +90,7 @@ func TestDisruptiveConfig(t *testing.T) {
 
 // TestDisruptiveConfigHostGW goes over to a backend without a tunnel, where no address of a peer would answer.
 func TestDisruptiveConfigHostGW(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`, "--config-stagger=4s")
 	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[2], "b")
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"host-gw"}`)))
@@ -100,6 +103,7 @@ func TestDisruptiveConfigHostGW(t *testing.T) {
 
 // TestConfigIsNotFollowed keeps what was read at the start, until the next one.
 func TestConfigIsNotFollowed(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, "--config-follow=false")
 	n := l.Nodes[0]
 	mark := len(n.Log())

@@ -30,7 +30,7 @@ func configureSecond(t *testing.T, l *lab.Lab, backend string) {
 
 func (s *second) start() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second", "-iface="+lab.Uplink, "-ip-masq", secondFile)
+	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second", "-iface="+lab.Uplink, "-ip-masq", secondFile, atOnce)
 	must(s.t, s.node.Machine.Start(s.cmd))
 	s.t.Cleanup(func() {
 		if s.cmd.ProcessState == nil {
@@ -64,13 +64,14 @@ func (s *second) address() {
 // TestTwoNetworksOnEachHost has two flannelds on each of two hosts. Whatever is done to one of them, the other's network
 // loses no packet.
 func TestTwoNetworksOnEachHost(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, first, changed, second, secondChanged string }{
 		{"vxlan", `{"Type":"vxlan"}`, `{"Type":"vxlan","VNI":5}`, `{"Type":"vxlan","VNI":2}`, `{"Type":"vxlan","VNI":3}`},
 		{"host-gw", `{"Type":"host-gw"}`, `{"Type":"vxlan"}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","VNI":2}`},
 		{"nftables", `{"Type":"vxlan"},"EnableNFTables":true`, `{"Type":"host-gw"}`, `{"Type":"host-gw"},"EnableNFTables":true`, `{"Type":"host-gw"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := start(t, lab.Options{Nodes: 2}, c.first)
+			l := start(t, lab.Options{Nodes: 2}, c.first, atOnce)
 			a, b := pair(t, l)
 			configureSecond(t, l, c.second)
 			seconds := []*second{{t: t, l: l, node: l.Nodes[0]}, {t: t, l: l, node: l.Nodes[1]}}
@@ -107,7 +108,7 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 			stop = unlostFromNode(t, seconds)
 			for _, n := range l.Nodes {
 				must(t, n.Kill())
-				must(t, n.Start())
+				must(t, n.Start(atOnce))
 				must(t, n.Ready(t.Context()))
 			}
 			for _, config := range []string{c.changed, c.first} {

@@ -14,7 +14,7 @@ import (
 
 // TestStatus asks a daemon how it is in every state that it can be in.
 func TestStatus(t *testing.T) {
-	t.Parallel() // it waits more than it works
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
 	// tells runs the command until it ends with code and has said all of want.

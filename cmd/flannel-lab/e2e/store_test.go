@@ -12,6 +12,7 @@ import (
 
 // TestLease is about a node's own lease: what keeps it over a restart, and what another hand does to its key.
 func TestLease(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	c, n, other := etcdClient(t, l), l.Nodes[0], l.Nodes[1]
 	a, b := pod(t, other, "a"), pod(t, n, "b")
@@ -97,6 +98,7 @@ func TestLease(t *testing.T) {
 
 // TestForeignKeys puts into the store what flannel stumbles over: it must cost nobody else a packet.
 func TestForeignKeys(t *testing.T) {
+	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	c, n := etcdClient(t, l), l.Nodes[0]
 	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
@@ -197,7 +199,7 @@ func has(t *testing.T, n *lab.Node, line string) error {
 
 // TestEtcdAway stops etcd, and then makes it deaf: the network stays as it is, is mended, and catches up.
 func TestEtcdAway(t *testing.T) {
-	t.Parallel() // it waits more than it works
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 4})
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	nodes, late := l.Nodes[:3], l.Nodes[3]

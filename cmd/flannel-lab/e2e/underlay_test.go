@@ -11,7 +11,7 @@ import (
 
 // TestUnderlayChanges does to a node's uplink what DHCP, operators and broken cables do. Nothing is restarted.
 func TestUnderlayChanges(t *testing.T) {
-	t.Parallel() // it waits more than it works: etcd is deaf to the old address, which takes 3 s to notice
+	t.Parallel() // etcd is deaf to the old address, which takes 3 s to notice
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
@@ -96,6 +96,7 @@ func changeMTU(t *testing.T, n *lab.Node, backend string) {
 
 // TestUnderlayChoice starts a node of two interfaces with every way to say which one.
 func TestUnderlayChoice(t *testing.T) {
+	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	n := l.Nodes[0]
@@ -185,6 +186,7 @@ func TestUnderlayChoice(t *testing.T) {
 // TestNetworkContainsNodes has a pod network in which the nodes have their own addresses, and room for two subnets
 // beside the underlay's own network.
 func TestNetworkContainsNodes(t *testing.T) {
+	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			l := bare(t, lab.Options{Nodes: 2})
