@@ -56,7 +56,7 @@ demo: ## three nodes on this machine, and what flannel does for them, in half a 
 test: ## all tests, those of the kernel and the end-to-end ones included; a few minutes
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
-	@$(MAKE) --no-print-directory -j2 cross test-with-kube
+	@$(MAKE) --no-print-directory -j2 test-systems test-with-kube
 
 bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
@@ -66,10 +66,10 @@ bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alon
 # What of the daemon runs on Windows, under Wine. Whatever needs the clients of Kubernetes and etcd goes without the race
 # detector, which makes a compiler's work double, and without vet, which reads all that they are made of.
 WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
-WINDOWS_LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
+LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
 
 test-windows: wine ## the tests of what runs on Windows, under Wine; part of make test
-	CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(WINDOWS_LIGHT)
+	CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT)
 	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
 	@dist/wine.sh stop
 
@@ -85,7 +85,7 @@ wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge
 # Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. The tests that need it, and
 # those of whole clusters, wait more than they work: meanwhile, all other systems. Whichever of two fails ends the run.
 WITH_KUBE := ./subnet/kube/... ./dist/...
-.PHONY: kube test-without-kube test-with-kube lint-kube
+.PHONY: kube test-without-kube test-with-kube test-systems lint-kube
 test-without-kube:
 	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
@@ -95,15 +95,20 @@ test-with-kube: lint-kube cross-windows-amd64
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(WITH_KUBE)
 	cd $(LAB) && $(GO) test -timeout 40m -parallel 4 ./...
 
+# The whole program with words of 32 bits, and for the others what knows of system calls: the clients of Kubernetes and
+# etcd, which take minutes for each architecture, are built for all of them by their authors.
+test-systems: cross-linux-arm
+	set -e; for arch in arm64 riscv64 s390x ppc64le; do GOOS=linux GOARCH=$$arch nice $(GO) build $(LIGHT); done
+
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint: ## gofmt, go vet and staticcheck for Linux and Windows, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GO) vet ./... && GOOS=windows $(GO) vet $(WINDOWS_LIGHT)
+	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
 	cd $(LAB) && $(GO) vet -tags kubeproxy ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
-	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(WINDOWS_LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy ./...
+	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 
 # With the flags of the build, for which the compiler's work is there already.
