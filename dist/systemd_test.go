@@ -8,6 +8,21 @@ import (
 	"testing"
 )
 
+// settings are the words of all lines of the unit that set name.
+func settings(t *testing.T, name string) []string {
+	t.Helper()
+	var all []string
+	for line := range strings.Lines(read(t, "flanneld.service")) {
+		if value, ok := strings.CutPrefix(line, name+"="); ok {
+			all = append(all, strings.Fields(value)...)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("the unit does not set %s", name)
+	}
+	return all
+}
+
 // The unit is read by systemd itself, which warns of each line that it does not know, and rates what the service may do.
 func TestSystemdUnit(t *testing.T) {
 	unit := read(t, "flanneld.service")
@@ -26,5 +41,15 @@ func TestSystemdUnit(t *testing.T) {
 	const mostExposed = "30"
 	if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold="+mostExposed, "--no-pager", path).CombinedOutput(); err != nil {
 		t.Errorf("the service may do more than it should: %v\n%s", err, out)
+	}
+}
+
+// After a boot nothing is below /run, and systemd sees to these paths before any command of the unit, one with + too,
+// could make them.
+func TestSystemdUnitAfterBoot(t *testing.T) {
+	for _, path := range settings(t, "ReadWritePaths") {
+		if !strings.HasPrefix(path, "-") {
+			t.Errorf("without %s no command of the unit starts: put - before it", path)
+		}
 	}
 }
