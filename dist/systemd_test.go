@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -50,6 +51,18 @@ func TestSystemdUnitAfterBoot(t *testing.T) {
 	for _, path := range settings(t, "ReadWritePaths") {
 		if !strings.HasPrefix(path, "-") {
 			t.Errorf("without %s no command of the unit starts: put - before it", path)
+		}
+	}
+}
+
+// iptables-legacy loads these two modules itself, which the service may not; all others the kernel loads.
+func TestSystemdUnitModules(t *testing.T) {
+	if slices.Contains(settings(t, "CapabilityBoundingSet"), "CAP_SYS_MODULE") {
+		t.Error("the service may load any module")
+	}
+	for _, need := range []string{"modprobe@ip_tables.service", "modprobe@ip6_tables.service"} {
+		if !slices.Contains(settings(t, "Wants"), need) || !slices.Contains(settings(t, "After"), need) {
+			t.Errorf("the unit does not start after %s", need)
 		}
 	}
 }
