@@ -1,11 +1,14 @@
 package dist_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -63,6 +66,32 @@ func TestSystemdUnitModules(t *testing.T) {
 	for _, need := range []string{"modprobe@ip_tables.service", "modprobe@ip6_tables.service"} {
 		if !slices.Contains(settings(t, "Wants"), need) || !slices.Contains(settings(t, "After"), need) {
 			t.Errorf("the unit does not start after %s", need)
+		}
+	}
+}
+
+// A crash, or the abort by the watchdog, must not look like a command line that cannot work.
+func TestSystemdUnitAfterCrash(t *testing.T) {
+	const crash = "FLANNEL_TEST_CRASH"
+	how := map[string]func(){
+		"panic": func() { go func() { panic("as asked for") }() },
+		"abort": func() { _ = syscall.Kill(os.Getpid(), syscall.SIGABRT) },
+	}
+	if f := how[os.Getenv(crash)]; f != nil {
+		_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{})
+		f()
+		select {}
+	}
+	for name := range how {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(append(os.Environ(), crash+"="+name), settings(t, "Environment")...)
+		var exit *exec.ExitError
+		if err := cmd.Run(); !errors.As(err, &exit) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		end := exit.Sys().(syscall.WaitStatus)
+		if end.Exited() && slices.Contains(settings(t, "RestartPreventExitStatus"), strconv.Itoa(end.ExitStatus())) {
+			t.Errorf("%s: exit status %d, after which systemd does not restart the service", name, end.ExitStatus())
 		}
 	}
 }
