@@ -327,6 +327,9 @@ func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.S
 	k.applied <- len(s.Paths)
 	return nil, nil
 }
+func (k countedKernel) Found(context.Context, dataplane.Links, dataplane.State) ([]*dataplane.Path, error) {
+	return nil, nil
+}
 func (k countedKernel) Changes() <-chan struct{} { return nil }
 func (k countedKernel) Distrust()                {}
 

@@ -100,6 +100,9 @@ type Dataplane interface {
 	// cannot be looked at is returned as it was known before, with an error that reconcile.IsUnknown; one that is
 	// missing from the links does not exist.
 	Ensure(ctx context.Context, devices []Device) (Links, error)
+	// Found returns the paths that the system holds now, of a form that this configuration makes: through the links, into
+	// the networks of the state. It changes nothing. Its error is reconcile.Unknown.
+	Found(ctx context.Context, links Links, s State) ([]*Path, error)
 	// Apply sets what differs from the state, then deletes what is ours beyond it (devices too). An entry that the
 	// system refuses stops no other, and is tried again by the next Apply: it is in refused, once for each path, where
 	// the path itself is the reason, else in the error. Nothing is deleted with State.Keep, nor if anything could not be

@@ -118,10 +118,7 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) ([]Refused, error
 	if !there {
 		return nil, addThenRemove(s.Keep, nil, remove)
 	}
-	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
-		d.scope = next
-		d.routes.Relist() // other routes are ours now
-	}
+	d.setNetworks(link, s)
 	var add []func() error
 	if d.network != nil {
 		add = append(add, func() error { return d.want(dev, link, s.Paths) })
@@ -154,13 +151,7 @@ func answered(err error) bool {
 
 // want tells the tables what differs from what they were told before.
 func (d *HNS) want(dev Device, link Link, paths []*Path) error {
-	if now := (place{d.network.ID, link.Index}); d.on != now {
-		d.forget()
-		d.on = now
-		if dev.Kind == Overlay && d.features.HostRoute {
-			d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
-		}
-	}
+	d.setPlace(dev, link)
 	added, removed := differing(d.paths, paths)
 	odd := map[string]error{} // one for each reason, not for each path
 	for _, p := range removed {
@@ -178,6 +169,27 @@ func (d *HNS) want(dev Device, link Link, paths []*Path) error {
 	}
 	d.paths = paths
 	return errors.Join(slices.Collect(maps.Values(odd))...)
+}
+
+// setNetworks tells which routes of the host are ours.
+func (d *HNS) setNetworks(link Link, s State) {
+	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
+		d.scope = next
+		d.routes.Relist() // other routes are ours now
+	}
+}
+
+// setPlace begins anew where the entries belong to another network or adapter than before.
+func (d *HNS) setPlace(dev Device, link Link) {
+	now := place{d.network.ID, link.Index}
+	if d.on == now {
+		return
+	}
+	d.forget()
+	d.on = now
+	if dev.Kind == Overlay && d.features.HostRoute {
+		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
+	}
 }
 
 // forget makes the tables want nothing, so that everything is told and read anew.

@@ -166,14 +166,7 @@ func chain(steps ...func() error) func() error {
 
 // want tells the tables what differs from what they were told before.
 func (d *Linux) want(links Links, s State) error {
-	scope := d.scope.Load()
-	if !slices.Equal(scope.networks, s.Networks) || !slices.Equal(scope.former, s.Former) || scope.unrouted != s.Unrouted {
-		next := *scope
-		next.networks, next.former, next.unrouted = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted
-		d.scope.Store(&next)
-		d.routes.Relist() // other routes are ours now
-		d.sysctlsDirty.Store(true)
-	}
+	d.setNetworks(s)
 	if !sameIndexes(d.links, links) {
 		d.forget()
 		d.links = links
@@ -196,6 +189,19 @@ func (d *Linux) want(links Links, s State) error {
 	d.paths = s.Paths
 	d.wantBlackholes(s.Blackholes)
 	return errors.Join(slices.Collect(maps.Values(missing))...)
+}
+
+// setNetworks tells the watcher and the table of routes which of them are ours.
+func (d *Linux) setNetworks(s State) {
+	scope := d.scope.Load()
+	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && scope.unrouted == s.Unrouted {
+		return
+	}
+	next := *scope
+	next.networks, next.former, next.unrouted = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted
+	d.scope.Store(&next)
+	d.routes.Relist() // other routes are ours now
+	d.sysctlsDirty.Store(true)
 }
 
 // forget makes the tables want nothing, so that everything is told anew.

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -36,6 +37,9 @@ func differing(old, new []*Path) (added, removed []*Path) {
 	}
 	return added, removed
 }
+
+// comparePaths orders by subnet and, for routes of one subnet, by gateway.
+func comparePaths(a, b *Path) int { return cmp.Or(a.Dst.Compare(b.Dst), a.Via.Compare(b.Via)) }
 
 // step adds to or prunes one table, and reports what that did.
 func step[K, V comparable](ctx context.Context, o Options, t *reconcile.Table[K, V],

@@ -109,6 +109,32 @@ func (t *Table[K, V]) Wanted(key K) bool {
 	return ok && r.wanted
 }
 
+// Refresh lists the store if what is known of it cannot be trusted, and changes nothing there. Its error is Unknown.
+func (t *Table[K, V]) Refresh(ctx context.Context) error { return t.list(ctx) }
+
+// There returns the value of the entry that is there under a key, wanted or not.
+func (t *Table[K, V]) There(key K) (value V, there bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r, ok := t.rows[key]; ok {
+		return r.have, r.there
+	}
+	return value, false
+}
+
+// AllThere returns all entries that are there, wanted or not, in no order.
+func (t *Table[K, V]) AllThere() []Entry[K, V] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []Entry[K, V]
+	for _, r := range t.rows {
+		if r.there {
+			all = append(all, Entry[K, V]{r.key, r.have})
+		}
+	}
+	return all
+}
+
 // Len is the number of wanted entries.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
