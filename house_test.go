@@ -91,7 +91,7 @@ var mayImport = map[string][]string{
 	"pkg/nstest":     {},
 	"pkg/nettest":    {},
 	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
-		"pkg/status", "pkg/underlay", "subnet"},
+		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
 	"subnet/managertest":   {"subnet"},

@@ -62,6 +62,9 @@ const (
 	MassWithdrawal Cause = "mass-withdrawal"
 	// StoreReplaced: it is missing in a store that replaced the one that had it.
 	StoreReplaced Cause = "store-replaced"
+	// MissingAtStart: the system still has what leads to it, and the store that the daemon found at its start does not
+	// have it, nor many others.
+	MissingAtStart Cause = "missing-at-start"
 )
 
 // Accepter is a Manager that retains leases.

@@ -187,10 +187,10 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
-	var running atomic.Pointer[manager]
+	var running atomic.Pointer[daemon.Daemon]
 	accept := func() int {
-		if m := running.Load(); m != nil {
-			return (*m).AcceptWithdrawal()
+		if d := running.Load(); d != nil {
+			return d.AcceptWithdrawal()
 		}
 		return 0
 	}
@@ -203,12 +203,13 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
-		running.Store(&manager)
-		return (&daemon.Daemon{
+		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
 			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
 			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
-		}).Run(ctx)
+		}
+		running.Store(d)
+		return d.Run(ctx)
 	})
 	err = tasks.Wait()
 	notify(log)(sd.SdNotifyStopping)
@@ -223,7 +224,7 @@ func settings(o options) daemon.Settings {
 	return daemon.Settings{
 		OS: runtime.GOOS, SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
 		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
-		KeepConfig: o.KeepConfig, ConfigStagger: o.Stagger,
+		RetainPeers: o.RetainPeers, KeepConfig: o.KeepConfig, ConfigStagger: o.Stagger,
 	}
 }
 

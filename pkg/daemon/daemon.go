@@ -41,6 +41,7 @@ type Daemon struct {
 	EnvFile  <-chan struct{}                                  // another hand touched the subnet file
 
 	adoption adoption
+	orphans  orphans
 }
 
 // Settings are the options that the loop needs.
@@ -53,6 +54,7 @@ type Settings struct {
 	BlackholeOwn bool          // a blackhole route for the node's own subnet
 	CompareAll   time.Duration // how often everything is compared although nothing was told to have changed
 
+	RetainPeers   time.Duration // how long many peers stay that the store lacks at the start; 0: not at all
 	KeepConfig    bool          // the configuration of the start stays in force
 	ConfigStagger time.Duration // see package rollout; 0: every configuration is adopted at once
 }
@@ -162,7 +164,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.peers, n.known = peers.Leases, true
 		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		f.add("dataplane", n.attribute(d.Dataplane.Apply(ctx, links, n.state(paths, d.Settings, f.unknown()))))
+		f.add("dataplane", d.apply(ctx, n, in, n.state(paths, d.Settings, f.unknown())))
 	} else {
 		f.add("peers", errNoPeers)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
@@ -42,7 +43,10 @@ type node struct {
 	behind        []subnet.Rejected // peers of which the system refuses an entry
 	windows       string            // a node that runs Windows; "": none is known
 	retained      []*subnet.Retained
-	ownWithdrawn  bool // the store lacks our own lease, which is about to be put back
+	ownWithdrawn  bool              // the store lacks our own lease, which is about to be put back
+	judged        bool              // what the system had at the start
+	orphans       []*dataplane.Path // retained without a lease; a slice that is never written to again
+	orphansUntil  time.Time
 	report        reported
 }
 

@@ -70,7 +70,8 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Status.InStep(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(metrics.Peers{Used: n.valid, Invalid: len(n.rejects), Refused: len(n.behind), Retained: len(n.retained)})
+	d.Metrics.Peers(metrics.Peers{Used: n.valid + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.behind),
+		Retained: len(n.retained) + len(n.orphans)})
 	d.Metrics.ConfigPending(n.pending != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {

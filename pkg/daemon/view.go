@@ -144,15 +144,22 @@ func (s *seen) list() []status.Peer {
 			peers = append(peers, status.Peer{Name: r.Name, State: status.LeftOut, Reason: reason})
 		}
 	}
+	for _, p := range s.orphans {
+		peers = append(peers, status.Peer{Name: p.Dst.String(), State: status.RetainedPeer, Until: s.orphansUntil,
+			Subnets: []netip.Prefix{p.Dst}, PublicIPs: []netip.Addr{p.Via}})
+	}
 	return peers
 }
 
 // retainedPeers sums up the retained peers, nil if there is none.
 func (s *seen) retainedPeers() *status.Retained {
-	if len(s.retained) == 0 && !s.ownWithdrawn {
+	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
 		return nil
 	}
-	sum := &status.Retained{Count: len(s.retained), Own: s.ownWithdrawn}
+	sum := &status.Retained{Count: len(s.retained) + len(s.orphans), Own: s.ownWithdrawn}
+	if len(s.orphans) > 0 {
+		sum.Until, sum.Cause = s.orphansUntil, string(subnet.MissingAtStart)
+	}
 	for _, r := range s.retained {
 		if sum.Until.IsZero() || r.Until.Before(sum.Until) {
 			sum.Until, sum.Cause = r.Until, string(r.Cause)

@@ -4,7 +4,7 @@
 //
 // A peer that the store no longer has is withdrawn. As a rule it goes at once. It is retained, with all that leads to
 // it, in two cases: the store was replaced by another or an older one (ReplacedFor), or more peers were withdrawn within
-// the retention time than a cluster loses by itself (see mass). A retained peer goes when its time is over, when
+// the retention time than a cluster loses by itself (see Mass). A retained peer goes when its time is over, when
 // another lease claims its subnet or its public address, or when the operator accepts the withdrawal.
 package peerset
 

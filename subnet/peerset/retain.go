@@ -13,10 +13,10 @@ const (
 	share = 5
 )
 
-// mass reports whether the withdrawals within the retention time are more than a cluster loses by itself: more than
+// Mass reports whether the withdrawals within the retention time are more than a cluster loses by itself: more than
 // max(3, 20 %) of the peers that it had. They are counted over this window, not per event, because a command that
 // deletes all nodes deletes one after another.
-func mass(withdrawn, present int) bool {
+func Mass(withdrawn, present int) bool {
 	return withdrawn > few && withdrawn*share > withdrawn+present
 }
 
@@ -164,7 +164,7 @@ func (s *Set) retainMass() {
 			count++
 		}
 	}
-	if !mass(count, s.present) {
+	if !Mass(count, s.present) {
 		return
 	}
 	for _, d := range s.withdrawn {
