@@ -17,6 +17,7 @@ func daemonChecks() []Check {
 		{"FL105", "the store of leases answers", anySystem, storeAnswers},
 		{"FL106", "what pods send fits through the tunnel and the underlay", anySystem, mtuFits},
 		{"FL107", "what lies between the nodes lets pods' addresses pass (host-gw)", anySystem, betweenNodes},
+		{"FL108", "no peer is retained that the store lost with many others", anySystem, noneRetained},
 	}
 }
 
@@ -109,6 +110,21 @@ func noneLeftOut(s Snapshot) Finding {
 	}
 	return warn("Correct the lease that is named, or the configuration of the node that published it; delete it if nobody owns it.",
 		"%d of %d: %s", len(out), len(r.Peers), several(out))
+}
+
+// noneRetained only warns: what is retained works, and goes by itself. But somebody may have made a mistake.
+func noneRetained(s Snapshot) Finding {
+	r := s.report()
+	switch {
+	case r == nil || !r.PeersKnown:
+		return skip("the daemon does not know the peers, or does not answer")
+	case r.Retained == nil:
+		return ok("none is")
+	case r.Retained.Count == 0:
+		return warn("Find out who deleted it; flanneld puts it back if its subnet is free.", "the store lost this node's own lease with many others")
+	}
+	return warn("Find out who took them out of the store, or restore it; if they are gone for good: flanneld accept-withdrawal.",
+		"%d are retained until %s or later (%s)", r.Retained.Count, r.Retained.Until.UTC().Format("2006-01-02 15:04:05Z"), r.Retained.Cause)
 }
 
 // storeAnswers only warns: an outage freezes the network as it is, and harms nobody until something changes.

@@ -135,6 +135,11 @@ func TestChecks(t *testing.T) {
 		{"FL106", Fail, "tunnel's 70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
 		{"FL106", Fail, "pods get MTU 1600", func(s *Snapshot) { report(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
 
+		{"FL108", Warn, "3 are retained until 2026-05-01 13:00:00Z or later (missing-at-start)", func(s *Snapshot) {
+			report(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
+		}},
+		{"FL108", Warn, "this node's own lease", func(s *Snapshot) { report(s).Retained = &status.Retained{Own: true} }},
+
 		{"FL201", Fail, "net.ipv4.ip_forward is 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
 		{"FL201", Fail, "net.ipv6.conf.all.forwarding is missing", func(s *Snapshot) {
 			report(s).Node.Networks = append(report(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
