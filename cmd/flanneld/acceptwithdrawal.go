@@ -13,8 +13,8 @@ import (
 
 const aboutAcceptWithdrawal = `flanneld accept-withdrawal [flags]
 
-When the store loses more than max(3, 20 %) of the peers within --retain-peers, the daemon retains them for that long:
-nobody may have meant it. If they are gone for good, this lets them go at once, on this node. If this node's own lease
+When the store loses more than max(3, 20 %) of the peers within --retain-peers, or lacks them when the daemon starts, the
+daemon retains them for that long: nobody may have meant it. If they are gone for good, this lets them go at once, on this node. If this node's own lease
 was withdrawn with them, the daemon ends.
 
 `
