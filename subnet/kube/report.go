@@ -43,6 +43,8 @@ func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice string
 }
 
 func (t *teller) report(problem error, rejects []subnet.Rejected, advice string, now time.Time) {
+	// Before the lock: who changes our Node has the Manager's lock when it takes this one.
+	ours := leftOut(t.m.members.share(t.m.ownName(), rejects))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.status
@@ -54,7 +56,7 @@ func (t *teller) report(problem error, rejects []subnet.Rejected, advice string,
 	if s.inStep = problem == nil; s.since.IsZero() || s.inStep != was.inStep {
 		s.since = now
 	}
-	if s.leftOut, s.advice = leftOut(t.m.members.share(t.m.ownName(), rejects)), clip(advice); *s != was {
+	if s.leftOut, s.advice = ours, clip(advice); *s != was {
 		token(t.news)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"sync"
@@ -182,5 +183,40 @@ func heartbeats(t *testing.T, o outside) {
 	t.Logf("%d bytes for each", each)
 	if each > 3000 {
 		t.Errorf("%d bytes for each, more than 3000", each)
+	}
+}
+
+// A pass reports while our Node is made anew: each of the two waits for a lock, and neither may have the other's.
+func TestReportWhileTheNodeChanges(t *testing.T) {
+	t.Parallel()
+	m := &Manager{name: "node", log: slog.New(slog.DiscardHandler), mend: make(chan struct{}, 1)}
+	m.teller = newTeller(m)
+	made := func(uid string) change {
+		return change{name: "node", node: &node{name: "node", uid: uid, cidrs: []string{"10.244.1.0/24"}}}
+	}
+	c := &claim{now: made("0").node, v4: netip.MustParsePrefix("10.244.1.0/24")}
+	done := make(chan error, 2)
+	go func() {
+		for range 20_000 {
+			m.Report(nil, []subnet.Rejected{{Name: "rogue"}}, "")
+		}
+		done <- nil
+	}()
+	go func() {
+		var err error
+		for i := range 20_000 {
+			err = errors.Join(err, m.look(c, made(fmt.Sprint(i+1))))
+		}
+		done <- err
+	}()
+	for range 2 {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(soon):
+			t.Fatal("they wait for each other")
+		}
 	}
 }
