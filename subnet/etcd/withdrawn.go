@@ -14,6 +14,7 @@ import (
 // end at once are an outage: then the network stays as it is, and the key is put back.
 //
 //	our key                         action
+//	missing, but not for the peers  wait: what we know of the others is older, and many may be gone with us
 //	missing for less than burst     wait: the order of a burst's events says nothing
 //	missing, nothing else happened  the lease is lost
 //	missing, a mass withdrawal      wait for a while with jitter, for somebody may restore it, then put it back
@@ -35,6 +36,9 @@ func (m *Manager) missing(ctx context.Context, c *claim) error {
 		return m.revoked(ctx, c, "the withdrawal was accepted")
 	}
 	if c.putBack.IsZero() {
+		if peers != nil && peers.Has(c.key) {
+			c.gone = now
+		}
 		switch left := burst - now.Sub(c.gone); {
 		case left > 0:
 			m.wakeClaim(left)

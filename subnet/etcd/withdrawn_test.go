@@ -9,7 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
+	"flannel/subnet/peerset"
 )
 
 // soon is how long a test waits for what takes seconds.
@@ -110,6 +112,50 @@ func TestOwnDeletedFirst(t *testing.T) {
 	n.hasNow(t)
 	eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 	n.Sees(all, soon)
+	n.notLost()
+}
+
+// Our key and the others' are followed by two streams. That of the others may be far behind, for it has more to list.
+func TestOwnIsMissedFirst(t *testing.T) {
+	t.Parallel()
+	st, n, key, _ := among(t, etcdtest.Start(t), 0)
+	late := peerset.NewKeeper(key, n.retain, n.logs.Logger(), func(subnet.Set) {})
+	var all, gone []peerset.Change
+	for i := range 7 {
+		l := at(fmt.Sprintf("192.168.64.%d", i))
+		l.Name, l.V4.Subnet = fmt.Sprintf("%s/subnets/10.5.%d.0-24", base, i), netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i))
+		if i == 0 {
+			l.Name = key
+		}
+		all = append(all, peerset.Change{Name: l.Name, Entry: peerset.Entry{Lease: &l}})
+		gone = append(gone, peerset.Change{Name: l.Name, Deleted: true})
+	}
+	late.ApplyAll(all, false)
+	n.watched.Store(late)
+	st.deleteAll()
+	over := func() (since time.Time) { // the time of a burst
+		eventually(t, "its key is missed", soon, func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			missed := !n.claim.gone.IsZero()
+			n.claim.gone = n.claim.gone.Add(-burst)
+			return missed
+		})
+		since = time.Now()
+		token(n.claimAgain)
+		return since
+	}
+	since := over()
+	eventually(t, "it waits for the others", soon, func() bool {
+		n.notLost()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.claim.gone.After(since)
+	})
+	late.Apply(gone, false)
+	over()
+	n.hasNow(t)
+	eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 	n.notLost()
 }
 
