@@ -130,10 +130,12 @@ func (m *Manager) settle(ctx context.Context) error {
 			now = kvs[0]
 		}
 		id := c.id
-		if c.see(now, c.mod == 0) == lost {
-			return fmt.Errorf("%s is gone from etcd: %w", c.key, subnet.ErrLost)
-		}
-		if c.id != id {
+		switch verdict := c.see(now, c.mod == 0); {
+		case verdict == lost && now == nil:
+			return m.missing(ctx, c) // Hold puts it back with what we want now, or ends
+		case verdict == lost:
+			return m.revoked(ctx, c, "its key was given away")
+		case c.id != id:
 			token(m.leaseIsNew)
 		}
 	}

@@ -159,6 +159,24 @@ func TestOwnIsMissedFirst(t *testing.T) {
 	n.notLost()
 }
 
+// What is published while our key is missing is what it will hold.
+func TestPublishWhileWithdrawn(t *testing.T) {
+	t.Parallel()
+	st, n, key, _ := among(t, etcdtest.Start(t), 6)
+	l := at("192.168.64.99")
+	l.V4.Subnet, l.Backend, l.V4.Data = netip.MustParsePrefix("10.5.250.0/24"), "vxlan", []byte(mac2)
+	st.deleteAll()
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	n.hasNow(t)
+	eventually(t, "put back", soon, func() bool {
+		raw, _ := st.value(key)
+		return raw == strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2)
+	})
+	n.notLost()
+}
+
 // A few that go, go at once, and our own lease with them.
 func TestFewDeleted(t *testing.T) {
 	t.Parallel()
