@@ -54,8 +54,9 @@ func sign(path, who string) error {
 	if err != nil {
 		return err
 	}
-	line := fmt.Appendf(nil, "%.*s\n", maxHolder-1, strings.ReplaceAll(who, "\n", " "))
-	_, err = f.WriteAt(append(line, make([]byte, maxHolder-len(line))...), 1)
+	line := make([]byte, maxHolder) // what it does not fill covers a longer one of before
+	line[copy(line[:maxHolder-1], strings.ReplaceAll(who, "\n", " "))] = '\n'
+	_, err = f.WriteAt(line, 1)
 	return errors.Join(err, f.Close())
 }
 

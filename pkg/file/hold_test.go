@@ -12,14 +12,20 @@ import (
 func TestHold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "lock")
 	never := func(*HeldError) { t.Error("waits for nobody") }
-	release, err := Hold(t.Context(), path, strings.Repeat("long ", 100), never)
+	for _, who := range []string{strings.Repeat("long ", 100), strings.Repeat("ü", 150)} {
+		release, err := Hold(t.Context(), path, who, never)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := holder(path); said == "" || !strings.HasPrefix(who, said) {
+			t.Errorf("held by %q, want the beginning of %q", said, who)
+		}
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	}
+	release, err := Hold(t.Context(), path, "PID 1\nof pod x", never)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := release(); err != nil {
-		t.Error(err)
-	}
-	if release, err = Hold(t.Context(), path, "PID 1\nof pod x", never); err != nil {
 		t.Fatal(err)
 	}
 
