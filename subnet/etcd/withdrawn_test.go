@@ -137,9 +137,11 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		eventually(t, "its key is missed", soon, func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			missed := !n.claim.gone.IsZero()
+			if n.claim.gone.IsZero() {
+				return false
+			}
 			n.claim.gone = n.claim.gone.Add(-burst)
-			return missed
+			return true
 		})
 		since = time.Now()
 		token(n.claimAgain)
