@@ -16,10 +16,12 @@ type Manager interface {
 
 	// Acquire claims a subnet that fits cfg. want carries the public addresses (of the families in use), and in
 	// Subnet what the subnet file remembers, if anything. It returns the lease as the store has it: Name and Since as
-	// the others see them, Backend and Data included when the node had described itself before. Nothing that peers already see is changed.
+	// the others see them, Backend and Data if the node had described itself before. Nothing that peers already see is
+	// changed.
 	Acquire(ctx context.Context, cfg Config, want Lease) (Lease, error)
 
-	// Publish makes the others see l, whose subnets are those of Acquire. It writes only what differs.
+	// Publish makes the others see l, whose subnets are those of Acquire. It writes only what differs. While our lease
+	// is missing in the store, Hold writes it, if it is put back.
 	Publish(ctx context.Context, l Lease) error
 
 	// Watch hands over the whole set of the others' leases, first when it is complete, then after each change,

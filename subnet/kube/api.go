@@ -83,11 +83,11 @@ func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*node))
 	return parseList(body, m.o.Prefix, each)
 }
 
-// nodesAt reads Nodes, whole, as they are at a version or later; those that are no more are missing. Of an error, it
-// returns what it has.
+// nodesAt reads whole Nodes as they are at a version or later. Those that no longer exist are missing. With an error it
+// returns those that it has read.
 //
-// There is no way to ask for several names. Many are asked for by their label kubernetes.io/hostname, and what that does
-// not bring, by name: a label is only an index here, nobody is believed about it.
+// The API cannot be asked for several names. Many Nodes are selected by their label kubernetes.io/hostname, and what that
+// misses is read by name. The label is only an index: the name decides.
 func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at string) (map[string]*node, error) {
 	var mu sync.Mutex
 	got := make(map[string]*node, len(wanted))
@@ -129,8 +129,8 @@ func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at strin
 const (
 	// maxSelector bounds a selector, in bytes: what stands between us and the API server may not like long URLs.
 	maxSelector = 4 << 10
-	// minSelected is from how many Nodes on a list is cheaper than to ask for each: the API server's fair queueing takes
-	// one among thousands of Nodes for ten single requests, whatever it selects.
+	// minSelected is the number of Nodes from which a list is cheaper than one request for each: the API server's fair
+	// queueing counts a list among thousands of Nodes as ten requests, whatever it selects.
 	minSelected = 10
 )
 

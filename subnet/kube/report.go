@@ -110,12 +110,12 @@ func clip(s string) string {
 	return s
 }
 
-// leftOut is the message about peers that are left out, "" if there are none.
+// leftOut is the message about peers that are left out, "" if there are none. There may be more, about which others write.
 func leftOut(rejects []subnet.Rejected) string {
 	if len(rejects) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%d nodes are left out of the pod network: ", len(rejects))
+	text := fmt.Sprintf("at least %d nodes are left out of the pod network: ", len(rejects))
 	if len(rejects) == 1 {
 		text = "a node is left out of the pod network: "
 	}

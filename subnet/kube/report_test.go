@@ -105,7 +105,7 @@ func events(t *testing.T, o outside) {
 	}
 	eventually(t, "it is over", soon, func() bool { return strings.Contains(get(), "in step again") })
 	const want = `Warning FlannelSubnetChanged: the pod subnet of this node is 10.244.50.0/24 now, no longer 10.244.51.0/24; pods that have addresses of the former one must be made anew
-Warning FlannelPeersLeftOut: 2 nodes are left out of the pod network: a (no MAC); b (no address)
+Warning FlannelPeersLeftOut: at least 2 nodes are left out of the pod network: a (no MAC); b (no address)
 Warning FlannelNotInStep: the pod network of this node cannot be set up: cannot set routes
 Warning FlannelMixedCluster: set the port
 Normal FlannelInStep: the pod network of this node is in step again`
