@@ -27,7 +27,7 @@ type Backend interface {
 type Wire struct {
 	Name  string // equal on nodes that reach each other, and for people: "vxlan, VNI 1, port 8472"
 	Paths bool   // it leads to peers at all
-	Echo  bool   // a peer's kernel answers at the base address of its subnet, through what leads there
+	Echo  bool   // a peer's kernel answers at the first or the second address of its subnet, through what leads there
 }
 
 // Mixed is a Backend of Linux with options that Windows nodes do not have.

@@ -164,8 +164,8 @@ const (
 	askFor = time.Second
 	// askAgain is the pause before the next peer is asked.
 	askAgain = 500 * time.Millisecond
-	// askMany bounds how many peers are asked in a row: who proves a configuration are few.
-	askMany = 8
+	// askMany bounds how many addresses are asked in a row, two of each peer: who proves a configuration are few.
+	askMany = 16
 )
 
 // ask finds out, beside the loop, whether a node that has the configuration on trial answers. Where no address of a
@@ -178,7 +178,10 @@ func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Le
 			continue
 		}
 		if _, err := n.backend.Paths(l); err == nil {
-			addrs = append(addrs, l.Endpoints()[0].Subnet.Addr())
+			// The tunnel device has the first address. Kernels before 5.14 take that for a broadcast address, and do not
+			// answer, if the pods' bridge was there before the device; then the bridge has the second address.
+			first := l.Endpoints()[0].Subnet.Addr()
+			addrs = append(addrs, first, first.Next())
 		}
 	}
 	if len(addrs) == 0 || a.asking.Swap(true) {
