@@ -105,8 +105,9 @@ func (d *Daemon) roll(ctx context.Context, n *node, in *inbox) error {
 	switch {
 	case action == rollout.Adopt:
 		a.former = n.configured()
+		a.silence.Store(nil) // of an earlier trial
 		err = d.enforce(n, a.offered, "trying the new network configuration")
-	case action == rollout.GoBack:
+	case a.rollout.State() == rollout.Refused && n.backend.Wire() == a.offered.wire: // until going back succeeds
 		err = d.enforce(n, a.former, "no node answered in the new network configuration: going back to the former one")
 	case was != a.rollout.State() && a.rollout.State() == rollout.Refused:
 		d.Log.Error("no node could prove the new network configuration: the former one stays in force; "+

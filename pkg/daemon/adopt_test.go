@@ -112,14 +112,9 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 			a.run(2 * adoptStagger)
 			a.has("refused while another one waited", "one", rollout.Settled, false)
 		}
-		a.in.setConfig([]byte("five 10.5.0.0/16"))
-		a.run(time.Second)
 		a.in.setConfig([]byte("three 10.5.0.0/16"))
 		a.run(adoptStagger / 2)
 		a.has("another one", "three", rollout.Trying, true)
-		if n := strings.Count(a.log.String(), "to=three"); n != 2 { // that it is offered, and tried
-			t.Errorf("the log names the one that replaced another %d times:\n%s", n, a.log)
-		}
 		a.in.setConfig([]byte("four 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("another one in the middle of a trial", "one", rollout.Waiting, true)
@@ -152,6 +147,49 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
 		if m := markOf(&a.n.lease); !m.Proven {
 			t.Errorf("it says %v of itself", m)
+		}
+	})
+}
+
+// A former configuration that this node cannot go back to when a trial ends, because of its underlay, it goes back to
+// as soon as it can.
+func TestGoingBackFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(adoptStagger / 2)
+		a.has("on trial", "two", rollout.Trying, true)
+		usual := a.n.link
+		a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+		time.Sleep(adoptStagger)
+		for range 2 {
+			if a.reconfigure(t.Context(), a.n, a.in) == nil {
+				t.Error("there is no error")
+			}
+			a.has("it cannot go back", "two", rollout.Refused, true)
+		}
+		a.n.link = usual
+		a.run(time.Millisecond)
+		if a.reconfigure(t.Context(), a.n, a.in) != nil {
+			t.Error("there is still an error")
+		}
+		a.has("it can", "one", rollout.Refused, true)
+	})
+}
+
+// Each configuration that waits is announced once, also one that takes the place of another.
+func TestDisruptiveConfigurationIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		for _, offered := range []string{"two", "three", "three", "four"} {
+			a.in.setConfig([]byte(offered + " 10.5.0.0/16"))
+			a.run(time.Second)
+			a.has(offered, "one", rollout.Waiting, true)
+		}
+		for _, to := range []string{"two", "three", "four"} {
+			if strings.Count(a.log.String(), " to="+to) != 1 {
+				t.Errorf("%s is not announced once:\n%s", to, a.log)
+			}
 		}
 	})
 }
