@@ -14,23 +14,18 @@ import (
 
 // Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
 // device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks: what
-// belongs to another one is another flanneld's. If there are none, they are not known, and all that any flanneld made is
-// removed; then routes of a flannel, which are told by the networks, stay. It reads everything first, and removes nothing if that fails. What cannot
-// be removed is in the error, and blocks nothing else.
+// belongs to another one is another flanneld's. If there are none, they are not known, and everything that any flanneld
+// made is removed; routes of a flannel stay then, since only the networks identify them. It reads everything first, and
+// removes nothing if that fails. What cannot be removed is in the error, and blocks nothing else.
 func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	mine, links, err := d.scopeOf(networks)
+	links, nexthops, err := d.survey(ctx, networks)
 	if err != nil {
 		return nil, err
-	}
-	d.scope.Store(mine)
-	nexthops, err := d.store.List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list nexthop objects: %w", err)
 	}
 	routes, err := newRouteStore(d.conn, &d.scope, d.store).List(ctx)
 	if err != nil {
@@ -52,26 +47,30 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 	return removed, d.removeAll(ctx, links)
 }
 
-// scopeOf is what is ours without a configuration: the tunnel devices, and what leads into the networks; all that any
-// flanneld of this host made if there are none.
-func (d *Linux) scopeOf(networks []netip.Prefix) (mine *scope, tunnels []netlink.Link, err error) {
+// survey finds what is ours without a configuration, and makes it the scope: the tunnel devices, what leads into the
+// networks, and our nexthop objects; without networks, all that any flanneld of this host made.
+func (d *Linux) survey(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, nexthops map[nexthopKey]struct{}, err error) {
 	all, err := d.listLinks()
 	if err != nil {
 		return nil, nil, err
 	}
-	mine = &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
-	d.store.everything = mine.everything
+	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
 	for _, l := range all {
-		ours, err := d.ownsDevice(mine, l)
+		owns, err := d.ownsDevice(ours, l)
 		if err != nil {
 			return nil, nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 		}
-		if ours {
+		if owns {
 			tunnels = append(tunnels, l)
-			mine.tunnels[l.Attrs().Index] = true
+			ours.tunnels[l.Attrs().Index] = true
 		}
 	}
-	return mine, tunnels, nil
+	d.scope.Store(ours)
+	d.store.ownAll(ours.everything)
+	if nexthops, err = d.store.List(ctx); err != nil {
+		return nil, nil, fmt.Errorf("list nexthop objects: %w", err)
+	}
+	return tunnels, nexthops, nil
 }
 
 // removeAll empties the tables and deletes devices of ours.

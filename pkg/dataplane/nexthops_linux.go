@@ -17,14 +17,14 @@ import (
 type nexthopStore struct {
 	conn  *conn
 	first uint32 // our IDs are the nexthopRange from here
-	// everything is set for a cleanup that takes every flanneld's objects away.
-	everything bool
 
-	mu   sync.Mutex
-	none bool           // the kernel has no nexthop objects
-	ids  map[hop]uint32 // the object of a hop
-	hops map[uint32]hop // every object that is there, also another hand's
-	last uint32         // the last ID given to an object of ours
+	mu sync.Mutex
+	// everything is set for a cleanup that takes every flanneld's objects away. Only the goroutine that lists sets it.
+	everything bool
+	none       bool           // the kernel has no nexthop objects
+	ids        map[hop]uint32 // the object of a hop
+	hops       map[uint32]hop // every object that is there, also another hand's
+	last       uint32         // the last ID given to an object of ours
 }
 
 // nexthopKey is a hop; extra tells apart objects of ours that lead to the same one, of which only one is needed.
@@ -54,6 +54,13 @@ func newNexthopStore(c *conn, instance string) *nexthopStore {
 // owns reports whether an object is ours.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
 	return protocol == protocolOurs && (s.everything || id >= s.first && id-s.first < nexthopRange)
+}
+
+// ownAll makes every flanneld's objects ours.
+func (s *nexthopStore) ownAll(everything bool) {
+	s.mu.Lock() // the watcher reads it
+	defer s.mu.Unlock()
+	s.everything = everything
 }
 
 func (*nexthopStore) Name() string { return "nexthops" }
@@ -132,13 +139,20 @@ func (s *nexthopStore) claim(h hop) uint32 {
 	return s.last
 }
 
+// idOf returns the object of a key, also if it is not the one that routes take.
+func (s *nexthopStore) idOf(key nexthopKey) uint32 {
+	if key.extra != 0 {
+		return key.extra
+	}
+	return s.id(key.hop)
+}
+
 // release forgets an object; its notification will then concern nobody.
 func (s *nexthopStore) release(key nexthopKey) (id uint32) {
+	id = s.idOf(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id = key.extra
-	if id == 0 {
-		id = s.ids[key.hop]
+	if key.extra == 0 {
 		delete(s.ids, key.hop)
 	}
 	delete(s.hops, id)

@@ -17,18 +17,21 @@ type routeStore struct {
 	scope    *scopePointer
 	nexthops *nexthopStore
 	doubled  map[routeKey]bool // found by List: of that key there is another route before ours, or a second one of ours
+	plain    bool              // write routes as flannel does: without nexthop object, of the protocol "boot"
 }
 
 func newRouteStore(c *conn, scope *scopePointer, nexthops *nexthopStore) routeStore {
-	return routeStore{c, scope, nexthops, map[routeKey]bool{}}
+	return routeStore{conn: c, scope: scope, nexthops: nexthops, doubled: map[routeKey]bool{}}
 }
 
 func (routeStore) Name() string { return "routes" }
 
+var families = []uint8{unix.AF_INET, unix.AF_INET6}
+
 func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 	clear(s.doubled)
 	out := map[routeKey]hop{}
-	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
+	for _, fam := range families {
 		if err := s.list(fam, out); err != nil {
 			return nil, err
 		}
@@ -38,9 +41,6 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
-	body := make([]byte, unix.SizeofRtMsg)
-	body[0] = fam
-	filter := func(m message) message { return m.uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN) }
 	first := map[routeKey]bool{} // another hand's routes: the kernel uses the first of a key
 	reset := func() {
 		clear(first)
@@ -50,28 +50,54 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 			}
 		}
 	}
-	err := s.conn.dump(unix.RTM_GETROUTE, body, filter, reset, func(body []byte) error {
-		r, ok, err := parseRoute(body)
-		if err != nil || !ok {
-			return err
-		}
-		r.hop = s.nexthops.resolve(r)
+	return s.read(fam, reset, func(r kernelRoute) {
 		if !scope.owns(r) {
 			if inside(r.key.Dst, scope.networks) {
 				first[r.key] = true
 			}
-			return nil
+			return
 		}
 		if _, twice := out[r.key]; twice || first[r.key] {
 			s.doubled[r.key], r.hop = true, hop{Odd: true}
 		}
 		out[r.key] = r.hop
-		return nil
+	})
+}
+
+// read calls each for every route of a family in the main table that can concern us. A hop that the route takes from its
+// nexthop object is filled in; for that, the objects must have been listed. reset is as for conn.dump.
+func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0] = fam
+	filter := func(m message) message { return m.uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN) }
+	err := s.conn.dump(unix.RTM_GETROUTE, body, filter, reset, func(body []byte) error {
+		r, ok, err := parseRoute(body)
+		if err == nil && ok {
+			r.hop = s.nexthops.resolve(r)
+			each(r)
+		}
+		return err
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // no route was ever added, or the family is switched off
 	}
 	return err
+}
+
+// find returns the routes that match.
+func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, err error) {
+	for _, fam := range families {
+		others := len(found)
+		err := s.read(fam, func() { found = found[:others] }, func(r kernelRoute) {
+			if matches(r) {
+				found = append(found, r)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+	}
+	return found, nil
 }
 
 type routeEntry = reconcile.Entry[routeKey, hop]
@@ -85,7 +111,10 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		}
 	}
 	set := func(m message, e routeEntry) message {
-		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolOurs, nexthop: s.nexthops.id(e.Value)}
+		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot}
+		if !s.plain {
+			r.protocol, r.nexthop = protocolOurs, s.nexthops.id(e.Value)
+		}
 		return m.route(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := s.conn.batch(each(entries, set))
