@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	goflag "flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
@@ -29,41 +27,26 @@ type cleaned struct {
 // cleanup removes all that flanneld, or flannel, put into this node's kernel or HNS, and nothing else: see the ownership
 // table in Documentation/architecture.md. The subnet file and the lease stay.
 func cleanup(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
-	var flags goflag.FlagSet
-	dryRun := flags.Bool("dry-run", false, "only show what would be removed")
-	asJSON := flags.Bool("json", false, "print one JSON document: dryRun, removed, problem")
-	if done, code := parseCommand(&flags, "", o, stdout, stderr); done {
-		return code
-	}
-	if !*dryRun {
-		release, err := holdNode(ctx, o, log, 0)
-		if err != nil {
-			return heldCode(err, answer(stdout, stderr, *asJSON, cleaned{*dryRun, []string{}, problem(err)}, "", err))
-		}
-		defer release() //nolint:errcheck // the process ends
-	}
-	networks := networksOf(o, log)
-	all, err := cleanVIP(ctx, o, log, *dryRun) // while its network is there
-	fromSystem, err1 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), StateDir: filepath.Dir(o.SubnetFile)}, networks, *dryRun)
-	fromFirewall, err2 := firewall.Cleanup(ctx, firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile)}, *dryRun)
-	all = slices.Concat(all, fromSystem, fromFirewall)
-	err = errors.Join(err, err1, err2)
-	verb := "removed "
-	if *dryRun {
-		verb = "would remove "
-	}
-	text := "nothing of flannel is on this node"
-	if len(all) > 0 {
-		text = verb + strings.Join(all, "\n"+verb)
-	}
-	return answer(stdout, stderr, *asJSON, cleaned{*dryRun, append([]string{}, all...), problem(err)}, text, err)
+	return nodeCommand{
+		keys: "dryRun, removed, problem", did: "removed ", would: "would remove ", nothing: "nothing of flannel is on this node",
+		do:       func(dryRun bool) ([]string, error) { return removeAll(ctx, o, log, dryRun) },
+		document: func(dryRun bool, done []string, problem string) any { return cleaned{dryRun, done, problem} },
+	}.run(ctx, o, log, stdout, stderr)
+}
+
+func removeAll(ctx context.Context, o options, log *slog.Logger, dryRun bool) (removed []string, err error) {
+	name := instance.Of(o.SubnetFile)
+	fromVIP, err1 := cleanVIP(ctx, o, log, dryRun) // while its network is there
+	fromSystem, err2 := dataplane.Cleanup(ctx, dataplane.Options{Log: log, Instance: name, StateDir: filepath.Dir(o.SubnetFile)}, networksOf(o, log), dryRun)
+	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: log, Instance: name}, dryRun)
+	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
 
 // networksOf reads the pod networks from the subnet file; nil if they are not known.
 func networksOf(o options, log *slog.Logger) []netip.Prefix {
 	env, err := subnet.ReadEnv(o.SubnetFile)
 	if err != nil {
-		log.Warn("the pod network is not known, so routes that a flannel made stay, and several flannelds are not told apart", "error", err)
+		log.Warn("could not read the pod network, so this takes in what every flanneld on this host made, and leaves the routes that a flannel made", "error", err)
 	}
 	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
 }

@@ -41,7 +41,7 @@ func TestCommandLines(t *testing.T) {
 		{"wait --help", exitOK, "-silence"}, {"source-vip --kube-proxy-version=latest", exitUsage, "no version of Kubernetes"},
 		{"prepare now", exitUsage, `prepare takes no argument "now"`}, {"source-vip --for=1", exitUsage, "flag provided but not defined"},
 		{"accept-withdrawal --help", exitOK, "-timeout"}, {"accept-withdrawal all", exitUsage, "takes no argument"},
-		{"cleanup everything", exitUsage, "takes no argument"},
+		{"cleanup everything", exitUsage, "takes no argument"}, {"handback --help", exitOK, "-dry-run"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)
 		if code != c.code || !strings.Contains(out+problems, c.want) || code == exitUsage && out != "" {
