@@ -3,6 +3,7 @@
 package instance
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"path/filepath"
@@ -19,12 +20,19 @@ func Of(subnetFile string) string {
 	if err != nil {
 		path = subnetFile
 	}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil { // /var/run is /run
-		path = filepath.Join(dir, filepath.Base(path))
-	}
+	path = filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path)) // /var/run is /run
 	if path == usual || runtime.GOOS == "windows" { // where nothing is shared
 		return ""
 	}
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:4])[:7]
+}
+
+// resolve follows the symbolic links in a directory's path, the last parts of which may not exist: before the first start,
+// and after it is deleted, it is called the same.
+func resolve(dir string) string {
+	if found, err := filepath.EvalSymlinks(dir); err == nil || dir == filepath.Dir(dir) {
+		return cmp.Or(found, dir)
+	}
+	return filepath.Join(resolve(filepath.Dir(dir)), filepath.Base(dir))
 }

@@ -23,6 +23,9 @@ func TestOf(t *testing.T) {
 	if b != same || b == other || !regexp.MustCompile("^[0-9a-f]{7}$").MatchString(b) {
 		t.Errorf("%q, %q and %q", b, same, other)
 	}
+	if Of(filepath.Join(dir, "link", "new", "b.env")) != Of(filepath.Join(dir, "new", "b.env")) {
+		t.Error("a missing directory has two names")
+	}
 	if Of("/nowhere/at/all.env") == "" {
 		t.Error("a directory that is missing is the usual one")
 	}
