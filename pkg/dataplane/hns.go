@@ -146,7 +146,6 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) ([]Refused, error
 func answered(err error) bool {
 	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
-
 }
 
 // want tells the tables what differs from what they were told before.
