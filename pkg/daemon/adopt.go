@@ -161,8 +161,8 @@ func (a *adoption) describe() string {
 }
 
 const (
-	// askFor bounds the wait for one peer's answer.
-	askFor = time.Second
+	// askFor bounds the wait for one address's answer.
+	askFor = 500 * time.Millisecond
 	// askAgain is the pause before the next peer is asked.
 	askAgain = 500 * time.Millisecond
 	// askMany bounds how many addresses are asked in a row, two of each peer: who proves a configuration are few.
