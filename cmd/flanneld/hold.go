@@ -13,8 +13,8 @@ import (
 )
 
 // waitForOther is how long a daemon that starts waits for one with the same subnet file. A service manager may start
-// the next one before the last has ended, and so does a DaemonSet with maxSurge: there the kubelet asks the health port,
-// which the old one answers, and then ends the old one.
+// the next one before the last has ended. So does a DaemonSet with maxSurge: the kubelet asks the health port, where the
+// old one still answers, and then ends the old one.
 const waitForOther = 30 * time.Second
 
 // holdNode makes this process the only one that works with the subnet file and on what belongs to it, until release is
@@ -40,7 +40,7 @@ func holdNode(ctx context.Context, o options, log *slog.Logger, patience time.Du
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		log.Warn("cannot lock; see that no other flanneld runs with this subnet file", "lock", path, "error", err)
+		log.Warn("could not lock the subnet file; make sure that no other flanneld runs with it", "lock", path, "error", err)
 		return func() error { return nil }, nil
 	}
 	return release, nil

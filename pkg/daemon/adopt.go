@@ -15,8 +15,9 @@ import (
 	"flannel/subnet"
 )
 
-// adoption is how a new configuration comes into force: one that leaves this node's peers reachable at once, any other
-// as package rollout says. Only the loop uses it, but for heard and asking. The zero adoption has never seen one.
+// adoption brings a new configuration into force: at once if the peers can still be reached with it, else as package
+// rollout decides. Only the loop uses it, but heard, asking and silence are shared with the goroutine that asks peers.
+// The zero adoption has never seen a configuration.
 type adoption struct {
 	rollout rollout.Rollout
 	offered configured // what the rollout is about
@@ -43,13 +44,13 @@ func (d *Daemon) offer(n *node, next node) error {
 	a.rollout.Stagger = d.Settings.ConfigStagger
 	trying := a.rollout.State() == rollout.Trying
 	switch {
-	case to.wire == n.backend.Wire(): // nothing that peers notice, or the configuration in force is back
+	case to.wire == n.backend.Wire(): // peers do not notice the change, or the configuration in force is offered again
 		if !trying {
 			d.withdraw()
 		}
 	case trying && to.wire == a.former.wire:
 		d.withdraw()
-	case a.rollout.Stagger == 0 || !n.backend.Wire().Paths: // or there is nothing to lose
+	case a.rollout.Stagger == 0 || !n.backend.Wire().Paths: // without paths to peers there is nothing to lose
 		d.withdraw()
 	case !to.wire.Paths:
 		return fmt.Errorf("%s would cut this node off from every other: this takes effect only when flanneld is restarted", to.wire.Name)
@@ -169,8 +170,8 @@ const (
 	askMany = 16
 )
 
-// ask finds out, beside the loop, whether a node that has the configuration on trial answers. Where no address of a
-// peer would answer, that its lease is accepted must do.
+// ask finds out, in a goroutine of its own, whether a node that has the configuration on trial answers. With a backend
+// where no address of a peer answers, it is enough that the peer's lease is accepted.
 func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
 	a, id := &d.adoption, d.adoption.rollout.Mark().ID
 	var addrs []netip.Addr

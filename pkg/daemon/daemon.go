@@ -38,7 +38,7 @@ type Daemon struct {
 	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: none is needed
 	Notify   func(state string)                               // tells the service manager ("READY=1"); never nil
 	Watchdog time.Duration                                    // the service manager ends a process that is silent for so long; 0: never
-	EnvFile  <-chan struct{}                                  // another hand touched the subnet file
+	EnvFile  <-chan struct{}                                  // somebody else touched the subnet file
 
 	adoption adoption
 	orphans  orphans

@@ -100,8 +100,8 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	}
 }
 
-// reportRejects warns of each peer that is left out, or refused by the system, once for each reason, as far as there are lines left; the others'
-// turn comes with a later pass.
+// reportRejects warns once for each reason of each peer that is left out or refused by the system, as far as there are
+// lines left; the others' turn comes with a later pass.
 func (d *Daemon) reportRejects(n *node) {
 	r, now := &n.report, time.Now()
 	told := make(map[string]string, len(n.rejects))

@@ -93,7 +93,7 @@ type Refused struct {
 	Err error
 }
 
-// Dataplane brings the operating system to a state and tells when another hand changed it.
+// Dataplane brings the operating system to a state and reports when somebody else changed it.
 // One goroutine calls Ensure and Apply.
 type Dataplane interface {
 	// Ensure makes the devices what they shall be, and returns them as they are. It removes no others. A device that
@@ -108,7 +108,7 @@ type Dataplane interface {
 	// the path itself is the reason, else in the error. Nothing is deleted with State.Keep, nor if anything could not be
 	// read (reconcile.IsUnknown).
 	Apply(ctx context.Context, links Links, s State) (refused []Refused, err error)
-	// Changes receives a value (of any number of changes) after another hand touched something of ours.
+	// Changes receives a value (of any number of changes) after somebody else changed something of ours.
 	Changes() <-chan struct{}
 	// Distrust makes the next Ensure and Apply compare with all that is there, not only with what was told to have
 	// changed.

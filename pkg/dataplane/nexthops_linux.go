@@ -23,7 +23,7 @@ type nexthopStore struct {
 	everything bool
 	none       bool           // the kernel has no nexthop objects
 	ids        map[hop]uint32 // the object of a hop
-	hops       map[uint32]hop // every object that is there, also another hand's
+	hops       map[uint32]hop // every object that is there, also those that others made
 	last       uint32         // the last ID given to an object of ours
 }
 
@@ -211,7 +211,7 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 		s.hops[id] = h
 	}
 	switch {
-	case mine: // deleted, or another hand gave it another content
+	case mine: // deleted, or somebody else changed it
 		return nexthopKey{hop: old}, true, true
 	case present && s.owns(id, protocol):
 		return nexthopKey{hop: h, extra: id}, true, false

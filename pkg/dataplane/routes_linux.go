@@ -41,7 +41,7 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
-	first := map[routeKey]bool{} // another hand's routes: the kernel uses the first of a key
+	first := map[routeKey]bool{} // routes of others: the kernel uses the first of a key
 	reset := func() {
 		clear(first)
 		for key := range out {
@@ -120,7 +120,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	errs := s.conn.batch(each(entries, set))
 	s.conn.overrule(errs, func(i int) hop { return entries[i].Value }, func(m message, i int) message { return set(m, entries[i]) })
 	for i, err := range errs {
-		// Ours is there, but behind another hand's of the same key. Taking ours away lets it replace that one.
+		// Ours is there, but behind somebody else's of the same key. Taking ours away lets it replace that one.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
 			errs[i] = first(s.conn.batch(each(entries[i:i+1], set)))
@@ -139,7 +139,7 @@ func first(errs []error) error {
 	return errs[0]
 }
 
-// Delete tries our own protocol number first, and then flannel's shape: so another hand's route of the same key stays.
+// Delete tries our own protocol number first, and then flannel's shape: so somebody else's route of the same key stays.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	errs := s.conn.batch(each(entries, func(m message, e routeEntry) message {
 		return m.route(unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})

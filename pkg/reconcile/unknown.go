@@ -4,8 +4,8 @@ import "errors"
 
 // Unknown marks err as one after which it is not known what the system holds: it could not be read, or a write got no
 // answer. What was not seen may be there and needed, so a pass with such an error deletes nothing (see IsUnknown);
-// what is missing may be added all the same. An error that describes one entry, or says that something does not
-// exist, is not of this kind. nil stays nil.
+// what is missing may still be added. An error about one entry, or one that says that something does not exist, is
+// not of this kind. nil stays nil.
 func Unknown(err error) error {
 	if err == nil || IsUnknown(err) {
 		return err
