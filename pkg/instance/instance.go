@@ -20,7 +20,8 @@ func Of(subnetFile string) string {
 	if err != nil {
 		path = subnetFile
 	}
-	path = filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path)) // /var/run is /run
+	// /var/run is /run.
+	path = filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
 	if path == usual || runtime.GOOS == "windows" { // where nothing is shared
 		return ""
 	}
