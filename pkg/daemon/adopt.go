@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -166,40 +167,35 @@ const (
 	askFor = 500 * time.Millisecond
 	// askAgain is the pause before the next peer is asked.
 	askAgain = 500 * time.Millisecond
-	// askMany bounds how many addresses are asked in a row, two of each peer: who proves a configuration are few.
-	askMany = 16
+	// askMany bounds how many peers are asked in a row, so that those that adopt it meanwhile are asked soon, too.
+	askMany = 8
 )
 
 // ask finds out, in a goroutine of its own, whether a node that has the configuration on trial answers. With a backend
 // where no address of a peer answers, it is enough that the peer's lease is accepted.
 func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
 	a, id := &d.adoption, d.adoption.rollout.Mark().ID
-	var addrs []netip.Addr
+	var addrs []netip.Addr // the first of each peer's subnet
 	for _, l := range peers {
-		if markOf(l).ID != id || len(addrs) == askMany {
+		if markOf(l).ID != id {
 			continue
 		}
 		if _, err := n.backend.Paths(l); err == nil {
-			// The tunnel device has the first address. Kernels before 5.14 take that for a broadcast address, and do not
-			// answer, if the pods' bridge was there before the device; then the bridge has the second address.
-			first := l.Endpoints()[0].Subnet.Addr()
-			addrs = append(addrs, first, first.Next())
+			addrs = append(addrs, l.Endpoints()[0].Subnet.Addr())
 		}
 	}
 	if len(addrs) == 0 || a.asking.Swap(true) {
 		return
 	}
+	// Each row has other peers: those with the first leases may not answer, as Windows nodes may not.
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	addrs = addrs[:min(len(addrs), askMany)]
 	echo := a.offered.wire.Echo && d.Echo != nil
 	go func() {
-		ok := !echo || slices.ContainsFunc(addrs, func(addr netip.Addr) bool {
-			ctx, cancel := context.WithTimeout(ctx, askFor)
-			defer cancel()
-			err := d.Echo(ctx, addr)
-			if err != nil {
-				text := fmt.Sprintf("%v: %v", addr, err)
-				a.silence.Store(&text)
-			}
-			return err == nil
+		// The tunnel device has the first address. Kernels before 5.14 take that for a broadcast address, and do not
+		// answer, if the pods' bridge was there before the device; then the bridge has the second address.
+		ok := !echo || slices.ContainsFunc(addrs, func(first netip.Addr) bool {
+			return d.answers(ctx, first) || d.answers(ctx, first.Next())
 		})
 		if ok {
 			a.heard.Store(&id)
@@ -212,6 +208,18 @@ func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Le
 		a.asking.Store(false)
 		poke(in.changed)
 	}()
+}
+
+// answers asks an address, and keeps why it does not answer.
+func (d *Daemon) answers(ctx context.Context, addr netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	err := d.Echo(ctx, addr)
+	if err != nil {
+		text := fmt.Sprintf("%v: %v", addr, err)
+		d.adoption.silence.Store(&text)
+	}
+	return err == nil
 }
 
 // marks is what a node adds to its lease's backend data for a configuration that it has adopted while it ran. flannel

@@ -151,6 +151,23 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 	})
 }
 
+// Peers that do not answer, however many and wherever they stand, do not keep the others from being asked.
+func TestAsksEveryPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 20)
+		a.Echo = func(_ context.Context, addr netip.Addr) error {
+			if addr == netip.MustParseAddr("10.5.21.0") { // the last peer
+				return nil
+			}
+			return errors.New("silence")
+		}
+		a.peers(20, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(2 * adoptStagger)
+		a.has("the last peer answers", "two", rollout.Settled, false)
+	})
+}
+
 // A former configuration that this node cannot go back to when a trial ends, because of its underlay, it goes back to
 // as soon as it can.
 func TestGoingBackFails(t *testing.T) {
