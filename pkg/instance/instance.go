@@ -20,7 +20,7 @@ func Of(subnetFile string) string {
 	if err != nil {
 		path = subnetFile
 	}
-	// /var/run is /run.
+	// One file may have several paths: /var/run is /run.
 	path = filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
 	if path == usual || runtime.GOOS == "windows" { // where nothing is shared
 		return ""
