@@ -45,7 +45,10 @@ func removeAll(ctx context.Context, o options, log *slog.Logger, dryRun bool) (r
 // networksOf reads the pod networks from the subnet file; nil if they are not known.
 func networksOf(o options, log *slog.Logger) []netip.Prefix {
 	env, err := subnet.ReadEnv(o.SubnetFile)
-	if err != nil {
+	switch {
+	case err != nil && instance.Of(o.SubnetFile) != "":
+		log.Warn("could not read the pod network, so devices and routes, which may be those of another flanneld, stay", "error", err)
+	case err != nil:
 		log.Warn("could not read the pod network, so this takes in what every flanneld on this host made, and leaves the routes that a flannel made", "error", err)
 	}
 	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })

@@ -14,9 +14,10 @@ import (
 
 // Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
 // device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks: what
-// belongs to another one is another flanneld's. If there are none, they are not known, and everything that any flanneld
-// made is removed; routes of a flannel stay then, since only the networks identify them. It reads everything first, and
-// removes nothing if that fails. What cannot be removed is in the error, and blocks nothing else.
+// belongs to another one is another flanneld's. If there are none, they are not known: the usual flanneld (without
+// Options.Instance) then removes everything that any flanneld made, but no route of a flannel, since only the networks
+// identify those; for any other the error is errNoNetwork. It reads everything first, and removes nothing if that fails.
+// What cannot be removed is in the error, and blocks nothing else.
 func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
@@ -47,9 +48,15 @@ func Cleanup(ctx context.Context, opts Options, networks []netip.Prefix, dryRun 
 	return removed, d.removeAll(ctx, links)
 }
 
+// errNoNetwork means that what belongs to one of several flannelds on a host cannot be told from what the others need.
+var errNoNetwork = errors.New("this flanneld's pod network is not known, so its devices and routes cannot be told from those of others")
+
 // survey finds what is ours without a configuration, and makes it the scope: the tunnel devices, what leads into the
 // networks, and our nexthop objects; without networks, all that any flanneld of this host made.
 func (d *Linux) survey(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, nexthops map[nexthopKey]struct{}, err error) {
+	if len(networks) == 0 && d.opts.Instance != "" {
+		return nil, nil, errNoNetwork
+	}
 	all, err := d.listLinks()
 	if err != nil {
 		return nil, nil, err

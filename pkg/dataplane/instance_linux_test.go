@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -54,6 +55,14 @@ func TestTwoOnOneMachine(t *testing.T) {
 			"the second anew":  func() { b.Close(); b = m.second(2); b.mustPass() }, //nolint:errcheck // nothing is lost with it
 			"both look at all": func() { m.Distrust(); b.Distrust(); m.mustPass(); b.mustPass() },
 			"a cleanup's plan": func() { b.cleanup(true) },
+			"a cleanup and a handback without a subnet file": func() {
+				if _, err := Cleanup(t.Context(), b.opts, nil, false); !errors.Is(err, errNoNetwork) {
+					t.Errorf("a cleanup that does not know its network: %v", err)
+				}
+				if _, err := Handback(t.Context(), b.opts, nil, false); !errors.Is(err, errNoNetwork) {
+					t.Errorf("a handback that does not know its network: %v", err)
+				}
+			},
 			"a third's new device": func() {
 				run(t, "ip link add flannel.8 type vxlan id 8 dstport 8480 dev eth0")
 				m.Distrust()
