@@ -33,12 +33,12 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 		m.store[c.Name] = c.Entry
 		switch {
 		case c.Name == m.own:
-		case c.Lease != nil || c.Reject != "":
+		case c.Lease != nil:
 			m.drop(func(l left) bool { return l.lease.Name == c.Name })
-		case c.Deleted && m.lacked(c.Name) >= 0:
+		case (c.Deleted || c.Reject != "") && m.lacked(c.Name) >= 0:
 			l := &m.left[m.lacked(c.Name)]
 			l.until, l.mass, l.retained = now.Add(window), true, false
-		case old.Lease != nil && replaced:
+		case old.Lease != nil && replaced && c.Reject == "":
 			m.left = append(m.left, left{old.Lease, now.Add(ReplacedFor), false, true})
 		case old.Lease != nil:
 			m.left = append(m.left, left{old.Lease, now.Add(window), true, false})

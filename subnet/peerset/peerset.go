@@ -2,10 +2,11 @@
 // nobody may have meant to remove them: retained peers. The lease managers hand it changes; what they hand on is its
 // subnet.Set.
 //
-// A peer that the store no longer has is withdrawn. As a rule it goes at once. It is retained, with all that leads to
-// it, in two cases: the store was replaced by another or an older one (ReplacedFor), or more peers were withdrawn within
-// the retention time than a cluster loses by itself (see Mass). A retained peer goes when its time is over, when
-// another lease claims its subnet or its public address, or when the operator accepts the withdrawal.
+// A peer whose lease the store no longer has, or has in a form that cannot be read, is withdrawn. As a rule it goes at
+// once. It is retained, with all that leads to it, in two cases: the store was replaced by another or an older one
+// (ReplacedFor), or more peers were withdrawn within the retention time than a cluster loses by itself (see Mass). A
+// retained peer goes when its time is over, when another lease claims its subnet or its public address, or when the
+// operator accepts the withdrawal.
 package peerset
 
 import (
@@ -142,7 +143,7 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 	if last != nil && e.Lease != nil && last.Equal(e.Lease) && last.Since == e.Lease.Since {
 		e.Lease = last
 	}
-	if c.Deleted && last != old.Lease {
+	if (c.Deleted || e.Reject != "") && last != old.Lease {
 		s.deleteRetained(c.Name, now)
 	}
 	if e == old {
@@ -156,8 +157,8 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 	}
 	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
-	if e.Lease != nil || e.Reject != "" {
-		s.drop(c.Name) // it is back, or says something else
+	if e.Lease != nil {
+		s.drop(c.Name) // it is back
 	}
 	if old.Lease != e.Lease {
 		s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{out: old.Lease, in: e.Lease})
@@ -172,8 +173,8 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 		if old.Lease != e.Lease {
 			return e.Lease
 		}
-	case old.Lease != nil && e.Reject == "":
-		s.withdraw(old, replaced, now)
+	case old.Lease != nil:
+		s.withdraw(old, replaced && e.Reject == "", now)
 	}
 	return nil
 }

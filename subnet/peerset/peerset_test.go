@@ -125,12 +125,18 @@ func TestLimit(t *testing.T) {
 		retained    bool
 	}{{3, 3, false}, {4, 4, true}, {4, 3, false}, {15, 4, true}, {20, 4, false}, {21, 4, false}, {20, 5, true}, {25, 5, false},
 		{100, 20, false}, {100, 21, true}, {1000, 200, false}, {1000, 1000, true}} {
-		for _, atOnce := range []bool{true, false} {
-			s := filled(c.peers)
-			if atOnce {
-				s.Apply(gone(span(1, c.gone)...), false, began)
-			} else {
-				for i, g := range gone(span(1, c.gone)...) {
+		for _, how := range []string{"at once", "one after another", "overwritten"} {
+			s, changes := filled(c.peers), gone(span(1, c.gone)...)
+			switch how {
+			case "overwritten":
+				for i := range changes {
+					changes[i].Reject = "garbage"
+				}
+				fallthrough
+			case "at once":
+				s.Apply(changes, false, began)
+			default:
+				for i, g := range changes {
 					s.Apply([]Change{g}, false, began.Add(time.Duration(i)*window/2/time.Duration(c.gone)))
 				}
 			}
@@ -139,7 +145,7 @@ func TestLimit(t *testing.T) {
 				want = c.gone
 			}
 			if got := len(s.Subnets().Retained); got != want || len(s.Subnets().Leases) != c.peers-c.gone+want {
-				t.Errorf("%d of %d gone, at once %t: %d retained, want %d", c.gone, c.peers, atOnce, got, want)
+				t.Errorf("%d of %d gone, %s: %d retained, want %d", c.gone, c.peers, how, got, want)
 			}
 		}
 	}
@@ -153,8 +159,8 @@ func TestDisplaced(t *testing.T) {
 		{what: "all but one", do: apply(false, gone(1, 2, 3, 4, 5)...), want: "(1) (2) (3) (4) (5) 6", inForce: true, deadline: window},
 		{what: "the address of one", do: apply(false, has(leaseAt(8, 1))), want: "(2) (3) (4) (5) 6 8", inForce: true, deadline: window},
 		{what: "the subnets of two", do: apply(false, has(wide)), want: "(2) (3) 9 6 8", inForce: true, deadline: window},
-		{what: "an unreadable entry by its name", do: apply(false, Change{Name: name(2), Entry: Entry{Reject: "garbage"}}), want: "(3) 9 6 8", inForce: true, deadline: window},
-		{what: "and gone", do: apply(false, gone(2)...), want: "(3) 9 6 8", inForce: true, deadline: window},
+		{what: "an unreadable entry by its name", do: apply(false, Change{Name: name(2), Entry: Entry{Reject: "garbage"}}), want: "(2) (3) 9 6 8", inForce: true, deadline: window},
+		{what: "and gone", do: apply(false, gone(2)...), want: "(2) (3) 9 6 8", inForce: true, deadline: window},
 	})
 	run(t, filled(6), []step{ // nodes that come under other names do not count
 		{what: "renamed", do: apply(false, append(gone(1, 2, 3), has(leaseAt(11, 1)), has(leaseAt(12, 2)))...), want: "4 5 6 11 12", deadline: window},
