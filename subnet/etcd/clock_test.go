@@ -86,12 +86,12 @@ func TestRenewalAcrossASlowEtcd(t *testing.T) {
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
 	proxy := nettest.NewProxy(t, srv.Addr(), 300*time.Millisecond)
-	n := start(t, "http://"+proxy.Addr(), func(o *Options) { o.TTL, o.RenewMargin = 16*time.Second, 10*time.Second })
+	n := start(t, "http://"+proxy.Addr(), short)
 	l := n.publish(at("192.168.64.3"), mac1)
 	raw, id := st.value(l.Name)
 	n.Run()
 	n.Sees("", soon)
-	for range 6 { // 27 s: the lease would have ended twice over
+	for renewals, before := 0, st.left(id); renewals < 3; { // the lease would have ended meanwhile
 		srv.Pause()
 		time.Sleep(3 * time.Second)
 		srv.Resume()
@@ -99,6 +99,11 @@ func TestRenewalAcrossASlowEtcd(t *testing.T) {
 		if now, on := st.value(l.Name); now != raw || on != id {
 			t.Fatalf("the key was %s on %x and is %q on %x", raw, id, now, on)
 		}
+		left := st.left(id)
+		if left > before {
+			renewals++
+		}
+		before = left
 	}
 	n.notLost()
 	if c := st.etcdLeases(); c != 1 {

@@ -49,7 +49,7 @@ func (o Options) client(w *wire) (clientv3.Config, error) {
 		DialTimeout: 10 * time.Second, // of the login; each attempt ends earlier
 		// A peer that falls silent is noticed after 13 s. gRPC takes no less than 10 s, and a server closes
 		// connections that are pinged while no request is open on them.
-		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTime:    positive(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
 		MaxCallRecvMsgSize:   maxMessage,

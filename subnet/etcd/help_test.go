@@ -3,6 +3,7 @@ package etcd
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -158,6 +159,31 @@ func (s store) value(key string) (string, clientv3.LeaseID) {
 		return "", 0
 	}
 	return string(resp.Kvs[0].Value), clientv3.LeaseID(resp.Kvs[0].Lease)
+}
+
+// renewed waits until an etcd lease, which must not end meanwhile, has been renewed so many times.
+func (s store) renewed(id clientv3.LeaseID, times int) {
+	s.t.Helper()
+	var last int64
+	eventually(s.t, fmt.Sprintf("renewed %d times", times), soon, func() bool {
+		time.Sleep(100 * time.Millisecond)
+		now := s.left(id)
+		if last > 0 && now > last+1 { // it is told in whole seconds
+			times--
+		}
+		last = now
+		return times == 0
+	})
+}
+
+// left is how many seconds an etcd lease still has.
+func (s store) left(id clientv3.LeaseID) int64 {
+	s.t.Helper()
+	ttl, err := s.TimeToLive(s.t.Context(), id)
+	if err != nil || ttl.TTL <= 0 {
+		s.t.Fatalf("the lease is gone: %+v, %v", ttl, err)
+	}
+	return ttl.TTL
 }
 
 func (s store) etcdLeases() int {

@@ -11,32 +11,24 @@ import (
 	"flannel/subnet/etcd/etcdtest"
 )
 
-// short makes leases that end, and are renewed, while a test watches.
-func short(o *Options) { o.TTL, o.RenewMargin = 4*time.Second, 2*time.Second }
+// short makes leases that end, and are renewed, while a test watches: every eight to ten seconds. A busy machine may
+// stand still for the twenty seconds that are left then.
+func short(o *Options) { o.TTL, o.RenewMargin = 30*time.Second, 20*time.Second }
 
 func TestRenewExtendsTheSameLease(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	// On a busy machine a process may well stand still for some seconds: six are left when it is time to renew.
-	n := start(t, srv.Endpoint(), func(o *Options) { o.TTL, o.RenewMargin = 9*time.Second, 6*time.Second })
+	n := start(t, srv.Endpoint(), short)
 	l := n.publish(at("192.168.64.3"), mac1)
 	_, id := st.value(l.Name)
 	n.Run()
-	least := time.Hour
-	for end := time.Now().Add(14 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		ttl, err := st.TimeToLive(t.Context(), id)
-		if err != nil || ttl.TTL <= 0 {
-			t.Fatalf("the lease is gone: %+v, %v", ttl, err)
-		}
-		least = min(least, time.Duration(ttl.TTL)*time.Second)
-	}
+	st.renewed(id, 2)
 	raw, now := st.value(l.Name)
 	resp, _ := st.Get(t.Context(), l.Name)
 	if now != id || st.etcdLeases() != 1 || raw != peer("192.168.64.3") || resp.Kvs[0].Version != 2 {
 		t.Errorf("etcd lease %x, want %x; %d of them; version %d; %s", now, id, st.etcdLeases(), resp.Kvs[0].Version, raw)
 	}
-	t.Logf("never less than %v left, of 9s", least)
 	n.notLost()
 }
 
@@ -137,7 +129,7 @@ func TestBecomesReservation(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	n := start(t, srv.Endpoint(), short)
+	n := start(t, srv.Endpoint(), nil)
 	l := n.publish(at("192.168.64.3"), mac1)
 	n.Run()
 	n.Sees("", soon)
@@ -162,15 +154,20 @@ func TestQuarrel(t *testing.T) {
 	a.Run()
 	b.publish(at("192.168.64.3"), mac2)
 	b.Run()
-	time.Sleep(6 * time.Second)
-	resp, err := st.Get(t.Context(), l.Name)
-	if err != nil {
-		t.Fatal(err)
+	writes := func() int64 {
+		resp, err := st.Get(t.Context(), l.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Kvs[0].Version
 	}
-	v := resp.Kvs[0].Version
-	t.Logf("%d writes in 6s", v)
-	if v < 4 || v > 16 {
-		t.Errorf("%d writes in 6s", v)
+	began := time.Now()
+	eventually(t, "they quarrel", soon, func() bool { return writes() >= 4 })
+	time.Sleep(time.Until(began.Add(6 * time.Second)))
+	v, most := writes(), 16+2*int64((time.Since(began)-6*time.Second)/time.Second) // a slow machine has time for more
+	t.Logf("%d writes", v)
+	if v > most {
+		t.Errorf("%d writes, want %d at most", v, most)
 	}
 	for _, n := range []*node{a, b} {
 		n.notLost()

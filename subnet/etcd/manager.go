@@ -39,6 +39,8 @@ type Options struct {
 	Retain      time.Duration    // how long peers stay that a mass withdrawal takes away; 0: not at all
 	Log         *slog.Logger     // nil: silence
 	Outage      *patience.Outage // to be told whether etcd answers; nil: nobody else wants to know
+
+	keepAlive time.Duration // for tests: how long a connection may be silent before it is asked; 0 is 10 s
 }
 
 // Manager implements subnet.Manager. Its methods may run side by side; Publish and Hold need an Acquire before them.
