@@ -67,7 +67,7 @@ func fewEvents(t *testing.T, o outside) {
 		n.Run()
 	}
 	for _, n := range nodes {
-		eventually(t, "it sees all", time.Minute, func() bool {
+		eventually(t, "it sees all", soon, func() bool {
 			s, _ := n.Last()
 			seen := 0
 			for _, l := range s.Leases {
@@ -95,7 +95,7 @@ func fewEvents(t *testing.T, o outside) {
 		return count
 	}
 	// Each writes about itself after it has written about others.
-	eventually(t, "each writes about itself", time.Minute, func() bool { return written(reasonDown) == count })
+	eventually(t, "each writes about itself", soon, func() bool { return written(reasonDown) == count })
 	// Nodes of other tests take part in this cluster, and they may be the ones to write.
 	if n := written(reasonLeftOut); n > writers {
 		t.Errorf("%d of %d nodes write about a peer", n, count)

@@ -39,6 +39,7 @@ func TestKilled(t *testing.T) {
 	n.Run()
 	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5", soon)
 	for round := range 3 {
+		said := n.logs.Count("does not answer")
 		begun, killed := make(chan bool), make(chan bool)
 		go func() { // churn, as far as it gets
 			for i := 0; ; i++ {
@@ -56,6 +57,13 @@ func TestKilled(t *testing.T) {
 		<-begun
 		s.Kill()
 		<-killed
+		eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("does not answer") > said })
+		eventually(t, "what came before it is told", soon, func() bool {
+			_, before := n.Last()
+			time.Sleep(time.Second)
+			_, now := n.Last()
+			return now == before
+		})
 		before, calls := n.Last()
 		time.Sleep(2 * time.Second)
 		if set, now := n.Last(); now != calls || len(set.Leases) != len(before.Leases) {
@@ -74,12 +82,11 @@ func TestKilled(t *testing.T) {
 		})
 		// Whoever waits longest between tries comes last, and a server that dies before that makes one outage of two.
 		eventually(t, "the outage is over", soon, func() bool {
-			away := n.logs.Count("does not answer")
-			return away > round && n.logs.Count("answers again") == away
+			return n.logs.Count("answers again") == n.logs.Count("does not answer")
 		})
 	}
 	// Each is told once, not with every try. A server that starts slowly refuses and falters in between, which is told, too.
-	if lines := n.logs.Count("\n"); lines > 18 {
+	if lines := n.logs.Count("\n"); lines > 30 {
 		t.Errorf("log of three outages:\n%s", n.logs)
 	}
 
@@ -126,7 +133,7 @@ func TestSilent(t *testing.T) {
 			t.Errorf("published meanwhile: %v", err)
 		}
 		t.Logf("%s: published %v later", what, time.Since(begin))
-		if n.logs.Count("does not answer") > 2 { // a busy server may falter once more while it comes back
+		if n.logs.Count("does not answer") > 4 { // a busy server may falter again while it comes back
 			t.Errorf("log of %s:\n%s", what, n.logs)
 		}
 		stop()
@@ -153,7 +160,7 @@ func TestStartsLater(t *testing.T) {
 	})
 	s.Start()
 	begin := time.Now()
-	if err := <-got; err != nil || n.logs.Count("answers again") == 0 || n.logs.Count("does not answer") > 2 {
+	if err := <-got; err != nil || n.logs.Count("answers again") == 0 || n.logs.Count("does not answer") > 4 {
 		t.Errorf("%v\n%s", err, n.logs)
 	}
 	t.Logf("acquired %v after the server was back", time.Since(begin))
@@ -210,8 +217,11 @@ func TestForbidden(t *testing.T) {
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
 	n.Sees("forbidden-2 forbidden-3", soon)
-	if n.logs.Count("does not answer") != 0 || n.logs.Count("allows it now") < 3 {
-		t.Errorf("log:\n%s", n.logs)
+	eventually(t, "it says what is allowed now", soon, func() bool { return n.logs.Count("allows it now") >= 3 })
+	for line := range strings.Lines(n.logs.String()) {
+		if strings.Contains(line, "does not answer") && strings.Contains(line, "cannot ") {
+			t.Errorf("a refusal is taken for an outage: %s", line)
+		}
 	}
 }
 
@@ -220,8 +230,8 @@ func TestRenewedCredentials(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
 	o := outside{t, s}
-	const life = 5 * time.Second
-	const leeway = time.Minute // that the server grants to clocks that differ
+	const life = 20 * time.Second // time enough to join
+	const leeway = time.Minute    // that the server grants to clocks that differ
 	t.Run("token", func(t *testing.T) {
 		t.Parallel()
 		o := outside{t, s}
