@@ -132,7 +132,7 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 		for {
 			select {
 			case <-f.Changes():
-			case <-time.After(time.Minute):
+			case <-time.After(maxPause + patience):
 				t.Fatal("nobody asks for another try")
 			}
 			if _, err := f.Apply(t.Context(), both(IPTables)); err == nil {

@@ -107,7 +107,7 @@ func (f flow) send(t *testing.T, receiver *net.UDPConn) (netip.Addr, error) {
 	if _, err := sender.Write([]byte("x")); err != nil {
 		return netip.Addr{}, err
 	}
-	receiver.SetReadDeadline(time.Now().Add(5 * time.Second))
+	receiver.SetReadDeadline(time.Now().Add(patience))
 	_, from, err := receiver.ReadFromUDPAddrPort(make([]byte, 10))
 	return from.Addr().Unmap(), err
 }

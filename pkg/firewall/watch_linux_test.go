@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -17,15 +18,19 @@ func heard(t *testing.T, script string) (n notes) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	sh(t, script)
+	const end = "no-business-of-ours"
+	sh(t, script+"; nft add table inet "+end+"; nft delete table inet "+end)
 	buf := make([]byte, 64<<10)
 	for {
-		socket.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		socket.SetReadDeadline(time.Now().Add(patience))
 		size, err := socket.Read(buf)
 		if err != nil {
-			return n
+			t.Fatalf("%s: %v", script, err)
 		}
 		n |= interest(buf[:size])
+		if bytes.Contains(buf[:size], []byte(end)) {
+			return n
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ func Run(t *testing.T, body func(t *testing.T)) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes network namespaces: run it as root")
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.timeout=3m")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.timeout=15m")
 	if testing.CoverMode() != "" {
 		cmd.Args = append(cmd.Args, "-test.coverprofile="+filepath.Join(t.TempDir(), "cover"))
 	}
