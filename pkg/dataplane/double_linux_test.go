@@ -12,7 +12,7 @@ import (
 // becomes passes until the peer's routes are right: what else the kernel tells may come before what is waited for.
 func (m *machine) becomes(when string, right func(routes string) bool) {
 	m.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		m.mustPass()
 		got := run(m.t, "ip route show 10.5.2.0/24")
 		if right(got) {
@@ -34,7 +34,7 @@ func (m *machine) told(command string) {
 	run(m.t, "%s", command)
 	select {
 	case <-m.Changes():
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		m.t.Fatalf("nobody told of %s", command)
 	}
 }

@@ -1,10 +1,10 @@
 package dataplane
 
 import (
+	"bufio"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"flannel/pkg/nstest"
 )
@@ -24,19 +24,9 @@ func TestFromDirectToTunnel(t *testing.T) {
 			m.mustPass()
 			run(t, "ip -6 route add 2001:cafe:42::/56 via fd00:100::77 dev eth0; ip -6 route add 2001:cafe:42:9::/64 via fd00:100::9 dev eth0")
 			m.state.Paths = append(tunnel, peerPaths(9)[1])
-			monitor := exec.Command("ip", "-6", "monitor", "route")
-			var heard strings.Builder
-			monitor.Stdout = &heard
-			if err := monitor.Start(); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(100 * time.Millisecond)
-			m.mustPass()
-			time.Sleep(100 * time.Millisecond)
-			monitor.Process.Kill()
-			monitor.Wait()
-			if strings.Contains(heard.String(), "Deleted 2001:cafe:42:2::/64") {
-				t.Errorf("the route was deleted before the new one was there:\n%s", heard.String())
+			heard := hears(t, m.mustPass)
+			if strings.Contains(heard, "Deleted 2001:cafe:42:2::/64") {
+				t.Errorf("the route was deleted before the new one was there:\n%s", heard)
 			}
 			m.mustPass()
 			m.state.Paths = tunnel
@@ -49,4 +39,52 @@ func TestFromDirectToTunnel(t *testing.T) {
 			run(t, "ip link del flannel.1; ip link del flannel-v6.1; ip link del eth0")
 		}
 	})
+}
+
+// hears returns what the kernel tells of IPv6 routes while something is done.
+func hears(t *testing.T, do func()) string {
+	t.Helper()
+	monitor := exec.Command("ip", "-6", "monitor", "route")
+	out, err := monitor.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := monitor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = monitor.Process.Kill() // its status says that
+		_ = monitor.Wait()
+	}()
+	// A route of a table that nobody uses marks the beginning and the end. It comes again and again until it is heard:
+	// a program that was started may not listen yet.
+	begun, ended := make(chan bool), make(chan string)
+	go func() {
+		var heard strings.Builder
+		first := true
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			switch line := lines.Text(); {
+			case strings.Contains(line, "2001:db8:e::/64"):
+				ended <- heard.String()
+				return
+			case strings.Contains(line, "2001:db8:b::/64") && first:
+				first = false
+				close(begun)
+			default:
+				heard.WriteString(line + "\n")
+			}
+		}
+	}()
+	const mark = "ip -6 route add 2001:db8:%[1]s::/64 dev eth0 table 777; ip -6 route del 2001:db8:%[1]s::/64 dev eth0 table 777"
+	for waits := true; waits; {
+		run(t, mark, "b")
+		select {
+		case <-begun:
+			waits = false
+		default:
+		}
+	}
+	do()
+	run(t, mark, "e")
+	return <-ended
 }
