@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -20,9 +21,12 @@ func TestReplaceWhileRead(t *testing.T) {
 	if err := Replace(path, texts[0]); err != nil {
 		t.Fatal(err)
 	}
+	var readers sync.WaitGroup
 	stop, seen := make(chan struct{}), make(chan [2]int)
 	for range 3 {
+		readers.Add(1)
 		go func() {
+			hasRead := sync.OnceFunc(readers.Done)
 			var saw [2]int
 			for {
 				select {
@@ -36,8 +40,10 @@ func TestReplaceWhileRead(t *testing.T) {
 				case err != nil:
 					t.Error(err)
 				case bytes.Equal(text, texts[0]):
+					hasRead()
 					saw[0]++
 				case bytes.Equal(text, texts[1]):
+					hasRead()
 					saw[1]++
 				default:
 					t.Errorf("read %d bytes that nobody wrote", len(text))
@@ -47,20 +53,28 @@ func TestReplaceWhileRead(t *testing.T) {
 		}()
 	}
 	for i := range 50 {
-		if err := Replace(path, texts[(i+1)%2]); err != nil {
+		if err := again(path, texts[(i+1)%2]); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Millisecond)
 	}
+	readers.Wait()
 	close(stop)
 	for range 3 {
 		saw := <-seen
 		t.Logf("read %d times the one, %d times the other", saw[0], saw[1])
-		if saw[0]+saw[1] == 0 {
-			t.Error("nothing was read")
-		}
 	}
 	onlyFile(t, path)
+}
+
+// again replaces a file. A reader that a busy machine lets stand still keeps it open for longer than is waited for.
+func again(path string, text []byte) (err error) {
+	for tries := 60; tries > 0; tries-- {
+		if err = Replace(path, text); !inUse(err) {
+			break
+		}
+	}
+	return err
 }
 
 // TestReplaceHeldOpen has a reader that keeps the file open: it reads to the end what it opened, and on Windows is
@@ -82,7 +96,7 @@ func TestReplaceHeldOpen(t *testing.T) {
 	}
 	held := open()
 	written := make(chan error)
-	go func() { written <- write("two") }()
+	go func() { written <- again(path, []byte("two")) }()
 	if runtime.GOOS != "windows" {
 		if err := <-written; err != nil {
 			t.Fatal(err)

@@ -56,16 +56,21 @@ func TestWatch(t *testing.T) {
 		select {
 		case <-changed:
 			t.Logf("%-28s noticed after %v", step.what, time.Since(start).Round(10*time.Microsecond))
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("%s: not noticed", step.what)
 		}
 	}
-	quiet(t, changed)
-	touch(t, filepath.Join(dir, "another file"))
-	select {
-	case <-changed:
-		t.Error("another file in the directory counts")
-	case <-time.After(3 * pollEvery / 2):
+	for tries := 5; ; tries-- { // on a busy machine it may be told of the last step only now
+		quiet(t, changed)
+		touch(t, filepath.Join(dir, "another file"))
+		select {
+		case <-changed:
+			if tries == 0 {
+				t.Fatal("another file in the directory counts")
+			}
+		case <-time.After(3 * pollEvery / 2):
+			return
+		}
 	}
 }
 
@@ -82,7 +87,7 @@ func TestWatchEnds(t *testing.T) {
 		t.Fatalf("%d files open while it is watched, %d before: this counts the wrong thing", n, before)
 	}
 	cancel()
-	for deadline := time.Now().Add(10 * time.Second); openFiles(t, dir) > before; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); openFiles(t, dir) > before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d files open, %d before", openFiles(t, dir), before)
 		}
