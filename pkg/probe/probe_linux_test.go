@@ -190,12 +190,8 @@ func TestBounds(t *testing.T) {
 	dir := t.TempDir()
 	hang := make(chan struct{})
 	defer close(hang)
-	start := time.Now()
 	s := Look(t.Context(), Options{SubnetFile: filepath.Join(dir, "subnet.env"), ConfDir: filepath.Join(dir, "none"), Each: 300 * time.Millisecond,
 		Cluster: func(context.Context) doctor.Cluster { <-hang; return doctor.Cluster{} }})
-	if took := time.Since(start); took > 30*time.Second {
-		t.Errorf("took %v", took)
-	}
 	if why := s.Cluster.Ahead.WhyNot; s.Cluster.Ahead.Known || !strings.Contains(why, "took longer") {
 		t.Errorf("the store hangs: %q", why)
 	}
