@@ -152,15 +152,13 @@ func (m *Machine) freeSwitch(physical int) {
 // restore gives an adapter a configuration after the outage, and tells HNS of the address later still.
 func (m *Machine) restore(index int, c config) {
 	m.adapter(index).away = c
-	m.later(m.knobs.Outage, func() {
+	m.after(outage, func() {
 		a := m.adapter(index)
 		if a == nil {
 			return // removed in between, with what it had coming
 		}
 		m.give(a, a.away)
-		if m.knobs.ManagementIP >= 0 {
-			m.later(m.knobs.ManagementIP, func() { a.known = true })
-		}
+		m.after(managementIP, func() { a.known = true })
 	})
 }
 

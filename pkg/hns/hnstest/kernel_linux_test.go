@@ -31,7 +31,7 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(func() { holder.Process.Kill(); holder.Wait() })
 	w := &world{t: t, node: fmt.Sprintf("nsenter -t %d -n ", holder.Process.Pid)}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		out, _ := exec.Command("sh", "-c", w.node+"ip -br link").Output()
 		if lines := strings.Count(string(out), "\n"); lines == 1 { // only its loopback: it is a namespace of its own
 			break
@@ -77,7 +77,7 @@ func (w *world) inNode(command string) string {
 func (w *world) reach(prefix, args string) {
 	w.t.Helper()
 	command := prefix + "ping -c 1 -W 1 " + args
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
 		if err == nil {
 			return
@@ -93,11 +93,12 @@ func TestOverlayCarriesPackets(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 300 * time.Millisecond })
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
 		id := create(t, w.m, document("flannel.4096", hns.Overlay, 4096))
 		if out := w.run("ip -br addr show dev Ethernet"); strings.Contains(out, "10.99.0.2") {
 			t.Errorf("the address is still on Ethernet: %s", out)
 		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 0 })
 		w.reach("", "10.99.0.1")
 		if out := w.run("ip route"); !strings.Contains(out, "default via 10.99.0.1 dev vEthernet1") {
 			t.Errorf("no default route by the virtual adapter: %s", out)
@@ -217,7 +218,7 @@ func TestConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.m.Turn(func(k *hnstest.Knobs) { k.KillTCP, k.Outage = true, time.Minute })
+		w.m.Turn(func(k *hnstest.Knobs) { k.KillTCP, k.Outage = true, -1 })
 		l, err := net.Listen("tcp", "10.99.0.2:0")
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +230,7 @@ func TestConnectionsEnd(t *testing.T) {
 		}
 		defer c.Close()
 		create(t, w.m, document("cbr0", hns.L2Bridge, 0))
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		if _, err = c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNABORTED) {
 			t.Errorf("the connection ended with %v", err)
 		}

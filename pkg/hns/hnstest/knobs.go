@@ -13,13 +13,14 @@ type Knobs struct {
 	Down    bool        // HNS is not up (yet): each call fails at once
 	Silent  bool        // HNS has no notifications
 
-	// Outage is how long an adapter's addresses are nowhere after its first network was made or its last one deleted.
+	// Outage is how long an adapter's addresses are nowhere after its first network was made or its last one deleted;
+	// negative, here and in what follows: until this is turned to something else.
 	Outage time.Duration
-	// ManagementIP is how long after that HNS knows the host's address; negative: never.
+	// ManagementIP is how long after that HNS knows the host's address.
 	ManagementIP time.Duration
 	// FirstIP makes HNS keep the address of a network's that it saw first, be it one that the host has no more.
 	FirstIP bool
-	// DRMAC is how long after the network was made its MAC is known; negative: never.
+	// DRMAC is how long after the network was made its MAC is known.
 	DRMAC time.Duration
 
 	// What does not come through the move to the virtual adapter.
@@ -84,6 +85,30 @@ func (m *Machine) Turn(change func(*Knobs)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.knobs)
+	all := m.waiting
+	m.waiting = nil
+	for _, h := range all {
+		m.after(h.knob, h.act)
+	}
+}
+
+func outage(k Knobs) time.Duration       { return k.Outage }
+func managementIP(k Knobs) time.Duration { return k.ManagementIP }
+func drMAC(k Knobs) time.Duration        { return k.DRMAC }
+
+// waiting is what waits for a knob to be turned.
+type waiting struct {
+	knob func(Knobs) time.Duration
+	act  func()
+}
+
+// after does something when what a knob says has passed.
+func (m *Machine) after(knob func(Knobs) time.Duration, act func()) {
+	if d := knob(m.knobs); d >= 0 {
+		m.later(d, act)
+	} else {
+		m.waiting = append(m.waiting, waiting{knob, act})
+	}
 }
 
 // fault takes the fault that hits this call, if any.

@@ -38,6 +38,7 @@ type Machine struct {
 	listeners map[string]*listener // by handle
 	watchers  map[uint64]watcher
 	timers    map[*time.Timer]bool
+	waiting   []waiting
 	closed    bool
 }
 

@@ -125,9 +125,7 @@ const vxlanOverhead = 50 // bytes, over IPv4
 // startOverlay gives an overlay its MAC, which HNS tells of later.
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
-	if late := m.knobs.DRMAC; late >= 0 {
-		m.later(late, func() { n.macKnown = true })
-	}
+	m.after(drMAC, func() { n.macKnown = true })
 	o := overlay{network: n.id, port: 4789, mac: n.mac, local: m.addressOf(n.adapter), mtu: m.adapter(n.adapter).MTU - vxlanOverhead}
 	for _, s := range n.subnets {
 		o.vsid = s.vsid
