@@ -55,7 +55,7 @@ func TestDoctorOnWindows(t *testing.T) {
 	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\nwith of the service, with hunter3, with hunter4 and more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); m.OpenHandles() != 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); m.OpenHandles() != 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 	}
 	m.ForgetLog()
 

@@ -82,7 +82,7 @@ func (n *node) must(err error) {
 func (n *node) until(what string, ok func() bool) {
 	n.t.Helper()
 	for start := time.Now(); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Since(start) > time.Minute {
+		if time.Since(start) > 2*time.Minute {
 			n.t.Fatalf("not %s\n%s\n%s", what, n.read(n.ConfTo), n.log)
 		}
 	}

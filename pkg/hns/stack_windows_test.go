@@ -190,12 +190,12 @@ func TestWatch(t *testing.T) {
 		}
 		select {
 		case <-told:
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("not told of a change of %s", name)
 		}
 	}
-	quiet()
 	stop()
+	quiet() // of before
 	if err := m.Hand().Readdress("Büro 2", pfx("10.98.0.4/16")); err != nil {
 		t.Fatal(err)
 	}

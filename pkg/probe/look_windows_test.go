@@ -84,7 +84,7 @@ func TestRealLook(t *testing.T) {
 	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
 
 	s := Look(t.Context(), n.o)
-	for end := time.Now().Add(20 * time.Second); n.m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); n.m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d handles are still open", n.m.OpenHandles())
 		}

@@ -106,7 +106,7 @@ func TestWatch(t *testing.T) {
 			t.Helper()
 			start := time.Now()
 			run(t, change)
-			for deadline := time.After(10 * time.Second); ; {
+			for deadline := time.After(2 * time.Minute); ; {
 				select {
 				case <-changed:
 				case <-deadline:
@@ -134,14 +134,19 @@ func TestWatch(t *testing.T) {
 		expect("unplugged", "ip link del eth0", func(l Link) bool { return l.Name == "" })
 		expect("plugged in again", plug, func(l Link) bool { return l.Index != first && l.V4 == ip("192.168.1.6") && l.MTU == 1500 })
 
-		drain(changed)
-		run(t, `ip route add 10.5.7.0/24 via 192.168.1.1; ip route del 10.5.7.0/24
-			ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
-			ip link set flannel-far up; ip link del flannel.1`)
-		select {
-		case <-changed:
-			t.Error("what is ours, or only a route to somewhere, woke us")
-		case <-time.After(time.Second):
+		for tries := 5; ; tries-- { // on a busy machine it may be told of the last step only now
+			drain(changed)
+			run(t, `ip route add 10.5.7.0/24 via 192.168.1.1; ip route del 10.5.7.0/24
+				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+				ip link set flannel-far up; ip link del flannel.1`)
+			select {
+			case <-changed:
+				if tries == 0 {
+					t.Fatal("what is ours, or only a route to somewhere, woke us")
+				}
+			case <-time.After(time.Second):
+				return
+			}
 		}
 	})
 }
