@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // bare makes a lab without a configuration, in which no flanneld runs; it ends with the test. The log
 // of every flanneld is shown if the test fails.

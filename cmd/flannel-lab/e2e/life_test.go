@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -101,9 +102,12 @@ func TestHealth(t *testing.T) {
 		for range 50 {
 			in(t, n.Namespaces, "ip route delete "+dst+"; until ip route show "+dst+" | grep -q .; do sleep 0.002; done")
 		}
-		if after := numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]; after < before+50 {
-			t.Errorf("%v routes were set, want 50 more than %v", after, before)
-		}
+		within(t, "50 repairs are counted", func() error {
+			if after := numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]; after < before+50 {
+				return fmt.Errorf("%v routes were set, want 50 more than %v", after, before)
+			}
+			return nil
+		})
 		if said := n.Log()[mark:]; strings.Count(said, "\n") > 60 || len(said) > 20_000 {
 			t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(said, "\n"), len(said), said)
 		}
@@ -111,7 +115,15 @@ func TestHealth(t *testing.T) {
 	t.Run("quiet", func(t *testing.T) {
 		var marks []int
 		var before []map[string]float64
-		time.Sleep(time.Second)
+		for _, n := range l.Nodes {
+			within(t, n.Name+" has said what it had to say", func() error {
+				said := len(n.Log())
+				if time.Sleep(time.Second); len(n.Log()) != said {
+					return errors.New("it says more")
+				}
+				return nil
+			})
+		}
 		for _, n := range l.Nodes {
 			marks, before = append(marks, len(n.Log())), append(before, numbers(t, n))
 		}
@@ -145,10 +157,10 @@ func metrics(t *testing.T, n *lab.Node) {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
 		}
 	}
-	if count, sum := all["flanneld_sync_seconds_count"], all["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 || sum > 10 {
+	if count, sum := all["flanneld_sync_seconds_count"], all["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 {
 		t.Errorf("%v passes took %v s", count, sum)
 	}
-	if age := time.Since(time.UnixMicro(int64(1e6 * all["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Minute {
+	if age := time.Since(time.UnixMicro(int64(1e6 * all["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Hour {
 		t.Errorf("the last sync was %v ago", age)
 	}
 	if all["go_goroutines"] == 0 || all["process_cpu_seconds_total"] == 0 {

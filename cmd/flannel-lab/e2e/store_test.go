@@ -136,6 +136,9 @@ func TestForeignKeys(t *testing.T) {
 		t.Errorf("the kernel had\n%s\nand has\n%s", before, after)
 	}
 	for key := range bad {
+		logged(t, n, mark, subnetKeys+key+" ")
+	}
+	for key := range bad {
 		_, err := c.Put(t.Context(), subnetKeys+key, bad[key]) // again: no second warning
 		must(t, err)
 	}
@@ -227,6 +230,7 @@ func TestEtcdAway(t *testing.T) {
 	time.Sleep(time.Until(end))
 	mended(t, nodes[1], d)
 	must(t, ready(t, nodes[1]))
+	logged(t, nodes[2], 0, "etcd does not answer")
 	if warned := strings.Count(nodes[2].Log(), "etcd does not answer"); warned != 1 {
 		t.Errorf("%d warnings of the outage, want one", warned)
 	}

@@ -36,7 +36,7 @@ func againAndRejoined(c *console, m mode) {
 // cutOff: runs that end in the middle of the outage, after it, and before the last step; the machine loses power each time.
 func cutOff(c *console, m mode) {
 	t := c.t
-	order(t, c.n, hnstest.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 10 * time.Second, KillTCP: true}))})
+	order(t, c.n, hnstest.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: -1, KillTCP: true}))})
 	for _, last := range []string{"prepare", "--ip-masq", "status"} {
 		c.before = func(args []string) error {
 			if !slices.Contains(args, last) {
@@ -84,6 +84,7 @@ func (c *console) dieInOutage(args []string) {
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil || !strings.Contains(string(home), c.n.IP4.String()) {
 		t.Errorf("nothing is written down of what the adapter had: %s %v", home, err)
 	}
+	order(t, c.n, hnstest.Order{Turn: []byte(`{"Outage":0}`)})
 }
 
 // settled waits until flanneld has seen all that the adapter had for long enough.

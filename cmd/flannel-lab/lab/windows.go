@@ -58,7 +58,7 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	if w.proc, err = startProcess(n.Machine, cmd, "windows.log"); err != nil {
 		return err
 	}
-	_, err = Until(ctx, 10*time.Second, func(context.Context) error {
+	_, err = Until(ctx, 2*time.Minute, func(context.Context) error {
 		if !w.proc.running() {
 			return Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, lastLine(w.proc.log())))
 		}
