@@ -3,8 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -167,7 +165,7 @@ func (d *drifter) suffer(t *testing.T, one drift) {
 		command = strings.Replace(command, underlayUp, addr, 1)
 	}
 	if d.asleep {
-		pause(t, d.node)
+		must(t, d.node.Signal(syscall.SIGSTOP))
 	}
 	shell(t, d.node.Namespaces, "%s%s", d.vars, command)
 	if d.asleep && !strings.Contains(command, "eth0 down") { // that does not touch what leads through a tunnel
@@ -184,22 +182,6 @@ func (d *drifter) suffer(t *testing.T, one drift) {
 	}
 	fmt.Fprintf(&d.table, "%s\t%v\t%v\n", one.name, mended.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	d.slow, d.sum, d.count = max(d.slow, mended), d.sum+mended, d.count+1
-}
-
-// pause stops flanneld and returns when each of its threads stands still, which on a busy machine takes a while.
-func pause(t *testing.T, n *lab.Node) {
-	t.Helper()
-	must(t, n.Signal(syscall.SIGSTOP))
-	_, err := lab.Until(t.Context(), patience, func(context.Context) error {
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.PID()))
-		for _, task := range tasks {
-			if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") {
-				return fmt.Errorf("it runs: %s", stat)
-			}
-		}
-		return err
-	})
-	must(t, err)
 }
 
 func (d *drifter) print(t *testing.T) {

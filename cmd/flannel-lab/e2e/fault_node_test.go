@@ -233,7 +233,7 @@ func TestNotificationsAreLost(t *testing.T) {
 	full("flushed before its eyes: mended", want)
 
 	mark := len(n.Log())
-	pause(t, n)
+	must(t, n.Signal(syscall.SIGSTOP))
 	// 16 MB is a lot: some 60,000 notifications.
 	in(t, n.Namespaces, flush+`ip link add storm type veth peer name rain; ip link set storm up; ip link set rain up
 		for i in 1 2 3 4 5 6 7 8; do for j in $(seq 1 40); do for k in $(seq 1 120); do

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -51,7 +52,25 @@ func (p *process) running() bool {
 	}
 }
 
-func (p *process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+// signal returns after SIGSTOP when the process stands still.
+func (p *process) signal(s syscall.Signal) error {
+	err := p.cmd.Process.Signal(s)
+	if err == nil && s == syscall.SIGSTOP {
+		_, err = Until(context.Background(), time.Minute, func(context.Context) error { return p.still() })
+	}
+	return err
+}
+
+// still is an error while a thread of a process that was stopped goes on, which on a busy machine it does for a while.
+func (p *process) still() error {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	for _, task := range tasks {
+		if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") && p.running() {
+			return fmt.Errorf("it runs: %s", stat)
+		}
+	}
+	return err
+}
 
 // wait returns the exit status as a shell would tell it (128 + signal).
 func (p *process) wait(ctx context.Context) (int, error) {
