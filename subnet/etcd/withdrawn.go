@@ -18,6 +18,7 @@ import (
 //	missing for less than burst     wait: the order of a burst's events says nothing
 //	missing, nothing else happened  the lease is lost
 //	missing, a mass withdrawal      wait for a while with jitter, for somebody may restore it, then put it back
+//	missing, most of a few peers    put it back at once, since none of these is retained
 //	there again, ours               go on
 //	there again, another node's     the lease is lost
 //	the subnet is another's         the lease is lost
@@ -43,11 +44,13 @@ func (m *Manager) missing(ctx context.Context, c *claim) error {
 		case left > 0:
 			m.wakeClaim(left)
 			return nil
-		case peers == nil || !peers.InForce():
+		case peers == nil || !peers.InForce() && !peers.MostGone():
 			return m.revoked(ctx, c, "its key was deleted")
 		}
-		// Not all at once, and soon enough for the others, who retain us no longer than that.
-		c.putBack = now.Add(m.retain/20 + rand.N(m.retain*3/20))
+		if c.putBack = now; peers.InForce() {
+			// Not all at once, and soon enough for the others, who retain us no longer than that.
+			c.putBack = now.Add(m.retain/20 + rand.N(m.retain*3/20))
+		}
 		m.log.Error("our lease was withdrawn together with most others: the network stays as it is, and the lease is put back if its subnet is free",
 			"key", c.key, "at", c.putBack.Round(time.Second))
 		peers.SetOwnWithdrawn(true)

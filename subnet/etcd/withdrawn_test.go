@@ -98,6 +98,19 @@ func TestAllDeleted(t *testing.T) {
 	n.lost(soon) // alone, a deletion is one
 }
 
+// Of a few peers none is retained, but they and our own key do not go together by chance.
+func TestFewAndOwnDeleted(t *testing.T) {
+	t.Parallel()
+	st, n, key, _ := among(t, etcdtest.Start(t), 2)
+	_, before := st.value(key)
+	st.deleteAll()
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	n.notLost()
+	if _, id := st.value(key); id != before {
+		t.Errorf("etcd's lease is %d, was %d", id, before)
+	}
+}
+
 // The order of a burst says nothing: our key may be the first that goes.
 func TestOwnDeletedFirst(t *testing.T) {
 	t.Parallel()

@@ -79,6 +79,13 @@ func (k *Keeper) InForce() bool {
 	return k.set.InForce()
 }
 
+// MostGone reports whether most peers, and two at least, were withdrawn within the retention time, retained or not.
+func (k *Keeper) MostGone() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.set.MostGone()
+}
+
 // Claimed reports whether a lease that the store has claims the subnet or the public address of l.
 func (k *Keeper) Claimed(l *subnet.Lease) bool {
 	k.mu.Lock()

@@ -115,6 +115,12 @@ func (s *Set) InForce() bool {
 	return false
 }
 
+// MostGone reports whether most peers, and two at least, were withdrawn within the retention time, retained or not.
+func (s *Set) MostGone() bool {
+	gone := s.massCount()
+	return gone > 1 && gone > s.present
+}
+
 // Claimed reports whether a lease that the store has claims the subnet or the public address of l.
 func (s *Set) Claimed(l *subnet.Lease) bool { return claimed(l, s.presentLeases()) }
 
@@ -158,13 +164,7 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 
 // retainMass retains what was withdrawn if it is too much, the first of a burst included, which were gone for a moment.
 func (s *Set) retainMass() {
-	count := 0
-	for _, d := range s.withdrawn {
-		if d.Cause == subnet.MassWithdrawal {
-			count++
-		}
-	}
-	if !Mass(count, s.present) {
+	if !Mass(s.massCount(), s.present) {
 		return
 	}
 	for _, d := range s.withdrawn {
@@ -172,4 +172,14 @@ func (s *Set) retainMass() {
 			s.keep(d)
 		}
 	}
+}
+
+// massCount is how many peers were withdrawn within the retention time from a store that was not replaced.
+func (s *Set) massCount() (count int) {
+	for _, d := range s.withdrawn {
+		if d.Cause == subnet.MassWithdrawal {
+			count++
+		}
+	}
+	return count
 }
