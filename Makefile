@@ -89,10 +89,10 @@ WITH_KUBE := ./subnet/kube/... ./dist/...
 test-without-kube:
 	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m -parallel 4 $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
 test-with-kube: lint-kube cross-windows-amd64
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(WITH_KUBE)
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m -parallel 4 $(WITH_KUBE)
 	cd $(LAB) && $(GO) test -timeout 40m -parallel 4 ./...
 
 # The whole program with words of 32 bits, and for the others what knows of system calls: the clients of Kubernetes and

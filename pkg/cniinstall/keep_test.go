@@ -197,6 +197,7 @@ func TestOthersOnlyAndNothingAtAll(t *testing.T) {
 	n.start()
 	n.write(n.ConfTo, list("mesh"))
 	n.until("flannel among others", func() bool { return n.types() == "flannel portmap mesh" })
+	n.until("deleted", func() bool { return os.Remove(n.ConfTo) == nil }) // Windows refuses while somebody reads it
 	for _, dir := range []string{"net.d", "bin"} {
 		_ = os.RemoveAll(n.path(dir)) // its files may come back before it is empty
 	}

@@ -119,7 +119,6 @@ func TestApplyIsCheapWhenInStep(t *testing.T) {
 
 // A program that deletes our jump whenever it sees it is not fought with for long.
 func TestFight(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		var log bytes.Buffer
 		f, err := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Resync: time.Hour})

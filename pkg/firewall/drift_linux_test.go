@@ -10,7 +10,6 @@ import (
 )
 
 func TestDriftIPTablesNFT(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		// No resync: notifications alone must do.
 		drift(t, seenNFT, 0, append(iptablesDamages("-nft"),
@@ -25,7 +24,6 @@ func TestDriftIPTablesNFT(t *testing.T) {
 
 // Rules of nft in a table of iptables make iptables-save leave out the table. Ours are kept there nevertheless.
 func TestTableThatIPTablesCannotRead(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		f := open(t, time.Second)
 		stop := serve(t, f, both(IPTables))
@@ -65,7 +63,6 @@ func TestTableThatIPTablesCannotRead(t *testing.T) {
 }
 
 func TestDriftIPTablesLegacy(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		// The kernel tells nothing about these: the resync finds them.
 		drift(t, seenLegacy, 300*time.Millisecond, iptablesDamages("-legacy"))
@@ -73,7 +70,6 @@ func TestDriftIPTablesLegacy(t *testing.T) {
 }
 
 func TestDriftNFTables(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		drift(t, seenTables, 0, []string{
 			"nft flush chain ip flannel-ipv4 postrtg",

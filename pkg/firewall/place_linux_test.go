@@ -64,10 +64,10 @@ const (
 
 // A DROP that somebody puts before our jump counts for as long as it is there, over a restart too.
 func TestDropBeforeOurs(t *testing.T) {
+	t.Parallel()
 	for variant, s := range variants {
 		for kind, match := range map[string]string{"matching": "-s %s ", "catch-all": "%.0s"} {
 			t.Run(variant+" "+kind, func(t *testing.T) {
-				t.Parallel()
 				nstest.Run(t, func(t *testing.T) { dropBeforeOurs(t, s, families(variant), match) })
 			})
 		}
@@ -136,9 +136,9 @@ var engines = []struct {
 // The rules of other programs keep their place before ours and their effect, whether they were there before us or came
 // later, through repairs and restarts.
 func TestBesideOthers(t *testing.T) {
+	t.Parallel()
 	for variant, s := range variants {
 		t.Run(variant, func(t *testing.T) {
-			t.Parallel()
 			nstest.Run(t, func(t *testing.T) {
 				sh(t, topology+"\n"+s.setup)
 				for _, e := range engines {
@@ -213,7 +213,6 @@ const (
 func TestRedHatDefault(t *testing.T) {
 	for variant, s := range variants {
 		t.Run(variant, func(t *testing.T) {
-			t.Parallel()
 			nstest.Run(t, func(t *testing.T) {
 				sh(t, topology+"\n"+s.setup)
 				load := fmt.Sprintf("iptables-%[1]s-restore <<'E'\n%[2]sE\nip6tables-%[1]s-restore <<'E'\n%[3]sE\n", variant, redHatForwards4, redHatForwards6)

@@ -40,7 +40,6 @@ func ours(t *testing.T) (lines []string) {
 // Whatever system call of a start fails, the rules that are there stay, none comes twice, by no other writer and in no
 // other form; and the next start puts right what is missing.
 func TestNoFailedCallTakesARule(t *testing.T) {
-	t.Parallel() // it starts hundreds of programs
 	nstest.Run(t, func(t *testing.T) {
 		faults := nstest.NewFaults(t)
 		for _, c := range []Config{both(IPTables), both(NFTables)} {

@@ -18,7 +18,8 @@ import (
 const inside = "FLANNEL_NSTEST"
 
 // Run calls body in namespaces of its own. The loopback device is up; /run, /etc/cni and /var/lib/cni, where they
-// exist, are private. It needs root, and fails the test without. Parallel tests are no problem: each is a process.
+// exist, are private. It needs root, and fails the test without. Since each is a process, they all run in parallel: Run
+// calls t.Parallel, which a test that uses it must not call as well.
 func Run(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(answering) == t.Name() {
@@ -35,6 +36,7 @@ func Run(t *testing.T, body func(t *testing.T)) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes network namespaces: run it as root")
 	}
+	t.Parallel()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.timeout=15m")
 	if testing.CoverMode() != "" {
 		cmd.Args = append(cmd.Args, "-test.coverprofile="+filepath.Join(t.TempDir(), "cover"))

@@ -90,7 +90,6 @@ func (w *world) reach(prefix, args string) {
 
 // The policies of an overlay lead packets to a Linux node with the same VXLAN, and back.
 func TestOverlayCarriesPackets(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
@@ -161,7 +160,6 @@ func TestOverlayCarriesPackets(t *testing.T) {
 
 // A bridge's host endpoint is an adapter, and routes and forwarding are the kernel's.
 func TestBridgeForwards(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		id := create(t, w.m, document("cbr0", hns.L2Bridge, 0))
@@ -215,7 +213,6 @@ func TestBridgeForwards(t *testing.T) {
 
 // Connections from an address end when it moves.
 func TestConnectionsEnd(t *testing.T) {
-	t.Parallel()
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.m.Turn(func(k *hnstest.Knobs) { k.KillTCP, k.Outage = true, -1 })
