@@ -56,16 +56,19 @@ demo: ## three nodes on this machine, and what flannel does for them, in half a 
 test: ## all tests, those of the kernel and the end-to-end ones included; a few minutes
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
-	@$(MAKE) --no-print-directory -j2 test-systems test-with-kube
+	@$(MAKE) --no-print-directory -j2 test-with-kube test-clusters
 
 bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -quick,$(ARGS)),$(findstring kube,$(ARGS)),kube)
 	@bin/flannel-lab bench $(ARGS)
 
+# Tests wait more than they work: more of them at the same time than there are cores.
+SIDE_BY_SIDE := -p 4 -parallel 4
+
 # What of the daemon runs on Windows, under Wine. Whatever needs the clients of Kubernetes and etcd goes without the race
 # detector, which makes a compiler's work double, and without vet, which reads all that they are made of.
-WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
+WINDOWS := GOOS=windows $(GO) test -vet=off -timeout 20m $(SIDE_BY_SIDE) -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
 LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
 
 test-windows: wine ## the tests of what runs on Windows, under Wine; part of make test
@@ -82,18 +85,19 @@ test-kube-proxy: ## Windows' real kube-proxy beside flanneld.exe, under Wine; no
 
 wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## for tests: what programs for Windows run in, and the CNI plugins among them
 
-# Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. The tests that need it, and
-# those of whole clusters, wait more than they work: meanwhile, all other systems. Whichever of two fails ends the run.
+# Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. Then the tests that need it,
+# and those of whole clusters, side by side. Whichever of two fails ends the run.
 WITH_KUBE := ./subnet/kube/... ./dist/...
-.PHONY: kube test-without-kube test-with-kube test-systems lint-kube
+.PHONY: kube test-without-kube test-with-kube test-clusters test-systems lint-kube
 test-without-kube:
 	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m -parallel 4 $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(SIDE_BY_SIDE) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
-test-with-kube: lint-kube cross-windows-amd64
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m -parallel 4 $(WITH_KUBE)
-	cd $(LAB) && $(GO) test -timeout 40m -parallel 4 ./...
+test-with-kube: lint-kube
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(SIDE_BY_SIDE) $(WITH_KUBE)
+test-clusters: test-systems cross-windows-amd64
+	cd $(LAB) && $(GO) test -timeout 40m $(SIDE_BY_SIDE) ./...
 
 # The whole program with words of 32 bits, and for the others what knows of system calls: the clients of Kubernetes and
 # etcd, which take minutes for each architecture, are built for all of them by their authors.

@@ -61,7 +61,7 @@ func TestCleanup(t *testing.T) {
 			n := l.Nodes[0]
 			in(t, n.Namespaces, foreign)
 			before := in(t, n.Namespaces, everything)
-			must(t, l.SetConfig(t.Context(), l.Config(c.config)))
+			must(t, l.SetConfig(t.Context(), l.Config(c.config+apart)))
 			must(t, l.StartAll(t.Context(), c.args...))
 			within(t, "the other node counts", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
 			within(t, "in step", func() error { return ready(t, n) })

@@ -18,7 +18,7 @@ const linkLocals = `ip -o link show up | grep -vc ' lo:'; ip -6 -o address show 
 // have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
 	pod(t, n, "a")
 	within(t, "the other node counts", func() error { return has(t, n, "flanneld_peers 1") })

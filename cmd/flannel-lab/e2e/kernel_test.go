@@ -165,8 +165,9 @@ func marshal(t *testing.T, v any) string {
 	return string(text)
 }
 
-// apart, after the backend, keeps the real nodes' subnets out of the way of the ghosts'.
-const apart = `,"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`
+// apart, after the backend, keeps the real nodes' subnets, which are chosen at random, out of the way of those that a test
+// gives to others: below 10.5.128.0, and from 10.5.192.0 on.
+const apart = `,"SubnetMin":"10.5.128.0","SubnetMax":"10.5.191.0","IPv6SubnetMin":"fd05:0:0:8000::","IPv6SubnetMax":"fd05:0:0:bfff::"`
 
 // ghost is the lease of a node that does not exist; i is below 128.
 func ghost(i, generation int) (string, *value) {

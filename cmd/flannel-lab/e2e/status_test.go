@@ -15,7 +15,7 @@ import (
 // TestStatus asks a daemon how it is in every state that it can be in.
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
 	// tells runs the command until it ends with code and has said all of want.
 	tells := func(what string, code int, args string, want ...string) (out string) {

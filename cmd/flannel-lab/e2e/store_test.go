@@ -13,7 +13,7 @@ import (
 // TestLease is about a node's own lease: what keeps it over a restart, and what another hand does to its key.
 func TestLease(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
 	c, n, other := etcdClient(t, l), l.Nodes[0], l.Nodes[1]
 	a, b := pod(t, other, "a"), pod(t, n, "b")
 	reaches(t, "at first", a, b.IP4)
@@ -99,7 +99,7 @@ func TestLease(t *testing.T) {
 // TestForeignKeys puts into the store what flannel stumbles over: it must cost nobody else a packet.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
 	c, n := etcdClient(t, l), l.Nodes[0]
 	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
 	reaches(t, "at first", a, b.IP4)
