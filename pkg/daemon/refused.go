@@ -12,7 +12,8 @@ import (
 
 // attribute takes the outcome of Dataplane.Apply and notes of which peers the system refused an entry. That is those
 // peers' problem: this node stays ready, for all others can be reached, and the next pass, or else the next retry, tries
-// again. With more than half of the peers it is the node's own, whatever the reasons are, and so in the error.
+// again. With more than half of the peers, and with two at least, it is the node's own, whatever the reasons are, and so
+// in the error.
 func (n *node) attribute(refused []dataplane.Refused, err error) error {
 	if len(refused) == 0 && reconcile.IsUnknown(err) {
 		return err // the entries were not tried
@@ -33,7 +34,7 @@ func (n *node) attribute(refused []dataplane.Refused, err error) error {
 			}
 		}
 	}
-	if 2*len(n.behind) <= n.valid {
+	if len(n.behind) < 2 || 2*len(n.behind) <= n.valid {
 		return err
 	}
 	named := []error{err}

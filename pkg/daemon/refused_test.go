@@ -15,7 +15,7 @@ import (
 	"flannel/subnet"
 )
 
-// What the system refuses of a few peers is theirs; of more than half, the node's.
+// What the system refuses of a few peers is theirs; of more than half, the node's. That of an only peer is the peer's.
 func TestRefusedPeers(t *testing.T) {
 	d, _, log := newDaemon(t)
 	n := &node{backend: namedBackend{}, known: true}
@@ -64,6 +64,10 @@ func TestRefusedPeers(t *testing.T) {
 	n.behind = []subnet.Rejected{{Name: "peer1"}}
 	if unread := reconcile.Unknown(errors.New("no descriptors")); n.attribute(nil, unread) != unread || len(n.behind) != 1 {
 		t.Errorf("what was not tried is no longer behind: %v", n.behind)
+	}
+	n.peers, n.valid = n.peers[:1], 1
+	if err := n.attribute(all[:2], nil); err != nil || len(n.behind) != 1 {
+		t.Errorf("the only peer is refused: %v, behind are %v", err, n.behind)
 	}
 	if got := strings.Count(log.String(), "peer=peer1 reason="); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)

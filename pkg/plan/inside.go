@@ -39,7 +39,7 @@ func (p *Plan) rejectLoops(lost map[*peer]string) map[*peer]string {
 				loops[one] = fmt.Sprintf("its public IP %s lies inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name)
 			}
 			for _, bits := range sizes {
-				if owner, s := p.ownerOf(e.PublicIP, bits); owner != nil && owner.odd && lost[owner] == "" {
+				if owner, s := p.ownerOf(e.PublicIP, bits); owner != nil && owner.odd && lost[owner] == "" && loops[owner] == "" {
 					loops[owner] = fmt.Sprintf("its subnet %s contains the public IP of another node", s) // the same text whoever it is
 				}
 			}

@@ -49,6 +49,25 @@ func TestNodesInsideTheNetwork(t *testing.T) {
 	}
 }
 
+// A peer can be impossible for two reasons: the one that is given does not change from pass to pass.
+func TestReasonOfTwo(t *testing.T) {
+	leases := []*subnet.Lease{
+		peerLease("10.5.2.0/24", "10.5.100.2", 2),
+		peerLease("10.5.3.0/24", "192.168.100.3", 3),
+		peerLease("10.5.96.0/21", "10.5.3.9", 9), // covers the first, and lies inside the second's subnet
+	}
+	reasons := map[string]bool{}
+	for range 64 {
+		_, rejects := newPlan(t, false).Paths(leases)
+		for _, r := range rejects {
+			reasons[r.Reason] = true
+		}
+	}
+	if len(reasons) != 1 {
+		t.Errorf("the reasons are %v", reasons)
+	}
+}
+
 // A peer's subnet must not take this node's underlay away.
 func TestSubnetCoversTheUnderlay(t *testing.T) {
 	p := newPlan(t, false)
