@@ -27,7 +27,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build cross tools wine demo test test-windows test-kube-proxy bench lint fuzz soak clean help
+.PHONY: build cross tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## bin/flanneld, for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
@@ -35,7 +35,7 @@ build: ## bin/flanneld, for this machine
 # Every architecture that people run Linux nodes on; of Windows, that of its servers.
 SYSTEMS := windows-amd64 linux-amd64 linux-arm64 linux-arm linux-riscv64 linux-s390x linux-ppc64le
 
-cross: $(SYSTEMS:%=cross-%) ## dist/out/flanneld-linux-* and flanneld-windows-amd64.exe, static
+cross: $(SYSTEMS:%=cross-%) ## dist/out/flanneld-linux-* and flanneld-windows-amd64.exe, static; one of them: cross-linux-arm64
 .PHONY: $(SYSTEMS:%=cross-%)
 $(SYSTEMS:%=cross-%): cross-%:
 	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) nice $(GO) build -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' \
@@ -58,6 +58,18 @@ test: ## all tests, those of the kernel and the end-to-end ones included; a few 
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
 	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems
 
+# A branch or commit; nothing is fetched.
+BASE ?=
+
+changed: ## lint and tests of the packages that differ from BASE (origin/main) and of those that import them; no end-to-end tests
+	@dist/setup.sh test
+	@MAKE='$(MAKE) --no-print-directory' GO='$(GO)' BASE='$(BASE)' LIGHT='$(LIGHT)' HEAVY='$(HEAVY)' WITH_KUBE='$(WITH_KUBE)' dist/changed.sh
+
+test-e2e: ## the end-to-end tests alone, two minutes of soak included
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory -j2 build tools wine kube bin/powershell/parse.mjs
+	@$(MAKE) --no-print-directory test-clusters
+
 bench: ## what the daemon costs at 1,000 to 50,000 peers, beside the kernel alone; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -quick,$(ARGS)),$(findstring kube,$(ARGS)),kube)
@@ -71,10 +83,11 @@ TEST := test -vet=off -p 4 -parallel 4
 # detector, which makes a compiler's work double.
 WINDOWS := GOOS=windows $(GO) $(TEST) -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
 LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
+HEAVY := ./cmd/flanneld
 
-test-windows: wine ## the tests of what runs on Windows, under Wine; part of make test
-	CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT)
-	CGO_ENABLED=0 $(WINDOWS) ./cmd/flanneld
+test-windows: wine ## the tests of what runs on Windows, under Wine; of one package: LIGHT=./pkg/hns HEAVY=
+	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
+	$(if $(HEAVY),CGO_ENABLED=0 $(WINDOWS) $(HEAVY))
 	@dist/wine.sh stop
 
 # To build kube-proxy for Windows takes minutes of two cores, which no other test has a use for.
@@ -89,21 +102,26 @@ wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge
 # Kubernetes takes minutes to build where it never was: meanwhile, all that does without it. Then the tests that need it,
 # and those of whole clusters, side by side. Whichever fails ends the run.
 WITH_KUBE := ./subnet/kube/... ./dist/...
-.PHONY: kube test-without-kube test-with-kube test-clusters test-systems lint-kube
+RACE := CGO_ENABLED=1 $(GO) $(TEST) -race -timeout 20m
+.PHONY: test-without-kube test-with-kube test-clusters test-race lint-kube
 test-without-kube:
 	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory lint
-	CGO_ENABLED=1 $(GO) $(TEST) -race -timeout 20m $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
+	$(RACE) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
 test-with-kube: lint-kube
-	CGO_ENABLED=1 $(GO) $(TEST) -race -timeout 20m $(WITH_KUBE)
+	$(RACE) $(WITH_KUBE)
 # Go's cache of results does not know of the programs in bin/, which lie outside of this module: each run is a new one.
 test-clusters: cross-windows-amd64
 	cd $(LAB) && $(GO) $(TEST) -count=1 -timeout 40m ./...
 
+# For dist/changed.sh.
+test-race:
+	$(RACE) $(PACKAGES)
+
 # What knows of system calls, for an architecture with other numbers of these, one with words of 32 bits and one whose first
 # byte is the highest. All of it for all of them takes minutes, and is for make cross.
-test-systems:
+test-systems: ## compiles what knows of system calls for other architectures of Linux
 	set -e; for arch in arm64 arm s390x; do GOOS=linux GOARCH=$$arch nice $(GO) build ./pkg/dataplane ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay; done
 
 # Pinned here, so that neither module's dependencies have it.
@@ -145,11 +163,11 @@ soak: ## a small cluster in a bad year: peers, drift, kills and outages at rando
 	cd $(LAB) && SOAK=$(SOAKTIME) SOAK_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 ./soak
 	cd $(LAB) && SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 30m -run UnderChurn ./e2e
 
-clean: ## what was built
+clean: ## removes what was built
 	rm -rf bin dist/out
 
 help: ## these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 17
 
 # A tool is built when it is missing or when the stamp of its version is newer.
 stamp = @mkdir -p bin && rm -f bin/.$(1)-* && touch $@
