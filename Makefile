@@ -53,7 +53,7 @@ demo: ## three nodes on this machine, and what flannel does for them, in half a 
 
 # The tests of the daemon run with the race detector, which takes a C compiler. The end-to-end tests run the daemon as
 # it is shipped.
-test: ## all tests, those of the kernel and the end-to-end ones included; a few minutes
+test: ## all tests, those of the kernel and the end-to-end ones included; the first time takes some 20 minutes
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
 	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems
