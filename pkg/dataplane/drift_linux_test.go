@@ -7,7 +7,7 @@ import (
 	"flannel/pkg/nstest"
 )
 
-// drifts are what other hands do to us. All must be back, for the kernel tells of them.
+// drifts are changes by other programs. All must be undone, for the kernel notifies us of each.
 var drifts = []struct{ name, command string }{
 	{"route deleted", "ip route del 10.5.2.0/24"},
 	{"route via elsewhere", "ip route replace 10.5.2.0/24 via 192.168.100.77 dev eth0"},

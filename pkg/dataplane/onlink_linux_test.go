@@ -41,7 +41,7 @@ func TestFromDirectToTunnel(t *testing.T) {
 	})
 }
 
-// hears returns what the kernel tells of IPv6 routes while something is done.
+// hears returns the notifications about IPv6 routes that the kernel sends while something is done.
 func hears(t *testing.T, do func()) string {
 	t.Helper()
 	monitor := exec.Command("ip", "-6", "monitor", "route")

@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/firewall"
+	"flannel/subnet"
+)
+
+// movingManager is a store that gives the node one subnet, and then another.
+type movingManager struct {
+	subnets   []netip.Prefix // one for each Acquire
+	move      chan struct{}  // ends the first Hold
+	watching  chan func(subnet.Set)
+	published chan subnet.Lease
+	acquired  int
+}
+
+func (m *movingManager) WatchConfig(ctx context.Context, changed func([]byte)) error {
+	changed([]byte("one 10.5.0.0/16"))
+	<-ctx.Done()
+	return nil
+}
+
+func (m *movingManager) Acquire(context.Context, subnet.Config, subnet.Lease) (subnet.Lease, error) {
+	m.acquired++
+	return subnet.Lease{V4: subnet.Endpoint{Subnet: m.subnets[m.acquired-1]}}, nil
+}
+
+func (m *movingManager) Publish(_ context.Context, l subnet.Lease) error {
+	m.published <- l
+	return nil
+}
+
+func (m *movingManager) Watch(ctx context.Context, changed func(subnet.Set)) error {
+	m.watching <- changed
+	<-ctx.Done()
+	return nil
+}
+
+func (m *movingManager) Hold(ctx context.Context) error {
+	select {
+	case <-m.move:
+		return fmt.Errorf("another podCIDR: %w", subnet.ErrMoved)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// countedKernel takes everything, and counts what it was given.
+type countedKernel struct{ applied chan int }
+
+func (k countedKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
+	return dataplane.Links{}, nil
+}
+func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	k.applied <- len(s.Paths)
+	return nil, nil
+}
+func (k countedKernel) Found(context.Context, dataplane.Links, dataplane.State) ([]*dataplane.Path, error) {
+	return nil, nil
+}
+func (k countedKernel) Changes() <-chan struct{} { return nil }
+func (k countedKernel) Distrust()                {}
+
+func (k countedKernel) Close() error { return nil }
+
+type noFirewall struct{}
+
+func (noFirewall) Apply(context.Context, firewall.Config) (int, error) { return 0, nil }
+func (noFirewall) Changes() <-chan struct{}                            { return nil }
+
+// A node whose subnet becomes another one joins again, and touches no route until it knows all peers once more.
+func TestJoinsAgain(t *testing.T) {
+	d, _, log := newDaemon(t)
+	m := &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")},
+		move: make(chan struct{}), watching: make(chan func(subnet.Set)), published: make(chan subnet.Lease, 10)}
+	kernel := countedKernel{make(chan int, 100)}
+	d.Manager, d.Dataplane, d.Firewall = m, kernel, noFirewall{}
+	d.Settings = Settings{SubnetFile: t.TempDir() + "/subnet.env", CompareAll: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+
+	changed := <-m.watching
+	if l := <-m.published; l.V4.Subnet != m.subnets[0] {
+		t.Errorf("published %v", &l)
+	}
+	changed(subnet.Set{})
+	<-kernel.applied
+	for d.Status.Ready() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	m.move <- struct{}{}
+	again := <-m.watching
+	for len(kernel.applied) > 0 {
+		<-kernel.applied
+	}
+	if l := <-m.published; l.V4.Subnet != m.subnets[1] {
+		t.Errorf("published %v", &l)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if len(kernel.applied) > 0 || d.Status.Ready() == nil {
+		t.Errorf("applied %d times before the peers were known; ready: %v", len(kernel.applied), d.Status.Ready())
+	}
+	again(subnet.Set{})
+	<-kernel.applied
+	for {
+		if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err == nil && env.V4Subnet == m.subnets[1] && d.Status.Ready() == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil || strings.Count(log.String(), "joining again") != 1 {
+		t.Errorf("ended with %v:\n%s", err, log)
+	}
+}
