@@ -60,6 +60,7 @@ func TestWindowsHostGW(t *testing.T) {
 		must(t, n.Start())
 		must(t, n.Ready(t.Context()))
 	}
+	handles := order(t, w, hnstest.Order{}).OpenHandles
 	a, b := pod(t, w, "a"), pod(t, other, "b")
 	for _, to := range []*lab.Pod{b, pods[0]} {
 		_, err := a.Reach(t.Context(), to.IP4, long)
@@ -70,8 +71,7 @@ func TestWindowsHostGW(t *testing.T) {
 			t.Errorf("%s: something was %s although nothing was lost", n.Name, s)
 		}
 	}
-	// A plugin that is refused an address leaves a handle open until it ends; here HNS was restarted since.
-	sound(t, w)
+	soundSince(t, w, handles)
 }
 
 // bridged waits until each node has what the leases say.
