@@ -66,6 +66,7 @@ type soak struct {
 	peers    map[int]peer    // the others that are in etcd, by number
 	rogues   map[string]bool // keys
 	etcdDown bool
+	logged   map[*lab.Node]int // the length of a node's log at its last start
 	witness  []vitals // of the first node, whose daemon is never ended
 
 	history []string
@@ -76,7 +77,7 @@ type soak struct {
 func newSoak(t *testing.T, rnd *rand.Rand, backend string) *soak {
 	t.Helper()
 	s := &soak{rnd: rnd, backend: backend, family: []lab.Family{lab.V4, lab.Dual}[rnd.IntN(2)], nft: rnd.IntN(2) == 0,
-		peers: map[int]peer{}, rogues: map[string]bool{}, counts: map[string]int{}}
+		peers: map[int]peer{}, rogues: map[string]bool{}, logged: map[*lab.Node]int{}, counts: map[string]int{}}
 	t.Logf("%s, IPv6 %t, nftables %t", backend, s.family.Has6(), s.nft)
 	l, err := lab.New(t.Context(), lab.Options{Nodes: 3, Family: s.family})
 	must(t, err)
@@ -166,7 +167,7 @@ func (s *soak) settle(t *testing.T) {
 	must(t, s.etcdBack(t.Context()))
 	for _, n := range s.Nodes {
 		if !n.Running() {
-			must(t, n.Start())
+			must(t, s.start(n))
 		}
 	}
 }
