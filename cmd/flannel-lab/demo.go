@@ -15,8 +15,6 @@ import (
 // demo shows what flannel does. Every step does something, shows it, and checks that it came true: the first that
 // does not ends the demo with the reason.
 func demo(ctx context.Context, w io.Writer, o options) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	defer cancel()
 	d, err := newShow(w, o)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ func (d *show) hns(ctx context.Context) error {
 	for _, n := range d.windowsNodes() {
 		d.prompt(n.Name, "Get-HnsNetwork")
 		var policies []hns.RemoteSubnet
-		_, err := lab.Until(ctx, 4*patience, func(context.Context) (err error) {
+		_, err := lab.Until(ctx, patience, func(context.Context) (err error) {
 			if policies, err = remoteSubnets(n); err == nil && len(policies) < len(d.lab.Nodes)-1 {
 				err = fmt.Errorf("HNS of %s knows only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
 			}
@@ -78,12 +78,12 @@ func (d *show) losePolicy(ctx context.Context) error {
 	if _, err := n.Windows.Do(hnstest.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
 		return err
 	}
-	if _, err := lab.Until(ctx, 4*patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
+	if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
 		return err
 	}
 	took := time.Since(begin)
 	last := d.pods[len(d.pods)-1]
-	if _, err := last.Reach(ctx, d.pods[0].IP4, 4*patience); err != nil {
+	if _, err := last.Reach(ctx, d.pods[0].IP4, patience); err != nil {
 		return err
 	}
 	d.result("back within %v, and %s answers to %s", took.Round(100*time.Microsecond), d.pods[0].Name, last.Name)

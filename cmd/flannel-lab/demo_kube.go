@@ -124,7 +124,7 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	// It may have to find the API server again, which was away in the last step.
-	if _, err := lab.Until(ctx, 2*patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
+	if _, err := lab.Until(ctx, patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
 		return err
 	}
 	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
@@ -133,7 +133,7 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	var now []netip.Prefix
-	if _, err := lab.Until(ctx, 4*patience, func(context.Context) (err error) {
+	if _, err := lab.Until(ctx, patience, func(context.Context) (err error) {
 		if now, err = subnetsOf(last); err != nil {
 			return err
 		}

@@ -186,7 +186,7 @@ func (d *show) masquerade(ctx context.Context) error {
 	}
 	defer l.Close()
 	d.prompt(p.Name, "connect to "+l.Addr().String()+", outside of the cluster")
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := p.Dial(ctx, "tcp", l.Addr().String())
 	if err != nil {

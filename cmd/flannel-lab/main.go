@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"syscall"
 
 	"flannel/cmd/flannel-lab/lab"
 )
@@ -43,7 +42,7 @@ func run(args []string) int {
 	if command == "demo" || command == "serve" || command == "bench" {
 		lab.Init()
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), lab.Ending()...)
 	defer stop()
 	code, err := dispatch(ctx, command, args)
 	if errors.Is(err, flag.ErrHelp) {

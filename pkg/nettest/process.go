@@ -27,7 +27,7 @@ func Run(t testing.TB, log, program string, args ...string) *Process {
 	defer out.Close()
 	p := &Process{t: t, cmd: exec.Command(program, args...), log: log, exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	dieWithUs(p.cmd)
+	attach(p.cmd)
 	started := make(chan error, 1)
 	go func() {
 		// The death signal is bound to the thread that starts the process: it must live as long.

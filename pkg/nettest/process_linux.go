@@ -10,8 +10,12 @@ import (
 	"time"
 )
 
-// dieWithUs ends the process with the test, however that ends.
-func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+// attach ends the process with the test, however that ends, and gives it a process group of its own. A group that
+// contains a stopped process may get SIGHUP and SIGCONT from the kernel when another of its processes ends (POSIX's rule
+// for orphaned process groups): that ended a pause, and programs of other tests that make runs at the same time.
+func attach(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+}
 
 // pause returns when each thread stands still, which on a busy machine takes a while.
 func pause(p *os.Process) error {

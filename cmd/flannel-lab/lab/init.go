@@ -59,6 +59,16 @@ func Init() {
 	os.Exit(outerMain(cmd))
 }
 
+// Ending returns the signals that end a program. SIGHUP is not one of them for a program that nohup(1) started: to ask
+// for an ignored signal would take it back.
+func Ending() []os.Signal {
+	signals := []os.Signal{unix.SIGINT, unix.SIGTERM}
+	if !signal.Ignored(unix.SIGHUP) {
+		signals = append(signals, unix.SIGHUP)
+	}
+	return signals
+}
+
 // Command is this program with other arguments, in the lab's namespaces once it calls Init, and in a session without
 // a tie to this process, unless the caller adds one. Its ExtraFiles are handed through.
 func Command(args ...string) *exec.Cmd {
@@ -75,7 +85,7 @@ func outerMain(cmd *exec.Cmd) int {
 		return fail(err)
 	}
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	signal.Notify(signals, Ending()...)
 	if err := cmd.Start(); err != nil {
 		return fail(fmt.Errorf("make namespaces (this takes root with CAP_SYS_ADMIN): %w", err))
 	}
@@ -106,7 +116,7 @@ func initMain() int {
 		return fail(err)
 	}
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	signal.Notify(signals, Ending()...)
 	go func() {
 		for s := range signals {
 			_ = child.Signal(s)

@@ -67,7 +67,7 @@ type soak struct {
 	rogues   map[string]bool // keys
 	etcdDown bool
 	logged   map[*lab.Node]int // the length of a node's log at its last start
-	witness  []vitals // of the first node, whose daemon is never ended
+	witness  []vitals          // of the first node, whose daemon is never ended
 
 	history []string
 	counts  map[string]int
