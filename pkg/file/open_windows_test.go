@@ -1,7 +1,6 @@
 package file
 
 import (
-	"errors"
 	"testing"
 
 	"golang.org/x/sys/windows"
@@ -26,6 +25,3 @@ func openFiles(t *testing.T, dir string) int {
 	}
 	return 0
 }
-
-// inUse: a file cannot be opened in the very moment in which it is replaced.
-func inUse(err error) bool { return errors.Is(err, windows.ERROR_SHARING_VIOLATION) }

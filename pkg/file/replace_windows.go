@@ -45,15 +45,20 @@ func moveNew(from, to string) error {
 // hasMode tells that any file has what replace gives it.
 func hasMode(os.FileInfo, os.FileMode) bool { return true }
 
+// inUse reports whether an error is one that Windows returns for a file that others have open. Which of the two it is
+// depends on what they do and on the version.
+func inUse(err error) bool {
+	return errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_ACCESS_DENIED)
+}
+
 // renameWithin renames over a file that others may have open. Windows refuses that while one of them does not share
 // deletion, as Go's own os.Open does not, or while the file runs as a program.
 func renameWithin(from, to string, limit time.Duration) error {
 	start := time.Now()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := rename(from, to)
-		inUse := errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_ACCESS_DENIED)
 		switch {
-		case !inUse:
+		case !inUse(err):
 			return err
 		case time.Since(start) > limit:
 			return fmt.Errorf("another program has had it open for %v, or it may not be changed: %w", limit, err)
