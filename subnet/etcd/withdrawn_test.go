@@ -15,7 +15,7 @@ import (
 )
 
 // soon is how long a test waits for what takes seconds.
-const soon = 2 * time.Minute
+const soon = 5 * time.Minute
 
 // among is a node with a lease among peers 1 to n, which sees them all.
 func among(t *testing.T, srv *etcdtest.Server, n int) (st store, us *node, key, all string) {

@@ -19,7 +19,7 @@ import (
 )
 
 // soon is how long a test waits for what takes seconds.
-const soon = 2 * time.Minute
+const soon = 5 * time.Minute
 
 func retained(p *managertest.Told) int { s, _ := p.Last(); return len(s.Retained) }
 

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // bare makes a lab without a configuration, in which no flanneld runs; it ends with the test. The log
 // of every flanneld is shown if the test fails.
@@ -98,9 +98,9 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 func talk(t *testing.T, a, b *lab.Pod, ofA, ofB, outside netip.Addr) {
 	t.Helper()
 	ctx := t.Context()
-	there, err := a.Reach(ctx, ofB, 5*time.Second)
+	there, err := a.Reach(ctx, ofB, patience)
 	must(t, err)
-	back, err := b.Reach(ctx, ofA, 5*time.Second)
+	back, err := b.Reach(ctx, ofA, patience)
 	must(t, err)
 	moved, err := lab.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
 	must(t, err)

@@ -90,7 +90,7 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	key, v = phantom(125, 1)
 	putLease(t, l, key, v)
 	for _, n := range l.Nodes {
-		withinOf(t, 10*time.Second, fmt.Sprintf("%s has what came after %v without etcd", n.Name, away), func() error {
+		within(t, fmt.Sprintf("%s has what came after %v without etcd", n.Name, away), func() error {
 			return says(t, n, strings.Split(key, "-")[0], "ip", "route")
 		})
 	}

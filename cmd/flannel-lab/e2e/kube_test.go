@@ -31,7 +31,7 @@ func TestKubernetesDualStack(t *testing.T) {
 			for _, from := range pods {
 				for _, to := range pods {
 					for _, at := range []netip.Addr{to.IP4, to.IP6} {
-						_, err := from.Reach(ctx, at, 5*time.Second)
+						_, err := from.Reach(ctx, at, patience)
 						must(t, err)
 					}
 				}
@@ -45,7 +45,7 @@ func TestKubernetesDualStack(t *testing.T) {
 			must(t, pods[2].Delete(ctx)) // drained
 			must(t, l.Kube.Unregister(ctx, leave))
 			within(t, "routes to a deleted node go away", func() error { return hasNone(t, stay, subnets...) })
-			_, err = pods[0].Reach(ctx, pods[1].IP4, 5*time.Second)
+			_, err = pods[0].Reach(ctx, pods[1].IP4, patience)
 			must(t, err)
 
 			must(t, l.Kube.Register(ctx, leave))
@@ -64,7 +64,7 @@ func TestKubernetesDualStack(t *testing.T) {
 			})
 			back := pod(t, leave, "back")
 			for _, at := range []netip.Addr{back.IP4, back.IP6} {
-				_, err := pods[0].Reach(ctx, at, 5*time.Second)
+				_, err := pods[0].Reach(ctx, at, patience)
 				must(t, err)
 			}
 			within(t, "flannel's rights are used, and no more is asked for", func() error { return usesItsRights(t, l.Kube) })

@@ -74,7 +74,7 @@ func TestDisruptiveConfig(t *testing.T) {
 		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77,"Port":9999}`)))
 		refused := `could prove the new network configuration`
 		for i, n := range l.Nodes {
-			withinOf(t, 3*time.Minute, n.Name+" is done with it", func() error {
+			within(t, n.Name+" is done with it", func() error {
 				if text := n.Log()[mark[i]:]; !strings.Contains(text, refused) && !strings.Contains(text, "going back to the former one") {
 					return fmt.Errorf("it says:\n%s", text)
 				}
@@ -137,7 +137,7 @@ func offered(t *testing.T, l *lab.Lab, backend string) {
 func inForce(t *testing.T, l *lab.Lab, kind string) {
 	t.Helper()
 	for _, n := range l.Nodes {
-		withinOf(t, 3*time.Minute, n.Name+" has "+kind, func() error {
+		within(t, n.Name+" has "+kind, func() error {
 			if text := in(t, n.Namespaces, "ip -d -o link show type vxlan"); strings.Count(text, "vxlan id") != 1 || !strings.Contains(text, kind) {
 				return fmt.Errorf("it has %s", text)
 			}

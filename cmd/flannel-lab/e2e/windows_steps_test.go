@@ -14,7 +14,7 @@ import (
 )
 
 // long is for waits in which several simulated machines and Wines start or wait for each other.
-const long = 3 * time.Minute
+const long = 5 * time.Minute
 
 // order gives the simulated machine of a Windows node an order.
 func order(t *testing.T, n *lab.Node, o hnstest.Order) hnstest.Report {

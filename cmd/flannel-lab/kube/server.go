@@ -104,14 +104,14 @@ func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) err
 	if err != nil {
 		return err
 	}
-	client.Timeout = 2 * time.Second
+	client.Timeout = time.Minute // a busy machine lets one request wait for seconds
 	start := time.Now()
 	for {
 		answer, err := get(ctx, client, config.Host+"/readyz")
 		if err == nil {
 			return nil
 		}
-		if time.Since(start) > 2*time.Minute {
+		if time.Since(start) > 10*time.Minute {
 			return fmt.Errorf("kube-apiserver is not ready: %w %s", err, answer)
 		}
 		select {

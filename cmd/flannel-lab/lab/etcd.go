@@ -58,7 +58,7 @@ func (e *Etcd) launch() error {
 }
 
 func (e *Etcd) ready(ctx context.Context) error {
-	_, err := Until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	_, err := Until(ctx, longest, func(ctx context.Context) error {
 		if !e.proc.running() {
 			return Fatal(fmt.Errorf("etcd ended: %s", lastLine(e.proc.log())))
 		}

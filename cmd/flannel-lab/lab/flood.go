@@ -43,21 +43,21 @@ func (r FloodResult) String() string {
 	return fmt.Sprintf("%d sent, %d lost", r.Sent, r.Lost)
 }
 
-// Ping sends one echo request, waits up to a second for its answer, and returns how long that took.
+// Ping sends one echo request, waits up to five seconds for its answer, and returns how long that took.
 func (ns Namespaces) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
-	r, err := ns.untilAnswer(ctx, to, 1, time.Second)
+	r, err := ns.untilAnswer(ctx, to, time.Hour, 5*time.Second)
 	return r.Worst, err
 }
 
 // Reach pings an address until it answers, and returns how long that took.
 func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Duration) (time.Duration, error) {
 	start := time.Now()
-	_, err := ns.untilAnswer(ctx, to, 200, timeout)
+	_, err := ns.untilAnswer(ctx, to, 5*time.Millisecond, timeout)
 	return time.Since(start), err
 }
 
-func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, rate int, timeout time.Duration) (FloodResult, error) {
-	f, err := ns.Flood(to, rate)
+func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, timeout time.Duration) (FloodResult, error) {
+	f, err := ns.flood(to, interval)
 	if err != nil {
 		return FloodResult{}, err
 	}
@@ -74,7 +74,11 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, rate int, t
 // Flood sends rate pings a second to an address until Stop. (ping(8) cannot tell one that is under way when it is
 // stopped from one that is lost, and not how long an outage was.)
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
-	f := &Flood{to: to, interval: time.Second / time.Duration(rate), stop: make(chan struct{})}
+	return ns.flood(to, time.Second/time.Duration(rate))
+}
+
+func (ns Namespaces) flood(to netip.Addr, interval time.Duration) (*Flood, error) {
+	f := &Flood{to: to, interval: interval, stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
 		f.conn, err = listenEcho(ns.from, to.Is6())
 		return err
@@ -209,9 +213,9 @@ func (f *Flood) answered() (n int) {
 	return n
 }
 
-// Stop ends the stream, waits up to a second for the last answers, and counts. The error is of the last ping that
+// Stop ends the stream, waits up to five seconds for the last answers, and counts. The error is of the last ping that
 // the kernel refused to send, if nothing at all came back.
-func (f *Flood) Stop() (FloodResult, error) { return f.end(time.Second) }
+func (f *Flood) Stop() (FloodResult, error) { return f.end(5 * time.Second) }
 
 func (f *Flood) end(patience time.Duration) (FloodResult, error) {
 	close(f.stop)
@@ -222,25 +226,32 @@ func (f *Flood) end(patience time.Duration) (FloodResult, error) {
 	closeErr := f.conn.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := count(f.sent, f.answer, f.interval)
+	r := count(f.sent, f.answer, time.Now())
 	if r.Lost == r.Sent && f.err != nil {
 		return r, f.err
 	}
 	return r, closeErr
 }
 
-func count(sent []time.Time, answer []time.Duration, interval time.Duration) FloodResult {
+// count takes the times at which pings were sent, not their interval, for an outage: a busy machine sends fewer.
+func count(sent []time.Time, answer []time.Duration, end time.Time) FloodResult {
 	r := FloodResult{Sent: len(sent)}
-	silent := 0
-	for _, a := range answer {
-		if a != 0 {
-			silent = 0
-			r.Worst = max(r.Worst, a)
+	for i := 0; i < len(sent); i++ {
+		if answer[i] != 0 {
+			r.Worst = max(r.Worst, answer[i])
 			continue
 		}
-		r.Lost++
-		silent++
-		r.Outage = max(r.Outage, time.Duration(silent)*interval)
+		first := sent[i]
+		for i < len(sent) && answer[i] == 0 {
+			r.Lost++
+			i++
+		}
+		over := end
+		if i < len(sent) {
+			over = sent[i]
+			r.Worst = max(r.Worst, answer[i])
+		}
+		r.Outage = max(r.Outage, over.Sub(first))
 	}
 	return r
 }

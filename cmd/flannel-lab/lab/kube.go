@@ -85,7 +85,7 @@ func (k *Kube) launch() (err error) {
 
 func (k *Kube) ready(ctx context.Context) error {
 	var text []byte
-	_, err := Until(ctx, 2*time.Minute, func(context.Context) (err error) {
+	_, err := Until(ctx, longest, func(context.Context) (err error) {
 		if !k.proc.running() {
 			return Fatal(fmt.Errorf("kube ended: %s", lastLine(k.proc.log())))
 		}
@@ -141,7 +141,7 @@ func (k *Kube) register(ctx context.Context) error {
 // Register makes a node of the lab one of the cluster: with a Node, its podCIDRs, and a token of flannel's service
 // account that is bound to it. After Unregister its podCIDRs may be others.
 func (k *Kube) Register(ctx context.Context, n *Node) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	var addresses []netip.Addr
 	for _, a := range []netip.Addr{n.IP4, n.IP6} {

@@ -1,11 +1,11 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -108,18 +108,25 @@ func (ns Namespaces) Run(ctx context.Context, command ...string) (string, error)
 
 // RunWith is Run with a standard input.
 func (ns Namespaces) RunWith(ctx context.Context, stdin io.Reader, command ...string) (string, error) {
-	var out bytes.Buffer
+	// A file, not a pipe: a program that the command leaves behind keeps a pipe open.
+	out, err := os.CreateTemp("", "flannel-lab-")
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
+	if err := os.Remove(out.Name()); err != nil {
+		return "", err
+	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &out
-	cmd.WaitDelay = time.Second // a grandchild that holds the pipe
-	err := ns.Start(cmd)
-	if err == nil {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
+	if err = ns.Start(cmd); err == nil {
 		err = cmd.Wait()
 	}
+	text, readErr := io.ReadAll(io.NewSectionReader(out, 0, math.MaxInt64))
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, lastLine(out.String()))
+		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, lastLine(string(text)))
 	}
-	return out.String(), err
+	return string(text), errors.Join(err, readErr)
 }
 
 func lastLine(s string) string {
@@ -165,7 +172,7 @@ func (ns Namespaces) Get(ctx context.Context, url string) (int, string, error) {
 	if err != nil {
 		return 0, "", err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}, Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // HealthPort is where a node's flanneld answers /healthz, /readyz and /metrics.
@@ -216,7 +215,7 @@ func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
 
 // Ready waits until flanneld says so and subnet.env is there. It fails at once when flanneld has ended.
 func (n *Node) Ready(ctx context.Context) error {
-	_, err := Until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	_, err := Until(ctx, longest, func(ctx context.Context) error {
 		if !n.Running() {
 			return Fatal(fmt.Errorf("flanneld on %s ended: %s", n.Name, lastLine(n.Log())))
 		}

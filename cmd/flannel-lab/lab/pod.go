@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -100,7 +99,7 @@ func (p *Pod) join(ctx context.Context) error {
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
-		_, err = Until(ctx, 2*time.Minute, func(context.Context) error { return settled("cni0") })
+		_, err = Until(ctx, longest, func(context.Context) error { return settled("cni0") })
 		return err
 	})
 }

@@ -56,7 +56,7 @@ func (p *process) running() bool {
 func (p *process) signal(s syscall.Signal) error {
 	err := p.cmd.Process.Signal(s)
 	if err == nil && s == syscall.SIGSTOP {
-		_, err = Until(context.Background(), time.Minute, func(context.Context) error { return p.still() })
+		_, err = Until(context.Background(), longest, func(context.Context) error { return p.still() })
 	}
 	return err
 }
@@ -99,6 +99,10 @@ func (p *process) log() string {
 	}
 	return string(data)
 }
+
+// longest is how long the lab waits for one thing, such as a server that starts. It takes seconds where the machine does
+// nothing else, and minutes where it does ten times what it can.
+const longest = 10 * time.Minute
 
 // Until calls f every few milliseconds until it succeeds, and returns how long that took. It gives up with f's last
 // error after timeout, when ctx ends, or at an error made by Fatal.

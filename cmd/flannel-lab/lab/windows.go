@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -58,7 +57,7 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	if w.proc, err = startProcess(n.Machine, cmd, "windows.log"); err != nil {
 		return err
 	}
-	_, err = Until(ctx, 2*time.Minute, func(context.Context) error {
+	_, err = Until(ctx, longest, func(context.Context) error {
 		if !w.proc.running() {
 			return Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, lastLine(w.proc.log())))
 		}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 const (
 	// patience is how long a node may take to be as the model says. It takes milliseconds; the machine may be busy.
-	patience = 90 * time.Second
+	patience = 5 * time.Minute
 	// slow is when it is worth a line.
 	slow = 5 * time.Second
 	// A check comes after so many actions, so many of them in a second.

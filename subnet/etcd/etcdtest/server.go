@@ -95,7 +95,7 @@ func (s *Server) scheme() string {
 // Client is a client with all rights. It ends with the test.
 func (s *Server) Client() *clientv3.Client {
 	s.t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{s.Endpoint()}, DialTimeout: 2 * time.Minute, Logger: zap.NewNop()}
+	cfg := clientv3.Config{Endpoints: []string{s.Endpoint()}, DialTimeout: 10 * time.Minute, Logger: zap.NewNop()}
 	if s.tls {
 		cfg.TLS = s.clientTLS()
 	}
@@ -139,13 +139,13 @@ func (s *Server) wait() {
 			s.t.Fatalf("etcd: ended at once\n%s", s.log())
 		default:
 		}
-		if time.Since(start) > 2*time.Minute {
+		if time.Since(start) > 10*time.Minute {
 			s.t.Fatalf("etcd: does not listen\n%s", s.log())
 		}
 	}
 	c := s.Client()
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	s.check("first request", second(c.Get(ctx, "etcdtest")))
 }
@@ -193,7 +193,7 @@ func (s *Server) Snapshot() {
 	s.t.Helper()
 	c := s.Client()
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	from, err := c.Snapshot(ctx)
 	s.check("ask for a snapshot", err)
@@ -225,7 +225,7 @@ func (s *Server) Compact() {
 	s.t.Helper()
 	c := s.Client()
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	resp, err := c.Get(ctx, "etcdtest")
 	s.check("ask for the revision", err)
