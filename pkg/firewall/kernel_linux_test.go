@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // sh runs a script in the test's namespaces and returns what it printed.
@@ -68,7 +70,12 @@ func serve(t *testing.T, f *Firewall, c Config) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-f.Changes():
-				if _, err := f.Apply(ctx, c); err != nil && ctx.Err() == nil {
+				_, err := f.Apply(ctx, c)
+				for errors.Is(err, errChanging) || errors.Is(err, unix.EINTR) { // others write all the time: the daemon tries again, too
+					time.Sleep(10 * time.Millisecond)
+					_, err = f.Apply(ctx, c)
+				}
+				if err != nil && ctx.Err() == nil {
 					t.Errorf("Apply: %v", err)
 				}
 			}

@@ -17,11 +17,23 @@ import (
 // The google/nftables library writes for us, but does not read faithfully enough to compare: it leaves out expressions
 // that it does not know. So the few questions below are asked directly.
 
-// ask opens a socket for each request: they are few, and after an error on a shared one the answers that are still
-// under way would be taken for those of the next request.
-//
-// It sends one request to nf_tables; names are its first attributes, by type.
-func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
+// dumpTries bounds how often a list is requested again that the kernel marks as interrupted. It does so whenever any rule
+// of the network namespace changes meanwhile, also one of another table.
+const dumpTries = 10
+
+// ask sends one request to nf_tables; names are its first attributes, by type.
+func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
+	for range dumpTries {
+		if answer, err = askOnce(msg, flags, family, names); err != unix.EINTR {
+			break
+		}
+	}
+	return answer, err
+}
+
+// askOnce opens a socket for each request: they are few, and after an error on a shared one the answers that are still
+// under way would be taken for those of the next request. Its error is EINTR if the rules changed while they were listed.
+func askOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, err
@@ -41,7 +53,7 @@ func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names 
 	})
 	torn := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
 	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, torn) {
-		return nil, unix.EINTR // the rules changed while they were listed
+		return nil, unix.EINTR
 	}
 	return answer, err
 }
