@@ -177,8 +177,8 @@ func iptablesDamages(suffix string) []string {
 		"iptables -t nat -R POSTROUTING 1 -p tcp -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 		"iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG",
 		"iptables -F FORWARD",
-		"iptables -F; iptables -X",
-		"iptables -t nat -F; iptables -t nat -X",
+		"iptables -F; iptables -X || true", // the jump may be there again by then
+		"iptables -t nat -F; iptables -t nat -X || true",
 		"ip6tables -t nat -F POSTROUTING",
 		"ip6tables -F FLANNEL-FWD",
 	} {
