@@ -42,9 +42,13 @@ func TestWindowsVXLAN(t *testing.T) {
 	t.Run("other hands", func(t *testing.T) { otherHands(t, l, w) })
 	t.Run("subnet changed", func(t *testing.T) { subnetChanged(t, l, w) })
 	t.Run("many peers", func(t *testing.T) { manyPeers(t, l, w) })
-	for _, n := range l.Nodes[2:] {
-		sound(t, n)
-	}
+	stoppedByCtrlC(t, w)
+	handles := order(t, w, hnstest.Order{}).OpenHandles
+	must(t, w.Start())
+	must(t, w.Ready(t.Context()))
+	follow(t, l, "started again")
+	soundSince(t, w, handles)
+	sound(t, l.Nodes[3])
 	t.Run("cleanup", func(t *testing.T) { cleanedUp(t, w) })
 }
 
