@@ -12,7 +12,7 @@ FLANNEL_PLUGIN := v0.9.1
 KUBE    := $(LAB)/kube
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
 # Wine with the simulated Windows machine's DLLs; its files know where they are.
-WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/dll/*; } | sha256sum | cut -c1-12)
+WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/wine/dll/*; } | sha256sum | cut -c1-12)
 # PowerShell's grammar, by which tests read scripts for Windows.
 CHECK   := dist/windows/check
 CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)

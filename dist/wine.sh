@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes bin/wine: a Wine that takes the simulated Windows machine (pkg/hns/hnstest) for its HNS and IP stack.
+# Makes bin/wine: a Wine that takes the simulated Windows machine (pkg/hns/hnstest/wine) for its HNS and IP stack.
 #
 #   prefix        the Wine prefix, with our DLLs
 #   overlay.json  for go build and go test: what the standard library calls and Wine lacks
@@ -9,7 +9,7 @@
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-source=$here/pkg/hns/hnstest/dll
+source=$here/pkg/hns/hnstest/wine/dll
 wine=$here/bin/wine
 cc=x86_64-w64-mingw32-gcc-win32
 objdump=x86_64-w64-mingw32-objdump

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
 )
 
 func (d *show) windows() bool { return d.options.lab.Windows > 0 }
@@ -75,7 +75,7 @@ func (d *show) losePolicy(ctx context.Context) error {
 	}
 	begin := time.Now()
 	d.prompt(n.Name, "remove the policy to "+subnets[0].String())
-	if _, err := n.Windows.Do(hnstest.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
+	if _, err := n.Windows.Do(windows.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
 		return err
 	}
 	if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {

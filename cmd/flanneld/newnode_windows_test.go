@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
 	"flannel/pkg/sourcevip"
 	"flannel/subnet"
 )
@@ -20,7 +21,7 @@ import (
 func machine(t *testing.T) *hnstest.Machine {
 	t.Helper()
 	m := hnstest.NewFor(t)
-	m.Play(t)
+	wine.Play(t, m)
 	return m
 }
 

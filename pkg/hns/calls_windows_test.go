@@ -14,6 +14,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
 )
 
 var (
@@ -33,7 +34,7 @@ func machine(t *testing.T) *hnstest.Machine {
 func machineLosing(t *testing.T, handles int) *hnstest.Machine {
 	t.Helper()
 	m := hnstest.NewFor(t)
-	m.Play(t)
+	wine.Play(t, m)
 	t.Cleanup(func() {
 		until(t, "all handles closed", func() bool { return m.OpenHandles() <= handles })
 		if n := m.OpenHandles(); n != handles {

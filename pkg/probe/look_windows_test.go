@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/windows/registry"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/hns/hnstest/wine"
 )
 
 // TestMain lets copies of the test binary stand in for other programs: told by an argument, they run until their input ends.
@@ -77,7 +78,7 @@ func TestMaker(t *testing.T) {
 // TestRealLook goes through the DLLs of HNS and of the IP stack, and through Windows' own list of processes.
 func TestRealLook(t *testing.T) {
 	n := newNode(t, bridge())
-	n.m.Play(t)
+	wine.Play(t, n.m)
 	daemon := start(t, "flanneld.exe", "--etcd-password=hunter2", "wait-for-input", `a "b" c\`, "", "service", "run")
 	start(t, "flanneld-x.exe", "wait-for-input", "status")
 	start(t, "kubelet.exe", "wait-for-input")

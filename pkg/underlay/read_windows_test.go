@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
 )
 
 // TestRead goes through the IP Helper API of the simulated machine.
 func TestRead(t *testing.T) {
 	m := hnstest.NewFor(t)
-	m.Play(t)
+	wine.Play(t, m)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { // what it registered for is given back to this machine, not to the next test's
 		cancel()

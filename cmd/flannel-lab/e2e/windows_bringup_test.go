@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 )
@@ -24,7 +25,7 @@ type host struct {
 
 func hostOn(t *testing.T, n *lab.Node, adapter string) (h host) {
 	t.Helper()
-	r := order(t, n, hnstest.Order{})
+	r := order(t, n, windows.Order{})
 	i := slices.IndexFunc(r.Adapters, func(a hns.Adapter) bool { return a.Name == adapter })
 	if i < 0 {
 		return h
@@ -82,16 +83,16 @@ func TestWindowsBringUp(t *testing.T) {
 	before := map[string]host{}
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
-		adapter := order(t, n, hnstest.Order{}).Adapters[1]
+		adapter := order(t, n, windows.Order{}).Adapters[1]
 		routes := []hns.Route{metadataRoute}
 		if c.hand != nil {
 			routes = append(routes, c.hand(host{})...)
 		}
 		for _, r := range routes {
 			r.Index = adapter.Index
-			order(t, n, hnstest.Order{AddRoute: &r})
+			order(t, n, windows.Order{AddRoute: &r})
 		}
-		order(t, n, hnstest.Order{Turn: []byte(marshal(t, c.knobs))})
+		order(t, n, windows.Order{Turn: []byte(marshal(t, c.knobs))})
 		before[n.Name] = hostOn(t, n, lab.Adapter)
 		must(t, n.Start(c.args...))
 	}
@@ -105,7 +106,7 @@ func TestWindowsBringUp(t *testing.T) {
 				}
 				return err
 			})
-			order(t, n, hnstest.Order{Turn: []byte(w.comes)})
+			order(t, n, windows.Order{Turn: []byte(w.comes)})
 		}
 	}
 	for i, c := range troubles {

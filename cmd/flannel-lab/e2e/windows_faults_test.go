@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns/hnstest"
 )
 
@@ -87,7 +88,7 @@ func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	putLease(t, l, withdrawn, nil)
 	putFarPeer(t, l, 1, 1)
 	putFarPeer(t, l, 3, 0)
-	order(t, w, hnstest.Order{ForgetLog: true})
+	order(t, w, windows.Order{ForgetLog: true})
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
 	follow(t, l, "after the start")
@@ -107,12 +108,12 @@ func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
 	subnet, _ := farPeer(2, 0)
 	for _, c := range []struct {
 		what string
-		do   hnstest.Order
+		do   windows.Order
 	}{
-		{"a policy removed", hnstest.Order{DeleteRemoteSubnet: [2]string{"flannel.4096", strings.Replace(subnet, "-", "/", 1)}}},
-		{"a policy changed", hnstest.Order{Replace: [][2]string{{"172.16.0.3", "172.16.9.9"}}}},
-		{"the network deleted", hnstest.Order{DeleteNetwork: "flannel.4096"}},
-		{"HNS restarted", hnstest.Order{Restart: true}},
+		{"a policy removed", windows.Order{DeleteRemoteSubnet: [2]string{"flannel.4096", strings.Replace(subnet, "-", "/", 1)}}},
+		{"a policy changed", windows.Order{Replace: [][2]string{{"172.16.0.3", "172.16.9.9"}}}},
+		{"the network deleted", windows.Order{DeleteNetwork: "flannel.4096"}},
+		{"HNS restarted", windows.Order{Restart: true}},
 	} {
 		mark, id := len(w.Log()), networkNow(t, w).ID
 		c.do.ForgetLog = true
@@ -137,7 +138,7 @@ func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
 // refusedPolicies: HNS refuses to add, and later takes it.
 func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 	mark := len(w.Log())
-	order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
+	order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
 	putFarPeer(t, l, 5, 0)
 	logged(t, w, mark, "0x8007001f")
 	follow(t, l, "a policy that was refused")
@@ -147,7 +148,7 @@ func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 // hangingHNS: nothing else waits for a call that does not return, Ctrl-C least of all.
 func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for _, function := range []string{"HcnModifyNetwork", ""} {
-		order(t, w, hnstest.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
+		order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
 		putFarPeer(t, l, 6, 0)
 		withinOf(t, long, "/readyz tells that HNS hangs", func() error { return unready(t, w, "no answer in time") })
 		if code, _, err := w.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
@@ -159,7 +160,7 @@ func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 			withinOf(t, long, "/readyz tells what it waits for", func() error { return unready(t, w, "waiting for the Host Networking Service") })
 			stoppedByCtrlC(t, w)
 		}
-		order(t, w, hnstest.Order{Heal: true})
+		order(t, w, windows.Order{Heal: true})
 		must(t, w.Start())
 		must(t, w.Ready(t.Context()))
 		follow(t, l, "HNS answers again")
@@ -193,13 +194,13 @@ func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
 func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 	stoppedByCtrlC(t, w)
 	putFarPeers(t, l, 100, 350)
-	order(t, w, hnstest.Order{ForgetLog: true})
+	order(t, w, windows.Order{ForgetLog: true})
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
 	follow(t, l, "250 more peers")
 	counts := func(what string, limit int) {
 		t.Helper()
-		r := order(t, w, hnstest.Order{})
+		r := order(t, w, windows.Order{})
 		hnsCalls := 0
 		for _, c := range r.Log {
 			if strings.HasPrefix(c.Func, "Hcn") || c.Func == "HNSCall" {
@@ -210,7 +211,7 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 		if n := len(r.Changes()); n > limit {
 			t.Errorf("%s took %d changes, want %d", what, n, limit)
 		}
-		order(t, w, hnstest.Order{ForgetLog: true})
+		order(t, w, windows.Order{ForgetLog: true})
 	}
 	counts("250 peers", 1)
 	unchanged(t, l, w, "-iface=Ethernet")
@@ -235,7 +236,7 @@ func cleanedUp(t *testing.T, w *lab.Node) {
 	defer cancel()
 	code, err := w.Wait(ctx)
 	must(t, err)
-	r := order(t, w, hnstest.Order{})
+	r := order(t, w, windows.Order{})
 	if !endedWell(code) || len(r.Networks)+len(r.Endpoints) > 0 {
 		t.Errorf("cleanup ended with %d and left %s %s", code, r.Networks, r.Endpoints)
 	}

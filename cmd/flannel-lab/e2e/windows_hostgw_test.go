@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
 )
 
 // Two Linux and two Windows nodes with both families: bridges and routes of the host. Then without a network, and with an
@@ -60,7 +60,7 @@ func TestWindowsHostGW(t *testing.T) {
 		must(t, n.Start())
 		must(t, n.Ready(t.Context()))
 	}
-	handles := order(t, w, hnstest.Order{}).OpenHandles
+	handles := order(t, w, windows.Order{}).OpenHandles
 	a, b := pod(t, w, "a"), pod(t, other, "b")
 	for _, to := range []*lab.Pod{b, pods[0]} {
 		_, err := a.Reach(t.Context(), to.IP4, long)
@@ -101,14 +101,14 @@ func routesDrift(t *testing.T, l *lab.Lab, w *lab.Node) {
 	wrong := hns.Route{Dst: netip.MustParsePrefix(strings.Replace(four, "-", "/", 1)), NextHop: netip.MustParseAddr("192.168.100.99"), Index: adapter, Metric: 256}
 	for _, c := range []struct {
 		what string
-		do   hnstest.Order
+		do   windows.Order
 	}{
-		{"a route deleted", hnstest.Order{DeleteRoutes: strings.Replace(four, "-", "/", 1)}},
-		{"an IPv6 route deleted", hnstest.Order{DeleteRoutes: strings.Replace(six, "-", "/", 1)}},
-		{"a wrong route added", hnstest.Order{AddRoute: &wrong}},
-		{"the endpoint deleted", hnstest.Order{DeleteEndpoint: "cbr0_ep"}},
-		{"forwarding off", hnstest.Order{StopForwarding: "vEthernet (Ethernet)"}},
-		{"HNS restarted", hnstest.Order{Restart: true}},
+		{"a route deleted", windows.Order{DeleteRoutes: strings.Replace(four, "-", "/", 1)}},
+		{"an IPv6 route deleted", windows.Order{DeleteRoutes: strings.Replace(six, "-", "/", 1)}},
+		{"a wrong route added", windows.Order{AddRoute: &wrong}},
+		{"the endpoint deleted", windows.Order{DeleteEndpoint: "cbr0_ep"}},
+		{"forwarding off", windows.Order{StopForwarding: "vEthernet (Ethernet)"}},
+		{"HNS restarted", windows.Order{Restart: true}},
 	} {
 		what := c.what
 		c.do.ForgetLog = true
@@ -142,7 +142,7 @@ func routesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	stoppedByCtrlC(t, w)
 	putLease(t, l, keys[0], lease(160))
 	putLease(t, l, keys[1], nil)
-	order(t, w, hnstest.Order{ForgetLog: true})
+	order(t, w, windows.Order{ForgetLog: true})
 	must(t, w.Start(atOnce))
 	must(t, w.Ready(t.Context()))
 	withinOf(t, long, "in step", func() error {

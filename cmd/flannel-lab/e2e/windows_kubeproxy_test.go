@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/hns/hnstest"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
@@ -56,7 +56,7 @@ func TestKubeProxy(t *testing.T) {
 	everyPod(t, []*lab.Pod{p.far, p.near})
 	must(t, p.proxy.Kill())
 	// Handles of a kube-proxy that was killed stay open in the simulated HNS: only its troubles count.
-	if trouble := order(t, p.w, hnstest.Order{}).Trouble; len(trouble) > 0 {
+	if trouble := order(t, p.w, windows.Order{}).Trouble; len(trouble) > 0 {
 		t.Errorf("the simulated machine: %v", trouble)
 	}
 }
@@ -82,7 +82,7 @@ func (p *proxied) anotherLease(t *testing.T, before state) {
 // With the network its ID goes: kube-proxy drops all, and comes again by itself.
 func (p *proxied) networkLost(t *testing.T) {
 	before, id := p.now(t), networkNow(t, p.w).ID
-	order(t, p.w, hnstest.Order{DeleteNetwork: p.network})
+	order(t, p.w, windows.Order{DeleteNetwork: p.network})
 	withinOf(t, long, "the network is made again", func() error {
 		switch n, err := networkOf(p.w); {
 		case err != nil:

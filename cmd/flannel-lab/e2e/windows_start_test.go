@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
 )
 
 // story is what happens to one node.
@@ -48,7 +48,7 @@ func TestStart(t *testing.T) {
 
 func (s story) tell(t *testing.T, l *lab.Lab, n *lab.Node, m mode) {
 	s.run(newConsole(t, l, n), m)
-	if r := order(t, n, hnstest.Order{}); len(r.Trouble) > 0 {
+	if r := order(t, n, windows.Order{}); len(r.Trouble) > 0 {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
 )
 
 // long is for waits in which several simulated machines and Wines start or wait for each other.
 const long = 5 * time.Minute
 
 // order gives the simulated machine of a Windows node an order.
-func order(t *testing.T, n *lab.Node, o hnstest.Order) hnstest.Report {
+func order(t *testing.T, n *lab.Node, o windows.Order) windows.Report {
 	t.Helper()
 	r, err := n.Windows.Do(o)
 	must(t, err)
@@ -27,7 +27,7 @@ func order(t *testing.T, n *lab.Node, o hnstest.Order) hnstest.Report {
 // hnsChanges are the calls that changed something on a Windows node since its log was forgotten.
 func hnsChanges(t *testing.T, n *lab.Node) (calls []string) {
 	t.Helper()
-	for _, c := range order(t, n, hnstest.Order{}).Changes() {
+	for _, c := range order(t, n, windows.Order{}).Changes() {
 		calls = append(calls, c.String())
 	}
 	return calls
@@ -141,7 +141,7 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	t.Helper()
 	id := networkNow(t, n).ID
 	stoppedByCtrlC(t, n)
-	order(t, n, hnstest.Order{ForgetLog: true})
+	order(t, n, windows.Order{ForgetLog: true})
 	began := time.Now()
 	must(t, n.StartWith(append(slices.DeleteFunc(n.Args(), func(arg string) bool { return strings.HasPrefix(arg, "-iface") }), args...)...))
 	must(t, n.Ready(t.Context()))
@@ -184,13 +184,13 @@ func sound(t *testing.T, n *lab.Node) {
 // of a call; the simulated HNS keeps them, and before is how many there were.
 func soundSince(t *testing.T, n *lab.Node, before int) {
 	t.Helper()
-	r := order(t, n, hnstest.Order{})
+	r := order(t, n, windows.Order{})
 	if len(r.Trouble) > 0 {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 	// A call may be under way.
 	withinOf(t, long, "handles are closed", func() error {
-		if open := order(t, n, hnstest.Order{}).OpenHandles; open > before {
+		if open := order(t, n, windows.Order{}).OpenHandles; open > before {
 			return fmt.Errorf("%d handles are open", open)
 		}
 		return nil
@@ -200,5 +200,5 @@ func soundSince(t *testing.T, n *lab.Node, before int) {
 // forgetLog begins to count anew what is asked of HNS.
 func forgetLog(t *testing.T, n *lab.Node) {
 	t.Helper()
-	order(t, n, hnstest.Order{ForgetLog: true})
+	order(t, n, windows.Order{ForgetLog: true})
 }

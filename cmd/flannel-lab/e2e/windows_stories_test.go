@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/dist/windows/check"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
@@ -36,7 +37,7 @@ func againAndRejoined(c *console, m mode) {
 // cutOff: runs that end in the middle of the outage, after it, and before the last step; the machine loses power each time.
 func cutOff(c *console, m mode) {
 	t := c.t
-	order(t, c.n, hnstest.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: -1, KillTCP: true}))})
+	order(t, c.n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: -1, KillTCP: true}))})
 	for _, last := range []string{"prepare", "--ip-masq", "status"} {
 		c.before = func(args []string) error {
 			if !slices.Contains(args, last) {
@@ -74,7 +75,7 @@ func (c *console) dieInOutage(args []string) {
 	t := c.t
 	must(t, c.n.StartIn(base+`\flanneld.exe`, args...))
 	withinOf(t, long, "the outage", func() error {
-		r := order(t, c.n, hnstest.Order{})
+		r := order(t, c.n, windows.Order{})
 		if len(r.Networks) != 1 || slices.ContainsFunc(r.Adapters, func(a hns.Adapter) bool { return slices.ContainsFunc(a.Addrs, addressIs(c.n)) }) {
 			return fmt.Errorf("networks %s, adapters %+v", r.Networks, r.Adapters)
 		}
@@ -84,7 +85,7 @@ func (c *console) dieInOutage(args []string) {
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil || !strings.Contains(string(home), c.n.IP4.String()) {
 		t.Errorf("nothing is written down of what the adapter had: %s %v", home, err)
 	}
-	order(t, c.n, hnstest.Order{Turn: []byte(`{"Outage":0}`)})
+	order(t, c.n, windows.Order{Turn: []byte(`{"Outage":0}`)})
 }
 
 // settled waits until flanneld has seen all that the adapter had for long enough.
@@ -103,9 +104,9 @@ func (c *console) settled() {
 func lostAndRenamed(c *console, m mode) {
 	t, n := c.t, c.n
 	metadata := metadataRoute
-	metadata.Index = order(t, n, hnstest.Order{}).Adapters[1].Index
-	order(t, n, hnstest.Order{AddRoute: &metadata})
-	order(t, n, hnstest.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true}))})
+	metadata.Index = order(t, n, windows.Order{}).Adapters[1].Index
+	order(t, n, windows.Order{AddRoute: &metadata})
+	order(t, n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true}))})
 	before := hostOn(t, n, lab.Adapter)
 	must(t, c.start(m.parameters(n)))
 	w := c.well(m)
@@ -119,7 +120,7 @@ func lostAndRenamed(c *console, m mode) {
 	for i, name := range []string{other, lab.Adapter} {
 		c.stop()
 		if i == 0 {
-			order(t, n, hnstest.Order{Rename: [2]string{lab.Adapter, other}})
+			order(t, n, windows.Order{Rename: [2]string{lab.Adapter, other}})
 		}
 		forgetLog(t, n)
 		parameters := m.parameters(n)
@@ -184,7 +185,7 @@ func (c *console) rejoins(m mode, w walked) {
 func oldHNS(c *console, m mode) {
 	t := c.t
 	before := hostOn(t, c.n, lab.Adapter)
-	order(t, c.n, hnstest.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":1}}`)})
+	order(t, c.n, windows.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":1}}`)})
 	err := c.start(m.parameters(c.n))
 	if err == nil {
 		t.Fatal("start.ps1 goes on with HNS 9.1")
@@ -194,14 +195,14 @@ func oldHNS(c *console, m mode) {
 			t.Errorf("%q is not said:\n%s", what, c.said)
 		}
 	}
-	r := order(t, c.n, hnstest.Order{})
+	r := order(t, c.n, windows.Order{})
 	if now := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(now, before) || c.n.Running() {
 		t.Errorf("left are %s %s, flanneld runs: %t; the host has %+v, had %+v", r.Networks, r.Endpoints, c.n.Running(), now, before)
 	}
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
 		t.Errorf("left is a journal: %s", home)
 	}
-	order(t, c.n, hnstest.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":3}}`)})
+	order(t, c.n, windows.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":3}}`)})
 	must(t, c.start(m.parameters(c.n)))
 	c.pings(c.well(m))
 }

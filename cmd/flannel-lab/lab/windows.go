@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/hns/hnstest"
+	"flannel/cmd/flannel-lab/windows"
 )
 
 // Adapter is the name of a Windows node's adapter on the underlay, as Windows has it. (Linux calls it Uplink.)
@@ -30,13 +30,13 @@ const (
 // Windows is a simulated Windows machine that a node's namespaces play: HNS and the IP stack of pkg/hns/hnstest, for
 // programs that run in Wine. Do gives it orders, by which it fails, forgets, or is another hand's.
 type Windows struct {
-	*hnstest.Remote
+	*windows.Remote
 	run  string // what runs programs for Windows
 	proc *process
 }
 
 // Now is how the machine stands.
-func (w *Windows) Now() (hnstest.Report, error) { return w.Do(hnstest.Order{}) }
+func (w *Windows) Now() (windows.Report, error) { return w.Do(windows.Order{}) }
 
 // wineRun, and flanneld.exe as it is shipped.
 func (o Options) wineRun() string { return filepath.Join(o.BinDir, "wine", "run") }
@@ -62,7 +62,7 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 			return Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, lastLine(w.proc.log())))
 		}
 		return n.Do(func() (err error) {
-			w.Remote, err = hnstest.Dial(hnsAddr)
+			w.Remote, err = windows.Dial(hnsAddr)
 			return err
 		})
 	})
@@ -159,7 +159,7 @@ func (w *Windows) close() error {
 
 // windowsMain is the simulated machine, in a node.
 func windowsMain() int {
-	m, err := hnstest.NewKernel()
+	m, err := windows.New()
 	if err != nil {
 		return fail(err)
 	}
@@ -167,5 +167,5 @@ func windowsMain() int {
 	if err != nil {
 		return fail(errors.Join(err, m.Close()))
 	}
-	return fail(fmt.Errorf("serve the machine: %w", m.Serve(l)))
+	return fail(fmt.Errorf("serve the machine: %w", windows.Serve(l, m)))
 }

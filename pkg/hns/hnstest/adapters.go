@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // adapter is one of the machine.
@@ -35,7 +36,7 @@ func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.GUID == "" {
-		a.GUID = newGUID()
+		a.GUID = api.NewGUID()
 	}
 	c := config{addrs: a.Addrs, dns: a.DNS, dhcp: a.DHCP}
 	for _, r := range routes {
@@ -71,19 +72,19 @@ func (m *Machine) named(name string) *adapter {
 	return nil
 }
 
-// usualMetric is what Windows gives an adapter of 1 Gbit/s.
-const usualMetric = 25
+// UsualMetric is what Windows gives an adapter of 1 Gbit/s.
+const UsualMetric = 25
 
 // addAdapter makes one, virtual, with its addresses; parent is that below it.
 func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	addrs := a.Addrs
 	a.Addrs = nil
-	a.V4Metric, a.V6Metric = cmp.Or(a.V4Metric, usualMetric), cmp.Or(a.V6Metric, usualMetric)
+	a.V4Metric, a.V6Metric = cmp.Or(a.V4Metric, UsualMetric), cmp.Or(a.V6Metric, UsualMetric)
 	if a.GUID == "" {
-		a.GUID = newGUID()
+		a.GUID = api.NewGUID()
 	}
 	if a.Index == 0 {
-		index, err := m.body.add(a, parent)
+		index, err := m.body.Add(a, parent)
 		m.must("add adapter "+a.Name, err)
 		a.Index = index
 	}
@@ -99,13 +100,13 @@ func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 func (m *Machine) removeAdapter(index int) {
 	m.take(m.adapter(index))
 	m.adapters = slices.DeleteFunc(slices.Clone(m.adapters), func(a *adapter) bool { return a.Index == index })
-	m.must("remove an adapter", m.body.remove(index))
+	m.must("remove an adapter", m.body.Remove(index))
 	m.tellStack(InterfaceChange)
 }
 
 // adapterFor is the physical adapter that a network takes.
 func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
-	name, given := adapterName(n.policies)
+	name, given := api.AdapterName(n.Policies)
 	for _, a := range m.adapters {
 		if !a.virtual && !a.Loopback && (a.Name == name || !given) {
 			return a, 0
@@ -175,7 +176,7 @@ func (m *Machine) take(a *adapter) config {
 	for _, ip := range slices.Clone(a.Addrs) {
 		m.takeAddress(a, ip.Prefix)
 		if m.knobs.KillTCP {
-			m.must("cut connections", m.body.cut(ip.Prefix.Addr()))
+			m.must("cut connections", m.body.Cut(ip.Prefix.Addr()))
 		}
 	}
 	a.DNS, a.known = nil, false
@@ -213,14 +214,14 @@ func (m *Machine) giveAddress(a *adapter, ip hns.Address) hns.Code {
 	addr := ip.Prefix.Addr()
 	for _, have := range slices.Clone(a.Addrs) {
 		if have.Prefix.Addr() == addr {
-			return objectExists
+			return hns.ObjectExists
 		}
 		if have.Prefix == apipa && addr.Is4() {
 			m.takeAddress(a, apipa)
 		}
 	}
 	a.Addrs = append(a.Addrs, ip)
-	m.must(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.address(a.Index, ip.Prefix, true))
+	m.must(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
 	for _, dst := range ownRoutes(ip.Prefix) {
 		m.routes = append(m.routes, hns.Route{Dst: dst, NextHop: unspecified(addr), Index: a.Index, Metric: 256})
 	}
@@ -230,7 +231,7 @@ func (m *Machine) giveAddress(a *adapter, ip hns.Address) hns.Code {
 
 func (m *Machine) takeAddress(a *adapter, p netip.Prefix) {
 	a.Addrs = slices.DeleteFunc(slices.Clone(a.Addrs), func(ip hns.Address) bool { return ip.Prefix == p })
-	m.must(fmt.Sprintf("remove %s from %s", p, a.Name), m.body.address(a.Index, p, false))
+	m.must(fmt.Sprintf("remove %s from %s", p, a.Name), m.body.Address(a.Index, p, false))
 	m.routes = slices.DeleteFunc(m.routes, func(r hns.Route) bool {
 		return r.Index == a.Index && !r.Ours && slices.Contains(ownRoutes(p), r.Dst)
 	})

@@ -6,50 +6,50 @@ import (
 	"flannel/pkg/hns"
 )
 
-// body is what a machine is made of. The Machine knows what is there; the body follows.
-type body interface {
-	// add makes an adapter and returns its index. A switch takes the physical adapter (the index parent) as its uplink.
-	add(a hns.Adapter, parent int) (index int, err error)
-	remove(index int) error
-	rename(index int, name string) error
-	address(index int, p netip.Prefix, add bool) error
-	route(r hns.Route, add bool) error
-	forwarding(index int, v6, on bool) error
-	// cut ends the TCP connections that come from an address.
-	cut(netip.Addr) error
+// Body is what a machine is made of. The Machine knows what is there; the body follows.
+type Body interface {
+	// Add makes an adapter and returns its index. A switch takes the physical adapter (the index parent) as its uplink.
+	Add(a hns.Adapter, parent int) (index int, err error)
+	Remove(index int) error
+	Rename(index int, name string) error
+	Address(index int, p netip.Prefix, add bool) error
+	Route(r hns.Route, add bool) error
+	Forwarding(index int, v6, on bool) error
+	// Cut ends the TCP connections that come from an address.
+	Cut(netip.Addr) error
 
-	// overlay gives an Overlay network what carries its packets; remote and pod say what it carries where.
-	overlay(o overlay, add bool) error
-	remote(network string, r hns.RemoteSubnet, add bool) error
-	pod(network string, addr netip.Addr, add bool) error
-	close() error
+	// Overlay gives an Overlay network what carries its packets; Remote and Pod say what it carries where.
+	Overlay(o Overlay, add bool) error
+	Remote(network string, r hns.RemoteSubnet, add bool) error
+	Pod(network string, addr netip.Addr, add bool) error
+	Close() error
 }
 
-// overlay is an Overlay network for the body.
-type overlay struct {
-	network string // its ID
-	vsid    uint32
-	port    uint16
-	mac     hns.MAC
-	local   netip.Addr // of the underlay
-	mtu     int        // bytes, of the packets within
+// Overlay is an Overlay network for the body.
+type Overlay struct {
+	Network string // its ID
+	VSID    uint32
+	Port    uint16
+	MAC     hns.MAC
+	Local   netip.Addr // of the underlay
+	MTU     int        // bytes, of the packets within
 }
 
 // nobody is the body of a machine in memory.
 type nobody struct{ last int }
 
-func (n *nobody) add(hns.Adapter, int) (int, error) {
+func (n *nobody) Add(hns.Adapter, int) (int, error) {
 	n.last += 7 // indexes have gaps, and never come again
 	return n.last, nil
 }
 
-func (*nobody) remove(int) error                            { return nil }
-func (*nobody) rename(int, string) error                    { return nil }
-func (*nobody) address(int, netip.Prefix, bool) error       { return nil }
-func (*nobody) route(hns.Route, bool) error                 { return nil }
-func (*nobody) forwarding(int, bool, bool) error            { return nil }
-func (*nobody) cut(netip.Addr) error                        { return nil }
-func (*nobody) overlay(overlay, bool) error                 { return nil }
-func (*nobody) remote(string, hns.RemoteSubnet, bool) error { return nil }
-func (*nobody) pod(string, netip.Addr, bool) error          { return nil }
-func (*nobody) close() error                                { return nil }
+func (*nobody) Remove(int) error                            { return nil }
+func (*nobody) Rename(int, string) error                    { return nil }
+func (*nobody) Address(int, netip.Prefix, bool) error       { return nil }
+func (*nobody) Route(hns.Route, bool) error                 { return nil }
+func (*nobody) Forwarding(int, bool, bool) error            { return nil }
+func (*nobody) Cut(netip.Addr) error                        { return nil }
+func (*nobody) Overlay(Overlay, bool) error                 { return nil }
+func (*nobody) Remote(string, hns.RemoteSubnet, bool) error { return nil }
+func (*nobody) Pod(string, netip.Addr, bool) error          { return nil }
+func (*nobody) Close() error                                { return nil }

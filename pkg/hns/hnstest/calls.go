@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // The methods of hns.Calls make those calls, one by one, that the machine's are made of on Windows.
@@ -14,8 +15,8 @@ const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
 
 // ask makes a call of HNS.
 func (m *Machine) ask(function string, args ...string) (string, error) {
-	answer, code := m.hcn(function, args...)
-	return answer, problem(function, code)
+	answer, code := m.self.HNS(function, args...)
+	return answer, api.Problem(function, code)
 }
 
 // Version asks HNS for its version.
@@ -39,15 +40,15 @@ func (m *Machine) callV1(method, path, body string, out any) error {
 		return err
 	}
 	if !r.Success {
-		return problem("HNSCall "+method+" "+path, r.ErrorCode)
+		return api.Problem("HNSCall "+method+" "+path, r.ErrorCode)
 	}
 	return json.Unmarshal(r.Output, out)
 }
 
 // Networks returns all networks.
-func (m *Machine) Networks() ([]json.RawMessage, error) { return m.list(networkKind, anyQuery) }
+func (m *Machine) Networks() ([]json.RawMessage, error) { return m.list(api.NetworkKind, anyQuery) }
 
-func (m *Machine) list(k kind, query string) (all []json.RawMessage, err error) {
+func (m *Machine) list(k api.Kind, query string) (all []json.RawMessage, err error) {
 	answer, err := m.ask("HcnEnumerate"+string(k)+"s", query)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (m *Machine) list(k kind, query string) (all []json.RawMessage, err error) 
 	return all, nil
 }
 
-func (m *Machine) query(k kind, id string) (json.RawMessage, error) {
+func (m *Machine) query(k api.Kind, id string) (json.RawMessage, error) {
 	h, err := m.ask("HcnOpen"+string(k), id)
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (m *Machine) query(k kind, id string) (json.RawMessage, error) {
 }
 
 // queryClose asks what is behind a handle, and closes it.
-func (m *Machine) queryClose(k kind, h string) (json.RawMessage, error) {
+func (m *Machine) queryClose(k api.Kind, h string) (json.RawMessage, error) {
 	defer m.ask("HcnClose"+string(k), h)
 	document, err := m.ask("HcnQuery"+string(k)+"Properties", h, anyQuery)
 	if err != nil {
@@ -85,17 +86,15 @@ func (m *Machine) queryClose(k kind, h string) (json.RawMessage, error) {
 }
 
 // Network returns one network.
-func (m *Machine) Network(id string) (json.RawMessage, error) { return m.query(networkKind, id) }
-
-const noID = "00000000-0000-0000-0000-000000000000"
+func (m *Machine) Network(id string) (json.RawMessage, error) { return m.query(api.NetworkKind, id) }
 
 // CreateNetwork makes a network.
 func (m *Machine) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
-	h, err := m.ask("HcnCreateNetwork", noID, string(document))
+	h, err := m.ask("HcnCreateNetwork", api.NoID, string(document))
 	if err != nil {
 		return nil, err
 	}
-	return m.queryClose(networkKind, h)
+	return m.queryClose(api.NetworkKind, h)
 }
 
 // DeleteNetwork deletes a network and its endpoints.
@@ -117,7 +116,7 @@ func (m *Machine) ModifyNetwork(id string, request json.RawMessage) error {
 
 // ManagementIP is the host's address on a network, as v1 tells it.
 func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
-	var v networkV1
+	var v api.NetworkV1
 	if err := m.callV1("GET", "/networks/"+network, "", &v); err != nil || v.ManagementIP == "" {
 		return netip.Addr{}, err
 	}
@@ -126,8 +125,8 @@ func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
 
 // Endpoints returns those of a network.
 func (m *Machine) Endpoints(network string) ([]json.RawMessage, error) {
-	filter := text(map[string]string{"VirtualNetwork": network})
-	return m.list(endpointKind, text(map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": filter}))
+	filter := api.Text(map[string]string{"VirtualNetwork": network})
+	return m.list(api.EndpointKind, api.Text(map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": filter}))
 }
 
 // CreateEndpoint makes an endpoint.
@@ -137,11 +136,11 @@ func (m *Machine) CreateEndpoint(network string, document json.RawMessage) (json
 		return nil, err
 	}
 	defer m.ask("HcnCloseNetwork", n)
-	h, err := m.ask("HcnCreateEndpoint", n, noID, string(document))
+	h, err := m.ask("HcnCreateEndpoint", n, api.NoID, string(document))
 	if err != nil {
 		return nil, err
 	}
-	return m.queryClose(endpointKind, h)
+	return m.queryClose(api.EndpointKind, h)
 }
 
 // DeleteEndpoint deletes an endpoint.
@@ -164,7 +163,7 @@ func (m *Machine) Notify(changed func()) (stop func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.knobs.Silent {
-		return nil, problem("HcnRegisterServiceCallback", hns.NotImplemented)
+		return nil, api.Problem("HcnRegisterServiceCallback", hns.NotImplemented)
 	}
 	return m.watch(false, changed), nil
 }

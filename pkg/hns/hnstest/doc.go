@@ -1,21 +1,10 @@
-// Package hnstest is a simulated Windows machine: HNS, which binds a virtual switch to the adapter and moves the host's
-// address, and the IP stack. No line of Windows is in it. It serves tests in three ways:
-//
-//   - in the test's process, as an hns.Calls and an hns.Stack in memory (New), on any system;
-//   - under Wine: Serve answers our own computenetwork.dll, vmcompute.dll and iphlpapi.dll (folder dll, built by `make
-//     wine`), so that the calls of the real flanneld.exe come here as they would come to Windows;
-//   - with a body (NewKernel): the namespace of the process plays the machine, and what HNS is told carries packets.
+// Package hnstest is a simulated Windows machine in memory: HNS, which binds a virtual switch to the adapter and moves the
+// host's address, and the IP stack. No line of Windows is in it. It is an hns.Calls and an hns.Stack for tests on any
+// system; package wine below it lets programs in Wine take it for their Windows, and checks it against what Microsoft
+// wrote; and a Body follows what it does, such as the network namespace that plays a Windows node in cmd/flannel-lab.
 //
 // Knobs make it late, forgetful or old; a Fault makes single calls fail or hang; a Hand is somebody else at the machine.
 // Every call is in the log as it came.
-//
-// # What it is checked against
-//
-// The integration tests of hcsshim, which Microsoft wrote for the real HNS, run against it: all of package hcn's but
-// those that TestHcsshim names, each with its reason. They settle the shape of documents, the codes for what is
-// missing, that networks and endpoints can be found by name and ID, that an ID in a document is kept, that a policy is
-// removed by settings that say the same in other letters, that a taken port is refused. Structures of the IP Helper API
-// are checked from the other side, by winipcfg in the tests of package hns.
 //
 // # What is known of Windows
 //

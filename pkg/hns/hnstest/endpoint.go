@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 const remoteEndpoint = 1 // of an endpoint's flags
@@ -17,13 +18,13 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 		return "", hns.NetworkNotFound
 	}
 	t := &thing{id: id, network: n.id, state: 1}
-	if document, code := endpointVersion2(document); code != 0 {
+	if document, code := api.EndpointVersion2(document); code != 0 {
 		return "", code
-	} else if json.Unmarshal(document, &t.doc) != nil {
+	} else if json.Unmarshal(document, &t.Document) != nil {
 		return "", hns.InvalidJSON
 	}
 	// One that stands for a pod elsewhere has that pod's address, of another node's subnet.
-	remote := t.flags()&remoteEndpoint != 0
+	remote := t.Flags()&remoteEndpoint != 0
 	ip, code := m.endpointAddress(n, t, remote)
 	if code != 0 {
 		return "", code
@@ -32,43 +33,38 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 		return "", hns.PortExists
 	}
 	t.ip, t.more = ip, t.further(n)
-	t.write("ID", id)
-	t.write("HostComputeNetwork", n.id)
+	t.Write("ID", id)
+	t.Write("HostComputeNetwork", n.id)
 	if ip.IsValid() {
 		var all []any
 		for _, p := range append([]netip.Prefix{ip}, t.more...) {
 			all = append(all, map[string]any{"IpAddress": p.Addr(), "PrefixLength": p.Bits()})
 		}
-		t.write("IpConfigurations", all)
+		t.Write("IpConfigurations", all)
 	}
 	var mac string
-	if t.read("MacAddress", &mac); mac == "" {
-		t.write("MacAddress", m.newMAC().String())
+	if t.Read("MacAddress", &mac); mac == "" {
+		t.Write("MacAddress", m.newMAC().String())
 	}
-	m.things[endpointKind] = append(m.things[endpointKind], t)
+	m.things[api.EndpointKind] = append(m.things[api.EndpointKind], t)
 	m.bring(n, t, true)
 	return id, 0
 }
 
-func (t *thing) flags() (flags uint32) {
-	t.read("Flags", &flags)
-	return flags
-}
-
 // bring tells the body about an endpoint of the cluster: a pod, or on an overlay what stands for a peer's.
 func (m *Machine) bring(n *network, t *thing, add bool) {
-	if !external(n.kind) || !t.ip.IsValid() || t.adapter != 0 {
+	if !api.External(n.Type) || !t.ip.IsValid() || t.adapter != 0 {
 		return
 	}
-	if t.flags()&remoteEndpoint == 0 {
-		m.must("carry a pod", m.body.pod(n.id, t.ip.Addr(), add))
+	if t.Flags()&remoteEndpoint == 0 {
+		m.must("carry a pod", m.body.Pod(n.id, t.ip.Addr(), add))
 		return
 	}
 	if add {
 		t.way = m.wayTo(n, t)
 	}
 	if t.way != nil {
-		m.must("carry a remote endpoint", m.body.remote(n.id, *t.way, add))
+		m.must("carry a remote endpoint", m.body.Remote(n.id, *t.way, add))
 	}
 }
 
@@ -76,8 +72,8 @@ func (m *Machine) bring(n *network, t *thing, add bool) {
 // Service of this machine has.
 func (m *Machine) wayTo(n *network, t *thing) *hns.RemoteSubnet {
 	var policies []hns.Policy
-	t.read("Policies", &policies)
-	mac, _ := parseMAC(t.doc["MacAddress"])
+	t.Read("Policies", &policies)
+	mac, _ := api.ParseMAC(t.Document["MacAddress"])
 	way := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n), MAC: mac}
 	for _, p := range policies {
 		var s struct{ ProviderAddress netip.Addr }
@@ -85,8 +81,8 @@ func (m *Machine) wayTo(n *network, t *thing) *hns.RemoteSubnet {
 			way.Provider = s.ProviderAddress
 		}
 	}
-	inSubnet := slices.ContainsFunc(n.policies, func(p hns.Policy) bool {
-		r, code := remoteSubnet(p.Settings)
+	inSubnet := slices.ContainsFunc(n.Policies, func(p hns.Policy) bool {
+		r, code := api.RemoteSubnet(p.Settings)
 		return p.Type == "RemoteSubnetRoute" && code == 0 && r.Prefix.Contains(t.ip.Addr())
 	})
 	if inSubnet || way.Provider == m.managementIP(n) {
@@ -101,25 +97,25 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 		IpAddress    netip.Addr
 		PrefixLength int
 	}
-	t.read("IpConfigurations", &given)
+	t.Read("IpConfigurations", &given)
 	if len(given) > 0 && remote {
 		return netip.PrefixFrom(given[0].IpAddress, given[0].IpAddress.BitLen()), 0
 	}
-	for _, s := range n.subnets {
+	for _, s := range n.Subnets {
 		if len(given) > 0 {
-			if a := given[0].IpAddress; s.prefix.Contains(a) && m.free(n, a) {
-				return netip.PrefixFrom(a, s.prefix.Bits()), 0
+			if a := given[0].IpAddress; s.Prefix.Contains(a) && m.free(n, a) {
+				return netip.PrefixFrom(a, s.Prefix.Bits()), 0
 			}
 			continue
 		}
-		for a := s.prefix.Addr().Next().Next(); s.prefix.Contains(a); a = a.Next() {
+		for a := s.Prefix.Addr().Next().Next(); s.Prefix.Contains(a); a = a.Next() {
 			if m.free(n, a) {
-				return netip.PrefixFrom(a, s.prefix.Bits()), 0
+				return netip.PrefixFrom(a, s.Prefix.Bits()), 0
 			}
 		}
 	}
-	if len(given) > 0 || len(n.subnets) > 0 {
-		return netip.Prefix{}, addressTaken
+	if len(given) > 0 || len(n.Subnets) > 0 {
+		return netip.Prefix{}, api.AddressTaken
 	}
 	return netip.Prefix{}, 0
 }
@@ -127,11 +123,11 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 // further are the addresses of a new endpoint beside its first, as its document asks for them.
 func (t *thing) further(n *network) (all []netip.Prefix) {
 	var given []struct{ IpAddress netip.Addr }
-	t.read("IpConfigurations", &given)
+	t.Read("IpConfigurations", &given)
 	for _, g := range given[min(len(given), 1):] {
-		for _, s := range n.subnets {
-			if s.prefix.Contains(g.IpAddress) {
-				all = append(all, netip.PrefixFrom(g.IpAddress, s.prefix.Bits()))
+		for _, s := range n.Subnets {
+			if s.Prefix.Contains(g.IpAddress) {
+				all = append(all, netip.PrefixFrom(g.IpAddress, s.Prefix.Bits()))
 			}
 		}
 	}
@@ -139,27 +135,15 @@ func (t *thing) further(n *network) (all []netip.Prefix) {
 }
 
 func (m *Machine) free(n *network, a netip.Addr) bool {
-	return !slices.ContainsFunc(m.things[endpointKind], func(t *thing) bool { return t.network == n.id && t.ip.Addr() == a })
+	return !slices.ContainsFunc(m.things[api.EndpointKind], func(t *thing) bool { return t.network == n.id && t.ip.Addr() == a })
 }
 
 // portTaken tells whether another endpoint has one of the outer ports that this one maps.
 func (m *Machine) portTaken(t *thing) bool {
-	mine := t.ports()
-	return slices.ContainsFunc(m.things[endpointKind], func(o *thing) bool {
-		return slices.ContainsFunc(o.ports(), func(p string) bool { return slices.Contains(mine, p) })
+	mine := t.Ports()
+	return slices.ContainsFunc(m.things[api.EndpointKind], func(o *thing) bool {
+		return slices.ContainsFunc(o.Ports(), func(p string) bool { return slices.Contains(mine, p) })
 	})
-}
-
-func (t *thing) ports() (ports []string) {
-	var policies []hns.Policy
-	t.read("Policies", &policies)
-	for _, p := range policies {
-		var s struct{ Protocol, ExternalPort int }
-		if p.Type == "PortMapping" && json.Unmarshal(p.Settings, &s) == nil {
-			ports = append(ports, text(s))
-		}
-	}
-	return ports
 }
 
 // attach makes an endpoint an adapter of the host.
@@ -173,13 +157,13 @@ func (m *Machine) attach(t *thing) hns.Code {
 		return 0
 	}
 	m.bring(n, t, false)
-	mac, _ := parseMAC(t.doc["MacAddress"])
+	mac, _ := api.ParseMAC(t.Document["MacAddress"])
 	var addrs []hns.Address
 	for _, p := range append([]netip.Prefix{t.ip}, t.more...) {
 		addrs = append(addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
 	}
 	t.adapter = m.addAdapter(hns.Adapter{
-		Name: "vEthernet (" + t.name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
+		Name: "vEthernet (" + t.Name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
 		Addrs: addrs,
 	}, 0)
 	return 0

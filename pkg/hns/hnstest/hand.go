@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // What another hand does to the machine: nothing of it is in the log.
@@ -23,23 +24,23 @@ func (h Hand) Networks() []json.RawMessage {
 	defer h.m.mu.Unlock()
 	var all []json.RawMessage
 	for _, n := range h.m.networks {
-		all = append(all, json.RawMessage(text(h.m.viewNetwork(n))))
+		all = append(all, json.RawMessage(api.Text(h.m.viewNetwork(n))))
 	}
 	return all
 }
 
 // Endpoints returns the endpoints' documents.
-func (h Hand) Endpoints() []json.RawMessage { return h.documents(endpointKind) }
+func (h Hand) Endpoints() []json.RawMessage { return h.documents(api.EndpointKind) }
 
 // LoadBalancers returns the load balancers' documents.
-func (h Hand) LoadBalancers() []json.RawMessage { return h.documents(loadBalancerKind) }
+func (h Hand) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBalancerKind) }
 
-func (h Hand) documents(k kind) []json.RawMessage {
+func (h Hand) documents(k api.Kind) []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	var all []json.RawMessage
 	for _, t := range h.m.things[k] {
-		all = append(all, json.RawMessage(text(t.doc)))
+		all = append(all, json.RawMessage(api.Text(t.Document)))
 	}
 	return all
 }
@@ -84,15 +85,15 @@ func (h Hand) DeleteNetwork(name string) error {
 func (h Hand) CreateNetwork(document string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	_, code := h.m.createNetwork(newGUID(), []byte(document))
-	return problem("HcnCreateNetwork", code)
+	_, code := h.m.createNetwork(api.NewGUID(), []byte(document))
+	return api.Problem("HcnCreateNetwork", code)
 }
 
 // Policies changes the policies of the network of a name. No event tells of it.
 func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
 	return h.network(name, func(n *network) hns.Code {
-		before := n.policies
-		n.policies = change(slices.Clone(before))
+		before := n.Policies
+		n.Policies = change(slices.Clone(before))
 		h.m.recarry(n, before)
 		return 0
 	})
@@ -102,7 +103,7 @@ func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) erro
 func (h Hand) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
 	return h.Policies(name, func(all []hns.Policy) []hns.Policy {
 		return slices.DeleteFunc(all, func(p hns.Policy) bool {
-			r, code := remoteSubnet(p.Settings)
+			r, code := api.RemoteSubnet(p.Settings)
 			return p.Type == "RemoteSubnetRoute" && code == 0 && r.Prefix == subnet
 		})
 	})
@@ -112,9 +113,9 @@ func (h Hand) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
 func (h Hand) DeleteEndpoint(name string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	for _, t := range h.m.things[endpointKind] {
-		if t.name() == name {
-			h.m.removeThing(endpointKind, t)
+	for _, t := range h.m.things[api.EndpointKind] {
+		if t.Name() == name {
+			h.m.removeThing(api.EndpointKind, t)
 			return nil
 		}
 	}
@@ -125,8 +126,8 @@ func (h Hand) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, n := range h.m.networks {
-		if n.name == name {
-			return problem("another hand", act(n))
+		if n.Name == name {
+			return api.Problem("another hand", act(n))
 		}
 	}
 	return fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
@@ -137,7 +138,7 @@ func (h Hand) AddRoute(r hns.Route) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	r.Ours = true
-	return problem("another hand", h.m.createRoute(r))
+	return api.Problem("another hand", h.m.createRoute(r))
 }
 
 // DeleteRoutes deletes all routes to a destination.
@@ -155,7 +156,7 @@ func (h Hand) DeleteRoutes(dst netip.Prefix) {
 func (h Hand) SetForwarding(name string, v6, on bool) error {
 	return h.adapter(name, func(a *adapter) {
 		h.m.forward[family{a.Index, v6}] = on
-		h.m.must("set forwarding", h.m.body.forwarding(a.Index, v6, on))
+		h.m.must("set forwarding", h.m.body.Forwarding(a.Index, v6, on))
 		h.m.tellStack(InterfaceChange)
 	})
 }
@@ -170,7 +171,7 @@ func (h Hand) Forwarding(name string, v6 bool) (on bool) {
 func (h Hand) Rename(from, to string) error {
 	return h.adapter(from, func(a *adapter) {
 		a.Name = to
-		h.m.must("rename "+from, h.m.body.rename(a.Index, to))
+		h.m.must("rename "+from, h.m.body.Rename(a.Index, to))
 		h.m.tellStack(InterfaceChange)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // Knobs say how the machine behaves. With the zero value all is well and takes no time.
@@ -56,13 +57,11 @@ type Fault struct {
 }
 
 func (f *Fault) hits(function string, args []string) bool {
-	if f.Func != function && f.Func != "*" && (f.Func != "" || !isHNS(function)) {
+	if f.Func != function && f.Func != "*" && (f.Func != "" || !api.IsHNS(function)) {
 		return false
 	}
 	return f.Match == "" || strings.Contains(strings.Join(args, "\n"), f.Match)
 }
-
-func isHNS(function string) bool { return strings.HasPrefix(function, "Hcn") || function == "HNSCall" }
 
 // Fail adds a fault; the first that hits a call is taken.
 func (m *Machine) Fail(f Fault) {

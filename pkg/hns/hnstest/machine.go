@@ -1,7 +1,6 @@
 package hnstest
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // Machine is a simulated Windows machine: HNS and the IP stack. It is an hns.Calls and an hns.Stack. Its methods may be
@@ -20,12 +20,13 @@ type Machine struct {
 	knobs  Knobs
 	faults []*Fault
 	healed chan struct{} // closed by Heal, and then another
-	body   body
+	body   Body
 
 	networks []*network
-	things   map[kind][]*thing
+	things   map[api.Kind][]*thing
 	handles  map[uint64]handle
-	lastID   uint64 // of handles, MACs, watchers
+	self     *Program // this process, which makes the calls that are methods of the machine
+	lastID   uint64   // of handles, MACs, watchers
 	log      []Call
 
 	adapters []*adapter
@@ -69,7 +70,7 @@ var (
 // New returns a machine in memory with one physical adapter: "Ethernet", HostAddr set by hand, a default route to
 // Gateway.
 func New() *Machine {
-	m := newMachine(&nobody{})
+	m := NewWith(&nobody{})
 	m.Plug(hns.Adapter{
 		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500, MAC: hns.MAC{0, 0x15, 0x5d, 1, 2, 3},
 		Up: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
@@ -77,14 +78,16 @@ func New() *Machine {
 	return m
 }
 
-func newMachine(b body) *Machine {
+// NewWith returns a machine that a body follows, with a loopback adapter alone. Plug gives it others.
+func NewWith(b Body) *Machine {
 	m := &Machine{
-		healed: make(chan struct{}), happened: make(chan struct{}), body: b, things: map[kind][]*thing{},
+		healed: make(chan struct{}), happened: make(chan struct{}), body: b, things: map[api.Kind][]*thing{},
 		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{}, listeners: map[string]*listener{},
 		timers: map[*time.Timer]bool{},
 	}
+	m.self = m.Begin()
 	m.adapters = []*adapter{{Adapter: hns.Adapter{
-		Name: "Loopback Pseudo-Interface 1", GUID: newGUID(), Index: 1, MTU: 1500, Up: true, Loopback: true,
+		Name: "Loopback Pseudo-Interface 1", GUID: api.NewGUID(), Index: 1, MTU: 1500, Up: true, Loopback: true,
 		Addrs: []hns.Address{
 			{Prefix: netip.MustParsePrefix("127.0.0.1/8"), Preferred: true},
 			{Prefix: netip.MustParsePrefix("::1/128"), Preferred: true},
@@ -103,7 +106,7 @@ func (m *Machine) Close() error {
 		t.Stop()
 	}
 	m.wake()
-	return m.body.close()
+	return m.body.Close()
 }
 
 // enter makes a call: its fault, if one waits for it, and its entry in the log. act runs with the machine locked.
@@ -115,7 +118,7 @@ func (m *Machine) enter(function string, args []string, changes bool, act func()
 	// Names before the call: what it deletes has none after it.
 	call := Call{Func: function, Args: args, Text: m.readable(function, args), Result: fault.Code, Changes: changes}
 	switch {
-	case isHNS(function) && m.knobs.Down:
+	case api.IsHNS(function) && m.knobs.Down:
 		call.Result = hns.RPCServerUnavailable
 	case fault.Code == 0:
 		call.Output, call.Result = act()
@@ -134,15 +137,15 @@ func (m *Machine) readable(function string, args []string) string {
 		if h, ok := m.handles[n]; i == 0 && err == nil && ok {
 			arg = h.id
 		}
-		if arg != noID {
+		if arg != api.NoID {
 			s += " " + arg
 		}
 	}
 	for _, n := range m.networks {
-		s = strings.NewReplacer(n.id, n.name, strings.ToUpper(n.id), n.name).Replace(s)
+		s = strings.NewReplacer(n.id, n.Name, strings.ToUpper(n.id), n.Name).Replace(s)
 	}
-	for _, t := range m.things[endpointKind] {
-		s = strings.NewReplacer(t.id, t.name(), strings.ToUpper(t.id), t.name()).Replace(s)
+	for _, t := range m.things[api.EndpointKind] {
+		s = strings.NewReplacer(t.id, t.Name(), strings.ToUpper(t.id), t.Name()).Replace(s)
 	}
 	return s
 }
@@ -183,25 +186,6 @@ func (m *Machine) ForgetLog() {
 	m.log = nil
 }
 
-// OpenHandles is how many objects were opened and not closed.
-func (m *Machine) OpenHandles() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.handles)
-}
-
-// openObjects is OpenHandles without registrations, of which nobody hears when their program ends.
-func (m *Machine) openObjects() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, h := range m.handles {
-		if h.kind != callbackKind {
-			n++
-		}
-	}
-	return n
-}
-
 // Trouble returns what the machine's body refused: the test's own fault, mostly.
 func (m *Machine) Trouble() []error {
 	m.mu.Lock()
@@ -219,11 +203,4 @@ func (m *Machine) must(what string, err error) {
 func (m *Machine) nextID() uint64 {
 	m.lastID++
 	return m.lastID
-}
-
-func newGUID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

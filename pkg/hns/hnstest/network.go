@@ -9,55 +9,18 @@ import (
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // network is an HNS network.
 type network struct {
-	id, name, kind string
-	doc            map[string]json.RawMessage // as it was made, of version 2
-	subnets        []subnet
-	policies       []hns.Policy
-	read           map[string]hns.RemoteSubnet // by a policy's settings
-	fleeting       bool                        // non-persistent
-	adapter        int                         // index of the physical adapter; 0: none
-	first          netip.Addr                  // management address that was told first
-	mac            hns.MAC
-	macKnown       bool
-}
-
-// subnet is one of a network.
-type subnet struct {
-	prefix  netip.Prefix
-	gateway netip.Addr
-	vsid    uint32
-}
-
-// networkDocument is what we read of a network's document.
-type networkDocument struct {
-	Name, Type string
-	Policies   []hns.Policy
-	Ipams      []struct {
-		Type    string
-		Subnets []subnetDocument
-	}
-	Flags         uint32
-	SchemaVersion struct{ Major, Minor int }
-}
-
-type subnetDocument struct {
-	IpAddressPrefix string
-	Policies        []hns.Policy
-	Routes          []struct {
-		NextHop           string
-		DestinationPrefix string
-	}
-}
-
-const nonPersistent = 8 // of a network's flags
-
-// external tells whether networks of a type take an adapter of the machine.
-func external(kind string) bool {
-	return slices.Contains([]string{hns.Overlay, hns.L2Bridge, "L2Tunnel", "Transparent"}, kind)
+	api.Network
+	id       string
+	read     api.Reader
+	adapter  int        // index of the physical adapter; 0: none
+	first    netip.Addr // management address that was told first
+	mac      hns.MAC
+	macKnown bool
 }
 
 func (m *Machine) network(id string) *network {
@@ -71,53 +34,43 @@ func (m *Machine) network(id string) *network {
 
 // createNetwork makes a network from a document of either version, and for an external one the switch.
 func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
-	document, code := version2(document)
+	document, code := api.Version2(document)
 	if code != 0 {
 		return "", code
 	}
-	n, d, code := checkNetwork(document)
+	asked, code := api.CheckNetwork(document)
 	if code != 0 {
 		return "", code
 	}
-	if slices.ContainsFunc(m.networks, func(o *network) bool { return o.name == n.name && n.name != "" }) {
+	n := &network{Network: asked, id: id, read: api.Reader{}}
+	if slices.ContainsFunc(m.networks, func(o *network) bool { return o.Name == n.Name && n.Name != "" }) {
 		return "", hns.NetworkExists
 	}
-	n.id = id
-	for _, p := range d.Policies {
-		if code := checkPolicy(n.kind, m.knobs.version(), p); code != 0 {
+	n.Policies = nil
+	for _, p := range asked.Policies {
+		if code := api.CheckPolicy(n.Type, m.knobs.version(), p); code != 0 {
 			return "", code
 		}
-		n.policies = append(n.policies, asHNSHasIt(p))
+		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
 	}
 	// Nothing is refused from here on but for want of an adapter: HNS, too, looks before it touches a switch.
-	if external(n.kind) {
+	if api.External(n.Type) {
 		physical, code := m.adapterFor(n)
 		if code != 0 {
 			return "", code
 		}
 		n.adapter = physical.Index
-		if _, given := adapterName(n.policies); !given {
-			n.policies = append(n.policies, policy("NetAdapterName", map[string]string{"NetworkAdapterName": physical.Name}))
+		if _, given := api.AdapterName(n.Policies); !given {
+			n.Policies = append(n.Policies, api.Policy("NetAdapterName", map[string]string{"NetworkAdapterName": physical.Name}))
 		}
 		m.bindSwitch(physical)
 	}
 	m.networks = append(m.networks, n)
-	if n.kind == hns.Overlay {
+	if n.Type == hns.Overlay {
 		m.startOverlay(n)
 	}
 	m.tell(NetworkCreate, n.id)
 	return n.id, 0
-}
-
-func adapterName(policies []hns.Policy) (name string, ok bool) {
-	for _, p := range policies {
-		if p.Type == "NetAdapterName" {
-			var s struct{ NetworkAdapterName string }
-			ok = json.Unmarshal(p.Settings, &s) == nil
-			return s.NetworkAdapterName, ok
-		}
-	}
-	return "", false
 }
 
 const vxlanOverhead = 50 // bytes, over IPv4
@@ -126,20 +79,12 @@ const vxlanOverhead = 50 // bytes, over IPv4
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	m.after(drMAC, func() { n.macKnown = true })
-	o := overlay{network: n.id, port: 4789, mac: n.mac, local: m.addressOf(n.adapter), mtu: m.adapter(n.adapter).MTU - vxlanOverhead}
-	for _, s := range n.subnets {
-		o.vsid = s.vsid
+	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter), MTU: m.adapter(n.adapter).MTU - vxlanOverhead}
+	for _, s := range n.Subnets {
+		o.VSID = s.VSID
 	}
-	for _, p := range n.policies {
-		if p.Type == "VxlanPort" {
-			var s struct{ Port uint16 }
-			if json.Unmarshal(p.Settings, &s) == nil && s.Port != 0 {
-				o.port = s.Port
-			}
-		}
-	}
-	m.must("make the overlay", m.body.overlay(o, true))
-	for _, p := range n.policies {
+	m.must("make the overlay", m.body.Overlay(o, true))
+	for _, p := range n.Policies {
 		m.carry(n, p, true)
 	}
 }
@@ -149,9 +94,9 @@ func (m *Machine) carry(n *network, p hns.Policy, add bool) {
 	if p.Type != "RemoteSubnetRoute" {
 		return
 	}
-	r, code := remoteSubnet(p.Settings)
+	r, code := api.RemoteSubnet(p.Settings)
 	if code == 0 {
-		m.must("carry a remote subnet", m.body.remote(n.id, r, add))
+		m.must("carry a remote subnet", m.body.Remote(n.id, r, add))
 	}
 }
 
@@ -164,22 +109,18 @@ func (m *Machine) newMAC() hns.MAC {
 
 // viewNetwork is the document of a network as HNS has it now.
 func (m *Machine) viewNetwork(n *network) any {
-	policies := slices.Clone(n.policies)
+	policies := slices.Clone(n.Policies)
 	if n.macKnown {
-		policies = append(policies, policy("DrMacAddress", map[string]string{"Address": n.mac.String()}))
+		policies = append(policies, api.Policy("DrMacAddress", map[string]string{"Address": n.mac.String()}))
 	}
-	if ip := m.managementIP(n); ip.IsValid() && n.kind == hns.Overlay {
-		policies = append(policies, policy("ProviderAddress", map[string]string{"ProviderAddress": ip.String()}))
+	if ip := m.managementIP(n); ip.IsValid() && n.Type == hns.Overlay {
+		policies = append(policies, api.Policy("ProviderAddress", map[string]string{"ProviderAddress": ip.String()}))
 	}
-	doc := maps.Clone(n.doc)
-	doc["ID"] = json.RawMessage(text(n.id))
-	doc["Policies"] = json.RawMessage(text(policies))
+	doc := maps.Clone(n.Document)
+	doc["ID"] = json.RawMessage(api.Text(n.id))
+	doc["Policies"] = json.RawMessage(api.Text(policies))
 	doc["SchemaVersion"] = json.RawMessage(`{"Major":2,"Minor":0}`)
 	return doc
-}
-
-func policy(kind string, settings any) hns.Policy {
-	return hns.Policy{Type: kind, Settings: json.RawMessage(text(settings))}
 }
 
 // modifyNetwork adds, removes or updates policies.
@@ -194,15 +135,15 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	if r.ResourceType != "Policy" {
 		return hns.RequestUnsupported
 	}
-	before := slices.Clone(n.policies)
+	before := slices.Clone(n.Policies)
 	for _, p := range r.Settings.Policies {
-		code := checkPolicy(n.kind, m.knobs.version(), p)
+		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
 		if code == 0 {
 			code = m.changePolicy(n, r.RequestType, p)
 		}
 		if code != 0 {
 			if !m.knobs.PartialBatches {
-				n.policies = before
+				n.Policies = before
 			}
 			m.recarry(n, before)
 			return code
@@ -213,25 +154,25 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 }
 
 func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Code {
-	at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return n.clashes(p, q) })
+	at := slices.IndexFunc(n.Policies, func(q hns.Policy) bool { return n.read.Clash(p, q) })
 	switch request {
 	case "Add":
 		if at >= 0 && !m.knobs.AcceptDuplicates {
 			return hns.PolicyExists
 		}
-		n.policies = append(n.policies, asHNSHasIt(p))
+		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
 	case "Remove":
-		at := slices.IndexFunc(n.policies, func(q hns.Policy) bool { return n.same(p, q) })
+		at := slices.IndexFunc(n.Policies, func(q hns.Policy) bool { return n.read.Same(p, q) })
 		if at < 0 {
 			return hns.PolicyNotFound
 		}
-		n.policies = slices.Delete(slices.Clone(n.policies), at, at+1)
+		n.Policies = slices.Delete(slices.Clone(n.Policies), at, at+1)
 	case "Update":
 		if at < 0 {
 			return hns.PolicyNotFound
 		}
-		n.policies = slices.Clone(n.policies)
-		n.policies[at] = asHNSHasIt(p)
+		n.Policies = slices.Clone(n.Policies)
+		n.Policies[at] = api.AsHNSHasIt(p)
 	default:
 		return hns.RequestUnsupported
 	}
@@ -242,10 +183,10 @@ func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Cod
 func (m *Machine) recarry(n *network, before []hns.Policy) {
 	was, is := map[string]hns.Policy{}, map[string]hns.Policy{}
 	for _, p := range before {
-		was[text(p)] = p
+		was[api.Text(p)] = p
 	}
-	for _, p := range n.policies {
-		is[text(p)] = p
+	for _, p := range n.Policies {
+		is[api.Text(p)] = p
 	}
 	for key, p := range was {
 		if _, still := is[key]; !still {
@@ -261,14 +202,14 @@ func (m *Machine) recarry(n *network, before []hns.Policy) {
 
 // removeNetwork deletes a network, its endpoints, and the switch with the last network on it.
 func (m *Machine) removeNetwork(n *network) {
-	for _, t := range slices.Clone(m.things[endpointKind]) {
+	for _, t := range slices.Clone(m.things[api.EndpointKind]) {
 		if t.network == n.id {
-			m.removeThing(endpointKind, t)
+			m.removeThing(api.EndpointKind, t)
 		}
 	}
 	m.networks = slices.DeleteFunc(slices.Clone(m.networks), func(o *network) bool { return o == n })
-	if n.kind == hns.Overlay {
-		m.must("remove the overlay", m.body.overlay(overlay{network: n.id}, false))
+	if n.Type == hns.Overlay {
+		m.must("remove the overlay", m.body.Overlay(Overlay{Network: n.id}, false))
 	}
 	if n.adapter != 0 && !slices.ContainsFunc(m.networks, func(o *network) bool { return o.adapter == n.adapter }) {
 		m.freeSwitch(n.adapter)

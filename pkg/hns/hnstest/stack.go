@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // family is one address family on one adapter.
@@ -25,7 +26,7 @@ func (m *Machine) Adapters() ([]hns.Adapter, error) {
 		}
 		return "", 0
 	})
-	return all, problem("GetAdaptersAddresses", code)
+	return all, api.Problem("GetAdaptersAddresses", code)
 }
 
 // Routes returns all routes.
@@ -35,7 +36,7 @@ func (m *Machine) Routes() ([]hns.Route, error) {
 		all = slices.Clone(m.routes)
 		return "", 0
 	})
-	return all, problem("GetIpForwardTable2", code)
+	return all, api.Problem("GetIpForwardTable2", code)
 }
 
 // BestRoute is the longest match, among those the one with the lowest metric.
@@ -51,15 +52,15 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 		}
 		a := m.adapter(best.Index)
 		if a == nil {
-			return "", unreachable
+			return "", api.Unreachable
 		}
 		source = sourceAddress(a, best, dst)
 		if !source.IsValid() {
-			return "", unreachable
+			return "", api.Unreachable
 		}
 		return "", 0
 	})
-	return best, source, problem("GetBestRoute2", code)
+	return best, source, api.Problem("GetBestRoute2", code)
 }
 
 // metric is a route's own and its adapter's.
@@ -97,23 +98,23 @@ func sourceAddress(a *adapter, r hns.Route, dst netip.Addr) netip.Addr {
 // AddRoute makes a route, or sets the metric of one that is there.
 func (m *Machine) AddRoute(r hns.Route) error {
 	r.Ours = true
-	code := m.routeCall("CreateIpForwardEntry2", r)
-	if code == objectExists {
-		code = m.routeCall("SetIpForwardEntry2", r)
+	code := m.ChangeRoute("CreateIpForwardEntry2", r)
+	if code == hns.ObjectExists {
+		code = m.ChangeRoute("SetIpForwardEntry2", r)
 	}
-	return problem("CreateIpForwardEntry2", code)
+	return api.Problem("CreateIpForwardEntry2", code)
 }
 
 // DeleteRoute deletes a route; none is no error.
 func (m *Machine) DeleteRoute(r hns.Route) error {
-	if code := m.routeCall("DeleteIpForwardEntry2", r); code != hns.ElementNotFound {
-		return problem("DeleteIpForwardEntry2", code)
+	if code := m.ChangeRoute("DeleteIpForwardEntry2", r); code != hns.ElementNotFound {
+		return api.Problem("DeleteIpForwardEntry2", code)
 	}
 	return nil
 }
 
-// routeCall makes one of the calls that change a route.
-func (m *Machine) routeCall(function string, r hns.Route) hns.Code {
+// ChangeRoute makes one of the calls that change a route: CreateIpForwardEntry2, SetIpForwardEntry2, DeleteIpForwardEntry2.
+func (m *Machine) ChangeRoute(function string, r hns.Route) hns.Code {
 	_, code := m.enter(function, []string{m.routeText(r)}, true, func() (string, hns.Code) {
 		switch function {
 		case "CreateIpForwardEntry2":
@@ -148,12 +149,12 @@ func (m *Machine) createRoute(r hns.Route) hns.Code {
 	case m.adapter(r.Index) == nil:
 		return hns.ElementNotFound
 	case !r.Dst.IsValid() || r.Dst.Masked() != r.Dst || r.NextHop.Is4() != r.Dst.Addr().Is4():
-		return invalidArg
+		return api.InvalidArg
 	case m.find(r) >= 0:
-		return objectExists
+		return hns.ObjectExists
 	}
 	m.routes = append(m.routes, r)
-	m.must("add route "+r.Dst.String(), m.body.route(r, true))
+	m.must("add route "+r.Dst.String(), m.body.Route(r, true))
 	m.tellStack(RouteChange)
 	return 0
 }
@@ -164,9 +165,9 @@ func (m *Machine) setRoute(r hns.Route) hns.Code {
 		return hns.ElementNotFound
 	}
 	if m.routes[at].Metric != r.Metric {
-		m.must("change a route", m.body.route(m.routes[at], false))
+		m.must("change a route", m.body.Route(m.routes[at], false))
 		m.routes[at].Metric = r.Metric
-		m.must("change a route", m.body.route(m.routes[at], true))
+		m.must("change a route", m.body.Route(m.routes[at], true))
 		m.tellStack(RouteChange)
 	}
 	return 0
@@ -179,7 +180,7 @@ func (m *Machine) deleteRoute(r hns.Route) hns.Code {
 	}
 	gone := m.routes[at]
 	m.routes = slices.Delete(slices.Clone(m.routes), at, at+1)
-	m.must("delete route "+r.Dst.String(), m.body.route(gone, false))
+	m.must("delete route "+r.Dst.String(), m.body.Route(gone, false))
 	m.tellStack(RouteChange)
 	return 0
 }
@@ -193,7 +194,7 @@ func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
 		on = m.forward[family{index, v6}]
 		return "", 0
 	})
-	return on, problem("GetIpInterfaceEntry", code)
+	return on, api.Problem("GetIpInterfaceEntry", code)
 }
 
 // SetForwarding turns forwarding on or off.
@@ -204,11 +205,11 @@ func (m *Machine) SetForwarding(index int, v6, on bool) error {
 			return "", hns.ElementNotFound
 		}
 		m.forward[family{index, v6}] = on
-		m.must("set forwarding", m.body.forwarding(index, v6, on))
+		m.must("set forwarding", m.body.Forwarding(index, v6, on))
 		m.tellStack(InterfaceChange)
 		return "", 0
 	})
-	return problem("SetIpInterfaceEntry", code)
+	return api.Problem("SetIpInterfaceEntry", code)
 }
 
 func (m *Machine) familyText(index int, v6 bool) string {
@@ -233,7 +234,7 @@ func (m *Machine) AddAddress(index int, address netip.Prefix) error {
 		}
 		return "", m.giveAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
 	})
-	return problem("CreateUnicastIpAddressEntry", code)
+	return api.Problem("CreateUnicastIpAddressEntry", code)
 }
 
 // SetDNS sets the DNS servers of an adapter.
@@ -247,7 +248,7 @@ func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
 		m.tellStack(InterfaceChange)
 		return "", 0
 	})
-	return problem("SetInterfaceDnsSettings", code)
+	return api.Problem("SetInterfaceDnsSettings", code)
 }
 
 // Watch calls changed after each change of adapters, addresses or routes.

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // thing is an HCN object that is no network. What its document says beyond what is read here is kept as it is.
 type thing struct {
+	api.Document
 	id      string
-	doc     map[string]json.RawMessage
 	network string // of an endpoint
 	ip      netip.Prefix
 	more    []netip.Prefix    // its addresses of further subnets
@@ -21,22 +22,7 @@ type thing struct {
 	way     *hns.RemoteSubnet // of a remote endpoint with a way of its own, as the body has it
 }
 
-func (t *thing) name() string {
-	var name string
-	t.read("Name", &name)
-	return name
-}
-
-// read decodes a field of the document, if it has it.
-func (t *thing) read(field string, v any) {
-	if raw, ok := t.doc[field]; ok {
-		_ = json.Unmarshal(raw, v) // another type: as if it was not there
-	}
-}
-
-func (t *thing) write(field string, v any) { t.doc[field] = json.RawMessage(text(v)) }
-
-func (m *Machine) thing(k kind, id string) *thing {
+func (m *Machine) thing(k api.Kind, id string) *thing {
 	for _, t := range m.things[k] {
 		if strings.EqualFold(t.id, id) {
 			return t
@@ -46,34 +32,28 @@ func (m *Machine) thing(k kind, id string) *thing {
 }
 
 // createThing makes a namespace, a load balancer or an SDN route.
-func (m *Machine) createThing(k kind, id string, document []byte) (string, hns.Code) {
+func (m *Machine) createThing(k api.Kind, id string, document []byte) (string, hns.Code) {
 	t := &thing{id: id}
-	if json.Unmarshal(document, &t.doc) != nil {
+	if json.Unmarshal(document, &t.Document) != nil {
 		return "", hns.InvalidJSON
 	}
-	for _, e := range t.endpoints() {
-		if m.thing(endpointKind, e) == nil {
+	for _, e := range t.Endpoints() {
+		if m.thing(api.EndpointKind, e) == nil {
 			return "", hns.EndpointNotFound
 		}
 	}
-	t.write("ID", id)
+	t.Write("ID", id)
 	m.things[k] = append(m.things[k], t)
 	return id, 0
 }
 
-// endpoints are those that a load balancer leads to.
-func (t *thing) endpoints() (ids []string) {
-	t.read("HostComputeEndpoints", &ids)
-	return ids
-}
-
 // modifyThing changes an endpoint's policies, a namespace's members, or replaces a load balancer.
-func (m *Machine) modifyThing(k kind, t *thing, request []byte) hns.Code {
-	if k == loadBalancerKind || k == sdnRouteKind {
-		if json.Unmarshal(request, &t.doc) != nil {
+func (m *Machine) modifyThing(k api.Kind, t *thing, request []byte) hns.Code {
+	if k == api.LoadBalancerKind || k == api.SdnRouteKind {
+		if json.Unmarshal(request, &t.Document) != nil {
 			return hns.InvalidJSON
 		}
-		t.write("ID", t.id)
+		t.Write("ID", t.id)
 		return 0
 	}
 	var r struct {
@@ -84,35 +64,12 @@ func (m *Machine) modifyThing(k kind, t *thing, request []byte) hns.Code {
 		return hns.InvalidJSON
 	}
 	switch {
-	case k == endpointKind && r.ResourceType == "Policy":
-		return t.modifyPolicies(r.RequestType, r.Settings)
-	case k == namespaceKind && r.ResourceType == "Endpoint":
+	case k == api.EndpointKind && r.ResourceType == "Policy":
+		return t.ModifyPolicies(r.RequestType, r.Settings)
+	case k == api.NamespaceKind && r.ResourceType == "Endpoint":
 		return m.modifyMembers(t, r.RequestType, r.Settings)
 	}
 	return hns.RequestUnsupported
-}
-
-func (t *thing) modifyPolicies(request string, settings json.RawMessage) hns.Code {
-	var change struct{ Policies []hns.Policy }
-	var have []hns.Policy
-	if json.Unmarshal(settings, &change) != nil {
-		return hns.InvalidJSON
-	}
-	t.read("Policies", &have)
-	switch request {
-	case "Add":
-		have = append(have, change.Policies...)
-	case "Update":
-		have = change.Policies
-	case "Remove":
-		have = slices.DeleteFunc(have, func(p hns.Policy) bool {
-			return slices.ContainsFunc(change.Policies, func(q hns.Policy) bool { return same(p, q) })
-		})
-	default:
-		return hns.RequestUnsupported
-	}
-	t.write("Policies", have)
-	return 0
 }
 
 // member is a resource of a namespace.
@@ -127,24 +84,24 @@ func (m *Machine) modifyMembers(t *thing, request string, settings json.RawMessa
 	if json.Unmarshal(settings, &change) != nil {
 		return hns.InvalidJSON
 	}
-	e := m.thing(endpointKind, change.EndpointId)
+	e := m.thing(api.EndpointKind, change.EndpointId)
 	if e == nil {
 		return hns.EndpointNotFound
 	}
-	t.read("Resources", &have)
+	t.Read("Resources", &have)
 	have = slices.DeleteFunc(have, func(r member) bool { return r.Data.ID == e.id })
-	delete(e.doc, "HostComputeNamespace")
+	delete(e.Document, "HostComputeNamespace")
 	if request == "Add" {
 		have = append(have, member{Type: "Endpoint", Data: struct{ ID string }{e.id}})
-		e.write("HostComputeNamespace", t.id)
+		e.Write("HostComputeNamespace", t.id)
 	}
-	t.write("Resources", have)
+	t.Write("Resources", have)
 	return 0
 }
 
-func (m *Machine) removeThing(k kind, t *thing) {
+func (m *Machine) removeThing(k api.Kind, t *thing) {
 	m.things[k] = slices.DeleteFunc(slices.Clone(m.things[k]), func(o *thing) bool { return o == t })
-	if k != endpointKind {
+	if k != api.EndpointKind {
 		return
 	}
 	m.detach(t)

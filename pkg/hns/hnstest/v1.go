@@ -2,107 +2,30 @@ package hnstest
 
 import (
 	"encoding/json"
-	"net"
 	"net/netip"
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
-// Documents of the older API (v1), as far as they are in use: ours for a network's management address and for the
-// host's endpoint, kube-proxy's for policy lists, hcsshim's tests for the rest.
+// What the older API (v1) answers, as far as it is in use.
 
-type networkV1 struct {
-	ID                 string `json:",omitempty"`
-	Name, Type         string
-	NetworkAdapterName string            `json:",omitempty"`
-	Subnets            []subnetV1        `json:",omitempty"`
-	Policies           []json.RawMessage `json:",omitempty"`
-	ManagementIP       string            `json:",omitempty"`
-	State              int
-}
-
-type subnetV1 struct {
-	AddressPrefix, GatewayAddress string
-	Policies                      []json.RawMessage `json:",omitempty"`
-}
-
-type endpointV1 struct {
-	ID             string `json:",omitempty"`
-	Name           string
-	VirtualNetwork string
-	IPAddress      string `json:",omitempty"`
-	PrefixLength   int    `json:",omitempty"`
-	MacAddress     string `json:",omitempty"`
-	State          int
-}
-
-// version2 is a network's document in version 2, whichever it came in.
-func version2(document []byte) ([]byte, hns.Code) {
-	var d struct {
-		networkV1
-		SchemaVersion *struct{}
-	}
-	if json.Unmarshal(document, &d) != nil {
-		return nil, hns.InvalidJSON
-	}
-	if d.SchemaVersion != nil || d.Subnets == nil {
-		return document, 0
-	}
-	var subnets []any
-	for _, s := range d.Subnets {
-		var policies []any
-		for _, p := range s.Policies {
-			var v struct {
-				Type string
-				VSID uint32
-			}
-			if json.Unmarshal(p, &v) == nil && v.Type == "VSID" {
-				policies = append(policies, policy("VSID", map[string]uint32{"IsolationId": v.VSID}))
-			}
-		}
-		subnets = append(subnets, map[string]any{
-			"IpAddressPrefix": s.AddressPrefix, "Policies": policies,
-			"Routes": []any{map[string]string{"NextHop": s.GatewayAddress, "DestinationPrefix": "0.0.0.0/0"}},
-		})
-	}
-	v2 := map[string]any{"Name": d.Name, "Type": d.Type, "Ipams": []any{map[string]any{"Type": "Static", "Subnets": subnets}}}
-	if d.NetworkAdapterName != "" {
-		v2["Policies"] = []any{policy("NetAdapterName", map[string]string{"NetworkAdapterName": d.NetworkAdapterName})}
-	}
-	return []byte(text(v2)), 0
-}
-
-func endpointVersion2(document []byte) ([]byte, hns.Code) {
-	var d endpointV1
-	if json.Unmarshal(document, &d) != nil {
-		return nil, hns.InvalidJSON
-	}
-	if d.VirtualNetwork == "" {
-		return document, 0
-	}
-	v2 := map[string]any{"Name": d.Name, "MacAddress": d.MacAddress}
-	if d.IPAddress != "" {
-		v2["IpConfigurations"] = []any{map[string]any{"IpAddress": d.IPAddress}}
-	}
-	return []byte(text(v2)), 0
-}
-
-func (m *Machine) networkV1(n *network) networkV1 {
-	v := networkV1{ID: strings.ToUpper(n.id), Name: n.name, Type: n.kind, State: 1}
-	v.NetworkAdapterName, _ = adapterName(n.policies)
+func (m *Machine) networkV1(n *network) api.NetworkV1 {
+	v := api.NetworkV1{ID: strings.ToUpper(n.id), Name: n.Name, Type: n.Type, State: 1}
+	v.NetworkAdapterName, _ = api.AdapterName(n.Policies)
 	if ip := m.managementIP(n); ip.IsValid() {
 		v.ManagementIP = ip.String()
 	}
-	for _, s := range n.subnets {
-		v.Subnets = append(v.Subnets, subnetV1{AddressPrefix: s.prefix.String(), GatewayAddress: s.gateway.String()})
+	for _, s := range n.Subnets {
+		v.Subnets = append(v.Subnets, api.SubnetV1{AddressPrefix: s.Prefix.String(), GatewayAddress: s.Gateway.String()})
 	}
 	return v
 }
 
-func (t *thing) v1() endpointV1 {
-	v := endpointV1{ID: t.id, Name: t.name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state}
-	t.read("MacAddress", &v.MacAddress)
+func (t *thing) v1() api.EndpointV1 {
+	v := api.EndpointV1{ID: t.id, Name: t.Name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state}
+	t.Read("MacAddress", &v.MacAddress)
 	if t.ip.IsValid() {
 		v.IPAddress, v.PrefixLength = t.ip.Addr().String(), t.ip.Bits()
 	}
@@ -114,9 +37,9 @@ func (m *Machine) v1(method, path, body string) (string, hns.Code) {
 	// Hence no code of ours reaches the caller but in the document.
 	out, code := m.request(method, strings.Split(strings.Trim(path, "/"), "/"), []byte(body))
 	if code != 0 {
-		return record(code), 0
+		return api.Record(code), 0
 	}
-	return text(map[string]any{"Success": true, "Output": out}), 0
+	return api.Text(map[string]any{"Success": true, "Output": out}), 0
 }
 
 func (m *Machine) request(method string, path []string, body []byte) (any, hns.Code) {
@@ -137,7 +60,7 @@ func (m *Machine) request(method string, path []string, body []byte) (any, hns.C
 	case "policylists":
 		return m.policyListRequest(method, id)
 	case "endpointstats":
-		if m.thing(endpointKind, id) != nil {
+		if m.thing(api.EndpointKind, id) != nil {
 			return map[string]any{"EndpointId": id}, 0
 		}
 		return nil, hns.EndpointNotFound
@@ -148,13 +71,13 @@ func (m *Machine) request(method string, path []string, body []byte) (any, hns.C
 func (m *Machine) networkRequest(method, id string, body []byte) (any, hns.Code) {
 	switch {
 	case method == "POST" && id == "":
-		id, code := m.createNetwork(newGUID(), body)
+		id, code := m.createNetwork(api.NewGUID(), body)
 		if code != 0 {
 			return nil, code
 		}
 		return m.networkV1(m.network(id)), 0
 	case method == "GET" && id == "":
-		all := []networkV1{}
+		all := []api.NetworkV1{}
 		for _, n := range m.networks {
 			all = append(all, m.networkV1(n))
 		}
@@ -177,30 +100,30 @@ func (m *Machine) networkRequest(method, id string, body []byte) (any, hns.Code)
 func (m *Machine) endpointRequest(method, id string, body []byte) (any, hns.Code) {
 	switch {
 	case method == "POST" && id == "":
-		var d endpointV1
+		var d api.EndpointV1
 		if json.Unmarshal(body, &d) != nil {
 			return nil, hns.InvalidJSON
 		}
-		id, code := m.createEndpoint(newGUID(), d.VirtualNetwork, body)
+		id, code := m.createEndpoint(api.NewGUID(), d.VirtualNetwork, body)
 		if code != 0 {
 			return nil, code
 		}
-		return m.thing(endpointKind, id).v1(), 0
+		return m.thing(api.EndpointKind, id).v1(), 0
 	case method == "GET" && id == "":
-		all := []endpointV1{}
-		for _, t := range m.things[endpointKind] {
+		all := []api.EndpointV1{}
+		for _, t := range m.things[api.EndpointKind] {
 			all = append(all, t.v1())
 		}
 		return all, 0
 	}
-	t := m.thing(endpointKind, id)
+	t := m.thing(api.EndpointKind, id)
 	switch {
 	case t == nil:
 		return nil, hns.EndpointNotFound
 	case method == "GET":
 		return t.v1(), 0
 	case method == "DELETE":
-		m.removeThing(endpointKind, t)
+		m.removeThing(api.EndpointKind, t)
 		return t.v1(), 0
 	}
 	return nil, hns.NotImplemented
@@ -216,9 +139,9 @@ func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
 		References []string
 	}
 	all := []policyList{}
-	for _, t := range m.things[loadBalancerKind] {
+	for _, t := range m.things[api.LoadBalancerKind] {
 		l := policyList{ID: t.id}
-		for _, e := range t.endpoints() {
+		for _, e := range t.Endpoints() {
 			l.References = append(l.References, "/endpoints/"+e)
 		}
 		all = append(all, l)
@@ -227,7 +150,7 @@ func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
 }
 
 func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
-	t := m.thing(endpointKind, id)
+	t := m.thing(api.EndpointKind, id)
 	if t == nil {
 		return nil, hns.EndpointNotFound
 	}
@@ -239,19 +162,6 @@ func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
 		return struct{}{}, 0
 	}
 	return nil, hns.NotImplemented
-}
-
-// parseMAC reads a document's MAC: a JSON string, in any usual form.
-func parseMAC(raw json.RawMessage) (hns.MAC, error) {
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return hns.MAC{}, err
-	}
-	mac, err := net.ParseMAC(s)
-	if err != nil || len(mac) != 6 {
-		return hns.MAC{}, problem("read a MAC", hns.InvalidEndpoint)
-	}
-	return hns.MAC(mac), nil
 }
 
 // addressOf is the IPv4 address of a physical adapter, on it or, with a switch bound, on its virtual one: the zero Addr

@@ -1,4 +1,4 @@
-package hnstest_test
+package windows_test
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/nstest"
@@ -48,7 +49,7 @@ func newWorld(t *testing.T) *world {
 	w.inNode("ip link set node0 up")
 	w.inNode("ip link set lo up")
 	var err error
-	if w.m, err = hnstest.NewKernel(); err != nil {
+	if w.m, err = windows.New(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -1,55 +1,57 @@
-package hnstest
+package wine
 
 import (
 	"net/netip"
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
 )
 
 // ipHelper makes a call of iphlpapi.dll, its structures as they lie in memory; what it returns goes where the call has
 // its output.
-func (m *Machine) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
+func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	if len(args) == 0 {
-		return nil, invalidArg
+		return nil, api.InvalidArg
 	}
 	switch function {
 	case "GetAdaptersAddresses":
-		all, _ := m.Adapters()
+		all, _ := p.machine.Adapters()
 		return adapterBlob(withFilters(all)), 0
 	case "GetIfTable2Ex":
-		return &blob{bytes: table(m.ifRows())}, 0
+		return &blob{bytes: table(p.ifRows())}, 0
 	case "GetIpForwardTable2":
-		return &blob{bytes: table(m.forwardRows(args[0]))}, 0
+		return &blob{bytes: table(p.forwardRows(args[0]))}, 0
 	case "GetBestRoute2":
-		return m.bestRoute(args[0])
+		return p.bestRoute(args[0])
 	case "CreateIpForwardEntry2", "SetIpForwardEntry2", "DeleteIpForwardEntry2":
 		var row forwardRow
 		if !unpack(args[0], &row) {
-			return nil, invalidArg
+			return nil, api.InvalidArg
 		}
-		return nil, m.routeCall(function, row.route())
+		return nil, p.machine.ChangeRoute(function, row.route())
 	case "GetIpInterfaceEntry", "SetIpInterfaceEntry":
-		return m.interfaceEntry(function, args[0])
+		return p.interfaceEntry(function, args[0])
 	case "CreateUnicastIpAddressEntry":
 		var row unicastRow
 		if !unpack(args[0], &row) || int(row.Bits) > row.Address.addr().BitLen() {
-			return nil, invalidArg
+			return nil, api.InvalidArg
 		}
-		return nil, code(m.AddAddress(index(row.LUID, row.Index), netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
+		return nil, code(p.machine.AddAddress(index(row.LUID, row.Index), netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
 	case "SetInterfaceDnsSettings":
-		return nil, m.dnsSettings(args)
+		return nil, p.dnsSettings(args)
 	case "NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2", "CancelMibChangeNotify2":
-		return m.notify(function, string(args[0]))
+		number, code := p.Notify(function, string(args[0]))
+		return &blob{bytes: []byte(number)}, code
 	}
-	return m.convert(function, args[0])
+	return p.convert(function, args[0])
 }
 
 // code is that of an error of ours, as the IP Helper API has it.
 func code(err error) hns.Code {
 	if e, ok := err.(*hns.Error); ok {
 		if e.Code == hns.AlreadyExists {
-			return objectExists
+			return hns.ObjectExists
 		}
 		return e.Code
 	}
@@ -76,8 +78,8 @@ func filter(a hns.Adapter) hns.Adapter {
 	}
 }
 
-func (m *Machine) ifRows() (rows []ifRow) {
-	for _, a := range withFilters(m.Hand().Adapters()) {
+func (p program) ifRows() (rows []ifRow) {
+	for _, a := range withFilters(p.machine.Hand().Adapters()) {
 		row := toIfRow(a)
 		if strings.HasSuffix(a.Name, filterName) {
 			row.Flags = filterFlag
@@ -87,8 +89,8 @@ func (m *Machine) ifRows() (rows []ifRow) {
 	return rows
 }
 
-func (m *Machine) forwardRows(familyOnly []byte) (rows []forwardRow) {
-	all, _ := m.Routes()
+func (p program) forwardRows(familyOnly []byte) (rows []forwardRow) {
+	all, _ := p.machine.Routes()
 	for _, r := range all {
 		row := toForwardRow(r)
 		if len(familyOnly) == 0 || familyOnly[0] == 0 || uint16(familyOnly[0]) == row.Dst.Family {
@@ -98,31 +100,31 @@ func (m *Machine) forwardRows(familyOnly []byte) (rows []forwardRow) {
 	return rows
 }
 
-func (m *Machine) bestRoute(destination []byte) (*blob, hns.Code) {
+func (p program) bestRoute(destination []byte) (*blob, hns.Code) {
 	var dst sockaddr
 	if !unpack(destination, &dst) || !dst.addr().IsValid() {
-		return nil, invalidArg
+		return nil, api.InvalidArg
 	}
-	r, source, err := m.BestRoute(dst.addr())
+	r, source, err := p.machine.BestRoute(dst.addr())
 	if err != nil {
 		return nil, code(err)
 	}
 	return &blob{bytes: append(pack(toForwardRow(r)), pack(toSockaddr(source))...)}, 0
 }
 
-func (m *Machine) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
+func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 	var row interfaceRow
 	if !unpack(raw, &row) {
-		return nil, invalidArg
+		return nil, api.InvalidArg
 	}
 	i, v6 := index(row.LUID, row.Index), row.Family == inet6
 	if function == "SetIpInterfaceEntry" {
 		if !v6 && row.SitePrefixLen > 32 { // documented: it must be 0 for IPv4, and is not when read
-			return nil, invalidArg
+			return nil, api.InvalidArg
 		}
-		return nil, code(m.SetForwarding(i, v6, row.Forwarding != 0))
+		return nil, code(p.machine.SetForwarding(i, v6, row.Forwarding != 0))
 	}
-	on, err := m.Forwarding(i, v6)
+	on, err := p.machine.Forwarding(i, v6)
 	if err != nil {
 		return nil, code(err)
 	}
@@ -135,11 +137,11 @@ func (m *Machine) interfaceEntry(function string, raw []byte) (*blob, hns.Code) 
 }
 
 // dnsSettings takes a GUID, the flags, and the list of servers.
-func (m *Machine) dnsSettings(args [][]byte) hns.Code {
+func (p program) dnsSettings(args [][]byte) hns.Code {
 	if len(args) < 3 || len(args[1]) != 8 {
-		return invalidArg
+		return api.InvalidArg
 	}
-	a, found := m.byGUID(args[0])
+	a, found := p.byGUID(args[0])
 	if !found {
 		return hns.ElementNotFound
 	}
@@ -148,7 +150,7 @@ func (m *Machine) dnsSettings(args [][]byte) hns.Code {
 	for _, s := range strings.FieldsFunc(string(args[2]), func(r rune) bool { return r == ',' || r == ' ' }) {
 		ip, err := netip.ParseAddr(s)
 		if err != nil || ip.Is6() != v6 {
-			return invalidArg
+			return api.InvalidArg
 		}
 		servers = append(servers, ip)
 	}
@@ -157,11 +159,11 @@ func (m *Machine) dnsSettings(args [][]byte) hns.Code {
 			servers = append(servers, have)
 		}
 	}
-	return code(m.SetDNS(a.Index, servers))
+	return code(p.machine.SetDNS(a.Index, servers))
 }
 
-func (m *Machine) byGUID(raw []byte) (hns.Adapter, bool) {
-	for _, a := range m.Hand().Adapters() {
+func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
+	for _, a := range p.machine.Hand().Adapters() {
 		if g := guid(a.GUID); string(g[:]) == string(raw) {
 			return a, true
 		}
@@ -170,8 +172,8 @@ func (m *Machine) byGUID(raw []byte) (hns.Adapter, bool) {
 }
 
 // convert answers the calls that make one name of an adapter of another.
-func (m *Machine) convert(function string, raw []byte) (*blob, hns.Code) {
-	for _, a := range m.Hand().Adapters() {
+func (p program) convert(function string, raw []byte) (*blob, hns.Code) {
+	for _, a := range p.machine.Hand().Adapters() {
 		g := guid(a.GUID)
 		names := map[string][]byte{"Index": pack(uint32(a.Index)), "Luid": pack(luid(a.Index)), "Guid": g[:], "Alias": []byte(a.Name)}
 		from, to, ok := strings.Cut(strings.TrimPrefix(function, "ConvertInterface"), "To")

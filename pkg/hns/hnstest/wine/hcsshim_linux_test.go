@@ -1,4 +1,4 @@
-package hnstest_test
+package wine_test
 
 import (
 	"bufio"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
 	"flannel/pkg/nettest"
 )
 
@@ -27,18 +28,18 @@ var notRun = map[string]string{
 func TestHcsshim(t *testing.T) {
 	t.Parallel()
 	m := hnstest.NewFor(t)
-	addr := m.Listen(t)
+	addr := wine.Listen(t, m)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")
-	wine := filepath.Dir(nettest.Tool(t, "wine/run"))
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "integration", "-overlay", filepath.Join(wine, "overlay.json"), "-o", program, hcsshim)
+	dir := filepath.Dir(nettest.Tool(t, "wine/run"))
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "integration", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, hcsshim)
 	build.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	run := func(args ...string) string {
-		cmd := exec.CommandContext(ctx, filepath.Join(wine, "run"), append([]string{program}, args...)...)
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, "run"), append([]string{program}, args...)...)
 		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

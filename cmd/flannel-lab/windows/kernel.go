@@ -1,4 +1,4 @@
-package hnstest
+package windows
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
 )
 
 // kernel is the body of a machine that is played by the network namespace of this process: adapters are devices, with
@@ -29,14 +30,14 @@ type rowKey struct {
 	index int
 }
 
-// NewKernel makes a machine of this process's network namespace: what devices it has but the loopback are physical
+// New makes a machine of this process's network namespace: what devices it has but the loopback are physical
 // adapters, with their addresses and static routes.
-func NewKernel() (*Machine, error) {
+func New() (*hnstest.Machine, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
-	m := newMachine(&kernel{priorities: map[rowKey]int{}})
+	m := hnstest.NewWith(&kernel{priorities: map[rowKey]int{}})
 	for name, value := range map[string]string{
 		"ipv4/conf/all/forwarding": "0", "ipv4/conf/default/forwarding": "0", "ipv4/conf/all/promote_secondaries": "1",
 		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv6/conf/all/forwarding": "0",
@@ -121,7 +122,7 @@ func sysctl(name, value string) error {
 	return err
 }
 
-func (k *kernel) add(a hns.Adapter, parent int) (int, error) {
+func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = freeName(), a.MTU
 	if a.MAC != (hns.MAC{}) {
@@ -156,7 +157,7 @@ func freeName() string {
 	}
 }
 
-func (k *kernel) remove(index int) error {
+func (k *kernel) Remove(index int) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return err
@@ -164,7 +165,7 @@ func (k *kernel) remove(index int) error {
 	return netlink.LinkDel(l)
 }
 
-func (k *kernel) rename(index int, name string) error {
+func (k *kernel) Rename(index int, name string) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return err
@@ -172,7 +173,7 @@ func (k *kernel) rename(index int, name string) error {
 	return netlink.LinkSetAlias(l, name)
 }
 
-func (k *kernel) address(index int, p netip.Prefix, add bool) error {
+func (k *kernel) Address(index int, p netip.Prefix, add bool) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return err
@@ -187,8 +188,8 @@ func (k *kernel) address(index int, p netip.Prefix, add bool) error {
 	return nil
 }
 
-// route keeps Windows' order of routes, by metric, where Linux can.
-func (k *kernel) route(r hns.Route, add bool) error {
+// Route keeps Windows' order of routes, by metric, where Linux can.
+func (k *kernel) Route(r hns.Route, add bool) error {
 	key := rowKey{r.Dst, r.NextHop, r.Index}
 	row := &netlink.Route{LinkIndex: r.Index, Dst: toIPNet(r.Dst), Protocol: unix.RTPROT_STATIC}
 	if !r.NextHop.IsUnspecified() {
@@ -209,13 +210,13 @@ func (k *kernel) route(r hns.Route, add bool) error {
 	for other, priority := range k.priorities {
 		taken[priority] = taken[priority] || other.dst == r.Dst
 	}
-	for row.Priority = r.Metric + usualMetric; taken[row.Priority]; row.Priority++ {
+	for row.Priority = r.Metric + hnstest.UsualMetric; taken[row.Priority]; row.Priority++ {
 	}
 	k.priorities[key] = row.Priority
 	return netlink.RouteReplace(row)
 }
 
-func (k *kernel) forwarding(index int, v6, on bool) error {
+func (k *kernel) Forwarding(index int, v6, on bool) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (k *kernel) forwarding(index int, v6, on bool) error {
 	return sysctl(name, value)
 }
 
-func (k *kernel) cut(from netip.Addr) error {
+func (k *kernel) Cut(from netip.Addr) error {
 	family := uint8(unix.AF_INET)
 	if from.Is6() {
 		family = unix.AF_INET6
@@ -254,25 +255,25 @@ func (k *kernel) cut(from netip.Addr) error {
 // carrier is the device of an overlay.
 func carrier(network string) string { return "hns" + strings.ReplaceAll(network, "-", "")[:8] }
 
-func (k *kernel) overlay(o overlay, add bool) error {
+func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
 	if !add {
-		l, err := netlink.LinkByName(carrier(o.network))
+		l, err := netlink.LinkByName(carrier(o.Network))
 		if err != nil {
 			return err
 		}
 		return netlink.LinkDel(l)
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU = carrier(o.network), o.mac[:], o.mtu
-	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(o.vsid), Port: int(o.port), SrcAddr: o.local.AsSlice()}
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = carrier(o.Network), o.MAC[:], o.MTU
+	device := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: int(o.VSID), Port: int(o.Port), SrcAddr: o.Local.AsSlice()}
 	if err := netlink.LinkAdd(device); err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(device)
 }
 
-// remote makes the way to a peer's subnet, or deletes it.
-func (k *kernel) remote(network string, r hns.RemoteSubnet, add bool) error {
+// Remote makes the way to a peer's subnet, or deletes it.
+func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
 	if err != nil {
 		return err
@@ -296,15 +297,15 @@ func (k *kernel) remote(network string, r hns.RemoteSubnet, add bool) error {
 	return errors.Join(netlink.RouteDel(route), netlink.NeighDel(neighbour), netlink.NeighDel(fdb))
 }
 
-// pod is an address that answers.
-func (k *kernel) pod(network string, addr netip.Addr, add bool) error {
+// Pod makes an address that answers.
+func (k *kernel) Pod(network string, addr netip.Addr, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
 	if err != nil { // a network without a device of its own
 		if l, err = netlink.LinkByName("lo"); err != nil {
 			return err
 		}
 	}
-	return k.address(l.Attrs().Index, netip.PrefixFrom(addr, addr.BitLen()), add)
+	return k.Address(l.Attrs().Index, netip.PrefixFrom(addr, addr.BitLen()), add)
 }
 
-func (k *kernel) close() error { return nil }
+func (k *kernel) Close() error { return nil }

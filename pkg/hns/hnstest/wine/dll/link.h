@@ -1,4 +1,4 @@
-/* The way from the DLLs to the simulated machine: frames over TCP (serve.go says what is in them), and a thread for each
+/* The way from the DLLs to the simulated machine: frames over TCP (frame.go says what is in them), and a thread for each
  * registration that waits for events. The machine's address is in the environment, FLANNEL_HNS=127.0.0.1:port. */
 #ifndef LINK_H
 #define LINK_H

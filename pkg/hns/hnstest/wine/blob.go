@@ -1,4 +1,4 @@
-package hnstest
+package wine
 
 import (
 	"encoding/binary"

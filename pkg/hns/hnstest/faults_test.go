@@ -12,59 +12,16 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// A machine in another process obeys, and reports what was done to it.
-func TestRemote(t *testing.T) {
-	m := hnstest.NewFor(t)
-	r, err := hnstest.Dial(m.Listen(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
-	for _, peer := range []string{"10.244.7.0/24", "10.244.8.0/24"} {
-		if err := m.ModifyNetwork(id, request("Add", remoteSubnet(peer, "10.99.0.3", "A2-0B-CC-DD-EE-01"))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	report, err := r.Do(hnstest.Order{
-		Turn: json.RawMessage(`{"AcceptDuplicates":true}`), Fail: []hnstest.Fault{{Func: "HcnOpenNetwork", Times: 1, Code: hns.RPCCallFailed}},
-		DeleteRemoteSubnet: [2]string{"flannel.4096", "10.244.7.0/24"}, Replace: [][2]string{{"10.99.0.3", "10.99.0.4"}},
-		Rename: [2]string{"vEthernet (Ethernet)", "uplink"}, Readdress: []string{"uplink", "10.99.0.9/24"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc := string(report.Networks[0])
-	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") || report.OpenHandles != 0 {
-		t.Errorf("%d handles, changes %v, %s", report.OpenHandles, report.Changes(), doc)
-	}
-	if got := report.Changes()[2].String(); !strings.HasPrefix(got, `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
-		t.Errorf("a change reads %s", got)
-	}
-	if got := m.Hand().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {
-		t.Errorf("the adapter is %+v", got)
-	}
-	if _, err := m.Network(id); !errors.Is(err, hns.ErrUnavailable) {
-		t.Errorf("the fault gives %v", err)
-	}
-	if _, err := r.Do(hnstest.Order{DeleteNetwork: "nat"}); err == nil {
-		t.Error("an order that cannot be obeyed is no error")
-	}
-}
-
 // What kube-proxy makes of Services, and how it asks for it.
 func TestLoadBalancers(t *testing.T) {
 	m := hnstest.NewFor(t)
-	r, err := hnstest.Dial(m.Listen(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	p := m.Begin()
+	defer p.End()
 	call := func(function string, args ...string) string {
 		t.Helper()
-		answer, err := r.Call(function, args...)
-		if err != nil {
-			t.Fatal(err)
+		answer, code := p.HNS(function, args...)
+		if code != 0 {
+			t.Fatalf("%s: %x", function, code)
 		}
 		return answer
 	}

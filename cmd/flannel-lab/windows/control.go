@@ -1,0 +1,136 @@
+package windows
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
+)
+
+// control is the call that carries an Order.
+const control = "Control"
+
+// Serve lets programs in Wine, and Dial, reach a machine until the listener is closed.
+func Serve(l net.Listener, m *hnstest.Machine) error {
+	s := wine.Server{Machine: m, More: map[string]func([][]byte) ([]byte, error){control: machine{m}.control}}
+	return s.Serve(l)
+}
+
+// machine obeys orders.
+type machine struct{ *hnstest.Machine }
+
+// control obeys an order and reports.
+func (m machine) control(args [][]byte) ([]byte, error) {
+	if len(args) != 1 {
+		return nil, errors.New("no order")
+	}
+	var o Order
+	if err := json.Unmarshal(args[0], &o); err != nil {
+		return nil, err
+	}
+	if err := m.obey(o); err != nil {
+		return nil, err
+	}
+	return m.report()
+}
+
+func (m machine) obey(o Order) (err error) {
+	if len(o.Turn) > 0 {
+		m.Turn(func(k *hnstest.Knobs) { err = json.Unmarshal(o.Turn, k) })
+	}
+	if o.Heal {
+		m.Heal()
+	}
+	for _, f := range o.Fail {
+		m.Fail(f)
+	}
+	if o.Restart {
+		m.Restart()
+	}
+	if o.ForgetLog {
+		m.ForgetLog()
+	}
+	return errors.Join(err, m.obeyNetworks(o), m.obeyStack(o))
+}
+
+func (m machine) obeyNetworks(o Order) error {
+	var all []error
+	if o.DeleteNetwork != "" {
+		all = append(all, m.Hand().DeleteNetwork(o.DeleteNetwork))
+	}
+	if o.DeleteEndpoint != "" {
+		all = append(all, m.Hand().DeleteEndpoint(o.DeleteEndpoint))
+	}
+	if o.DeleteRemoteSubnet[0] != "" {
+		p, err := netip.ParsePrefix(o.DeleteRemoteSubnet[1])
+		all = append(all, err, m.Hand().DeleteRemoteSubnet(o.DeleteRemoteSubnet[0], p))
+	}
+	for _, pair := range o.Replace {
+		all = append(all, m.replace(pair[0], pair[1]))
+	}
+	return errors.Join(all...)
+}
+
+// replace changes the text of policies.
+func (m machine) replace(from, to string) error {
+	var all []error
+	for _, doc := range m.Hand().Networks() {
+		n, err := hns.DecodeNetwork(doc)
+		all = append(all, err, m.Hand().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
+			for _, p := range before {
+				after = append(after, hns.Policy{Type: p.Type, Settings: json.RawMessage(strings.ReplaceAll(string(p.Settings), from, to))})
+			}
+			return after
+		}))
+	}
+	return errors.Join(all...)
+}
+
+func (m machine) obeyStack(o Order) error {
+	var all []error
+	if o.DeleteRoutes != "" {
+		p, err := netip.ParsePrefix(o.DeleteRoutes)
+		if all = append(all, err); err == nil {
+			m.Hand().DeleteRoutes(p)
+		}
+	}
+	if o.AddRoute != nil {
+		all = append(all, m.Hand().AddRoute(*o.AddRoute))
+	}
+	if o.Rename[0] != "" {
+		all = append(all, m.Hand().Rename(o.Rename[0], o.Rename[1]))
+	}
+	if len(o.Readdress) > 0 {
+		var prefixes []netip.Prefix
+		for _, s := range o.Readdress[1:] {
+			p, err := netip.ParsePrefix(s)
+			if err != nil {
+				return fmt.Errorf("readdress %s: %w", o.Readdress[0], err)
+			}
+			prefixes = append(prefixes, p)
+		}
+		all = append(all, m.Hand().Readdress(o.Readdress[0], prefixes...))
+	}
+	if o.StopForwarding != "" {
+		all = append(all, m.Hand().SetForwarding(o.StopForwarding, false, false), m.Hand().SetForwarding(o.StopForwarding, true, false))
+	}
+	return errors.Join(all...)
+}
+
+func (m machine) report() ([]byte, error) {
+	h := m.Hand()
+	r := Report{
+		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(), Adapters: h.Adapters(), Routes: h.Routes(),
+		OpenHandles: m.OpenObjects(),
+	}
+	for _, err := range m.Trouble() {
+		r.Trouble = append(r.Trouble, err.Error())
+	}
+	return json.Marshal(r)
+}

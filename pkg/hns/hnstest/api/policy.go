@@ -1,0 +1,120 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/hns"
+)
+
+// Policy is a policy with its settings as JSON.
+func Policy(kind string, settings any) hns.Policy {
+	return hns.Policy{Type: kind, Settings: json.RawMessage(Text(settings))}
+}
+
+// AdapterName is the adapter that policies name.
+func AdapterName(policies []hns.Policy) (name string, ok bool) {
+	for _, p := range policies {
+		if p.Type == "NetAdapterName" {
+			var s struct{ NetworkAdapterName string }
+			ok = json.Unmarshal(p.Settings, &s) == nil
+			return s.NetworkAdapterName, ok
+		}
+	}
+	return "", false
+}
+
+// VXLANPort is the port of an overlay with these policies.
+func VXLANPort(policies []hns.Policy) uint16 {
+	for _, p := range policies {
+		var s struct{ Port uint16 }
+		if p.Type == "VxlanPort" && json.Unmarshal(p.Settings, &s) == nil && s.Port != 0 {
+			return s.Port
+		}
+	}
+	return 4789
+}
+
+// RemoteSubnet reads the settings of a RemoteSubnetRoute policy.
+func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
+	var s struct {
+		DestinationPrefix, ProviderAddress, DistributedRouterMacAddress string
+		IsolationId                                                     uint32
+	}
+	if json.Unmarshal(settings, &s) != nil {
+		return hns.RemoteSubnet{}, hns.InvalidPolicy
+	}
+	prefix, err := netip.ParsePrefix(s.DestinationPrefix)
+	provider, err2 := netip.ParseAddr(s.ProviderAddress)
+	mac, err3 := net.ParseMAC(s.DistributedRouterMacAddress)
+	if err != nil || err2 != nil || err3 != nil || len(mac) != 6 || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
+		return hns.RemoteSubnet{}, hns.InvalidPolicy
+	}
+	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hns.MAC(mac)}, 0
+}
+
+// AsHNSHasIt is a policy as HNS returns it: the values of one that was given, in HNS's own writing.
+func AsHNSHasIt(p hns.Policy) hns.Policy {
+	if r, code := RemoteSubnet(p.Settings); p.Type == "RemoteSubnetRoute" && code == 0 {
+		return Policy(p.Type, map[string]any{
+			"IsolationId": r.VSID, "DistributedRouterMacAddress": strings.ToUpper(r.MAC.String()),
+			"DestinationPrefix": r.Prefix.String(), "ProviderAddress": r.Provider.String(),
+		})
+	}
+	if len(p.Settings) == 0 {
+		p.Settings = json.RawMessage("{}")
+	}
+	return p
+}
+
+// Reader compares policies. It remembers what it read, by a policy's settings: thousands of them are compared with each
+// other.
+type Reader map[string]hns.RemoteSubnet
+
+// Clash tells whether two policies cannot both be on a network.
+func (r Reader) Clash(p, q hns.Policy) bool {
+	if p.Type != q.Type {
+		return false
+	}
+	switch p.Type {
+	case "RemoteSubnetRoute":
+		a, b := r.remote(p), r.remote(q)
+		return a.Prefix == b.Prefix && a.VSID == b.VSID
+	case "HostRoute", "VxlanPort", "NetAdapterName":
+		return true
+	}
+	return r.Same(p, q)
+}
+
+// Same tells whether two policies say the same; HNS removes nothing less.
+func (r Reader) Same(p, q hns.Policy) bool {
+	if p.Type == "RemoteSubnetRoute" && q.Type == p.Type {
+		return r.remote(p) == r.remote(q)
+	}
+	return Same(p, q)
+}
+
+func (r Reader) remote(p hns.Policy) hns.RemoteSubnet {
+	s, known := r[string(p.Settings)]
+	if !known {
+		s, _ = RemoteSubnet(p.Settings)
+		r[string(p.Settings)] = s
+	}
+	return s
+}
+
+// Same tells whether two policies of any object say the same.
+func Same(p, q hns.Policy) bool {
+	return p.Type == q.Type && bytes.Equal(canonical(p.Settings), canonical(q.Settings))
+}
+
+func canonical(document json.RawMessage) []byte {
+	var v any
+	if json.Unmarshal(document, &v) != nil {
+		return document
+	}
+	return []byte(Text(v))
+}

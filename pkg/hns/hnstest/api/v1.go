@@ -1,0 +1,104 @@
+package api
+
+import (
+	"encoding/json"
+	"net"
+
+	"flannel/pkg/hns"
+)
+
+// Documents of the older API (v1), as far as they are in use: ours for a network's management address and for the
+// host's endpoint, kube-proxy's for policy lists, hcsshim's tests for the rest.
+
+// NetworkV1 is a network.
+type NetworkV1 struct {
+	ID                 string `json:",omitempty"`
+	Name, Type         string
+	NetworkAdapterName string            `json:",omitempty"`
+	Subnets            []SubnetV1        `json:",omitempty"`
+	Policies           []json.RawMessage `json:",omitempty"`
+	ManagementIP       string            `json:",omitempty"`
+	State              int
+}
+
+// SubnetV1 is a subnet of a network.
+type SubnetV1 struct {
+	AddressPrefix, GatewayAddress string
+	Policies                      []json.RawMessage `json:",omitempty"`
+}
+
+// EndpointV1 is an endpoint.
+type EndpointV1 struct {
+	ID             string `json:",omitempty"`
+	Name           string
+	VirtualNetwork string
+	IPAddress      string `json:",omitempty"`
+	PrefixLength   int    `json:",omitempty"`
+	MacAddress     string `json:",omitempty"`
+	State          int
+}
+
+// Version2 is a network's document in version 2, whichever it came in.
+func Version2(document []byte) ([]byte, hns.Code) {
+	var d struct {
+		NetworkV1
+		SchemaVersion *struct{}
+	}
+	if json.Unmarshal(document, &d) != nil {
+		return nil, hns.InvalidJSON
+	}
+	if d.SchemaVersion != nil || d.Subnets == nil {
+		return document, 0
+	}
+	var subnets []any
+	for _, s := range d.Subnets {
+		var policies []any
+		for _, p := range s.Policies {
+			var v struct {
+				Type string
+				VSID uint32
+			}
+			if json.Unmarshal(p, &v) == nil && v.Type == "VSID" {
+				policies = append(policies, Policy("VSID", map[string]uint32{"IsolationId": v.VSID}))
+			}
+		}
+		subnets = append(subnets, map[string]any{
+			"IpAddressPrefix": s.AddressPrefix, "Policies": policies,
+			"Routes": []any{map[string]string{"NextHop": s.GatewayAddress, "DestinationPrefix": "0.0.0.0/0"}},
+		})
+	}
+	v2 := map[string]any{"Name": d.Name, "Type": d.Type, "Ipams": []any{map[string]any{"Type": "Static", "Subnets": subnets}}}
+	if d.NetworkAdapterName != "" {
+		v2["Policies"] = []any{Policy("NetAdapterName", map[string]string{"NetworkAdapterName": d.NetworkAdapterName})}
+	}
+	return []byte(Text(v2)), 0
+}
+
+// EndpointVersion2 is an endpoint's document in version 2, whichever it came in.
+func EndpointVersion2(document []byte) ([]byte, hns.Code) {
+	var d EndpointV1
+	if json.Unmarshal(document, &d) != nil {
+		return nil, hns.InvalidJSON
+	}
+	if d.VirtualNetwork == "" {
+		return document, 0
+	}
+	v2 := map[string]any{"Name": d.Name, "MacAddress": d.MacAddress}
+	if d.IPAddress != "" {
+		v2["IpConfigurations"] = []any{map[string]any{"IpAddress": d.IPAddress}}
+	}
+	return []byte(Text(v2)), 0
+}
+
+// ParseMAC reads a document's MAC: a JSON string, in any usual form.
+func ParseMAC(raw json.RawMessage) (hns.MAC, error) {
+	var s string
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return hns.MAC{}, err
+	}
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 {
+		return hns.MAC{}, Problem("read a MAC", hns.InvalidEndpoint)
+	}
+	return hns.MAC(mac), nil
+}

@@ -1,0 +1,95 @@
+package hnstest
+
+import (
+	"fmt"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
+)
+
+// listener is a registration for events that is asked for them one by one.
+type listener struct {
+	next  int // of Machine.events, not told yet
+	wants func(Event) bool
+	ended bool // its registration is over: after what is not told yet there is nothing more
+}
+
+// register answers the calls of HNS that begin and end notifications. Each is a handle.
+func (p *Program) register(function string, args []string) (string, hns.Code) {
+	switch function {
+	case "HcnRegisterServiceCallback", "HcnRegisterNetworkCallback":
+		if p.m.knobs.Silent {
+			return "", hns.NotImplemented
+		}
+		return p.listen("HNS", func(e Event) bool { return !e.ofStack() }), 0
+	case "HcnUnregisterServiceCallback", "HcnUnregisterNetworkCallback":
+		return "", p.m.unlisten(args[0])
+	}
+	return "", hns.NotImplemented
+}
+
+// Notify does the same for the IP Helper API.
+func (p *Program) Notify(function, number string) (string, hns.Code) {
+	return p.m.enter(function, []string{number}, false, func() (string, hns.Code) {
+		if function == "CancelMibChangeNotify2" {
+			return "", p.m.unlisten(number)
+		}
+		kind := map[string]uint32{
+			"NotifyIpInterfaceChange": InterfaceChange, "NotifyUnicastIpAddressChange": AddressChange, "NotifyRouteChange2": RouteChange,
+		}[function]
+		return p.listen("IP", func(e Event) bool { return e.Kind == kind }), 0
+	})
+}
+
+func (p *Program) listen(of string, wants func(Event) bool) string {
+	number := p.open(api.CallbackKind, of)
+	if !p.ended {
+		p.m.listeners[number] = &listener{next: len(p.m.events), wants: wants}
+	}
+	return number
+}
+
+func (m *Machine) unlisten(number string) hns.Code {
+	if _, code := m.held(api.CallbackKind, number); code != 0 {
+		return code
+	}
+	m.forget(number)
+	m.listeners[number].ended = true
+	m.wake()
+	return 0
+}
+
+// Abandon ends a registration of a program that has ended.
+func (p *Program) Abandon(number string) {
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	p.m.unlisten(number)
+}
+
+// Next waits for the next event that a registration is for, as "kind data". A code says that none will come any more.
+func (p *Program) Next(number string) (string, hns.Code) {
+	m := p.m
+	for {
+		m.mu.Lock()
+		l := m.listeners[number]
+		if l == nil {
+			m.mu.Unlock()
+			return "", api.InvalidHandle
+		}
+		for l.next < len(m.events) {
+			e := m.events[l.next]
+			if l.next++; l.wants(e) {
+				m.mu.Unlock()
+				return fmt.Sprintf("%d %s", e.Kind, e.Data), 0
+			}
+		}
+		if l.ended || m.closed {
+			delete(m.listeners, number)
+			m.mu.Unlock()
+			return "", api.InvalidHandle
+		}
+		happened := m.happened
+		m.mu.Unlock()
+		<-happened
+	}
+}

@@ -1,0 +1,27 @@
+package wine
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"flannel/pkg/hns/hnstest"
+)
+
+// Listen lets other programs reach the machine at addr until the test ends.
+func Listen(t testing.TB, m *hnstest.Machine) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{Machine: m}
+	done := make(chan error)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), <-done); err != nil {
+			t.Error("serve the machine:", err)
+		}
+	})
+	return l.Addr().String()
+}
