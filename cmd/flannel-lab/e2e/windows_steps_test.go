@@ -177,20 +177,13 @@ func addressIs(n *lab.Node) func(hns.Address) bool {
 // sound looks for what no test should leave on a Windows node: open handles, and what the simulated machine could not do.
 func sound(t *testing.T, n *lab.Node) {
 	t.Helper()
-	soundSince(t, n, 0)
-}
-
-// soundSince is sound where programs have ended before. Windows closes the handles of a program that ends in the middle
-// of a call; the simulated HNS keeps them, and before is how many there were.
-func soundSince(t *testing.T, n *lab.Node, before int) {
-	t.Helper()
 	r := order(t, n, windows.Order{})
 	if len(r.Trouble) > 0 {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 	// A call may be under way.
 	withinOf(t, long, "handles are closed", func() error {
-		if open := order(t, n, windows.Order{}).OpenHandles; open > before {
+		if open := order(t, n, windows.Order{}).OpenHandles; open > 0 {
 			return fmt.Errorf("%d handles are open", open)
 		}
 		return nil

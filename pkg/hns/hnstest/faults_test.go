@@ -85,6 +85,40 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// What a program has open is closed when it ends, and what a call opens that is still under way then.
+func TestProgramEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := hnstest.New()
+		defer m.Close()
+		id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
+		p, other := m.Begin(), m.Begin()
+		defer other.End()
+		for _, each := range []*hnstest.Program{p, other} {
+			if _, code := each.HNS("HcnOpenNetwork", id); code != 0 {
+				t.Fatalf("open: %x", code)
+			}
+		}
+		number, code := p.HNS("HcnRegisterServiceCallback", "")
+		if code != 0 {
+			t.Fatalf("register: %x", code)
+		}
+		m.Fail(hnstest.Fault{Hang: true})
+		done := make(chan bool)
+		go func() { p.HNS("HcnOpenNetwork", id); done <- true }()
+		go func() { p.HNS("HcnRegisterServiceCallback", ""); done <- true }()
+		go func() { p.Next(number); done <- true }()
+		synctest.Wait()
+		p.End()
+		m.Heal()
+		for range 3 {
+			<-done
+		}
+		if m.OpenHandles() != 1 || m.OpenObjects() != 1 {
+			t.Errorf("%d handles are open, want that of the other program", m.OpenHandles())
+		}
+	})
+}
+
 // A restart takes networks that are not persistent, and says so.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

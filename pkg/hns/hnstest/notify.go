@@ -59,13 +59,6 @@ func (m *Machine) unlisten(number string) hns.Code {
 	return 0
 }
 
-// Abandon ends a registration of a program that has ended.
-func (p *Program) Abandon(number string) {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	p.m.unlisten(number)
-}
-
 // Next waits for the next event that a registration is for, as "kind data". A code says that none will come any more.
 func (p *Program) Next(number string) (string, hns.Code) {
 	m := p.m

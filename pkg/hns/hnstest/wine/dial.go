@@ -10,7 +10,7 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Conn is the way to a machine in another process.
+// Conn is a program on a machine in another process.
 type Conn struct {
 	mu   sync.Mutex
 	conn net.Conn
@@ -33,7 +33,7 @@ func (c *Conn) Close() error { return c.conn.Close() }
 func (c *Conn) Call(function string, args ...string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fields := [][]byte{[]byte(function)}
+	fields := [][]byte{nil, []byte(function)}
 	for _, arg := range args {
 		fields = append(fields, []byte(arg))
 	}

@@ -10,9 +10,13 @@ import (
 //
 //	u32 length of the rest | u32 number of fields | each field: u32 length, bytes      (little endian)
 //
-// A request's fields are the name of the call and its arguments, the answer's are the code (4 bytes), what the call
-// returns, and the error record, or where the pointers in the former are (u32 each). Calls on one connection run one
-// after another.
+// A request's fields are the program that makes it, the name of the call and its arguments, the answer's are the code
+// (4 bytes), what the call returns, and the error record, or where the pointers in the former are (u32 each). Calls on one
+// connection run one after another.
+//
+// What a program has open is closed when it ends, and its end is that of a connection. A DLL makes each call on a
+// connection of its own; its first one, the call Program, returns what the program is called in all others, and stays open
+// until the program ends. A connection whose requests name no program is one itself.
 
 const maxFrame = 64 << 20 // bytes
 

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FIELDS 4
+#define MAX_FIELDS 4 /* of an answer */
+#define MAX_ARGS 4   /* of a call, its name included */
 #define UNAVAILABLE ((HRESULT)0x800706ba) /* RPC_S_SERVER_UNAVAILABLE */
 #define BROKEN ((HRESULT)0x800706be)      /* RPC_S_CALL_FAILED */
 
@@ -48,21 +49,25 @@ static int all(SOCKET s, char *p, uint32_t n, int sending)
     return 0;
 }
 
-static SOCKET reach(void)
+/* reach connects to the machine at an address. */
+static SOCKET reach(const char *address)
 {
-    char address[64], *port;
+    char host[64], *port;
     struct sockaddr_in to = { .sin_family = AF_INET };
     WSADATA data;
     SOCKET s;
     BOOL yes = TRUE;
 
-    if (!GetEnvironmentVariableA("FLANNEL_HNS", address, sizeof address) || !(port = strrchr(address, ':')))
+    snprintf(host, sizeof host, "%s", address);
+    if (!(port = strrchr(host, ':')))
         return INVALID_SOCKET;
     *port++ = 0;
     if (WSAStartup(MAKEWORD(2, 2), &data) || (s = socket(AF_INET, SOCK_STREAM, 0)) == INVALID_SOCKET)
         return INVALID_SOCKET;
+    /* A child process would keep the connection open. */
+    SetHandleInformation((HANDLE)s, HANDLE_FLAG_INHERIT, 0);
     to.sin_port = htons((u_short)atoi(port));
-    to.sin_addr.s_addr = inet_addr(address);
+    to.sin_addr.s_addr = inet_addr(host);
     if (connect(s, (struct sockaddr *)&to, sizeof to)) {
         closesocket(s);
         return INVALID_SOCKET;
@@ -104,16 +109,65 @@ static int ask(SOCKET s, int n, const field *request, frame *answer)
     return 0;
 }
 
-/* call makes one call, on a connection of its own: one that hangs delays no other. */
-static HRESULT call(int n, const field *request, frame *answer)
+/* This program, as the machine knows it: by a connection that stays open until the program ends, or is told another
+ * machine. */
+static struct {
+    CRITICAL_SECTION lock; /* DllMain makes it */
+    char address[64];      /* of the machine */
+    char name[64];
+    SOCKET s;
+} self = { .s = INVALID_SOCKET };
+
+/* lives tells whether the machine is still there: it never sends anything on that connection but its end. */
+static int lives(SOCKET s)
 {
-    SOCKET s = reach();
+    fd_set readable = { .fd_count = 1, .fd_array = { s } };
+    struct timeval none = { 0 };
+
+    return select(0, &readable, NULL, NULL, &none) == 0;
+}
+
+/* join makes the program known to the machine at an address, and fills in what it is called there. */
+static int join(const char *address, char name[64])
+{
+    field request[] = { str(""), str("Program") };
+    frame answer = { 0 };
+    int err = 0;
+
+    EnterCriticalSection(&self.lock);
+    if (self.s == INVALID_SOCKET || strcmp(self.address, address) || !lives(self.s)) {
+        if (self.s != INVALID_SOCKET)
+            closesocket(self.s);
+        self.s = reach(address);
+        err = self.s == INVALID_SOCKET || ask(self.s, 2, request, &answer);
+        snprintf(self.address, sizeof self.address, "%s", address);
+        snprintf(self.name, sizeof self.name, "%.*s", (int)answer.f[1].size, (const char *)answer.f[1].data);
+        free(answer.memory);
+        if (err && self.s != INVALID_SOCKET) {
+            closesocket(self.s);
+            self.s = INVALID_SOCKET;
+        }
+    }
+    memcpy(name, self.name, sizeof self.name);
+    LeaveCriticalSection(&self.lock);
+    return err;
+}
+
+/* call makes one call, on a connection of its own: one that hangs delays no other. */
+static HRESULT call(int n, const field *args, frame *answer)
+{
+    char address[64], name[64];
+    field request[1 + MAX_ARGS];
     HRESULT result = BROKEN;
+    SOCKET s;
 
     memset(answer, 0, sizeof *answer);
-    if (s == INVALID_SOCKET)
+    if (!GetEnvironmentVariableA("FLANNEL_HNS", address, sizeof address) || join(address, name) ||
+        (s = reach(address)) == INVALID_SOCKET)
         return UNAVAILABLE;
-    if (!ask(s, n, request, answer) && answer->f[0].size == 4)
+    request[0] = str(name);
+    memcpy(request + 1, args, n * sizeof *args);
+    if (!ask(s, 1 + n, request, answer) && answer->f[0].size == 4)
         memcpy(&result, answer->f[0].data, 4);
     closesocket(s);
     return result;
@@ -199,8 +253,10 @@ BOOL WINAPI DllMain(HINSTANCE dll, DWORD reason, void *reserved)
 {
     (void)dll;
     (void)reserved;
-    if (reason == DLL_PROCESS_ATTACH)
+    if (reason == DLL_PROCESS_ATTACH) {
         InitializeCriticalSection(&listeners_lock);
+        InitializeCriticalSection(&self.lock);
+    }
     return TRUE;
 }
 #endif

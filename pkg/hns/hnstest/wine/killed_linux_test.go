@@ -1,0 +1,73 @@
+package wine_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/hns/hnstest/wine"
+	"flannel/pkg/nettest"
+)
+
+// What a program has open is closed when it is killed, and what another has is not.
+func TestKilledProgram(t *testing.T) {
+	t.Parallel()
+	m := hnstest.NewFor(t)
+	addr := wine.Listen(t, m)
+	made, err := m.CreateNetwork(json.RawMessage(`{"Name":"nat","Type":"NAT","SchemaVersion":{"Major":2,"Minor":0}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := hns.DecodeNetwork(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "hold.exe")
+	build := exec.Command("go", "build", "-o", program, "./testdata/hold")
+	build.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	start := func() *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command(nettest.Tool(t, "wine/run"), program, network.ID)
+		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
+		_, err := cmd.StdinPipe() // by its end the program ends, however this test does
+		out, err2 := cmd.StdoutPipe()
+		if err = errors.Join(err, err2); err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		if said, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(said) != "0x0" {
+			t.Fatalf("the program ended or says %s (%v)", said, err)
+		}
+		return cmd
+	}
+	open := func(want int) {
+		t.Helper()
+		for end := time.Now().Add(2 * time.Minute); m.OpenHandles() != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d handles are open, want %d", m.OpenHandles(), want)
+			}
+		}
+	}
+	first, second := start(), start()
+	open(4)
+	for left, cmd := range []*exec.Cmd{second, first} {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		open(2 - 2*left)
+	}
+}
