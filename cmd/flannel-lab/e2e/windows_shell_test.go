@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/powershell"
 	"flannel/dist/windows/check"
 	"flannel/pkg/nettest"
 )
@@ -33,9 +34,9 @@ type console struct {
 	// before is called with the arguments of each flanneld.exe that is about to run, the daemon included.
 	before func(args []string) error
 
-	shell   *check.Shell // of the last run
-	said    string       // all that it wrote
-	daemon  []string     // arguments of the flanneld that it started
+	shell   *powershell.Shell // of the last run
+	said    string            // all that it wrote
+	daemon  []string          // arguments of the flanneld that it started
 	started map[string][]string
 }
 
@@ -81,7 +82,7 @@ func (c *console) file(path string) string { return c.n.Windows.File(path) }
 func (c *console) start(parameters map[string]any) error {
 	c.t.Helper()
 	c.said = ""
-	c.shell = check.NewShell(c.scripts[1:]...)
+	c.shell = powershell.NewShell(c.scripts[1:]...)
 	c.shell.Set("env:COMPUTERNAME", strings.ToUpper(c.n.Name))
 	c.shell.Set("PSScriptRoot", base)
 	c.shell.Commands = map[string]func([]any) (any, error){
@@ -98,16 +99,16 @@ func nothing([]any) (any, error)      { return nil, nil }
 func asGiven(args []any) (any, error) { return args[0], nil }
 
 // joined is for reading alone.
-func joined(args []any) (any, error) { return strings.Join(check.Texts(args...), " "), nil }
+func joined(args []any) (any, error) { return strings.Join(powershell.Texts(args...), " "), nil }
 
 func (c *console) write(args []any) (any, error) {
-	c.said += strings.Join(check.Texts(args...), " ") + "\n"
+	c.said += strings.Join(powershell.Texts(args...), " ") + "\n"
 	return nil, nil
 }
 
 // run runs a program; what it writes to stderr is seen on the console. kube-proxy only tells its version.
 func (c *console) run(args []any) (any, error) {
-	words := check.Texts(args...)
+	words := powershell.Texts(args...)
 	switch {
 	case words[0] == base+`\kube-proxy.exe` && words[1] == "--version":
 		c.shell.Set("LASTEXITCODE", 0)
@@ -135,7 +136,7 @@ func (c *console) run(args []any) (any, error) {
 // startComponent does what the function of the same name does where there are no services: one that runs with other
 // arguments is stopped before.
 func (c *console) startComponent(args []any) (any, error) {
-	name, words := check.Texts(args[1])[0], check.Texts(args[3])
+	name, words := powershell.Texts(args[1])[0], powershell.Texts(args[3])
 	c.started[name] = words
 	switch name {
 	case "kubelet":
@@ -155,7 +156,7 @@ func (c *console) startComponent(args []any) (any, error) {
 		c.stop()
 	}
 	c.daemon = words
-	return nil, c.n.StartIn(check.Texts(args[2])[0], words...)
+	return nil, c.n.StartIn(powershell.Texts(args[2])[0], words...)
 }
 
 // stop is what stop.ps1 does to flanneld, but for the console's Ctrl-C.
@@ -179,7 +180,7 @@ func (c *console) register() error {
 func (c *console) testComponent(args []any) (any, error) { return c.n.Running(), nil }
 
 func (c *console) testPath(args []any) (there any, err error) {
-	words := check.Texts(args...) // -LiteralPath PATH
+	words := powershell.Texts(args...) // -LiteralPath PATH
 	err = c.n.Do(func() error {
 		_, err := os.Stat(c.file(words[1]))
 		there = err == nil
@@ -189,13 +190,13 @@ func (c *console) testPath(args []any) (there any, err error) {
 }
 
 func (c *console) newItem(args []any) (any, error) {
-	words := check.Texts(args...) // -ItemType Directory -Force -Path PATH
+	words := powershell.Texts(args...) // -ItemType Directory -Force -Path PATH
 	return nil, c.n.Do(func() error { return os.MkdirAll(c.file(words[len(words)-1]), 0o755) })
 }
 
 // writeText answers whether the file said something else.
 func (c *console) writeText(args []any) (changed any, err error) {
-	words := check.Texts(args...)
+	words := powershell.Texts(args...)
 	err = c.n.Do(func() error {
 		path := c.file(words[0])
 		was, err := os.ReadFile(path)
@@ -212,11 +213,11 @@ func (c *console) writeText(args []any) (changed any, err error) {
 
 // readSettings is a JSON object, empty where there is no file.
 func (c *console) readSettings(args []any) (any, error) {
-	text, err := c.n.ReadFile(c.file(check.Texts(args...)[0]))
+	text, err := c.n.ReadFile(c.file(powershell.Texts(args...)[0]))
 	if errors.Is(err, fs.ErrNotExist) {
 		return map[string]any{}, nil
 	} else if err != nil {
 		return nil, err
 	}
-	return check.FromJSON(string(text))
+	return powershell.FromJSON(string(text))
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/powershell"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/dist/windows/check"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 )
@@ -46,7 +46,7 @@ func cutOff(c *console, m mode) {
 			if last == "prepare" {
 				c.dieInOutage(args)
 			}
-			return check.ErrStopped
+			return powershell.ErrStopped
 		}
 		if err := c.start(m.parameters(c.n)); err == nil {
 			t.Fatalf("nothing cut the run off before %s", last)

@@ -1,5 +1,5 @@
-// Package check reads the scripts for Windows by PowerShell's grammar, and runs of the language what they are made of
-// (Shell): PowerShell itself does not run where the tests run. It is for tests alone.
+// Package check reads the scripts for Windows by PowerShell's grammar: PowerShell itself does not run where the tests run.
+// It is for tests alone.
 package check
 
 import (

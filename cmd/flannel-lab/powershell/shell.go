@@ -1,26 +1,30 @@
-package check
+// Package powershell runs the scripts for Windows, as package check reads them: of the language what they are made of, and
+// nothing else (Shell). PowerShell itself does not run where the tests run.
+package powershell
 
 import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"flannel/dist/windows/check"
 )
 
-// Shell runs scripts. Values are those of encoding/json with int for numbers, *Node for a block of script, and nil for
-// nothing. Names are known in any case. What a script says that a Shell does not understand is an error, which no catch
-// of the script's hides: see Unknown.
+// Shell runs scripts. Values are those of encoding/json with int for numbers, *check.Node for a block of script, and nil
+// for nothing. Names are known in any case. What a script says that a Shell does not understand is an error, which no
+// catch of the script's hides: see Unknown.
 type Shell struct {
 	// Commands are the caller's own; they go before the scripts' functions. One that a path names is "&".
 	Commands map[string]func(args []any) (any, error)
 
-	functions map[string]*Node
+	functions map[string]*check.Node
 	scopes    []map[string]any // the first is global
 	caught    error            // in a catch
 }
 
 // NewShell knows the functions of modules.
-func NewShell(modules ...Script) *Shell {
-	s := &Shell{functions: map[string]*Node{}, scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
+func NewShell(modules ...check.Script) *Shell {
+	s := &Shell{functions: map[string]*check.Node{}, scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
 	for _, m := range modules {
 		for _, n := range m.Tree.Kids {
 			if n.Kind == "function" {
@@ -45,7 +49,7 @@ func (s *Shell) Get(name string) (any, bool) {
 }
 
 // Run runs a script with parameters by name. Its error is what the script, or a command, throws.
-func (s *Shell) Run(script Script, parameters map[string]any) error {
+func (s *Shell) Run(script check.Script, parameters map[string]any) error {
 	if len(script.Errors) > 0 || script.Tree == nil {
 		return fmt.Errorf("%s does not parse: %v", script.File, script.Errors)
 	}
@@ -57,7 +61,7 @@ func (s *Shell) Run(script Script, parameters map[string]any) error {
 		}
 		body = body[1:]
 	}
-	_, err := s.block(&Node{Kind: "block", Kids: body})
+	_, err := s.block(&check.Node{Kind: "block", Kids: body})
 	if ended := (*returned)(nil); errors.As(err, &ended) {
 		err = nil
 	}
@@ -68,7 +72,7 @@ func (s *Shell) Run(script Script, parameters map[string]any) error {
 }
 
 // bind gives parameters their values: by name, by place, or their defaults. Types count only where they give one.
-func (s *Shell) bind(params *Node, named map[string]any, placed []any) error {
+func (s *Shell) bind(params *check.Node, named map[string]any, placed []any) error {
 	scope := s.scopes[len(s.scopes)-1]
 	known := map[string]bool{}
 	for i, p := range params.Kids {
@@ -107,7 +111,7 @@ func (u *Unknown) Error() string {
 	return fmt.Sprintf("line %d: the tests' shell does not understand %s", u.Line, u.What)
 }
 
-func unknown(n *Node, what string) error {
+func unknown(n *check.Node, what string) error {
 	return &Unknown{n.Line, strings.TrimSpace(n.Kind + " " + n.Text + " " + what)}
 }
 
@@ -117,7 +121,7 @@ type returned struct{ left []any }
 func (*returned) Error() string { return "return" }
 
 // block runs statements; what they leave is its value, as of a function.
-func (s *Shell) block(n *Node) (any, error) {
+func (s *Shell) block(n *check.Node) (any, error) {
 	var left []any
 	for _, statement := range n.Kids {
 		v, err := s.statement(statement)
@@ -148,7 +152,7 @@ func one(left []any) any {
 	return left
 }
 
-func (s *Shell) statement(n *Node) (any, error) {
+func (s *Shell) statement(n *check.Node) (any, error) {
 	switch n.Kind {
 	case "function":
 		s.functions[strings.ToLower(n.Text)] = n
@@ -173,7 +177,7 @@ func (s *Shell) statement(n *Node) (any, error) {
 }
 
 // choose runs the first block whose condition is true. Conditions after it are not looked at, for they may ask for more.
-func (s *Shell) choose(n *Node) (any, error) {
+func (s *Shell) choose(n *check.Node) (any, error) {
 	for i := 0; i+1 < len(n.Kids); i += 2 {
 		v, err := s.value(n.Kids[i])
 		if err != nil {
@@ -190,7 +194,7 @@ func (s *Shell) choose(n *Node) (any, error) {
 }
 
 // each leaves all that its block left, so that $x = foreach … is a list.
-func (s *Shell) each(n *Node) (any, error) {
+func (s *Shell) each(n *check.Node) (any, error) {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
 		return nil, err
@@ -208,7 +212,7 @@ func (s *Shell) each(n *Node) (any, error) {
 }
 
 // try hides from the script what the tests must learn of: what is not understood, and the end that a caller asked for.
-func (s *Shell) try(n *Node) (any, error) {
+func (s *Shell) try(n *check.Node) (any, error) {
 	for i, part := range n.Kids {
 		if i > 1 || part.Kind != "block" {
 			return nil, unknown(n, "with "+part.Kind+" "+part.Text)
@@ -226,7 +230,7 @@ func (s *Shell) try(n *Node) (any, error) {
 	return s.block(n.Kids[1])
 }
 
-func (s *Shell) throw(n *Node) error {
+func (s *Shell) throw(n *check.Node) error {
 	if len(n.Kids) == 0 {
 		return s.caught
 	}
@@ -238,7 +242,7 @@ func (s *Shell) throw(n *Node) error {
 }
 
 // assign changes the variable of the innermost scope, as PowerShell does; the environment is one for all.
-func (s *Shell) assign(n *Node) error {
+func (s *Shell) assign(n *check.Node) error {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
 		return err

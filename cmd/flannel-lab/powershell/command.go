@@ -1,4 +1,4 @@
-package check
+package powershell
 
 import (
 	"encoding/json"
@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"flannel/dist/windows/check"
 )
 
 // command runs one, with what comes through a pipe.
-func (s *Shell) command(n *Node, input any) (any, error) {
+func (s *Shell) command(n *check.Node, input any) (any, error) {
 	args, err := s.values(n.Kids)
 	if err != nil {
 		return nil, err
@@ -37,7 +39,7 @@ func (s *Shell) command(n *Node, input any) (any, error) {
 }
 
 // call runs a function of a script, which sees the variables of its callers.
-func (s *Shell) call(f *Node, args []any) (v any, err error) {
+func (s *Shell) call(f *check.Node, args []any) (v any, err error) {
 	s.scopes = append(s.scopes, map[string]any{})
 	defer func() { s.scopes = s.scopes[:len(s.scopes)-1] }()
 	for _, part := range f.Kids {
@@ -57,7 +59,7 @@ func (s *Shell) call(f *Node, args []any) (v any, err error) {
 }
 
 // pipe hands on what comes first as a whole; cmdlets go through it.
-func (s *Shell) pipe(n *Node) (any, error) {
+func (s *Shell) pipe(n *check.Node) (any, error) {
 	v, err := s.value(n.Kids[0])
 	for _, k := range n.Kids[1:] {
 		if err == nil && k.Kind != "command" {
@@ -97,13 +99,13 @@ func (s *Shell) builtin(name string, input any, args []any) (any, error) {
 		}
 		return v, nil
 	case "Where-Object", "ForEach-Object":
-		return s.filter(list(input), args[0].(*Node), name == "Where-Object")
+		return s.filter(list(input), args[0].(*check.Node), name == "Where-Object")
 	}
 	return nil, errNoCommand
 }
 
 // filter runs a block for each value, as $_: what it gives is the result, or whether the value stays.
-func (s *Shell) filter(values []any, block *Node, stays bool) (any, error) {
+func (s *Shell) filter(values []any, block *check.Node, stays bool) (any, error) {
 	all := []any{}
 	for _, one := range values {
 		s.scopes = append(s.scopes, map[string]any{"_": one})

@@ -1,13 +1,15 @@
-package check
+package powershell
 
 import (
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"flannel/dist/windows/check"
 )
 
-func (s *Shell) values(nodes []*Node) (all []any, err error) {
+func (s *Shell) values(nodes []*check.Node) (all []any, err error) {
 	for _, n := range nodes {
 		v, err := s.value(n)
 		if err != nil {
@@ -19,7 +21,7 @@ func (s *Shell) values(nodes []*Node) (all []any, err error) {
 }
 
 // value is what an expression or a command gives. Whatever is not an expression of values alone comes first.
-func (s *Shell) value(n *Node) (any, error) {
+func (s *Shell) value(n *check.Node) (any, error) {
 	switch n.Kind {
 	case "text", "flag":
 		return n.Text, nil
@@ -76,7 +78,7 @@ func (s *Shell) value(n *Node) (any, error) {
 
 // combine makes one value of several. @( ) keeps a list a list, also of one, and joins lists in it; strings and numbers are
 // what they say.
-func combine(n *Node, kids []any) (any, error) {
+func combine(n *check.Node, kids []any) (any, error) {
 	switch n.Kind {
 	case "string":
 		var b strings.Builder
@@ -114,7 +116,7 @@ func combine(n *Node, kids []any) (any, error) {
 }
 
 // member is that of an object, or what a table has by an index, where a missing one is no error.
-func member(n *Node, of, name any) (any, error) {
+func member(n *check.Node, of, name any) (any, error) {
 	if i, ok := name.(int); ok && i >= 0 && i < len(list(of)) {
 		return list(of)[i], nil
 	}
@@ -142,7 +144,7 @@ func keyOf(hash map[string]any, name string) (string, bool) {
 }
 
 // invoke calls one of the few methods that the scripts have use for.
-func invoke(n *Node, of any, method string, args []any) (any, error) {
+func invoke(n *check.Node, of any, method string, args []any) (any, error) {
 	switch strings.ToLower(method) {
 	case "tolower":
 		return strings.ToLower(text(of)), nil
@@ -160,7 +162,7 @@ func invoke(n *Node, of any, method string, args []any) (any, error) {
 }
 
 // operate knows that PowerShell compares text without regard to case, and takes what is right for what is left.
-func operate(n *Node, a, b any) (any, error) {
+func operate(n *check.Node, a, b any) (any, error) {
 	switch n.Text {
 	case "+":
 		return sum(a, b), nil
