@@ -12,6 +12,8 @@ import (
 	"os/signal"
 	"strings"
 
+	"flannel/cmd/flannel-lab/bench"
+	"flannel/cmd/flannel-lab/demo"
 	"flannel/cmd/flannel-lab/lab"
 )
 
@@ -64,17 +66,17 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 		}
 		switch command {
 		case "demo":
-			return 0, demo(ctx, os.Stdout, o)
+			return 0, demo.Run(ctx, os.Stdout, o.lab, o.backend)
 		case "up":
 			return 0, up(ctx, args)
 		}
 		return 0, serve(ctx, o)
 	case "bench":
-		o, err := parseBenchOptions(args)
+		o, err := bench.Parse(args)
 		if err != nil {
 			return 2, err
 		}
-		return 0, benchMain(ctx, os.Stdout, o)
+		return 0, bench.Run(ctx, os.Stdout, o)
 	case "status", "pod", "flanneld":
 		return 0, ask(append([]string{command}, args...))
 	case "exec":

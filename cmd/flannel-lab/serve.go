@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,6 +64,9 @@ func serve(ctx context.Context, o options) error {
 		s.answer(ctx, c.(*net.UnixConn))
 	}
 }
+
+// patience is how long populate waits for pods to reach each other: far longer than it should take.
+const patience = 8 * time.Second
 
 // populate starts flanneld on every node, makes a pod on each, and waits until they reach each other.
 func populate(ctx context.Context, l *lab.Lab, o options) error {
@@ -213,7 +217,7 @@ func (s *server) status(ctx context.Context) (string, error) {
 		if err != nil {
 			env = map[string]string{} // not written yet
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Name, join(n.IP4, n.IP6), state(ctx, n),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Name, lab.Join(n.IP4, n.IP6), state(ctx, n),
 			strings.TrimSpace(env["FLANNEL_SUBNET"]+" "+env["FLANNEL_IPV6_SUBNET"]), env["FLANNEL_MTU"])
 	}
 	_ = w.Flush() // into memory
@@ -250,7 +254,7 @@ func (s *server) pods() string {
 	for _, n := range s.lab.Nodes {
 		for _, name := range slices.Sorted(maps.Keys(n.Pods())) {
 			p := n.Pods()[name]
-			fmt.Fprintf(w, "%s\t%s\t%s\n", name, n.Name, join(p.IP4, p.IP6))
+			fmt.Fprintf(w, "%s\t%s\t%s\n", name, n.Name, lab.Join(p.IP4, p.IP6))
 		}
 	}
 	_ = w.Flush() // into memory

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -190,18 +189,4 @@ func down() error {
 		}
 	}
 	return errors.New("the lab was told to end, and has not")
-}
-
-// join writes the addresses or prefixes that there are.
-func join[T interface {
-	IsValid() bool
-	String() string
-}](all ...T) string {
-	var s []string
-	for _, a := range all {
-		if a.IsValid() {
-			s = append(s, a.String())
-		}
-	}
-	return strings.Join(s, " ")
 }

@@ -32,3 +32,17 @@ func (l *Lab) writeHosts() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Join writes the addresses or prefixes that there are.
+func Join[T interface {
+	IsValid() bool
+	String() string
+}](all ...T) string {
+	var s []string
+	for _, a := range all {
+		if a.IsValid() {
+			s = append(s, a.String())
+		}
+	}
+	return strings.Join(s, " ")
+}

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -71,7 +71,7 @@ const flannelPrefix = "flannel.alpha.coreos.com/"
 
 // measureKube measures the daemon among peers that are Nodes of a real API server. These are made once, and each start
 // from nothing is on a node of its own.
-func measureKube(ctx context.Context, o benchOptions, peers int) (column, error) {
+func measureKube(ctx context.Context, o Options, peers int) (column, error) {
 	c := column{Store: "kubernetes", Backend: "vxlan", Peers: peers}
 	o.lab.Kube, o.lab.Nodes = true, o.rounds
 	o.lab.KubeArgs = []string{"-cluster-cidr=" + benchNet} // whose controller minds podCIDRs that are not its own
@@ -113,7 +113,7 @@ func (b *bench) populateKube(ctx context.Context) error {
 }
 
 // node is the peer as a Node.
-func (p benchPeer) node(backend string) cluster.Peer {
+func (p peer) node(backend string) cluster.Peer {
 	const flannel = flannelPrefix
 	return cluster.Peer{Name: fmt.Sprintf("peer-%05d", p.number), PodCIDR: p.subnet(), Annotations: map[string]string{
 		flannel + "kube-subnet-manager": "true", flannel + "backend-type": backend,
@@ -253,7 +253,7 @@ func (b *bench) join(ctx context.Context) error {
 // joinOne makes a Node with its podCIDR, which its flanneld annotates later. It adds to all the times until the kernel
 // has the route: from the request, from its answer, and from when another watcher, our own, heard of it, whom the
 // machine and the server keep waiting as they do the daemon.
-func (b *bench) joinOne(ctx context.Context, p benchPeer, all map[string][]float64) error {
+func (b *bench) joinOne(ctx context.Context, p peer, all map[string][]float64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	n := p.node(b.backend)

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // measureDelay measures a start with etcd some way off. The kernel may lack netem, so a proxy holds the bytes back.
-func measureDelay(ctx context.Context, o benchOptions, backend string, peers int, delay time.Duration) (map[string]float64, error) {
+func measureDelay(ctx context.Context, o Options, backend string, peers int, delay time.Duration) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-package main
+// Package demo shows what flannel does, step by step, in a lab.
+package demo
 
 import (
 	"context"
@@ -12,19 +13,19 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// demo shows what flannel does. Every step does something, shows it, and checks that it came true: the first that
-// does not ends the demo with the reason.
-func demo(ctx context.Context, w io.Writer, o options) error {
-	d, err := newShow(w, o)
+// Run shows what flannel does with a configuration's Backend, a JSON object. Every step does something, shows it, and
+// checks that it came true: the first that does not ends the demo with the reason.
+func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error {
+	d, err := newShow(w, o, backend)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	d.say("%d nodes with pods, joined by flannel (%s), on this machine, whose own network is not touched.", o.lab.Nodes, d.backend.Type)
+	d.say("%d nodes with pods, joined by flannel (%s), on this machine, whose own network is not touched.", o.Nodes, d.backend.Type)
 	if d.windows() {
-		d.say("Of these, %d are Windows nodes: flanneld.exe and the CNI plugins are the real ones, in Wine; HNS is simulated.", o.lab.Windows)
+		d.say("Of these, %d are Windows nodes: flanneld.exe and the CNI plugins are the real ones, in Wine; HNS is simulated.", o.Windows)
 	}
-	if d.lab, err = lab.New(ctx, o.lab); err != nil {
+	if d.lab, err = lab.New(ctx, o); err != nil {
 		return err
 	}
 	defer d.lab.Close()
@@ -92,7 +93,8 @@ type show struct {
 	w       io.Writer
 	colour  bool
 	lab     *lab.Lab
-	options options
+	options lab.Options
+	config  string     // of the backend
 	pods    []*lab.Pod // one on each node
 	backend struct {
 		Type string
@@ -100,11 +102,11 @@ type show struct {
 	}
 }
 
-func newShow(w io.Writer, o options) (*show, error) {
-	d := &show{w: w, options: o}
+func newShow(w io.Writer, o lab.Options, backend string) (*show, error) {
+	d := &show{w: w, options: o, config: backend}
 	d.backend.VNI = 1
-	if err := json.Unmarshal([]byte(o.backend), &d.backend); err != nil {
-		return nil, fmt.Errorf("--backend %s: %w", o.backend, err)
+	if err := json.Unmarshal([]byte(backend), &d.backend); err != nil {
+		return nil, fmt.Errorf("--backend %s: %w", backend, err)
 	}
 	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
 		info, err := f.Stat()

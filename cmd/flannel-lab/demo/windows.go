@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"flannel/pkg/hns"
 )
 
-func (d *show) windows() bool { return d.options.lab.Windows > 0 }
+func (d *show) windows() bool { return d.options.Windows > 0 }
 
 // windowsNodes are the nodes that are simulated Windows machines.
 func (d *show) windowsNodes() []*lab.Node {
-	return d.lab.Nodes[len(d.lab.Nodes)-d.options.lab.Windows:]
+	return d.lab.Nodes[len(d.lab.Nodes)-d.options.Windows:]
 }
 
 // hns shows what flanneld.exe has told HNS: a network of its own on the adapter, and the way to every other node.

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type seen struct {
 }
 
 // has tells whether all entries of p are there, in p's version.
-func (s *seen) has(backend string, p benchPeer) bool {
+func (s *seen) has(backend string, p peer) bool {
 	if backend != "vxlan" {
 		return s.version[tableRoutes][p.number] == p.version+1
 	}
@@ -39,7 +39,7 @@ func (s *seen) has(backend string, p benchPeer) bool {
 }
 
 // lacks tells whether no entry of p is there.
-func (s *seen) lacks(p benchPeer) bool {
+func (s *seen) lacks(p peer) bool {
 	return s.version[tableRoutes][p.number] == 0 && s.version[tableNeighs][p.number] == 0 && s.version[tableFDB][p.number] == 0
 }
 
@@ -196,7 +196,7 @@ func (s *seen) neigh(present bool, body []byte) {
 }
 
 // note takes one change in. A deletion counts only if it is of the version that is there: the new one may come first.
-func (s *seen) note(table int, p benchPeer, present bool) {
+func (s *seen) note(table int, p peer, present bool) {
 	s.writes++
 	is := &s.version[table][p.number]
 	switch {

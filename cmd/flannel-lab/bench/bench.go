@@ -1,4 +1,5 @@
-package main
+// Package bench measures what a daemon costs at scale, beside the kernel alone, in labs.
+package bench
 
 import (
 	"context"
@@ -15,8 +16,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// benchOptions are the command line of bench.
-type benchOptions struct {
+// Options are the command line of the bench.
+type Options struct {
 	lab      lab.Options
 	peers    []int
 	far      []int // of which only starts are measured
@@ -31,7 +32,7 @@ type benchOptions struct {
 	json     bool
 }
 
-func (o *benchOptions) flags() *flag.FlagSet {
+func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
 	o.windows = []int{250, 2000}
@@ -73,8 +74,9 @@ func list[T any](to *[]T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-func parseBenchOptions(args []string) (benchOptions, error) {
-	var o benchOptions
+// Parse reads the command line. Its error is flag.ErrHelp after it printed what there is.
+func Parse(args []string) (Options, error) {
+	var o Options
 	f := o.flags()
 	f.SetOutput(io.Discard)
 	err := f.Parse(args)
@@ -113,9 +115,9 @@ func parseBenchOptions(args []string) (benchOptions, error) {
 	return o, err
 }
 
-// benchMain measures column by column and prints all in the end; what it is at goes to stderr. Kubernetes comes first:
+// Run measures column by column and prints all in the end; what it is at goes to stderr. Kubernetes comes first:
 // if bin/kube is missing, nobody waits for minutes to hear of it.
-func benchMain(ctx context.Context, w io.Writer, o benchOptions) error {
+func Run(ctx context.Context, w io.Writer, o Options) error {
 	var kube, etcd, windows []column
 	for _, backend := range o.backends {
 		for _, peers := range o.windows {
@@ -176,7 +178,7 @@ func printWindows(w io.Writer, columns []column) error {
 
 // measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last;
 // of many peers (far), only starts.
-func measureColumn(ctx context.Context, o benchOptions, backend string, peers int, far bool) (column, error) {
+func measureColumn(ctx context.Context, o Options, backend string, peers int, far bool) (column, error) {
 	c := column{Store: "etcd", Backend: backend, Peers: peers}
 	var all []map[string]float64
 	for i := range o.rounds {
@@ -225,7 +227,7 @@ func best(all []map[string]float64) map[string]float64 {
 
 // measureRound measures the first sync and the kernel beside it; the last round also all that comes later in a
 // daemon's life.
-func measureRound(ctx context.Context, o benchOptions, backend string, peers int, far, last bool) (map[string]float64, error) {
+func measureRound(ctx context.Context, o Options, backend string, peers int, far, last bool) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
 		return nil, err

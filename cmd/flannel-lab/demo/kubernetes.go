@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func (d *show) clusterNodes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.say("   %s  %s  podCIDRs %s", n.Name, join(n.IP4, n.IP6), strings.Join(node.Spec.PodCIDRs, " "))
+		d.say("   %s  %s  podCIDRs %s", n.Name, lab.Join(n.IP4, n.IP6), strings.Join(node.Spec.PodCIDRs, " "))
 	}
 	n := d.lab.Nodes[0]
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ping", "-q", "-c1", "-W2", d.lab.Nodes[1].Name); err != nil {
@@ -37,7 +37,7 @@ func (d *show) clusterNodes(ctx context.Context) error {
 }
 
 func (d *show) clusterConfig(ctx context.Context) error {
-	config := d.lab.Config(d.options.backend)
+	config := d.lab.Config(d.config)
 	d.say("   net-conf.json = %s", config)
 	return d.lab.SetConfig(ctx, config)
 }
@@ -141,7 +141,7 @@ func (d *show) loseNode(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	d.result("registered again: %s has %s, which %s reaches after %v, without a restart", last.Name, join(now...), first.Name, time.Since(begin).Round(time.Millisecond))
+	d.result("registered again: %s has %s, which %s reaches after %v, without a restart", last.Name, lab.Join(now...), first.Name, time.Since(begin).Round(time.Millisecond))
 	return nil
 }
 

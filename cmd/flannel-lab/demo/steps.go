@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 func (d *show) nodes(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
-		d.say("   %s  %s", n.Name, join(n.IP4, n.IP6))
+		d.say("   %s  %s", n.Name, lab.Join(n.IP4, n.IP6))
 	}
 	n := d.lab.Nodes[0]
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ping", "-q", "-c1", "-W2", d.lab.Nodes[1].Name); err != nil {
@@ -27,7 +27,7 @@ func (d *show) nodes(ctx context.Context) error {
 }
 
 func (d *show) configure(ctx context.Context) error {
-	config := d.lab.Config(d.options.backend)
+	config := d.lab.Config(d.config)
 	d.say("   /coreos.com/network/config = %s", config)
 	return d.lab.SetConfig(ctx, config)
 }
@@ -51,7 +51,7 @@ func (d *show) start(ctx context.Context) error {
 			return err
 		}
 		d.result("%s is ready after %v: pods on it get addresses of %s, packets of up to %s bytes",
-			n.Name, time.Since(begin).Round(time.Millisecond), join(subnets...), env["FLANNEL_MTU"])
+			n.Name, time.Since(begin).Round(time.Millisecond), lab.Join(subnets...), env["FLANNEL_MTU"])
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func (d *show) kernel(ctx context.Context) error {
 		}
 	}
 	commands := [][]string{{"ip", "route"}}
-	if d.options.dual {
+	if d.options.Family.Has6() {
 		commands = append(commands, []string{"ip", "-6", "route", "show", "root", "fd05::/48"})
 	}
 	if d.backend.Type == "vxlan" {
@@ -131,7 +131,7 @@ func (d *show) makePods(ctx context.Context) error {
 		if n.Windows != nil {
 			chain = "flannel.exe → " + map[string]string{"vxlan": "win-overlay.exe", "host-gw": "win-bridge.exe"}[d.backend.Type] + " → host-local.exe"
 		}
-		d.result("%s on %s has %s (%s, %v)", p.Name, n.Name, join(p.IP4, p.IP6), chain, time.Since(begin).Round(time.Millisecond))
+		d.result("%s on %s has %s (%s, %v)", p.Name, n.Name, lab.Join(p.IP4, p.IP6), chain, time.Since(begin).Round(time.Millisecond))
 	}
 	return nil
 }

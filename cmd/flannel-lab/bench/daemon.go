@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 // bench is one lab: with etcd, the daemon under test on its first node and the kernel alone on its second; with
 // Kubernetes, a daemon under test on each in turn.
 type bench struct {
-	options benchOptions
+	options Options
 	backend string
-	peers   []benchPeer
+	peers   []peer
 	lab     *lab.Lab
 	node    *lab.Node
 	watch   *kernelWatch
@@ -31,7 +31,7 @@ type bench struct {
 	figures map[string]float64
 }
 
-func newBench(ctx context.Context, o benchOptions, backend string, peers int) (*bench, error) {
+func newBench(ctx context.Context, o Options, backend string, peers int) (*bench, error) {
 	b := &bench{options: o, backend: backend, peers: peersFrom(0, peers), figures: map[string]float64{}}
 	var err error
 	if b.lab, err = lab.New(ctx, o.lab); err != nil {

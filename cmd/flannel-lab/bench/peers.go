@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// benchPeer is a node that exists in etcd alone. Everything about it follows from its number and version, and can be
+// peer is a node that exists in etcd alone. Everything about it follows from its number and version, and can be
 // read back from what the kernel holds, so that watching costs no more than a table look-up.
-type benchPeer struct {
+type peer struct {
 	number  uint16
 	version uint8 // below 15; another one is another node that has taken the subnet over
 }
@@ -27,23 +27,23 @@ const (
 	prefix    = "/coreos.com/network"
 )
 
-func (p benchPeer) base() netip.Addr {
+func (p peer) base() netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(p.number >> 8), byte(p.number), 0})
 }
 
-func (p benchPeer) subnet() netip.Prefix { return netip.PrefixFrom(p.base(), 24) }
+func (p peer) subnet() netip.Prefix { return netip.PrefixFrom(p.base(), 24) }
 
-func (p benchPeer) publicIP() netip.Addr {
+func (p peer) publicIP() netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 16 + p.version, byte(p.number >> 8), byte(p.number)})
 }
 
-func (p benchPeer) mac() string {
+func (p peer) mac() string {
 	return fmt.Sprintf("02:be:00:%02x:%02x:%02x", p.version, p.number>>8, p.number&0xff)
 }
 
-func (p benchPeer) key() string { return fmt.Sprintf("%s/subnets/%s-24", prefix, p.base()) }
+func (p peer) key() string { return fmt.Sprintf("%s/subnets/%s-24", prefix, p.base()) }
 
-func (p benchPeer) value(backend string) string {
+func (p peer) value(backend string) string {
 	if backend == "vxlan" {
 		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, p.publicIP(), p.mac())
 	}
@@ -51,34 +51,34 @@ func (p benchPeer) value(backend string) string {
 }
 
 // peerOfSubnet, peerOfNode and peerOfMAC read a peer back; ok is false for what is none of the bench's.
-func peerOfSubnet(b []byte) (p benchPeer, ok bool) {
+func peerOfSubnet(b []byte) (p peer, ok bool) {
 	if len(b) != 4 || b[0] != 10 || b[3] != 0 {
 		return p, false
 	}
-	return known(benchPeer{number: binary.BigEndian.Uint16(b[1:])})
+	return known(peer{number: binary.BigEndian.Uint16(b[1:])})
 }
 
-func peerOfNode(b []byte) (p benchPeer, ok bool) {
+func peerOfNode(b []byte) (p peer, ok bool) {
 	if len(b) != 4 || b[0] != 172 || b[1] < 16 || b[1] > 31 {
 		return p, false
 	}
-	return known(benchPeer{binary.BigEndian.Uint16(b[2:]), b[1] - 16})
+	return known(peer{binary.BigEndian.Uint16(b[2:]), b[1] - 16})
 }
 
-func peerOfMAC(b []byte) (p benchPeer, ok bool) {
+func peerOfMAC(b []byte) (p peer, ok bool) {
 	if len(b) != 6 || b[0] != 2 || b[1] != 0xbe {
 		return p, false
 	}
-	return known(benchPeer{binary.BigEndian.Uint16(b[4:]), b[3]})
+	return known(peer{binary.BigEndian.Uint16(b[4:]), b[3]})
 }
 
-func known(p benchPeer) (benchPeer, bool) {
+func known(p peer) (peer, bool) {
 	return p, p.number >= firstPeer && p.number < lastPeer
 }
 
 // peersFrom are n peers.
-func peersFrom(first, n int) []benchPeer {
-	all := make([]benchPeer, n)
+func peersFrom(first, n int) []peer {
+	all := make([]peer, n)
 	for i := range all {
 		all[i].number = uint16(firstPeer + first + i)
 	}
@@ -86,7 +86,7 @@ func peersFrom(first, n int) []benchPeer {
 }
 
 // populateEtcd writes the network configuration and the peers' leases, all on one etcd lease of a day.
-func populateEtcd(ctx context.Context, c *clientv3.Client, o benchOptions, backend string, peers []benchPeer) (clientv3.LeaseID, error) {
+func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
 	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`, benchNet, ownMin, o.nftables, backend)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
 		return 0, fmt.Errorf("write the network configuration: %w", err)
@@ -99,7 +99,7 @@ func populateEtcd(ctx context.Context, c *clientv3.Client, o benchOptions, backe
 }
 
 // writePeers puts and deletes leases, as many per transaction as etcd takes.
-func writePeers(ctx context.Context, c *clientv3.Client, backend string, day clientv3.LeaseID, put, remove []benchPeer) error {
+func writePeers(ctx context.Context, c *clientv3.Client, backend string, day clientv3.LeaseID, put, remove []peer) error {
 	var ops []clientv3.Op
 	for _, p := range put {
 		ops = append(ops, clientv3.OpPut(p.key(), p.value(backend), clientv3.WithLease(day)))

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -102,7 +102,7 @@ func (b *bench) oneByOne(ctx context.Context) error {
 
 // one writes one change to etcd and returns the time until the kernel has it, and until another watcher of etcd, our
 // own, hears of it: what the machine and etcd do to everybody.
-func (b *bench) one(ctx context.Context, kind string, p benchPeer, told clientv3.WatchChan) (took, event time.Duration, err error) {
+func (b *bench) one(ctx context.Context, kind string, p peer, told clientv3.WatchChan) (took, event time.Duration, err error) {
 	goal := func(s *seen) bool { return s.has(b.backend, p) }
 	write := func() (err error) {
 		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
@@ -160,9 +160,9 @@ func (b *bench) restart(ctx context.Context) error {
 	}
 	third := max(1, len(b.peers)/300)
 	added, removed := peersFrom(len(b.peers), third), b.peers[:third]
-	changed := make([]benchPeer, third)
+	changed := make([]peer, third)
 	for i, p := range b.peers[third : 2*third] {
-		changed[i] = benchPeer{p.number, p.version + 1}
+		changed[i] = peer{p.number, p.version + 1}
 	}
 	if err := b.again(ctx, "changed", added, changed, removed); err != nil {
 		return fmt.Errorf("restart with changes: %w", err)
@@ -170,7 +170,7 @@ func (b *bench) restart(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) again(ctx context.Context, name string, added, changed, removed []benchPeer) error {
+func (b *bench) again(ctx context.Context, name string, added, changed, removed []peer) error {
 	if _, err := b.node.Stop(ctx); err != nil {
 		return err
 	}
