@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // These tests look at a lab from outside, so they run it as a command of its own: the test binary, told by this
@@ -54,7 +55,7 @@ func holdLab(ctx context.Context, standIn string) error {
 		if err := n.Start(); err != nil {
 			return err
 		}
-		_, err := lab.Until(ctx, time.Minute, func(ctx context.Context) error {
+		_, err := machine.Until(ctx, time.Minute, func(ctx context.Context) error {
 			if n.Windows != nil { // of the real flanneld.exe, with the simulated machine's network
 				_, err := n.SubnetEnv()
 				return err

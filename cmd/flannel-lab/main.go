@@ -44,7 +44,7 @@ func run(args []string) int {
 	if command == "demo" || command == "serve" || command == "bench" {
 		lab.Init()
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), lab.Ending()...)
+	ctx, stop := signal.NotifyContext(context.Background(), machine.Ending()...)
 	defer stop()
 	code, err := dispatch(ctx, command, args)
 	if errors.Is(err, flag.ErrHelp) {

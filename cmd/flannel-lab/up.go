@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // up starts serve in a session of its own, waits until it answers, and leaves it.
 func up(ctx context.Context, args []string) error {
-	if err := lab.CheckRoot(); err != nil {
+	if err := machine.CheckRoot(); err != nil {
 		return err
 	}
 	if c, err := net.Dial("unix", socket()); err == nil {
@@ -69,8 +70,8 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 		return nil, nil, err
 	}
 	defer file.Close()
-	cmd := lab.Command(append([]string{"serve"}, args...)...)
-	lab.HandOn(cmd, file)
+	cmd := machine.Command(append([]string{"serve"}, args...)...)
+	machine.HandOn(cmd, file)
 	said, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, nil, err
@@ -143,7 +144,7 @@ func execute(args []string) (int, error) {
 	if len(args) == 0 {
 		return 2, errors.New("exec where? flannel-lab exec NODE|POD|infra [-- COMMAND…]")
 	}
-	if err := lab.CheckRoot(); err != nil {
+	if err := machine.CheckRoot(); err != nil {
 		return 1, err
 	}
 	command := args[1:]
@@ -165,7 +166,7 @@ func execute(args []string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = []string{"PS1=" + args[0] + "# "}
-	if err := lab.NamespacesOf(files).Start(cmd); err != nil {
+	if err := machine.NamespacesOf(files).Start(cmd); err != nil {
 		return 127, err
 	}
 	err = cmd.Wait()

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
-	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/subnet"
 	"flannel/subnet/kube"
 	"flannel/subnet/kube/kubetest/cluster"
@@ -107,7 +107,7 @@ func (c *crowd) count(s subnet.Set) (n int64) {
 
 // until waits for the first so many watchers to know that many peers.
 func (c *crowd) until(ctx context.Context, count, peers int) error {
-	_, err := lab.Until(ctx, 5*time.Minute, func(context.Context) error {
+	_, err := machine.Until(ctx, 5*time.Minute, func(context.Context) error {
 		for i := range count {
 			if n := c.known[i].Load(); n < int64(peers) {
 				return fmt.Errorf("watcher %d knows %d peers of %d", i, n, peers)

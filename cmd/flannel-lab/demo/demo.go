@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Run shows what flannel does with a configuration's Backend, a JSON object. Every step does something, shows it, and
@@ -137,7 +138,7 @@ func (d *show) paint(code, s string) string {
 func (d *show) prompt(where, command string) { d.say("   %s", d.paint("36", where+"# "+command)) }
 
 // run shows a command, runs it, and shows what it wrote.
-func (d *show) run(ctx context.Context, where string, in lab.Namespaces, command ...string) (string, error) {
+func (d *show) run(ctx context.Context, where string, in machine.Namespaces, command ...string) (string, error) {
 	d.prompt(where, strings.Join(command, " "))
 	out, err := in.Run(ctx, command...)
 	for line := range strings.Lines(out) {

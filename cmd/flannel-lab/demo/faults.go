@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // patience is how long a demo waits for one thing: far longer than it takes, since the machine may be busy.
@@ -29,7 +30,7 @@ func (d *show) loseRoute(ctx context.Context) error {
 	begin := time.Now() // so the command's own time counts too: never shown as faster than it was
 	_, err = d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String())
 	if err == nil {
-		_, err = lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) })
+		_, err = machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) })
 	}
 	took := time.Since(begin)
 	time.Sleep(200 * time.Millisecond)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 func (d *show) clusterNodes(ctx context.Context) error {
@@ -98,7 +99,7 @@ func (d *show) withoutAPI(ctx context.Context) error {
 		if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String()); err != nil {
 			return err
 		}
-		if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
+		if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
 			return err
 		}
 		d.result("a route that was deleted without an API server is back")
@@ -124,7 +125,7 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	// It may have to find the API server again, which was away in the last step.
-	if _, err := lab.Until(ctx, patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
+	if _, err := machine.Until(ctx, patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
 		return err
 	}
 	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
@@ -133,7 +134,7 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	var now []netip.Prefix
-	if _, err := lab.Until(ctx, patience, func(context.Context) (err error) {
+	if _, err := machine.Until(ctx, patience, func(context.Context) (err error) {
 		if now, err = subnetsOf(last); err != nil {
 			return err
 		}

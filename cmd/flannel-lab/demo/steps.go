@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 func (d *show) nodes(ctx context.Context) error {
@@ -86,7 +87,7 @@ func (d *show) kernel(ctx context.Context) error {
 			return err
 		}
 		for _, subnet := range subnets { // that of the last node may just be on its way
-			if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
+			if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
 				return err
 			}
 		}
@@ -169,7 +170,7 @@ func (d *show) pings(ctx context.Context) error {
 
 func (d *show) transfer(ctx context.Context) error {
 	from, to := d.pods[0], d.pods[1]
-	moved, err := lab.Transfer(ctx, from.Namespaces, to.Namespaces, to.IP(), time.Second)
+	moved, err := machine.Transfer(ctx, from.Namespaces, to.Namespaces, to.IP(), time.Second)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
 )
@@ -24,7 +25,7 @@ func (d *show) hns(ctx context.Context) error {
 	for _, n := range d.windowsNodes() {
 		d.prompt(n.Name, "Get-HnsNetwork")
 		var policies []hns.RemoteSubnet
-		_, err := lab.Until(ctx, patience, func(context.Context) (err error) {
+		_, err := machine.Until(ctx, patience, func(context.Context) (err error) {
 			if policies, err = remoteSubnets(n); err == nil && len(policies) < len(d.lab.Nodes)-1 {
 				err = fmt.Errorf("HNS of %s knows only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
 			}
@@ -78,7 +79,7 @@ func (d *show) losePolicy(ctx context.Context) error {
 	if _, err := n.Windows.Do(windows.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
 		return err
 	}
-	if _, err := lab.Until(ctx, patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
+	if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
 		return err
 	}
 	took := time.Since(begin)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 func TestMain(m *testing.M) {
@@ -102,7 +103,7 @@ func talk(t *testing.T, a, b *lab.Pod, ofA, ofB, outside netip.Addr) {
 	must(t, err)
 	back, err := b.Reach(ctx, ofA, patience)
 	must(t, err)
-	moved, err := lab.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
+	moved, err := machine.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
 	must(t, err)
 	t.Logf("%s reaches %s after %v, and is reached after %v; %.1f Gbit/s", ofA, ofB, there, back, moved.Gbit())
 	_, err = a.Ping(ctx, outside)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // iptablesDrifts are what other programs do to our rules; $c is iptables or ip6tables of the kind in use.
@@ -72,7 +73,7 @@ func (w writer) suffer(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 // harm runs a command that spoils rules. It is tried again where a mend came between its steps.
 func harm(t *testing.T, n *lab.Node, command string) error {
 	t.Helper()
-	_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+	_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
 		_, err := try(ctx, n.Namespaces, "%s", command)
 		return err
 	})

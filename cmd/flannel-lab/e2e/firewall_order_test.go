@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 const (
@@ -75,7 +76,7 @@ func reachesBoth(t *testing.T, what string, a, b *lab.Pod) {
 // stopsAll pings addresses for some time, and wants no answer.
 func stopsAll(t *testing.T, from *lab.Pod, d time.Duration, when string, to ...netip.Addr) {
 	t.Helper()
-	var floods []*lab.Flood
+	var floods []*machine.Flood
 	for _, at := range to {
 		f, err := from.Flood(at, 20)
 		must(t, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // writer is one of the ways in which rules come into the kernel.
@@ -68,7 +69,7 @@ func places(ctx context.Context, n *lab.Node) (string, error) {
 }
 
 // seen sends a datagram of a new flow and returns the source address that arrives.
-func seen(ctx context.Context, from, to lab.Namespaces, at netip.Addr) (netip.Addr, error) {
+func seen(ctx context.Context, from, to machine.Namespaces, at netip.Addr) (netip.Addr, error) {
 	var receiver, sender *net.UDPConn
 	err := to.Do(func() (err error) {
 		receiver, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
@@ -101,7 +102,7 @@ func sees(t *testing.T, l *lab.Lab, a, b *lab.Pod, masquerade bool) {
 	}
 	for _, c := range []struct {
 		who      string
-		to       lab.Namespaces
+		to       machine.Namespaces
 		at, want netip.Addr
 	}{
 		{"the pod on the other node", b.Namespaces, b.IP4, a.IP4},

@@ -16,16 +16,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // try runs a shell command in a place.
-func try(ctx context.Context, at lab.Namespaces, format string, args ...any) (string, error) {
+func try(ctx context.Context, at machine.Namespaces, format string, args ...any) (string, error) {
 	out, err := at.Run(ctx, "sh", "-ec", fmt.Sprintf(format, args...))
 	return strings.TrimSpace(out), err
 }
 
 // shell is try for what must succeed.
-func shell(t *testing.T, at lab.Namespaces, format string, args ...any) string {
+func shell(t *testing.T, at machine.Namespaces, format string, args ...any) string {
 	t.Helper()
 	out, err := try(t.Context(), at, format, args...)
 	if err != nil {
@@ -37,7 +38,7 @@ func shell(t *testing.T, at lab.Namespaces, format string, args ...any) string {
 // eventually waits until what reads gives what is wanted, and returns how long that took.
 func eventually(t *testing.T, why string, want string, read func(context.Context) (string, error)) time.Duration {
 	t.Helper()
-	took, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+	took, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
 		got, err := read(ctx)
 		if err == nil && got != want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, want)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // The real kube-proxy beside flanneld, with iptables on one node and with nftables on the other: its rules stay before
@@ -170,7 +171,7 @@ func answers(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
 				return fmt.Errorf("it says %q: %w", said[:n], err)
 			}
 			if heard[name] = true; name != from.Name && source != from.IP4.String() {
-				return lab.Fatal(fmt.Errorf("%s sees %s as %s", name, from.IP4, source))
+				return machine.Fatal(fmt.Errorf("%s sees %s as %s", name, from.IP4, source))
 			}
 			if len(heard) < len(pods) {
 				return fmt.Errorf("heard of %v alone", heard)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 const floodRate = 250 // pings a second
@@ -16,7 +17,7 @@ const floodRate = 250 // pings a second
 // flow is traffic under way: floods between two pods, both ways and in each of their families, and from both to the
 // world outside of the cluster, masqueraded.
 type flow struct {
-	floods []*lab.Flood
+	floods []*machine.Flood
 	names  []string
 	began  time.Time
 	stop   chan struct{}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // While flanneld is dead, leases go, change and come. What it finds in the kernel afterwards is the former state; what
@@ -106,7 +107,7 @@ func TestVTEPStaysTheSame(t *testing.T) {
 		if !n.Running() {
 			must(t, n.Start())
 		}
-		_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+		_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
 			_, err := try(ctx, n.Namespaces, "test -e /sys/class/net/flannel.1; test -e /sys/class/net/flannel-v6.1")
 			return err
 		})

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // TestRoguePeers lets hundreds of leases come that nobody should believe, and go again, while pods talk and good peers
@@ -253,7 +254,7 @@ func (s *siege) latency(t *testing.T, generation int) (median time.Duration, set
 		key, v := s.ghost(i, generation)
 		began := time.Now()
 		putLease(t, s.l, key, v)
-		_, err := lab.Until(t.Context(), patience, func(context.Context) error {
+		_, err := machine.Until(t.Context(), patience, func(context.Context) error {
 			if !there(i) {
 				return fmt.Errorf("no route to %s", key)
 			}

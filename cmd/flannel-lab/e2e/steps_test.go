@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // within waits until f succeeds, says how long that took, and fails the test when it never does.
@@ -25,7 +26,7 @@ func within(t *testing.T, what string, f func() error) time.Duration {
 
 func withinOf(t *testing.T, limit time.Duration, what string, f func() error) time.Duration {
 	t.Helper()
-	took, err := lab.Until(t.Context(), limit, func(context.Context) error {
+	took, err := machine.Until(t.Context(), limit, func(context.Context) error {
 		err := f()
 		if err != nil {
 			time.Sleep(5 * time.Millisecond) // what is asked costs more than the answer
@@ -40,7 +41,7 @@ func withinOf(t *testing.T, limit time.Duration, what string, f func() error) ti
 }
 
 // in runs a shell script on a node, and returns what it wrote.
-func in(t *testing.T, n lab.Namespaces, script string) string {
+func in(t *testing.T, n machine.Namespaces, script string) string {
 	t.Helper()
 	out, err := n.Run(t.Context(), "sh", "-ec", script)
 	must(t, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // inFullSize checks that two pods on two nodes have the MTU that their nodes' subnet.env says, and that packets of this
@@ -44,7 +45,7 @@ func fullSize(t *testing.T, from, to *lab.Pod, at netip.Addr, mtu string) {
 	if out, err := try(t.Context(), from.Namespaces, "ping -q -c 1 -W 0.1 -M do -s %d %s", size+1, at); err == nil {
 		t.Errorf("a packet larger than the MTU passed: %s", out)
 	}
-	moved, err := lab.Transfer(t.Context(), from.Namespaces, to.Namespaces, at, 100*time.Millisecond)
+	moved, err := machine.Transfer(t.Context(), from.Namespaces, to.Namespaces, at, 100*time.Millisecond)
 	must(t, err)
 	t.Logf("%s to %s: packets of %s bytes pass undivided; %.1f Gbit/s", from.Name, at, mtu, moved.Gbit())
 }

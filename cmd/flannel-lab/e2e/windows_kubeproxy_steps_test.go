@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/pkg/hns"
 )
 
@@ -153,7 +154,7 @@ func (p *proxied) balances(t *testing.T, at netip.Addr, want ...backend) {
 	t.Helper()
 	withinOf(t, 2*long, fmt.Sprintf("%s leads to %v", at, want), func() error {
 		if !p.proxy.Running() {
-			return lab.Fatal(errors.New("kube-proxy ended"))
+			return machine.Fatal(errors.New("kube-proxy ended"))
 		}
 		s, err := p.state()
 		if err != nil {

@@ -10,14 +10,6 @@ import (
 	"strings"
 )
 
-// CheckRoot tells, in words for the user, that making namespaces takes root.
-func CheckRoot() error {
-	if os.Geteuid() != 0 {
-		return errors.New("the lab makes network namespaces, which takes root: run it with sudo")
-	}
-	return nil
-}
-
 // tools are the programs that the lab and flanneld call, and the package that brings each (the same name in Debian,
 // Ubuntu, Fedora, Alpine and Arch, but for ping's).
 var tools = []struct{ name, pkg string }{

@@ -14,12 +14,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Etcd is the real etcd of a lab. It runs in Infra; its data is gone with the lab.
 type Etcd struct {
 	lab  *Lab
-	proc *process
+	proc *machine.Process
 
 	once   sync.Once
 	client *clientv3.Client
@@ -53,14 +55,14 @@ func (e *Etcd) launch() error {
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=lab="+peer)
 	cmd.Args = append(cmd.Args, e.lab.opts.EtcdArgs...)
 	var err error
-	e.proc, err = startProcess(e.lab.Infra, cmd, "etcd.log")
+	e.proc, err = machine.StartProcess(e.lab.Infra, cmd, "etcd.log")
 	return err
 }
 
 func (e *Etcd) ready(ctx context.Context) error {
-	_, err := Until(ctx, longest, func(ctx context.Context) error {
-		if !e.proc.running() {
-			return Fatal(fmt.Errorf("etcd ended: %s", lastLine(e.proc.log())))
+	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
+		if !e.proc.Running() {
+			return machine.Fatal(fmt.Errorf("etcd ended: %s", machine.LastLine(e.proc.Log())))
 		}
 		code, body, err := e.lab.Infra.Get(ctx, "http://127.0.0.1:2379/health")
 		if err == nil && (code != 200 || !strings.Contains(body, "true")) {
@@ -73,13 +75,13 @@ func (e *Etcd) ready(ctx context.Context) error {
 
 // Stop ends it in good order. Start brings it back.
 func (e *Etcd) Stop(ctx context.Context) error {
-	_, err := e.proc.stop(ctx, syscall.SIGTERM)
+	_, err := e.proc.Stop(ctx, syscall.SIGTERM)
 	return err
 }
 
 // Kill ends it as a crash would.
 func (e *Etcd) Kill() error {
-	_, err := e.proc.stop(context.Background(), syscall.SIGKILL)
+	_, err := e.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
 }
 
@@ -115,13 +117,13 @@ func (e *Etcd) restart(ctx context.Context, between string) error {
 }
 
 // Pause makes it deaf with its connections open: what a peer that vanished without a word looks like.
-func (e *Etcd) Pause() error { return e.proc.signal(syscall.SIGSTOP) }
+func (e *Etcd) Pause() error { return e.proc.Signal(syscall.SIGSTOP) }
 
 // Resume ends Pause.
-func (e *Etcd) Resume() error { return e.proc.signal(syscall.SIGCONT) }
+func (e *Etcd) Resume() error { return e.proc.Signal(syscall.SIGCONT) }
 
 // Log is what it has written so far.
-func (e *Etcd) Log() string { return e.proc.log() }
+func (e *Etcd) Log() string { return e.proc.Log() }
 
 // Client is a client for the test itself. It belongs to the lab; Close closes it.
 func (e *Etcd) Client() (*clientv3.Client, error) {
@@ -186,7 +188,7 @@ func (e *Etcd) close() error {
 		errs = append(errs, e.client.Close())
 	}
 	if e.proc != nil {
-		_, err := e.proc.stop(context.Background(), syscall.SIGKILL)
+		_, err := e.proc.Stop(context.Background(), syscall.SIGKILL)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
@@ -38,7 +39,7 @@ const kubeDir = "/var/lib/etcd/kube"
 type Kube struct {
 	*cluster.Cluster // once it is ready for the first time
 	lab              *Lab
-	proc             *process
+	proc             *machine.Process
 	manifest         []*unstructured.Unstructured
 }
 
@@ -79,15 +80,15 @@ func (k *Kube) launch() (err error) {
 	}
 	cmd := exec.Command(k.lab.opts.kubeBinary(), "-dir="+kubeDir, "-listen="+k.addr().String(), "-cluster-cidr="+strings.Join(networks, ","))
 	cmd.Args = append(cmd.Args, k.lab.opts.KubeArgs...)
-	k.proc, err = startProcess(k.lab.Infra, cmd, "kube.log")
+	k.proc, err = machine.StartProcess(k.lab.Infra, cmd, "kube.log")
 	return err
 }
 
 func (k *Kube) ready(ctx context.Context) error {
 	var text []byte
-	_, err := Until(ctx, longest, func(context.Context) (err error) {
-		if !k.proc.running() {
-			return Fatal(fmt.Errorf("kube ended: %s", lastLine(k.proc.log())))
+	_, err := machine.Until(ctx, machine.Longest, func(context.Context) (err error) {
+		if !k.proc.Running() {
+			return machine.Fatal(fmt.Errorf("kube ended: %s", machine.LastLine(k.proc.Log())))
 		}
 		text, err = k.lab.Infra.ReadFile(filepath.Join(kubeDir, "admin.kubeconfig"))
 		return err
@@ -219,18 +220,18 @@ func (k *Kube) AuditLog() (string, error) {
 
 // Kill ends it as a crash would. There is no Stop: an orderly end would wait for every watch.
 func (k *Kube) Kill() error {
-	_, err := k.proc.stop(context.Background(), syscall.SIGKILL)
+	_, err := k.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
 }
 
 // Pause makes it deaf with its connections open.
-func (k *Kube) Pause() error { return k.proc.signal(syscall.SIGSTOP) }
+func (k *Kube) Pause() error { return k.proc.Signal(syscall.SIGSTOP) }
 
 // Resume ends Pause.
-func (k *Kube) Resume() error { return k.proc.signal(syscall.SIGCONT) }
+func (k *Kube) Resume() error { return k.proc.Signal(syscall.SIGCONT) }
 
 // Log is what it has written so far.
-func (k *Kube) Log() string { return k.proc.log() }
+func (k *Kube) Log() string { return k.proc.Log() }
 
 func (k *Kube) close() error {
 	if k.proc == nil {

@@ -15,6 +15,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Where a node has what its kube-proxy comes to the API server with.
@@ -26,7 +28,7 @@ const (
 )
 
 // KubeProxy is the real kube-proxy on a node.
-type KubeProxy struct{ proc *process }
+type KubeProxy struct{ proc *machine.Process }
 
 func (o Options) kubeProxy() string    { return filepath.Join(o.BinDir, "kube-proxy") }
 func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-proxy.exe") }
@@ -59,7 +61,7 @@ func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy,
 	}
 	common := []string{"--v=4", "--hostname-override=" + n.Name, "--kubeconfig=" + n.path(proxyKubeconfig)}
 	cmd := n.kubeProxyCommand(append(common, flags...))
-	proc, err := startProcess(n.Machine, cmd, "kube-proxy.log")
+	proc, err := machine.StartProcess(n.Machine, cmd, "kube-proxy.log")
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +103,13 @@ func (k *Kube) proxyToken(ctx context.Context) (string, error) {
 }
 
 // Running tells whether it runs.
-func (p *KubeProxy) Running() bool { return p.proc.running() }
+func (p *KubeProxy) Running() bool { return p.proc.Running() }
 
 // Kill ends it, and leaves what it made in HNS or in the kernel.
 func (p *KubeProxy) Kill() error {
-	_, err := p.proc.stop(context.Background(), syscall.SIGKILL)
+	_, err := p.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
 }
 
 // Log is what the node's kube-proxies have written so far.
-func (p *KubeProxy) Log() string { return p.proc.log() }
+func (p *KubeProxy) Log() string { return p.proc.Log() }

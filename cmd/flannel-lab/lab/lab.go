@@ -17,6 +17,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Options say what the lab shall be. The zero value of each is a sensible default.
@@ -57,13 +59,22 @@ func (f Family) Has6() bool { return f != V4 }
 type Lab struct {
 	Nodes []*Node
 	// Infra is what is around the nodes: the bridges, etcd, the router, and Outside, a place that is neither node nor pod.
-	Infra *Machine
+	Infra *machine.Machine
 	Etcd  *Etcd // nil with Options.Kube
 	Kube  *Kube // nil without
 	opts  Options
 
 	podsMu sync.Mutex // every node's pods
 }
+
+// roles are those that the program has beside machine's own.
+var roles = machine.Roles{roleWindows: windowsMain}
+
+// Init must be called first in main or TestMain: see machine.Init.
+func Init() { machine.Init(roles) }
+
+// Continue must be called first in a program that does not always call Init: see machine.Continue.
+func Continue() { machine.Continue(roles) }
 
 // Outside are addresses on the other side of the nodes' default route: what masquerading is for.
 var (
@@ -75,7 +86,7 @@ var (
 // runs yet and there is no configuration.
 // The process must have called Init. Close ends the lab.
 func New(ctx context.Context, o Options) (*Lab, error) {
-	if !inside {
+	if !machine.Inside() {
 		return nil, errors.New("lab.Init was not called: the lab would touch the machine's own network")
 	}
 	if err := o.complete(); err != nil {
@@ -89,7 +100,7 @@ func New(ctx context.Context, o Options) (*Lab, error) {
 }
 
 func (l *Lab) build(ctx context.Context) (err error) {
-	if l.Infra, err = newMachine("infra"); err != nil {
+	if l.Infra, err = machine.New("infra"); err != nil {
 		return err
 	}
 	if err := l.Infra.Do(l.connectInfra); err != nil {
@@ -151,7 +162,7 @@ func (l *Lab) Close() error {
 		}
 	}
 	if l.Infra != nil {
-		errs = append(errs, l.Infra.close())
+		errs = append(errs, l.Infra.PowerOff())
 	}
 	return errors.Join(errs...)
 }

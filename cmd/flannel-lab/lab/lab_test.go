@@ -12,6 +12,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 func TestMain(m *testing.M) {
@@ -93,7 +95,7 @@ func TestDaemon(t *testing.T) {
 	if err := n.Start(); err == nil {
 		t.Error("started twice")
 	}
-	_, err := Until(ctx, 2*time.Minute, func(context.Context) error {
+	_, err := machine.Until(ctx, 2*time.Minute, func(context.Context) error {
 		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) || !strings.Contains(n.Log(), "-v=4 hello node1") {
 			return errors.New(n.Log())
 		}
@@ -173,7 +175,7 @@ func TestFloodCountsWhatIsLost(t *testing.T) {
 	outage := time.Since(begin)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "up")
 	must(t, err)
-	_, err = Until(ctx, 2*time.Minute, func(ctx context.Context) error {
+	_, err = machine.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		_, err := a.Ping(ctx, b.IP4)
 		return err
 	})

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Uplink is the name of a node's device on the underlay.
@@ -75,14 +77,14 @@ func (l *Lab) connectInfra() error {
 func bridgeName(network int) string { return fmt.Sprintf("br%d", network) }
 
 // plug runs in Infra: it makes the cable from the bridge of a network to a machine.
-func (l *Lab) plug(m *Machine, network, host int) error {
+func (l *Lab) plug(m *machine.Machine, network, host int) error {
 	br, err := netlink.LinkByName(bridgeName(network))
 	if err != nil {
 		return err
 	}
 	veth := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: m.Name, MTU: l.opts.MTU, MasterIndex: br.Attrs().Index},
-		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.files[0].Fd()), PeerMTU: uint32(l.opts.MTU),
+		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.Files()[0].Fd()), PeerMTU: uint32(l.opts.MTU),
 		// A cable that is pulled and plugged in again leaves nobody with a wrong neighbour entry.
 		PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, byte(network), byte(host)},
 	}

@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // HealthPort is where a node's flanneld answers /healthz, /readyz and /metrics.
@@ -19,7 +22,7 @@ const HealthPort = 8471
 
 // Node is a machine with a flanneld and pods.
 type Node struct {
-	*Machine
+	*machine.Machine
 	IP4, IP6 netip.Addr // on the underlay; zero where the family is off
 	Network  int        // which of the underlay's networks the node is on, from 0
 	Windows  *Windows   // nil: the node is Linux
@@ -29,12 +32,12 @@ type Node struct {
 
 	lab    *Lab
 	host   int // in the addresses of its uplink
-	daemon *process
+	daemon *machine.Process
 	pods   map[string]*Pod
 }
 
 func (l *Lab) newNode(ctx context.Context, i int) (*Node, error) {
-	m, err := newMachine(fmt.Sprintf("node%d", i+1))
+	m, err := machine.New(fmt.Sprintf("node%d", i+1))
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +113,7 @@ func (n *Node) StartIn(program string, args ...string) error {
 	}
 	// A variable, for another binary does not know the flag.
 	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)), n.Env...)
-	p, err := startProcess(n.Machine, cmd, "flanneld.log")
+	p, err := machine.StartProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
 		n.daemon = p
 	}
@@ -118,14 +121,14 @@ func (n *Node) StartIn(program string, args ...string) error {
 }
 
 // Running tells whether flanneld runs.
-func (n *Node) Running() bool { return n.daemon != nil && n.daemon.running() }
+func (n *Node) Running() bool { return n.daemon != nil && n.daemon.Running() }
 
 // PID of flanneld as this process sees it, for /proc; 0 before Start.
 func (n *Node) PID() int {
 	if n.daemon == nil {
 		return 0
 	}
-	return n.daemon.cmd.Process.Pid
+	return n.daemon.PID()
 }
 
 // PIDInside is flanneld's PID in the node, for kill(1) there.
@@ -162,7 +165,7 @@ func (n *Node) end(ctx context.Context, s syscall.Signal) (int, error) {
 	if n.daemon == nil {
 		return -1, errNotStarted
 	}
-	return n.daemon.stop(ctx, s)
+	return n.daemon.Stop(ctx, s)
 }
 
 // Signal sends flanneld a signal.
@@ -170,7 +173,7 @@ func (n *Node) Signal(s syscall.Signal) error {
 	if n.daemon == nil {
 		return errNotStarted
 	}
-	return n.daemon.signal(s)
+	return n.daemon.Signal(s)
 }
 
 // Wait waits until flanneld ends and returns its exit status; one ended by a signal counts 128 more than the signal.
@@ -178,7 +181,7 @@ func (n *Node) Wait(ctx context.Context) (int, error) {
 	if n.daemon == nil {
 		return -1, errNotStarted
 	}
-	return n.daemon.wait(ctx)
+	return n.daemon.Wait(ctx)
 }
 
 // Log is what the node's flannelds have written so far (also /run/flanneld.log in the node).
@@ -186,7 +189,7 @@ func (n *Node) Log() string {
 	if n.daemon == nil {
 		return ""
 	}
-	return n.daemon.log()
+	return n.daemon.Log()
 }
 
 // SubnetEnv reads /run/flannel/subnet.env.
@@ -215,9 +218,9 @@ func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
 
 // Ready waits until flanneld says so and subnet.env is there. It fails at once when flanneld has ended.
 func (n *Node) Ready(ctx context.Context) error {
-	_, err := Until(ctx, longest, func(ctx context.Context) error {
+	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		if !n.Running() {
-			return Fatal(fmt.Errorf("flanneld on %s ended: %s", n.Name, lastLine(n.Log())))
+			return machine.Fatal(fmt.Errorf("flanneld on %s ended: %s", n.Name, machine.LastLine(n.Log())))
 		}
 		code, body, err := n.Ask(ctx, "/readyz")
 		if err == nil && code != 200 {
@@ -234,9 +237,9 @@ func (n *Node) Ready(ctx context.Context) error {
 
 func (n *Node) close() error {
 	if n.Windows == nil {
-		return n.Machine.close()
+		return n.Machine.PowerOff()
 	}
-	return errors.Join(n.Windows.close(), n.Machine.close())
+	return errors.Join(n.Windows.close(), n.Machine.PowerOff())
 }
 
 // StartAll starts flanneld on every node and waits until each is ready.

@@ -17,12 +17,14 @@ import (
 	types "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // Pod is a network namespace that the CNI plugins have joined to the pod network of its node. Commands that run in
 // it see its network and the node's files.
 type Pod struct {
-	Namespaces
+	machine.Namespaces
 	Node     *Node
 	Name     string
 	IP4, IP6 netip.Addr // zero where the family is off
@@ -95,11 +97,11 @@ func (p *Pod) join(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.Namespaces = p.Node.withNet(f)
+		p.Namespaces = p.Node.WithNet(f)
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
-		_, err = Until(ctx, longest, func(context.Context) error { return settled("cni0") })
+		_, err = machine.Until(ctx, machine.Longest, func(context.Context) error { return settled("cni0") })
 		return err
 	})
 }
@@ -203,7 +205,7 @@ func (p *Pod) Delete(ctx context.Context) error {
 	defer p.Node.lab.podsMu.Unlock()
 	delete(p.Node.pods, p.Name)
 	if p.Node.Windows == nil { // the other files are the node's
-		return errors.Join(p.files[0].Close(), p.Node.lab.writeHosts())
+		return errors.Join(p.Files()[0].Close(), p.Node.lab.writeHosts())
 	}
 	return p.Node.lab.writeHosts()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/cmd/flannel-lab/windows"
 )
 
@@ -32,7 +33,7 @@ const (
 type Windows struct {
 	*windows.Remote
 	run  string // what runs programs for Windows
-	proc *process
+	proc *machine.Process
 }
 
 // Now is how the machine stands.
@@ -51,15 +52,14 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	if err := n.Do(func() error { return prepareWine(filepath.Dir(w.run)) }); err != nil {
 		return fmt.Errorf("set up Wine on %s: %w", n.Name, err)
 	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{roleVar + "=" + roleWindows}
+	cmd := machine.InRole(roleWindows)
 	var err error
-	if w.proc, err = startProcess(n.Machine, cmd, "windows.log"); err != nil {
+	if w.proc, err = machine.StartProcess(n.Machine, cmd, "windows.log"); err != nil {
 		return err
 	}
-	_, err = Until(ctx, longest, func(context.Context) error {
-		if !w.proc.running() {
-			return Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, lastLine(w.proc.log())))
+	_, err = machine.Until(ctx, machine.Longest, func(context.Context) error {
+		if !w.proc.Running() {
+			return machine.Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, machine.LastLine(w.proc.Log())))
 		}
 		return n.Do(func() (err error) {
 			w.Remote, err = windows.Dial(hnsAddr)
@@ -147,7 +147,7 @@ func (n *Node) toEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
 	_ = cmd.Wait() // its outcome is in ProcessState
-	return Outcome{stdout.String(), stderr.String(), status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
+	return Outcome{stdout.String(), stderr.String(), machine.Status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
 }
 
 func (w *Windows) close() error {
@@ -157,15 +157,18 @@ func (w *Windows) close() error {
 	return w.Remote.Close()
 }
 
+// roleWindows is what makes a machine a Windows one.
+const roleWindows = "windows"
+
 // windowsMain is the simulated machine, in a node.
-func windowsMain() int {
+func windowsMain() error {
 	m, err := windows.New()
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	l, err := net.Listen("tcp", hnsAddr)
 	if err != nil {
-		return fail(errors.Join(err, m.Close()))
+		return errors.Join(err, m.Close())
 	}
-	return fail(fmt.Errorf("serve the machine: %w", windows.Serve(l, m)))
+	return fmt.Errorf("serve the machine: %w", windows.Serve(l, m))
 }

@@ -44,7 +44,7 @@ func (p *Pod) joinWindows(ctx context.Context) error {
 		return err
 	}
 	p.Namespaces = p.Node.Namespaces
-	p.from = p.IP4
+	p.From = p.IP4
 	return nil
 }
 

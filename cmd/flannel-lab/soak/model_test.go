@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 // peer is a lease as flannel writes it.
@@ -76,7 +77,7 @@ func (s *soak) meet(t *testing.T) {
 	}
 	for range 2 { // both writers' rules, as they are on a node where nothing was touched
 		for i, n := range s.Nodes {
-			_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+			_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
 				rules, err := firewall(ctx, n, s.nft)
 				other, err2 := firewall(ctx, n, !s.nft)
 				four, six, _ := strings.Cut(strings.ReplaceAll(s.members[i].key, "-", "/"), "&")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 func TestMain(m *testing.M) {
@@ -178,7 +179,7 @@ func (s *soak) check(t *testing.T) {
 	s.settle(t)
 	began := time.Now()
 	for i, n := range s.Nodes {
-		_, err := lab.Until(t.Context(), patience, func(ctx context.Context) error {
+		_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
 			if err := s.reread(ctx); err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package lab
+package machine
 
 import (
 	"bufio"
@@ -22,10 +22,9 @@ type Machine struct {
 	hold *exec.Cmd
 }
 
-// newMachine makes a machine with only a loopback device.
-func newMachine(name string) (*Machine, error) {
-	cmd := exec.Command("/proc/self/exe", name)
-	cmd.Env = []string{roleVar + "=" + roleHold}
+// New makes a machine with only a loopback device.
+func New(name string) (*Machine, error) {
+	cmd := InRole(roleHold, name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Setpgid:    true, // a Ctrl-C on the terminal is for the lab, not for each machine
@@ -46,8 +45,8 @@ func newMachine(name string) (*Machine, error) {
 	return m, err
 }
 
-// close is the power switch: everything in the machine ends.
-func (m *Machine) close() error {
+// PowerOff is the power switch: everything in the machine ends.
+func (m *Machine) PowerOff() error {
 	_ = m.hold.Process.Kill()
 	_ = m.hold.Wait() // "killed" is what we want to hear
 	return m.Namespaces.close()

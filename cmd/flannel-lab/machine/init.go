@@ -1,4 +1,4 @@
-package lab
+package machine
 
 import (
 	"errors"
@@ -16,37 +16,54 @@ import (
 
 // The program starts itself again in other roles, told by this variable (none: nothing has happened yet).
 const (
-	roleVar     = "FLANNEL_LAB_ROLE"
-	roleInit    = "init"    // process 1 of the lab's PID namespace
-	roleInside  = "inside"  // the program itself, below it
-	roleHold    = "hold"    // process 1 of a machine: holds its namespaces
-	roleWindows = "windows" // what makes a machine a Windows one
+	roleVar    = "FLANNEL_LAB_ROLE"
+	roleInit   = "init"   // process 1 of the lab's PID namespace
+	roleInside = "inside" // the program itself, below it
+	roleHold   = "hold"   // process 1 of a machine: holds its namespaces
 )
+
+// Roles are further ones, by name: what the program does in them.
+type Roles map[string]func() error
+
+// InRole is this program in another role.
+func InRole(role string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = []string{roleVar + "=" + role}
+	return cmd
+}
 
 // inside tells that this process is below the lab's process 1. It is set once, by Init.
 var inside bool
 
+// Inside tells whether Init was called: else the machine's own network would be touched.
+func Inside() bool { return inside }
+
 // Continue must be called first in a program that does not always call Init. Where this process was started by the
 // lab to be part of it, it does that part; otherwise it returns at once.
-func Continue() {
-	switch os.Getenv(roleVar) {
+func Continue(roles Roles) {
+	role := os.Getenv(roleVar)
+	switch role {
 	case roleInit:
 		os.Exit(initMain())
 	case roleHold:
 		os.Exit(holdMain())
-	case roleWindows:
-		os.Exit(windowsMain())
 	case roleInside:
 		inside = true
 		_ = os.Unsetenv(roleVar) // children are not to take it for theirs
+	}
+	if do := roles[role]; do != nil {
+		if err := do(); err != nil {
+			os.Exit(fail(err))
+		}
+		os.Exit(0)
 	}
 }
 
 // Init must be called first in main or TestMain. It returns in a process that runs in namespaces of the lab; the
 // process that called it waits for that one, hands signals on, and exits with its status.
 // If the caller dies, so does the lab.
-func Init() {
-	Continue()
+func Init(roles Roles) {
+	Continue(roles)
 	if inside {
 		return
 	}
@@ -80,6 +97,14 @@ func Command(args ...string) *exec.Cmd {
 	return cmd
 }
 
+// CheckRoot tells, in words for the user, that making namespaces takes root.
+func CheckRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes network namespaces, which takes root: run it with sudo")
+	}
+	return nil
+}
+
 func outerMain(cmd *exec.Cmd) int {
 	if err := CheckRoot(); err != nil {
 		return fail(err)
@@ -98,7 +123,7 @@ func outerMain(cmd *exec.Cmd) int {
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return fail(err)
 	}
-	return status(cmd.ProcessState.Sys().(syscall.WaitStatus))
+	return Status(cmd.ProcessState.Sys().(syscall.WaitStatus))
 }
 
 // initMain is process 1: it starts the program once more as its child, reaps, and ends with it.
@@ -130,7 +155,7 @@ func initMain() int {
 		case err != nil:
 			return fail(err)
 		case pid == child.Pid:
-			return status(syscall.WaitStatus(ws))
+			return Status(syscall.WaitStatus(ws))
 		}
 	}
 }
@@ -163,8 +188,8 @@ func mountProc() error {
 	return nil
 }
 
-// status is the exit status by which a shell would tell ws.
-func status(ws syscall.WaitStatus) int {
+// Status is the exit status by which a shell would tell ws.
+func Status(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())
 	}

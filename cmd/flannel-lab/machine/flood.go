@@ -1,4 +1,4 @@
-package lab
+package machine
 
 import (
 	"context"
@@ -80,7 +80,7 @@ func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 func (ns Namespaces) flood(to netip.Addr, interval time.Duration) (*Flood, error) {
 	f := &Flood{to: to, interval: interval, stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
-		f.conn, err = listenEcho(ns.from, to.Is6())
+		f.conn, err = listenEcho(ns.From, to.Is6())
 		return err
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package lab
+package machine
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // Namespaces is a place where commands run, files are read and sockets are opened: a machine's, or a pod's.
 type Namespaces struct {
 	files []*os.File // in the order in which they are entered
-	from  netip.Addr // that pings come from; zero: the kernel chooses
+	From  netip.Addr // that pings come from; zero: the kernel chooses
 }
 
 // kinds are the namespaces of a process, mounts last: after it, paths are the place's own.
@@ -45,8 +45,8 @@ func NamespacesOf(files []*os.File) Namespaces { return Namespaces{files: files}
 // Files are the open namespace files, still owned by ns.
 func (ns Namespaces) Files() []*os.File { return ns.files }
 
-// withNet is the same place with another network; it shares the other files.
-func (ns Namespaces) withNet(f *os.File) Namespaces {
+// WithNet is the same place with another network; it shares the other files.
+func (ns Namespaces) WithNet(f *os.File) Namespaces {
 	return Namespaces{files: append([]*os.File{f}, ns.files[1:]...)}
 }
 
@@ -124,12 +124,13 @@ func (ns Namespaces) RunWith(ctx context.Context, stdin io.Reader, command ...st
 	}
 	text, readErr := io.ReadAll(io.NewSectionReader(out, 0, math.MaxInt64))
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, lastLine(string(text)))
+		err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, LastLine(string(text)))
 	}
 	return string(text), errors.Join(err, readErr)
 }
 
-func lastLine(s string) string {
+// LastLine is the last line of a text that has something in it.
+func LastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }
