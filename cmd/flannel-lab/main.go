@@ -15,6 +15,7 @@ import (
 	"flannel/cmd/flannel-lab/bench"
 	"flannel/cmd/flannel-lab/demo"
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 const usage = `flannel-lab: several flannel nodes on one machine, without touching the machine's own network

@@ -142,7 +142,7 @@ func (k *Kube) register(ctx context.Context) error {
 // Register makes a node of the lab one of the cluster: with a Node, its podCIDRs, and a token of flannel's service
 // account that is bound to it. After Unregister its podCIDRs may be others.
 func (k *Kube) Register(ctx context.Context, n *Node) error {
-	ctx, cancel := context.WithTimeout(ctx, longest)
+	ctx, cancel := context.WithTimeout(ctx, machine.Longest)
 	defer cancel()
 	var addresses []netip.Addr
 	for _, a := range []netip.Addr{n.IP4, n.IP6} {

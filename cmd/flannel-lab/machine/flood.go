@@ -226,32 +226,28 @@ func (f *Flood) end(patience time.Duration) (FloodResult, error) {
 	closeErr := f.conn.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := count(f.sent, f.answer, time.Now())
+	r := count(f.sent, f.answer, f.interval)
 	if r.Lost == r.Sent && f.err != nil {
 		return r, f.err
 	}
 	return r, closeErr
 }
 
-// count takes the times at which pings were sent, not their interval, for an outage: a busy machine sends fewer.
-func count(sent []time.Time, answer []time.Duration, end time.Time) FloodResult {
+func count(sent []time.Time, answer []time.Duration, interval time.Duration) FloodResult {
 	r := FloodResult{Sent: len(sent)}
-	for i := 0; i < len(sent); i++ {
-		if answer[i] != 0 {
-			r.Worst = max(r.Worst, answer[i])
+	first := -1 // of those lost in a row
+	for i, a := range answer {
+		if a != 0 {
+			first = -1
+			r.Worst = max(r.Worst, a)
 			continue
 		}
-		first := sent[i]
-		for i < len(sent) && answer[i] == 0 {
-			r.Lost++
-			i++
+		if first < 0 {
+			first = i
 		}
-		over := end
-		if i < len(sent) {
-			over = sent[i]
-			r.Worst = max(r.Worst, answer[i])
-		}
-		r.Outage = max(r.Outage, over.Sub(first))
+		r.Lost++
+		// By the clock: on a busy machine fewer pings are sent than there are intervals.
+		r.Outage = max(r.Outage, sent[i].Sub(sent[first])+interval)
 	}
 	return r
 }
