@@ -35,7 +35,7 @@ func InRole(role string, args ...string) *exec.Cmd {
 // inside tells that this process is below the lab's process 1. It is set once, by Init.
 var inside bool
 
-// Inside tells whether Init was called: else the machine's own network would be touched.
+// Inside reports whether Init was called: else the machine's own network would be touched.
 func Inside() bool { return inside }
 
 // Continue must be called first in a program that does not always call Init. Where this process was started by the

@@ -43,7 +43,7 @@ func StartProcess(on *Machine, cmd *exec.Cmd, logName string) (*Process, error) 
 	return p, nil
 }
 
-// Running tells whether it runs.
+// Running reports whether it runs.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:

@@ -3,10 +3,8 @@ package windows
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -28,98 +26,6 @@ type rowKey struct {
 	dst   netip.Prefix
 	hop   netip.Addr
 	index int
-}
-
-// New makes a machine of this process's network namespace: what devices it has but the loopback are physical
-// adapters, with their addresses and static routes.
-func New() (*hnstest.Machine, error) {
-	links, err := netlink.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list devices: %w", err)
-	}
-	m := hnstest.NewWith(&kernel{priorities: map[rowKey]int{}})
-	for name, value := range map[string]string{
-		"ipv4/conf/all/forwarding": "0", "ipv4/conf/default/forwarding": "0", "ipv4/conf/all/promote_secondaries": "1",
-		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv6/conf/all/forwarding": "0",
-		"ipv6/conf/default/accept_dad": "0", // addresses move often enough, and wait for nothing
-	} {
-		if err := sysctl(name, value); err != nil {
-			return nil, err
-		}
-	}
-	for _, l := range links {
-		if l.Attrs().Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		a, routes, err := learn(l)
-		if err != nil {
-			return nil, fmt.Errorf("adapter %s: %w", l.Attrs().Name, err)
-		}
-		m.Plug(a, routes...)
-	}
-	return m, errors.Join(m.Trouble()...)
-}
-
-// learn is a device as an adapter. Its routes are deleted: the machine makes them anew.
-func learn(l netlink.Link) (hns.Adapter, []hns.Route, error) {
-	a := hns.Adapter{
-		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index, MTU: l.Attrs().MTU, Up: true,
-	}
-	if l.Attrs().Alias != "" {
-		a.Name = l.Attrs().Alias
-	}
-	copy(a.MAC[:], l.Attrs().HardwareAddr)
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return a, nil, err
-	}
-	for _, addr := range addrs {
-		p, ok := toPrefix(addr.IPNet)
-		if ok && !p.Addr().IsLinkLocalUnicast() {
-			a.Addrs = append(a.Addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
-		}
-	}
-	rows, err := netlink.RouteList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return a, nil, err
-	}
-	var routes []hns.Route
-	for _, row := range rows {
-		hop, _ := netip.AddrFromSlice(row.Gw)
-		dst, ok := toPrefix(row.Dst)
-		if row.Protocol == unix.RTPROT_KERNEL || row.Protocol == unix.RTPROT_RA || !hop.IsValid() || !ok {
-			continue
-		}
-		if err := netlink.RouteDel(&row); err != nil {
-			return a, nil, err
-		}
-		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
-		if dst.Bits() == 0 {
-			a.DNS = append(a.DNS, hop.Unmap()) // as most routers are
-		}
-	}
-	return a, routes, nil
-}
-
-func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
-	if n == nil {
-		return netip.Prefix{}, false
-	}
-	ip, ok := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(ip.Unmap(), bits), ok
-}
-
-func toIPNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func sysctl(name, value string) error {
-	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
-	if errors.Is(err, fs.ErrNotExist) { // no IPv6 in this kernel
-		return nil
-	}
-	return err
 }
 
 func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {

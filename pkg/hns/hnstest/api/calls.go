@@ -28,7 +28,7 @@ func Split(function string) (verb string, k Kind) {
 	return rest, ""
 }
 
-// Known tells whether there are objects of a kind.
+// Known reports whether there are objects of a kind.
 func Known(k Kind) bool {
 	return slices.Contains([]Kind{NetworkKind, EndpointKind, NamespaceKind, LoadBalancerKind, SdnRouteKind}, k)
 }
@@ -45,5 +45,5 @@ func Arity(function string) int {
 	return 1
 }
 
-// IsHNS tells whether a call is one of HNS, and not of the IP stack.
+// IsHNS reports whether a call is one of HNS, and not of the IP stack.
 func IsHNS(function string) bool { return strings.HasPrefix(function, "Hcn") || function == "HNSCall" }

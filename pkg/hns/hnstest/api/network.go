@@ -46,7 +46,7 @@ type subnetDocument struct {
 
 const nonPersistent = 8 // of a network's flags
 
-// External tells whether networks of a type take an adapter of the machine.
+// External reports whether networks of a type take an adapter of the machine.
 func External(kind string) bool {
 	return slices.Contains([]string{hns.Overlay, hns.L2Bridge, "L2Tunnel", "Transparent"}, kind)
 }

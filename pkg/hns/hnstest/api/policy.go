@@ -74,7 +74,7 @@ func AsHNSHasIt(p hns.Policy) hns.Policy {
 // other.
 type Reader map[string]hns.RemoteSubnet
 
-// Clash tells whether two policies cannot both be on a network.
+// Clash reports whether two policies cannot both be on a network.
 func (r Reader) Clash(p, q hns.Policy) bool {
 	if p.Type != q.Type {
 		return false
@@ -89,7 +89,7 @@ func (r Reader) Clash(p, q hns.Policy) bool {
 	return r.Same(p, q)
 }
 
-// Same tells whether two policies say the same; HNS removes nothing less.
+// Same reports whether two policies say the same; HNS removes nothing less.
 func (r Reader) Same(p, q hns.Policy) bool {
 	if p.Type == "RemoteSubnetRoute" && q.Type == p.Type {
 		return r.remote(p) == r.remote(q)
@@ -106,7 +106,7 @@ func (r Reader) remote(p hns.Policy) hns.RemoteSubnet {
 	return s
 }
 
-// Same tells whether two policies of any object say the same.
+// Same reports whether two policies of any object say the same.
 func Same(p, q hns.Policy) bool {
 	return p.Type == q.Type && bytes.Equal(canonical(p.Settings), canonical(q.Settings))
 }
