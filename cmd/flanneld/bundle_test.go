@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
+	"flannel/pkg/probe"
 )
 
 func unpack(t *testing.T, path string) map[string]string {
@@ -51,19 +53,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	if is := read[failure](t, out); code != exitError || !strings.Contains(is.Problem, "interrupted") || !strings.Contains(problems, "interrupted") {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
-	if err := writeBundle(ctx, options{}, path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+	if err := bundle.Write(ctx, bundled(options{}, probe.Options{}), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
 		t.Errorf("half a bundle, %v", err)
-	}
-}
-
-func TestTail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(path, []byte("password=hunter2\nsecond\nthird\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for most, want := range map[int64]string{100: "password=hunter2\nsecond\nthird\n", 30: "password=hunter2\nsecond\nthird\n", 20: "second\nthird\n", 9: "third\n", 3: ""} {
-		if got, err := tail(path, most); err != nil || string(got) != want {
-			t.Errorf("the last %d: %q, %v", most, got, err)
-		}
 	}
 }

@@ -7,10 +7,12 @@ import (
 	goflag "flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"runtime"
 	"time"
 
+	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
@@ -23,7 +25,7 @@ import (
 func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	var flags goflag.FlagSet
 	asJSON := flags.Bool("json", false, "print one JSON document: a list of checks with verdict, what was seen, and the fix")
-	bundle := flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
+	pack := flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: vipFile(o), JournalFile: journalFile(o), Cluster: lookAtStore(o)}
 	flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
@@ -53,9 +55,9 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 	} else {
 		err = doctor.Print(stdout, results)
 	}
-	if err == nil && *bundle != "" {
-		if err = writeBundle(ctx, o, *bundle, snapshot, results); err == nil {
-			_, err = fmt.Fprintf(stderr, "packed %s; look through it before you give it away: it has addresses and names of your nodes\n", *bundle)
+	if err == nil && *pack != "" {
+		if err = bundle.Write(ctx, bundled(o, look), *pack, snapshot, results); err == nil {
+			_, err = fmt.Fprintf(stderr, "packed %s; look through it before you give it away: it has addresses and names of your nodes\n", *pack)
 		}
 	}
 	if err != nil {
@@ -65,6 +67,15 @@ func examine(ctx context.Context, o options, stdout, stderr io.Writer) int {
 		return exitNotWell
 	}
 	return exitOK
+}
+
+// bundled is what a bundle is made of, beside what was seen.
+func bundled(o options, look probe.Options) bundle.Options {
+	return bundle.Options{
+		SubnetFile: o.SubnetFile, LogFile: o.LogFile, VIPFile: look.VIPFile, JournalFile: look.JournalFile,
+		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, o, slog.New(slog.DiscardHandler)) },
+		Password: o.Etcd.Password, KeyFile: o.Etcd.KeyFile, Kubeconfig: o.Kube.Kubeconfig,
+	}
 }
 
 // lookAtStore asks the store for what only it knows.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"regexp"
 	"time"
+
+	"flannel/pkg/redact"
 )
 
 // flagRow is a row in the table of flags, which says all that there is to say about one.
@@ -52,7 +54,7 @@ func etcdFlags() []flagRow {
 		text("etcd-keyfile", "FILE", "", "its key", func(o *options) *string { return &o.Etcd.KeyFile }),
 		text("etcd-username", "NAME", "", "user", func(o *options) *string { return &o.Etcd.Username }),
 		{name: "etcd-password", arg: "TEXT", help: "its password; better given as a variable, for other processes see a command line",
-			set: func(o *options, v string) error { o.Etcd.Password = newSecret(v); return nil }},
+			set: func(o *options, v string) error { o.Etcd.Password = redact.NewSecret(v); return nil }},
 		number("subnet-lease-renew-margin", "MINUTES", "60", 1, 1439, "how long before its end the lease (24 h) is renewed",
 			func(o *options, n int) { o.Etcd.RenewMargin = time.Duration(n) * time.Minute }),
 	}

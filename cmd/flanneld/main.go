@@ -7,12 +7,14 @@ import (
 	"os/signal"
 	"syscall"
 
+	"flannel/pkg/logging"
 	"flannel/pkg/sandbox"
+	"flannel/pkg/winservice"
 )
 
 func main() {
 	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
-	if isService(p.args) {
+	if winservice.Started(p.args) {
 		os.Exit(runService(p))
 	}
 	os.Exit(runForeground(p))
@@ -23,4 +25,22 @@ func runForeground(p process) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return run(ctx, p)
+}
+
+// runService runs the program under Windows' service manager, with the event log as its stderr.
+func runService(p process) int {
+	p.args = winservice.Arguments(p.args)
+	log, closeLog, err := winservice.OpenEventLog()
+	if err != nil {
+		return codeOf(err, p.stderr)
+	}
+	defer closeLog() //nolint:errcheck // it only frees
+	console := p.stderr
+	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
+	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
+	if err != nil {
+		codeOf(err, console)
+		return exitUsage
+	}
+	return code
 }

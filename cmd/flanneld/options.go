@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/cniinstall"
 	"flannel/pkg/conf"
+	"flannel/pkg/redact"
 	"flannel/pkg/underlay"
 )
 
@@ -52,7 +53,7 @@ type etcdOptions struct {
 	Prefix                    string   // begins with a slash if the flag does, and ends with none
 	KeyFile, CertFile, CAFile string
 	Username                  string
-	Password                  secret
+	Password                  redact.Secret
 	RenewMargin               time.Duration
 }
 
@@ -243,7 +244,7 @@ func (o *options) contradictions(given map[string]values) []error {
 		}
 	}
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
-	user, password := o.Etcd.Username != "", o.Etcd.Password.reveal() != ""
+	user, password := o.Etcd.Username != "", o.Etcd.Password.Reveal() != ""
 	together("cni-conf-from", o.CNI.ConfFrom != "", "cni-conf-to", o.CNI.ConfTo != "")
 	together("cni-plugin-from", o.CNI.PluginFrom != "", "cni-plugin-to", o.CNI.PluginTo != "")
 	together("etcd-certfile", cert, "etcd-keyfile", key)

@@ -14,7 +14,7 @@ import (
 func look(o options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "etcd %v %s key=%s cert=%s ca=%s user=%s password=%s margin=%v\n", o.Etcd.Endpoints, o.Etcd.Prefix, o.Etcd.KeyFile,
-		o.Etcd.CertFile, o.Etcd.CAFile, o.Etcd.Username, o.Etcd.Password.reveal(), o.Etcd.RenewMargin)
+		o.Etcd.CertFile, o.Etcd.CAFile, o.Etcd.Username, o.Etcd.Password.Reveal(), o.Etcd.RenewMargin)
 	fmt.Fprintf(&b, "kube %t api=%s from=%v kubeconfig=%s annotations=%s conf=%s unavailable=%t\n", o.Kube.On, o.Kube.APIURL, o.Kube.APIFrom, o.Kube.Kubeconfig,
 		o.Kube.AnnotationPrefix, o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable)
 	fmt.Fprintf(&b, "underlay iface=%v regex=%v reach=%v public=%v,%v\n", o.Underlay.Iface, o.Underlay.IfaceRegex, o.Underlay.CanReach,

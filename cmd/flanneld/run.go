@@ -21,6 +21,7 @@ import (
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/instance"
+	"flannel/pkg/logging"
 	"flannel/pkg/metrics"
 	"flannel/pkg/probe"
 	"flannel/pkg/reconcile"
@@ -72,7 +73,8 @@ func run(ctx context.Context, p process) int {
 		_, err := fmt.Fprintln(p.stdout, version.String())
 		return codeOf(err, p.stderr)
 	}
-	log, closeLog, err := newLog(o, p)
+	log, closeLog, err := logging.New(logging.Options{Format: o.LogFormat, File: o.LogFile, Stderr: p.stderr, Events: p.events,
+		Verbosity: o.Verbosity, VModule: o.VModule, LogBacktraceAt: o.LogBacktraceAt})
 	if err != nil {
 		return refuse(p.args, err, p.stdout, p.stderr)
 	}
@@ -254,7 +256,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 	return etcd.New(ctx, etcd.Options{
 		Endpoints: o.Etcd.Endpoints, Prefix: o.Etcd.Prefix,
 		CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile, CAFile: o.Etcd.CAFile,
-		Username: o.Etcd.Username, Password: o.Etcd.Password.reveal(),
+		Username: o.Etcd.Username, Password: o.Etcd.Password.Reveal(),
 		RenewMargin: o.Etcd.RenewMargin, Retain: o.RetainPeers, Log: log, Outage: outage,
 	})
 }

@@ -7,13 +7,15 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"flannel/pkg/redact"
 )
 
 // TestNothingSecret writes options in every way that a log or an error could.
 func TestNothingSecret(t *testing.T) {
 	const password = "hunter2"
 	o, err := parseOptions([]string{"--etcd-username=u", "--etcd-password=" + password}, nil)
-	if err != nil || o.Etcd.Password.reveal() != password {
+	if err != nil || o.Etcd.Password.Reveal() != password {
 		t.Fatal(err)
 	}
 	hidden := struct{ within options }{o} // fmt calls no methods here
@@ -25,7 +27,7 @@ func TestNothingSecret(t *testing.T) {
 		fmt.Fprintf(&out, verb+"\n", hidden)
 	}
 	fmt.Fprintln(&out, o, o.Etcd.Password, o.Etcd.Password.String())
-	for _, v := range []any{o, o.Etcd.Password, map[string]secret{"x": o.Etcd.Password}} {
+	for _, v := range []any{o, o.Etcd.Password, map[string]redact.Secret{"x": o.Etcd.Password}} {
 		raw, err := json.Marshal(v)
 		if err != nil {
 			t.Error(err)
@@ -51,10 +53,10 @@ func TestNothingSecret(t *testing.T) {
 	if strings.Contains(out.String(), fmt.Sprintf("%x", password)) || strings.Contains(out.String(), fmt.Sprintf("%X", password)) {
 		t.Error("the password is there in hexadecimal")
 	}
-	if n := strings.Count(out.String(), redacted); n < 20 {
+	if n := strings.Count(out.String(), redact.Mark); n < 20 {
 		t.Errorf("only %d places say that something is redacted", n)
 	}
-	if (secret{}).reveal() != "" {
+	if (redact.Secret{}).Reveal() != "" {
 		t.Error("no secret is not empty")
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/winservice"
 )
 
 func TestParseInstall(t *testing.T) {
@@ -46,7 +48,7 @@ func TestParseInstall(t *testing.T) {
 				`"--iface=%COMPUTERNAME%": Windows replaces what stands between two %; give the flag as a variable by --env`,
 		},
 	} {
-		got, err := parseInstall(exe, c.args)
+		got, err := winservice.ParseInstall(exe, c.args, asService)
 		fail := ""
 		if err != nil {
 			fail = strings.ReplaceAll(err.Error(), "\n", "|")
@@ -59,23 +61,9 @@ func TestParseInstall(t *testing.T) {
 
 func TestServiceStart(t *testing.T) {
 	for _, start := range []bool{true, false} {
-		if got, err := parseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}); err != nil || got.Start != start {
+		if got, err := winservice.ParseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}, asService); err != nil || got.Start != start {
 			t.Errorf("%+v, %v; want %t", got, err, start)
 		}
-	}
-}
-
-func TestServiceWarnings(t *testing.T) {
-	for _, c := range []serviceConfig{
-		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
-		{Env: []string{"FLANNELD_ETCD_PASSWORD=hunter2"}},
-	} {
-		if w := strings.Join(c.warnings(), "|"); !strings.Contains(w, "can read the etcd password") || strings.Contains(w, "hunter2") {
-			t.Errorf("%+v: %q", c, w)
-		}
-	}
-	if w := newService([]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}).warnings(); w != nil {
-		t.Error(w)
 	}
 }
 
@@ -86,24 +74,24 @@ func TestServiceCommand(t *testing.T) {
 		"start x": `service start takes no argument "x"`,
 	} {
 		var out strings.Builder
-		err := service(t.Context(), strings.Fields(args), slog.New(slog.DiscardHandler), &out)
+		err := winservice.Command(t.Context(), strings.Fields(args), asService, slog.New(slog.DiscardHandler), &out)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
 	}
 	for _, args := range []string{"--help", "-h", "install --help"} {
 		var out strings.Builder
-		if err := service(t.Context(), strings.Fields(args), slog.New(slog.DiscardHandler), &out); err != nil || out.String() != serviceUsage {
+		if err := winservice.Command(t.Context(), strings.Fields(args), asService, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != winservice.Usage {
 			t.Errorf("%s: %v\n%s", args, err, &out)
 		}
 	}
-	for line := range strings.Lines(serviceUsage) {
+	for line := range strings.Lines(winservice.Usage) {
 		if len(line) > helpWidth+1 {
 			t.Errorf("too long: %s", line)
 		}
 	}
 	if runtime.GOOS != "windows" {
-		if err := service(t.Context(), []string{"start"}, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
+		if err := winservice.Command(t.Context(), []string{"start"}, asService, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
 			t.Error(err)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
-	"golang.org/x/sys/windows/svc/mgr"
+
+	"flannel/pkg/winservice"
 )
 
 // workOf are the arguments of a flanneld that goes on until it is stopped and needs no network: it keeps a file in
@@ -30,11 +30,17 @@ func workOf(t *testing.T) (args []string, copied string) {
 	return []string{"--log-file=" + filepath.Join(dir, "flanneld.log"), "install-cni", "--conf-from=" + from, "--conf-to=" + to, "--watch"}, to
 }
 
+// Keys of HKEY_LOCAL_MACHINE.
+const (
+	serviceKey = `SYSTEM\CurrentControlSet\Services\` + winservice.Name
+	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + winservice.Name
+)
+
 // TestServiceLife has the system's own service manager run the test binary as flanneld.
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
 		var out strings.Builder
-		err := service(t.Context(), strings.Fields(verb), slog.New(slog.DiscardHandler), &out)
+		err := winservice.Command(t.Context(), strings.Fields(verb), asService, slog.New(slog.DiscardHandler), &out)
 		return out.String(), err
 	}
 	says := func(verb, want string) {
@@ -69,8 +75,8 @@ func TestServiceLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := newService(append(append([]string{exe}, args...), "service", "run"), []string{"NODE_NAME=w1", "OTHER=a b"})
-	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { _, err := install(m, config, io.Discard); return err }); err != nil {
+	config := winservice.New(append(append([]string{exe}, args...), "service", "run"), []string{"NODE_NAME=w1", "OTHER=a b"})
+	if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
@@ -105,7 +111,7 @@ func TestServiceLife(t *testing.T) {
 			config.Env = []string{"NODE_NAME=w2"}
 		}
 		var out strings.Builder
-		if err := controlService(t.Context(), "install", config, &out); err != nil || !strings.Contains(out.String(), want) {
+		if err := winservice.Control(t.Context(), "install", config, &out); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("install --start says %q, %v; want %q", out.String(), err, want)
 		}
 	}
@@ -123,21 +129,21 @@ func TestServiceFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := controlService(context.Background(), "uninstall", serviceConfig{}, io.Discard); err != nil {
+		if err := winservice.Control(context.Background(), "uninstall", winservice.Config{}, io.Discard); err != nil {
 			t.Error(err)
 		}
 	})
 	start := func(program string, args ...string) error {
-		config := newService(append(append([]string{program}, args...), "service", "run"), nil)
-		if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { _, err := install(m, config, io.Discard); return err }); err != nil {
+		config := winservice.New(append(append([]string{program}, args...), "service", "run"), nil)
+		if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		return controlService(t.Context(), "start", serviceConfig{}, io.Discard)
+		return winservice.Control(t.Context(), "start", winservice.Config{}, io.Discard)
 	}
 	// Whether start sees that depends on who is faster.
 	err = start(exe, "--nonsense")
 	until(t, "the status tells why it ended", func() bool {
-		err := controlService(t.Context(), "status", serviceConfig{}, io.Discard)
+		err := winservice.Control(t.Context(), "status", winservice.Config{}, io.Discard)
 		return err != nil && strings.Contains(err.Error(), "stopped, exit status 2")
 	})
 	t.Log(err)

@@ -3,9 +3,10 @@ package conf
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+
+	"flannel/pkg/redact"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 
 // show writes a value for a message: bounded, on one line, and not at all where the key says that it is a secret.
 func show(key string, v any) string {
-	if Secret(key) {
+	if redact.IsSecret(key) {
 		return "the value (hidden)"
 	}
 	switch v := v.(type) {
@@ -49,19 +50,6 @@ func kind(v any) string {
 		}
 	}
 	return "something else"
-}
-
-// SecretWords are what the name of a key, a flag or a variable has in it whose value must not be shown, in lower case
-// and without the characters - _ and space.
-func SecretWords() []string {
-	return []string{"psk", "password", "passwd", "passphrase", "secret", "token", "credential", "privatekey", "presharedkey", "sharedkey",
-		"clientkey", "accesskey", "apikey", "wgkey"}
-}
-
-// Secret tells by its name whether a value must not be shown.
-func Secret(name string) bool {
-	f := strings.NewReplacer("-", "", "_", "", " ", "").Replace(fold(name))
-	return slices.ContainsFunc(SecretWords(), func(word string) bool { return strings.Contains(f, word) })
 }
 
 // showKey leaves ordinary keys alone; one with strange characters is quoted, for it may come from anybody.

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
+	"flannel/pkg/redact"
 	"flannel/pkg/sourcevip"
 	"flannel/pkg/underlay"
 )
@@ -194,7 +194,7 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 	var seen []doctor.Process
 	for _, p := range all {
 		if args := p.args[min(1, len(p.args)):]; isDaemon(p.name, args, commands) {
-			shown, _ := conf.HideArgs(args)
+			shown, _ := redact.Args(args)
 			seen = append(seen, doctor.Process{PID: p.pid, Name: p.name, Args: shown})
 		}
 	}
@@ -212,7 +212,7 @@ func (m machine) kubeProxy() ([]string, error) {
 			if p.hidden != nil {
 				return nil, fmt.Errorf("%s runs, but its arguments cannot be seen: %w", p.name, p.hidden)
 			}
-			shown, _ := conf.HideArgs(p.args)
+			shown, _ := redact.Args(p.args)
 			return shown, nil
 		}
 	}

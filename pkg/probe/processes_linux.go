@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
+	"flannel/pkg/redact"
 )
 
 // processes calls each with the PID and the command line of every process that is to be seen.
@@ -44,7 +44,7 @@ func daemons(commands []string) ([]doctor.Process, error) {
 			return
 		}
 		if there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && there == here {
-			shown, _ := conf.HideArgs(args[1:])
+			shown, _ := redact.Args(args[1:])
 			all = append(all, doctor.Process{PID: pid, Name: name, Args: shown})
 		}
 	})

@@ -1,4 +1,4 @@
-package main
+package winservice
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 
 // Keys of HKEY_LOCAL_MACHINE.
 const (
-	serviceKey = `SYSTEM\CurrentControlSet\Services\` + serviceName
-	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + serviceName
+	serviceKey = `SYSTEM\CurrentControlSet\Services\` + Name
+	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + Name
 )
 
 func setEnvironment(env []string) error {
@@ -34,13 +34,13 @@ func setEnvironment(env []string) error {
 }
 
 // installed tells whether the service has this command line and these variables; what cannot be read is not so.
-func installed(config serviceConfig) bool {
-	command, env, err := serviceSettings()
+func installed(config Config) bool {
+	command, env, err := Settings()
 	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
 }
 
-// serviceSettings are the command line and the variables of the Windows service, secrets and all.
-func serviceSettings() (command, env []string, err error) {
+// Settings are the command line and the variables of the Windows service, secrets and all.
+func Settings() (command, env []string, err error) {
 	line, err := readCommand()
 	if err != nil {
 		return nil, nil, err
@@ -75,14 +75,14 @@ func addEventSource() error {
 		return key.Close()
 	}
 	// eventcreate.exe, which every Windows has, brings messages whose text is what we say.
-	if err := eventlog.InstallAsEventCreate(serviceName, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
+	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
 		return fmt.Errorf("add the source to the event log: %w", err)
 	}
 	return nil
 }
 
 func removeEventSource() error {
-	if err := eventlog.Remove(serviceName); err != nil && !errors.Is(err, registry.ErrNotExist) {
+	if err := eventlog.Remove(Name); err != nil && !errors.Is(err, registry.ErrNotExist) {
 		return fmt.Errorf("remove the source from the event log: %w", err)
 	}
 	return nil

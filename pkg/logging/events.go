@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"bytes"
@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// eventLog is a system's log of what its services have to say; that of Windows implements it.
-type eventLog interface {
+// EventLog is a system's log of what its services have to say; that of Windows implements it.
+type EventLog interface {
 	Warning(id uint32, text string) error
 	Error(id uint32, text string) error
 }
@@ -19,8 +19,8 @@ const (
 	eventMax = 30_000 // bytes; Windows takes 31,839 characters
 )
 
-// newEvents hands log records of level Warn and above to the event log.
-func newEvents(log eventLog) slog.Handler {
+// NewEvents hands log records of level Warn and above to the event log.
+func NewEvents(log EventLog) slog.Handler {
 	e := &events{log: log, text: new(bytes.Buffer), turn: new(sync.Mutex)}
 	e.Handler = slog.NewTextHandler(e.text, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})
 	return e
@@ -36,7 +36,7 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 
 type events struct {
 	slog.Handler // writes into text
-	log          eventLog
+	log          EventLog
 	text         *bytes.Buffer
 	turn         *sync.Mutex // for text
 }
@@ -67,9 +67,9 @@ func (e *events) WithGroup(name string) slog.Handler {
 	return &events{e.Handler.WithGroup(name), e.log, e.text, e.turn}
 }
 
-// eventErrors is a stderr that is the event log.
-type eventErrors struct{ log eventLog }
+// EventErrors is a stderr that is the event log.
+type EventErrors struct{ Log EventLog }
 
-func (w eventErrors) Write(p []byte) (int, error) {
-	return len(p), w.log.Error(eventID, strings.TrimSpace(string(p)))
+func (w EventErrors) Write(p []byte) (int, error) {
+	return len(p), w.Log.Error(eventID, strings.TrimSpace(string(p)))
 }

@@ -1,4 +1,4 @@
-package main
+package redact
 
 import (
 	"strings"
@@ -8,11 +8,11 @@ import (
 const curve = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 
 func TestRedact(t *testing.T) {
-	r := newRedactor()
-	r.add("known & \"quoted\"")
-	r.add("begin")
-	r.add("beginning of another")
-	r.add("abc") // shorter than what can be told from words
+	r := New()
+	r.Add("known & \"quoted\"")
+	r.Add("begin")
+	r.Add("beginning of another")
+	r.Add("abc") // shorter than what can be told from words
 	for in, want := range map[string]string{
 		"FLANNELD_ETCD_PASSWORD=x y":                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
 		"--etcd-password=x --ip-masq":                           "--etcd-password=[redacted] --ip-masq",
@@ -43,7 +43,7 @@ func TestRedact(t *testing.T) {
 		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny": "x\n[redacted]\ny",
 		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                              "[redacted]",
 	} {
-		if got := string(r.clean([]byte(in))); got != want {
+		if got := string(r.Clean([]byte(in))); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
@@ -53,10 +53,10 @@ func FuzzRedact(f *testing.F) {
 	for _, s := range []string{"{}", `{"a":"{\"password\":\"hunter2-hunter2\"}"}`, "x=hunter2-hunter2", "hunter2-hunter2", "\"hunter2-hunter2", `["hunter2-hunter2"]`} {
 		f.Add(s)
 	}
-	r := newRedactor()
-	r.add("hunter2-hunter2")
+	r := New()
+	r.Add("hunter2-hunter2")
 	f.Fuzz(func(t *testing.T, s string) {
-		if got := r.clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
+		if got := r.Clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
 			t.Errorf("%q keeps the secret: %q", s, got)
 		}
 	})

@@ -1,4 +1,4 @@
-package conf
+package redact
 
 import (
 	"slices"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestHideArgs(t *testing.T) {
+func TestArgs(t *testing.T) {
 	for args, want := range map[string][2]string{
 		"--a=b c --etcd-password=x=y": {"--a=b c --etcd-password=[redacted]", "x=y"},
 		"-token x --token":            {"-token [redacted] --token", "x"},
@@ -14,7 +14,7 @@ func TestHideArgs(t *testing.T) {
 		"--psk --ip-masq":             {"--psk [redacted]", "--ip-masq"}, // perhaps a secret
 	} {
 		given := strings.Fields(args)
-		shown, secrets := HideArgs(given)
+		shown, secrets := Args(given)
 		if strings.Join(shown, " ") != want[0] || strings.Join(secrets, " ") != want[1] || !slices.Equal(given, strings.Fields(args)) {
 			t.Errorf("%s: %q %q", args, shown, secrets)
 		}

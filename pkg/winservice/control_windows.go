@@ -1,4 +1,4 @@
-package main
+package winservice
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// controlService does what a word after "service" says; what is so already is no error.
-func controlService(ctx context.Context, verb string, config serviceConfig, out io.Writer) error {
+// Control does what a word after "service" says; what is so already is no error.
+func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
 	switch verb {
 	case "install":
@@ -54,7 +54,7 @@ func explain(verb string, err error) error {
 	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
 		hint = ": run it as administrator, in an elevated shell"
 	case errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST):
-		return fmt.Errorf("service %s: there is no service %s yet; make it by: flanneld service install -- [flags of the daemon]", verb, serviceName)
+		return fmt.Errorf("service %s: there is no service %s yet; make it by: flanneld service install -- [flags of the daemon]", verb, Name)
 	case errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE):
 		hint = ": it is being deleted as soon as nobody looks at it: close services.msc and the like, and try again"
 	case errors.Is(err, windows.ERROR_SERVICE_DISABLED):
@@ -88,7 +88,7 @@ func withService(access uint32, do func(*mgr.Service) error) error {
 }
 
 func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
-	name, err := windows.UTF16PtrFromString(serviceName)
+	name, err := windows.UTF16PtrFromString(Name)
 	if err != nil {
 		return nil, err
 	}
@@ -96,12 +96,12 @@ func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the service: %w", err)
 	}
-	return &mgr.Service{Name: serviceName, Handle: h}, nil
+	return &mgr.Service{Name: Name, Handle: h}, nil
 }
 
 // install makes the service or brings it to what config says. It depends on no other: where HNS restarts, Windows
 // would stop us with it.
-func install(m *mgr.Mgr, config serviceConfig, out io.Writer) (changed bool, err error) {
+func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
 	done := "changed; a service that runs takes it up at its next start"
 	if changed = !installed(config); !changed {
 		done = "installed already"
@@ -109,7 +109,7 @@ func install(m *mgr.Mgr, config serviceConfig, out io.Writer) (changed bool, err
 	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 		done = "installed; start it by: flanneld service start"
-		s, err = m.CreateService(serviceName, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
+		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
 	}
 	if err != nil {
 		return changed, fmt.Errorf("create the service: %w", err)
@@ -123,7 +123,7 @@ func install(m *mgr.Mgr, config serviceConfig, out io.Writer) (changed bool, err
 }
 
 // configure sets all that Windows lets one set; what an old Windows does not know is left out, and told of.
-func configure(s *mgr.Service, config serviceConfig, out io.Writer) error {
+func configure(s *mgr.Service, config Config, out io.Writer) error {
 	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
 	if err != nil {
 		return fmt.Errorf("set the command line: %w", err)
@@ -250,7 +250,7 @@ func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, err
 		case status.State == want:
 			return status, nil
 		case status.State == svc.Stopped:
-			return status, fmt.Errorf("it ended at once, %s; the reason is in the event log (Application, source %s)", ending(status), serviceName)
+			return status, fmt.Errorf("it ended at once, %s; the reason is in the event log (Application, source %s)", ending(status), Name)
 		case time.Now().After(deadline):
 			return status, fmt.Errorf("it is %s after %v; look into its log", stateName(status.State), settleWithin)
 		}

@@ -1,4 +1,5 @@
-package main
+// Package bundle packs what a maintainer needs to see of a node into one file, without secrets.
+package bundle
 
 import (
 	"archive/tar"
@@ -11,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"os/exec"
@@ -21,19 +21,34 @@ import (
 	"sync"
 	"time"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
+	"flannel/pkg/redact"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
+	"flannel/pkg/winservice"
 )
+
+// Options say where this node's daemon has what belongs into a bundle.
+type Options struct {
+	SubnetFile string
+	LogFile    string // "" if its log goes elsewhere
+	// VIPFile and JournalFile are as in probe.Options.
+	VIPFile, JournalFile string
+	// NetConf reads the raw network configuration.
+	NetConf func(context.Context) ([]byte, error)
+
+	// Password, and the contents of KeyFile and Kubeconfig, shall not be in the bundle.
+	Password            redact.Secret
+	KeyFile, Kubeconfig string
+}
 
 // listings are the commands whose output a maintainer asks for first; each only lists.
 func listings() map[string][]string {
 	if runtime.GOOS == "windows" {
 		return map[string][]string{"version.txt": {"cmd", "/c", "ver"}, "ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"},
 			"services.txt": {"sc", "query", "hns"}, "processes.txt": {"tasklist"},
-			"events.txt": {"wevtutil", "qe", "Application", "/q:*[System[Provider[@Name='" + serviceName + "']]]", "/c:500", "/rd:true", "/f:text"}}
+			"events.txt": {"wevtutil", "qe", "Application", "/q:*[System[Provider[@Name='" + winservice.Name + "']]]", "/c:500", "/rd:true", "/f:text"}}
 	}
 	return map[string][]string{
 		"links.txt": {"ip", "-d", "-s", "link"}, "addresses.txt": {"ip", "address"}, "rules.txt": {"ip", "rule"},
@@ -49,8 +64,8 @@ const (
 	maxListing = 8 << 20          // bytes of one
 )
 
-// writeBundle packs a new file at path that only its owner may read.
-func writeBundle(ctx context.Context, o options, path string, s doctor.Snapshot, results []doctor.Result) error {
+// Write packs a new file at path that only its owner may read.
+func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, results []doctor.Result) error {
 	files, secrets := bundled(ctx, o, s, results)
 	if ctx.Err() != nil {
 		return errors.New("bundle: interrupted; nothing was packed")
@@ -65,7 +80,7 @@ func writeBundle(ctx context.Context, o options, path string, s doctor.Snapshot,
 	zip := gzip.NewWriter(f)
 	archive := tar.NewWriter(zip)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		text := secrets.clean(files[name])
+		text := secrets.Clean(files[name])
 		err = archive.WriteHeader(&tar.Header{Name: "flannel-bundle/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: s.At})
 		if err == nil {
 			_, err = archive.Write(text)
@@ -81,7 +96,7 @@ func writeBundle(ctx context.Context, o options, path string, s doctor.Snapshot,
 }
 
 // bundled gathers the texts by name, and the secrets that may be in them.
-func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redactor) {
+func bundled(ctx context.Context, o Options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redact.Redactor) {
 	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
 	add := func(name string, v any) {
 		if raw, err := json.MarshalIndent(v, "", "  "); err == nil {
@@ -112,20 +127,20 @@ func bundled(ctx context.Context, o options, s doctor.Snapshot, results []doctor
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
 	}
-	files["config/net-conf.json"] = networkConfig(ctx, o)
+	files["config/net-conf.json"] = networkConfig(ctx, o.NetConf)
 	files["environment.txt"] = environment(os.Environ())
 	secrets := secretsKnown(o, s, files)
-	if command, env, err := serviceSettings(); err == nil {
-		secrets.addSettings(command, env)
-		shown, _ := conf.HideArgs(command)
-		add("config/service.json", map[string][]string{"command": shown, "environment": hideVariables(env)})
+	if command, env, err := winservice.Settings(); err == nil {
+		secrets.AddSettings(command, env)
+		shown, _ := redact.Args(command)
+		add("config/service.json", map[string][]string{"command": shown, "environment": redact.Environ(env)})
 	}
 	list(ctx, files)
 	return files, secrets
 }
 
 // packed are the files that are packed as they are, but for secrets.
-func packed(o options) map[string]string {
+func packed(o Options) map[string]string {
 	all := map[string]string{"config/subnet.env": o.SubnetFile}
 	if o.LogFile != "" {
 		all["log.txt"] = o.LogFile
@@ -134,9 +149,9 @@ func packed(o options) map[string]string {
 		all["os-release.txt"] = "/etc/os-release"
 		return all
 	}
-	all["config/hns.json"] = journalFile(o)
-	all["config/source-vip.json"] = vipFile(o)
-	all["log.txt"] = cmp.Or(o.LogFile, serviceLog)
+	all["config/hns.json"] = o.JournalFile
+	all["config/source-vip.json"] = o.VIPFile
+	all["log.txt"] = cmp.Or(o.LogFile, winservice.LogFile)
 	return all
 }
 
@@ -168,16 +183,16 @@ func orError(raw []byte, err error) []byte {
 }
 
 // networkConfig is the raw configuration, or why it cannot be had soon.
-func networkConfig(ctx context.Context, o options) []byte {
+func networkConfig(ctx context.Context, read func(context.Context) ([]byte, error)) []byte {
 	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
 	defer cancel()
-	return orError(readNetConf(ctx, o, slog.New(slog.DiscardHandler)))
+	return orError(read(ctx))
 }
 
 // environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
-	for _, e := range slices.Sorted(slices.Values(hideVariables(environ))) {
+	for _, e := range slices.Sorted(slices.Values(redact.Environ(environ))) {
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
 			fmt.Fprintln(&b, e)

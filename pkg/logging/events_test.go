@@ -1,4 +1,4 @@
-package main
+package logging
 
 import (
 	"fmt"
@@ -25,12 +25,12 @@ func (l *told) Error(id uint32, text string) error {
 
 func TestEvents(t *testing.T) {
 	var got told
-	log := slog.New(newEvents(&got)).With("node", "w1")
+	log := slog.New(NewEvents(&got)).With("node", "w1")
 	log.Info("peers changed")
 	log.Debug("set route")
 	log.Warn("left out a peer", "subnet", "10.5.1.0/24", "error", "its VNI is 4096\nand ours 1")
 	log.WithGroup("hns").Error("network deleted", "time", "x", "level", "y")
-	fmt.Fprintln(eventErrors{&got}, "flanneld: --x: unknown flag")
+	fmt.Fprintln(EventErrors{&got}, "flanneld: --x: unknown flag")
 	want := []string{
 		`warning 1: msg="left out a peer" node=w1 subnet=10.5.1.0/24 error="its VNI is 4096\nand ours 1"`,
 		`error 1: msg="network deleted" node=w1 hns.time=x hns.level=y`,
@@ -56,14 +56,14 @@ func TestWhereTheLogGoes(t *testing.T) {
 	} {
 		var stderr strings.Builder
 		var events told
-		o, p := options{LogFormat: "text"}, process{stderr: &stderr}
+		o := Options{Format: "text", Stderr: &stderr}
 		if c.file {
-			o.LogFile = t.TempDir() + "/new/flanneld.log"
+			o.File = t.TempDir() + "/new/flanneld.log"
 		}
 		if c.events {
-			p.events = newEvents(&events)
+			o.Events = NewEvents(&events)
 		}
-		log, closeLog, err := newLog(o, p)
+		log, closeLog, err := New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,12 +72,12 @@ func TestWhereTheLogGoes(t *testing.T) {
 		if err := closeLog(); err != nil {
 			t.Error(err)
 		}
-		got := words(stderr.String()) + "|" + words(readIf(t, o.LogFile)) + "|" + words(strings.Join(events.lines, "\n"))
+		got := words(stderr.String()) + "|" + words(readIf(t, o.File)) + "|" + words(strings.Join(events.lines, "\n"))
 		if got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
-	if _, _, err := newLog(options{LogFile: t.TempDir()}, process{stderr: io.Discard}); err == nil || !strings.Contains(err.Error(), "--log-file: ") {
+	if _, _, err := New(Options{File: t.TempDir(), Stderr: io.Discard}); err == nil || !strings.Contains(err.Error(), "--log-file: ") {
 		t.Errorf("a directory as the log file: %v", err)
 	}
 }

@@ -1,0 +1,20 @@
+package winservice
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestServiceWarnings(t *testing.T) {
+	for _, c := range []Config{
+		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
+		{Env: []string{"FLANNELD_ETCD_PASSWORD=hunter2"}},
+	} {
+		if w := strings.Join(c.Warnings(), "|"); !strings.Contains(w, "can read the etcd password") || strings.Contains(w, "hunter2") {
+			t.Errorf("%+v: %q", c, w)
+		}
+	}
+	if w := New([]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}).Warnings(); w != nil {
+		t.Error(w)
+	}
+}
