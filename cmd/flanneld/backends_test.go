@@ -9,7 +9,7 @@ import (
 func TestFamiliesOfWindows(t *testing.T) {
 	dual := `{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "vxlan", "VNI": 4096}}`
 	for _, os := range []string{"linux", "windows"} {
-		config, maker, warnings, err := parseConfigFor(os, []byte(dual))
+		config, maker, warnings, err := backends().Parse(os, []byte(dual))
 		if err != nil || maker == nil || !config.V4.On() {
 			t.Errorf("%s: %v, maker %t, IPv4 %t", os, err, maker != nil, config.V4.On())
 		}
@@ -18,11 +18,11 @@ func TestFamiliesOfWindows(t *testing.T) {
 		}
 	}
 	gateways := strings.Replace(dual, `"vxlan", "VNI": 4096`, `"host-gw"`, 1)
-	if config, _, warnings, err := parseConfigFor("windows", []byte(gateways)); err != nil || !config.V6.On() || len(warnings) > 0 {
+	if config, _, warnings, err := backends().Parse("windows", []byte(gateways)); err != nil || !config.V6.On() || len(warnings) > 0 {
 		t.Errorf("host-gw on Windows: %v, IPv6 is on: %t, warnings %q", err, config.V6.On(), warnings)
 	}
 	only6 := `{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "vxlan", "VNI": 4096}}`
-	if _, _, _, err := parseConfigFor("windows", []byte(only6)); err == nil || !strings.Contains(err.Error(), "or use host-gw") {
+	if _, _, _, err := backends().Parse("windows", []byte(only6)); err == nil || !strings.Contains(err.Error(), "or use host-gw") {
 		t.Errorf("IPv6 alone on Windows gives %v", err)
 	}
 }

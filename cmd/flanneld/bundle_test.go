@@ -12,7 +12,6 @@ import (
 
 	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
-	"flannel/pkg/probe"
 )
 
 func unpack(t *testing.T, path string) map[string]string {
@@ -53,7 +52,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	if is := read[failure](t, out); code != exitError || !strings.Contains(is.Problem, "interrupted") || !strings.Contains(problems, "interrupted") {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
-	if err := bundle.Write(ctx, bundled(options{}, probe.Options{}), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+	if err := bundle.Write(ctx, (&options{}).bundle(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
 		t.Errorf("half a bundle, %v", err)
 	}
 }

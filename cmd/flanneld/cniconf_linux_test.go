@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -111,7 +110,7 @@ func TestCNIConf(t *testing.T) {
 	}
 	n.write("net-conf.json", bridgeConf)
 	code, stdout, _ := n.cniConf(append(args, "--json")...)
-	var done written
+	var done cniConfAnswer
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !cniconf.Same(done.Conf, []byte(first)) {
 		t.Errorf("--json: %d, %v, %+v", code, err, done)
 	}
@@ -233,18 +232,6 @@ func TestRealPlugin(t *testing.T) {
 		if told.Name != "net7" || told.Type != plugin || !strings.Contains(string(raw), `"subnet":"10.244.3.0/24"`) || !strings.Contains(string(raw), "OutBoundNAT") ||
 			!strings.Contains(string(raw), "10.96.0.0/12") {
 			t.Errorf("%s is told %s", plugin, raw)
-		}
-	}
-}
-
-func TestOfFamilies(t *testing.T) {
-	p := netip.MustParsePrefix
-	both := func() []netip.Prefix { return []netip.Prefix{p("10.96.0.0/12"), p("fd00::/112")} }
-	for _, c := range []struct{ pods, want []netip.Prefix }{
-		{[]netip.Prefix{p("10.244.0.0/16")}, both()[:1]}, {[]netip.Prefix{p("fd01::/48")}, both()[1:]}, {both(), both()}, {nil, both()},
-	} {
-		if got := ofFamilies(both(), c.pods); !slices.Equal(got, c.want) {
-			t.Errorf("pods of %v: %v, want %v", c.pods, got, c.want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestInstallCNI(t *testing.T) {
 	run := func(ctx context.Context, args ...string) error {
 		var problems strings.Builder
 		p := process{stdout: &out, stderr: &problems}
-		if code := installCNI(ctx, options{Command: "install-cni", Args: args}, p, slog.New(slog.DiscardHandler)); code != exitOK {
+		if code := runCommand(ctx, options{Command: "install-cni", Args: args}, p, slog.New(slog.DiscardHandler)); code != exitOK {
 			return errors.New(problems.String())
 		}
 		return nil

@@ -32,14 +32,14 @@ func runService(p process) int {
 	p.args = winservice.Arguments(p.args)
 	log, closeLog, err := winservice.OpenEventLog()
 	if err != nil {
-		return codeOf(err, p.stderr)
+		return p.codeOf(err)
 	}
 	defer closeLog() //nolint:errcheck // it only frees
-	console := p.stderr
+	console := p
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
 	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil {
-		codeOf(err, console)
+		console.codeOf(err)
 		return exitUsage
 	}
 	return code

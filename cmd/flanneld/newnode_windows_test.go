@@ -14,6 +14,7 @@ import (
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
 	"flannel/pkg/sourcevip"
+	"flannel/pkg/winnode"
 	"flannel/subnet"
 )
 
@@ -60,12 +61,12 @@ func TestNewNode(t *testing.T) {
 	}
 	// The daemon keeps it: after the node joined again, there is one of the new subnet.
 	join(t, dir, file, "10.244.9.0/24")
-	o, log := options{SubnetFile: file}, slog.New(slog.NewTextHandler(t.Output(), nil))
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	ctx, stop := context.WithCancel(t.Context())
 	kept := make(chan error)
-	go func() { kept <- keepSourceVIP(ctx, o, log) }()
+	go func() { kept <- winnode.KeepVIP(ctx, file, usualDataDir(), log) }()
 	until(t, "the source VIP follows", func() bool {
-		v, err := sourcevip.Read(vipFile(o))
+		v, err := sourcevip.Read(winnode.VIPFile(file))
 		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
 	})
 	if err := m.Hand().DeleteEndpoint("source-vip"); err != nil {

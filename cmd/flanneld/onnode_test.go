@@ -18,11 +18,11 @@ func TestNodeCommand(t *testing.T) {
 	says := func(args ...string) (code int, out string) {
 		var stdout, stderr strings.Builder
 		o.Args = args
-		code = nodeCommand{
+		code = command{flags: nodeCommand{
 			did: "removed ", would: "would remove ", nothing: "nothing is there",
-			do:       func(bool) ([]string, error) { return did, failure },
+			do:       func(context.Context, bool) ([]string, error) { return did, failure },
 			document: func(dryRun bool, done []string, problem string) any { return cleaned{dryRun, done, problem} },
-		}.run(t.Context(), o, slog.New(slog.DiscardHandler), &stdout, &stderr)
+		}.flags}.do(t.Context(), &call{options: o, process: process{stdout: &stdout, stderr: &stderr}, log: slog.New(slog.DiscardHandler)})
 		return code, stdout.String()
 	}
 	broken := errors.New("broken")

@@ -43,7 +43,7 @@ type options struct {
 	LogBacktraceAt string // klog's, as given
 
 	Version, Help bool
-	Command       string   // "" runs the daemon; else one of commands
+	Command       string   // "" runs the daemon; else a name of the table of commands
 	Args          []string // what follows Command
 	Warnings      []string // likely mistakes that do no harm
 }
@@ -66,26 +66,6 @@ type kubeOptions struct {
 	SetNetworkUnavailable bool
 	// From the variables that every DaemonSet sets, which are no flags.
 	NodeName, PodName, PodNamespace string
-}
-
-// command is a subcommand; it reads its own arguments.
-type command struct{ name, help string }
-
-func commands() []command {
-	return []command{
-		{"status", "tell how the running daemon is: lease, devices, peers, errors (--help tells more)"},
-		{"accept-withdrawal", "let the peers go that the store lost all at once, and that the daemon retains (--help tells more)"},
-		{"doctor", "look for what people run into, and say how to mend it (--help tells more)"},
-		{"wait", "wait until the daemon is ready, and say what it waits for (--help tells more)"},
-		{"cni-conf", "write the CNI configuration of a Windows node (--help tells more)"},
-		{"install-cni", "put the CNI plugin and its configuration in place (--help tells more)"},
-		{"net-conf", "write the network configuration of a Windows node where there is none (--help tells more)"},
-		{"prepare", "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
-		{"source-vip", "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
-		{"service", "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
-		{"handback", "Linux: give the routes flannel's form, before a flannel runs here again (--dry-run shows it)"},
-		{"cleanup", "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
-	}
 }
 
 // parseOptions reads args (without the program's name) and environ (as of os.Environ). The error joins all problems,
@@ -221,10 +201,7 @@ func (o *options) setCommand(rest []string) []error {
 	if len(rest) == 0 {
 		return nil
 	}
-	var names []string
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
+	names := commandNames()
 	if slices.Contains(names, rest[0]) {
 		o.Command, o.Args = rest[0], rest[1:]
 		return nil

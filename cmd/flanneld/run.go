@@ -27,6 +27,7 @@ import (
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/version"
+	"flannel/pkg/winnode"
 	"flannel/subnet"
 	"flannel/subnet/etcd"
 	"flannel/subnet/kube"
@@ -46,79 +47,45 @@ const (
 	exitHeld = 6 // another flanneld runs with the same subnet file
 )
 
-// process is what the program was started with.
-type process struct {
-	args, environ  []string // without the program's name; as of os.Environ
-	stdout, stderr io.Writer
-	events         slog.Handler // of a Windows service, which has no stderr; else nil
-	confine        func() error // gives up the use of the network for good; nil where others share the process
-}
-
-func (p process) giveUpNetwork() error {
-	if p.confine == nil {
-		return nil
-	}
-	return p.confine()
-}
-
 // run is the program without the process around it.
 func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
 	case err != nil:
-		return refuse(p.args, err, p.stdout, p.stderr)
+		return p.refuse(p.args, err)
 	case o.Help:
-		return codeOf(printHelp(p.stdout), p.stderr)
+		return p.codeOf(printHelp(p.stdout))
 	case o.Version:
 		_, err := fmt.Fprintln(p.stdout, version.String())
-		return codeOf(err, p.stderr)
+		return p.codeOf(err)
 	}
 	log, closeLog, err := logging.New(logging.Options{Format: o.LogFormat, File: o.LogFile, Stderr: p.stderr, Events: p.events,
 		Verbosity: o.Verbosity, VModule: o.VModule, LogBacktraceAt: o.LogBacktraceAt})
 	if err != nil {
-		return refuse(p.args, err, p.stdout, p.stderr)
+		return p.refuse(p.args, err)
 	}
 	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {
 		log.Warn(w)
 	}
 	o.Kube.APIURL = apiServer(o.Kube, log)
-	switch o.Command {
-	case "handback":
-		return handback(ctx, o, log, p.stdout, p.stderr)
-	case "cleanup":
-		return cleanup(ctx, o, log, p.stdout, p.stderr)
-	case "install-cni":
-		return installCNI(ctx, o, p, log)
-	case "prepare":
-		return prepare(ctx, o, log, p.stdout, p.stderr)
-	case "source-vip":
-		return sourceVIP(ctx, o, log, p.stdout, p.stderr)
-	case "service":
-		return answerService(ctx, o, log, p.stdout, p.stderr)
-	case "status":
-		return showStatus(ctx, o, p.stdout, p.stderr)
-	case "accept-withdrawal":
-		return acceptWithdrawal(ctx, o, p.stdout, p.stderr)
-	case "doctor":
-		return examine(ctx, o, p.stdout, p.stderr)
-	case "cni-conf":
-		return makeCNIConf(ctx, o, log, p.stdout, p.stderr)
-	case "net-conf":
-		return makeNetConf(o, p.stdout, p.stderr)
-	case "wait":
-		return wait(ctx, o, p.stdout, p.stderr)
+	if o.Command != "" {
+		return runCommand(ctx, o, p, log)
 	}
 	return serve(ctx, o, log)
 }
 
-// codeOf tells an error, if there is one, and is the exit code that goes with it.
-func codeOf(err error, stderr io.Writer) int {
-	if err == nil {
-		return exitOK
+// waitForOther is how long a daemon that starts waits for one with the same subnet file. A service manager may start
+// the next one before the last has ended. So does a DaemonSet with maxSurge: the kubelet asks the health port, where the
+// old one still answers, and then ends the old one.
+const waitForOther = 30 * time.Second
+
+// heldCode is the exit code of an error of instance.Hold, else other.
+func heldCode(err error, other int) int {
+	if held := (*file.HeldError)(nil); errors.As(err, &held) {
+		return exitHeld
 	}
-	fmt.Fprintln(stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
-	return exitError
+	return other
 }
 
 // stopWithin bounds how long an orderly end may take after a signal, whatever the store does.
@@ -155,7 +122,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // could do so in another network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
-	release, err := holdNode(ctx, o, log, waitForOther)
+	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
 	if err != nil {
 		return err
 	}
@@ -198,7 +165,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	tasks.Go(func() error { return answerStatus(ctx, o, status, view, accept, healthz, log) })
 	tasks.Go(func() error { return o.CNI.Keep(ctx, log) })
-	tasks.Go(func() error { return keepSourceVIP(ctx, o, log) })
+	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)
 		if err != nil {
@@ -242,13 +209,10 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 		outage := patience.NewOutage(log, "the Kubernetes API")
 		status.Waiting("connecting to the Kubernetes API")
 		status.Explain(outage.Err)
-		return kube.New(ctx, kube.Options{
-			Kubeconfig: o.Kube.Kubeconfig, APIURL: o.Kube.APIURL,
-			NodeName: o.Kube.NodeName, PodName: o.Kube.PodName, PodNamespace: o.Kube.PodNamespace,
-			Prefix: o.Kube.AnnotationPrefix, NetConf: o.Kube.NetConfPath,
-			SetCondition: o.Kube.SetNetworkUnavailable,
-			Retain:       o.RetainPeers, UserAgent: "flanneld/" + version.Version, Log: log, Outage: outage, Waiting: status.Waiting,
-		})
+		k := o.Kube.client()
+		k.NetConf, k.SetCondition, k.Retain = o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable, o.RetainPeers
+		k.Log, k.Outage, k.Waiting = log, outage, status.Waiting
+		return kube.New(ctx, *k)
 	}
 	outage := patience.NewOutage(log, "etcd")
 	status.Waiting("connecting to etcd")
@@ -259,6 +223,12 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 		Username: o.Etcd.Username, Password: o.Etcd.Password.Reveal(),
 		RenewMargin: o.Etcd.RenewMargin, Retain: o.RetainPeers, Log: log, Outage: outage,
 	})
+}
+
+// client says how to reach the API, and as whom.
+func (o *kubeOptions) client() *kube.Options {
+	return &kube.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, NodeName: o.NodeName, PodName: o.PodName, PodNamespace: o.PodNamespace,
+		Prefix: o.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
 }
 
 // underlayOf is the machine's own daemon.Underlay.

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -17,19 +15,19 @@ type serviced struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// answerService is the command service.
-func answerService(ctx context.Context, o options, log *slog.Logger, stdout, stderr io.Writer) int {
+// service is the command that makes and controls the Windows service. Its verbs have flags of their own.
+func service(ctx context.Context, c *call) int {
 	var said strings.Builder
-	args, asJSON := withoutJSON(o.Args)
-	out := stdout
-	if asJSON {
+	args, asJSON := withoutJSON(c.Args)
+	out := c.stdout
+	if c.json = asJSON; asJSON {
 		out = &said
 	}
-	err := winservice.Command(ctx, args, asService, log, out)
+	err := winservice.Command(ctx, args, asService, c.log, out)
 	if wrong := (winservice.UsageError{}); errors.As(err, &wrong) {
-		return refuse(o.Args, err, stdout, stderr)
+		return c.refuse(err)
 	}
-	return answer(stdout, stderr, asJSON, serviced{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
+	return c.answer(serviced{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
 }
 
 // asService reads flags and variables as the daemon does that is to have them as a service.

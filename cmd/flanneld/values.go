@@ -242,3 +242,25 @@ func setStagger(o *options, v string) error {
 	o.Stagger = d
 	return nil
 }
+
+// listOf is a flag that may be given more than once, with commas between values.
+func listOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
+	return func(text string) error {
+		for one := range strings.SplitSeq(text, ",") {
+			v, err := parse(strings.TrimSpace(one))
+			if err != nil {
+				return err
+			}
+			*all = append(*all, v)
+		}
+		return nil
+	}
+}
+
+func parseNetwork(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("%.60q is no network; use one like 10.96.0.0/12", text)
+	}
+	return p.Masked(), nil
+}

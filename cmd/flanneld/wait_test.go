@@ -2,19 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"flannel/pkg/health"
 	"flannel/pkg/status"
@@ -83,66 +78,4 @@ func TestWait(t *testing.T) {
 			t.Errorf("%s, nobody is there: %d %s %s", way, code, out, problems)
 		}
 	}
-}
-
-// Another program at that port is not a daemon that is ready.
-func TestWaitForAnotherProgram(t *testing.T) {
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
-	defer other.Close()
-	at, err := netip.ParseAddrPort(other.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if reason, err := readiness(options{Healthz: at})(t.Context()); err == nil {
-		t.Errorf("an empty answer is taken for %q", reason)
-	}
-}
-
-// What is said while it lasts: each reason when it comes, and again after a minute. A daemon that begins to answer again
-// ends the silence.
-func TestAwaitReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		ask := func(context.Context) (string, error) {
-			switch since := time.Since(start); {
-			case since < 20*time.Second:
-				return "", errors.New("refused")
-			case since < 100*time.Second:
-				return "waiting for HNS", nil
-			case since < 125*time.Second:
-				return "", errors.New("refused again")
-			}
-			return "", nil
-		}
-		var said []string
-		told := func(reason string) { said = append(said, reason) }
-		if err := awaitReady(t.Context(), ask, 30*time.Second, told); err != nil {
-			t.Error(err)
-		}
-		if got := strings.Join(said, ", "); got != "refused, waiting for HNS, waiting for HNS, refused again" {
-			t.Error(got)
-		}
-		start = time.Now()
-		if err := awaitReady(t.Context(), ask, 10*time.Second, told); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "refused") {
-			t.Error(err)
-		}
-		start = time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
-		defer cancel()
-		if err := awaitReady(ctx, ask, time.Minute, told); err == nil || err.Error() != "not ready in time: waiting for HNS" {
-			t.Error(err)
-		}
-		start = time.Now()
-		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := awaitReady(ctx, ask, time.Minute, told); !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "refused") {
-			t.Error(err)
-		}
-		hang := func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }
-		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := awaitReady(ctx, hang, time.Minute, told); err == nil || !strings.Contains(err.Error(), "the first question had no answer") {
-			t.Error(err)
-		}
-	})
 }

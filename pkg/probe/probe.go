@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -117,11 +116,7 @@ func common(o Options) []probe {
 				}
 				return func(s *doctor.Snapshot) { s.Cluster = c }
 			},
-			late: func(s *doctor.Snapshot, why string) {
-				s.Cluster = doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why),
-					PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
-					Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
-			},
+			late: func(s *doctor.Snapshot, why string) { s.Cluster = noCluster(why) },
 		},
 	}
 }

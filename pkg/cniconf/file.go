@@ -1,4 +1,4 @@
-package main
+package cniconf
 
 import (
 	"encoding/json"
@@ -10,14 +10,23 @@ import (
 	"runtime"
 	"strings"
 
-	"flannel/pkg/cniconf"
 	"flannel/pkg/file"
 )
 
-// cniRecord is where stands what cni-conf wrote last, by which an edit is known: beside the subnet file.
-func cniRecord(o options) string { return filepath.Join(filepath.Dir(o.SubnetFile), "cni-conf.json") }
+// Written is what Put did.
+type Written struct {
+	Path   string          `json:"path"`
+	Result string          `json:"result,omitempty"` // "written", "unchanged", "updated", "differs" (and was left alone), "overwritten", "shown"
+	Diff   string          `json:"diff,omitempty"`
+	Conf   json.RawMessage `json:"conf,omitempty"`
+}
 
-// lastWritten is the record of cni-conf.
+// Record is where stands what Put wrote last, by which an edit is known: beside the subnet file.
+func Record(subnetFile string) string {
+	return filepath.Join(filepath.Dir(subnetFile), "cni-conf.json")
+}
+
+// lastWritten is the record.
 type lastWritten struct {
 	Path string          `json:"path"`
 	Conf json.RawMessage `json:"conf"`
@@ -28,7 +37,7 @@ type lastWritten struct {
 func untouched(record, path string, is []byte) bool {
 	var last lastWritten
 	raw, err := os.ReadFile(record)
-	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && cniconf.Same(is, last.Conf)
+	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && Same(is, last.Conf)
 }
 
 // samePath: Windows knows files by their names in any case, and scripts spell its drives in both.
@@ -49,9 +58,10 @@ func remember(record string, last lastWritten) error {
 	return nil
 }
 
-// putCNIConf writes the file unless it says something else that cni-conf did not write: that may be somebody's work.
-func putCNIConf(to string, conf []byte, record string, force bool) (written, error) {
-	done := written{Path: to, Result: "shown", Conf: conf}
+// Put writes the file unless it says something else that cni-conf did not write: that may be somebody's work. - as a file
+// only shows it.
+func Put(to string, conf []byte, record string, force bool) (Written, error) {
+	done := Written{Path: to, Result: "shown", Conf: conf}
 	if to == "-" {
 		return done, nil
 	}
@@ -65,11 +75,11 @@ func putCNIConf(to string, conf []byte, record string, force bool) (written, err
 		done.Result = "written"
 	case err != nil:
 		return done, err
-	case cniconf.Same(was, conf):
+	case Same(was, conf):
 		done.Result = "unchanged"
 		return done, remember(record, lastWritten{to, conf})
 	default:
-		done.Diff = cniconf.Diff(was, conf)
+		done.Diff = Diff(was, conf)
 		switch {
 		case untouched(record, to, was):
 			done.Result = "updated"
@@ -86,8 +96,8 @@ func putCNIConf(to string, conf []byte, record string, force bool) (written, err
 	return done, remember(record, lastWritten{to, conf})
 }
 
-// hasPlugins looks for programs in a directory.
-func hasPlugins(dir string, programs []string) error {
+// HasPlugins looks for programs in a directory, if it is given one.
+func HasPlugins(dir string, programs []string) error {
 	var gone []string
 	for _, name := range programs {
 		if _, err := os.Stat(filepath.Join(dir, name)); dir != "" && err != nil {
@@ -100,8 +110,8 @@ func hasPlugins(dir string, programs []string) error {
 	return nil
 }
 
-// text is what a person reads of it.
-func (w written) text() string {
+// Text is what a person reads of it.
+func (w Written) Text() string {
 	switch w.Result {
 	case "":
 		return ""

@@ -1,0 +1,43 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"flannel/pkg/file"
+	"flannel/pkg/status"
+)
+
+// Hold makes this process, which runs in a pod if that has a name, the only one that works with the subnet file and on what
+// belongs to it, until release is called or the process ends. It waits patience for another to end; the error is then a
+// file.HeldError. A lock that cannot be made (on a file system without locks) keeps nobody from working.
+func Hold(ctx context.Context, subnetFile, pod string, log *slog.Logger, patience time.Duration) (release func() error, err error) {
+	path := status.Lock(subnetFile)
+	who := fmt.Sprintf("PID %d", os.Getpid())
+	if pod != "" { // whose processes count from 1
+		who += " of pod " + pod
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	release, err = file.Hold(bounded, path, who, func(e *file.HeldError) {
+		if patience > 0 {
+			log.Warn("another flanneld with the same subnet file runs; waiting for it to end", "holder", e.Holder, "lock", e.Path, "for", patience)
+		}
+	})
+	held := (*file.HeldError)(nil)
+	switch {
+	case errors.As(err, &held):
+		return nil, fmt.Errorf("another flanneld (%s) runs with the subnet file %s: stop it, or give this one its own --subnet-file, --etcd-prefix and network: %w",
+			held.Holder, subnetFile, err)
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		log.Warn("could not lock the subnet file; make sure that no other flanneld runs with it", "lock", path, "error", err)
+		return func() error { return nil }, nil
+	}
+	return release, nil
+}
