@@ -84,6 +84,7 @@ var mayImport = map[string][]string{
 	"pkg/cniconf":    {"pkg/file"},
 	"pkg/cniinstall": {"pkg/file"},
 	"pkg/sandbox":    {},
+	"pkg/flags":      {"pkg/conf"},
 	"pkg/netconf":    {"backend", "pkg/conf", "pkg/file", "subnet"},
 	"pkg/winnode":    {"backend", "pkg/cniconf", "pkg/dataplane", "pkg/file", "pkg/hns", "pkg/netconf", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cleanup":    {"pkg/dataplane", "pkg/firewall", "pkg/instance", "pkg/winnode", "subnet"},

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"flannel/pkg/flags"
 )
 
 // process is what the program was started with.
@@ -143,21 +145,8 @@ func withoutJSON(args []string) (rest []string, found bool) {
 	return rest, found
 }
 
-// limit is a flag for a length of time above zero.
-type limit time.Duration
-
-func (l *limit) String() string { return time.Duration(*l).String() }
-
-func (l *limit) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return errors.New("use a length of time above 0, such as 90s or 5m")
-	}
-	*l = limit(d)
-	return nil
-}
-
+// limitFlag declares a flag for a length of time above zero.
 func (c *call) limitFlag(name string, usual time.Duration, help string) *time.Duration {
-	c.flags.Var((*limit)(&usual), name, help)
+	c.flags.Var((*flags.Limit)(&usual), name, help)
 	return &usual
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"flannel/pkg/cniconf"
+	"flannel/pkg/flags"
 	"flannel/pkg/winnode"
 )
 
@@ -33,26 +34,26 @@ difference is shown, the exit status is 3, and --force overwrites it.
 `
 
 func (c *call) cniConfFlags(s *cniconf.Spec) *cniConfOptions {
-	flags, a := &c.flags, cniConfOptions{}
-	flags.StringVar(&a.to, "to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - only shows it")
-	flags.StringVar(&a.pluginDir, "plugin-dir", "", "`directory` that must have the plugins; default: nobody looks")
-	flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend asks for")
-	flags.IntVar(&s.API, "api-version", 2, "1 for dockershim's days, 2 for containerd")
-	flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend calls it")
-	flags.Func("cluster-cidr", "pod `network`; default: as the network configuration has it", listOf(&s.Cluster, parseNetwork))
-	flags.Func("service-cidr", "`network` of Services; default: what the cluster says (needs a kubeconfig that may ask)", listOf(&s.Services, parseNetwork))
-	flags.Func("management-cidr", "`network` of the nodes, which bridges reach without NAT; default: that of the node's address", listOf(&s.Management, parseNetwork))
-	flags.Func("nat-exception", "another `network` that pods reach without NAT", listOf(&s.Spare, parseNetwork))
-	flags.Func("dns", "`address` of the cluster's DNS; default: what kubelet gives each pod", listOf(&s.DNS, parseAddress))
-	flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", listOf(&s.Search, func(t string) (string, error) { return t, nil }))
-	flags.Func("management-ip", "the node's own `address`; default: the daemon's", func(text string) (err error) {
-		s.ManagementIP, err = parseAddress(text)
+	var a cniConfOptions
+	c.flags.StringVar(&a.to, "to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - only shows it")
+	c.flags.StringVar(&a.pluginDir, "plugin-dir", "", "`directory` that must have the plugins; default: nobody looks")
+	c.flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend asks for")
+	c.flags.IntVar(&s.API, "api-version", 2, "1 for dockershim's days, 2 for containerd")
+	c.flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend calls it")
+	c.flags.Func("cluster-cidr", "pod `network`; default: as the network configuration has it", flags.ListOf(&s.Cluster, flags.ParseNetwork))
+	c.flags.Func("service-cidr", "`network` of Services; default: what the cluster says (needs a kubeconfig that may ask)", flags.ListOf(&s.Services, flags.ParseNetwork))
+	c.flags.Func("management-cidr", "`network` of the nodes, which bridges reach without NAT; default: that of the node's address", flags.ListOf(&s.Management, flags.ParseNetwork))
+	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", flags.ListOf(&s.Spare, flags.ParseNetwork))
+	c.flags.Func("dns", "`address` of the cluster's DNS; default: what kubelet gives each pod", flags.ListOf(&s.DNS, flags.ParseAddress))
+	c.flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", flags.ListOf(&s.Search, func(t string) (string, error) { return t, nil }))
+	c.flags.Func("management-ip", "the node's own `address`; default: the daemon's", func(text string) (err error) {
+		s.ManagementIP, err = flags.ParseAddress(text)
 		return err
 	})
-	flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
-	flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
-	flags.BoolVar(&a.force, "force", false, "overwrite a file that somebody edited")
-	flags.BoolVar(&a.keep, "keep", false, "to leave an edited file alone is success: exit status 0")
+	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
+	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
+	c.flags.BoolVar(&a.force, "force", false, "overwrite a file that somebody edited")
+	c.flags.BoolVar(&a.keep, "keep", false, "to leave an edited file alone is success: exit status 0")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return &a
 }

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/flags"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -37,7 +39,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("--help changed; if that is right, run go test ./cmd/flanneld -update\n%s", d)
 	}
 	for line := range strings.Lines(b.String()) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > helpWidth || strings.HasSuffix(line, " \n") {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > flags.HelpWidth || strings.HasSuffix(line, " \n") {
 			t.Errorf("%d characters: %q", n, line)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"flannel/pkg/flags"
 	"flannel/pkg/health"
 	"flannel/pkg/netconf"
 )
@@ -30,7 +31,7 @@ type netConfAnswer struct {
 func makeNetConf(c *call) func(context.Context) int {
 	var cluster []netip.Prefix
 	mode := c.flags.String("network-mode", "overlay", "overlay (vxlan) or l2bridge (host-gw)")
-	c.flags.Func("cluster-cidr", "pod `network`, one of each family at most (default 10.244.0.0/16)", listOf(&cluster, parseNetwork))
+	c.flags.Func("cluster-cidr", "pod `network`, one of each family at most (default 10.244.0.0/16)", flags.ListOf(&cluster, flags.ParseNetwork))
 	c.jsonFlag("print one JSON document: path, result (written or kept), differs, problem")
 	return func(context.Context) int {
 		if !c.Kube.On || c.Kube.NetConfPath == "" {

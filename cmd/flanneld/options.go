@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,7 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/cniinstall"
-	"flannel/pkg/conf"
+	"flannel/pkg/flags"
 	"flannel/pkg/redact"
 	"flannel/pkg/underlay"
 )
@@ -72,129 +71,19 @@ type kubeOptions struct {
 // one a line. Neither it nor Warnings ever hold a secret.
 func parseOptions(args, environ []string) (options, error) {
 	var o options
-	known := map[string]flagRow{}
-	for _, g := range flagGroups() {
-		for _, f := range g.flags {
-			known[f.name] = f
-		}
-	}
-	given, rest, problems := scan(args, known)
-	fromEnv, warnings := scanEnv(environ, known)
-	o.Warnings = warnings
-	alone := len(given) == 0
-	for name, v := range fromEnv {
-		if _, ok := given[name]; !ok {
-			given[name] = v
-		}
-	}
-	for _, g := range flagGroups() {
-		for _, f := range g.flags {
-			v, ok := given[f.name]
-			if !ok && !f.repeat {
-				v = values{"default of --" + f.name, []string{f.def}}
-			}
-			for _, text := range v.texts {
-				if err := f.set(&o, text); err != nil {
-					problems = append(problems, fmt.Errorf("%s: %w", v.source, err))
-				}
-			}
-		}
-	}
+	given := flags.Parse(&o, flagTable(), args, environ)
+	problems := given.Problems
+	o.Warnings = append(given.Warnings, o.Warnings...)
 	o.Etcd.complete()
 	o.Kube.complete(environ)
-	problems = append(problems, o.setCommand(rest)...)
-	if o.Command == "service" && !alone {
+	problems = append(problems, o.setCommand(given.Rest)...)
+	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
 	if o.Help || o.Version {
 		return o, nil // who asks for help may have got the rest wrong
 	}
-	return o, errors.Join(append(problems, o.contradictions(given)...)...)
-}
-
-// values are what was given for one flag.
-type values struct {
-	source string // "--iface" or "FLANNELD_IFACE"
-	texts  []string
-}
-
-// scan takes flags from args as Go's flag package does: one dash or two, a value after = or as the next argument
-// (not for booleans), the first other argument or "--" ends them.
-func scan(args []string, known map[string]flagRow) (given map[string]values, rest []string, problems []error) {
-	given = map[string]values{}
-	for len(args) > 0 {
-		arg := args[0]
-		if len(arg) < 2 || arg[0] != '-' {
-			break
-		}
-		args = args[1:]
-		if arg == "--" {
-			break
-		}
-		name, value, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
-		if name == "h" {
-			name = "help"
-		}
-		f, ok := known[name]
-		switch {
-		case !ok:
-			// What follows may be its value or not: there is no going on.
-			return given, nil, append(problems, unknownFlag(name, known))
-		case hasValue:
-		case f.arg == "":
-			value = "true"
-		case len(args) == 0:
-			problems = append(problems, fmt.Errorf("--%s: the value is missing; write --%s=%s", name, name, f.arg))
-			continue
-		default:
-			value, args = args[0], args[1:]
-		}
-		given[name] = values{"--" + name, append(given[name].texts, value)}
-	}
-	return given, args, problems
-}
-
-func unknownFlag(name string, known map[string]flagRow) error {
-	hint := "see --help"
-	if near := conf.Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
-		hint = "did you mean --" + near + "?"
-	}
-	return fmt.Errorf("--%.60s: unknown flag; %s", strings.Trim(strconv.Quote(name), `"`), hint)
-}
-
-// scanEnv takes flags from variables. An empty one counts as absent; one that is no flag is a warning, for an
-// orchestrator may have set it for a service of that name.
-func scanEnv(environ []string, known map[string]flagRow) (map[string]values, []string) {
-	given := map[string]values{}
-	var warnings []string
-	variables := map[string]string{}
-	for name, f := range known {
-		if !f.noEnv {
-			variables[variable(name)] = name
-		}
-	}
-	for _, e := range slices.Sorted(slices.Values(environ)) {
-		key, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(key, "FLANNELD_") || value == "" {
-			continue
-		}
-		if name, ok := variables[key]; ok {
-			given[name] = values{key, []string{value}}
-			continue
-		}
-		text := strings.Trim(strconv.Quote(fmt.Sprintf("%.60s", key)), `"`) + ": no flag goes by this variable"
-		name := strings.ReplaceAll(strings.TrimPrefix(key, "FLANNELD_"), "_", "-")
-		if near := conf.Nearest(name, slices.Sorted(maps.Values(variables))); near != "" {
-			text += ", did you mean " + variable(near) + "?"
-		}
-		warnings = append(warnings, text)
-	}
-	return given, warnings
-}
-
-// variable names a flag's environment variable.
-func variable(name string) string {
-	return "FLANNELD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	return o, errors.Join(append(problems, o.contradictions(given.Flags)...)...)
 }
 
 func (o *options) setCommand(rest []string) []error {
@@ -213,11 +102,11 @@ func (o *options) setCommand(rest []string) []error {
 }
 
 // contradictions finds what cannot be together; what merely has no effect becomes a warning.
-func (o *options) contradictions(given map[string]values) []error {
+func (o *options) contradictions(given map[string]flags.Values) []error {
 	var problems []error
 	together := func(one string, hasOne bool, other string, hasOther bool) {
 		if hasOne && !hasOther {
-			problems = append(problems, fmt.Errorf("%s: needs --%s too", given[one].source, other))
+			problems = append(problems, fmt.Errorf("%s: needs --%s too", given[one].Source, other))
 		}
 	}
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
@@ -229,16 +118,13 @@ func (o *options) contradictions(given map[string]values) []error {
 	together("etcd-username", user, "etcd-password", password)
 	together("etcd-password", password, "etcd-username", user)
 
-	for _, g := range flagGroups() {
-		for _, f := range g.flags {
-			v, ok := given[f.name]
-			switch {
-			case !ok:
-			case g.mode == etcdMode && o.Kube.On:
-				o.Warnings = append(o.Warnings, v.source+": without effect, because --kube-subnet-mgr is on")
-			case g.mode == kubeMode && !o.Kube.On && f.name != "kube-subnet-mgr":
-				o.Warnings = append(o.Warnings, v.source+": without effect, because --kube-subnet-mgr is off")
-			}
+	unused, why := kubeFlags(), "off"
+	if o.Kube.On {
+		unused, why = etcdFlags(), "on"
+	}
+	for _, f := range unused {
+		if v, ok := given[f.Name]; ok && f.Name != "kube-subnet-mgr" {
+			o.Warnings = append(o.Warnings, v.Source+": without effect, because --kube-subnet-mgr is "+why)
 		}
 	}
 	return problems

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/flags"
 )
 
 // look shows options as one text, with regular expressions and the password as what they are.
@@ -74,8 +76,8 @@ func TestEveryFlag(t *testing.T) {
 		} else {
 			apart = append(apart, "--"+name, value)
 		}
-		env = append(env, variable(name)+"="+value)
-		wrong = append(wrong, variable(name)+"=") // empty counts as absent
+		env = append(env, flags.Variable(name)+"="+value)
+		wrong = append(wrong, flags.Variable(name)+"=") // empty counts as absent
 	}
 	for name, c := range map[string]struct{ args, env []string }{
 		"two dashes": {two, nil}, "one dash": {one, nil}, "apart": {apart, nil}, "environment": {nil, env}, "empty environment": {two, wrong},
@@ -92,10 +94,10 @@ func TestEveryFlag(t *testing.T) {
 		})
 	}
 	// A flag that is not in the list above was forgotten there.
-	for _, g := range flagGroups() {
-		for _, f := range g.flags {
-			if !f.noEnv && !slices.ContainsFunc(everything, func(e string) bool { return strings.HasPrefix(e, f.name+"=") }) {
-				t.Errorf("--%s is not tested", f.name)
+	for _, g := range flagTable() {
+		for _, f := range g.Flags {
+			if !f.NoEnv && !slices.ContainsFunc(everything, func(e string) bool { return strings.HasPrefix(e, f.Name+"=") }) {
+				t.Errorf("--%s is not tested", f.Name)
 			}
 		}
 	}
@@ -198,9 +200,9 @@ func TestImpossible(t *testing.T) {
 		if value == "" {
 			continue
 		}
-		want = strings.Replace(want, "--"+name, variable(name), 1)
-		if _, err := parseOptions(nil, []string{variable(name) + "=" + value}); err == nil || err.Error() != want {
-			t.Errorf("%s: %v\nwant %s", variable(name), err, want)
+		want = strings.Replace(want, "--"+name, flags.Variable(name), 1)
+		if _, err := parseOptions(nil, []string{flags.Variable(name) + "=" + value}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", flags.Variable(name), err, want)
 		}
 	}
 	_, err := parseOptions([]string{"--healthz-port=x", "--v=11", "--etcd-keyfile=k", "--public-ip=x", "--public-ip=1.2.3.4"}, []string{"FLANNELD_LOG_FORMAT=xml"})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/flags"
 	"flannel/pkg/winservice"
 )
 
@@ -86,7 +87,7 @@ func TestServiceCommand(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(winservice.Usage) {
-		if len(line) > helpWidth+1 {
+		if len(line) > flags.HelpWidth+1 {
 			t.Errorf("too long: %s", line)
 		}
 	}

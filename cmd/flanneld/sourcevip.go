@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/flags"
 	"flannel/pkg/sourcevip"
 	"flannel/pkg/winnode"
 )
@@ -49,7 +50,7 @@ func sourceVIP(c *call) func(context.Context) int {
 		proxy.Gates = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		return nil
 	})
-	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: what the subnet file says", listOf(&proxy.Cluster, parseNetwork))
+	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: what the subnet file says", flags.ListOf(&proxy.Cluster, flags.ParseNetwork))
 	c.jsonFlag("print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
 	return func(ctx context.Context) int {
 		if runtime.GOOS != "windows" {

@@ -10,29 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flannel/pkg/flags"
 )
-
-func parseBool(v string) (bool, error) {
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, fmt.Errorf("%.60q is no truth value; use true or false", v)
-	}
-	return b, nil
-}
-
-// parseInt takes the notations that Go's flags take.
-func parseInt(v string, least, most int) (int, error) {
-	n, err := strconv.ParseInt(v, 0, 64)
-	switch {
-	case errors.Is(err, strconv.ErrSyntax):
-		return 0, fmt.Errorf("%.60q is no whole number; use %d to %d", v, least, most)
-	case n < int64(least):
-		return 0, fmt.Errorf("%.60s is below %d; use %d to %d", v, least, least, most)
-	case n > int64(most):
-		return 0, fmt.Errorf("%.60s is above %d; use %d to %d", v, most, least, most)
-	}
-	return int(n), nil
-}
 
 func setEndpoints(o *options, v string) error {
 	o.Etcd.Endpoints = nil
@@ -167,19 +147,11 @@ func setIP(to *netip.Addr, v string) error {
 	if v == "" {
 		return nil
 	}
-	a, err := parseAddress(v)
+	a, err := flags.ParseAddress(v)
 	if err == nil {
 		*to = a
 	}
 	return err
-}
-
-func parseAddress(v string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(v)
-	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%.60q is no IP address", v)
-	}
-	return a.Unmap(), nil
 }
 
 func setPublic(to *netip.Addr, v string, v6 bool) error {
@@ -241,26 +213,4 @@ func setStagger(o *options, v string) error {
 	}
 	o.Stagger = d
 	return nil
-}
-
-// listOf is a flag that may be given more than once, with commas between values.
-func listOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
-	return func(text string) error {
-		for one := range strings.SplitSeq(text, ",") {
-			v, err := parse(strings.TrimSpace(one))
-			if err != nil {
-				return err
-			}
-			*all = append(*all, v)
-		}
-		return nil
-	}
-}
-
-func parseNetwork(text string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		return p, fmt.Errorf("%.60q is no network; use one like 10.96.0.0/12", text)
-	}
-	return p.Masked(), nil
 }

@@ -1,0 +1,185 @@
+// Package flags reads a command line, and the environment variables that stand for its flags, by one table that says all
+// that there is to say about a flag. The help is printed from the same table.
+package flags
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"flannel/pkg/conf"
+)
+
+// Flag is a row in the table. O is what the flags set.
+type Flag[O any] struct {
+	Name, Arg, Def, Help string // Arg names the value in the help; a boolean flag has none
+	Repeat               bool   // may be given more than once; no default
+	NoEnv                bool   // only on the command line
+	Set                  func(o *O, text string) error
+}
+
+// Group is a part of the table with a heading of its own in the help.
+type Group[O any] struct {
+	Title string
+	Flags []Flag[O]
+}
+
+// Values are what was given for one flag.
+type Values struct {
+	Source string // "--iface" or "FLANNELD_IFACE"
+	texts  []string
+}
+
+// Given is what a command line and an environment have. Neither Problems nor Warnings ever hold a secret.
+type Given struct {
+	Flags    map[string]Values // by name
+	OnLine   bool              // there are flags on the command line
+	Rest     []string          // what follows the flags
+	Problems []error
+	Warnings []string // likely mistakes that do no harm
+}
+
+// Parse sets o from args (without the program's name) and environ (as of os.Environ), or else to the defaults. The command
+// line counts for more.
+func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
+	known := map[string]Flag[O]{}
+	for _, g := range table {
+		for _, f := range g.Flags {
+			known[f.Name] = f
+		}
+	}
+	var g Given
+	g.Flags, g.Rest, g.Problems = scan(args, known)
+	g.OnLine = len(g.Flags) > 0
+	fromEnv, warnings := scanEnv(environ, known)
+	g.Warnings = warnings
+	for name, v := range fromEnv {
+		if _, ok := g.Flags[name]; !ok {
+			g.Flags[name] = v
+		}
+	}
+	for _, group := range table {
+		for _, f := range group.Flags {
+			v, ok := g.Flags[f.Name]
+			if !ok && !f.Repeat {
+				v = Values{"default of --" + f.Name, []string{f.Def}}
+			}
+			for _, text := range v.texts {
+				if err := f.Set(o, text); err != nil {
+					g.Problems = append(g.Problems, fmt.Errorf("%s: %w", v.Source, err))
+				}
+			}
+		}
+	}
+	return g
+}
+
+// scan takes flags from args as Go's flag package does: one dash or two, a value after = or as the next argument
+// (not for booleans), the first other argument or "--" ends them.
+func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Values, rest []string, problems []error) {
+	given = map[string]Values{}
+	for len(args) > 0 {
+		arg := args[0]
+		if len(arg) < 2 || arg[0] != '-' {
+			break
+		}
+		args = args[1:]
+		if arg == "--" {
+			break
+		}
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
+		if name == "h" {
+			name = "help"
+		}
+		f, ok := known[name]
+		switch {
+		case !ok:
+			// What follows may be its value or not: there is no going on.
+			return given, nil, append(problems, unknown(name, slices.Sorted(maps.Keys(known))))
+		case hasValue:
+		case f.Arg == "":
+			value = "true"
+		case len(args) == 0:
+			problems = append(problems, fmt.Errorf("--%s: the value is missing; write --%s=%s", name, name, f.Arg))
+			continue
+		default:
+			value, args = args[0], args[1:]
+		}
+		given[name] = Values{"--" + name, append(given[name].texts, value)}
+	}
+	return given, args, problems
+}
+
+func unknown(name string, known []string) error {
+	hint := "see --help"
+	if near := conf.Nearest(name, known); near != "" {
+		hint = "did you mean --" + near + "?"
+	}
+	return fmt.Errorf("--%.60s: unknown flag; %s", strings.Trim(strconv.Quote(name), `"`), hint)
+}
+
+// scanEnv takes flags from variables. An empty one counts as absent; one that is no flag is a warning, for an
+// orchestrator may have set it for a service of that name.
+func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Values, []string) {
+	given := map[string]Values{}
+	var warnings []string
+	variables := map[string]string{}
+	for name, f := range known {
+		if !f.NoEnv {
+			variables[Variable(name)] = name
+		}
+	}
+	for _, e := range slices.Sorted(slices.Values(environ)) {
+		key, value, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(key, prefix) || value == "" {
+			continue
+		}
+		if name, ok := variables[key]; ok {
+			given[name] = Values{key, []string{value}}
+			continue
+		}
+		text := strings.Trim(strconv.Quote(fmt.Sprintf("%.60s", key)), `"`) + ": no flag goes by this variable"
+		name := strings.ReplaceAll(strings.TrimPrefix(key, prefix), "_", "-")
+		if near := conf.Nearest(name, slices.Sorted(maps.Values(variables))); near != "" {
+			text += ", did you mean " + Variable(near) + "?"
+		}
+		warnings = append(warnings, text)
+	}
+	return given, warnings
+}
+
+const prefix = "FLANNELD_" // of variables
+
+// Variable names a flag's environment variable.
+func Variable(name string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// Text makes a flag for any text.
+func Text[O any](name, arg, def, help string, at func(*O) *string) Flag[O] {
+	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error { *at(o) = v; return nil }}
+}
+
+// Bool makes a flag for a truth value.
+func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
+	return Flag[O]{Name: name, Def: def, Help: help, Set: func(o *O, v string) (err error) {
+		*at(o), err = ParseBool(v)
+		return err
+	}}
+}
+
+// Int makes a flag for a whole number.
+func Int[O any](name, arg, def string, least, most int, help string, to func(*O, int)) Flag[O] {
+	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error {
+		n, err := ParseInt(v, least, most)
+		if err == nil {
+			to(o, n)
+		}
+		return err
+	}}
+}
+
+// LineOnly keeps a flag off the environment: FLANNELD_VERSION may well be the version of an image.
+func LineOnly[O any](f Flag[O]) Flag[O] { f.NoEnv = true; return f }

@@ -1,0 +1,80 @@
+package flags
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ParseBool reads a truth value.
+func ParseBool(v string) (bool, error) {
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, fmt.Errorf("%.60q is no truth value; use true or false", v)
+	}
+	return b, nil
+}
+
+// ParseInt reads a whole number in the notations that Go's flags take.
+func ParseInt(v string, least, most int) (int, error) {
+	n, err := strconv.ParseInt(v, 0, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, fmt.Errorf("%.60q is no whole number; use %d to %d", v, least, most)
+	case n < int64(least):
+		return 0, fmt.Errorf("%.60s is below %d; use %d to %d", v, least, least, most)
+	case n > int64(most):
+		return 0, fmt.Errorf("%.60s is above %d; use %d to %d", v, most, least, most)
+	}
+	return int(n), nil
+}
+
+// ParseAddress reads an IP address without a zone.
+func ParseAddress(v string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%.60q is no IP address", v)
+	}
+	return a.Unmap(), nil
+}
+
+// ParseNetwork reads a network; host bits are cleared.
+func ParseNetwork(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("%.60q is no network; use one like 10.96.0.0/12", text)
+	}
+	return p.Masked(), nil
+}
+
+// ListOf is a flag that may be given more than once, with commas between values.
+func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
+	return func(text string) error {
+		for one := range strings.SplitSeq(text, ",") {
+			v, err := parse(strings.TrimSpace(one))
+			if err != nil {
+				return err
+			}
+			*all = append(*all, v)
+		}
+		return nil
+	}
+}
+
+// Limit is a flag for a length of time above zero.
+type Limit time.Duration
+
+func (l *Limit) String() string { return time.Duration(*l).String() }
+
+// Set implements flag.Value.
+func (l *Limit) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return errors.New("use a length of time above 0, such as 90s or 5m")
+	}
+	*l = Limit(d)
+	return nil
+}
