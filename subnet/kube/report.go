@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,10 +103,11 @@ func (t *teller) known() {
 	token(t.news)
 }
 
-// clip bounds what goes into a condition or an event, in bytes; both take no more than some thousand.
+// clip bounds what goes into a condition or an event, in bytes; both take no more than some thousand. It cuts between
+// characters.
 func clip(s string) string {
 	if len(s) > 500 {
-		return s[:497] + "…"
+		return strings.ToValidUTF8(s[:497], "") + "…"
 	}
 	return s
 }
