@@ -7,6 +7,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -27,7 +28,7 @@ func parseOverlay(o *conf.Object, opts *options) {
 		o.Warn("GBP", "Windows has none: packets of this node carry no group, so policies of Linux nodes that ask for one do not match them")
 	}
 	if opts.mtu > 0 {
-		o.Warn("MTU", "Windows gives pods the underlay's MTU less VXLAN's %d whatever this says; it goes into the subnet file alone", overhead(false))
+		o.Warn("MTU", "Windows gives pods the underlay's MTU less VXLAN's %d whatever this says; it goes into the subnet file alone", encap.VXLAN(false))
 	}
 	if opts.vni < leastVSID {
 		o.Problem("VNI", "%d is below %d, which Windows cannot: set VNI to %d or more and Port to %d in the one configuration of all nodes",

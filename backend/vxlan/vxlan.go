@@ -13,6 +13,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -54,8 +55,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := backend.MinMTU(false) + overhead(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), overhead(false), least)
+	if least := backend.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.VXLAN(false), least)
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
@@ -85,9 +86,9 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		v.outer = o.mtu
 	}
 	for _, v6 := range []bool{false, true} {
-		if on := v6 && n.V6 || !v6 && n.V4; on && v.outer-overhead(v6) < backend.MinMTU(v6) {
+		if on := v6 && n.V6 || !v6 && n.V4; on && v.outer-encap.VXLAN(v6) < backend.MinMTU(v6) {
 			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so take %d or more",
-				v.outer, n.Underlay.Name, v.outer-overhead(v6), overhead(v6), backend.MinMTU(v6), backend.MinMTU(v6)+overhead(v6))
+				v.outer, n.Underlay.Name, v.outer-encap.VXLAN(v6), encap.VXLAN(v6), backend.MinMTU(v6), backend.MinMTU(v6)+encap.VXLAN(v6))
 		}
 	}
 	if o.overlay != nil {
@@ -95,15 +96,6 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		return overlay{v}, warnings, nil
 	}
 	return v, warnings, nil
-}
-
-// overhead is what VXLAN adds to a packet, in bytes: the inner Ethernet header 14, VXLAN 8, UDP 8, and the outer IP
-// header, 20 for IPv4 and 40 for IPv6.
-func overhead(v6 bool) int {
-	if v6 {
-		return 70
-	}
-	return 50
 }
 
 func (v vxlan) Wire() backend.Wire {
@@ -118,7 +110,7 @@ func (v vxlan) Wire() backend.Wire {
 	return w
 }
 
-func (v vxlan) MTU() int { return v.outer - overhead(v.node.V6) }
+func (v vxlan) MTU() int { return v.outer - encap.VXLAN(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.
 func deviceName(vni int, v6 bool) string {
@@ -146,7 +138,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		name := v.deviceName(base.Is6())
 		devices = append(devices, dataplane.Device{
 			Name: name, Kind: dataplane.VXLAN,
-			MTU:  v.outer - overhead(base.Is6()),
+			MTU:  v.outer - encap.VXLAN(base.Is6()),
 			MAC:  v.derivedMAC(e.Subnet),
 			Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 			VNI:  uint32(v.vni), Port: uint16(v.port),

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"flannel/pkg/encap"
 	"flannel/pkg/status"
 )
 
@@ -139,14 +140,6 @@ func storeAnswers(s Snapshot) Finding {
 	return ok("%s", r.Store)
 }
 
-// overhead is what a tunnel adds to a packet, in bytes; see backend/vxlan.
-func overhead(d Device) int {
-	if d.OuterIsIPv6 {
-		return 70
-	}
-	return 50
-}
-
 // mtuFits finds what lets small packets pass and large ones vanish. Only this machine's own interfaces can be judged: a
 // smaller MTU further on shows itself to nobody but the packets.
 func mtuFits(s Snapshot) Finding {
@@ -160,8 +153,8 @@ func mtuFits(s Snapshot) Finding {
 		under = in
 	}
 	for _, d := range s.tunnels() {
-		if d.MTU+overhead(d) > under {
-			return fail(lower, "%s has MTU %d, which with the tunnel's %d is more than the %d of %s", d.Name, d.MTU, overhead(d), under, n.Underlay.Name)
+		if d.MTU+encap.VXLAN(d.OuterIsIPv6) > under {
+			return fail(lower, "%s has MTU %d, which with the tunnel's %d is more than the %d of %s", d.Name, d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
 		}
 		if env := s.Env.Value.MTU; env > d.MTU {
 			return fail("See whether something else writes the subnet file.", "FLANNEL_MTU is %d, and the MTU of %s only %d", env, d.Name, d.MTU)

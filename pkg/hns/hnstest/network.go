@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"flannel/pkg/encap"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest/api"
 )
@@ -73,13 +74,11 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	return n.id, 0
 }
 
-const vxlanOverhead = 50 // bytes, over IPv4
-
 // startOverlay gives an overlay its MAC, which HNS tells of later.
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	m.after(drMAC, func() { n.macKnown = true })
-	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter), MTU: m.adapter(n.adapter).MTU - vxlanOverhead}
+	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter), MTU: m.adapter(n.adapter).MTU - encap.VXLAN(false)}
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}
