@@ -59,12 +59,13 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf"}
+var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf",
+	"pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact"}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
 var mayImport = map[string][]string{
-	"backend":        {"backend", "pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
+	"backend":        {"backend", "pkg/conf", "pkg/dataplane", "pkg/encap", "pkg/underlay", "subnet"},
 	"subnet":         {"pkg/conf", "pkg/file"},
 	"subnet/etcd":    {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
 	"subnet/kube":    {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
@@ -72,15 +73,16 @@ var mayImport = map[string][]string{
 	"pkg/file":       {},
 	"pkg/reconcile":  {},
 	"pkg/dataplane":  {"pkg/file", "pkg/hns", "pkg/reconcile"},
-	"pkg/firewall":   {},
+	"pkg/firewall":   {"pkg/firewall/iptsave"},
+	"pkg/encap":      {},
 	"pkg/instance":   {"pkg/file", "pkg/status"},
-	"pkg/hns":        {"pkg/hns"},
+	"pkg/hns":        {"pkg/encap", "pkg/hns"},
 	"pkg/sourcevip":  {"pkg/file", "pkg/hns"},
 	"pkg/underlay":   {"pkg/dataplane", "pkg/hns"},
 	"pkg/plan":       {"backend", "pkg/dataplane", "subnet"},
 	"pkg/health":     {},
 	"pkg/status":     {"pkg/health"},
-	"pkg/doctor":     {"pkg/status", "pkg/underlay", "subnet"},
+	"pkg/doctor":     {"pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cniconf":    {"pkg/file"},
 	"pkg/cniinstall": {"pkg/file"},
 	"pkg/sandbox":    {},

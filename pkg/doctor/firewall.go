@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"flannel/pkg/firewall/iptsave"
 )
 
 // A firewall cannot be judged in full from its listing; these checks know the ways in which hosts usually drop our
@@ -27,53 +29,41 @@ type filter struct {
 
 func parseFilter(lines []string) filter {
 	f := filter{policy: map[string]string{}}
-	for _, line := range lines {
-		w := strings.Fields(line)
-		switch {
-		case len(w) >= 2 && strings.HasPrefix(w[0], ":"):
-			f.policy[w[0][1:]] = w[1]
-		case len(w) >= 3 && w[0] == "-A":
-			f.rules = append(f.rules, parseRule(w[1], w[2:], line))
+	for _, text := range lines {
+		line := []byte(strings.TrimSpace(text))
+		if len(line) == 0 {
+			continue
+		}
+		if line[0] == ':' {
+			f.policy[string(iptsave.Chain(line))] = iptsave.Policy(line)
+		} else if chain, args, ok := iptsave.Rule(line); ok {
+			f.rules = append(f.rules, readRule(string(chain), string(args), text))
 		}
 	}
 	return f
 }
 
-func parseRule(chain string, w []string, text string) rule {
-	r := rule{chain: chain, text: text}
-	for i := 0; i < len(w); i++ {
-		value := ""
-		if i+1 < len(w) {
-			value = w[i+1]
-		}
-		switch w[i] {
+func readRule(chain, args, text string) rule {
+	options := iptsave.Options(args)
+	r := rule{chain: chain, text: text, target: iptsave.Target(options)}
+	for _, o := range options {
+		r.narrow = r.narrow || o.Not
+		switch v := o.Value(); o.Name {
 		case "-p":
-			r.udp = value == "udp"
-			r.narrow = r.narrow || value != "udp" && value != "all"
-			i++
+			r.udp = v == "udp"
+			r.narrow = r.narrow || v != "udp" && v != "all"
 		case "--dport", "--dports":
-			r.ports = value
-			i++
-		case "-j", "-g":
-			r.target = value
-			return r
+			r.ports = v
 		case "-m":
-			r.narrow = r.narrow || value != "udp" && value != "multiport" && value != "comment"
-			i++
-		case "--comment": // in quotes if it has several words, which may look like anything
-			if i++; strings.HasPrefix(value, `"`) && (value == `"` || !endsQuote(value)) {
-				for i++; i < len(w) && !endsQuote(w[i]); i++ {
-				}
-			}
+			r.narrow = r.narrow || v != "udp" && v != "multiport" && v != "comment"
+		case "--comment":
+		case "-j", "-g":
+			return r // what follows is the target's
 		default:
 			r.narrow = true
 		}
 	}
 	return r
-}
-
-func endsQuote(word string) bool {
-	return strings.HasSuffix(word, `"`) && !strings.HasSuffix(word, `\"`)
 }
 
 // forUDP tells whether the rule takes every packet to that UDP port.

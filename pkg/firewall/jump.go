@@ -1,6 +1,10 @@
 package firewall
 
-import "slices"
+import (
+	"slices"
+
+	"flannel/pkg/firewall/iptsave"
+)
 
 // The place of our jump in its parent chain. A new jump is appended, and an existing one is never moved: rules that other
 // programs or the administrator put before it come first, on purpose. Only behind a rule that lets no packet pass a new
@@ -117,13 +121,15 @@ func misplaced(parent []parentRule, planned []string) bool {
 // blocks reports whether a rule with these arguments lets no packet pass: REJECT or DROP, and nothing that it matches.
 func blocks(args string) bool {
 	end := false
-	w := words(args)
-	for i := 0; i+1 < len(w); i += 2 {
-		switch option, value := w[i], w[i+1]; option {
+	for _, o := range iptsave.Options(args) {
+		if o.Not || len(o.Values) != 1 {
+			return false
+		}
+		switch o.Name {
 		case "-j":
-			end = value == "REJECT" || value == "DROP"
+			end = o.Value() == "REJECT" || o.Value() == "DROP"
 		case "-m":
-			if value != "comment" {
+			if o.Value() != "comment" {
 				return false
 			}
 		case "--comment", "--reject-with":
@@ -131,5 +137,5 @@ func blocks(args string) bool {
 			return false
 		}
 	}
-	return end && len(w)%2 == 0
+	return end
 }

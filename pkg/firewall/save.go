@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"flannel/pkg/firewall/iptsave"
 )
 
 // saved is what iptables-save said about us.
@@ -60,9 +62,9 @@ func parseSave(owner instance, out []byte) saved {
 		case '*':
 			table, s.torn = string(line[1:]), true
 		case ':':
-			s.declare(table, firstWord(line[1:]))
+			s.declare(table, iptsave.Chain(line))
 		case '[', '-': // all others are comments, COMMIT, and what a later version may think of
-			if chain, args, ok := ruleLine(line); ok {
+			if chain, args, ok := iptsave.Rule(line); ok {
 				s.rule(table, chain, args)
 			}
 		}
@@ -81,26 +83,6 @@ func incompatible(line []byte) []string {
 		return nil
 	}
 	return []string{string(name)}
-}
-
-// ruleLine splits "[0:0] -A CHAIN arguments"; the counters are there only if asked for.
-func ruleLine(line []byte) (chain, args []byte, ok bool) {
-	if line[0] == '[' {
-		_, line, _ = bytes.Cut(line, []byte("] "))
-	}
-	rest, ok := bytes.CutPrefix(line, []byte("-A "))
-	if !ok {
-		return nil, nil, false
-	}
-	chain = firstWord(rest)
-	return chain, bytes.TrimSpace(rest[len(chain):]), len(chain) > 0
-}
-
-func firstWord(b []byte) []byte {
-	if i := bytes.IndexByte(b, ' '); i >= 0 {
-		return b[:i]
-	}
-	return b
 }
 
 // declare notes a line that makes a chain. Names count only in the table where we would use them.
@@ -135,7 +117,7 @@ func (s *saved) rule(table string, chain, args []byte) {
 			continue
 		}
 		text := string(args)
-		leads := target(text) == own.Name
+		leads := iptsave.Target(iptsave.Options(text)) == own.Name
 		switch c := string(chain); {
 		case c == own.Name:
 			s.of(c).rules = append(s.of(c).rules, text)
@@ -150,67 +132,21 @@ func (s *saved) rule(table string, chain, args []byte) {
 
 func isParent(chain []byte) bool { return string(chain) == "FORWARD" || string(chain) == "POSTROUTING" }
 
-// target is the chain or verdict that a rule leads to. A comment that says "-j FLANNEL-FWD" is one word, not two.
-func target(args string) string {
-	w := words(args)
-	for i := 0; i+1 < len(w); i++ {
-		if w[i] == "-j" || w[i] == "-g" || w[i] == "--jump" || w[i] == "--goto" {
-			return w[i+1]
-		}
-	}
-	return ""
-}
-
-// words splits as a shell would, but for variables: blanks part, double quotes hold together, a backslash takes the
-// next character as it is.
-func words(s string) []string {
-	var all []string
-	var w strings.Builder
-	in, quoted, escaped := false, false, false
-	for _, c := range []byte(s) {
-		switch {
-		case escaped:
-			w.WriteByte(c)
-			escaped = false
-		case c == '\\':
-			escaped, in = true, true
-		case c == '"':
-			quoted, in = !quoted, true
-		case c == ' ' && !quoted:
-			if in {
-				all = append(all, w.String())
-				w.Reset()
-			}
-			in = false
-		default:
-			w.WriteByte(c)
-			in = true
-		}
-	}
-	if in {
-		all = append(all, w.String())
-	}
-	return all
-}
-
 // normalise is one text for all spellings of a rule: the variants and versions of iptables differ in the order of
 // matches. Options are sorted, each with its "!" and its values; "-m" of the modules that always have options is left
 // out.
 func normalise(args string) string {
-	w := words(args)
 	var options []string
-	for i := 0; i < len(w); {
-		start := i
-		if w[i] == "!" && i+1 < len(w) {
-			i++
-		}
-		name := w[i]
-		for i++; i < len(w) && w[i] != "!" && !strings.HasPrefix(w[i], "-"); i++ {
-			if name == "-s" || name == "-d" {
-				w[i] = canonical(w[i])
+	for _, o := range iptsave.Options(args) {
+		for i, v := range o.Values {
+			if o.Name == "-s" || o.Name == "-d" {
+				o.Values[i] = canonical(v)
 			}
 		}
-		option := strings.Join(w[start:i], "\x00")
+		option := strings.Join(append([]string{o.Name}, o.Values...), "\x00")
+		if o.Not {
+			option = "!\x00" + option
+		}
 		if option != "-m\x00comment" && option != "-m\x00mark" {
 			options = append(options, option)
 		}
