@@ -59,17 +59,19 @@ func within(dir string, folders ...string) bool {
 }
 
 // pure are the packages that know nothing of any operating system.
-var pure = []string{"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf",
-	"pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact"}
+var pure = []string{
+	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf", "pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact", "pkg/changes",
+}
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
 var mayImport = map[string][]string{
 	"backend":        {"backend", "pkg/conf", "pkg/dataplane", "pkg/encap", "pkg/underlay", "subnet"},
-	"subnet":         {"pkg/conf", "pkg/file"},
+	"subnet":         {"pkg/changes", "pkg/conf", "pkg/file"},
 	"subnet/etcd":    {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
 	"subnet/kube":    {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
 	"pkg/conf":       {"pkg/redact"},
+	"pkg/changes":    {},
 	"pkg/file":       {},
 	"pkg/reconcile":  {},
 	"pkg/dataplane":  {"pkg/file", "pkg/hns", "pkg/reconcile"},
@@ -79,7 +81,7 @@ var mayImport = map[string][]string{
 	"pkg/hns":        {"pkg/encap", "pkg/hns"},
 	"pkg/sourcevip":  {"pkg/file", "pkg/hns"},
 	"pkg/underlay":   {"pkg/dataplane", "pkg/hns"},
-	"pkg/plan":       {"backend", "pkg/dataplane", "subnet"},
+	"pkg/plan":       {"backend", "pkg/changes", "pkg/dataplane", "subnet"},
 	"pkg/health":     {},
 	"pkg/status":     {"pkg/health"},
 	"pkg/doctor":     {"pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
@@ -100,12 +102,12 @@ var mayImport = map[string][]string{
 	"pkg/version":    {},
 	"pkg/nstest":     {},
 	"pkg/nettest":    {},
-	"pkg/daemon": {"backend", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
+	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
-	"subnet/managertest":   {"subnet"},
-	"subnet/peerset":       {"subnet"},
+	"subnet/managertest":   {"pkg/changes", "subnet"},
+	"subnet/peerset":       {"pkg/changes", "subnet"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
 }
 

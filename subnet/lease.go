@@ -4,6 +4,7 @@ package subnet
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -71,10 +72,8 @@ func (l *Lease) Displaces(o *Lease) bool {
 	return overlap(o.V4.Subnet, l.V4.Subnet) || overlap(o.V6.Subnet, l.V6.Subnet)
 }
 
-// Compare orders leases by subnet, IPv4 first: the order of a Set.
+// Compare orders leases by subnet, IPv4 first: the order of a Set. Of two names with one subnet, every node must see the
+// same one first.
 func Compare(a, b *Lease) int {
-	if c := a.V4.Subnet.Compare(b.V4.Subnet); c != 0 {
-		return c
-	}
-	return a.V6.Subnet.Compare(b.V6.Subnet)
+	return cmp.Or(a.V4.Subnet.Compare(b.V4.Subnet), a.V6.Subnet.Compare(b.V6.Subnet), cmp.Compare(a.Name, b.Name))
 }

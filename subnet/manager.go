@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"time"
+
+	"flannel/pkg/changes"
 )
 
 // Manager is where leases live: etcd or the Kubernetes API. Every method blocks until it is done, ctx ends, or
@@ -24,8 +26,8 @@ type Manager interface {
 	// is missing in the store, Hold writes it, if it is put back.
 	Publish(ctx context.Context, l Lease) error
 
-	// Watch hands over the whole set of the others' leases, first when it is complete, then after each change,
-	// until ctx ends. Our own lease is never in it. An outage changes nothing: the last set stands.
+	// Watch hands over the whole set of the others' leases, and what changed in it, first when it is complete, then
+	// after each change, until ctx ends. Our own lease is never in it. An outage changes nothing: the last set stands.
 	Watch(ctx context.Context, changed func(Set)) error
 
 	// Hold keeps the claim: renews it in time and puts back what another hand did to it. It returns ErrLost when
@@ -41,7 +43,10 @@ var ErrMoved = errors.New("the node's subnet is another one")
 
 // Set is what the store holds beside our own lease.
 type Set struct {
-	Leases  []*Lease   // in the order of Compare
+	Leases []*Lease // in the order of Compare
+	// Changes are how Leases differ from those of the Set that was handed over before. The first Set has none: all of
+	// it is new.
+	Changes []changes.Change[Lease]
 	Rejects []Rejected // what could not be read as a lease at all
 	Windows string     // the first node, by name, that runs Windows, with a lease or not yet; "": none is known
 

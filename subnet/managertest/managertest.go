@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -51,6 +53,7 @@ type Told struct {
 	mu    sync.Mutex
 	set   *subnet.Set
 	calls int
+	begun bool // a set has come since Run
 }
 
 // Listen prepares to hear a manager. Tests see its peers by short names, and only those that count.
@@ -61,6 +64,9 @@ func Listen(t testing.TB, m subnet.Manager, short func(name string) (short strin
 // Run starts Watch and Hold, until the test ends or the returned function is called.
 func (o *Told) Run() (stop func()) {
 	ctx, cancel := context.WithCancel(o.t.Context())
+	o.mu.Lock()
+	o.begun = false
+	o.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := o.manager.Watch(ctx, o.Take); err != nil {
@@ -73,10 +79,14 @@ func (o *Told) Run() (stop func()) {
 	return end
 }
 
-// Take is for Watch.
+// Take is for Watch. It checks that the changes lead from one set to the next.
 func (o *Told) Take(s subnet.Set) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.begun && !slices.Equal(changes.Apply(o.set.Leases, s.Changes, subnet.Compare), s.Leases) {
+		o.t.Errorf("%d changes do not lead from %d leases to these %d", len(s.Changes), len(o.set.Leases), len(s.Leases))
+	}
+	o.begun = true
 	o.set = &s
 	o.calls++
 }

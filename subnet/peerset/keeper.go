@@ -69,6 +69,7 @@ func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	defer k.mu.Unlock()
 	changed := k.ownWithdrawn != withdrawn
 	k.ownWithdrawn = withdrawn
+	k.set.changes = nil // they were handed on
 	k.handOn(changed)
 }
 

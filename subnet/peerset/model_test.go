@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -118,6 +119,7 @@ func TestRandomChanges(t *testing.T) {
 		nodes := 3 + rnd.IntN(30)
 		s, m := New(name(0), window), &model{own: name(0), store: map[string]Entry{}}
 		now := began
+		var set subnet.Set
 		random := func() Change {
 			i := rnd.IntN(nodes)
 			switch rnd.IntN(8) {
@@ -134,22 +136,22 @@ func TestRandomChanges(t *testing.T) {
 		}
 		for step := range 40 {
 			now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Minute))))
-			var changes []Change
+			var news []Change
 			switch rnd.IntN(12) {
 			case 0: // a list, now and then of a replaced store
 				for i := range nodes {
 					if c := (has(lease(i))); rnd.IntN(4) > 0 {
-						changes = append(changes, c)
+						news = append(news, c)
 					}
 				}
 				replaced := rnd.IntN(2) == 0
-				s.ApplyAll(changes, replaced, now)
+				s.ApplyAll(news, replaced, now)
 				for name := range m.store {
-					if !slices.ContainsFunc(changes, func(c Change) bool { return c.Name == name }) {
-						changes = append(changes, Change{Name: name})
+					if !slices.ContainsFunc(news, func(c Change) bool { return c.Name == name }) {
+						news = append(news, Change{Name: name})
 					}
 				}
-				m.apply(changes, replaced, now)
+				m.apply(news, replaced, now)
 			case 1:
 				s.Accept()
 				m.left = nil
@@ -158,16 +160,20 @@ func TestRandomChanges(t *testing.T) {
 				m.drop(func(l left) bool { return !now.Before(l.until) })
 			default:
 				for range 1 + rnd.IntN(1+rnd.IntN(100)) {
-					changes = append(changes, random())
+					news = append(news, random())
 				}
-				s.Apply(changes, false, now)
-				m.apply(changes, false, now)
+				s.Apply(news, false, now)
+				m.apply(news, false, now)
 			}
-			set := s.Subnets()
+			before := set.Leases
+			set = s.Subnets()
+			if !slices.Equal(changes.Apply(before, set.Changes, subnet.Compare), set.Leases) {
+				t.Fatalf("seed %d, step %d: the changes do not lead to the leases", seed, step)
+			}
 			if got, want := textOf(set), m.String(); got != want {
-				t.Fatalf("seed %d, step %d, after %d changes: the set is\n%s\nwant\n%s", seed, step, len(changes), got, want)
+				t.Fatalf("seed %d, step %d, after %d changes: the set is\n%s\nwant\n%s", seed, step, len(news), got, want)
 			}
-			if !slices.IsSortedFunc(set.Leases, compareLeases) || !slices.IsSortedFunc(set.Retained, compareRetained) {
+			if !slices.IsSortedFunc(set.Leases, subnet.Compare) || !slices.IsSortedFunc(set.Retained, compareRetained) {
 				t.Fatalf("seed %d, step %d: out of order", seed, step)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -48,13 +49,14 @@ type Set struct {
 
 	// What was handed out last. These slices are never written to again.
 	leases   []*subnet.Lease
+	changes  []changes.Change[subnet.Lease] // by which leases differ since the call before
 	retained []*subnet.Retained
 	rejects  []subnet.Rejected
 	windows  string
 
 	// What a call has changed so far.
-	leaseEdits    []edit[subnet.Lease]
-	retainedEdits []edit[subnet.Retained]
+	leaseEdits    changes.Pending[subnet.Lease]
+	retainedEdits changes.Pending[subnet.Retained]
 	rejectsDirty  bool
 	windowsDirty  bool
 }
@@ -73,18 +75,18 @@ func New(own string, retain time.Duration) *Set {
 	return &Set{own: own, retain: retain, known: map[string]Entry{}, withdrawn: map[string]*departed{}}
 }
 
-// Subnets is the set as it is to be handed on. Its slices are not written to again.
+// Subnets is the set as it is to be handed on, with what the last call changed. Its slices are not written to again.
 func (s *Set) Subnets() subnet.Set {
-	return subnet.Set{Leases: s.leases, Retained: s.retained, Rejects: s.rejects, Windows: s.windows}
+	return subnet.Set{Leases: s.leases, Changes: s.changes, Retained: s.retained, Rejects: s.rejects, Windows: s.windows}
 }
 
 // Apply takes in changes, in order, and reports whether the set differs for it. replaced: the store is not the one of
 // the call before, or an older one, so nobody deleted what it lacks. A lease that says what it said before keeps its
 // pointer.
-func (s *Set) Apply(changes []Change, replaced bool, now time.Time) (changed bool) {
+func (s *Set) Apply(news []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	var claimants []*subnet.Lease
-	for _, c := range changes {
+	for _, c := range news {
 		if l := s.take(c, replaced, now); l != nil {
 			claimants = append(claimants, l)
 		}
@@ -121,10 +123,10 @@ func (s *Set) SetOwn(own string) (changed bool) {
 		if e := s.known[name]; e != (Entry{}) {
 			s.rejectsDirty, s.windowsDirty = true, true
 			if l := e.Lease; l != nil && name == own {
-				s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{out: l})
+				s.leaseEdits.Add(name, changes.Change[subnet.Lease]{Old: l})
 				s.present--
 			} else if l != nil {
-				s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{in: l})
+				s.leaseEdits.Add(name, changes.Change[subnet.Lease]{New: l})
 				s.present++
 			}
 		}
@@ -161,7 +163,7 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 		s.drop(c.Name) // it is back
 	}
 	if old.Lease != e.Lease {
-		s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{out: old.Lease, in: e.Lease})
+		s.leaseEdits.Add(c.Name, changes.Change[subnet.Lease]{Old: old.Lease, New: e.Lease})
 	}
 	if old.Lease != nil {
 		s.present--
@@ -181,8 +183,10 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 
 // finish puts the edits into what is handed out, and reports whether they changed it.
 func (s *Set) finish() (changed bool) {
-	leases := splice(s.leases, s.leaseEdits, compareLeases, s.allLeases)
-	retained := splice(s.retained, s.retainedEdits, compareRetained, s.allRetained)
+	s.changes = s.leaseEdits.Take(subnet.Compare)
+	retained := s.retainedEdits.Take(compareRetained)
+	s.leases = changes.Apply(s.leases, s.changes, subnet.Compare)
+	s.retained = changes.Apply(s.retained, retained, compareRetained)
 	rejects, windows := s.rejects, s.windows
 	if s.rejectsDirty {
 		rejects = s.allRejects()
@@ -190,10 +194,9 @@ func (s *Set) finish() (changed bool) {
 	if s.windowsDirty {
 		windows = s.firstWindows()
 	}
-	changed = !slices.Equal(leases, s.leases) || !slices.Equal(retained, s.retained) ||
-		!slices.Equal(rejects, s.rejects) || windows != s.windows
-	s.leases, s.retained, s.rejects, s.windows = leases, retained, rejects, windows
-	s.leaseEdits, s.retainedEdits, s.rejectsDirty, s.windowsDirty, s.shrunk = nil, nil, false, false, false
+	changed = len(s.changes)+len(retained) > 0 || !slices.Equal(rejects, s.rejects) || windows != s.windows
+	s.rejects, s.windows = rejects, windows
+	s.rejectsDirty, s.windowsDirty, s.shrunk = false, false, false
 	return changed
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -47,8 +48,8 @@ func (s *Set) deleteRetained(name string, now time.Time) {
 // keep makes a departed peer a retained one.
 func (s *Set) keep(d *departed) {
 	d.retained = true
-	s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{in: d.Lease})
-	s.retainedEdits = append(s.retainedEdits, edit[subnet.Retained]{in: &d.Retained})
+	s.leaseEdits.Add(d.Lease.Name, changes.Change[subnet.Lease]{New: d.Lease})
+	s.retainedEdits.Add(d.Lease.Name, changes.Change[subnet.Retained]{New: &d.Retained})
 	s.windowsDirty = s.windowsDirty || d.windows
 }
 
@@ -60,8 +61,8 @@ func (s *Set) drop(name string) {
 	}
 	delete(s.withdrawn, name)
 	if d.retained {
-		s.leaseEdits = append(s.leaseEdits, edit[subnet.Lease]{out: d.Lease})
-		s.retainedEdits = append(s.retainedEdits, edit[subnet.Retained]{out: &d.Retained})
+		s.leaseEdits.Add(name, changes.Change[subnet.Lease]{Old: d.Lease})
+		s.retainedEdits.Add(name, changes.Change[subnet.Retained]{Old: &d.Retained})
 		s.windowsDirty = s.windowsDirty || d.windows
 	}
 }
@@ -127,6 +128,8 @@ func (s *Set) Claimed(l *subnet.Lease) bool { return claimed(l, s.presentLeases(
 func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
 	return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return p.Displaces(l) })
 }
+
+func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
 func (s *Set) presentLeases() []*subnet.Lease {
 	leases := make([]*subnet.Lease, 0, s.present)
