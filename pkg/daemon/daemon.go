@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -157,14 +158,15 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	if published := d.describe(n, in, links); err == nil { // else what is wrong has been said
 		f.add("publish", published)
 	}
-	if peers, complete := in.peers(); complete {
+	if peers, complete := in.takePeers(); complete {
 		n.plan.SetAddrs(n.addrs)
-		paths, rejects := n.plan.Paths(peers.Leases)
+		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)
 		n.peers, n.known = peers.Leases, true
-		n.valid, n.rejects = len(peers.Leases)-len(rejects)-n.plan.Silent(), append(rejects, peers.Rejects...)
+		n.valid = len(peers.Leases) - len(planned.Rejects) - n.plan.Silent()
+		n.rejects = slices.Concat(planned.Rejects, peers.Rejects)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		f.add("dataplane", d.apply(ctx, n, in, n.state(paths, d.Settings, f.unknown())))
+		f.add("dataplane", d.apply(ctx, n, in, n.state(planned.Paths, d.Settings, f.unknown())))
 	} else {
 		f.add("peers", errNoPeers)
 	}

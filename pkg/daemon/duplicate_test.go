@@ -9,6 +9,7 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
+	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
@@ -56,8 +57,8 @@ func TestDuplicateMAC(t *testing.T) {
 		n := nodeWithMAC(t, d, u, c.os, c.config)
 		name := fmt.Sprintf("%s, the peer is %s", c.os, c.peer.Name)
 		for range 2 { // it is logged once
-			if _, rejects := n.plan.Paths([]*subnet.Lease{c.peer}); len(rejects) != 1 {
-				t.Errorf("%s: rejected %v, want the peer", name, rejects)
+			if planned := n.plan.Update([]*subnet.Lease{c.peer}, nil); len(planned.Rejects) != 1 {
+				t.Errorf("%s: rejected %v, want the peer", name, planned.Rejects)
 			}
 			d.resolveDuplicates(n, in)
 		}
@@ -73,7 +74,7 @@ func TestDuplicateMAC(t *testing.T) {
 		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && !strings.Contains(log.String(), "older") {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
-		n.plan.Paths(nil)
+		n.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})
 		if d.resolveDuplicates(n, in); n.duplicate != "" {
 			t.Errorf("%s: remembers a peer that is gone: %s", name, n.duplicate)
 		}

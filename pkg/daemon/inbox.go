@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -16,10 +17,11 @@ type inbox struct {
 	config    []byte
 	fresh     bool // config has not been looked at
 	set       subnet.Set
-	complete  bool          // set has come
-	described *subnet.Lease // to be published
-	published *subnet.Lease // what the others see
-	refused   error         // why the last try to publish failed
+	leases    changes.Pending[subnet.Lease] // how set differs from the one that was taken last
+	complete  bool                          // set has come
+	described *subnet.Lease                 // to be published
+	published *subnet.Lease                 // what the others see
+	refused   error                         // why the last try to publish failed
 }
 
 func newInbox() *inbox {
@@ -53,21 +55,34 @@ func (in *inbox) forget() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.fresh = in.config != nil
-	in.set, in.complete = subnet.Set{}, false
+	in.set, in.leases, in.complete = subnet.Set{}, nil, false
 	in.described, in.published, in.refused = nil, nil, nil
 }
 
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	for _, c := range s.Changes {
+		in.leases.Add(c.Either().Name, c)
+	}
 	in.set, in.complete = s, true
 	poke(in.changed)
 }
 
+// peers returns the latest set.
 func (in *inbox) peers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.set, in.complete
+}
+
+// takePeers returns the latest set with how it differs from the one that it returned before, however many came between.
+func (in *inbox) takePeers() (s subnet.Set, complete bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s = in.set
+	s.Changes = in.leases.Take(subnet.Compare)
+	return s, in.complete
 }
 
 // tell has a lease published unless the others see it already, and says whether they do.

@@ -169,9 +169,9 @@ func BenchmarkOneAddressOfMany(b *testing.B) {
 		addrs = append(addrs, netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)}))
 	}
 	p.SetAddrs(addrs)
-	p.Paths(set)
+	p.Update(set, nil)
 	for i := 0; b.Loop(); i++ {
 		p.SetAddrs(addrs[i%2:])
-		p.Paths(set)
+		p.Update(set, nil)
 	}
 }

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -44,6 +46,49 @@ func TestNodesInsideTheNetwork(t *testing.T) {
 			slices.Sort(names)
 			if dsts(paths) != step.paths || !slices.Equal(names, slices.Sorted(slices.Values(step.rejected))) {
 				t.Errorf("%s, %s: paths to %s, rejected %v", step.name, name, dsts(paths), rejects)
+			}
+		}
+	}
+}
+
+// Nodes inside the pod network, subnets of odd sizes and twins come and go, and so do addresses of this node: the outcome
+// is that of a plan that sees the set for the first time.
+func TestIncrementalInsideTheNetwork(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 8))
+	for range 40 {
+		var pool []*subnet.Lease
+		for i := range 12 + rnd.IntN(20) {
+			bits := 24
+			if rnd.IntN(6) == 0 {
+				bits = 22 + rnd.IntN(5)
+			}
+			dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(rnd.IntN(24)), 0}), bits).Masked()
+			public := netip.AddrFrom4([4]byte{10, 5, byte(rnd.IntN(60)), byte(i)})
+			if rnd.IntN(3) == 0 {
+				public = netip.AddrFrom4([4]byte{192, 168, 100, byte(i + 2)})
+			}
+			l := peerLease(dst.String(), public.String(), rnd.IntN(60))
+			l.Name, l.Since = fmt.Sprint("lease ", i), rnd.Int64N(20)
+			pool = append(pool, l)
+		}
+		slices.SortFunc(pool, subnet.Compare)
+		p := newPlan(t, false)
+		for range 40 {
+			var addrs []netip.Addr
+			for _, l := range pool {
+				if rnd.IntN(12) == 0 {
+					addrs = append(addrs, l.V4.PublicIP)
+				}
+			}
+			slices.SortFunc(addrs, netip.Addr.Compare)
+			p.SetAddrs(addrs)
+			set := randomSet(rnd, pool)
+			fresh := newPlan(t, false)
+			fresh.SetAddrs(addrs)
+			got, gotRejects := p.Paths(set)
+			want, wantRejects := fresh.Paths(set)
+			if dsts(got) != dsts(want) || !slices.Equal(gotRejects, wantRejects) {
+				t.Fatalf("after changes: %s, %v\nfresh: %s, %v", dsts(got), gotRejects, dsts(want), wantRejects)
 			}
 		}
 	}

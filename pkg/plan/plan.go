@@ -24,19 +24,25 @@ type Plan struct {
 	tunnel  backend.Tunnel // the backend, if it is one; else nil
 	own     map[claim]bool // the VTEP addresses in it; value: derived from our subnet
 
-	leases []*subnet.Lease
-	peers  []*peer // peers[i] is what leases[i] comes to
+	begun  bool    // the first Update has taken in the whole set
+	peers  []*peer // in the order of their leases
+	stale  []*peer // those to be judged again, because the node's addresses changed
 	silent int     // leases whose owner has yet to describe itself
 
 	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
-	claims map[claim]*peer    // who claims it; of several, one of them
-	rivals map[claim][]*peer  // what several claim, and all who do
-	odd    map[*peer]struct{} // those with a subnet of another size than the usual one
-	better map[*peer]struct{} // those that have a VTEP address of ours before us
-	inside map[*peer]struct{} // those with a public IP inside the pod network
+	claims map[claim]*peer      // who claims it; of several, one of them
+	rivals map[claim][]*peer    // what several claim, and all who do
+	odd    map[*peer]struct{}   // those with a subnet of another size than the usual one
+	better map[*peer]struct{}   // those that have a VTEP address of ours before us
+	inside map[*peer]struct{}   // those with a public IP inside the pod network
+	hosts  map[netip.Prefix]int // how many of these public IPs lie in a subnet of the usual size
 
-	paths  []*dataplane.Path // as returned last; never written to again
-	starts []int             // starts[i] is where those of peers[i] begin; nil when somebody was left out
+	bad       map[*peer]struct{} // those that are rejected on their own
+	lost      map[*peer]string   // those that are rejected for the sake of another, and why
+	contested bool               // lost may be out of date: somebody who has a conflict came or went
+
+	paths   []*dataplane.Path // as returned last; never written to again
+	rejects []subnet.Rejected // likewise
 }
 
 // peer is a lease judged on its own.
@@ -47,7 +53,11 @@ type peer struct {
 	reason string  // why it is rejected
 	local  bool    // and the others may not reject it
 	better []claim // the VTEP addresses of ours that it has before us
+	used   bool    // its paths are in Plan.paths
+	gone   bool    // it is not in Plan.peers any more
 }
+
+func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 
 // claim is something that only one peer can have: a subnet, or a VTEP address on a device.
 type claim struct {
@@ -84,7 +94,8 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 		cfg.V6.SubnetLen = s.Bits()
 	}
 	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
-		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}, inside: map[*peer]struct{}{}}
+		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}, inside: map[*peer]struct{}{},
+		hosts: map[netip.Prefix]int{}, bad: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
 		ends, _ := p.tunnel.Ends(&local) // an error: we have not described ourselves yet
 		for _, end := range ends {
@@ -94,8 +105,8 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	return p
 }
 
-// SetAddrs takes in which addresses the node has, in order: no peer can be at one of them. The next Paths judges those
-// anew whose public IP the node got or lost; the others cost a look. The slice must not be changed afterwards.
+// SetAddrs takes in which addresses the node has, in order: no peer can be at one of them. The next Update judges those
+// again whose public IP the node got or lost; the others cost a look. The slice must not be changed afterwards.
 func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
@@ -111,10 +122,10 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 			changed[ip] = true
 		}
 	}
-	p.addrs, p.leases = addrs, slices.Clone(p.leases)
-	for i, l := range p.leases {
-		if changed[l.V4.PublicIP] || changed[l.V6.PublicIP] {
-			p.leases[i] = nil // which no lease is equal to
+	p.addrs = addrs
+	for _, one := range p.peers {
+		if changed[one.lease.V4.PublicIP] || changed[one.lease.V6.PublicIP] {
+			p.stale = append(p.stale, one)
 		}
 	}
 }
@@ -122,42 +133,6 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 func among(addrs []netip.Addr, ip netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(addrs, ip, netip.Addr.Compare)
 	return found
-}
-
-// Paths takes the whole set of the others' leases, in the order of subnet.Compare, and returns the paths of those
-// that can be believed, and the others with the reason. A path whose lease keeps its pointer keeps its own.
-func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
-	if len(p.leases) == 0 {
-		p.claims = make(map[claim]*peer, 2*len(leases)) // to grow it step by step takes longer than all else here
-	}
-	head, tail := Unchanged(p.leases, leases)
-	for _, old := range p.peers[head : len(p.peers)-tail] {
-		p.forget(old)
-	}
-	known := map[*subnet.Lease]*peer{}
-	for i := head; i < len(p.leases)-tail; i++ {
-		known[p.leases[i]] = p.peers[i]
-	}
-	var fresh []*peer
-	for _, l := range leases[head : len(leases)-tail] {
-		judged, ok := known[l]
-		if !ok {
-			judged = p.judge(l)
-		}
-		p.enter(judged)
-		fresh = append(fresh, judged)
-	}
-	end := len(p.peers) - tail
-	p.peers = slices.Replace(p.peers, head, end, fresh...)
-	p.leases = leases
-	lost := p.rejectLoops(p.settle())
-	if len(lost) > 0 || p.starts == nil || slices.ContainsFunc(fresh, func(one *peer) bool { return one.reason != "" }) {
-		return p.collect(lost)
-	}
-	if head < end || len(fresh) > 0 {
-		p.splice(head, end, fresh)
-	}
-	return p.paths, nil
 }
 
 // Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
@@ -173,65 +148,4 @@ func (p *Plan) Outranked() map[string]string {
 		}
 	}
 	return by
-}
-
-// Unchanged tells how many elements at the start and at the end of two lists are the same.
-func Unchanged[T comparable](old, new []T) (head, tail int) {
-	shorter := min(len(old), len(new))
-	for head < shorter && old[head] == new[head] {
-		head++
-	}
-	for tail < shorter-head && old[len(old)-1-tail] == new[len(new)-1-tail] {
-		tail++
-	}
-	return head, tail
-}
-
-// enter keeps the books of who claims what.
-func (p *Plan) enter(one *peer) {
-	if one.odd {
-		p.odd[one] = struct{}{}
-	}
-	if one.better != nil {
-		p.better[one] = struct{}{}
-	}
-	if one.reason == "" && p.isInside(one) {
-		p.inside[one] = struct{}{}
-	}
-	if one.lease.Backend == "" {
-		p.silent++
-	}
-	for c := range one.claims() {
-		holder, taken := p.claims[c]
-		switch all := p.rivals[c]; {
-		case !taken:
-			p.claims[c] = one
-		case all == nil:
-			p.rivals[c] = []*peer{holder, one}
-		default:
-			p.rivals[c] = append(all, one)
-		}
-	}
-}
-
-// forget undoes enter.
-func (p *Plan) forget(one *peer) {
-	delete(p.odd, one)
-	delete(p.better, one)
-	delete(p.inside, one)
-	if one.lease.Backend == "" {
-		p.silent--
-	}
-	for c := range one.claims() {
-		all := p.rivals[c]
-		if all == nil {
-			delete(p.claims, c)
-			continue
-		}
-		i := slices.Index(all, one)
-		all = slices.Delete(all, i, i+1)
-		if p.claims[c], p.rivals[c] = all[0], all; len(all) == 1 {
-			delete(p.rivals, c)
-		}
-	}
 }

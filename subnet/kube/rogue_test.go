@@ -57,17 +57,16 @@ func TestRogueNodes(t *testing.T) {
 	}
 	cfg := tenNet
 	cfg.Backend = "vxlan"
-	p := plan.New(cfg, own, b)
 	in := func() (names []string, out int) {
 		s, _ := n.Last()
-		paths, rejects := p.Paths(s.Leases)
-		rejects = append(rejects, s.Rejects...)
+		planned := plan.New(cfg, own, b).Update(s.Leases, nil)
+		rejects := append(planned.Rejects, s.Rejects...)
 		for _, r := range rejects {
 			if !strings.HasPrefix(r.Name, "rogue-bad-") || r.Reason == "" || len(r.Reason) > 400 {
 				t.Errorf("left out: %+v", r)
 			}
 		}
-		for _, path := range paths {
+		for _, path := range planned.Paths {
 			names = append(names, path.Dst.String())
 		}
 		return names, len(rejects)

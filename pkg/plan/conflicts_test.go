@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -168,13 +169,13 @@ func BenchmarkOnePeerAmongRogues(b *testing.B) {
 				}
 			}
 			slices.SortFunc(set, subnet.Compare)
-			p.Paths(set)
+			p.Update(set, nil)
+			good := slices.IndexFunc(set, func(l *subnet.Lease) bool { return l.V4.Subnet == netip.MustParsePrefix("10.90.7.0/24") })
+			last := set[good]
 			for b.Loop() {
-				next := slices.Clone(set)
-				l := *next[len(set)/2]
-				next[len(set)/2] = &l
-				p.Paths(next)
-				set = next
+				next := *last
+				p.Update(nil, []changes.Change[subnet.Lease]{{Old: last, New: &next}})
+				last = &next
 			}
 		})
 	}

@@ -11,9 +11,10 @@ import (
 	"flannel/subnet"
 )
 
-// settle decides between those who are in each other's way, alike on every node, and says why the others lose. Only
-// they are looked at: a thousand quarrels do not make the change of a peer that has none more expensive.
-func (p *Plan) settle() map[*peer]string {
+// resolveConflicts decides between those who are in each other's way, alike on every node, and says why the others lose.
+// Only they are looked at, and only when one of them comes or goes: a thousand conflicts do not make the change of a peer
+// that has none more expensive.
+func (p *Plan) resolveConflicts() map[*peer]string {
 	if len(p.rivals) == 0 && len(p.odd) == 0 {
 		return nil
 	}
@@ -60,7 +61,7 @@ func precedence(a, b *peer) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), subnet.Compare(a.lease, b.lease), cmp.Compare(a.lease.Name, b.lease.Name))
+	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), subnet.Compare(a.lease, b.lease))
 }
 
 // derives reports whether c is a VTEP address that is derived from a subnet of the peer's. With a subnet of an odd size

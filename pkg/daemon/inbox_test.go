@@ -1,0 +1,47 @@
+package daemon
+
+import (
+	"slices"
+	"testing"
+
+	"flannel/pkg/changes"
+	"flannel/subnet"
+)
+
+// The loop takes sets when it can: however many came meanwhile, the changes lead from the one that it took last to the
+// latest one. A node that joins again begins anew.
+func TestChangesOfSeveralSetsAreOne(t *testing.T) {
+	in := newInbox()
+	a, b, c := leaseAt(1, "vxlan"), leaseAt(2, "vxlan"), leaseAt(3, "vxlan")
+	again := *b
+	var taken []*subnet.Lease
+	take := func(when string, want ...*subnet.Lease) {
+		t.Helper()
+		set, complete := in.takePeers()
+		if taken = changes.Apply(taken, set.Changes, subnet.Compare); !complete || !slices.Equal(taken, set.Leases) || !slices.Equal(taken, want) {
+			t.Errorf("%s: %d changes lead to %v; the leases are %v, complete: %t", when, len(set.Changes), taken, set.Leases, complete)
+		}
+	}
+	put := func(leases []*subnet.Lease, made ...changes.Change[subnet.Lease]) {
+		in.setPeers(subnet.Set{Leases: leases, Changes: made})
+	}
+	put([]*subnet.Lease{a, b})
+	if set, _ := in.takePeers(); len(set.Changes) != 0 || len(set.Leases) != 2 {
+		t.Errorf("the first set: %d leases, %d changes", len(set.Leases), len(set.Changes))
+	}
+	taken = []*subnet.Lease{a, b}
+	put([]*subnet.Lease{a, b, c}, changes.Change[subnet.Lease]{New: c})
+	put([]*subnet.Lease{a, &again, c}, changes.Change[subnet.Lease]{Old: b, New: &again})
+	put([]*subnet.Lease{&again, c}, changes.Change[subnet.Lease]{Old: a})
+	put([]*subnet.Lease{c}, changes.Change[subnet.Lease]{Old: &again})
+	if set, _ := in.peers(); len(set.Leases) != 1 {
+		t.Error("a look at the peers is not the latest set")
+	}
+	take("four sets", c)
+	take("none", c)
+	put([]*subnet.Lease{b, c}, changes.Change[subnet.Lease]{New: b})
+	in.forget()
+	if set, complete := in.takePeers(); complete || len(set.Changes) > 0 {
+		t.Errorf("joining again: complete %t, %d changes", complete, len(set.Changes))
+	}
+}
