@@ -74,7 +74,7 @@ var mayImport = map[string][]string{
 	"pkg/changes":    {},
 	"pkg/file":       {},
 	"pkg/reconcile":  {},
-	"pkg/dataplane":  {"pkg/file", "pkg/hns", "pkg/reconcile"},
+	"pkg/dataplane":  {"pkg/changes", "pkg/file", "pkg/hns", "pkg/reconcile"},
 	"pkg/firewall":   {"pkg/firewall/iptsave"},
 	"pkg/encap":      {},
 	"pkg/instance":   {"pkg/file", "pkg/status"},

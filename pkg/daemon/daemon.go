@@ -166,7 +166,9 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.valid = len(peers.Leases) - len(planned.Rejects) - n.plan.Silent()
 		n.rejects = slices.Concat(planned.Rejects, peers.Rejects)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		f.add("dataplane", d.apply(ctx, n, in, n.state(planned.Paths, d.Settings, f.unknown())))
+		state := n.state(planned.Paths, d.Settings, f.unknown())
+		state.Since, state.Changes = planned.Since, planned.Changes
+		f.add("dataplane", d.apply(ctx, n, in, state))
 	} else {
 		f.add("peers", errNoPeers)
 	}

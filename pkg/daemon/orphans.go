@@ -171,7 +171,7 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 		}
 	}
 	if len(n.orphans) > 0 {
-		state.Paths = slices.Concat(state.Paths, n.orphans)
+		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
 	}
 	err := n.attribute(d.Dataplane.Apply(ctx, n.links, state))
 	return cmp.Or(err, unread) // what Apply cannot read either, it says itself

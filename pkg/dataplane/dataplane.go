@@ -6,6 +6,8 @@ package dataplane
 import (
 	"context"
 	"net/netip"
+
+	"flannel/pkg/changes"
 )
 
 // Kind says what a Device is.
@@ -80,6 +82,10 @@ type State struct {
 	// whoever routes instead.
 	Unrouted bool
 	Paths    []*Path
+	// Since are the Paths of an earlier State, and Changes how Paths differ from them: a dataplane that was told these
+	// paths last takes in only the changes. After others, or without Since, it compares.
+	Since   []*Path
+	Changes []changes.Change[Path]
 	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
 	Blackholes []netip.Prefix
 	// Keep forbids deletions: something that the state or the links follow from (devices, the underlay) could not be

@@ -121,7 +121,7 @@ func (d *HNS) Apply(ctx context.Context, links Links, s State) ([]Refused, error
 	d.setNetworks(link, s)
 	var add []func() error
 	if d.network != nil {
-		add = append(add, func() error { return d.want(dev, link, s.Paths) })
+		add = append(add, func() error { return d.want(dev, link, s) })
 		if d.features.RemoteSubnet {
 			add = append(add, step(ctx, d.opts, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
 		} else {
@@ -149,9 +149,9 @@ func answered(err error) bool {
 }
 
 // want tells the tables what differs from what they were told before.
-func (d *HNS) want(dev Device, link Link, paths []*Path) error {
+func (d *HNS) want(dev Device, link Link, s State) error {
 	d.setPlace(dev, link)
-	added, removed := differing(d.paths, paths)
+	added, removed := differing(d.paths, s)
 	odd := map[string]error{} // one for each reason, not for each path
 	for _, p := range removed {
 		if e, err := d.lower(p, dev); err == nil {
@@ -166,7 +166,7 @@ func (d *HNS) want(dev Device, link Link, paths []*Path) error {
 		}
 		d.add(e)
 	}
-	d.paths = paths
+	d.paths = s.Paths
 	return errors.Join(slices.Collect(maps.Values(odd))...)
 }
 

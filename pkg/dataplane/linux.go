@@ -171,7 +171,7 @@ func (d *Linux) want(links Links, s State) error {
 		d.forget()
 		d.links = links
 	}
-	added, removed := differing(d.paths, s.Paths)
+	added, removed := differing(d.paths, s)
 	missing := map[string]error{} // one for each device, not one for each of ten thousand paths
 	for _, p := range removed {
 		if e, err := lower(p, d.links); err == nil {

@@ -8,11 +8,30 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// differing returns what only one of the two lists holds. Most often they differ in one place, if at all.
-func differing(old, new []*Path) (added, removed []*Path) {
-	if len(old) == len(new) && len(old) > 0 && &old[0] == &new[0] {
-		return nil, nil // the very same list
+// differing returns how the paths of a state differ from those that the tables were told last.
+func differing(told []*Path, s State) (added, removed []*Path) {
+	switch {
+	case sameList(told, s.Paths):
+		return nil, nil
+	case len(told) == 0 || !sameList(told, s.Since):
+		return compared(told, s.Paths)
 	}
+	for _, c := range s.Changes {
+		if c.Old != nil {
+			removed = append(removed, c.Old)
+		}
+		if c.New != nil {
+			added = append(added, c.New)
+		}
+	}
+	return added, removed
+}
+
+// sameList reports whether two lists, which are never written to, are the very same.
+func sameList(a, b []*Path) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// compared returns what only one of the two lists holds.
+func compared(old, new []*Path) (added, removed []*Path) {
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
 		old, new = old[1:], new[1:]
 	}

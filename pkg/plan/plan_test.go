@@ -63,7 +63,7 @@ func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Reject
 	}
 	before := p.paths
 	o := p.Update(leases, changed)
-	if !slices.Equal(changes.Apply(before, o.Changes, comparePaths), o.Paths) {
+	if !slices.Equal(before, o.Since) || !slices.Equal(changes.Apply(before, o.Changes, comparePaths), o.Paths) {
 		panic("the changes do not lead to the paths")
 	}
 	for _, c := range o.Changes {

@@ -13,7 +13,8 @@ import (
 // Outcome is what the leases come to. Its slices are never written to again.
 type Outcome struct {
 	Paths   []*dataplane.Path                // of the peers that can be believed, in the order of their destinations
-	Changes []changes.Change[dataplane.Path] // how Paths differ from those of the Update before
+	Since   []*dataplane.Path                // Paths as the Update before returned them, none by the first one
+	Changes []changes.Change[dataplane.Path] // how Paths differ from these
 	Rejects []subnet.Rejected                // the other peers, in the order of their leases
 }
 
@@ -45,9 +46,9 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Le
 	if listed {
 		p.rejects = p.listRejects()
 	}
-	made := p.use(touched)
-	p.paths = changes.Apply(p.paths, made, comparePaths)
-	return Outcome{Paths: p.paths, Changes: made, Rejects: p.rejects}
+	made, since := p.use(touched), p.paths
+	p.paths = changes.Apply(since, made, comparePaths)
+	return Outcome{Paths: p.paths, Since: since, Changes: made, Rejects: p.rejects}
 }
 
 // replace forgets the peers of leases that are no more, and judges those that are new, or to be judged again.
