@@ -16,6 +16,22 @@ import (
 )
 
 // claim is our own key: what it should hold, and what we last saw there. Manager.mu guards it.
+//
+//	state      cause                                       action                                         next state
+//	in place   Publish wants another value                 write it                                       in place
+//	in place   the key is on another etcd lease            use that one, revoke ours                      in place
+//	in place   someone else changed the value              restore it, now or after the conflict backoff  changed
+//	in place   the store was replaced, the value differs   restore it now, on a new etcd lease            changed
+//	changed    our write succeeds                          -                                              in place
+//	changed    our write fails                             follow lists the key, and we try again         changed
+//	any        the key is deleted                          wait for the rest of the burst                 missing
+//	any        the key was deleted, and another node made  revoke our etcd lease                          lost
+//	missing    (the table in withdrawn.go)                                                                in place, withdrawn, lost
+//	withdrawn  putBack has come, the subnet is free        write the key                                  in place
+//	lost       -                                           Hold returns ErrLost                           -
+//
+// changed is the field mending; missing is gone, and withdrawn is putBack as well. That stored differs from want says
+// only that something has to be written: it is so between a call of Publish and its write, too.
 type claim struct {
 	key    string
 	v4, v6 netip.Prefix

@@ -12,6 +12,21 @@ import (
 )
 
 // claim is our own Node: what its annotations shall be, and what we last saw there. Manager.mu guards it.
+//
+//	state        cause                                    action                                            next state
+//	acquired     Publish                                  write the annotations that differ                 publishing
+//	publishing   the write fails                          retry with a pause                                publishing
+//	publishing   the write succeeds, or none is needed    -                                                 settled
+//	settled      Publish wants others                     write those that differ                           publishing
+//	settled      someone else changed our annotations     restore them, now or after the conflict backoff   settled
+//	any          an operator changed theirs               take them in, forget the conflict                 unchanged
+//	any          the Node was deleted                     log it; the network stays as it is                missing
+//	any          the Node was made anew, without podCIDR  log it; the network stays as it is                missing
+//	missing      the Node has our podCIDR again           forget the conflict, write what differs           as before
+//	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
+//
+// acquired is a nil want; publishing and settled are the field settled; missing is a nil now, or one without podCIDRs, and
+// stands beside these. While it lasts nothing is written.
 type claim struct {
 	v4, v6  netip.Prefix  // zero: the family is not ours
 	want    *subnet.Lease // to be seen by the others; nil: nothing was described yet

@@ -15,7 +15,8 @@ import (
 // Of a Node of 15 KB we want a few hundred bytes. This file reads these from Kubernetes' protobuf and passes over the
 // rest, so that neither time nor memory depend on how many images a node has; a list is read piece by piece, so that
 // memory does not depend on how many nodes there are. The numbers are those of the fields in generated.proto of
-// k8s.io/apimachinery and k8s.io/api/core/v1, which never change.
+// k8s.io/apimachinery and k8s.io/api/core/v1, which never change. BenchmarkReadANode compares this with the generated
+// types: these take 29 MB for a list of 1,000 Nodes instead of 1 MB, and ten times as long.
 
 // magic begins every object; what follows is a runtime.Unknown, with the object in its field 2.
 var magic = []byte("k8s\x00")

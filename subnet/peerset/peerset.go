@@ -63,6 +63,20 @@ type Set struct {
 
 // departed is a peer whose lease the store no longer has. It is remembered for the retention time even if it is not
 // retained, to be counted, and to be put back when it turns out to be one of many.
+//
+//	state     cause                                               action                        next state
+//	present   missing in a store that replaced another            keep it for ReplacedFor       retained
+//	present   missing or deleted, or its lease is unreadable      remove it, count it           departed
+//	departed  more left within the retention time than Mass says  add it again, and all others  retained
+//	departed  the retention time is over                          -                             forgotten
+//	retained  its time is over                                    remove it                     forgotten
+//	retained  of a replaced store: deleted there, or unreadable   remove it, count it           departed
+//	either    the store has a lease under its name                use that lease                present
+//	either    another lease claims its subnet or public address   remove it                     forgotten
+//	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
+//
+// present is an entry in Set.known; departed and retained are entries in Set.withdrawn, which the field retained tells
+// apart. Cause says what is counted: departed peers, and those that are retained for a mass withdrawal.
 type departed struct {
 	subnet.Retained
 	windows  bool
