@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/etcd/format"
 )
 
 // Acquire claims a subnet; see subnet.Manager. It waits for etcd; the other errors, a full network above all, are
@@ -70,7 +71,7 @@ type record struct {
 	key   string
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // subnets only
-	value Value         // only of those that ours returns
+	value format.Value  // only of those that ours returns
 }
 
 func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
@@ -79,7 +80,7 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
 		var err error
 		name, below := strings.CutPrefix(r.key, m.subnets)
-		r.lease.V4.Subnet, r.lease.V6.Subnet, err = ParseKey(name)
+		r.lease.V4.Subnet, r.lease.V6.Subnet, err = format.ParseKey(name)
 		if err != nil || !below {
 			continue
 		}
@@ -95,7 +96,7 @@ func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, othe
 			continue
 		}
 		var err error
-		r.value, err = DecodeValue(r.kv.Value)
+		r.value, err = format.DecodeValue(r.kv.Value)
 		switch {
 		// What cannot be read is nobody's for certain, so not ours to take over or to remove.
 		case err != nil || !carries(cfg, want, r.value):
@@ -115,7 +116,7 @@ func mentions(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 }
 
 // carries tells whether v is about this node. Without IPv4, PublicIP is 0.0.0.0 in every value and says nothing.
-func carries(cfg subnet.Config, want subnet.Lease, v Value) bool {
+func carries(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	if cfg.V4.On() {
 		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
 	}
@@ -150,7 +151,7 @@ func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.
 // addresses are the nodes' own. To read all values takes time, so only who must avoid these addresses does.
 func addresses(all []record) (nodes []netip.Prefix) {
 	for _, r := range all {
-		v, err := DecodeValue(r.kv.Value)
+		v, err := format.DecodeValue(r.kv.Value)
 		if err != nil {
 			continue
 		}
@@ -181,7 +182,7 @@ func complete(l, want subnet.Lease) subnet.Lease {
 // newClaim holds our addresses and no backend: a flannel on another node passes over such a lease, where it would
 // stumble over one with a backend and no data.
 func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *claim {
-	c := &claim{key: m.subnets + FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+	c := &claim{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if c.v4.IsValid() {
 		c.want.PublicIP = want.V4.PublicIP
 	}
@@ -223,5 +224,5 @@ func (m *Manager) tellOthers(key string, others []record) {
 	for _, r := range others {
 		keys = append(keys, r.key)
 	}
-	m.log.Warn("several leases carry our public address: taking the first that fits", "key", key, "others", clip(strings.Join(keys, " ")))
+	m.log.Warn("several leases carry our public address: taking the first that fits", "key", key, "others", format.Clip(strings.Join(keys, " ")))
 }

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/etcd/format"
 	"flannel/subnet/patience"
 )
 
@@ -37,12 +38,12 @@ type claim struct {
 	v4, v6 netip.Prefix
 	id     clientv3.LeaseID // the etcd lease that the key hangs on; NoLease: it is a reservation
 	grant  bool             // id must be granted before it can be used
-	want   Value
+	want   format.Value
 
-	stored       *Value   // what the key held when last seen, nil if that could not be read or the key is missing
-	mod, created int64    // its revisions; 0: there is none, and that is how it may be made
-	at           position // where Hold starts to follow the key
-	mending      bool     // another hand changed the key, and that is not yet undone
+	stored       *format.Value // what the key held when last seen, nil if that could not be read or the key is missing
+	mod, created int64         // its revisions; 0: there is none, and that is how it may be made
+	at           position      // where Hold starts to follow the key
+	mending      bool          // another hand changed the key, and that is not yet undone
 	quarrel      patience.Quarrel
 
 	gone    time.Time // since when our key is missing; zero: it is there
@@ -73,15 +74,15 @@ func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
 	case !replaced && kv.ModRevision <= c.mod:
 		return c.verdict() // no news: we have done this, or have seen it
 	}
-	var is *Value
-	if v, err := DecodeValue(kv.Value); err == nil {
+	var is *format.Value
+	if v, err := format.DecodeValue(kv.Value); err == nil {
 		is = &v
 	}
 	switch again := is != nil && is.PublicIP == c.want.PublicIP && is.PublicIPv6 == c.want.PublicIPv6; {
 	case !c.gone.IsZero() && !again:
 		return lost // another node was faster
 	case !c.gone.IsZero() || replaced || kv.CreateRevision == c.created:
-	case is == nil || !is.same(c.want):
+	case is == nil || !is.Same(c.want):
 		return lost // it was deleted, and somebody else has made it anew
 	}
 	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, is
@@ -94,7 +95,7 @@ func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
 }
 
 func (c *claim) verdict() verdict {
-	if c.stored != nil && c.stored.same(c.want) {
+	if c.stored != nil && c.stored.Same(c.want) {
 		return fine
 	}
 	return mend
@@ -118,7 +119,7 @@ func (m *Manager) settle(ctx context.Context) error {
 			c.grant = false
 			token(m.leaseIsNew)
 		}
-		raw, err := EncodeValue(c.want)
+		raw, err := format.EncodeValue(c.want)
 		if err != nil {
 			return final{err}
 		}
@@ -161,8 +162,8 @@ func (m *Manager) settle(ctx context.Context) error {
 
 // Publish makes the others see l; see subnet.Manager.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
-	v := valueOf(l)
-	if _, err := EncodeValue(v); err != nil {
+	v := format.ValueOf(l)
+	if _, err := format.EncodeValue(v); err != nil {
 		return err
 	}
 	for _, e := range l.Endpoints() {

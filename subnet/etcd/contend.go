@@ -11,12 +11,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
+	"flannel/subnet/etcd/format"
 )
 
 // make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
 // else was faster. rev is that of the list by which the subnet is free.
 func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record) (won bool, err error) {
-	raw, err := EncodeValue(c.want)
+	raw, err := format.EncodeValue(c.want)
 	if err != nil {
 		return false, err
 	}

@@ -199,3 +199,11 @@ func (s store) etcdLeases() int {
 func peer(ip string) string {
 	return `{"PublicIP":"` + ip + `","PublicIPv6":null,"BackendType":"vxlan","BackendData":` + mac1 + `}`
 }
+
+// addr parses an address; "" is the zero one.
+func addr(s string) netip.Addr {
+	if s == "" {
+		return netip.Addr{}
+	}
+	return netip.MustParseAddr(s)
+}

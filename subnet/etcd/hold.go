@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+
+	"flannel/subnet/etcd/format"
 )
 
 // Hold keeps the claim; see subnet.Manager. It is for the claim of the last Acquire: another one needs another Hold.
@@ -111,11 +113,11 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 }
 
 // foreign is what a log line says of a value that is not ours.
-func foreign(v *Value) string {
+func foreign(v *format.Value) string {
 	if v == nil {
 		return "something unreadable"
 	}
-	raw, err := EncodeValue(*v)
+	raw, err := format.EncodeValue(*v)
 	if err != nil {
 		return "something that cannot be written"
 	}

@@ -12,10 +12,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"flannel/subnet/etcd/format"
 )
 
 // Whoever can write to the store can write values of etcd's request limit (1.5 MB, unless its operator raised it) under
-// any number of keys. What the daemon holds of them is bounded: one message at a time, of each value at most maxValue,
+// any number of keys. What the daemon holds of them is bounded: one message at a time, of each value at most format.MaxValue,
 // and of keys that hold no lease the first maxRejects.
 const (
 	// maxMessage bounds one answer of etcd, in bytes. It exceeds etcd's default request limit, so that one key always fits.
@@ -28,8 +30,8 @@ const (
 	maxRejects = 1000
 )
 
-// oversized stands for every value above maxValue: one slice for all, which DecodeValue rejects by its length.
-var oversized = make([]byte, maxValue+1)
+// oversized stands for every value above format.MaxValue: one slice for all, which DecodeValue rejects by its length.
+var oversized = make([]byte, format.MaxValue+1)
 
 // snapshot is a complete list and where it stands in the store's history.
 type snapshot struct {
@@ -150,7 +152,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.feed.shrink(kv)
 	if l.feed.leases && l.feed.end != "" {
-		if _, _, err := ParseKey(string(kv.Key[len(l.feed.key):])); err != nil {
+		if _, _, err := format.ParseKey(string(kv.Key[len(l.feed.key):])); err != nil {
 			if l.junk++; l.junk > maxRejects || len(kv.Key) > maxKey {
 				l.snap.more++
 				return
@@ -174,7 +176,7 @@ func (f feed) holds(kv *mvccpb.KeyValue) bool {
 
 // shrink drops a value that no lease has.
 func (f feed) shrink(kv *mvccpb.KeyValue) {
-	if f.leases && len(kv.Value) > maxValue {
+	if f.leases && len(kv.Value) > format.MaxValue {
 		kv.Value = oversized
 	}
 }
@@ -186,6 +188,6 @@ func (m *Manager) reportStrange(kv *mvccpb.KeyValue) {
 	}
 	m.strangeOnce.Do(func() {
 		m.log.Warn("ignoring a key that etcd was not asked for; check the etcd servers and what is between",
-			"key", clip(string(kv.Key)), "prefix", m.prefix)
+			"key", format.Clip(string(kv.Key)), "prefix", m.prefix)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"flannel/subnet/etcd/format"
 	"flannel/subnet/peerset"
 )
 
@@ -75,7 +76,7 @@ func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, counts bool) {
 	if !below {
 		return c, false
 	}
-	l, err := parseLease(name, kv.Value)
+	l, err := format.ParseLease(name, kv.Value)
 	switch {
 	case err == nil:
 		delete(p.named, c.Name)

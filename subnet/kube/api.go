@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"flannel/subnet/kube/format"
 )
 
 // metadataOnly has the server leave out spec and status.
@@ -31,11 +33,11 @@ const metadataList = protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 // get reads one Node, as it is at a version or later; "" for what is true now, which is a read of etcd.
-func (m *Manager) get(ctx context.Context, name, at string) (*node, error) {
+func (m *Manager) get(ctx context.Context, name, at string) (*format.Node, error) {
 	return m.parse(m.nodes(protobuf, at).Name(name).Do(quiet(ctx)))
 }
 
-func (m *Manager) parse(answer rest.Result) (*node, error) {
+func (m *Manager) parse(answer rest.Result) (*format.Node, error) {
 	if err := answer.Error(); err != nil { // Raw's own error lacks what the server says
 		return nil, err
 	}
@@ -43,16 +45,16 @@ func (m *Manager) parse(answer rest.Result) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	object, err := unwrap(raw)
+	object, err := format.Unwrap(raw)
 	if err != nil {
 		return nil, err
 	}
-	return parseNode(object, m.o.Prefix)
+	return format.ParseNode(object, m.o.Prefix)
 }
 
 // list hands over whole Nodes, or the one called only, and returns where the list stands in the history of the store.
 // at is a version for what the API server has in memory at that version or later, "" for what is true now.
-func (m *Manager) list(ctx context.Context, only, at string, each func(*node)) (version string, err error) {
+func (m *Manager) list(ctx context.Context, only, at string, each func(*format.Node)) (version string, err error) {
 	r := m.nodes(protobuf, at)
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)
@@ -61,26 +63,26 @@ func (m *Manager) list(ctx context.Context, only, at string, each func(*node)) (
 }
 
 // listMetadata hands over all Nodes without their podCIDRs.
-func (m *Manager) listMetadata(ctx context.Context, at string, each func(*node)) (version string, err error) {
+func (m *Manager) listMetadata(ctx context.Context, at string, each func(*format.Node)) (version string, err error) {
 	return m.stream(ctx, m.nodes(metadataList, at), each)
 }
 
 // storeVersion asks where the history of the store stands now.
 func (m *Manager) storeVersion(ctx context.Context) (string, error) {
-	return m.stream(ctx, m.nodes(metadataList, "").Param("limit", "1"), func(*node) {})
+	return m.stream(ctx, m.nodes(metadataList, "").Param("limit", "1"), func(*format.Node) {})
 }
 
 func (m *Manager) nodes(accept, at string) *rest.Request {
 	return m.api.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
 }
 
-func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*node)) (version string, err error) {
+func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*format.Node)) (version string, err error) {
 	body, err := r.Stream(quiet(ctx))
 	if err != nil {
 		return "", err
 	}
 	defer body.Close() //nolint:errcheck // nothing is lost with it
-	return parseList(body, m.o.Prefix, each)
+	return format.ParseList(body, m.o.Prefix, each)
 }
 
 // nodesAt reads whole Nodes as they are at a version or later. Those that no longer exist are missing. With an error it
@@ -88,14 +90,14 @@ func (m *Manager) stream(ctx context.Context, r *rest.Request, each func(*node))
 //
 // The API cannot be asked for several names. Many Nodes are selected by their label kubernetes.io/hostname, and what that
 // misses is read by name. The label is only an index: the name decides.
-func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*node, at string) (map[string]*node, error) {
+func (m *Manager) nodesAt(ctx context.Context, wanted map[string]*format.Node, at string) (map[string]*format.Node, error) {
 	var mu sync.Mutex
-	got := make(map[string]*node, len(wanted))
-	take := func(n *node) {
+	got := make(map[string]*format.Node, len(wanted))
+	take := func(n *format.Node) {
 		mu.Lock()
 		defer mu.Unlock()
-		if wanted[n.name] != nil {
-			got[n.name] = n
+		if wanted[n.Name] != nil {
+			got[n.Name] = n
 		}
 	}
 	for _, selector := range hostnameSelectors(wanted) {
@@ -135,11 +137,11 @@ const (
 )
 
 // hostnameSelectors select the Nodes that have a hostname, if there are many.
-func hostnameSelectors(wanted map[string]*node) (selectors []string) {
+func hostnameSelectors(wanted map[string]*format.Node) (selectors []string) {
 	var names []string
 	for _, n := range wanted {
-		if n.hostname != "" {
-			names = append(names, n.hostname)
+		if n.Hostname != "" {
+			names = append(names, n.Hostname)
 		}
 	}
 	if len(names) < minSelected {
@@ -171,7 +173,7 @@ func (m *Manager) watch(ctx context.Context, only, version string) (io.ReadClose
 }
 
 // patchStatus applies a strategic merge patch to the status of the Node and to its metadata.
-func (m *Manager) patchStatus(ctx context.Context, name string, patch []byte) (*node, error) {
+func (m *Manager) patchStatus(ctx context.Context, name string, patch []byte) (*format.Node, error) {
 	return m.parse(m.api.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
 		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(quiet(ctx)))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 )
 
@@ -31,7 +32,7 @@ type claim struct {
 	v4, v6  netip.Prefix  // zero: the family is not ours
 	want    *subnet.Lease // to be seen by the others; nil: nothing was described yet
 	settled bool          // want stood there; if it does no more, another hand was at work
-	now     *node         // as last seen; nil: our Node is missing
+	now     *format.Node  // as last seen; nil: our Node is missing
 	quarrel patience.Quarrel
 	said    map[string]bool // problems with the operator's annotations
 }
@@ -48,10 +49,10 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			return subnet.Lease{}, err
 		}
 	}
-	name := found.name
+	name := found.Name
 	c := &claim{now: found, said: map[string]bool{}}
 	var err error
-	if c.v4, c.v6, err = fit(name, found.cidrs, cfg); err != nil {
+	if c.v4, c.v6, err = fit(name, found.CIDRs, cfg); err != nil {
 		return subnet.Lease{}, err
 	}
 	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
@@ -109,11 +110,11 @@ func (m *Manager) ownName() string {
 
 // missing says what a node waits for, if anything. A podCIDR is set once and for both families: one that lacks a
 // family will not get it.
-func missing(name string, n *node) string {
+func missing(name string, n *format.Node) string {
 	switch {
 	case n == nil:
 		return fmt.Sprintf("there is no Node %s: the kubelet makes it when it starts", name)
-	case len(n.cidrs) == 0:
+	case len(n.CIDRs) == 0:
 		return fmt.Sprintf("Node %s has no podCIDR: the kube-controller-manager assigns it, given --allocate-node-cidrs and --cluster-cidr", name)
 	}
 	return ""
@@ -121,7 +122,7 @@ func missing(name string, n *node) string {
 
 // fit finds the subnets of the families in use. Their length is the cluster's choice, not that of the configuration.
 func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
-	if v4, v6, err = subnets(cidrs); err != nil {
+	if v4, v6, err = format.Subnets(cidrs); err != nil {
 		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("node %s: %w", name, err)
 	}
 	var problems []error
@@ -146,8 +147,8 @@ func fit(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, e
 
 // stored is our lease as our Node has it, without a backend if it was not described or cannot be read.
 func (c *claim) stored(name string) subnet.Lease {
-	l := subnet.Lease{Name: name, Since: c.now.created}
-	if is, err := leaseOf(c.now); err == nil {
+	l := subnet.Lease{Name: name, Since: c.now.Created}
+	if is, err := format.LeaseOf(c.now); err == nil {
 		l.Backend = is.Backend
 		l.V4, l.V6 = is.V4, is.V6
 	}
@@ -187,7 +188,7 @@ func (m *Manager) settle(ctx context.Context, c *claim) error {
 	if c != m.claim {
 		return nil // there is another one by now
 	}
-	if c.now == nil || len(c.now.cidrs) == 0 {
+	if c.now == nil || len(c.now.CIDRs) == 0 {
 		return errNoNode // nothing is told of a Node before it is known whether it has our podCIDR
 	}
 	raw, _ := m.difference(c)
@@ -207,33 +208,33 @@ func (m *Manager) difference(c *claim) (raw []byte, changes []string) {
 	if c.want == nil || c.now == nil {
 		return nil, nil
 	}
-	want, problems := describe(c.want, c.now.notes)
+	want, problems := format.Describe(c.want, c.now.Notes)
 	for _, p := range problems {
 		if !c.said[p] {
 			c.said[p] = true
 			m.log.Warn(p)
 		}
 	}
-	return patch(m.o.Prefix, c.now.notes, want)
+	return format.Patch(m.o.Prefix, c.now.Notes, want)
 }
 
 // see takes in our Node, unless we know a newer state of it.
-func (c *claim) see(n *node) {
-	if n == nil || c.now == nil || n.uid != c.now.uid || !older(n.version, c.now.version) {
+func (c *claim) see(n *format.Node) {
+	if n == nil || c.now == nil || n.UID != c.now.UID || !older(n.Version, c.now.Version) {
 		c.now = n
 	}
 }
 
 // seePatched takes in what a patch of our Node made of it: an answer without spec.
-func (c *claim) seePatched(n *node) {
-	if c.now != nil && c.now.uid == n.uid {
-		n.cidrs = c.now.cidrs
+func (c *claim) seePatched(n *format.Node) {
+	if c.now != nil && c.now.UID == n.UID {
+		n.CIDRs = c.now.CIDRs
 		c.see(n)
 	}
 }
 
 // patched is seePatched for those who have no claim at hand.
-func (m *Manager) patched(n *node) {
+func (m *Manager) patched(n *format.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.claim != nil {
@@ -248,5 +249,5 @@ func (m *Manager) ownNode() (uid, version string) {
 	if m.claim == nil || m.claim.now == nil {
 		return "", ""
 	}
-	return m.claim.now.uid, m.claim.now.version
+	return m.claim.now.UID, m.claim.now.Version
 }

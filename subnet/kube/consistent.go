@@ -1,6 +1,10 @@
 package kube
 
-import "context"
+import (
+	"context"
+
+	"flannel/subnet/kube/format"
+)
 
 // The first list decides which of the entries that are in the kernel stay there, so it must not be an old one. A list at
 // the version "0" comes from the memory of an API server, which may lag behind the store by minutes; a list at "" is
@@ -14,7 +18,7 @@ import "context"
 const lagTries = 3
 
 // listFirst reads all Nodes for the first time.
-func (s *follower) listFirst(ctx context.Context, each func(*node)) (version string, err error) {
+func (s *follower) listFirst(ctx context.Context, each func(*format.Node)) (version string, err error) {
 	at := ""
 	if s.lagged < lagTries {
 		if at, err = s.m.storeVersion(ctx); err != nil {

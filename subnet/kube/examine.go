@@ -52,7 +52,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if err != nil {
 		return Examination{}, fmt.Errorf("ask for Windows nodes: %w", err)
 	}
-	e := Examination{Node: name, PodCIDRs: n.cidrs}
+	e := Examination{Node: name, PodCIDRs: n.CIDRs}
 	for _, w := range windows.Items {
 		e.Windows = append(e.Windows, w.Name)
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/managertest"
 )
 
@@ -23,12 +24,12 @@ func TestExpired(t *testing.T) {
 	answer := func(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 		w.Header().Set("Content-Type", protobuf)
 		w.WriteHeader(int(code))
-		_, _ = w.Write(encode(t, &metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}, "Status"))
+		_, _ = w.Write(kubetest.Encode(t, &metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}, "Status"))
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", protobuf)
 		if r.URL.Query().Get("limit") != "" { // where the store is now
-			_, _ = w.Write(encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
+			_, _ = w.Write(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
 			return
 		}
 		if r.URL.Query().Get("watch") == "" {
@@ -40,9 +41,9 @@ func TestExpired(t *testing.T) {
 			}
 			list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(100 * n)}}
 			for i := range int(n) {
-				list.Items = append(list.Items, *sample(i))
+				list.Items = append(list.Items, *kubetest.Sample(i))
 			}
-			_, _ = w.Write(encode(t, list, "NodeList"))
+			_, _ = w.Write(kubetest.Encode(t, list, "NodeList"))
 			return
 		}
 		switch watches.Add(1) {
@@ -50,7 +51,7 @@ func TestExpired(t *testing.T) {
 			answer(w, http.StatusGone, metav1.StatusReasonExpired)
 		case 2:
 			w.WriteHeader(http.StatusOK)
-			_, _ = w.Write(frame(t, "ERROR", encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonGone}, "Status")))
+			_, _ = w.Write(kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonGone}, "Status")))
 		default:
 			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 )
 
@@ -26,7 +27,7 @@ type feed struct {
 // change is how a Node is now; nil: it is no more.
 type change struct {
 	name string
-	node *node
+	node *format.Node
 	// The store is an older one than before, or another: nobody deleted what is missing, and its versions mean nothing
 	// beside those of before.
 	replaced bool
@@ -112,7 +113,7 @@ func (s *follower) watch(ctx context.Context) error {
 	}
 	s.m.through(s.activity)
 	began := time.Now()
-	in := make(chan event, 64) // whatever happens, no more than these wait here: the rest waits in the server
+	in := make(chan format.Event, 64) // whatever happens, no more than these wait here: the rest waits in the server
 	ended := make(chan error, 1)
 	go func() {
 		defer body.Close() //nolint:errcheck // nothing is lost with it
@@ -132,9 +133,9 @@ func (s *follower) watch(ctx context.Context) error {
 }
 
 // receive reads a watch until it ends.
-func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- event) error {
-	for r := newReader(body); ; {
-		e, err := r.event(m.o.Prefix)
+func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.Event) error {
+	for r := format.NewReader(body); ; {
+		e, err := r.Event(m.o.Prefix)
 		if err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- event) 
 }
 
 // deliver hands over what arrives by a watch, until it ends, and what was looked up meanwhile.
-func (s *follower) deliver(ctx context.Context, in <-chan event) error {
+func (s *follower) deliver(ctx context.Context, in <-chan format.Event) error {
 	for {
 		due, stop := s.lookups.timer(s.spread())
 		select {
@@ -172,8 +173,8 @@ func (s *follower) deliver(ctx context.Context, in <-chan event) error {
 }
 
 // gather takes what else has already arrived: a burst of changes becomes one call.
-func gather(e event, in <-chan event) []event {
-	all := []event{e}
+func gather(e format.Event, in <-chan format.Event) []format.Event {
+	all := []format.Event{e}
 	for len(all) < 2*cap(in) {
 		select {
 		case e, ok := <-in:
@@ -189,16 +190,16 @@ func gather(e event, in <-chan event) []event {
 }
 
 // take hands over one batch and moves the position behind it.
-func (s *follower) take(ctx context.Context, events []event) error {
+func (s *follower) take(ctx context.Context, events []format.Event) error {
 	var changes []change
 	for _, e := range events {
-		switch e.kind {
+		switch e.Kind {
 		case "ADDED", "MODIFIED":
-			changes = append(changes, change{name: e.node.name, node: e.node})
+			changes = append(changes, change{name: e.Node.Name, node: e.Node})
 		case "DELETED":
-			changes = append(changes, change{name: e.node.name})
+			changes = append(changes, change{name: e.Node.Name})
 		case "ERROR":
-			return &apierrors.StatusError{ErrStatus: *e.status}
+			return &apierrors.StatusError{ErrStatus: *e.Status}
 		}
 	}
 	if changes = slices.DeleteFunc(changes, func(c change) bool { return !s.admit(c) }); len(changes) > 0 {
@@ -209,7 +210,7 @@ func (s *follower) take(ctx context.Context, events []event) error {
 	if len(s.lookups.of) == 0 {
 		s.m.outage.Forget(s.lookupActivity()) // whoever was asked for in vain is gone
 	}
-	s.moveTo(events[len(events)-1].node.version)
+	s.moveTo(events[len(events)-1].Node.Version)
 	return nil
 }
 
@@ -222,16 +223,16 @@ func (s *follower) admit(c change) bool {
 		delete(s.lookups.of, c.name)
 		return true
 	}
-	if k := s.known[c.name]; !n.whole && k.uid == n.uid {
-		n.cidrs = k.cidrs
+	if k := s.known[c.name]; !n.Whole && k.uid == n.UID {
+		n.CIDRs = k.cidrs
 	}
-	if len(n.cidrs) == 0 && (s.only != "" || n.notes[managed] == "true") && !s.lookups.want(n, s.spread(), s.only != "") {
+	if len(n.CIDRs) == 0 && (s.only != "" || n.Notes[format.Managed] == "true") && !s.lookups.want(n, s.spread(), s.only != "") {
 		return false // known stays as it is: what was handed over last
 	}
-	if len(n.cidrs) > 0 || n.notes[managed] != "true" && s.only == "" {
+	if len(n.CIDRs) > 0 || n.Notes[format.Managed] != "true" && s.only == "" {
 		delete(s.lookups.of, c.name) // no peer, at least not yet, or nothing left to ask
 	}
-	s.known[c.name] = known{n.uid, n.cidrs}
+	s.known[c.name] = known{n.UID, n.CIDRs}
 	return true
 }
 

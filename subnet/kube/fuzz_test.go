@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/peerset"
 )
 
@@ -32,18 +33,18 @@ func FuzzChanges(f *testing.F) {
 		pick := func(of string, i byte) string { all := strings.Split(of, "\n"); return all[int(i)%len(all)] }
 		var got, want subnet.Set
 		p := peersOf("node0", func(s subnet.Set) { got = s })
-		store := map[string]*node{}
+		store := map[string]*format.Node{}
 		var batch []change
 		for i, op := range ops[:min(len(ops), 300)] {
-			n := &node{name: fmt.Sprint("node", op&7), created: int64(op >> 6), cidrs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
-				notes: noted("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
-			if store[n.name] = n; op%5 == 0 {
-				n.notes[managed] = "no"
+			n := &format.Node{Name: fmt.Sprint("node", op&7), Created: int64(op >> 6), CIDRs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
+				Notes: noted("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
+			if store[n.Name] = n; op%5 == 0 {
+				n.Notes[format.Managed] = "no"
 			}
-			c := change{name: n.name, node: n}
+			c := change{name: n.Name, node: n}
 			if op%7 == 0 {
 				c.node = nil
-				delete(store, n.name)
+				delete(store, n.Name)
 			}
 			if batch = append(batch, c); i%100 == 99 || op&16 != 0 {
 				must(t, p.happened(t.Context(), batch))

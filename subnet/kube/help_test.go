@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/managertest"
 )
@@ -240,9 +242,9 @@ func (o outside) ours(name string) string {
 	o.t.Helper()
 	var lines []string
 	annotations := o.node(name).Annotations
-	for i := range noteCount {
-		if v, ok := annotations[prefix+names[i]]; ok {
-			lines = append(lines, names[i]+"="+v)
+	for i := range format.NoteCount {
+		if v, ok := annotations[prefix+format.AnnotationNames[i]]; ok {
+			lines = append(lines, format.AnnotationNames[i]+"="+v)
 		}
 	}
 	return strings.Join(lines, "\n")
@@ -271,4 +273,12 @@ func toSlice(told *[]change) func(context.Context, []change) error {
 		*told = append(*told, changes...)
 		return nil
 	}
+}
+
+// noted makes notes of pairs of names and values.
+func noted(pairs ...string) (n format.Notes) {
+	for i := 0; i < len(pairs); i += 2 {
+		n[slices.Index(format.AnnotationNames[:], pairs[i])] = pairs[i+1]
+	}
+	return n
 }

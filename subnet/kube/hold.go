@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 )
 
@@ -53,25 +54,25 @@ func (m *Manager) look(c *claim, is change) error {
 		}
 		return nil
 	}
-	if len(is.node.cidrs) == 0 {
-		if was == nil || was.uid != is.node.uid {
+	if len(is.node.CIDRs) == 0 {
+		if was == nil || was.UID != is.node.UID {
 			m.log.Warn("this node's Node was made anew and has no podCIDR yet: the network stays as it is", "node", is.name)
 		}
 		c.see(is.node)
 		return nil
 	}
-	v4, v6, err := subnets(is.node.cidrs)
+	v4, v6, err := format.Subnets(is.node.CIDRs)
 	if err != nil || c.v4.IsValid() && v4 != c.v4 || c.v6.IsValid() && v6 != c.v6 {
-		return fmt.Errorf("node %s has podCIDR %s now: %w", is.name, strings.Join(is.node.cidrs, ", "), subnet.ErrMoved)
+		return fmt.Errorf("node %s has podCIDR %s now: %w", is.name, strings.Join(is.node.CIDRs, ", "), subnet.ErrMoved)
 	}
 	c.see(is.node)
-	m.obey(c.now.notes)
+	m.obey(c.now.Notes)
 	switch {
-	case was == nil || was.uid != is.node.uid:
+	case was == nil || was.UID != is.node.UID:
 		m.log.Info("this node's Node was made anew, with the same podCIDR", "node", is.name)
 		c.quarrel = patience.Quarrel{}
 		m.teller.known()
-	case was.notes.operators() != is.node.notes.operators():
+	case was.Notes.Operators() != is.node.Notes.Operators():
 		m.log.Info("annotations of an operator changed", "node", is.name)
 		c.quarrel = patience.Quarrel{}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"flannel/subnet/kube/format"
 )
 
 // A watch of metadata lacks the podCIDR, and a Node's annotations must not be believed about it: it has to be read once
@@ -31,9 +33,9 @@ type lookups struct {
 
 // lookup is one Node's. A Node that is made anew gets a new one.
 type lookup struct {
-	node  *node     // as last heard of
-	asked bool      // a request is on its way
-	due   time.Time // of the next request; zero: nothing can have changed since the last one
+	node  *format.Node // as last heard of
+	asked bool         // a request is on its way
+	due   time.Time    // of the next request; zero: nothing can have changed since the last one
 
 	seen      string    // the version at which it had no podCIDR; "": it was never read
 	read      time.Time // when that was
@@ -44,7 +46,7 @@ type lookup struct {
 // answer is what came of a request.
 type answer struct {
 	asked []*lookup
-	nodes map[string]*node // some may be missing: they are no more
+	nodes map[string]*format.Node // some may be missing: they are no more
 	err   error
 }
 
@@ -75,16 +77,16 @@ func (s *follower) spread() time.Duration {
 
 // want takes in what was heard of a Node without known podCIDR, and asks for it if it can have one. It reports whether
 // the Node was read before and had none, so that others may know it as it is.
-func (ls *lookups) want(n *node, spread time.Duration, impatient bool) (read bool) {
-	l := ls.of[n.name]
-	if l == nil || l.node.uid != n.uid {
+func (ls *lookups) want(n *format.Node, spread time.Duration, impatient bool) (read bool) {
+	l := ls.of[n.Name]
+	if l == nil || l.node.UID != n.UID {
 		l = &lookup{impatient: impatient}
-		ls.of[n.name] = l
+		ls.of[n.Name] = l
 	}
 	l.node = n
 	switch {
-	case n.whole:
-		l.empty(n.version)
+	case n.Whole:
+		l.empty(n.Version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":
 		if now := time.Now(); !ls.fresh.After(now) { // a past one was that of Nodes that are gone, or about to be asked for
@@ -116,7 +118,7 @@ func jitter(d time.Duration) time.Duration {
 func (l *lookup) empty(version string) {
 	l.seen, l.read, l.due = version, time.Now(), time.Time{}
 	l.tries++
-	if older(version, l.node.version) {
+	if older(version, l.node.Version) {
 		l.due = l.again() // meanwhile it may have got one
 	}
 }
@@ -158,7 +160,7 @@ func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func(
 func (s *follower) lookUp(ctx context.Context) {
 	a := answer{}
 	version := ""
-	wanted := map[string]*node{}
+	wanted := map[string]*format.Node{}
 	for name, l := range s.lookups.of {
 		fresh := l.seen == "" && l.tries == 0
 		if l.asked || l.due.IsZero() || !fresh && time.Now().Before(l.due) {
@@ -167,8 +169,8 @@ func (s *follower) lookUp(ctx context.Context) {
 		l.asked, l.due = true, time.Time{}
 		a.asked = append(a.asked, l)
 		wanted[name] = l.node
-		if version == "" || older(version, l.node.version) {
-			version = l.node.version
+		if version == "" || older(version, l.node.Version) {
+			version = l.node.Version
 		}
 	}
 	if len(a.asked) == 0 {
@@ -190,14 +192,14 @@ func (s *follower) answered(ctx context.Context, a answer) error {
 	s.lookups.running--
 	var changes []change
 	for _, l := range a.asked {
-		name := l.node.name
+		name := l.node.Name
 		if s.lookups.of[name] != l {
 			continue // it was deleted, made anew, or is no peer any more
 		}
 		l.asked = false
 		n := a.nodes[name]
 		switch {
-		case n != nil && n.uid == l.node.uid:
+		case n != nil && n.UID == l.node.UID:
 			changes = append(changes, change{name: name, node: s.learn(l, n)})
 		case n == nil && a.err != nil:
 			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // else who is told the same comes back at once
@@ -213,17 +215,17 @@ func (s *follower) answered(ctx context.Context, a answer) error {
 }
 
 // learn takes in a Node that was read, and returns it as it was last heard of, so that nothing goes back in time.
-func (s *follower) learn(l *lookup, read *node) *node {
+func (s *follower) learn(l *lookup, read *format.Node) *format.Node {
 	n := *l.node
-	if n.cidrs = read.cidrs; len(n.cidrs) > 0 {
-		delete(s.lookups.of, n.name)
+	if n.CIDRs = read.CIDRs; len(n.CIDRs) > 0 {
+		delete(s.lookups.of, n.Name)
 	} else {
 		if l.seen == "" {
 			l.tries = 0 // what failed before is another matter
 		}
-		l.empty(read.version)
+		l.empty(read.Version)
 	}
-	s.known[n.name] = known{n.uid, n.cidrs}
+	s.known[n.Name] = known{n.UID, n.CIDRs}
 	return &n
 }
 

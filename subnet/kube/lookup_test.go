@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/subnet/kube/format"
 	"flannel/subnet/kube/kubetest"
 )
 
@@ -135,7 +136,7 @@ func lookedUpInOrder(t *testing.T, o outside) {
 func byLabel(t *testing.T, o outside) {
 	o.add("label-0", "10.244.95.0/24")
 	n := start(t, o.Server, "label-0", nil)
-	wanted := map[string]*node{"label-gone": {name: "label-gone", hostname: "label-gone"}}
+	wanted := map[string]*format.Node{"label-gone": {Name: "label-gone", Hostname: "label-gone"}}
 	for i := range 20 {
 		name := fmt.Sprintf("label-%d", 1+i)
 		hostname := name
@@ -146,26 +147,26 @@ func byLabel(t *testing.T, o outside) {
 			hostname = "label-1"
 		}
 		o.labelled(name, hostname, fmt.Sprintf("10.244.96.%d/28", 16*(i%16)), "192.168.0.95")
-		wanted[name] = &node{name: name, hostname: hostname}
+		wanted[name] = &format.Node{Name: name, Hostname: hostname}
 	}
 	o.labelled("label-other", "label-5", "10.244.97.0/24", "192.168.0.95")
-	wanted["label-7"].hostname = "was-another" // it was relabelled
+	wanted["label-7"].Hostname = "was-another" // it was relabelled
 	got, err := n.nodesAt(t.Context(), wanted, o.node("label-other").ResourceVersion)
 	if err != nil || len(got) != 20 {
 		t.Errorf("%d nodes: %v", len(got), err)
 	}
 	for name, is := range got {
-		if is.name != name || !is.whole || len(is.cidrs) != 1 {
+		if is.Name != name || !is.Whole || len(is.CIDRs) != 1 {
 			t.Errorf("%s is %+v", name, is)
 		}
 	}
 	if lists, gets := n.traffic.count("labelSelector"), n.traffic.count("GET /api/v1/nodes/"); lists != 1 || gets != 3 {
 		t.Errorf("%d lists and %d single reads:\n%s", lists, gets, strings.Join(n.traffic.matching("GET"), "\n"))
 	}
-	long := map[string]*node{}
+	long := map[string]*format.Node{}
 	for i := range 300 {
 		name := fmt.Sprintf("%060d", i)
-		long[name] = &node{name: name, hostname: name}
+		long[name] = &format.Node{Name: name, Hostname: name}
 	}
 	selected := 0
 	for _, s := range hostnameSelectors(long) {
@@ -217,7 +218,7 @@ func TestLookupsArePaced(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			version++
-			ls.want(&node{name: "a", uid: "1", version: fmt.Sprint(version)}, 0, false)
+			ls.want(&format.Node{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
 			l := ls.of["a"]
 			if !l.due.After(time.Now()) {
 				reads++
@@ -235,7 +236,7 @@ func TestLookupsArePaced(t *testing.T) {
 func TestLookupsComeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := offline(t, func(*http.Request) (int, []byte) {
-			return http.StatusOK, encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")
+			return http.StatusOK, kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")
 		})
 		s := &follower{m: m, feed: feed{activity: "test"}, known: map[string]known{}, lookups: newLookups()}
 		for i := range 5000 {
@@ -257,16 +258,16 @@ func TestLookupsComeTogether(t *testing.T) {
 				s.lookups.of = map[string]*lookup{}
 			}
 			name := fmt.Sprint("new-", i)
-			s.lookups.want(&node{name: name, uid: name, version: "1"}, s.spread(), false)
+			s.lookups.want(&format.Node{Name: name, UID: name, Version: "1"}, s.spread(), false)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if batches < 12 || batches > 60 {
 			t.Errorf("%d batches in a minute", batches)
 		}
-		s.lookups.want(&node{name: "gone", uid: "gone", version: "1"}, s.spread(), false)
+		s.lookups.want(&format.Node{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
 		delete(s.lookups.of, "gone")
 		time.Sleep(time.Minute)
-		s.lookups.want(&node{name: "next", uid: "next", version: "1"}, s.spread(), false)
+		s.lookups.want(&format.Node{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
 		if due := s.lookups.of["next"].due; !due.After(time.Now()) {
 			t.Errorf("after one that went unread, the next is due at %v", due)
 		}

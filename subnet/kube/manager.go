@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )
@@ -65,9 +66,9 @@ type Manager struct {
 	watched atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
 
 	mu    sync.Mutex
-	name  string // of our Node, once it is known
-	claim *claim // nil before Acquire; its fields are guarded by mu, too
-	found *node  // our Node as PublicIPs read it, for the Acquire that follows; nil: read it
+	name  string       // of our Node, once it is known
+	claim *claim       // nil before Acquire; its fields are guarded by mu, too
+	found *format.Node // our Node as PublicIPs read it, for the Acquire that follows; nil: read it
 
 	operator subnet.PublicIPs // as our Node said last
 	holding  bool             // from Acquire to the end of Hold, which keeps operator up to date

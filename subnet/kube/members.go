@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 )
 
 // members are the nodes that take part in the network, of which each should find the same peers at fault. A few of them
@@ -25,7 +26,7 @@ func (m *members) update(changes []change) {
 		m.names = map[string]struct{}{}
 	}
 	for _, c := range changes {
-		if c.node != nil && c.node.notes[managed] == "true" {
+		if c.node != nil && c.node.Notes[format.Managed] == "true" {
 			m.names[c.name] = struct{}{}
 		} else {
 			delete(m.names, c.name)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 )
 
 // Of all nodes, a few write about a peer, whatever their number, and not always the same.
@@ -18,10 +19,10 @@ func TestFewWriteAboutAPeer(t *testing.T) {
 		var m members
 		var changes []change
 		for i := range count {
-			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &node{notes: noted("kube-subnet-manager", "true")}})
+			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &format.Node{Notes: noted("kube-subnet-manager", "true")}})
 		}
 		m.update(changes)
-		m.update([]change{{name: "peer-0", node: changes[0].node}, {name: "none", node: &node{}}, {name: "gone", node: changes[0].node}, {name: "gone"}})
+		m.update([]change{{name: "peer-0", node: changes[0].node}, {name: "none", node: &format.Node{}}, {name: "gone", node: changes[0].node}, {name: "gone"}})
 		var rejects []subnet.Rejected
 		for i := range 20 {
 			rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("peer-", i)})

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 	"flannel/subnet/peerset"
 )
 
@@ -50,16 +51,16 @@ func (p *peers) happened(_ context.Context, changes []change) error {
 
 // read makes of a Node what it says; those without a part in the network say nothing. A node that runs Windows is one
 // before it has a lease.
-func read(n *node) (e peerset.Entry) {
+func read(n *format.Node) (e peerset.Entry) {
 	if n == nil {
 		return e
 	}
-	e.Windows = n.windows
-	l, err := leaseOf(n)
+	e.Windows = n.Windows
+	l, err := format.LeaseOf(n)
 	switch {
 	case err == nil:
 		e.Lease = l
-	case !errors.Is(err, errNoPeer):
+	case !errors.Is(err, format.ErrNoPeer):
 		e.Reject = err.Error()
 	}
 	return e

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
 )
 
 // PublicIPs implements subnet.Addresser by the annotations node-public-ip and node-public-ipv6 of our Node.
@@ -22,7 +23,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.found = found
-	m.obey(found.notes)
+	m.obey(found.Notes)
 	return m.operator, nil
 }
 
@@ -30,9 +31,9 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.addressed }
 
 // obey takes in what an operator says of our public addresses. m.mu must be held.
-func (m *Manager) obey(n notes) {
-	v4, problem4 := n.operator(nodeIP, false)
-	v6, problem6 := n.operator(nodeIPv6, true)
+func (m *Manager) obey(n format.Notes) {
+	v4, problem4 := n.Operator(format.NodeIP, false)
+	v6, problem6 := n.Operator(format.NodeIPv6, true)
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && !m.warned[p] {
 			m.warned[p] = true
@@ -46,7 +47,7 @@ func (m *Manager) obey(n notes) {
 }
 
 // readOwn waits for our Node and its podCIDRs.
-func (m *Manager) readOwn(ctx context.Context) (found *node, err error) {
+func (m *Manager) readOwn(ctx context.Context) (found *format.Node, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {
 		return nil, err

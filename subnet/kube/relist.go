@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"time"
+
+	"flannel/subnet/kube/format"
 )
 
 // relists paces the lists after a lost position. An API server that starts again loses the positions of all daemons at
@@ -62,11 +64,11 @@ func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{}
 	ownUID := ""
-	version, err := s.read(ctx, func(n *node) {
-		changes = append(changes, change{name: n.name, node: n})
-		present[n.name] = true
-		if n.name == s.m.ownName() {
-			ownUID = n.uid
+	version, err := s.read(ctx, func(n *format.Node) {
+		changes = append(changes, change{name: n.Name, node: n})
+		present[n.Name] = true
+		if n.Name == s.m.ownName() {
+			ownUID = n.UID
 		}
 	})
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *follower) list(ctx context.Context) error {
 // After a lost position it takes metadata alone, an eighth of the bytes, for the podCIDRs are known by then, and from
 // the API server's memory, which costs etcd nothing: anything that is not older than what we had will do. Paging would
 // help nobody, for the memory is not paged: the limit is ignored there, or sends the request to etcd.
-func (s *follower) read(ctx context.Context, each func(*node)) (version string, err error) {
+func (s *follower) read(ctx context.Context, each func(*format.Node)) (version string, err error) {
 	switch {
 	case s.only != "":
 		return s.m.list(ctx, s.only, s.floor, each)

@@ -52,8 +52,8 @@ func TestRelists(t *testing.T) {
 		}
 		at := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: q.Get("resourceVersion")}}
 		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: &expiring{frames: [][]byte{
-			frame(t, "BOOKMARK", encode(t, at, "PartialObjectMetadata")),
-			frame(t, "ERROR", encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")),
+			kubetest.Frame(t, "BOOKMARK", kubetest.Encode(t, at, "PartialObjectMetadata")),
+			kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")),
 		}}}, nil
 	}
 	n := startWith(t, s, "relist-0", func(op *Options) { op.SetCondition = false }, expired)
@@ -113,15 +113,15 @@ func TestRelistsArePaced(t *testing.T) {
 
 // What the server has in memory may be of a store that was replaced: then the list comes from there, however old.
 func TestListNotOlderThanTheStore(t *testing.T) {
-	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "70"}, Items: []corev1.Node{*sample(0)}}
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "70"}, Items: []corev1.Node{*kubetest.Sample(0)}}
 	var asked []string
 	n := offline(t, func(r *http.Request) (int, []byte) {
 		asked = append(asked, fmt.Sprintf("%s %s", r.URL.Query().Get("limit"), r.URL.Query().Get("resourceVersion")))
 		if r.URL.Query().Get("resourceVersion") == "100" {
-			return http.StatusGatewayTimeout, encode(t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
+			return http.StatusGatewayTimeout, kubetest.Encode(t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}}, "Status")
 		}
-		return http.StatusOK, encode(t, list, "NodeList")
+		return http.StatusOK, kubetest.Encode(t, list, "NodeList")
 	})
 	var told []change
 	s := &follower{m: n, feed: feed{activity: "test", to: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/format"
+	"flannel/subnet/kube/kubetest"
 )
 
 // conditions: False when in step, True after a while when not, and the time of the last change is kept.
@@ -156,7 +158,7 @@ func heartbeats(t *testing.T, o outside) {
 	n.join(tenNet, "192.168.0.70", mac1)
 	o.peer("heartbeat-1", "10.244.71.0/24", "192.168.0.71")
 	node := o.node("heartbeat-1")
-	node.Status = sample(0).Status
+	node.Status = kubetest.Sample(0).Status
 	if _, err := o.Client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 	m := &Manager{name: "node", log: slog.New(slog.DiscardHandler), mend: make(chan struct{}, 1)}
 	m.teller = newTeller(m)
 	made := func(uid string) change {
-		return change{name: "node", node: &node{name: "node", uid: uid, cidrs: []string{"10.244.1.0/24"}}}
+		return change{name: "node", node: &format.Node{Name: "node", UID: uid, CIDRs: []string{"10.244.1.0/24"}}}
 	}
 	c := &claim{now: made("0").node, v4: netip.MustParsePrefix("10.244.1.0/24")}
 	done := make(chan error, 2)

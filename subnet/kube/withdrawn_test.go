@@ -138,7 +138,7 @@ func (l *lagServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return respond(r, http.StatusOK, l.list), nil
 	}
 	l.refused++
-	return respond(r, http.StatusGatewayTimeout, encode(l.t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout,
+	return respond(r, http.StatusGatewayTimeout, kubetest.Encode(l.t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout,
 		Reason: metav1.StatusReasonTimeout, Message: "Too large resource version",
 		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}}}, "Status")), nil
 }
@@ -159,7 +159,7 @@ func serverLags(t *testing.T, o outside) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lag.version, lag.list = old.ResourceVersion, encode(t, old, "NodeList")
+	lag.version, lag.list = old.ResourceVersion, kubetest.Encode(t, old, "NodeList")
 	for i := range 5 {
 		o.peer(fmt.Sprintf("lag-%d", i+2), fmt.Sprintf("10.244.%d.0/24", i+102), fmt.Sprintf("192.168.0.%d", 202+i))
 	}

@@ -1,4 +1,4 @@
-package etcd
+package format
 
 import (
 	"net/netip"
@@ -37,7 +37,7 @@ func TestParseKey(t *testing.T) {
 		v4, v6, err := ParseKey(c.in)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) || len(err.Error()) > 200 {
-				t.Errorf("%s: %v, want an error with %q", clip(c.in), err, c.err)
+				t.Errorf("%s: %v, want an error with %q", Clip(c.in), err, c.err)
 			}
 			continue
 		}
@@ -82,7 +82,7 @@ func TestValueToTheByte(t *testing.T) {
 			t.Errorf("wrote %s (%v)\nwant  %s", got, err, c.want)
 		}
 		back, err := DecodeValue(got)
-		if err != nil || !back.same(c.v) {
+		if err != nil || !back.Same(c.v) {
 			t.Errorf("%s: read %+v, %v", got, back, err)
 		}
 	}
@@ -113,10 +113,10 @@ func TestDecodeValue(t *testing.T) {
 	} {
 		v, err := DecodeValue([]byte(c.in))
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%s: %+v, %v, want an error with %q", clip(c.in), v, err, c.err)
+			t.Errorf("%s: %+v, %v, want an error with %q", Clip(c.in), v, err, c.err)
 		}
 		if err != nil && len(err.Error()) > 200 {
-			t.Errorf("%s: the error has %d bytes", clip(c.in), len(err.Error()))
+			t.Errorf("%s: the error has %d bytes", Clip(c.in), len(err.Error()))
 		}
 		if err == nil && v.Data != nil {
 			t.Errorf("%s: data %s where there is none", c.in, v.Data)
@@ -132,7 +132,7 @@ func TestParseLease(t *testing.T) {
 		{"10.5.34.0-24", `{"PublicIP":"0.0.0.0"}`, "no public address for 10.5.34.0/24"},
 		{"0.0.0.0-0&fd05:0:0:8::-64", `{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::1"}`, ""},
 	} {
-		l, err := parseLease(c.name, []byte(c.value))
+		l, err := ParseLease(c.name, []byte(c.value))
 		if c.err == "" && (err != nil || l.Name != c.name) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s %s: %+v, %v", c.name, c.value, l, err)
 		}
@@ -180,11 +180,11 @@ func FuzzValue(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q was read as %+v and cannot be written: %v", raw, v, err)
 		}
-		if len(out) > maxValue {
+		if len(out) > MaxValue {
 			return // what was read had invalid UTF-8, which grows when written
 		}
 		again, err := DecodeValue(out)
-		if err != nil || !again.same(v) {
+		if err != nil || !again.Same(v) {
 			t.Fatalf("%q: %s", raw, cmp.Diff(v.BackendType, again.BackendType))
 		}
 	})

@@ -1,28 +1,28 @@
-package kube
+package format
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	serializer "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	"flannel/subnet"
-	"flannel/subnet/managertest"
+	"flannel/subnet/kube/kubetest"
 )
 
+const prefix = kubetest.Prefix
+
+const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
+
 // noted makes notes of pairs of names and values.
-func noted(pairs ...string) (n notes) {
+func noted(pairs ...string) (n Notes) {
 	for i := 0; i < len(pairs); i += 2 {
 		n.set(prefix, prefix+pairs[i], pairs[i+1])
 	}
@@ -42,12 +42,12 @@ func show(l *subnet.Lease) string {
 }
 
 func TestLeaseOf(t *testing.T) {
-	but := func(pairs ...string) notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
+	but := func(pairs ...string) Notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
 	v4, dual := []string{"10.5.1.0/24"}, []string{"10.5.1.0/24", "fd05:1::/64"}
 	for _, c := range []struct {
 		name  string
 		cidrs []string
-		notes notes
+		notes Notes
 		want  string
 	}{
 		{"IPv4", v4, noted(vxlanNotes...), "n vxlan | 10.5.1.0/24 at 192.168.0.1 " + mac1},
@@ -62,7 +62,7 @@ func TestLeaseOf(t *testing.T) {
 		{"data that is a text", v4, but("backend-data", `"a b"`), `n vxlan | 10.5.1.0/24 at 192.168.0.1 "a b"`},
 		{"host bits are judged by others", []string{"10.5.1.7/24"}, noted(vxlanNotes...), "n vxlan | 10.5.1.7/24 at 192.168.0.1 " + mac1},
 
-		{"no annotations", v4, notes{}, "not managed by flannel"},
+		{"no annotations", v4, Notes{}, "not managed by flannel"},
 		{"not managed", v4, but("kube-subnet-manager", "false"), "not managed by flannel"},
 		{"no podCIDR", nil, noted(vxlanNotes...), "it has no podCIDR"},
 		{"no address", v4, but("public-ip", ""), "it has no public-ip annotation for its podCIDR"},
@@ -75,7 +75,7 @@ func TestLeaseOf(t *testing.T) {
 		{"garbage for data", v4, but("backend-data", `{"VNI":`), `its backend-data "{\"VNI\":" is not JSON`},
 		{"endless data", v4, but("backend-data", `"`+strings.Repeat("x", maxData)+`"`), "its backend-data has 16386 bytes, more than 16384"},
 	} {
-		l, err := leaseOf(&node{name: "n", cidrs: c.cidrs, notes: c.notes})
+		l, err := LeaseOf(&Node{Name: "n", CIDRs: c.cidrs, Notes: c.notes})
 		got := ""
 		if err != nil {
 			got = err.Error()
@@ -93,17 +93,17 @@ func TestPatch(t *testing.T) {
 	v6 := subnet.Endpoint{Subnet: netip.MustParsePrefix("fd05:1::/64"), PublicIP: netip.MustParseAddr("2001:db8::1"), Data: []byte(mac2)}
 	one, dual := &subnet.Lease{Backend: "vxlan", V4: v4}, &subnet.Lease{Backend: "vxlan", V4: v4, V6: v6}
 	bare := &subnet.Lease{Backend: "host-gw", V4: subnet.Endpoint{Subnet: v4.Subnet, PublicIP: v4.PublicIP}}
-	but := func(pairs ...string) notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
+	but := func(pairs ...string) Notes { return noted(append(append([]string{}, vxlanNotes...), pairs...)...) }
 	const p = `"` + prefix
 	full := func(pairs string) string { return `{"metadata":{"annotations":{` + pairs + `}}}` }
 	for _, c := range []struct {
 		name     string
 		lease    *subnet.Lease
-		now      notes
+		now      Notes
 		want     string
 		problems string
 	}{
-		{"a fresh node", one, notes{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}",` + p + `backend-type":"vxlan",` +
+		{"a fresh node", one, Notes{}, full(p + `backend-data":"{\"VNI\":1,\"VtepMAC\":\"c6:d2:32:6f:8f:44\"}",` + p + `backend-type":"vxlan",` +
 			p + `kube-subnet-manager":"true",` + p + `public-ip":"192.168.0.1"`), ""},
 		{"nothing differs", one, noted(vxlanNotes...), "", ""},
 		{"nothing differs, dual", dual, noted(dualNotes...), "", ""},
@@ -118,8 +118,8 @@ func TestPatch(t *testing.T) {
 		{"a family that is off", one, but("public-ipv6-overwrite", "2001:db8::78"), "", ""},
 		{"overwritten with garbage", one, but("public-ip-overwrite", "here"), "", `the annotation public-ip-overwrite "here" is no IPv4 address: ignoring it`},
 	} {
-		want, problems := describe(c.lease, c.now)
-		raw, changes := patch(prefix, c.now, want)
+		want, problems := Describe(c.lease, c.now)
+		raw, changes := Patch(prefix, c.now, want)
 		if string(raw) != c.want || strings.Join(problems, "\n") != c.problems || (raw == nil) != (len(changes) == 0) {
 			t.Errorf("%s:\n%s\nwant\n%s\nproblems %q", c.name, raw, c.want, problems)
 		}
@@ -132,82 +132,55 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add("10.5.1.0/24", "", "true", "host-gw", "null", "", "192.168.0.1", "")
 	f.Add("x", "::ffff:1.2.3.4/120", "true", "", "{", " [1, 2]", "1.2.3.4.5", "fe80::1%a")
 	f.Fuzz(func(t *testing.T, a, b, managed, backend, data, data6, ip, ip6 string) {
-		n := &node{name: "n", cidrs: []string{a, b}, notes: noted("kube-subnet-manager", managed, "backend-type", backend,
+		n := &Node{Name: "n", CIDRs: []string{a, b}, Notes: noted("kube-subnet-manager", managed, "backend-type", backend,
 			"backend-data", data, "backend-v6-data", data6, "public-ip", ip, "public-ipv6", ip6)}
 		if b == "" {
-			n.cidrs = n.cidrs[:1]
+			n.CIDRs = n.CIDRs[:1]
 		}
-		l, err := leaseOf(n)
+		l, err := LeaseOf(n)
 		if err != nil {
 			if len(err.Error()) > 1000 {
 				t.Errorf("a long error: %q", err)
 			}
 			return
 		}
-		want, _ := describe(l, n.notes)
-		raw, _ := patch(prefix, n.notes, want)
-		again, err := leaseOf(&node{name: "n", cidrs: n.cidrs, notes: want})
+		want, _ := Describe(l, n.Notes)
+		raw, _ := Patch(prefix, n.Notes, want)
+		again, err := LeaseOf(&Node{Name: "n", CIDRs: n.CIDRs, Notes: want})
 		if err != nil || !again.Equal(l) {
 			t.Errorf("%s became %v, %v by %s", show(l), again, err, raw)
 		}
-		if raw, _ := patch(prefix, want, want); raw != nil {
+		if raw, _ := Patch(prefix, want, want); raw != nil {
 			t.Errorf("a patch for nothing: %s", raw)
 		}
 	})
 }
 
-// sample is a Node with all that must be passed over.
-func sample(i int) *corev1.Node {
-	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
-			Labels: map[string]string{"a": "b", prefix + "backend-type": "no", "kubernetes.io/hostname": "host.example"}, Annotations: map[string]string{"other": "x", prefix + "unknown": "x"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{}}}},
-		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x", Unschedulable: true},
-	}
-	for j := 0; j < len(dualNotes); j += 2 {
-		n.Annotations[prefix+dualNotes[j]] = dualNotes[j+1]
-	}
-	for j := range 50 {
-		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example/image-%d@sha256:%064d", j, j)}, SizeBytes: 1 << 30})
-	}
-	return n
-}
-
-func encode(t testing.TB, o runtime.Object, kind string) []byte {
-	t.Helper()
-	o.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
-	var b bytes.Buffer
-	if err := serializer.NewSerializer(nil, nil).Encode(o, &b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-var sampleNode = &node{name: "node0", uid: "u-1", version: "100", created: 1_700_000_000, cidrs: []string{"10.5.1.0/24", "fd05:1::/64"}, notes: noted(dualNotes...), hostname: "host.example", whole: true}
+var sampleNode = &Node{Name: "node0", UID: "u-1", Version: "100", Created: 1_700_000_000, CIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, Notes: noted(dualNotes...), Hostname: "host.example", Whole: true}
 
 func TestReadANode(t *testing.T) {
-	object, err := unwrap(encode(t, sample(0), "Node"))
+	object, err := Unwrap(kubetest.Encode(t, kubetest.Sample(0), "Node"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := parseNode(object, prefix); err != nil || !reflect.DeepEqual(n, sampleNode) {
+	if n, err := ParseNode(object, prefix); err != nil || !reflect.DeepEqual(n, sampleNode) {
 		t.Errorf("%+v, %v", n, err)
 	}
-	old := sample(0)
+	old := kubetest.Sample(0)
 	old.Spec.PodCIDRs = nil
-	object, _ = unwrap(encode(t, old, "Node"))
-	if n, err := parseNode(object, prefix); err != nil || !reflect.DeepEqual(n.cidrs, []string{"10.5.1.0/24"}) {
+	object, _ = Unwrap(kubetest.Encode(t, old, "Node"))
+	if n, err := ParseNode(object, prefix); err != nil || !reflect.DeepEqual(n.CIDRs, []string{"10.5.1.0/24"}) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	for label, want := range map[string]bool{"windows": true, "linux": false, "windowsx": false} {
-		labelled := sample(0)
+		labelled := kubetest.Sample(0)
 		labelled.Labels["kubernetes.io/os"], labelled.Labels["zone"] = label, "windows"
-		object, _ = unwrap(encode(t, labelled, "Node"))
-		if n, err := parseNode(object, prefix); err != nil || n.windows != want {
-			t.Errorf("of %s: windows %v, %v", label, n.windows, err)
+		object, _ = Unwrap(kubetest.Encode(t, labelled, "Node"))
+		if n, err := ParseNode(object, prefix); err != nil || n.Windows != want {
+			t.Errorf("of %s: windows %v, %v", label, n.Windows, err)
 		}
 	}
-	if _, err := unwrap([]byte(`{"kind":"Node"}`)); !errors.Is(err, errNotProtobuf) {
+	if _, err := Unwrap([]byte(`{"kind":"Node"}`)); !errors.Is(err, errNotProtobuf) {
 		t.Error(err)
 	}
 }
@@ -215,15 +188,15 @@ func TestReadANode(t *testing.T) {
 func TestReadAList(t *testing.T) {
 	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "4711", Continue: "x"}}
 	for i := range 20 {
-		list.Items = append(list.Items, *sample(i))
+		list.Items = append(list.Items, *kubetest.Sample(i))
 	}
-	raw := encode(t, list, "NodeList")
-	var got []*node
-	version, err := parseList(bytes.NewReader(raw), prefix, func(n *node) { got = append(got, n) })
-	if err != nil || version != "4711" || len(got) != 20 || !reflect.DeepEqual(got[0], sampleNode) || got[19].name != "node19" {
+	raw := kubetest.Encode(t, list, "NodeList")
+	var got []*Node
+	version, err := ParseList(bytes.NewReader(raw), prefix, func(n *Node) { got = append(got, n) })
+	if err != nil || version != "4711" || len(got) != 20 || !reflect.DeepEqual(got[0], sampleNode) || got[19].Name != "node19" {
 		t.Errorf("%d nodes at %s, %v", len(got), version, err)
 	}
-	if version, err := parseList(bytes.NewReader(encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")), prefix, nil); err != nil || version != "1" {
+	if version, err := ParseList(bytes.NewReader(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")), prefix, nil); err != nil || version != "1" {
 		t.Errorf("an empty list: %q, %v", version, err)
 	}
 	// What is cut off anywhere is never taken for the whole.
@@ -231,62 +204,52 @@ func TestReadAList(t *testing.T) {
 		if end > 200 && end < len(raw)-200 && end%97 != 0 {
 			continue
 		}
-		_, err := parseList(bytes.NewReader(raw[:end]), prefix, func(*node) {})
+		_, err := ParseList(bytes.NewReader(raw[:end]), prefix, func(*Node) {})
 		if whole := end > len(raw)-5; err == nil && !whole {
 			t.Errorf("%d of %d bytes were enough", end, len(raw))
 		}
 	}
 }
 
-func frame(t testing.TB, kind string, object []byte) []byte {
-	t.Helper()
-	e := metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}
-	raw, err := e.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
-}
-
 func TestReadAWatch(t *testing.T) {
-	meta := &metav1.PartialObjectMetadata{ObjectMeta: sample(0).ObjectMeta}
-	stream := frame(t, "MODIFIED", encode(t, meta, "PartialObjectMetadata"))
-	stream = append(stream, frame(t, "ERROR", encode(t, &metav1.Status{Code: 410, Reason: metav1.StatusReasonExpired}, "Status"))...)
-	r := newReader(bytes.NewReader(stream))
-	e, err := r.event(prefix)
+	meta := &metav1.PartialObjectMetadata{ObjectMeta: kubetest.Sample(0).ObjectMeta}
+	stream := kubetest.Frame(t, "MODIFIED", kubetest.Encode(t, meta, "PartialObjectMetadata"))
+	stream = append(stream, kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: 410, Reason: metav1.StatusReasonExpired}, "Status"))...)
+	r := NewReader(bytes.NewReader(stream))
+	e, err := r.Event(prefix)
 	want := *sampleNode
-	want.cidrs, want.whole = nil, false
-	if err != nil || e.kind != "MODIFIED" || !reflect.DeepEqual(e.node, &want) {
+	want.CIDRs, want.Whole = nil, false
+	if err != nil || e.Kind != "MODIFIED" || !reflect.DeepEqual(e.Node, &want) {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if e, err = r.event(prefix); err != nil || e.status == nil || e.status.Code != 410 {
+	if e, err = r.Event(prefix); err != nil || e.Status == nil || e.Status.Code != 410 {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err = r.event(prefix); err == nil || err.Error() != "EOF" {
+	if _, err = r.Event(prefix); err == nil || err.Error() != "EOF" {
 		t.Error(err)
 	}
-	if _, err = newReader(bytes.NewReader(stream[:20])).event(prefix); err == nil || err.Error() == "EOF" {
+	if _, err = NewReader(bytes.NewReader(stream[:20])).Event(prefix); err == nil || err.Error() == "EOF" {
 		t.Errorf("half a frame: %v", err)
 	}
 }
 
 // FuzzWire: nothing that comes over the wire makes it fail in another way than by an error.
 func FuzzWire(f *testing.F) {
-	f.Add(encode(f, sample(0), "Node"))
-	f.Add(encode(f, &corev1.NodeList{Items: []corev1.Node{*sample(0)}}, "NodeList"))
-	f.Add(frame(f, "ADDED", encode(f, sample(0), "Node")))
+	f.Add(kubetest.Encode(f, kubetest.Sample(0), "Node"))
+	f.Add(kubetest.Encode(f, &corev1.NodeList{Items: []corev1.Node{*kubetest.Sample(0)}}, "NodeList"))
+	f.Add(kubetest.Frame(f, "ADDED", kubetest.Encode(f, kubetest.Sample(0), "Node")))
 	f.Add([]byte("\x00\x00\x00\xff"))
 	f.Add([]byte("k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")) // more bytes than there can be
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if object, err := unwrap(raw); err == nil {
-			_, _ = parseNode(object, prefix)
+		if object, err := Unwrap(raw); err == nil {
+			_, _ = ParseNode(object, prefix)
 		}
-		if version, err := parseList(bytes.NewReader(raw), prefix, func(*node) {}); err == nil && version == "" {
+		if version, err := ParseList(bytes.NewReader(raw), prefix, func(*Node) {}); err == nil && version == "" {
 			t.Error("a list of no version was taken for one")
 		}
-		r := newReader(bytes.NewReader(raw))
+		r := NewReader(bytes.NewReader(raw))
 		for range 3 {
-			if _, err := r.event(prefix); err != nil {
+			if _, err := r.Event(prefix); err != nil {
 				break
 			}
 		}
@@ -295,29 +258,29 @@ func FuzzWire(f *testing.F) {
 
 // What reading by hand saves against the generated types: of a Node, of a list of 1,000, and of an event of a watch.
 func BenchmarkReadANode(b *testing.B) {
-	one, _ := unwrap(encode(b, sample(0), "Node"))
-	event, _ := unwrap(encode(b, &metav1.PartialObjectMetadata{ObjectMeta: sample(0).ObjectMeta}, "PartialObjectMetadata"))
+	one, _ := Unwrap(kubetest.Encode(b, kubetest.Sample(0), "Node"))
+	event, _ := Unwrap(kubetest.Encode(b, &metav1.PartialObjectMetadata{ObjectMeta: kubetest.Sample(0).ObjectMeta}, "PartialObjectMetadata"))
 	many := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "4711"}}
 	for i := range 1000 {
-		many.Items = append(many.Items, *sample(i))
+		many.Items = append(many.Items, *kubetest.Sample(i))
 	}
-	list := encode(b, many, "NodeList")
+	list := kubetest.Encode(b, many, "NodeList")
 	for name, read := range map[string]struct {
 		of   []byte
 		read func() error
 	}{
-		"node/by hand":    {one, func() error { _, err := parseNode(one, prefix); return err }},
+		"node/by hand":    {one, func() error { _, err := ParseNode(one, prefix); return err }},
 		"node/generated":  {one, func() error { return new(corev1.Node).Unmarshal(one) }},
-		"event/by hand":   {event, func() error { _, err := parseNode(event, prefix); return err }},
+		"event/by hand":   {event, func() error { _, err := ParseNode(event, prefix); return err }},
 		"event/generated": {event, func() error { return new(metav1.PartialObjectMetadata).Unmarshal(event) }},
 		"list/by hand": {list, func() error {
-			_, err := parseList(bytes.NewReader(list), prefix, func(*node) {})
+			_, err := ParseList(bytes.NewReader(list), prefix, func(*Node) {})
 			return err
 		}},
 		"list/generated": {list, func() error {
 			raw, err := io.ReadAll(bytes.NewReader(list)) // as the client does
 			if err == nil {
-				raw, err = unwrap(raw)
+				raw, err = Unwrap(raw)
 			}
 			return errors.Join(err, new(corev1.NodeList).Unmarshal(raw))
 		}},
@@ -332,47 +295,4 @@ func BenchmarkReadANode(b *testing.B) {
 			}
 		})
 	}
-}
-
-func TestConfigMapIsSwapped(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	// As kubelet mounts it: the file is a link into ..data, which is a link to a directory that is replaced as a whole.
-	swap := func(version, text string) {
-		t.Helper()
-		err := errors.Join(os.Mkdir(dir+"/.."+version, 0o755), os.WriteFile(dir+"/.."+version+"/net-conf.json", []byte(text), 0o644),
-			os.Symlink(".."+version, dir+"/..data_tmp"), os.Rename(dir+"/..data_tmp", dir+"/..data"))
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var log managertest.Logs
-	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: log.Logger()}
-	got := make(chan string, 10)
-	go m.WatchConfig(t.Context(), func(raw []byte) { got <- string(raw) }) //nolint:errcheck // it ends with the test
-	eventually(t, "a missing file is said", soon, func() bool { return log.Count("waiting for it") == 1 })
-	swap("1", "one")
-	if err := os.Symlink("..data/net-conf.json", dir+"/net-conf.json"); err != nil {
-		t.Fatal(err)
-	}
-	expect := func(want string) {
-		t.Helper()
-		if s := <-got; s != want {
-			t.Errorf("got %q, want %q", s, want)
-		}
-	}
-	expect("one")
-	swap("2", "two")
-	expect("two")
-	swap("3", "two") // the same again
-	if err := os.Remove(dir + "/net-conf.json"); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a deleted file is said", soon, func() bool { return log.Count("the last one stands") == 1 })
-	for _, text := range []string{"", "three"} { // an empty one is half written
-		if err := os.WriteFile(dir+"/net-conf.json", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect("three")
 }

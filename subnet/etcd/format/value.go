@@ -1,4 +1,4 @@
-package etcd
+package format
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"flannel/subnet"
 )
 
-// maxValue bounds what is read of a foreign value, in bytes: a real one has a few hundred, and a daemon keeps all.
-const maxValue = 4 << 10
+// MaxValue bounds what is read of a foreign value, in bytes: a real one has a few hundred, and a daemon keeps all.
+const MaxValue = 4 << 10
 
 // Value is what a lease's key holds: how to reach its node.
 type Value struct {
@@ -50,12 +50,12 @@ func EncodeValue(v Value) ([]byte, error) {
 
 // DecodeValue reads a lease's value. Its errors are one sentence and quote a bounded part of raw.
 func DecodeValue(raw []byte) (Value, error) {
-	if len(raw) > maxValue {
-		return Value{}, fmt.Errorf("the value has more than %d bytes", maxValue)
+	if len(raw) > MaxValue {
+		return Value{}, fmt.Errorf("the value has more than %d bytes", MaxValue)
 	}
 	// JSON's null would be read as an empty object without complaint.
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return Value{}, fmt.Errorf("the value %s is not a JSON object", clip(string(raw)))
+		return Value{}, fmt.Errorf("the value %s is not a JSON object", Clip(string(raw)))
 	}
 	var s stored
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -66,13 +66,13 @@ func DecodeValue(raw []byte) (Value, error) {
 	// A node without IPv4 writes 0.0.0.0, because flannel cannot write nothing: it is no address of anybody.
 	if s.PublicIP != "" && s.PublicIP != "0.0.0.0" {
 		if v.PublicIP, err = netip.ParseAddr(s.PublicIP); err != nil || !v.PublicIP.Is4() {
-			return Value{}, fmt.Errorf("PublicIP: %s is not an IPv4 address", clip(s.PublicIP))
+			return Value{}, fmt.Errorf("PublicIP: %s is not an IPv4 address", Clip(s.PublicIP))
 		}
 	}
 	if s.PublicIPv6 != nil && *s.PublicIPv6 != "" && *s.PublicIPv6 != "::" {
 		v.PublicIPv6, err = netip.ParseAddr(*s.PublicIPv6)
 		if err != nil || !v.PublicIPv6.Is6() || plain(v.PublicIPv6) != nil {
-			return Value{}, fmt.Errorf("PublicIPv6: %s is not an IPv6 address", clip(*s.PublicIPv6))
+			return Value{}, fmt.Errorf("PublicIPv6: %s is not an IPv6 address", Clip(*s.PublicIPv6))
 		}
 		if v.PublicIPv6.IsUnspecified() {
 			v.PublicIPv6 = netip.Addr{}
@@ -85,9 +85,9 @@ func DecodeValue(raw []byte) (Value, error) {
 func explain(raw []byte, err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return fmt.Errorf("%s: is not a %v", clip(wrong.Field), wrong.Type)
+		return fmt.Errorf("%s: is not a %v", Clip(wrong.Field), wrong.Type)
 	}
-	return fmt.Errorf("the value %s is not JSON", clip(string(raw)))
+	return fmt.Errorf("the value %s is not JSON", Clip(string(raw)))
 }
 
 func compact(data json.RawMessage) json.RawMessage {
@@ -104,14 +104,14 @@ func compact(data json.RawMessage) json.RawMessage {
 	return b.Bytes()
 }
 
-// same tells whether a and b say the same, however their backend data is spaced.
-func (v Value) same(o Value) bool {
+// Same tells whether a and b say the same, however their backend data is spaced.
+func (v Value) Same(o Value) bool {
 	return v.PublicIP == o.PublicIP && v.PublicIPv6 == o.PublicIPv6 && v.BackendType == o.BackendType &&
 		bytes.Equal(compact(v.Data), compact(o.Data)) && bytes.Equal(compact(v.V6Data), compact(o.V6Data))
 }
 
-// valueOf is what is stored for l.
-func valueOf(l subnet.Lease) Value {
+// ValueOf is what is stored for l.
+func ValueOf(l subnet.Lease) Value {
 	v := Value{BackendType: l.Backend, Data: compact(l.V4.Data), V6Data: compact(l.V6.Data)}
 	if l.V4.On() {
 		v.PublicIP = l.V4.PublicIP
@@ -122,8 +122,8 @@ func valueOf(l subnet.Lease) Value {
 	return v
 }
 
-// parseLease reads one entry of the store; name is the key without the prefix.
-func parseLease(name string, raw []byte) (*subnet.Lease, error) {
+// ParseLease reads one entry of the store; name is the key without the prefix.
+func ParseLease(name string, raw []byte) (*subnet.Lease, error) {
 	v4, v6, err := ParseKey(name)
 	if err != nil {
 		return nil, err

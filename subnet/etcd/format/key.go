@@ -1,4 +1,6 @@
-package etcd
+// Package format reads and writes flannel's keys and values in etcd: how a node's subnets are spelt in the key of its
+// lease, and what the value says of how to reach the node. It is pure.
+package format
 
 import (
 	"errors"
@@ -51,11 +53,11 @@ func formatSubnet(p netip.Prefix) string { return p.Addr().String() + "-" + strc
 func parseSubnet(s string) (netip.Prefix, error) {
 	addr, bits, ok := strings.Cut(s, "-")
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("%s is not ADDRESS-LENGTH", clip(s))
+		return netip.Prefix{}, fmt.Errorf("%s is not ADDRESS-LENGTH", Clip(s))
 	}
 	a, err := netip.ParseAddr(addr)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%s is not an address", clip(addr))
+		return netip.Prefix{}, fmt.Errorf("%s is not an address", Clip(addr))
 	}
 	if err := plain(a); err != nil {
 		return netip.Prefix{}, err
@@ -63,7 +65,7 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	// Length 0 would be the whole Internet; as part of an IPv6-only key it was dealt with above.
 	n, err := strconv.ParseUint(bits, 10, 8)
 	if err != nil || n < 1 || int(n) > a.BitLen() {
-		return netip.Prefix{}, fmt.Errorf("%s is not a prefix length of 1 to %d", clip(bits), a.BitLen())
+		return netip.Prefix{}, fmt.Errorf("%s is not a prefix length of 1 to %d", Clip(bits), a.BitLen())
 	}
 	p := netip.PrefixFrom(a, int(n))
 	if p != p.Masked() { // two keys must not name one subnet
@@ -83,8 +85,8 @@ func plain(a netip.Addr) error {
 	return nil
 }
 
-// clip quotes foreign text, shortened to what a log line bears.
-func clip(s string) string {
+// Clip quotes foreign text, shortened to what a log line bears.
+func Clip(s string) string {
 	const most = 60
 	if len(s) > most {
 		return strconv.QuoteToASCII(s[:most]) + "…"

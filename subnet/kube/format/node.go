@@ -1,4 +1,6 @@
-package kube
+// Package format reads what a Node says, and writes what ours shall say: flannel's annotations, and the few fields of
+// Kubernetes' protobuf that they are in. It is pure.
+package format
 
 import (
 	"bytes"
@@ -11,26 +13,26 @@ import (
 	"flannel/subnet"
 )
 
-// node is what we take of a Node; the rest of it, nine tenths and more, is never kept.
-type node struct {
-	name, uid string
-	version   string   // its resourceVersion
-	created   int64    // in Unix seconds
-	cidrs     []string // spec.podCIDRs, or else podCIDR
-	notes     notes
-	hostname  string // its label kubernetes.io/hostname, which kubelet gives it and which need not be its name
-	whole     bool   // it was read with its spec: no cidrs then mean that it has none
-	windows   bool   // by its label kubernetes.io/os, which kubelet gives it
+// Node is what we take of a Node; the rest of it, nine tenths and more, is never kept.
+type Node struct {
+	Name, UID string
+	Version   string   // its resourceVersion
+	Created   int64    // in Unix seconds
+	CIDRs     []string // spec.podCIDRs, or else podCIDR
+	Notes     Notes
+	Hostname  string // its label kubernetes.io/hostname, which kubelet gives it and which need not be its name
+	Whole     bool   // it was read with its spec: no cidrs then mean that it has none
+	Windows   bool   // by its label kubernetes.io/os, which kubelet gives it
 }
 
-// note is one of our annotations, notes the values of all; an empty one counts as absent.
+// Note is one of our annotations, Notes the values of all; an empty one counts as absent.
 type (
-	note  int
-	notes [noteCount]string
+	Note  int
+	Notes [NoteCount]string
 )
 
 const (
-	managed note = iota
+	Managed Note = iota
 	backendType
 	backendData
 	backendV6Data
@@ -40,47 +42,47 @@ const (
 	overwrite
 	overwriteV6
 	// The operator's: as if --public-ip had been given.
-	nodeIP
-	nodeIPv6
-	noteCount
+	NodeIP
+	NodeIPv6
+	NoteCount
 )
 
-// names follow the prefix.
-var names = [noteCount]string{
-	managed: "kube-subnet-manager", backendType: "backend-type", backendData: "backend-data", backendV6Data: "backend-v6-data",
+// AnnotationNames follow the prefix.
+var AnnotationNames = [NoteCount]string{
+	Managed: "kube-subnet-manager", backendType: "backend-type", backendData: "backend-data", backendV6Data: "backend-v6-data",
 	publicIP: "public-ip", publicIPv6: "public-ipv6", overwrite: "public-ip-overwrite", overwriteV6: "public-ipv6-overwrite",
-	nodeIP: "node-public-ip", nodeIPv6: "node-public-ipv6",
+	NodeIP: "node-public-ip", NodeIPv6: "node-public-ipv6",
 }
 
 // set takes in an annotation if it is one of ours.
-func (n *notes) set(prefix, key, value string) {
+func (n *Notes) set(prefix, key, value string) {
 	name, ours := strings.CutPrefix(key, prefix)
 	if !ours {
 		return
 	}
 	for i := range n {
-		if names[i] == name {
+		if AnnotationNames[i] == name {
 			n[i] = value
 		}
 	}
 }
 
-// operators are the annotations that we only read.
-func (n notes) operators() [4]string { return [4]string(n[overwrite:noteCount]) }
+// Operators are the annotations that we only read.
+func (n Notes) Operators() [4]string { return [4]string(n[overwrite:NoteCount]) }
 
-// errNoPeer says that a Node takes no part in the network.
-var errNoPeer = errors.New("not managed by flannel")
+// ErrNoPeer says that a Node takes no part in the network.
+var ErrNoPeer = errors.New("not managed by flannel")
 
-// leaseOf reads a Node. The error is errNoPeer, or one sentence that quotes a bounded part of what is wrong.
-func leaseOf(n *node) (*subnet.Lease, error) {
-	if n.notes[managed] != "true" {
-		return nil, errNoPeer
+// LeaseOf reads a Node. The error is ErrNoPeer, or one sentence that quotes a bounded part of what is wrong.
+func LeaseOf(n *Node) (*subnet.Lease, error) {
+	if n.Notes[Managed] != "true" {
+		return nil, ErrNoPeer
 	}
-	v4, v6, err := subnets(n.cidrs)
+	v4, v6, err := Subnets(n.CIDRs)
 	if err != nil {
 		return nil, err
 	}
-	l := &subnet.Lease{Name: n.name, Since: n.created, Backend: n.notes[backendType]}
+	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: n.Notes[backendType]}
 	if l.V4, err = n.endpoint(v4, publicIP, backendData); err != nil {
 		return nil, err
 	}
@@ -98,8 +100,8 @@ func leaseOf(n *node) (*subnet.Lease, error) {
 	return l, nil
 }
 
-// subnets finds the subnet of each family.
-func subnets(cidrs []string) (v4, v6 netip.Prefix, err error) {
+// Subnets finds the subnet of each family.
+func Subnets(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	for _, c := range cidrs {
 		p, err := netip.ParsePrefix(c)
 		switch {
@@ -115,17 +117,17 @@ func subnets(cidrs []string) (v4, v6 netip.Prefix, err error) {
 }
 
 // endpoint is off where the node has no subnet of that family, or tells no address: it may use one family of two.
-func (n *node) endpoint(s netip.Prefix, ip, data note) (subnet.Endpoint, error) {
-	if !s.IsValid() || n.notes[ip] == "" {
+func (n *Node) endpoint(s netip.Prefix, ip, data Note) (subnet.Endpoint, error) {
+	if !s.IsValid() || n.Notes[ip] == "" {
 		return subnet.Endpoint{}, nil
 	}
-	a, err := address(n.notes[ip], s.Addr().Is6())
+	a, err := address(n.Notes[ip], s.Addr().Is6())
 	if err != nil {
-		return subnet.Endpoint{}, fmt.Errorf("its %s %w", names[ip], err)
+		return subnet.Endpoint{}, fmt.Errorf("its %s %w", AnnotationNames[ip], err)
 	}
 	e := subnet.Endpoint{Subnet: s, PublicIP: a}
-	if e.Data, err = compact(n.notes[data]); err != nil {
-		return subnet.Endpoint{}, fmt.Errorf("its %s %w", names[data], err)
+	if e.Data, err = compact(n.Notes[data]); err != nil {
+		return subnet.Endpoint{}, fmt.Errorf("its %s %w", AnnotationNames[data], err)
 	}
 	return e, nil
 }
@@ -161,14 +163,14 @@ func compact(text string) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// describe is leaseOf the other way round: what our annotations on a Node shall be for the others to see l, given what
+// Describe is LeaseOf the other way round: what our annotations on a Node shall be for the others to see l, given what
 // stands there now. A family that is off has none. Problems are annotations of the operator's that make no sense.
-func describe(l *subnet.Lease, now notes) (want notes, problems []string) {
+func Describe(l *subnet.Lease, now Notes) (want Notes, problems []string) {
 	want = now
-	want[managed], want[backendType] = "true", l.Backend
+	want[Managed], want[backendType] = "true", l.Backend
 	for _, one := range []struct {
 		e                   subnet.Endpoint
-		ip, data, overwrite note
+		ip, data, overwrite Note
 	}{
 		{l.V4, publicIP, backendData, overwrite},
 		{l.V6, publicIPv6, backendV6Data, overwriteV6},
@@ -177,7 +179,7 @@ func describe(l *subnet.Lease, now notes) (want notes, problems []string) {
 		if !one.e.On() {
 			continue
 		}
-		told, problem := now.operator(one.overwrite, one.e.Subnet.Addr().Is6())
+		told, problem := now.Operator(one.overwrite, one.e.Subnet.Addr().Is6())
 		if problem != "" {
 			problems = append(problems, problem)
 		}
@@ -195,30 +197,30 @@ func describe(l *subnet.Lease, now notes) (want notes, problems []string) {
 	return want, problems
 }
 
-// operator reads an address that an operator has set; it is zero if there is none or, with a problem, nonsense.
-func (n notes) operator(by note, v6 bool) (a netip.Addr, problem string) {
+// Operator reads an address that an operator has set; it is zero if there is none or, with a problem, nonsense.
+func (n Notes) Operator(by Note, v6 bool) (a netip.Addr, problem string) {
 	if n[by] == "" {
 		return netip.Addr{}, ""
 	}
 	a, err := address(n[by], v6)
 	if err != nil {
-		return netip.Addr{}, fmt.Sprintf("the annotation %s %v: ignoring it", names[by], err)
+		return netip.Addr{}, fmt.Sprintf("the annotation %s %v: ignoring it", AnnotationNames[by], err)
 	}
 	return a, ""
 }
 
-// patch is the strategic merge patch that makes want of now, nil if there is nothing to do, and what it changes.
-func patch(prefix string, now, want notes) (raw []byte, changes []string) {
+// Patch is the strategic merge patch that makes want of now, nil if there is nothing to do, and what it changes.
+func Patch(prefix string, now, want Notes) (raw []byte, changes []string) {
 	values := map[string]*string{}
 	for i := range want {
 		if want[i] == now[i] {
 			continue
 		}
-		values[prefix+names[i]] = nil // takes it away
+		values[prefix+AnnotationNames[i]] = nil // takes it away
 		if want[i] != "" {
-			values[prefix+names[i]] = &want[i]
+			values[prefix+AnnotationNames[i]] = &want[i]
 		}
-		changes = append(changes, names[i])
+		changes = append(changes, AnnotationNames[i])
 	}
 	if len(values) == 0 {
 		return nil, nil

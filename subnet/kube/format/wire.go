@@ -1,4 +1,4 @@
-package kube
+package format
 
 import (
 	"bufio"
@@ -59,8 +59,8 @@ func fields(b []byte, f func(number protowire.Number, value []byte) error) error
 	return nil
 }
 
-// unwrap returns the object inside of a runtime.Unknown.
-func unwrap(b []byte) (object []byte, err error) {
+// Unwrap returns the object inside of a runtime.Unknown.
+func Unwrap(b []byte) (object []byte, err error) {
 	b, ok := bytes.CutPrefix(b, magic)
 	if !ok {
 		return nil, errNotProtobuf
@@ -74,51 +74,51 @@ func unwrap(b []byte) (object []byte, err error) {
 	return object, err
 }
 
-// parseNode reads a Node, or its PartialObjectMetadata, which differs only in having no more than the first field.
+// ParseNode reads a Node, or its PartialObjectMetadata, which differs only in having no more than the first field.
 // Nothing of b is kept.
-func parseNode(b []byte, prefix string) (*node, error) {
-	n := &node{}
+func ParseNode(b []byte, prefix string) (*Node, error) {
+	n := &Node{}
 	podCIDR := ""
 	err := fields(b, func(number protowire.Number, value []byte) error {
 		switch number {
 		case 1: // metadata
 			return n.parseMeta(value, prefix)
 		case 2: // spec
-			n.whole = true
+			n.Whole = true
 			return fields(value, func(number protowire.Number, value []byte) error {
 				switch number {
 				case 1:
 					podCIDR = string(value)
 				case 7:
-					n.cidrs = append(n.cidrs, string(value))
+					n.CIDRs = append(n.CIDRs, string(value))
 				}
 				return nil
 			})
 		}
 		return nil
 	})
-	if len(n.cidrs) == 0 && podCIDR != "" {
-		n.cidrs = []string{podCIDR}
+	if len(n.CIDRs) == 0 && podCIDR != "" {
+		n.CIDRs = []string{podCIDR}
 	}
 	return n, err
 }
 
-func (n *node) parseMeta(b []byte, prefix string) error {
+func (n *Node) parseMeta(b []byte, prefix string) error {
 	return fields(b, func(number protowire.Number, value []byte) error {
 		switch number {
 		case 1:
-			n.name = string(value)
+			n.Name = string(value)
 		case 5:
-			n.uid = string(value)
+			n.UID = string(value)
 		case 6:
-			n.version = string(value)
+			n.Version = string(value)
 		case 8: // creationTimestamp, whose first field is seconds; a negative one is never in use
 			if _, _, size := protowire.ConsumeTag(value); size > 0 {
 				seconds, _ := protowire.ConsumeVarint(value[size:])
-				n.created = int64(seconds) //nolint:gosec // whatever it is, it is the same on every node
+				n.Created = int64(seconds) //nolint:gosec // whatever it is, it is the same on every node
 			}
 		case 11: // an entry of labels
-			n.windows = n.windows || bytes.Equal(value, windowsLabel)
+			n.Windows = n.Windows || bytes.Equal(value, windowsLabel)
 			if host, is := bytes.CutPrefix(value, hostnameLabel); is && len(host) > 1 {
 				n.setHostname(host[1:])
 			}
@@ -134,7 +134,7 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 				return nil
 			})
 			if bytes.HasPrefix(key, []byte(prefix)) {
-				n.notes.set(prefix, string(key), string(text))
+				n.Notes.set(prefix, string(key), string(text))
 			}
 			return err
 		}
@@ -143,21 +143,22 @@ func (n *node) parseMeta(b []byte, prefix string) error {
 }
 
 // setHostname keeps no second copy of the name, which it nearly always is.
-func (n *node) setHostname(label []byte) {
-	if n.hostname = n.name; string(label) != n.name {
-		n.hostname = string(label)
+func (n *Node) setHostname(label []byte) {
+	if n.Hostname = n.Name; string(label) != n.Name {
+		n.Hostname = string(label)
 	}
 }
 
-// reader takes a stream apart.
-type reader struct {
+// Reader takes a stream apart.
+type Reader struct {
 	*bufio.Reader
 	buf []byte // of the last piece; the next one overwrites it
 }
 
-func newReader(r io.Reader) *reader { return &reader{Reader: bufio.NewReaderSize(r, 64<<10)} }
+// NewReader reads a watch from r.
+func NewReader(r io.Reader) *Reader { return &Reader{Reader: bufio.NewReaderSize(r, 64<<10)} }
 
-func (r *reader) piece(n uint64) ([]byte, error) {
+func (r *Reader) piece(n uint64) ([]byte, error) {
 	if n > maxObject {
 		return nil, fmt.Errorf("an object of %d bytes", n)
 	}
@@ -169,7 +170,7 @@ func (r *reader) piece(n uint64) ([]byte, error) {
 }
 
 // tag reads the head of a field; the end of the stream is io.EOF.
-func (r *reader) tag() (protowire.Number, uint64, error) {
+func (r *Reader) tag() (protowire.Number, uint64, error) {
 	tag, err := binary.ReadUvarint(r)
 	if err != nil {
 		return 0, 0, err
@@ -188,9 +189,9 @@ func (r *reader) tag() (protowire.Number, uint64, error) {
 	return number, value, err
 }
 
-// parseList reads a NodeList from r and hands over one node after the other. It returns the list's resourceVersion.
-func parseList(from io.Reader, prefix string, each func(*node)) (version string, err error) {
-	r := newReader(from)
+// ParseList reads a NodeList from r and hands over one node after the other. It returns the list's resourceVersion.
+func ParseList(from io.Reader, prefix string, each func(*Node)) (version string, err error) {
+	r := NewReader(from)
 	head, err := r.piece(uint64(len(magic)))
 	if err != nil || !bytes.Equal(head, magic) {
 		return "", errors.Join(errNotProtobuf, err)
@@ -210,9 +211,9 @@ func parseList(from io.Reader, prefix string, each func(*node)) (version string,
 }
 
 // items reads the NodeList itself, of that many bytes.
-func (r *reader) items(length uint64, prefix string, each func(*node)) (version string, err error) {
+func (r *Reader) items(length uint64, prefix string, each func(*Node)) (version string, err error) {
 	whole := io.LimitReader(r.Reader, int64(length)) //nolint:gosec // beyond that, the stream ends earlier
-	in := newReader(whole)
+	in := NewReader(whole)
 	for {
 		number, length, err := in.tag()
 		if err == io.EOF {
@@ -242,8 +243,8 @@ func (r *reader) items(length uint64, prefix string, each func(*node)) (version 
 				return nil
 			})
 		case 2:
-			var n *node
-			if n, err = parseNode(piece, prefix); err == nil {
+			var n *Node
+			if n, err = ParseNode(piece, prefix); err == nil {
 				each(n)
 			}
 		}
@@ -253,15 +254,15 @@ func (r *reader) items(length uint64, prefix string, each func(*node)) (version 
 	}
 }
 
-// event is a frame of a watch.
-type event struct {
-	kind   string // ADDED, MODIFIED, DELETED, BOOKMARK
-	node   *node
-	status *metav1.Status // of an ERROR
+// Event is a frame of a watch.
+type Event struct {
+	Kind   string // ADDED, MODIFIED, DELETED, BOOKMARK
+	Node   *Node
+	Status *metav1.Status // of an ERROR
 }
 
-// event reads the next frame: four bytes of length, then a WatchEvent.
-func (r *reader) event(prefix string) (e event, err error) {
+// Event reads the next frame: four bytes of length, then a WatchEvent.
+func (r *Reader) Event(prefix string) (e Event, err error) {
 	head, err := r.piece(4)
 	if err != nil {
 		return e, err
@@ -274,11 +275,11 @@ func (r *reader) event(prefix string) (e event, err error) {
 	err = fields(frame, func(number protowire.Number, value []byte) error {
 		switch number {
 		case 1:
-			e.kind = string(value)
+			e.Kind = string(value)
 		case 2: // a RawExtension
 			return fields(value, func(number protowire.Number, value []byte) (err error) {
 				if number == 1 {
-					object, err = unwrap(value)
+					object, err = Unwrap(value)
 				}
 				return err
 			})
@@ -288,10 +289,10 @@ func (r *reader) event(prefix string) (e event, err error) {
 	if err != nil {
 		return e, fmt.Errorf("read the watch: %w", err)
 	}
-	if e.kind == "ERROR" {
-		e.status = &metav1.Status{}
-		return e, e.status.Unmarshal(object)
+	if e.Kind == "ERROR" {
+		e.Status = &metav1.Status{}
+		return e, e.Status.Unmarshal(object)
 	}
-	e.node, err = parseNode(object, prefix)
+	e.Node, err = ParseNode(object, prefix)
 	return e, err
 }
