@@ -75,5 +75,11 @@ func (l *Lease) Displaces(o *Lease) bool {
 // Compare orders leases by subnet, IPv4 first: the order of a Set. Of two names with one subnet, every node must see the
 // same one first.
 func Compare(a, b *Lease) int {
-	return cmp.Or(a.V4.Subnet.Compare(b.V4.Subnet), a.V6.Subnet.Compare(b.V6.Subnet), cmp.Compare(a.Name, b.Name))
+	if c := a.V4.Subnet.Compare(b.V4.Subnet); c != 0 {
+		return c
+	}
+	if c := a.V6.Subnet.Compare(b.V6.Subnet); c != 0 { // only now: to compare zero prefixes allocates an error
+		return c
+	}
+	return cmp.Compare(a.Name, b.Name)
 }

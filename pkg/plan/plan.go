@@ -24,10 +24,10 @@ type Plan struct {
 	tunnel  backend.Tunnel // the backend, if it is one; else nil
 	own     map[claim]bool // the VTEP addresses in it; value: derived from our subnet
 
-	begun  bool    // the first Update has taken in the whole set
-	peers  []*peer // in the order of their leases
-	stale  []*peer // those to be judged again, because the node's addresses changed
-	silent int     // leases whose owner has yet to describe itself
+	begun  bool                    // the first Update has taken in the whole set
+	peers  map[*subnet.Lease]*peer // what each lease comes to
+	stale  []*peer                 // those to be judged again, because the node's addresses changed
+	silent int                     // leases whose owner has yet to describe itself
 
 	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
 	claims map[claim]*peer      // who claims it; of several, one of them

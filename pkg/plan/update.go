@@ -23,20 +23,11 @@ type Outcome struct {
 func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Lease]) Outcome {
 	if !p.begun {
 		p.begun, changed = true, changes.Added(leases)
-		p.claims = make(map[claim]*peer, 2*len(leases)) // to grow it step by step takes longer than all else here
+		// To grow them step by step takes longer than all else here.
+		p.peers, p.claims = make(map[*subnet.Lease]*peer, len(leases)), make(map[claim]*peer, 2*len(leases))
 	}
-	replaced := p.replace(changed)
-	p.peers = changes.Apply(p.peers, replaced, comparePeers)
-	touched := make([]*peer, 0, 2*len(replaced))
-	listed := false // the rejects are others
-	for _, c := range replaced {
-		for _, one := range []*peer{c.Old, c.New} {
-			if one != nil {
-				touched = append(touched, one)
-				listed = listed || one.reason != ""
-			}
-		}
-	}
+	touched := p.replace(changed)
+	listed := slices.ContainsFunc(touched, func(one *peer) bool { return one.reason != "" }) // the rejects are others
 	if p.contested {
 		p.contested, listed = false, true
 		touched = slices.AppendSeq(touched, maps.Keys(p.lost))
@@ -51,42 +42,33 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Le
 	return Outcome{Paths: p.paths, Since: since, Changes: made, Rejects: p.rejects}
 }
 
-// replace forgets the peers of leases that are no more, and judges those that are new, or to be judged again.
-func (p *Plan) replace(changed []changes.Change[subnet.Lease]) (replaced []changes.Change[peer]) {
-	replaced = make([]changes.Change[peer], 0, len(changed)+len(p.stale))
+// replace forgets the peers of leases that are no more, judges those that are new or to be judged again, and returns all
+// of them.
+func (p *Plan) replace(changed []changes.Change[subnet.Lease]) (touched []*peer) {
+	touched = make([]*peer, 0, 2*(len(changed)+len(p.stale)))
+	var fresh []*subnet.Lease
 	for _, c := range changed {
-		r := changes.Change[peer]{}
-		if c.Old != nil {
-			if r.Old = p.find(c.Old); r.Old != nil {
-				p.forget(r.Old)
-			}
+		if one := p.peers[c.Old]; one != nil {
+			p.forget(one)
+			touched = append(touched, one)
 		}
 		if c.New != nil {
-			r.New = p.judge(c.New)
+			fresh = append(fresh, c.New)
 		}
-		replaced = append(replaced, r)
 	}
 	for _, one := range p.stale {
 		if !one.gone {
 			p.forget(one)
-			replaced = append(replaced, changes.Change[peer]{Old: one, New: p.judge(one.lease)})
+			touched, fresh = append(touched, one), append(fresh, one.lease)
 		}
 	}
 	p.stale = nil
-	for _, r := range replaced { // only now: what one peer gives away, another may have taken
-		if r.New != nil {
-			p.enter(r.New)
-		}
+	for _, l := range fresh { // only now: what one peer gives away, another may have taken
+		one := p.judge(l)
+		p.enter(one)
+		touched = append(touched, one)
 	}
-	return replaced
-}
-
-func (p *Plan) find(l *subnet.Lease) *peer {
-	i, found := slices.BinarySearchFunc(p.peers, l, func(one *peer, l *subnet.Lease) int { return subnet.Compare(one.lease, l) })
-	if !found {
-		return nil
-	}
-	return p.peers[i]
+	return touched
 }
 
 // use decides which of the peers have paths, and returns what that changes, in the order of the paths.
@@ -123,6 +105,7 @@ func (p *Plan) listRejects() (rejects []subnet.Rejected) {
 
 // enter keeps the books of who claims what.
 func (p *Plan) enter(one *peer) {
+	p.peers[one.lease] = one
 	if one.reason != "" {
 		p.bad[one] = struct{}{}
 	}
@@ -159,6 +142,7 @@ func (p *Plan) enter(one *peer) {
 func (p *Plan) forget(one *peer) {
 	p.contested = p.contested || p.hasConflict(one)
 	one.gone = true
+	delete(p.peers, one.lease)
 	delete(p.bad, one)
 	delete(p.odd, one)
 	delete(p.better, one)
