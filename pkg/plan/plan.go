@@ -111,15 +111,16 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
 	}
-	changed := map[netip.Addr]bool{}
-	for _, ip := range p.addrs {
-		if !among(addrs, ip) {
-			changed[ip] = true
-		}
-	}
-	for _, ip := range addrs {
-		if !among(p.addrs, ip) {
-			changed[ip] = true
+	changed := map[netip.Addr]bool{} // those that only one of the two lists holds
+	had, has := p.addrs, addrs
+	for len(had) > 0 || len(has) > 0 {
+		switch {
+		case len(has) == 0 || len(had) > 0 && had[0].Less(has[0]):
+			changed[had[0]], had = true, had[1:]
+		case len(had) == 0 || has[0].Less(had[0]):
+			changed[has[0]], has = true, has[1:]
+		default:
+			had, has = had[1:], has[1:]
 		}
 	}
 	p.addrs = addrs
