@@ -96,7 +96,7 @@ var mayImport = map[string][]string{
 	"pkg/logging":        {},
 	"pkg/winservice":     {"pkg/logging"},
 	"pkg/bundle":         {"pkg/doctor", "pkg/probe", "pkg/redact", "pkg/status", "pkg/version", "pkg/winservice"},
-	"pkg/probe":          {"pkg/conf", "pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/redact", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/probe":          {"pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/redact", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/metrics":        {"pkg/reconcile"},
 	"pkg/rollout":        {},
 	"pkg/version":        {},
