@@ -1,0 +1,50 @@
+package dataplane
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+)
+
+// benchPaths leads to n peers through a tunnel.
+func benchPaths(n int) []*Path {
+	paths := make([]*Path, 0, n)
+	for i := range n {
+		paths = append(paths, &Path{
+			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
+			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", MAC: MAC{2, 0, 0, 0, byte(i >> 8), byte(i)},
+		})
+	}
+	return paths
+}
+
+// What it costs to tell the tables of 10,000 paths, and of one that changed.
+func BenchmarkWant(b *testing.B) {
+	d, err := New(Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close() //nolint:errcheck // it ends here
+	links := Links{"eth0": {Index: 2}, "flannel.1": {Index: 7}}
+	paths := benchPaths(10_000)
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			d.forget()
+			if err := d.want(links, State{Paths: paths}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			next := append([]*Path(nil), paths...)
+			changed := *next[5000]
+			next[5000] = &changed
+			if err := d.want(links, State{Paths: next}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
