@@ -14,6 +14,7 @@ import (
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -73,9 +74,9 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	fmt.Fprintf(&s, "MTU %d\n", b.MTU())
 	links := dataplane.Links{}
 	for _, d := range b.Devices(local) {
-		d.MAC = dataplane.MAC{} // derived, tested elsewhere
+		d.MAC = mac.Addr{} // derived, tested elsewhere
 		fmt.Fprintf(&s, "device %s\n", zero.ReplaceAllString(fmt.Sprintf("%+v", d), "$1"))
-		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(len(links))}, MTU: d.MTU}
+		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}, MTU: d.MTU}
 	}
 	described, err := b.Describe(local, links)
 	fmt.Fprintf(&s, "lease %s %s %s %v\n", described.Backend, described.V4.Data, described.V6.Data, err)

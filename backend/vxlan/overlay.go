@@ -8,13 +8,14 @@ import (
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/encap"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
 // overlayOptions are those that mean something to Windows alone.
 type overlayOptions struct {
 	name string // of the HNS network
-	pool [2]dataplane.MAC
+	pool [2]mac.Addr
 }
 
 // parseOverlay reads what only Windows knows, and tells of what Windows has not. One configuration serves nodes of both
@@ -49,19 +50,19 @@ func parseOverlay(o *conf.Object, opts *options) {
 }
 
 // macPool reads the first two bytes of the pods' addresses, as "0E-2A".
-func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
+func macPool(o *conf.Object) (pool [2]mac.Addr) {
 	prefix := o.String("MacPrefix", "")
 	if prefix == "" {
 		return pool // HNS's own
 	}
-	first, err := dataplane.ParseMAC(prefix + "-00-00-00-00")
+	first, err := mac.Parse(prefix + "-00-00-00-00")
 	if err != nil || !first.Unicast() || len(prefix) != len("0E-2A") {
 		o.Problem("MacPrefix", "%.40q is not the beginning of a unicast MAC address; use two bytes like 0E-2A", prefix)
 		return pool
 	}
 	last := first
 	last[2], last[3], last[4], last[5] = 0xff, 0xff, 0xff, 0xff
-	return [2]dataplane.MAC{first, last}
+	return [2]mac.Addr{first, last}
 }
 
 // overlay is vxlan on Windows: one HNS network is tunnel, router and the pods' switch. Its VTEP's MAC address is HNS's

@@ -14,6 +14,7 @@ import (
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/encap"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -153,9 +154,9 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 // not learn another. It depends on nothing but the device's name on Linux and the subnet: all nodes can work it out, and
 // reject whoever claims it without a lease for the subnet. Cloned machines get different ones, as they never share a
 // lease. It must never change: nodes of different versions form one network.
-func (v vxlan) derivedMAC(s netip.Prefix) dataplane.MAC {
+func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", deviceName(v.vni, s.Addr().Is6()), s))
-	mac := dataplane.MAC(sum[:6])
+	mac := mac.Addr(sum[:6])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac
 }
@@ -216,23 +217,23 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]dataplane.Path, error) 
 }
 
 // vtep reads a peer's lease data. Old leases carry no VNI.
-func (v vxlan) vtep(raw json.RawMessage) (dataplane.MAC, error) {
+func (v vxlan) vtep(raw json.RawMessage) (mac.Addr, error) {
 	var d data
 	if len(raw) == 0 {
-		return dataplane.MAC{}, fmt.Errorf("its lease has no backend data, so its VTEP is not known")
+		return mac.Addr{}, fmt.Errorf("its lease has no backend data, so its VTEP is not known")
 	}
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return dataplane.MAC{}, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
+		return mac.Addr{}, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
 	}
 	if d.VNI != 0 && d.VNI != uint32(v.vni) {
-		return dataplane.MAC{}, fmt.Errorf("its VNI is %d and ours %d; a network has one", d.VNI, v.vni)
+		return mac.Addr{}, fmt.Errorf("its VNI is %d and ours %d; a network has one", d.VNI, v.vni)
 	}
-	mac, err := dataplane.ParseMAC(d.VtepMAC)
+	end, err := mac.Parse(d.VtepMAC)
 	if err != nil {
-		return dataplane.MAC{}, fmt.Errorf("its VtepMAC %w", err)
+		return mac.Addr{}, fmt.Errorf("its VtepMAC %w", err)
 	}
-	if !mac.Unicast() {
-		return dataplane.MAC{}, fmt.Errorf("its VtepMAC %s is not a unicast address", mac)
+	if !end.Unicast() {
+		return mac.Addr{}, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
 	}
-	return mac, nil
+	return end, nil
 }

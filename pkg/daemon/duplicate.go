@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 )
 
 // devices are those that the backend needs, with what the daemon decided about their MAC addresses.
@@ -26,23 +27,23 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 		n.duplicate = ""
 		return
 	}
-	derived := map[string]dataplane.MAC{}
+	derived := map[string]mac.Addr{}
 	for _, dev := range n.backend.Devices(n.lease) {
 		derived[dev.Name] = dev.MAC
 	}
 	for _, device := range slices.Sorted(maps.Keys(outranked)) {
-		peer, mac := outranked[device], n.links[device].MAC
+		peer, has := outranked[device], n.links[device].MAC
 		switch {
-		case derived[device] == (dataplane.MAC{}): // HNS chooses it
+		case derived[device] == (mac.Addr{}): // HNS chooses it
 			if n.duplicate != peer {
 				n.duplicate = peer
 				d.Log.Warn("another node has the MAC address of this node's network and precedence, so other nodes reject this one: "+
 					"run flanneld cleanup and start flanneld again, and HNS chooses an address for a new network",
-					"network", device, "peer", peer, "mac", mac)
+					"network", device, "peer", peer, "mac", has)
 			}
 		case !n.readdressed[device]:
 			d.Log.Warn("another node has the MAC address of this node's device and precedence, changing ours",
-				"device", device, "peer", peer, "from", mac, "to", derived[device])
+				"device", device, "peer", peer, "from", has, "to", derived[device])
 			n.readdressed[device] = true
 			poke(in.changed)
 		}

@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/subnet"
 )
@@ -28,7 +29,7 @@ func nodeWithMAC(t *testing.T, d *Daemon, u *fixedUnderlay, os, config string) *
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
 	n.links = dataplane.Links{}
 	for _, dev := range b.Devices(n.lease) {
-		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}}
+		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
 	}
 	if n.lease, err = b.Describe(n.lease, n.links); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -69,7 +69,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// Whoever gets the former subnet derives from it the MAC address that our device may still have.
 		for _, dev := range n.backend.Devices(n.lease) {
-			n.readdressed[dev.Name] = dev.MAC != dataplane.MAC{}
+			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
 		}
 	}
 	d.Log.Info("this node's subnet", "lease", &n.lease, "underlay", n.link.Name)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -56,7 +57,7 @@ type claims struct {
 
 type vtep struct {
 	device string
-	mac    dataplane.MAC
+	mac    mac.Addr
 }
 
 // claimsOf are those of the paths, and of this node: its own subnets and addresses.
@@ -65,7 +66,7 @@ func claimsOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) cla
 	for _, p := range paths {
 		c.subnets = append(c.subnets, p.Dst)
 		c.peers[p.Dst], c.gateways[p.Via] = true, true
-		if p.MAC != (dataplane.MAC{}) {
+		if p.MAC != (mac.Addr{}) {
 			c.vteps[vtep{p.Device, p.MAC}] = true
 		}
 	}
@@ -99,7 +100,7 @@ func (c claims) free(paths []*dataplane.Path) []*dataplane.Path {
 		end := vtep{p.Device, p.MAC}
 		switch n := len(free); {
 		case c.taken(p.Dst), c.gateways[p.Via], c.vteps[end]:
-		case p.MAC != (dataplane.MAC{}) && mine[end], n > 0 && free[n-1].Dst.Overlaps(p.Dst):
+		case p.MAC != (mac.Addr{}) && mine[end], n > 0 && free[n-1].Dst.Overlaps(p.Dst):
 		default:
 			free, mine[end] = append(free, p), true
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
@@ -22,9 +23,9 @@ const tunnelDevice = "flannel.1"
 // path leads to 10.5.i.0/24.
 func path(i int) *dataplane.Path { return pathVia(i, i, i) }
 
-func pathVia(i, via, mac int) *dataplane.Path {
+func pathVia(i, via, end int) *dataplane.Path {
 	return &dataplane.Path{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24),
-		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(mac)}}
+		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, MAC: mac.Addr{2, 0, 0, 0, 0, byte(end)}}
 }
 
 // path6 leads to fd05:0:0:i::/64.

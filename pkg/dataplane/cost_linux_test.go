@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+
+	"flannel/pkg/mac"
 )
 
 // benchPaths leads to n peers through a tunnel.
@@ -12,7 +14,7 @@ func benchPaths(n int) []*Path {
 	for i := range n {
 		paths = append(paths, &Path{
 			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
-			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", MAC: MAC{2, 0, 0, 0, byte(i >> 8), byte(i)},
+			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", MAC: mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)},
 		})
 	}
 	return paths

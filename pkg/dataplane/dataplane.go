@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"flannel/pkg/changes"
+	"flannel/pkg/mac"
 )
 
 // Kind says what a Device is.
@@ -29,7 +30,7 @@ type Device struct {
 	Name string
 	Kind Kind
 	MTU  int            // bytes; 0 leaves it as it is
-	MAC  MAC            // for a new device; an existing one keeps its own
+	MAC  mac.Addr       // for a new device; an existing one keeps its own
 	Addr []netip.Prefix // exactly these, but for link-local ones
 
 	// Tunnels and HNS networks.
@@ -45,7 +46,7 @@ type Device struct {
 
 	// HNS networks only.
 	Subnets []netip.Prefix // the node's own, one for each family in use
-	MACs    [2]MAC         // first and last for pods that bring none; zero: HNS chooses
+	MACs    [2]mac.Addr    // first and last for pods that bring none; zero: HNS chooses
 	DNS     string         // servers for pods, with commas between them; empty: HNS chooses
 	// Switch is for a network that is there for the sake of its switch alone: without pods, and so persistent. It stays
 	// until Cleanup.
@@ -55,7 +56,7 @@ type Device struct {
 // Link is a device as it is.
 type Link struct {
 	Index int
-	MAC   MAC
+	MAC   mac.Addr
 	MTU   int // bytes
 }
 
@@ -67,7 +68,7 @@ type Path struct {
 	Dst    netip.Prefix // the peer's subnet
 	Via    netip.Addr   // the peer's address on the underlay
 	Device string       // name of a Device given to Ensure
-	MAC    MAC          // inner destination (the peer's VTEP); zero where Device is no tunnel
+	MAC    mac.Addr     // inner destination (the peer's VTEP); zero where Device is no tunnel
 }
 
 // State is everything that shall be there beside the devices. Paths are never changed once handed over; an unchanged

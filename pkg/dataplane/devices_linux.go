@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -149,7 +150,7 @@ func linkOf(l netlink.Link) Link {
 	a := l.Attrs()
 	link := Link{Index: a.Index, MTU: a.MTU}
 	if len(a.HardwareAddr) == len(link.MAC) {
-		link.MAC = MAC(a.HardwareAddr)
+		link.MAC = mac.Addr(a.HardwareAddr)
 	}
 	return link
 }
@@ -235,7 +236,7 @@ func (d *Linux) restoreMAC(dev Device, v *netlink.Vxlan) error {
 	have := linkOf(v).MAC
 	known, ok := d.macs[dev.Name]
 	switch {
-	case !ok && have != MAC{}:
+	case !ok && have != mac.Addr{}:
 		d.macs[dev.Name] = have
 		return nil
 	case !ok || known == have:

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 	"flannel/pkg/reconcile"
 )
@@ -21,7 +22,7 @@ import (
 // held is all that the kernel holds of ours.
 type held struct {
 	routes map[routeKey]hop
-	neighs map[neighKey]MAC
+	neighs map[neighKey]mac.Addr
 	fdb    map[fdbKey]netip.Addr
 	links  map[string]Link
 }
@@ -85,7 +86,7 @@ func (h held) works(p *Path) bool {
 	if !ok || h.links[p.Device].Index != hop.Index {
 		return false
 	}
-	if p.MAC == (MAC{}) {
+	if p.MAC == (mac.Addr{}) {
 		return true
 	}
 	mac, ok := h.neighs[neighKey{hop.Index, hop.Via}]
@@ -105,8 +106,8 @@ func (o *observer) drift() {
 	key2 := routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}
 	o.must("delete a route", first(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})))
 	key3 := neighKey{index, netip.MustParseAddr("10.5.3.0")}
-	o.must("delete a neighbour", first(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, MAC]{{Key: key3, Value: now.neighs[key3]}})))
-	key4 := fdbKey{index, MAC{2, 0, 0, 0, 1, 4}}
+	o.must("delete a neighbour", first(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})))
+	key4 := fdbKey{index, mac.Addr{2, 0, 0, 0, 1, 4}}
 	o.must("delete an FDB entry", first(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})))
 	stray := routeEntry{Key: routeKey{netip.MustParsePrefix("10.5.99.0/24"), 0}, Value: hop{Blackhole: true}}
 	o.must("add a route", first(o.routeStore().Set(o.t.Context(), []routeEntry{stray})))
@@ -132,7 +133,7 @@ func (o *observer) upToDate() error {
 		if got, ok := now.routes[e.route]; !ok || got != e.hop {
 			return fmt.Errorf("route %s leads %s, want %s", e.route, got, e.hop)
 		}
-		if p.MAC != (MAC{}) && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
+		if p.MAC != (mac.Addr{}) && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
 			return fmt.Errorf("%s: neighbour %s and FDB entry %s, want %s and %s", p.Dst, now.neighs[e.neigh], now.fdb[e.fdb], e.mac, e.via)
 		}
 	}
@@ -160,7 +161,7 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 		switch {
 		case p.Dst.Addr() == netip.MustParseAddr("10.5.5.0"):
 			q.MAC[4] = byte(n % 2)
-		case p.MAC == (MAC{}):
+		case p.MAC == (mac.Addr{}):
 			q.Via = netip.AddrFrom4([4]byte{192, 168, 100, byte(8 + n%2)})
 		default:
 			continue

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // The first HNS network on an adapter binds a virtual switch to it. The adapter keeps its name and loses its addresses,
@@ -28,7 +29,7 @@ func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 		}
 	}
 	for _, a := range adapters {
-		if named.Name != "" && a.MAC == named.MAC && a.MAC != (hns.MAC{}) && !a.Virtual() && !a.Loopback {
+		if named.Name != "" && a.MAC == named.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback {
 			return a, nil
 		}
 	}
@@ -65,7 +66,7 @@ func isBound(networks []hns.Network, physical hns.Adapter, adapters []hns.Adapte
 func hostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {
 	var ends []hns.Adapter
 	for _, a := range adapters {
-		if a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || a.MAC == physical.MAC && a.MAC != (hns.MAC{})) {
+		if a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || a.MAC == physical.MAC && a.MAC != (mac.Addr{})) {
 			ends = append(ends, a)
 		}
 	}

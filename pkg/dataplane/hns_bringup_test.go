@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 var kinds = []Kind{Overlay, L2Bridge}
@@ -275,9 +276,9 @@ func TestOlderWindows(t *testing.T) {
 	t.Run("remote endpoints", func(t *testing.T) {
 		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 1}}, func(w *windows) {
 			w.bring(time.Minute)
-			w.check(`endpoint flannel.4096_peer_10.244.3.0-24 [10.244.3.0/32] remote true 10.99.0.3 02-00-00-00-01-03
-endpoint flannel.4096_peer_10.244.4.0-24 [10.244.4.0/32] remote true 10.99.0.4 02-00-00-00-01-04
-endpoint flannel.4096_peer_10.244.5.0-24 [10.244.5.0/32] remote true 10.99.0.5 02-00-00-00-01-05
+			w.check(`endpoint flannel.4096_peer_10.244.3.0-24 [10.244.3.0/32] remote true 10.99.0.3 02:00:00:00:01:03
+endpoint flannel.4096_peer_10.244.4.0-24 [10.244.4.0/32] remote true 10.99.0.4 02:00:00:00:01:04
+endpoint flannel.4096_peer_10.244.5.0-24 [10.244.5.0/32] remote true 10.99.0.5 02:00:00:00:01:05
 network flannel.4096 Overlay on Ethernet, 10.244.1.0/24 via 10.244.1.1 with VNI 4096
 route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 			w.restart()
@@ -355,11 +356,11 @@ func TestJournal(t *testing.T) {
 
 func TestPhysicalAdapter(t *testing.T) {
 	adapters := []hns.Adapter{
-		{Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MAC: hns.MAC{1}},
-		{Name: "vEthernet (Ethernet)", Description: "Hyper-V Virtual Ethernet Adapter", MAC: hns.MAC{1}},
-		{Name: "LAN 2", Description: "Intel(R) I350", MAC: hns.MAC{2}},
-		{Name: "renamed", Description: "Hyper-V Virtual Ethernet Adapter #2", MAC: hns.MAC{2}},
-		{Name: "vEthernet (nat)", Description: "Hyper-V Virtual Ethernet Adapter #3", MAC: hns.MAC{3}},
+		{Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MAC: mac.Addr{1}},
+		{Name: "vEthernet (Ethernet)", Description: "Hyper-V Virtual Ethernet Adapter", MAC: mac.Addr{1}},
+		{Name: "LAN 2", Description: "Intel(R) I350", MAC: mac.Addr{2}},
+		{Name: "renamed", Description: "Hyper-V Virtual Ethernet Adapter #2", MAC: mac.Addr{2}},
+		{Name: "vEthernet (nat)", Description: "Hyper-V Virtual Ethernet Adapter #3", MAC: mac.Addr{3}},
 	}
 	for underlay, want := range map[string]string{
 		"Ethernet": "Ethernet", "vEthernet (Ethernet)": "Ethernet", "LAN 2": "LAN 2", "renamed": "LAN 2",

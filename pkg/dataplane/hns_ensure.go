@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -84,7 +85,7 @@ func (d *HNS) ensure(ctx context.Context, dev Device, list bool, links Links) er
 		if !host.Virtual() {
 			host, _ = hostAdapter(adapters, host, false)
 		}
-		links[dev.Name] = Link{Index: host.Index, MAC: MAC(host.MAC), MTU: host.MTU}
+		links[dev.Name] = Link{Index: host.Index, MAC: host.MAC, MTU: host.MTU}
 		return nil
 	case Overlay, L2Bridge:
 		return d.ensureNetwork(ctx, dev, list, adapters, links)
@@ -105,10 +106,10 @@ func (d *HNS) ensureNetwork(ctx context.Context, dev Device, list bool, adapters
 	if err := d.managementIP(ctx, dev); err != nil {
 		return err
 	}
-	if dev.Kind == Overlay && d.network.DRMAC == (hns.MAC{}) && !dev.Switch {
+	if dev.Kind == Overlay && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return waiting("HNS to give the network its MAC address")
 	}
-	link := Link{MAC: MAC(d.network.DRMAC)}
+	link := Link{MAC: d.network.DRMAC}
 	host, there := d.meets(dev, adapters)
 	if there {
 		link.Index, link.MTU = host.Index, host.MTU

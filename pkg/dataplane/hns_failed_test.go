@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -27,7 +28,7 @@ func (w *windows) drift(kind Kind) error {
 			key, _, ours := parsePolicy(p)
 			return ours && (key.Prefix == stray || key.Prefix == netip.MustParsePrefix("10.244.4.0/24"))
 		})
-		return append(all, hns.RemoteSubnet{Prefix: stray, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: hns.MAC{2}}.Policy())
+		return append(all, hns.RemoteSubnet{Prefix: stray, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: mac.Addr{2}}.Policy())
 	})
 }
 

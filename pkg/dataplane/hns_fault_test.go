@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 // mended is how long a change by another hand may last.
@@ -52,7 +53,7 @@ func TestDriftOfNetworks(t *testing.T) {
 		}},
 		"policy of a stranger": {kinds[:1], func(w *windows) error {
 			return policiesOf(w, func(all []hns.Policy) []hns.Policy {
-				r := hns.RemoteSubnet{Prefix: netip.MustParsePrefix("10.244.9.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: hns.MAC{2}}
+				r := hns.RemoteSubnet{Prefix: netip.MustParsePrefix("10.244.9.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: mac.Addr{2}}
 				return append(all, r.Policy())
 			})
 		}},
@@ -180,7 +181,7 @@ func TestAddedByAnother(t *testing.T) {
 			w.state.Paths = nil
 			w.bring(time.Minute)
 			if err := policiesOf(w, func(have []hns.Policy) []hns.Policy {
-				return append(have, hns.RemoteSubnet{Prefix: all[1].Dst, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.44"), MAC: hns.MAC{2}}.Policy())
+				return append(have, hns.RemoteSubnet{Prefix: all[1].Dst, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.44"), MAC: mac.Addr{2}}.Policy())
 			}); err != nil {
 				t.Fatal(err)
 			}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // Found implements Dataplane. Policies of another VNI are those of a former configuration, as are routes of the host
@@ -21,9 +21,9 @@ func (d *HNS) Found(ctx context.Context, links Links, s State) ([]*Path, error) 
 		d.setPlace(dev, link)
 	}
 	var found []*Path
-	add := func(dst netip.Prefix, via netip.Addr, mac hns.MAC) {
+	add := func(dst netip.Prefix, via netip.Addr, end mac.Addr) {
 		if via.IsValid() && inside(dst, s.Networks) {
-			found = append(found, &Path{Dst: dst, Via: via, Device: dev.Name, MAC: MAC(mac)})
+			found = append(found, &Path{Dst: dst, Via: via, Device: dev.Name, MAC: end})
 		}
 	}
 	var err error
@@ -43,7 +43,7 @@ func (d *HNS) Found(ctx context.Context, links Links, s State) ([]*Path, error) 
 	default:
 		err = d.routes.Refresh(ctx)
 		for _, e := range d.routes.AllThere() {
-			add(e.Key.Dst, e.Key.Via, hns.MAC{})
+			add(e.Key.Dst, e.Key.Via, mac.Addr{})
 		}
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // What HNS and the IP stack are to hold, as far as we fill them. All of it is pure.
@@ -28,7 +29,7 @@ func (k policyKey) String() string {
 type policyValue struct {
 	VSID     uint32
 	Provider netip.Addr
-	MAC      hns.MAC
+	MAC      mac.Addr
 	Odd      bool // there twice, or not to be understood: to be made anew
 }
 
@@ -57,7 +58,7 @@ func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 // remoteValue is an endpoint that stands for a peer, where HNS has no policies for it.
 type remoteValue struct {
 	Provider netip.Addr
-	MAC      hns.MAC
+	MAC      mac.Addr
 }
 
 // hostRoute is a route of the host: Windows keeps several to one destination apart by their gateways.
@@ -80,10 +81,10 @@ func (d *HNS) lower(p *Path, dev Device) (loweredHNS, error) {
 	switch {
 	case p.Device != dev.Name:
 		return loweredHNS{}, fmt.Errorf("path to %s: the network %s is not there", p.Dst, p.Device)
-	case p.MAC == MAC{}:
+	case p.MAC == mac.Addr{}:
 		return loweredHNS{route: hostRoute{p.Dst, p.Via}}, nil
 	}
-	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: dev.VNI, Provider: p.Via, MAC: hns.MAC(p.MAC)}
+	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: dev.VNI, Provider: p.Via, MAC: p.MAC}
 	return loweredHNS{
 		policy: policyKey{r.Policy().Type, p.Dst},
 		value:  policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC},
@@ -117,7 +118,7 @@ func (d *HNS) drop(e loweredHNS) {
 // wantedNetwork is the HNS network that a device comes to, on a physical adapter. Without dual-stack networks IPv6 is left out.
 func wantedNetwork(dev Device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
 	n := hns.Network{Name: dev.Name, Type: hns.Overlay, Adapter: adapter, NonPersistent: !dev.Switch,
-		MACs: [2]hns.MAC{hns.MAC(dev.MACs[0]), hns.MAC(dev.MACs[1])}}
+		MACs: dev.MACs}
 	if dev.Kind == L2Bridge {
 		n.Type = hns.L2Bridge
 	}

@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 // A route of ours that an earlier run left is no part of what the host has: when its peer is gone it goes for good, also
@@ -36,7 +37,7 @@ func TestStaleRouteWrittenDown(t *testing.T) {
 // A network that has the name of ours for the switch, on another adapter, stays whoever made it.
 func TestPrepareLeavesOthers(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: hns.MAC{2, 9}, MTU: 1500, Up: true})
+		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: mac.Addr{2, 9}, MTU: 1500, Up: true})
 		if err := w.m.Hand().CreateNetwork(strings.ReplaceAll(foreignSwitch, `"Ethernet"`, `"LAN 2"`)); err != nil {
 			t.Fatal(err)
 		}

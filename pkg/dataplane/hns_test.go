@@ -16,6 +16,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -74,7 +75,7 @@ func bridgeDevice(subnets ...netip.Prefix) Device {
 func winPath(dev Device, n int) *Path {
 	p := &Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Via: netip.MustParseAddr(fmt.Sprintf("10.99.0.%d", n)), Device: dev.Name}
 	if dev.Kind == Overlay {
-		p.MAC = MAC{2, 0, 0, 0, 1, byte(n)}
+		p.MAC = mac.Addr{2, 0, 0, 0, 1, byte(n)}
 	}
 	return p
 }
@@ -221,9 +222,9 @@ func (w *windows) holds() string {
 	return strings.Join(lines, "\n")
 }
 
-const overlayInStep = `10.244.3.0/24: VNI 4096, 10.99.0.3, 02-00-00-00-01-03
-10.244.4.0/24: VNI 4096, 10.99.0.4, 02-00-00-00-01-04
-10.244.5.0/24: VNI 4096, 10.99.0.5, 02-00-00-00-01-05
+const overlayInStep = `10.244.3.0/24: VNI 4096, 10.99.0.3, 02:00:00:00:01:03
+10.244.4.0/24: VNI 4096, 10.99.0.4, 02:00:00:00:01:04
+10.244.5.0/24: VNI 4096, 10.99.0.5, 02:00:00:00:01:05
 HostRoute
 network flannel.4096 Overlay on Ethernet, 10.244.1.0/24 via 10.244.1.1 with VNI 4096
 route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 )
 
@@ -24,11 +25,11 @@ func (m *machine) second(vni uint32) *machine {
 	}
 	s.Linux = d
 	s.devices = []Device{{Name: "eth0", Kind: Existing},
-		{Name: name, Kind: VXLAN, MTU: 1450, MAC: MAC{2, 0, 0, 0, 0, 9}, VNI: vni, Parent: "eth0",
+		{Name: name, Kind: VXLAN, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, VNI: vni, Parent: "eth0",
 			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}}}
 	s.state = State{Networks: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, Blackholes: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/24")},
 		Paths: []*Path{
-			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, MAC: MAC{2, 0, 0, 0, 2, 2}},
+			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, MAC: mac.Addr{2, 0, 0, 0, 2, 2}},
 			{Dst: netip.MustParsePrefix("10.9.3.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0"},
 		}}
 	return s

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -27,7 +28,7 @@ type Linux struct {
 
 	nexthops *reconcile.Table[nexthopKey, struct{}]
 	routes   *reconcile.Table[routeKey, hop]
-	neighs   *reconcile.Table[neighKey, MAC]
+	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 	store    *nexthopStore
 
@@ -37,10 +38,10 @@ type Linux struct {
 	links      Links
 	uses       map[hop]int // how many wanted routes lead through a hop
 
-	devices []Device        // of the last Ensure
-	ensured Links           // what it found
-	macs    map[string]MAC  // what our devices had when first seen; kept, since the peers know it
-	made    map[string]bool // the names of tunnel devices that Ensure was given
+	devices []Device            // of the last Ensure
+	ensured Links               // what it found
+	macs    map[string]mac.Addr // what our devices had when first seen; kept, since the peers know it
+	made    map[string]bool     // the names of tunnel devices that Ensure was given
 
 	// What may differ from what we want, since nothing was read since somebody changed something there.
 	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
@@ -56,13 +57,13 @@ func New(opts Options) (*Linux, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Linux{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]MAC{}, made: map[string]bool{}}
+	d := &Linux{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}}
 	d.scope.Store(&scope{})
 	d.suspectDevices()
 	d.store = newNexthopStore(c, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
 	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
-	d.neighs = reconcile.NewTable[neighKey, MAC](neighStore{c, &d.scope})
+	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
@@ -116,12 +117,12 @@ func (d *Linux) Apply(ctx context.Context, links Links, s State) ([]Refused, err
 		chain(
 			step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
 			step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
-			step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Add),
+			step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, mac.Addr]).Add),
 			step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
 		),
 	}, []func() error{
 		step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
-		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, MAC]).Prune),
+		step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, mac.Addr]).Prune),
 		step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
 		step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
 		d.pruneDevices,
@@ -231,7 +232,7 @@ func (d *Linux) add(e lowered) {
 		d.nexthops.Want(nexthopKey{hop: e.hop}, struct{}{})
 	}
 	d.routes.Want(e.route, e.hop)
-	if e.mac != (MAC{}) {
+	if e.mac != (mac.Addr{}) {
 		d.neighs.Want(e.neigh, e.mac)
 		d.fdb.Want(e.fdb, e.via)
 	}
@@ -243,7 +244,7 @@ func (d *Linux) drop(e lowered) {
 		d.nexthops.Drop(nexthopKey{hop: e.hop})
 	}
 	d.routes.Drop(e.route)
-	if e.mac != (MAC{}) {
+	if e.mac != (mac.Addr{}) {
 		d.neighs.Drop(e.neigh)
 		d.fdb.Drop(e.fdb)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 	"flannel/pkg/reconcile"
 )
@@ -65,9 +66,9 @@ func newMachine(t *testing.T) *machine {
 	m.restart()
 	m.devices = []Device{
 		{Name: "eth0", Kind: Existing},
-		{Name: "flannel.1", Kind: VXLAN, MTU: 1450, MAC: MAC{2, 0, 0, 0, 0, 1}, VNI: 1, Parent: "eth0",
+		{Name: "flannel.1", Kind: VXLAN, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, VNI: 1, Parent: "eth0",
 			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}},
-		{Name: "flannel-v6.1", Kind: VXLAN, MTU: 1430, MAC: MAC{2, 0, 0, 0, 0, 2}, VNI: 1, Parent: "eth0",
+		{Name: "flannel-v6.1", Kind: VXLAN, MTU: 1430, MAC: mac.Addr{2, 0, 0, 0, 0, 2}, VNI: 1, Parent: "eth0",
 			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}},
 	}
 	m.state = State{Networks: []netip.Prefix{v4Network, v6Network}}
@@ -95,7 +96,7 @@ func (m *machine) restart() {
 }
 
 func peerPaths(i int) []*Path {
-	mac := MAC{2, 0, 0, 0, 1, byte(i)}
+	mac := mac.Addr{2, 0, 0, 0, 1, byte(i)}
 	return []*Path{
 		{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i)), Device: "flannel.1", MAC: mac},
 		{Dst: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%d::/64", i)), Via: netip.MustParseAddr(fmt.Sprintf("fd00:100::%d", i)), Device: "flannel-v6.1", MAC: mac},

@@ -3,6 +3,8 @@ package dataplane
 import (
 	"fmt"
 	"net/netip"
+
+	"flannel/pkg/mac"
 )
 
 // The Linux kernel's tables, as far as we fill them. All of it is pure, and so tested on any system.
@@ -52,7 +54,7 @@ func (k neighKey) String() string { return fmt.Sprintf("%s on link %d", k.IP, k.
 // fdbKey is a MAC address behind a tunnel device; its value is the address of the other tunnel end.
 type fdbKey struct {
 	Index int
-	MAC   MAC
+	MAC   mac.Addr
 }
 
 func (k fdbKey) String() string { return fmt.Sprintf("%s on link %d", k.MAC, k.Index) }
@@ -71,7 +73,7 @@ type lowered struct {
 	hop   hop
 	neigh neighKey
 	fdb   fdbKey
-	mac   MAC
+	mac   mac.Addr
 	via   netip.Addr
 }
 
@@ -83,7 +85,7 @@ func lower(p *Path, links Links) (lowered, error) {
 		return lowered{}, fmt.Errorf("path to %s: device %s is not there", p.Dst, p.Device)
 	}
 	key := routeKey{p.Dst, defaultMetric(p.Dst.Addr())}
-	if p.MAC == (MAC{}) {
+	if p.MAC == (mac.Addr{}) {
 		return lowered{route: key, hop: hop{Via: p.Via, Index: link.Index}}, nil
 	}
 	gateway := p.Dst.Addr()

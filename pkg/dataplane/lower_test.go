@@ -5,20 +5,22 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"flannel/pkg/mac"
 )
 
 func TestLower(t *testing.T) {
-	mac, err := ParseMAC("c6:d2:32:6f:8f:44")
+	hw, err := mac.Parse("c6:d2:32:6f:8f:44")
 	if err != nil {
 		t.Fatal(err)
 	}
 	links := Links{"eth0": {Index: 2}, "flannel.1": {Index: 7}, "flannel-v6.1": {Index: 8}}
 	var got strings.Builder
 	for _, p := range []Path{
-		{netip.MustParsePrefix("10.5.34.0/24"), netip.MustParseAddr("192.168.64.3"), "flannel.1", mac},
-		{netip.MustParsePrefix("2001:cafe:42:1::/64"), netip.MustParseAddr("fd00::3"), "flannel-v6.1", mac},
-		{netip.MustParsePrefix("10.5.35.0/24"), netip.MustParseAddr("192.168.64.4"), "eth0", MAC{}},
-		{netip.MustParsePrefix("10.5.36.0/24"), netip.MustParseAddr("192.168.64.5"), "flannel.9", mac},
+		{netip.MustParsePrefix("10.5.34.0/24"), netip.MustParseAddr("192.168.64.3"), "flannel.1", hw},
+		{netip.MustParsePrefix("2001:cafe:42:1::/64"), netip.MustParseAddr("fd00::3"), "flannel-v6.1", hw},
+		{netip.MustParsePrefix("10.5.35.0/24"), netip.MustParseAddr("192.168.64.4"), "eth0", mac.Addr{}},
+		{netip.MustParsePrefix("10.5.36.0/24"), netip.MustParseAddr("192.168.64.5"), "flannel.9", hw},
 	} {
 		e, err := lower(&p, links)
 		if err != nil {
@@ -26,7 +28,7 @@ func TestLower(t *testing.T) {
 			continue
 		}
 		fmt.Fprintln(&got, "route", e.route, e.hop)
-		if e.mac != (MAC{}) {
+		if e.mac != (mac.Addr{}) {
 			fmt.Fprintln(&got, "neighbour", e.neigh, e.mac)
 			fmt.Fprintln(&got, "fdb", e.fdb, e.via)
 		}
@@ -42,17 +44,5 @@ error path to 10.5.36.0/24: device flannel.9 is not there
 `
 	if got.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &got, want)
-	}
-}
-
-func TestParseMAC(t *testing.T) {
-	for text, want := range map[string]string{
-		"c6:d2:32:6f:8f:44": "c6:d2:32:6f:8f:44", "C6-D2-32-6F-8F-44": "c6:d2:32:6f:8f:44", "c6d2.326f.8f44": "c6:d2:32:6f:8f:44",
-		"": "", "c6:d2:32:6f:8f": "", "02:00:5e:10:00:00:00:01": "", "garbage": "",
-	} {
-		mac, err := ParseMAC(text)
-		if (err != nil) != (want == "") || err == nil && mac.String() != want {
-			t.Errorf("%q gives %s, %v; want %q", text, mac, err, want)
-		}
 	}
 }

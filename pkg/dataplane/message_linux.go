@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/mac"
 )
 
 // Messages of rtnetlink(7) for routes, nexthop objects, neighbours and FDB entries. The netlink library knows no
@@ -112,7 +114,7 @@ func (m message) nexthop(kind, flags uint16, id uint32, h hop) message {
 
 // neigh appends a permanent neighbour (of the address's own family), or, for unix.AF_BRIDGE, an FDB entry of a
 // tunnel device, whose address is the other tunnel end.
-func (m message) neigh(kind, flags uint16, fam uint8, index int, a netip.Addr, mac MAC) message {
+func (m message) neigh(kind, flags uint16, fam uint8, index int, a netip.Addr, mac mac.Addr) message {
 	body := make([]byte, 12) // struct ndmsg
 	body[0] = fam
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
@@ -225,7 +227,7 @@ type kernelNeigh struct {
 	index     int
 	permanent bool
 	ip        netip.Addr
-	mac       MAC
+	mac       mac.Addr
 }
 
 // parseNeigh reads a neighbour or FDB entry. ok is false for proxies and for what is no Ethernet address.
@@ -245,7 +247,7 @@ func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 			if len(value) != len(n.mac) {
 				return n, false, nil
 			}
-			n.mac = MAC(value)
+			n.mac = mac.Addr(value)
 		}
 	}
 	return n, ok, nil

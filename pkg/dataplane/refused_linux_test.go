@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 )
 
@@ -78,10 +79,10 @@ func TestReaddress(t *testing.T) {
 		m.mustPass()
 		before := run(t, show)
 		for _, step := range []struct {
-			mac       MAC
+			mac       mac.Addr
 			readdress bool
 			want      string
-		}{{MAC{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {MAC{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {MAC{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
+		}{{mac.Addr{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {mac.Addr{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {mac.Addr{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
 			m.devices = slices.Clone(m.devices)
 			m.devices[1].MAC, m.devices[1].Readdress = step.mac, step.readdress
 			m.mustPass()

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -31,8 +32,8 @@ type neighStore struct {
 
 func (neighStore) Name() string { return "neighbours" }
 
-func (s neighStore) List(context.Context) (map[neighKey]MAC, error) {
-	out := map[neighKey]MAC{}
+func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
+	out := map[neighKey]mac.Addr{}
 	scope := s.scope.Load()
 	if len(scope.tunnels) == 0 {
 		return out, nil
@@ -47,14 +48,14 @@ func (s neighStore) List(context.Context) (map[neighKey]MAC, error) {
 	return out, err
 }
 
-func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
-	return s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, MAC]) message {
+func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
+	return s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, mac.Addr]) message {
 		return m.neigh(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	}))
 }
 
-func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, MAC]) []error {
-	return gone(s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, MAC]) message {
+func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
+	return gone(s.conn.batch(each(entries, func(m message, e reconcile.Entry[neighKey, mac.Addr]) message {
 		return m.neigh(unix.RTM_DELNEIGH, 0, family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	})))
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/mac"
 )
 
 // watcher hears what the kernel tells of its tables. Notifications of entries go into what the tables know is there;
@@ -28,7 +30,7 @@ type linkState struct {
 	name string
 	up   bool
 	mtu  uint32
-	mac  MAC
+	mac  mac.Addr
 }
 
 // The groups of rtnetlink(7) that tell of devices, addresses, routes, nexthops, neighbours and forwarding sysctls.
@@ -172,7 +174,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			state.mtu = number(value)
 		case unix.IFLA_ADDRESS:
 			if len(value) == len(state.mac) {
-				state.mac = MAC(value)
+				state.mac = mac.Addr(value)
 			}
 		}
 	}

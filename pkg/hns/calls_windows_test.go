@@ -15,6 +15,7 @@ import (
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
+	"flannel/pkg/mac"
 )
 
 var (
@@ -67,7 +68,7 @@ func overlay(name string) hns.Network {
 func subnets(n int) (all []hns.Policy) {
 	for i := range n {
 		all = append(all, hns.RemoteSubnet{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i/256), byte(i), 0}), 24), VSID: 70000,
-			Provider: ip("10.99.0.3"), MAC: hns.MAC{2, 3, 4, 5, 6, 7}}.Policy())
+			Provider: ip("10.99.0.3"), MAC: mac.Addr{2, 3, 4, 5, 6, 7}}.Policy())
 	}
 	return all
 }
@@ -134,7 +135,7 @@ func TestOverlay(t *testing.T) {
 func TestNameInUTF16(t *testing.T) {
 	m, c := open(t)
 	const name = "Büro – 网 𝄞"
-	m.Plug(hns.Adapter{Name: name, Up: true, MTU: 1500, MAC: hns.MAC{2, 0, 0, 0, 0, 9}, Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/24"), Preferred: true}}})
+	m.Plug(hns.Adapter{Name: name, Up: true, MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/24"), Preferred: true}}})
 	n := overlay(name + " <&>")
 	n.Adapter = name
 	if _, err := c.CreateNetwork(t.Context(), n); err != nil {
@@ -306,7 +307,7 @@ func TestHcsshim(t *testing.T) {
 	_, c := open(t)
 	ctx := t.Context()
 	n := overlay("flannel.4096")
-	n.Subnets[0].VSID, n.MACs = 4096, [2]hns.MAC{{14, 42}, {14, 42, 255, 255, 255, 255}}
+	n.Subnets[0].VSID, n.MACs = 4096, [2]mac.Addr{{14, 42}, {14, 42, 255, 255, 255, 255}}
 	made, err := c.CreateNetwork(ctx, n)
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +342,7 @@ func TestHcsshim(t *testing.T) {
 			found = append(found, r.Prefix.String()+" "+r.Provider.String()+" "+r.MAC.String())
 		}
 	}
-	if want := "10.244.7.0/24 10.99.0.3 A2-0B-CC-DD-EE-01, 10.244.8.0/24 10.99.0.5 A2-0B-CC-DD-EE-03"; strings.Join(found, ", ") != want {
+	if want := "10.244.7.0/24 10.99.0.3 a2:0b:cc:dd:ee:01, 10.244.8.0/24 10.99.0.5 a2:0b:cc:dd:ee:03"; strings.Join(found, ", ") != want {
 		t.Errorf("%s\nwant %s", found, want)
 	}
 	for _, p := range theirs.Policies {

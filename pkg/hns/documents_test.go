@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"flannel/pkg/mac"
 )
 
 var (
@@ -17,8 +19,8 @@ var (
 	same = []cmp.Option{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 )
 
-func mac(s string) MAC {
-	m, err := ParseMAC(s)
+func hw(s string) mac.Addr {
+	m, err := mac.Parse(s)
 	if err != nil {
 		panic(err)
 	}
@@ -35,7 +37,7 @@ func TestEncodeNetwork(t *testing.T) {
 		Subnets: []Subnet{{Prefix: pfx("10.244.52.0/24"), Gateway: ip("10.244.52.1"), VSID: 4096}}}
 	all := overlay
 	all.Name, all.Adapter, all.VxlanPort, all.NonPersistent = "a <b> & c", `Ethernet "2"`, 8472, false
-	all.MACs = [2]MAC{mac("0e:2a:00:00:00:00"), mac("0e:2a:ff:ff:ff:ff")}
+	all.MACs = [2]mac.Addr{hw("0e:2a:00:00:00:00"), hw("0e:2a:ff:ff:ff:ff")}
 	all.Subnets = []Subnet{{Prefix: pfx("10.244.52.7/24"), VSID: 1<<24 - 1}}
 	bridge := Network{Name: "cbr0", Type: L2Bridge, Adapter: "Ethernet", NonPersistent: true, DNS: []string{"10.96.0.10", "fd00::a"},
 		Subnets: []Subnet{{Prefix: pfx("10.244.15.0/24"), Gateway: ip("10.244.15.1")}, {Prefix: pfx("fd00:15::/64"), Gateway: ip("fd00:15::1")}}}
@@ -99,8 +101,8 @@ func TestDecodeNetwork(t *testing.T) {
 	n.Policies = nil
 	want := Network{ID: "49e9bc09-a14e-4692-9e30-963be44cb6f3", Name: "flannel.4096", Type: Overlay, Adapter: "Ethernet",
 		Subnets: []Subnet{{Prefix: pfx("10.244.52.0/24"), Gateway: ip("10.244.52.1"), VSID: 4096}},
-		MACs:    [2]MAC{mac("00-15-5D-DC-30-00"), mac("00-15-5D-DC-3F-FF")}, NonPersistent: true, VxlanPort: 4789,
-		ManagementIP: ip("10.99.0.2"), DRMAC: mac("00-15-5d-d7-19-e4"), HostRoute: true}
+		MACs:    [2]mac.Addr{hw("00-15-5D-DC-30-00"), hw("00-15-5D-DC-3F-FF")}, NonPersistent: true, VxlanPort: 4789,
+		ManagementIP: ip("10.99.0.2"), DRMAC: hw("00-15-5d-d7-19-e4"), HostRoute: true}
 	if d := cmp.Diff(want, n, same...); d != "" {
 		t.Error(d)
 	}
@@ -128,13 +130,13 @@ func TestDecodeNetworkTooEarly(t *testing.T) {
 	// While the management address is on its way, HNS may leave policies out, or have them empty.
 	n, err := DecodeNetwork(json.RawMessage(`{"Name":"x","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":""}},{"Type":"DrMacAddress","Settings":{}}],
 		"MacPool":{"Ranges":[{}]}}`))
-	if err != nil || n.ManagementIP.IsValid() || n.DRMAC != (MAC{}) {
+	if err != nil || n.ManagementIP.IsValid() || n.DRMAC != (mac.Addr{}) {
 		t.Error(n, err)
 	}
 }
 
 func TestRemoteSubnet(t *testing.T) {
-	r := RemoteSubnet{Prefix: pfx("10.244.7.0/24"), VSID: 70000, Provider: ip("10.99.0.3"), MAC: mac("a2:0b:cc:dd:ee:01")}
+	r := RemoteSubnet{Prefix: pfx("10.244.7.0/24"), VSID: 70000, Provider: ip("10.99.0.3"), MAC: hw("a2:0b:cc:dd:ee:01")}
 	p := r.Policy()
 	const want = `{"DestinationPrefix":"10.244.7.0/24","IsolationId":70000,"ProviderAddress":"10.99.0.3","DistributedRouterMacAddress":"A2-0B-CC-DD-EE-01"}`
 	if string(p.Settings) != want || p.Type != "RemoteSubnetRoute" {
@@ -167,7 +169,7 @@ func TestRemoteSubnet(t *testing.T) {
 func TestEndpoint(t *testing.T) {
 	host := Endpoint{Name: "cbr0_ep", Network: "2aa40903-a91d-443e-bd94-dfd6205f8274", IPs: []netip.Prefix{pfx("10.244.15.2/24"), pfx("fd00:15::2/64")},
 		Gateways: []netip.Addr{ip("10.244.15.1"), ip("fd00:15::1")}}
-	remote := Endpoint{Name: "peer", Network: host.Network, IPs: []netip.Prefix{pfx("10.244.7.0/24")}, MAC: mac("a2:0b:cc:dd:ee:01"),
+	remote := Endpoint{Name: "peer", Network: host.Network, IPs: []netip.Prefix{pfx("10.244.7.0/24")}, MAC: hw("a2:0b:cc:dd:ee:01"),
 		Remote: true, Provider: ip("10.99.0.3")}
 	for _, c := range []struct {
 		e    Endpoint

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+
+	"flannel/pkg/mac"
 )
 
 // HostEndpoint is the name of the endpoint by which the host itself is on an L2Bridge.
@@ -39,8 +41,8 @@ func EncodeEndpoint(e Endpoint) json.RawMessage {
 	for _, g := range e.Gateways {
 		d.Routes = append(d.Routes, defaultRoute(g))
 	}
-	if e.MAC != (MAC{}) {
-		d.MacAddress = e.MAC.String()
+	if e.MAC != (mac.Addr{}) {
+		d.MacAddress = dashed(e.MAC)
 	}
 	if e.Remote {
 		d.Flags |= remoteEndpoint
@@ -88,7 +90,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	}
 	var err error
 	if d.MacAddress != "" {
-		if e.MAC, err = ParseMAC(d.MacAddress); err != nil {
+		if e.MAC, err = mac.Parse(d.MacAddress); err != nil {
 			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
 		}
 	}

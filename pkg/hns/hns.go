@@ -6,6 +6,8 @@ package hns
 import (
 	"encoding/json"
 	"net/netip"
+
+	"flannel/pkg/mac"
 )
 
 // Calls are the calls of HNS, one method each. Documents are JSON of the HCN schema, version 2.0
@@ -67,7 +69,7 @@ type Adapter struct {
 	GUID        string // lower case, without braces; survives renaming
 	Index       int
 	MTU         int // bytes
-	MAC         MAC
+	MAC         mac.Addr
 	Up          bool // for IP: switched on, and the cable is plugged in
 	Loopback    bool
 	V4Metric    int // what Windows adds to the metric of its routes

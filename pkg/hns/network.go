@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+
+	"flannel/pkg/mac"
 )
 
 // nonPersistent is the flag of networks that HNS forgets when it restarts.
@@ -78,8 +80,8 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 	if n.NonPersistent {
 		d.Flags |= nonPersistent
 	}
-	if n.MACs != ([2]MAC{}) {
-		d.MacPool.Ranges = []macRange{{n.MACs[0].String(), n.MACs[1].String()}}
+	if n.MACs != ([2]mac.Addr{}) {
+		d.MacPool.Ranges = []macRange{{dashed(n.MACs[0]), dashed(n.MACs[1])}}
 	}
 	if n.Adapter != "" {
 		d.Policies = append(d.Policies, policy(typeAdapter, struct{ NetworkAdapterName string }{n.Adapter}))
@@ -133,7 +135,7 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	// HNS may have made more than one range of what it was asked for; the first is where it begins.
 	if len(d.MacPool.Ranges) > 0 && d.MacPool.Ranges[0] != (macRange{}) {
 		for i, text := range []string{d.MacPool.Ranges[0].StartMacAddress, d.MacPool.Ranges[0].EndMacAddress} {
-			mac, err := ParseMAC(text)
+			mac, err := mac.Parse(text)
 			if err != nil {
 				return Network{}, fmt.Errorf("MAC pool: %w", err)
 			}
@@ -176,7 +178,7 @@ func (n *Network) learn(p Policy) (err error) {
 		}
 	case typeDRMAC:
 		if s.Address != "" {
-			n.DRMAC, err = ParseMAC(s.Address)
+			n.DRMAC, err = mac.Parse(s.Address)
 		}
 	}
 	return err

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+
+	"flannel/pkg/mac"
 )
 
 // maxVSID is the highest number of a VXLAN network.
@@ -28,7 +30,7 @@ func (r RemoteSubnet) Policy() Policy {
 		DestinationPrefix:           r.Prefix.Masked().String(),
 		IsolationID:                 r.VSID,
 		ProviderAddress:             r.Provider.String(),
-		DistributedRouterMacAddress: r.MAC.String(),
+		DistributedRouterMacAddress: dashed(r.MAC),
 	})
 }
 
@@ -49,7 +51,7 @@ func (p Policy) RemoteSubnet() (r RemoteSubnet, err error) {
 		r.Provider, err = netip.ParseAddr(s.ProviderAddress)
 	}
 	if err == nil {
-		r.MAC, err = ParseMAC(s.DistributedRouterMacAddress)
+		r.MAC, err = mac.Parse(s.DistributedRouterMacAddress)
 	}
 	if err != nil {
 		return RemoteSubnet{}, fmt.Errorf("policy %s: %w", p.Type, err)

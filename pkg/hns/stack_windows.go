@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+
+	"flannel/pkg/mac"
 )
 
 // ipHelper is the IP stack of this machine.
@@ -69,7 +71,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		a.Index = int(row.IPv6IfIndex)
 	}
 	if hw := row.PhysicalAddress(); len(hw) == len(a.MAC) {
-		a.MAC = MAC(hw)
+		a.MAC = mac.Addr(hw)
 	}
 	for u := row.FirstUnicastAddress; u != nil; u = u.Next {
 		if ip := toIP(u.Address); ip.IsValid() {

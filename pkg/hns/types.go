@@ -2,36 +2,14 @@ package hns
 
 import (
 	"encoding/json"
-	"fmt"
-	"net"
 	"net/netip"
 	"strings"
+
+	"flannel/pkg/mac"
 )
 
-// MAC is a hardware address of 48 bits; HNS writes it with dashes.
-type MAC [6]byte
-
-func (m MAC) String() string {
-	return strings.ToUpper(strings.ReplaceAll(net.HardwareAddr(m[:]).String(), ":", "-"))
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (m *MAC) UnmarshalText(text []byte) (err error) {
-	*m, err = ParseMAC(string(text))
-	return err
-}
-
-// ParseMAC reads one with dashes or with colons: HNS keeps what others wrote, and some write colons.
-func ParseMAC(s string) (MAC, error) {
-	hw, err := net.ParseMAC(s)
-	if err != nil || len(hw) != len(MAC{}) {
-		return MAC{}, fmt.Errorf("%q is not a MAC address of 48 bits", s)
-	}
-	return MAC(hw), nil
-}
+// dashed is how HNS writes a MAC address. It keeps what others wrote, and some write colons.
+func dashed(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
 
 // Types of networks.
 const (
@@ -50,13 +28,13 @@ type Network struct {
 	Adapter       string // the physical adapter's name
 	Subnets       []Subnet
 	DNS           []string
-	MACs          [2]MAC // first and last of the pool for endpoints; zero: HNS chooses
-	VxlanPort     uint16 // 0: HNS's own, 4789
-	NonPersistent bool   // gone when the service restarts
+	MACs          [2]mac.Addr // first and last of the pool for endpoints; zero: HNS chooses
+	VxlanPort     uint16      // 0: HNS's own, 4789
+	NonPersistent bool        // gone when the service restarts
 
 	// What HNS has besides; CreateNetwork does not ask for it.
 	ManagementIP netip.Addr // the host's address on it; zero: not there yet
-	DRMAC        MAC        // of the distributed router, the VTEP; zero: not there yet
+	DRMAC        mac.Addr   // of the distributed router, the VTEP; zero: not there yet
 	HostRoute    bool       // pods and host reach each other; see HostRoutePolicy
 	Policies     []Policy   // all of the network itself, not of its subnets
 
@@ -82,7 +60,7 @@ type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	VSID     uint32     // 24 bits
 	Provider netip.Addr // the peer's address on the underlay
-	MAC      MAC        // of the peer's VTEP
+	MAC      mac.Addr   // of the peer's VTEP
 }
 
 // Endpoint is an HNS endpoint, as far as we make such: that of the host on a bridge, or one that stands for a peer
@@ -93,7 +71,7 @@ type Endpoint struct {
 	Network  string // its ID
 	IPs      []netip.Prefix
 	Gateways []netip.Addr
-	MAC      MAC // zero: HNS chooses
+	MAC      mac.Addr // zero: HNS chooses
 	Remote   bool
 	Provider netip.Addr // of a remote one: the peer's address on the underlay
 }

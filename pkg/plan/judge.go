@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -58,7 +59,7 @@ func (p *Plan) outranks(one *peer, paths []dataplane.Path) (better []claim) {
 		return nil
 	}
 	ends := paths
-	if slices.ContainsFunc(paths, func(path dataplane.Path) bool { return path.MAC == (dataplane.MAC{}) }) {
+	if slices.ContainsFunc(paths, func(path dataplane.Path) bool { return path.MAC == (mac.Addr{}) }) {
 		ends, _ = p.tunnel.Ends(one.lease) // an error: who reaches it through the tunnel rejects it
 	}
 	for _, end := range ends {

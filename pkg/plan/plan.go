@@ -12,6 +12,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -63,7 +64,7 @@ func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 type claim struct {
 	subnet netip.Prefix
 	device string
-	mac    dataplane.MAC
+	mac    mac.Addr
 }
 
 // vtep is the claim to the VTEP address that a path through a tunnel leads to.
@@ -76,7 +77,7 @@ func (one *peer) claims() iter.Seq[claim] {
 			if !yield(claim{subnet: path.Dst}) {
 				return
 			}
-			if path.MAC != (dataplane.MAC{}) && !yield(vtep(*path)) {
+			if path.MAC != (mac.Addr{}) && !yield(vtep(*path)) {
 				return
 			}
 		}

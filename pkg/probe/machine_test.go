@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -34,7 +35,7 @@ type node struct {
 }
 
 // peer is one that the daemon has in step.
-var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: hns.MAC{2, 0, 0, 0, 1, 3}}
+var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: mac.Addr{2, 0, 0, 0, 1, 3}}
 
 func newNode(t *testing.T, network hns.Network) *node {
 	t.Helper()

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // FromStack takes a Snapshot of a Windows machine.
@@ -69,7 +69,7 @@ func heirs(adapters []hns.Adapter) map[int]int {
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
 		// A switch that a person made has a name of its own, but its adapter for the host has the physical one's MAC.
-		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (hns.MAC{}) },
+		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (mac.Addr{}) },
 	} {
 		for i, p := range adapters {
 			if _, done := found[i]; done || p.Virtual() || p.Loopback || slices.ContainsFunc(p.Addrs, proper) {
@@ -90,7 +90,7 @@ func heirs(adapters []hns.Adapter) map[int]int {
 func proper(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
 func toWindowsInterface(a hns.Adapter) Interface {
-	in := Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: dataplane.MAC(a.MAC), Up: a.Up, Loopback: a.Loopback}
+	in := Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.MAC, Up: a.Up, Loopback: a.Loopback}
 	if a.GUID != "" {
 		in.AltNames = []string{a.GUID}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 // overlayOn makes the first network on an adapter, or another.
@@ -35,7 +36,7 @@ func snap(t *testing.T, stack hns.Stack, o Options) Snapshot {
 func TestTakeover(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close()
-	m.Plug(hns.Adapter{Name: "Storage net 2", MTU: 9000, MAC: hns.MAC{2, 2, 2, 2, 2, 2}, Up: true,
+	m.Plug(hns.Adapter{Name: "Storage net 2", MTU: 9000, MAC: mac.Addr{2, 2, 2, 2, 2, 2}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.50.0.2/24"), Manual: true, Preferred: true}}})
 	guid := m.Hand().Adapter("Ethernet").GUID
 	ways := map[string]Options{
@@ -78,9 +79,9 @@ func TestTakeover(t *testing.T) {
 	choose(after)
 
 	// One that is the host's own within the pod network, and one that is somebody else's.
-	m.Plug(hns.Adapter{Name: "vEthernet (cbr0_ep)", MTU: 1500, MAC: hns.MAC{0, 0x15, 0x5d, 9, 9, 9}, Up: true,
+	m.Plug(hns.Adapter{Name: "vEthernet (cbr0_ep)", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 9, 9, 9}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.244.5.2/24"), Manual: true, Preferred: true}}})
-	m.Plug(hns.Adapter{Name: "vEthernet (nat)", MTU: 1500, MAC: hns.MAC{0, 0x15, 0x5d, 8, 8, 8}, Up: true,
+	m.Plug(hns.Adapter{Name: "vEthernet (nat)", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 8, 8, 8}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("172.20.1.1/20"), Manual: true, Preferred: true}}})
 	choose(after)
 	_, err = Choose(snap(t, m, Options{}), Options{Iface: []string{"vEthernet (cbr0_ep)"}}, true, false)
@@ -161,8 +162,8 @@ type snapshotted struct {
 func (w snapshotted) Adapters() ([]hns.Adapter, error) { return w.adapters, nil }
 func (w snapshotted) Routes() ([]hns.Route, error)     { return w.routes, nil }
 
-func adapter(index int, name string, mac byte, addrs ...string) hns.Adapter {
-	a := hns.Adapter{Name: name, Index: index, MTU: 1500, MAC: hns.MAC{2, 0, 0, 0, 0, mac}, Up: true, V4Metric: 25, V6Metric: 5}
+func adapter(index int, name string, end byte, addrs ...string) hns.Adapter {
+	a := hns.Adapter{Name: name, Index: index, MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, end}, Up: true, V4Metric: 25, V6Metric: 5}
 	for _, text := range addrs {
 		a.Addrs = append(a.Addrs, hns.Address{Prefix: pfx(text), Preferred: true})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 )
 
 // dumps is how often a listing that changed while it was read is read again.
@@ -76,7 +76,7 @@ func toInterface(a *netlink.LinkAttrs) Interface {
 		Up: a.RawFlags&unix.IFF_UP != 0, Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
 	}
 	if len(a.HardwareAddr) == len(in.MAC) {
-		in.MAC = dataplane.MAC(a.HardwareAddr)
+		in.MAC = mac.Addr(a.HardwareAddr)
 	}
 	return in
 }

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"regexp"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 )
 
 // Options are what the user said about the underlay.
@@ -28,9 +28,9 @@ type Interface struct {
 	AltNames []string // other names that it answers to
 	Alias    string   // one of them that a regex may match, too; may be empty
 	Index    int
-	MTU      int           // bytes
-	MAC      dataplane.MAC // zero where it has none of 48 bits
-	Up       bool          // switched on; whether the cable is plugged in makes no difference to the choice
+	MTU      int      // bytes
+	MAC      mac.Addr // zero where it has none of 48 bits
+	Up       bool     // switched on; whether the cable is plugged in makes no difference to the choice
 	Loopback bool
 	Addrs    []Addr         // oldest first within a family
 	OnLink   []netip.Prefix // networks with a route to the interface and no gateway

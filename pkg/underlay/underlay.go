@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 )
 
 // Link is the chosen interface.
@@ -17,7 +17,7 @@ type Link struct {
 	Name   string
 	Index  int
 	MTU    int // bytes
-	MAC    dataplane.MAC
+	MAC    mac.Addr
 	V4, V6 netip.Addr // our own addresses on it; zero where the family is off
 	// PublicV4 and PublicV6 are told to the others: V4 and V6 unless --public-ip says otherwise.
 	PublicV4, PublicV6 netip.Addr

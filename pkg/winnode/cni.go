@@ -12,6 +12,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/cniconf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/pkg/netconf"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
@@ -89,7 +90,7 @@ func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
 	if len(s.Cluster) == 0 {
 		s.Cluster = slices.DeleteFunc([]netip.Prefix{config.V4.Prefix, config.V6.Prefix}, func(p netip.Prefix) bool { return !p.IsValid() })
 	}
-	if first := dev.MACs[0]; first != (dataplane.MAC{}) {
+	if first := dev.MACs[0]; first != (mac.Addr{}) {
 		s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
 	}
 	return nil

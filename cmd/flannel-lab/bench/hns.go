@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 // hnsRows are for a Windows node: counts are exact, durations those of the simulated machine and so only ours.
@@ -119,7 +120,7 @@ func (b *hnsBench) path(i int) *dataplane.Path {
 		Via: netip.AddrFrom4([4]byte{10, 99, 0, byte(3 + i%250)}), Device: b.device.Name,
 	}
 	if b.device.Kind == dataplane.Overlay {
-		p.MAC = dataplane.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}
+		p.MAC = mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)}
 	}
 	return p
 }

@@ -11,6 +11,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // long is for waits in which several simulated machines and Wines start or wait for each other.
@@ -119,7 +120,7 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 		case local && v.BackendType == "host-gw":
 			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets), fmt.Sprintf("endpoint cbr0_ep %v", ours))
 		case vxlan:
-			mac, err := hns.ParseMAC(v.BackendData.VtepMAC)
+			mac, err := mac.Parse(v.BackendData.VtepMAC)
 			must(t, err)
 			lines = append(lines, fmt.Sprintf("policy %+v", hns.RemoteSubnet{
 				Prefix: subnet, VSID: uint32(v.BackendData.VNI), Provider: netip.MustParseAddr(v.PublicIP), MAC: mac,

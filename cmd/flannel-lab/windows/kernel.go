@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/mac"
 )
 
 // kernel is the body of a machine that is played by the network namespace of this process: adapters are devices, with
@@ -31,7 +32,7 @@ type rowKey struct {
 func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = freeName(), a.MTU
-	if a.MAC != (hns.MAC{}) {
+	if a.MAC != (mac.Addr{}) {
 		attrs.HardwareAddr = a.MAC[:]
 	}
 	// An adapter without anything below is an empty bridge: not every kernel has dummy devices.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // Body is what a machine is made of. The Machine knows what is there; the body follows.
@@ -30,7 +31,7 @@ type Overlay struct {
 	Network string // its ID
 	VSID    uint32
 	Port    uint16
-	MAC     hns.MAC
+	MAC     mac.Addr
 	Local   netip.Addr // of the underlay
 	MTU     int        // bytes, of the packets within
 }

@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest/api"
+	"flannel/pkg/mac"
 )
 
 // Machine is a simulated Windows machine: HNS and the IP stack. It is an hns.Calls and an hns.Stack. Its methods may be
@@ -72,7 +73,7 @@ var (
 func New() *Machine {
 	m := NewWith(&nobody{})
 	m.Plug(hns.Adapter{
-		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500, MAC: hns.MAC{0, 0x15, 0x5d, 1, 2, 3},
+		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
 		Up: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
 	}, hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: Gateway, Metric: 10, Ours: true})
 	return m

@@ -11,6 +11,7 @@ import (
 	"flannel/pkg/encap"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest/api"
+	"flannel/pkg/mac"
 )
 
 // network is an HNS network.
@@ -20,7 +21,7 @@ type network struct {
 	read     api.Reader
 	adapter  int        // index of the physical adapter; 0: none
 	first    netip.Addr // management address that was told first
-	mac      hns.MAC
+	mac      mac.Addr
 	macKnown bool
 }
 
@@ -100,8 +101,8 @@ func (m *Machine) carry(n *network, p hns.Policy, add bool) {
 }
 
 // newMAC is by chance: several machines may be on one network.
-func (m *Machine) newMAC() hns.MAC {
-	mac := hns.MAC{0x00, 0x15, 0x5d}
+func (m *Machine) newMAC() mac.Addr {
+	mac := mac.Addr{0x00, 0x15, 0x5d}
 	rand.Read(mac[3:]) // never fails
 	return mac
 }

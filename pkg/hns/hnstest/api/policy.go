@@ -3,11 +3,11 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"net"
 	"net/netip"
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // Policy is a policy with its settings as JSON.
@@ -49,11 +49,11 @@ func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 	}
 	prefix, err := netip.ParsePrefix(s.DestinationPrefix)
 	provider, err2 := netip.ParseAddr(s.ProviderAddress)
-	mac, err3 := net.ParseMAC(s.DistributedRouterMacAddress)
-	if err != nil || err2 != nil || err3 != nil || len(mac) != 6 || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
+	hw, err3 := mac.Parse(s.DistributedRouterMacAddress)
+	if err != nil || err2 != nil || err3 != nil || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
 		return hns.RemoteSubnet{}, hns.InvalidPolicy
 	}
-	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hns.MAC(mac)}, 0
+	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hw}, 0
 }
 
 // AsHNSHasIt is a policy as HNS returns it: the values of one that was given, in HNS's own writing.

@@ -2,9 +2,9 @@ package api
 
 import (
 	"encoding/json"
-	"net"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // Documents of the older API (v1), as far as they are in use: ours for a network's management address and for the
@@ -91,14 +91,14 @@ func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 }
 
 // ParseMAC reads a document's MAC: a JSON string, in any usual form.
-func ParseMAC(raw json.RawMessage) (hns.MAC, error) {
+func ParseMAC(raw json.RawMessage) (mac.Addr, error) {
 	var s string
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return hns.MAC{}, err
+		return mac.Addr{}, err
 	}
-	mac, err := net.ParseMAC(s)
-	if err != nil || len(mac) != 6 {
-		return hns.MAC{}, Problem("read a MAC", hns.InvalidEndpoint)
+	hw, err := mac.Parse(s)
+	if err != nil {
+		return mac.Addr{}, Problem("read a MAC", hns.InvalidEndpoint)
 	}
-	return hns.MAC(mac), nil
+	return hw, nil
 }

@@ -1,0 +1,34 @@
+// Package mac holds the hardware addresses of devices.
+package mac
+
+import (
+	"fmt"
+	"net"
+)
+
+// Addr is a hardware address of 48 bits; unlike net.HardwareAddr it can be compared.
+type Addr [6]byte
+
+// String writes the address as flannel does: lower case, with colons.
+func (a Addr) String() string { return net.HardwareAddr(a[:]).String() }
+
+// Unicast tells whether a can be a device's address: neither zero nor a group address.
+func (a Addr) Unicast() bool { return a != Addr{} && a[0]&1 == 0 }
+
+// MarshalText implements encoding.TextMarshaler.
+func (a Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *Addr) UnmarshalText(text []byte) (err error) {
+	*a, err = Parse(string(text))
+	return err
+}
+
+// Parse reads a 48-bit address in any notation that net.ParseMAC knows (Windows writes dashes).
+func Parse(s string) (Addr, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != len(Addr{}) {
+		return Addr{}, fmt.Errorf("%.40q is not a MAC address of six bytes", s)
+	}
+	return Addr(hw), nil
+}
