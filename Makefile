@@ -122,7 +122,7 @@ test-race:
 # What knows of system calls, for an architecture with other numbers of these, one with words of 32 bits and one whose first
 # byte is the highest. All of it for all of them takes minutes, and is for make cross.
 test-systems: ## compiles what knows of system calls for other architectures of Linux
-	set -e; for arch in arm64 arm s390x; do GOOS=linux GOARCH=$$arch nice $(GO) build ./pkg/dataplane ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay; done
+	set -e; for arch in arm64 arm s390x; do GOOS=linux GOARCH=$$arch nice $(GO) build ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay; done
 
 # Pinned here, so that neither module's dependencies have it.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
 	"flannel/pkg/sourcevip"
@@ -101,7 +102,7 @@ func TestNewNode(t *testing.T) {
 // join makes the network and the subnet file as the daemon does.
 func join(t *testing.T, dir, file, own string) {
 	t.Helper()
-	plane, err := dataplane.New(dataplane.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
+	plane, err := system.New(system.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
 	"flannel/pkg/winnode"
 )
 
@@ -80,5 +81,5 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 		return dataplane.Prepared{}, err
 	}
 	told := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	return winnode.Prepare(ctx, dataplane.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, choice, told)
+	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, choice, told)
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/daemon"
-	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
@@ -128,7 +128,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
-	plane, err := dataplane.New(dataplane.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
+	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
 		StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {
 		return err

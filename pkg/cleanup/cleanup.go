@@ -11,7 +11,7 @@ import (
 	"runtime"
 	"slices"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
 	"flannel/pkg/firewall"
 	"flannel/pkg/instance"
 	"flannel/pkg/winnode"
@@ -30,14 +30,14 @@ type Node struct {
 func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
 	name := instance.Of(n.SubnetFile)
 	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // while its network is there
-	fromSystem, err2 := dataplane.Cleanup(ctx, dataplane.Options{Log: n.Log, Instance: name, StateDir: filepath.Dir(n.SubnetFile)}, n.networks(), dryRun)
+	fromSystem, err2 := system.Cleanup(ctx, system.Options{Log: n.Log, Instance: name, StateDir: filepath.Dir(n.SubnetFile)}, n.networks(), dryRun)
 	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
 
 // Handback gives flanneld's routes the form that flannel gives them. It returns what it did, or would do.
 func (n Node) Handback(ctx context.Context, dryRun bool) (done []string, err error) {
-	return dataplane.Handback(ctx, dataplane.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, n.networks(), dryRun)
+	return system.Handback(ctx, system.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, n.networks(), dryRun)
 }
 
 // networks reads the pod networks from the subnet file; nil if they are not known.

@@ -1,6 +1,6 @@
 // Package dataplane is the seam to the operating system: what the pods' traffic needs (devices, and paths to the
-// peers' subnets) on one side, the kernel's tables or HNS on the other. The types and the lowering are pure;
-// files for one operating system bring them into it.
+// peers' subnets) on one side, the kernel's tables or HNS on the other. It holds the types alone; each operating system
+// has its driver in a package below.
 package dataplane
 
 import (

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane"
+	hnsplane "flannel/pkg/dataplane/hns"
 	"flannel/pkg/doctor"
 )
 
@@ -72,6 +72,6 @@ func (m machine) lost(ctx context.Context, path string) (doctor.Lost, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return doctor.Lost{}, fmt.Errorf("look at adapters and routes: %w", err)
 	}
-	l, err := dataplane.ReadLost(path, adapters, routes, networks)
+	l, err := hnsplane.ReadLost(path, adapters, routes, networks)
 	return doctor.Lost{Since: l.Since, Adapter: l.Adapter, What: l.What}, err
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/rtnetlink"
 )
 
 // route is what of a route matters to the choice of the underlay.
@@ -58,7 +58,7 @@ func parseRoute(m []byte) (r route) {
 		base = netip.IPv6Unspecified()
 	}
 	var one hop
-	for kind, value := range dataplane.Attrs(m[unix.SizeofRtMsg:]) {
+	for kind, value := range rtnetlink.Attrs(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
 			base = toIP(value)
@@ -91,7 +91,7 @@ func parseHops(b []byte) (all []hop) {
 			break
 		}
 		one := hop{index: number(b[4:8])}
-		for kind, value := range dataplane.Attrs(b[unix.SizeofRtNexthop:size]) {
+		for kind, value := range rtnetlink.Attrs(b[unix.SizeofRtNexthop:size]) {
 			if kind == unix.RTA_GATEWAY {
 				one.gateway = toIP(value)
 			}

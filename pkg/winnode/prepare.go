@@ -12,6 +12,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -38,7 +39,7 @@ type Underlay interface {
 
 // Prepare asks the backend, as the daemon would, for its network on the underlay, and has that made as a switch alone. What
 // it waits for is told.
-func Prepare(ctx context.Context, o dataplane.Options, config subnet.Config, maker backend.Maker, choice Underlay, told func(error)) (dataplane.Prepared, error) {
+func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, choice Underlay, told func(error)) (dataplane.Prepared, error) {
 	link, err := awaitUnderlay(ctx, choice, config, told)
 	if err != nil {
 		return dataplane.Prepared{}, err
@@ -47,7 +48,7 @@ func Prepare(ctx context.Context, o dataplane.Options, config subnet.Config, mak
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	return dataplane.Prepare(ctx, o, dataplane.SwitchFor(dev), told)
+	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), told)
 }
 
 // awaitUnderlay waits for an adapter that the node can be reached by: at boot it may not be up yet.

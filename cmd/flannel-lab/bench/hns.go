@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	hnsplane "flannel/pkg/dataplane/hns"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/mac"
@@ -38,7 +40,7 @@ var hnsRows = []row{
 type hnsBench struct {
 	machine *hnstest.Machine
 	client  *hns.Client
-	plane   *dataplane.HNS
+	plane   *hnsplane.Driver
 	dir     string
 	device  dataplane.Device
 	state   dataplane.State
@@ -100,8 +102,8 @@ func (b *hnsBench) steps(ctx context.Context, peers int) error {
 // open begins with no look at HNS but those that a pass asks for: a count is to be exact.
 func (b *hnsBench) open() {
 	b.client = hns.NewClient(b.machine, hns.Timing{Poll: time.Hour})
-	b.plane = dataplane.NewHNS(dataplane.Options{Log: slog.New(slog.DiscardHandler), StateDir: b.dir,
-		Pace: dataplane.Pace{Poll: time.Hour, Rest: time.Millisecond}}, b.client, b.machine)
+	b.plane = hnsplane.New(hnsplane.Options{Options: driver.Options{Log: slog.New(slog.DiscardHandler), StateDir: b.dir},
+		Pace: hnsplane.Pace{Poll: time.Hour, Rest: time.Millisecond}}, b.client, b.machine)
 }
 
 func (b *hnsBench) restart() error {

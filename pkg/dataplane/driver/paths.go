@@ -1,0 +1,74 @@
+// Package driver holds what the drivers of the operating systems have in common: which paths changed, in which order
+// tables are written, and to which paths what was refused belongs. All of it is pure.
+package driver
+
+import (
+	"cmp"
+	"net/netip"
+
+	"flannel/pkg/dataplane"
+)
+
+// Diff returns how the paths of a state differ from those that the tables were told last.
+func Diff(told []*dataplane.Path, s dataplane.State) (added, removed []*dataplane.Path) {
+	switch {
+	case sameList(told, s.Paths):
+		return nil, nil
+	case len(told) == 0 || !sameList(told, s.Since):
+		return compared(told, s.Paths)
+	}
+	for _, c := range s.Changes {
+		if c.Old != nil {
+			removed = append(removed, c.Old)
+		}
+		if c.New != nil {
+			added = append(added, c.New)
+		}
+	}
+	return added, removed
+}
+
+// sameList reports whether two lists, which are never written to, are the very same.
+func sameList(a, b []*dataplane.Path) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// compared returns what only one of the two lists holds.
+func compared(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
+	kept := make(map[*dataplane.Path]bool, len(old))
+	for _, p := range old {
+		kept[p] = false
+	}
+	for _, p := range new {
+		if _, ok := kept[p]; ok {
+			kept[p] = true
+		} else {
+			added = append(added, p)
+		}
+	}
+	for _, p := range old {
+		if !kept[p] {
+			removed = append(removed, p)
+		}
+	}
+	return added, removed
+}
+
+// Compare orders by subnet and, for routes of one subnet, by gateway.
+func Compare(a, b *dataplane.Path) int { return cmp.Or(a.Dst.Compare(b.Dst), a.Via.Compare(b.Via)) }
+
+// Inside tells whether s is a real part of one of the networks.
+func Inside(s netip.Prefix, networks []netip.Prefix) bool {
+	for _, n := range networks {
+		if n.Contains(s.Addr()) && s.Bits() > n.Bits() {
+			return true
+		}
+	}
+	return false
+}

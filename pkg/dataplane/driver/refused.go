@@ -1,0 +1,45 @@
+package driver
+
+import (
+	"errors"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+)
+
+// Attribute finds the paths that refused entries belong to; keys are those of a path in all tables, that of which the
+// reason says most first. atPath reports whether a refusal is due to what an entry says. rest is the error without
+// these refusals.
+func Attribute(err error, paths []*dataplane.Path, atPath func(error) bool, keys func(*dataplane.Path) []any) (refused []dataplane.Refused, rest error) {
+	if err == nil {
+		return nil, nil
+	}
+	reasons := map[any]error{}
+	reconcile.TakeRefusals(err, func(r *reconcile.RefusedError, e reconcile.Refusal) bool {
+		if !reconcile.IsUnknown(e.Err) && atPath(e.Err) {
+			reasons[e.Key] = r.Describe(e)
+		}
+		return false
+	})
+	if len(reasons) == 0 {
+		return nil, err
+	}
+	ofPath := map[any]bool{}
+	for _, p := range paths {
+		var reason error
+		for _, key := range keys(p) {
+			if why, found := reasons[key]; found {
+				ofPath[key] = true
+				if reason == nil {
+					reason = why
+				}
+			}
+		}
+		if reason != nil {
+			refused = append(refused, dataplane.Refused{Dst: p.Dst, Err: reason})
+		}
+	}
+	return refused, errors.Join(reconcile.TakeRefusals(err, func(_ *reconcile.RefusedError, e reconcile.Refusal) bool {
+		return ofPath[e.Key]
+	})...)
+}

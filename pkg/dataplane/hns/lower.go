@@ -1,0 +1,182 @@
+package hns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/hns"
+	"flannel/pkg/mac"
+)
+
+// What HNS and the IP stack are to hold, as far as we fill them. All of it is pure.
+
+// policyKey is what makes a policy of an HNS network unique among those that we set. The prefix is a peer's subnet.
+type policyKey struct {
+	Type   string
+	Prefix netip.Prefix
+}
+
+func (k policyKey) String() string {
+	if k.Prefix.IsValid() {
+		return k.Prefix.String()
+	}
+	return k.Type
+}
+
+// policyValue is what a policy says of a peer.
+type policyValue struct {
+	VSID     uint32
+	Provider netip.Addr
+	MAC      mac.Addr
+	Odd      bool // there twice, or not to be understood: to be made anew
+}
+
+func (k policyKey) policy(v policyValue) hns.Policy {
+	if !k.Prefix.IsValid() {
+		return hns.HostRoutePolicy()
+	}
+	return hns.RemoteSubnet{Prefix: k.Prefix, VSID: v.VSID, Provider: v.Provider, MAC: v.MAC}.Policy()
+}
+
+// parsePolicy is the other way about; ours are those that lead to peers, and the one between host and pods.
+func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
+	if p.Type == hns.HostRoutePolicy().Type {
+		return policyKey{Type: p.Type}, policyValue{}, true
+	}
+	if !p.IsRemoteSubnet() {
+		return k, v, false
+	}
+	r, err := p.RemoteSubnet()
+	if err != nil {
+		return policyKey{Type: p.Type}, policyValue{Odd: true}, true
+	}
+	return policyKey{p.Type, r.Prefix}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC}, true
+}
+
+// remoteValue is an endpoint that stands for a peer, where HNS has no policies for it.
+type remoteValue struct {
+	Provider netip.Addr
+	MAC      mac.Addr
+}
+
+// hostRoute is a route of the host: Windows keeps several to one destination apart by their gateways.
+type hostRoute struct {
+	Dst netip.Prefix
+	Via netip.Addr
+}
+
+func (r hostRoute) String() string { return fmt.Sprintf("%s via %s", r.Dst, r.Via) }
+
+// loweredHNS is what one path comes to: a policy, an endpoint or a route.
+type loweredHNS struct {
+	policy policyKey
+	value  policyValue
+	route  hostRoute // without a MAC address
+}
+
+// lower turns a path into an entry.
+func (d *Driver) lower(p *dataplane.Path, dev dataplane.Device) (loweredHNS, error) {
+	switch {
+	case p.Device != dev.Name:
+		return loweredHNS{}, fmt.Errorf("path to %s: the network %s is not there", p.Dst, p.Device)
+	case p.MAC == mac.Addr{}:
+		return loweredHNS{route: hostRoute{p.Dst, p.Via}}, nil
+	}
+	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: dev.VNI, Provider: p.Via, MAC: p.MAC}
+	return loweredHNS{
+		policy: policyKey{r.Policy().Type, p.Dst},
+		value:  policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC},
+	}, nil
+}
+
+func (d *Driver) add(e loweredHNS) {
+	switch {
+	case e.route.Dst.IsValid():
+		if e.route.Dst.Addr().Is4() || d.features.IPv6DualStack {
+			d.routes.Want(e.route, struct{}{})
+		}
+	case d.features.RemoteSubnet:
+		d.policies.Want(e.policy, e.value)
+	default:
+		d.remotes.Want(e.policy.Prefix, remoteValue{e.value.Provider, e.value.MAC})
+	}
+}
+
+func (d *Driver) drop(e loweredHNS) {
+	switch {
+	case e.route.Dst.IsValid():
+		d.routes.Drop(e.route)
+	case d.features.RemoteSubnet:
+		d.policies.Drop(e.policy)
+	default:
+		d.remotes.Drop(e.policy.Prefix)
+	}
+}
+
+// wantedNetwork is the HNS network that a device comes to, on a physical adapter. Without dual-stack networks IPv6 is left out.
+func wantedNetwork(dev dataplane.Device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
+	n := hns.Network{Name: dev.Name, Type: hns.Overlay, Adapter: adapter, NonPersistent: !dev.Switch,
+		MACs: dev.MACs}
+	if dev.Kind == dataplane.L2Bridge {
+		n.Type = hns.L2Bridge
+	}
+	if dev.DNS != "" {
+		n.DNS = strings.Split(dev.DNS, ",")
+	}
+	if dev.Port != 0 && dev.Port != hns.DefaultVxlanPort {
+		if !f.VxlanPort {
+			return n, fmt.Errorf("Backend.Port: %d is not possible with this Windows (HNS %s; other ports than %d need 10.3): update it, or set %d for all nodes",
+				dev.Port, v, hns.DefaultVxlanPort, hns.DefaultVxlanPort)
+		}
+		n.VxlanPort = dev.Port
+	}
+	for _, s := range dev.Subnets {
+		if s.Addr().Is4() || f.IPv6DualStack {
+			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next(), VSID: dev.VNI})
+		}
+	}
+	if len(n.Subnets) == 0 {
+		return n, fmt.Errorf("this Windows (HNS %s) has no IPv6 networks, which need 11.10: update it, or enable IPv4", v)
+	}
+	return n, nil
+}
+
+// differs says in what a network that is there cannot be the wanted one; HNS changes nothing of that afterwards. What
+// counts only for pods that come later (MAC pool, DNS servers) is no reason to cut off those that are there.
+func differs(have, want hns.Network) string {
+	port := func(p uint16) uint16 {
+		if p == 0 {
+			return hns.DefaultVxlanPort
+		}
+		return p
+	}
+	switch {
+	case have.Type != want.Type:
+		return fmt.Sprintf("its type is %s and not %s", have.Type, want.Type)
+	case !slices.Equal(sorted(have.Subnets), sorted(want.Subnets)):
+		return fmt.Sprintf("its subnet is %s and not %s", subnets(have.Subnets), subnets(want.Subnets))
+	case want.Type == hns.Overlay && port(have.VxlanPort) != port(want.VxlanPort):
+		return fmt.Sprintf("its UDP port is %d and not %d", port(have.VxlanPort), port(want.VxlanPort))
+	}
+	return ""
+}
+
+// sorted are the subnets by their prefixes: HNS may tell of them in another order.
+func sorted(all []hns.Subnet) []hns.Subnet {
+	return slices.SortedFunc(slices.Values(all), func(a, b hns.Subnet) int { return a.Prefix.Compare(b.Prefix) })
+}
+
+func subnets(all []hns.Subnet) string {
+	var text []string
+	for _, s := range all {
+		one := fmt.Sprintf("%s via %s", s.Prefix, s.Gateway)
+		if s.VSID != 0 {
+			one += fmt.Sprintf(" with VNI %d", s.VSID)
+		}
+		text = append(text, one)
+	}
+	return strings.Join(text, ", ")
+}

@@ -1,0 +1,112 @@
+package linux
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
+	"flannel/pkg/nstest"
+)
+
+// peersRoute is a peer on the link, without a tunnel.
+func peersRoute(dst, via string) *dataplane.Path {
+	return &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0"}
+}
+
+// What the kernel refuses for where it leads belongs to the peers that lead there, and to nobody else; it is tried again.
+func TestRefusedEntriesBelongToTheirPeers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		run(t, "ip addr add fd00:100::77/128 dev eth0 nodad; ip route add unreachable 192.168.100.77 scope link")
+		m.state.Paths = append(m.state.Paths, peersRoute("10.5.8.0/24", "192.168.100.8"),
+			peersRoute("10.5.9.0/24", "192.168.100.77"), peersRoute("10.5.10.0/24", "192.168.100.77"), // with one gateway, and so one nexthop object
+			peersRoute("10.5.11.0/24", "172.30.0.1"), peersRoute("2001:cafe:42:9::/64", "fd00:100::77"))
+		for range 2 {
+			if m.pass() == nil {
+				t.Fatal("nothing is refused")
+			}
+			if got, want := dsts(m.refused), []string{"10.5.10.0/24", "10.5.11.0/24", "10.5.9.0/24", "2001:cafe:42:9::/64"}; !slices.Equal(got, want) {
+				t.Errorf("refused are %v, want %v", got, want)
+			}
+			if _, err := m.Apply(t.Context(), m.links, m.state); err != nil {
+				t.Errorf("an error beside the refusals: %v", err)
+			}
+			for _, r := range m.refused {
+				if !misdirected(r.Err) || !strings.Contains(r.Err.Error(), r.Dst.String()) {
+					t.Errorf("the reason for %s is %v", r.Dst, r.Err)
+				}
+			}
+		}
+		if out := run(t, "ip route show 10.5.8.0/24"); out == "" {
+			t.Error("a good peer of the same pass has no route")
+		}
+		run(t, "ip route del unreachable 192.168.100.77 scope link")
+		if m.pass() == nil || !slices.Equal(dsts(m.refused), []string{"10.5.11.0/24", "2001:cafe:42:9::/64"}) {
+			t.Errorf("later refused are %v", dsts(m.refused))
+		}
+		if out := run(t, "ip route show root 10.5.0.0/16"); !strings.Contains(out, "10.5.9.0/24") || !strings.Contains(out, "10.5.10.0/24") {
+			t.Errorf("the routes are\n%s", out)
+		}
+	})
+}
+
+// What the node has no room for is the node's own fault.
+func TestNoRoomIsNoPeersFault(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		run(t, "ip link del flannel.1; ip link add flannel.1 mtu 1450 type vxlan id 1 dev eth0 local 192.168.100.1 dstport 8472 nolearning maxaddress 2")
+		err := m.pass()
+		if err == nil || len(m.refused) > 0 || !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("refused are %v, the error is %v", m.refused, err)
+		}
+	})
+}
+
+// A device takes the MAC address that it is told to take, and keeps all that leads through it; so does one that is there
+// when we start.
+func TestReaddress(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const show = "ip route show dev flannel.1; bridge fdb show dev flannel.1 | sort; ip neigh show dev flannel.1 nud permanent | sort"
+		m := newMachine(t)
+		m.mustPass()
+		before := run(t, show)
+		for _, step := range []struct {
+			mac       mac.Addr
+			readdress bool
+			want      string
+		}{{mac.Addr{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {mac.Addr{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {mac.Addr{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
+			m.devices = slices.Clone(m.devices)
+			m.devices[1].MAC, m.devices[1].Readdress = step.mac, step.readdress
+			m.mustPass()
+			if out := run(t, "cat /sys/class/net/flannel.1/address"); strings.TrimSpace(out) != step.want {
+				t.Errorf("the MAC address is %s, want %s", out, step.want)
+			}
+			began := time.Now()
+			for after := ""; after != before; after = run(t, show) { // the kernel may take entries away, and says so
+				if time.Since(began) > time.Minute {
+					t.Fatalf("the entries are\n%s\nwere\n%s", after, before)
+				}
+				m.mustPass()
+			}
+			m.restart()
+		}
+	})
+}
+
+// dsts are the destinations of refused paths, in order.
+func dsts(refused []dataplane.Refused) (all []string) {
+	for _, r := range refused {
+		all = append(all, r.Dst.String())
+	}
+	slices.Sort(all)
+	return all
+}

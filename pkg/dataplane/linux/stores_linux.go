@@ -1,0 +1,117 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/rtnetlink"
+)
+
+type scopePointer = atomic.Pointer[scope]
+
+// gone turns "there is no such thing" into success: what shall be deleted is not there.
+func gone(errs []error) []error {
+	for i, err := range errs {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
+			errs[i] = nil
+		}
+	}
+	return errs
+}
+
+// neighStore are the permanent neighbours on our devices.
+type neighStore struct {
+	conn  *rtnetlink.Conn
+	scope *scopePointer
+}
+
+func (neighStore) Name() string { return "neighbours" }
+
+func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
+	out := map[neighKey]mac.Addr{}
+	scope := s.scope.Load()
+	if len(scope.tunnels) == 0 {
+		return out, nil
+	}
+	err := s.conn.Dump(unix.RTM_GETNEIGH, make([]byte, 12), nil, func() { clear(out) }, func(body []byte) error {
+		n, ok, err := parseNeigh(body)
+		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
+			out[neighKey{n.index, n.ip}] = n.mac
+		}
+		return err
+	})
+	return out, err
+}
+
+func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
+	return s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	}))
+}
+
+func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
+	return gone(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_DELNEIGH, 0, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	})))
+}
+
+// each is what conn.batch takes, with one message for each entry.
+func each[E any](entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) (n int, writeAt func(rtnetlink.Message, int) rtnetlink.Message) {
+	return len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) }
+}
+
+// fdbStore are the permanent FDB entries of our tunnel devices.
+type fdbStore struct {
+	conn  *rtnetlink.Conn
+	scope *scopePointer
+}
+
+func (fdbStore) Name() string { return "fdb" }
+
+func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
+	out := map[fdbKey]netip.Addr{}
+	for index := range s.scope.Load().tunnels {
+		body := make([]byte, 12)
+		body[0] = unix.AF_BRIDGE
+		filter := func(m rtnetlink.Message) rtnetlink.Message { return m.Uint32(unix.NDA_IFINDEX, uint32(index)) }
+		reset := func() {
+			for key := range out {
+				if key.Index == index {
+					delete(out, key)
+				}
+			}
+		}
+		err := s.conn.Dump(unix.RTM_GETNEIGH, body, filter, reset, func(body []byte) error {
+			n, ok, err := parseNeigh(body)
+			if ok && n.permanent && n.ip.IsValid() && n.index == index {
+				out[fdbKey{n.index, n.mac}] = n.ip
+			}
+			return err
+		})
+		if errors.Is(err, unix.ENODEV) {
+			continue // the device has just gone; the notification brings us back
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
+	return s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	}))
+}
+
+func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
+	return gone(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	})))
+}

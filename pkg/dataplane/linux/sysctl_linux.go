@@ -1,0 +1,121 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+)
+
+// forward makes the kernel forward packets of the families in use.
+func (d *Driver) forward(networks []netip.Prefix) error {
+	if !d.sysctlsDirty.Swap(false) {
+		return nil
+	}
+	var errs []error
+	for _, n := range networks {
+		if n.Addr().Is4() {
+			errs = append(errs, d.sysctl("net/ipv4/ip_forward", "1"))
+			continue
+		}
+		err := d.keepDefaultRoutes()
+		if err == nil {
+			err = d.sysctl("net/ipv6/conf/all/forwarding", "1")
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	d.sysctlsDirty.CompareAndSwap(false, err != nil)
+	return err
+}
+
+// keepDefaultRoutes is to be called before IPv6 forwarding is switched on. Interfaces with accept_ra 1 ignore router
+// advertisements from then on, and the kernel deletes the default routes that they brought: a host with a second
+// interface would lose its way out. With 2 they go on.
+func (d *Driver) keepDefaultRoutes() error {
+	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
+		return err
+	}
+	names, err := d.advertised()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := "net/ipv6/conf/" + name + "/accept_ra"
+		accepts, err := readSysctl(path)
+		if err == nil && accepts == "1" {
+			err = d.sysctl(path, "2")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advertised returns the names of the interfaces that depend on router advertisements: those with a route by one, in
+// any table, and the underlay, which may have its address by one.
+func (d *Driver) advertised() ([]string, error) {
+	routes, err := whole(func() ([]netlink.Route, error) {
+		return d.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: unix.RTPROT_RA},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes by router advertisements: %w", err)
+	}
+	through := map[int]bool{}
+	for _, r := range routes {
+		through[r.LinkIndex] = true
+		for _, hop := range r.MultiPath {
+			through[hop.LinkIndex] = true
+		}
+	}
+	all, err := d.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range all {
+		underlay := slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Kind == dataplane.Existing && dev.Name == l.Attrs().Name })
+		if underlay || through[l.Attrs().Index] {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names, nil
+}
+
+// readSysctl returns "" for a parameter that the kernel does not have (IPv6 switched off). Its errors are of the kind
+// that reconcile.IsUnknown.
+func readSysctl(path string) (string, error) {
+	raw, err := os.ReadFile("/proc/sys/" + path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", reconcile.Unknown(fmt.Errorf("read sysctl %s: %w", path, err))
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// sysctl sets a kernel parameter if it has another value, and tells the user so. The path has slashes, since device
+// names may have dots. A parameter that the kernel does not have (IPv6 switched off) is left alone.
+func (d *Driver) sysctl(path, value string) error {
+	old, err := readSysctl(path)
+	if err != nil || old == "" || old == value {
+		return err
+	}
+	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
+	}
+	d.opts.Log.Info("changed a sysctl, which this network needs", "sysctl", path, "from", old, "to", value)
+	return nil
+}

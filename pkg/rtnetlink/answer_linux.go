@@ -1,0 +1,40 @@
+package rtnetlink
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// messages walks over the messages of one datagram; it ends at the first that is cut off.
+func messages(b []byte, each func(h Header, body []byte) error) error {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return ErrShort
+		}
+		h := Header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])}
+		if err := each(h, b[unix.NLMSG_HDRLEN:size]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return nil
+}
+
+// parseRefusal reads NLMSG_ERROR or NLMSG_DONE: a negative errno (0 is success), and the kernel's text if any.
+func parseRefusal(h Header, body []byte) refusal {
+	if len(body) < 4 {
+		return refusal{}
+	}
+	r := refusal{errno: unix.Errno(-int32(binary.NativeEndian.Uint32(body)))}
+	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; the request is cut down to its header (NETLINK_CAP_ACK)
+	if rest := 4 + unix.NLMSG_HDRLEN; h.Kind == unix.NLMSG_ERROR && h.Flags&ackTLVs != 0 && len(body) > rest {
+		for kind, value := range Attrs(body[rest:]) {
+			if kind == 1 { // NLMSGERR_ATTR_MSG
+				r.text = string(value[:max(0, len(value)-1)])
+			}
+		}
+	}
+	return r
+}

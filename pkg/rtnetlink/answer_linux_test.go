@@ -1,0 +1,32 @@
+package rtnetlink
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestRefusals(t *testing.T) {
+	// -EEXIST, then the header of the request.
+	body := append([]byte{0xef, 0xff, 0xff, 0xff}, make([]byte, unix.NLMSG_HDRLEN)...)
+	if err := parseRefusal(Header{Kind: unix.NLMSG_ERROR}, body); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("got %v, want %v", err, unix.EEXIST)
+	}
+	text := Message(body).Attr(1, []byte("Nexthop id does not exist\x00"))
+	err := parseRefusal(Header{Kind: unix.NLMSG_ERROR, Flags: 0x200}, text)
+	if want := "file exists (Nexthop id does not exist)"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+// The kernel is trusted, but a newer one may say things that we do not know.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(Message(nil).Begin(unix.NLMSG_ERROR, 0x200, make([]byte, 4+unix.NLMSG_HDRLEN)).Attr(1, []byte("no\x00"))))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_ = messages(b, func(head Header, body []byte) error {
+			parseRefusal(head, body)
+			return nil
+		})
+	})
+}
