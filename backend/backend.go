@@ -16,7 +16,7 @@ type Backend interface {
 	// Describe completes the lease with what the others need to reach this node. links holds every one of Devices.
 	Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error)
 	// Paths leads to a peer's subnets, one for each family. An error leaves that peer out and says why.
-	Paths(peer *subnet.Lease) ([]dataplane.Path, error)
+	Paths(peer *subnet.Lease) ([]*dataplane.Path, error)
 	// MTU is what pods may use, in bytes (FLANNEL_MTU).
 	MTU() int
 	// Wire says what the peers must have in common with this node.
@@ -39,10 +39,10 @@ type Mixed interface {
 // Tunnel is a Backend whose tunnel ends have MAC addresses, of which no two nodes can have the same.
 type Tunnel interface {
 	// Ends are the paths through the tunnel to a peer's subnets, one for each family, also where Paths avoids the tunnel.
-	Ends(peer *subnet.Lease) ([]dataplane.Path, error)
+	Ends(peer *subnet.Lease) ([]*dataplane.Path, error)
 	// Derived reports whether the MAC address of an end is the one that every node can work out from its subnet. An
 	// existing device may have another one, but this one is nobody else's.
-	Derived(end dataplane.Path) bool
+	Derived(end *dataplane.Path) bool
 }
 
 // Node is what a backend must know of the machine.

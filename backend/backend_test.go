@@ -62,8 +62,7 @@ func make1(t *testing.T, kind backend.Kind, config, os string, n backend.Node) (
 }
 
 // zero are the fields that a device does not use.
-var zero = regexp.MustCompile(` (?:Addr|Subnets):\[\]| (?:MTU|VNI|Port):0| MAC:00:00:00:00:00:00| (?:Learning|GBP|Readdress):false| Parent: Local:invalid IP|` +
-	`(?: DNS:)? Switch:false(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
+var zero = regexp.MustCompile(` Port:0| (?:Learning|GBP|Switch):false| DNS:(})| MACs:\[00:00:00:00:00:00 00:00:00:00:00:00\]`)
 
 func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	local := local
@@ -74,15 +73,19 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	fmt.Fprintf(&s, "MTU %d\n", b.MTU())
 	links := dataplane.Links{}
 	for _, d := range b.Devices(local) {
-		d.MAC = mac.Addr{} // derived, tested elsewhere
-		fmt.Fprintf(&s, "device %s\n", zero.ReplaceAllString(fmt.Sprintf("%+v", d), "$1"))
-		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}, MTU: d.MTU}
+		// Its MAC address is derived, tested elsewhere.
+		fmt.Fprintf(&s, "device %s %s %s\n", d.Name, dataplane.KindName(d.Kind), zero.ReplaceAllString(fmt.Sprintf("%+v", d.Kind), "$1"))
+		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}}
 	}
 	described, err := b.Describe(local, links)
 	fmt.Fprintf(&s, "lease %s %s %s %v\n", described.Backend, described.V4.Data, described.V6.Data, err)
 	for _, p := range peers {
 		paths, err := b.Paths(&p)
-		fmt.Fprintf(&s, "peer %s: %v %v\n", p.V4.Subnet, paths, err)
+		var text []string
+		for _, path := range paths {
+			text = append(text, fmt.Sprint(*path))
+		}
+		fmt.Fprintf(&s, "peer %s: %v %v\n", p.V4.Subnet, text, err)
 	}
 	return s.String()
 }
@@ -103,46 +106,46 @@ func TestGolden(t *testing.T) {
 		want   string
 	}{
 		{"vxlan, dual-stack", vxlan.Kind(), `{}`, dual, `MTU 1430
-device {Name:eth0 Kind:existing}
-device {Name:flannel.1 Kind:vxlan MTU:1450 Addr:[10.5.1.0/32] VNI:1 Parent:eth0 Local:192.168.100.1}
-device {Name:flannel-v6.1 Kind:vxlan MTU:1430 Addr:[2001:cafe:42:1::/128] VNI:1 Parent:eth0 Local:fd00:100::1}
+device eth0 existing {}
+device flannel.1 vxlan {Tunnel:{MTU:1450 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} VNI:1}
+device flannel-v6.1 vxlan {Tunnel:{MTU:1430 Addr:[2001:cafe:42:1::/128] Parent:eth0 Local:fd00:100::1} VNI:1}
 lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"} {"VNI":1,"VtepMAC":"02:00:00:00:00:02"} <nil>
-peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.1 c6:d2:32:6f:8f:44} {2001:cafe:42:2::/64 fd00:100::2 flannel-v6.1 c6:d2:32:6f:8f:45}] <nil>
-peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46} {2001:cafe:42:3::/64 fd00:101::3 flannel-v6.1 c6:d2:32:6f:8f:47}] <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.1 {c6:d2:32:6f:8f:44}} {2001:cafe:42:2::/64 fd00:100::2 flannel-v6.1 {c6:d2:32:6f:8f:45}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 {c6:d2:32:6f:8f:46}} {2001:cafe:42:3::/64 fd00:101::3 flannel-v6.1 {c6:d2:32:6f:8f:47}}] <nil>
 `},
 		{"vxlan with all options, IPv4", vxlan.Kind(), `{"VNI": 1, "Port": 4789, "MTU": 1400, "GBP": true, "Learning": true, "DirectRouting": true, "MacPrefix": "0E-2A"}`, v4, `MTU 1350
-device {Name:eth0 Kind:existing}
-device {Name:flannel.1 Kind:vxlan MTU:1350 Addr:[10.5.1.0/32] VNI:1 Port:4789 Parent:eth0 Local:192.168.100.1 Learning:true GBP:true}
+device eth0 existing {}
+device flannel.1 vxlan {Tunnel:{MTU:1350 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} VNI:1 Port:4789 Learning:true GBP:true}
 lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"}  <nil>
-peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00}] <nil>
-peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 c6:d2:32:6f:8f:46}] <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 {c6:d2:32:6f:8f:46}}] <nil>
 `},
 		{"host-gw", hostgw.Kind(), `{"Name": "cbr0"}`, dual, `MTU 1500
-device {Name:eth0 Kind:existing}
+device eth0 existing {}
 lease host-gw   <nil>
-peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 00:00:00:00:00:00} {2001:cafe:42:2::/64 fd00:100::2 eth0 00:00:00:00:00:00}] <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}} {2001:cafe:42:2::/64 fd00:100::2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [] its public IP 192.168.101.3 is not on the link of eth0 ([192.168.100.0/24 fd00:100::/64]), and a route without a tunnel cannot pass a router
 `},
 		{"vxlan on Windows", vxlan.Kind(), `{}`, windows, `MTU 1450
-device {Name:flannel.4096 Kind:overlay VNI:4096 Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]}
+device flannel.4096 overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4096}
 lease vxlan {"VNI":4096,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] its VNI is 1 and ours 4096; a network has one
-peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.4096 c6:d2:32:6f:8f:46}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.4096 {c6:d2:32:6f:8f:46}}] <nil>
 `},
 		{"vxlan on Windows with all options", vxlan.Kind(), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, windows, `MTU 1450
-device {Name:pods Kind:overlay VNI:4242 Port:8472 Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24] MACs:[0e:2b:00:00:00:00 0e:2b:ff:ff:ff:ff]}
+device pods overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4242 Port:8472 MACs:[0e:2b:00:00:00:00 0e:2b:ff:ff:ff:ff]}
 lease vxlan {"VNI":4242,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] its VNI is 1 and ours 4242; a network has one
-peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods c6:d2:32:6f:8f:46}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods {c6:d2:32:6f:8f:46}}] <nil>
 `},
 		{"host-gw on Windows", hostgw.Kind(), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, windowsDual, `MTU 1500
-device {Name:cbr0 Kind:l2bridge Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64] DNS:10.96.0.10,10.96.0.11}
+device cbr0 l2bridge {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64]} DNS:10.96.0.10,10.96.0.11}
 lease host-gw   <nil>
-peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 00:00:00:00:00:00} {2001:cafe:42:2::/64 fd00:100::2 cbr0 00:00:00:00:00:00}] <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 {}} {2001:cafe:42:2::/64 fd00:100::2 cbr0 {}}] <nil>
 peer 10.5.3.0/24: [] its public IP 192.168.101.3 is not on the link of eth0 ([192.168.100.0/24 fd00:100::/64]), and a route without a tunnel cannot pass a router
 `},
 		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
-device {Name:eth0 Kind:existing}
+device eth0 existing {}
 lease alloc   <nil>
 peer 10.5.2.0/24: [] <nil>
 peer 10.5.3.0/24: [] <nil>
@@ -189,7 +192,7 @@ func TestVTEPAddress(t *testing.T) {
 	// A Windows node knows a Linux node's, whatever its HNS network is called.
 	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{OS: "windows", Underlay: eth0, V4: true})
 	linux, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
-	if end := (dataplane.Path{Dst: local.V4.Subnet, MAC: linux.Devices(local)[1].MAC}); !windows.(backend.Tunnel).Derived(end) {
+	if end := (&dataplane.Path{Dst: local.V4.Subnet, Encap: dataplane.VTEP{MAC: linux.Devices(local)[1].MAC}}); !windows.(backend.Tunnel).Derived(end) {
 		t.Errorf("%v does not count as derived on Windows", end)
 	}
 }

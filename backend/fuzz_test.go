@@ -50,7 +50,8 @@ func FuzzPeer(f *testing.F) {
 			}
 			for _, p := range paths {
 				tunnel := p.Device != eth0.Name
-				if p.Dst != s || p.Via != a || tunnel != p.MAC.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
+				end, tunnelled := p.VTEP()
+				if p.Dst != s || p.Via != a || tunnel != tunnelled || tunnelled && !end.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
 					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
 				}
 			}

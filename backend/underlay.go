@@ -12,21 +12,21 @@ import (
 
 // UnderlayDevice is the node's underlay as one of a backend's Devices.
 func (n Node) UnderlayDevice() dataplane.Device {
-	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing}
+	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing{}}
 }
 
 // Direct leads to a peer's subnet without a tunnel, which takes a peer on the same link.
-func (n Node) Direct(e subnet.Endpoint) (dataplane.Path, error) {
+func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	if !n.Underlay.Reaches(e.PublicIP) {
-		return dataplane.Path{}, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a route without a tunnel cannot pass a router",
+		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a route without a tunnel cannot pass a router",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink)
 	}
 	for _, p := range n.Underlay.OnLink {
 		if p.Addr().Is4() && p.Bits() < 31 && p.Contains(e.PublicIP) && (e.PublicIP == p.Addr() || !p.Contains(e.PublicIP.Next())) {
-			return dataplane.Path{}, fmt.Errorf("its public IP %s is the network's own or the broadcast address of %s, which no node has", e.PublicIP, p)
+			return nil, fmt.Errorf("its public IP %s is the network's own or the broadcast address of %s, which no node has", e.PublicIP, p)
 		}
 	}
-	return dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name}, nil
+	return &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name, Encap: dataplane.Direct{}}, nil
 }
 
 // MinMTU is the smallest MTU in bytes with which a family works: RFC 791's 576 (the datagram that every host must

@@ -27,7 +27,7 @@ func (a alloc) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, er
 	return local, nil
 }
 
-func (a alloc) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
+func (a alloc) Paths(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 
 func (a alloc) Wire() backend.Wire { return backend.Wire{Name: "alloc"} }
 

@@ -35,20 +35,20 @@ func dnsServers(o *conf.Object) string {
 }
 
 func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
-	d := dataplane.Device{Name: b.name, Kind: dataplane.L2Bridge, Parent: b.node.Underlay.Name, Local: b.node.Underlay.V4, DNS: b.dns}
+	network := dataplane.Network{Parent: b.node.Underlay.Name, Local: b.node.Underlay.V4}
 	for _, e := range b.node.Shared(&local) {
-		d.Subnets = append(d.Subnets, e.Subnet)
+		network.Subnets = append(network.Subnets, e.Subnet)
 	}
-	if !d.Local.IsValid() {
-		d.Local = b.node.Underlay.V6
+	if !network.Local.IsValid() {
+		network.Local = b.node.Underlay.V6
 	}
-	return []dataplane.Device{d}
+	return []dataplane.Device{{Name: b.name, Kind: dataplane.L2Bridge{Network: network, DNS: b.dns}}}
 }
 
-func (b bridge) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+func (b bridge) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	paths, err := b.hostgw.Paths(peer)
-	for i := range paths {
-		paths[i].Device = b.name
+	for _, path := range paths {
+		path.Device = b.name
 	}
 	return paths, err
 }

@@ -44,8 +44,8 @@ func (h hostgw) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, e
 	return local, nil
 }
 
-func (h hostgw) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
-	var paths []dataplane.Path
+func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
+	var paths []*dataplane.Path
 	for _, e := range h.node.Shared(peer) {
 		path, err := h.node.Direct(e)
 		if err != nil {

@@ -138,13 +138,14 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		}
 		name := v.deviceName(base.Is6())
 		devices = append(devices, dataplane.Device{
-			Name: name, Kind: dataplane.VXLAN,
-			MTU:  v.outer - encap.VXLAN(base.Is6()),
-			MAC:  v.derivedMAC(e.Subnet),
-			Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
-			VNI:  uint32(v.vni), Port: uint16(v.port),
-			Parent: v.node.Underlay.Name, Local: source,
-			Learning: v.learning, GBP: v.gbp,
+			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
+				Tunnel: dataplane.Tunnel{
+					MTU:    v.outer - encap.VXLAN(base.Is6()),
+					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
+					Parent: v.node.Underlay.Name, Local: source,
+				},
+				VNI: uint32(v.vni), Port: uint16(v.port), Learning: v.learning, GBP: v.gbp,
+			},
 		})
 	}
 	return devices
@@ -162,7 +163,10 @@ func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 }
 
 // Derived implements backend.Tunnel. On Windows HNS chooses the MAC address, so that of a Windows node never is.
-func (v vxlan) Derived(end dataplane.Path) bool { return end.MAC == v.derivedMAC(end.Dst) }
+func (v vxlan) Derived(end *dataplane.Path) bool {
+	addr, tunnelled := end.VTEP()
+	return tunnelled && addr == v.derivedMAC(end.Dst)
+}
 
 // data is what a node publishes of its VTEP, in flannel's format.
 type data struct {
@@ -191,15 +195,15 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 	return local, nil
 }
 
-func (v vxlan) Paths(peer *subnet.Lease) ([]dataplane.Path, error) {
+func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return v.paths(peer, v.directRouting)
 }
 
 // Ends implements backend.Tunnel.
-func (v vxlan) Ends(peer *subnet.Lease) ([]dataplane.Path, error) { return v.paths(peer, false) }
+func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.paths(peer, false) }
 
-func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]dataplane.Path, error) {
-	var paths []dataplane.Path
+func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
+	var paths []*dataplane.Path
 	for _, e := range v.node.Shared(peer) {
 		if direct {
 			if path, err := v.node.Direct(e); err == nil {
@@ -207,11 +211,13 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]dataplane.Path, error) 
 				continue
 			}
 		}
-		mac, err := v.vtep(e.Data)
+		end, err := v.vtep(e.Data)
 		if err != nil {
 			return nil, err
 		}
-		paths = append(paths, dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: v.deviceName(e.Subnet.Addr().Is6()), MAC: mac})
+		paths = append(paths, &dataplane.Path{
+			Dst: e.Subnet, Via: e.PublicIP, Device: v.deviceName(e.Subnet.Addr().Is6()), Encap: dataplane.VTEP{MAC: end},
+		})
 	}
 	return paths, nil
 }

@@ -43,12 +43,16 @@ func FuzzNetConf(f *testing.F) {
 		}
 		links := dataplane.Links{}
 		for _, d := range b.Devices(local) {
-			can := len(d.Name) <= 15 && d.MTU >= 576 && d.MTU <= 1500 && d.MAC.Unicast() && d.VNI > 0 && d.VNI < 1<<24
-			switch d.Kind {
+			can := false
+			switch k := d.Kind.(type) {
 			case dataplane.Existing:
 				can = true
-			case dataplane.Overlay, dataplane.L2Bridge: // networks of HNS, which gives MTU and MAC itself
-				can = d.Name != "" && len(d.Subnets) > 0 && (d.Kind == dataplane.L2Bridge || d.VNI >= 4096 && d.VNI < 1<<24)
+			case dataplane.VXLAN:
+				can = len(d.Name) <= 15 && k.MTU >= 576 && k.MTU <= 1500 && d.MAC.Unicast() && k.VNI > 0 && k.VNI < 1<<24
+			case dataplane.Overlay: // a network of HNS, which gives MTU and MAC itself
+				can = d.Name != "" && len(k.Subnets) > 0 && k.VNI >= 4096 && k.VNI < 1<<24
+			case dataplane.L2Bridge:
+				can = d.Name != "" && len(k.Subnets) > 0
 			}
 			if !can {
 				t.Errorf("a device that cannot be: %+v", d)

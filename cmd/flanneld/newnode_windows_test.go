@@ -107,10 +107,10 @@ func join(t *testing.T, dir, file, own string) {
 		t.Fatal(err)
 	}
 	defer plane.Close()
-	dev := dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay, VNI: 4096, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
-		Subnets: []netip.Prefix{netip.MustParsePrefix(own)}}
+	dev := dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay{VNI: 4096, Network: dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
+		Subnets: []netip.Prefix{netip.MustParsePrefix(own)}}}}
 	until(t, "the network is there", func() bool { _, err := plane.Ensure(t.Context(), []dataplane.Device{dev}); return err == nil })
-	env := subnet.Env{V4Network: netip.MustParsePrefix("10.244.0.0/16"), V4Subnet: dev.Subnets[0], MTU: 1450}
+	env := subnet.Env{V4Network: netip.MustParsePrefix("10.244.0.0/16"), V4Subnet: netip.MustParsePrefix(own), MTU: 1450}
 	if _, err := subnet.WriteEnv(file, env); err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease,
 	l.Backend = b.name
 	return l, nil
 }
-func (b namedBackend) Paths(*subnet.Lease) ([]dataplane.Path, error) { return nil, nil }
-func (b namedBackend) MTU() int                                      { return 1500 }
+func (b namedBackend) Paths(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
+func (b namedBackend) MTU() int                                       { return 1500 }
 func (b namedBackend) Wire() backend.Wire {
 	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: true}
 }

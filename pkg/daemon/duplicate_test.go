@@ -105,7 +105,8 @@ func TestAnotherSubnetAnotherMAC(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, dev := range n.devices() {
-			if want := c.want && dev.Kind == dataplane.VXLAN; dev.Readdress != want {
+			_, tunnel := dev.Kind.(dataplane.VXLAN)
+			if want := c.want && tunnel; dev.Readdress != want {
 				t.Errorf("%s after %q: readdressed %t, want %t", dev.Name, c.before, dev.Readdress, want)
 			}
 		}

@@ -66,8 +66,8 @@ func claimsOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) cla
 	for _, p := range paths {
 		c.subnets = append(c.subnets, p.Dst)
 		c.peers[p.Dst], c.gateways[p.Via] = true, true
-		if p.MAC != (mac.Addr{}) {
-			c.vteps[vtep{p.Device, p.MAC}] = true
+		if end, tunnelled := p.VTEP(); tunnelled {
+			c.vteps[vtep{p.Device, end}] = true
 		}
 	}
 	for _, e := range own.Endpoints() {
@@ -97,10 +97,11 @@ func (c claims) free(paths []*dataplane.Path) []*dataplane.Path {
 	var free []*dataplane.Path
 	mine := map[vtep]bool{}
 	for _, p := range paths {
-		end := vtep{p.Device, p.MAC}
+		addr, tunnelled := p.VTEP()
+		end := vtep{p.Device, addr}
 		switch n := len(free); {
 		case c.taken(p.Dst), c.gateways[p.Via], c.vteps[end]:
-		case p.MAC != (mac.Addr{}) && mine[end], n > 0 && free[n-1].Dst.Overlaps(p.Dst):
+		case tunnelled && mine[end], n > 0 && free[n-1].Dst.Overlaps(p.Dst):
 		default:
 			free, mine[end] = append(free, p), true
 		}

@@ -25,7 +25,7 @@ func path(i int) *dataplane.Path { return pathVia(i, i, i) }
 
 func pathVia(i, via, end int) *dataplane.Path {
 	return &dataplane.Path{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24),
-		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, MAC: mac.Addr{2, 0, 0, 0, 0, byte(end)}}
+		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 0, byte(end)}}}
 }
 
 // path6 leads to fd05:0:0:i::/64.
@@ -60,7 +60,7 @@ func join(all ...[]*dataplane.Path) (joined []*dataplane.Path) {
 func TestOrphaned(t *testing.T) {
 	own := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24")}}
 	addrs := []netip.Addr{netip.MustParseAddr("192.168.0.1")}
-	direct := &dataplane.Path{Dst: path(9).Dst, Via: path(9).Via, Device: "eth0"}
+	direct := &dataplane.Path{Dst: path(9).Dst, Via: path(9).Via, Device: "eth0", Encap: dataplane.Direct{}}
 	for _, c := range []struct {
 		name            string
 		found, inForce  []*dataplane.Path
@@ -92,7 +92,7 @@ func TestOrphaned(t *testing.T) {
 		}
 		for _, p := range orphans {
 			for _, w := range c.inForce {
-				if w.Dst.Overlaps(p.Dst) || w.Via == p.Via || w.MAC == p.MAC && w.Device == p.Device {
+				if w.Dst.Overlaps(p.Dst) || w.Via == p.Via || w.Encap == p.Encap && w.Device == p.Device {
 					t.Errorf("%s: %v is retained beside %v", c.name, p, w)
 				}
 			}
@@ -123,7 +123,7 @@ func (k *leftKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.Sta
 type tunnelBackend struct{ namedBackend }
 
 func (tunnelBackend) Devices(subnet.Lease) []dataplane.Device {
-	return []dataplane.Device{{Name: tunnelDevice, Kind: dataplane.VXLAN}}
+	return []dataplane.Device{{Name: tunnelDevice, Kind: dataplane.VXLAN{}}}
 }
 
 // started is a daemon on a node with paths of an earlier run, and its inbox.

@@ -11,46 +11,12 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Kind says what a Device is.
-type Kind string
-
-const (
-	// Existing is a device of the host (the underlay) that we route through: it must be there, and is never changed.
-	Existing Kind = "existing"
-	// VXLAN is a VXLAN tunnel device of ours.
-	VXLAN Kind = "vxlan"
-	// Overlay and L2Bridge are HNS networks of Windows: tunnel, router and the pods' switch in one, and the same without
-	// the tunnel.
-	Overlay  Kind = "overlay"
-	L2Bridge Kind = "l2bridge"
-)
-
 // Device is a network device as it shall be.
 type Device struct {
-	Name string
-	Kind Kind
-	MTU  int            // bytes; 0 leaves it as it is
-	MAC  mac.Addr       // for a new device; an existing one keeps its own
-	Addr []netip.Prefix // exactly these, but for link-local ones
-
-	// Tunnels and HNS networks.
-	VNI    uint32
-	Port   uint16     // UDP; 0 is the system's default (Linux 8472, Windows 4789)
-	Parent string     // name of the underlay device
-	Local  netip.Addr // outer source address
-
-	// VXLAN only.
-	Learning  bool
-	GBP       bool
-	Readdress bool // an existing device takes MAC, too
-
-	// HNS networks only.
-	Subnets []netip.Prefix // the node's own, one for each family in use
-	MACs    [2]mac.Addr    // first and last for pods that bring none; zero: HNS chooses
-	DNS     string         // servers for pods, with commas between them; empty: HNS chooses
-	// Switch is for a network that is there for the sake of its switch alone: without pods, and so persistent. It stays
-	// until Cleanup.
-	Switch bool
+	Name      string
+	MAC       mac.Addr // for a new device; an existing one keeps its own. Zero: the system chooses
+	Readdress bool     // an existing device takes MAC, too
+	Kind      Kind     // and what devices of this kind have besides
 }
 
 // Link is a device as it is.
@@ -68,7 +34,13 @@ type Path struct {
 	Dst    netip.Prefix // the peer's subnet
 	Via    netip.Addr   // the peer's address on the underlay
 	Device string       // name of a Device given to Ensure
-	MAC    mac.Addr     // inner destination (the peer's VTEP); zero where Device is no tunnel
+	Encap  Encap        // and what packets are wrapped in on the way
+}
+
+// VTEP returns the MAC address of the tunnel end that the path leads to, if it has such.
+func (p *Path) VTEP() (addr mac.Addr, has bool) {
+	end, has := p.Encap.(VTEP)
+	return end.MAC, has
 }
 
 // State is everything that shall be there beside the devices. Paths are never changed once handed over; an unchanged

@@ -68,7 +68,7 @@ func precedence(a, b *peer) int {
 // it does not count: there are so many of them in an IPv6 network that some subnet has any address that one looks for.
 func (p *Plan) derives(one *peer, c claim) bool {
 	return p.tunnel != nil && !one.odd && slices.ContainsFunc(one.paths, func(path *dataplane.Path) bool {
-		return vtep(*path) == c && p.tunnel.Derived(*path)
+		return vtep(path) == c && p.tunnel.Derived(path)
 	})
 }
 

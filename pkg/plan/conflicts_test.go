@@ -76,7 +76,7 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 func usurped(p *Plan, one, other *peer) bool {
 	for _, x := range one.paths {
 		for _, y := range other.paths {
-			if x.Device == y.Device && x.MAC == y.MAC && !other.odd && p.tunnel.Derived(*y) && (one.odd || !p.tunnel.Derived(*x)) {
+			if x.Device == y.Device && x.Encap == y.Encap && !other.odd && p.tunnel.Derived(y) && (one.odd || !p.tunnel.Derived(x)) {
 				return true
 			}
 		}
@@ -87,7 +87,7 @@ func usurped(p *Plan, one, other *peer) bool {
 func inTheWay(a, b *peer) bool {
 	for _, x := range a.paths {
 		for _, y := range b.paths {
-			if x.Dst.Overlaps(y.Dst) || x.Device == y.Device && x.MAC == y.MAC {
+			if x.Dst.Overlaps(y.Dst) || x.Device == y.Device && x.Encap == y.Encap {
 				return true
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"flannel/backend"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -23,7 +24,7 @@ func derive(l, of *subnet.Lease) {
 	}
 	for _, dev := range b.Devices(*of)[1:] {
 		e := &l.V4
-		if dev.Addr[0].Addr().Is6() {
+		if dev.Kind.(dataplane.VXLAN).Addr[0].Addr().Is6() {
 			e = &l.V6
 		}
 		e.Data = json.RawMessage(fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, dev.MAC))

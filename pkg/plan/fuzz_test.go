@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -75,11 +76,11 @@ func FuzzLeases(f *testing.F) {
 			if a.Dst.Addr().Is6() {
 				network = p.cfg.V6
 			}
-			if !network.Holds(a.Dst) || a.Dst != a.Dst.Masked() || !a.MAC.Unicast() || a.Dst.Overlaps(p.local.V4.Subnet) || a.Dst.Overlaps(p.local.V6.Subnet) {
+			if !network.Holds(a.Dst) || a.Dst != a.Dst.Masked() || !unicast(a) || a.Dst.Overlaps(p.local.V4.Subnet) || a.Dst.Overlaps(p.local.V6.Subnet) {
 				t.Errorf("a path like %+v", a)
 			}
 			for _, b := range paths[:i] {
-				if a.Dst.Overlaps(b.Dst) || a.MAC == b.MAC && a.Device == b.Device {
+				if a.Dst.Overlaps(b.Dst) || a.Encap == b.Encap && a.Device == b.Device {
 					t.Errorf("%+v is in the way of %+v", a, b)
 				}
 			}
@@ -88,4 +89,10 @@ func FuzzLeases(f *testing.F) {
 			t.Errorf("%d are in and %d out of %d", len(in), len(out), len(some))
 		}
 	})
+}
+
+// unicast tells whether a path leads to a tunnel end that can be one.
+func unicast(p *dataplane.Path) bool {
+	end, tunnelled := p.VTEP()
+	return tunnelled && end.Unicast()
 }

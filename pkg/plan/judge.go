@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -25,14 +24,15 @@ func (p *Plan) judge(l *subnet.Lease) *peer {
 		one.reason = err.Error()
 		return one
 	}
+	one.paths = paths
 	for _, path := range paths {
-		one.paths = append(one.paths, &path)
 		one.odd = one.odd || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
 	}
 	one.better = p.outranks(one, paths)
 	for _, path := range paths {
-		if _, ours := p.own[vtep(path)]; ours {
-			return &peer{lease: l, better: one.better, local: true, reason: fmt.Sprintf("its VtepMAC %s is our own", path.MAC)}
+		c := vtep(path)
+		if _, ours := p.own[c]; ours {
+			return &peer{lease: l, better: one.better, local: true, reason: fmt.Sprintf("its VtepMAC %s is our own", c.mac)}
 		}
 	}
 	return one
@@ -54,12 +54,12 @@ func (p *Plan) concernsUs(l *subnet.Lease) bool {
 }
 
 // outranks returns the VTEP addresses of ours that every other node believes to be the peer's.
-func (p *Plan) outranks(one *peer, paths []dataplane.Path) (better []claim) {
+func (p *Plan) outranks(one *peer, paths []*dataplane.Path) (better []claim) {
 	if len(p.own) == 0 {
 		return nil
 	}
 	ends := paths
-	if slices.ContainsFunc(paths, func(path dataplane.Path) bool { return path.MAC == (mac.Addr{}) }) {
+	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.VTEP(); return !tunnelled }) {
 		ends, _ = p.tunnel.Ends(one.lease) // an error: who reaches it through the tunnel rejects it
 	}
 	for _, end := range ends {

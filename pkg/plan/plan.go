@@ -68,7 +68,10 @@ type claim struct {
 }
 
 // vtep is the claim to the VTEP address that a path through a tunnel leads to.
-func vtep(path dataplane.Path) claim { return claim{device: path.Device, mac: path.MAC} }
+func vtep(path *dataplane.Path) claim {
+	end, _ := path.VTEP()
+	return claim{device: path.Device, mac: end}
+}
 
 // claims are worked out when asked for: kept, they would be the largest part of a plan.
 func (one *peer) claims() iter.Seq[claim] {
@@ -77,7 +80,7 @@ func (one *peer) claims() iter.Seq[claim] {
 			if !yield(claim{subnet: path.Dst}) {
 				return
 			}
-			if path.MAC != (mac.Addr{}) && !yield(vtep(*path)) {
+			if _, tunnelled := path.VTEP(); tunnelled && !yield(vtep(path)) {
 				return
 			}
 		}

@@ -180,7 +180,7 @@ func TestIncrementalIsTheSameAsFresh(t *testing.T) {
 		}
 		for i, a := range gotPaths {
 			for _, b := range gotPaths[:i] {
-				if a.Dst.Overlaps(b.Dst) || a.MAC == b.MAC {
+				if a.Dst.Overlaps(b.Dst) || a.Encap == b.Encap {
 					t.Fatalf("two paths are in each other's way: %v and %v", a, b)
 				}
 			}

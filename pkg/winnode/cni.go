@@ -62,7 +62,12 @@ func ofFamilies(all, pods []netip.Prefix) []netip.Prefix {
 const askWithin = 10 * time.Second
 
 // usualPlugin is the one of the CNI project for a kind of HNS network.
-var usualPlugin = map[dataplane.Kind]string{dataplane.Overlay: "win-overlay", dataplane.L2Bridge: "win-bridge"}
+func usualPlugin(k dataplane.Kind) string {
+	if _, overlay := k.(dataplane.Overlay); overlay {
+		return "win-overlay"
+	}
+	return "win-bridge"
+}
 
 // fromNetConf takes from the network configuration what its backend makes of it. etcd is asked only if need be, since
 // it may be away; a file costs nothing.
@@ -86,11 +91,12 @@ func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.NetConfName, err)
 	}
-	s.Plugin, s.Network = cmp.Or(s.Plugin, usualPlugin[dev.Kind]), cmp.Or(s.Network, dev.Name)
+	s.Plugin, s.Network = cmp.Or(s.Plugin, usualPlugin(dev.Kind)), cmp.Or(s.Network, dev.Name)
 	if len(s.Cluster) == 0 {
 		s.Cluster = slices.DeleteFunc([]netip.Prefix{config.V4.Prefix, config.V6.Prefix}, func(p netip.Prefix) bool { return !p.IsValid() })
 	}
-	if first := dev.MACs[0]; first != (mac.Addr{}) {
+	if overlay, ok := dev.Kind.(dataplane.Overlay); ok && overlay.MACs[0] != (mac.Addr{}) {
+		first := overlay.MACs[0]
 		s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
 	}
 	return nil

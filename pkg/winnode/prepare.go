@@ -24,7 +24,7 @@ func Network(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 		return dataplane.Device{}, err
 	}
 	for _, dev := range b.Devices(subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("192.168.255.0/30")}}) {
-		if dev.Kind == dataplane.Overlay || dev.Kind == dataplane.L2Bridge {
+		if _, ok := dev.Kind.(dataplane.HNS); ok {
 			return dev, nil
 		}
 	}

@@ -43,18 +43,18 @@ type hnsBench struct {
 	plane   *hnsplane.Driver
 	dir     string
 	device  dataplane.Device
+	encap   func(i int) dataplane.Encap // of the path to peer i
 	state   dataplane.State
 	figures map[string]float64
 }
 
 // measureHNS counts what a Windows node asks of HNS and of the IP stack.
 func measureHNS(ctx context.Context, backend string, peers int) (c column, err error) {
-	b := &hnsBench{machine: hnstest.New(), figures: map[string]float64{}, device: dataplane.Device{
-		Name: "flannel.4096", Kind: dataplane.Overlay, VNI: 4096, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
-		Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")},
-	}}
+	b := &hnsBench{machine: hnstest.New(), figures: map[string]float64{}, encap: overlayEncap}
+	network := dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+	b.device = dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay{Network: network, VNI: 4096}}
 	if backend == "host-gw" {
-		b.device.Name, b.device.Kind, b.device.VNI = "cbr0", dataplane.L2Bridge, 0
+		b.device, b.encap = dataplane.Device{Name: "cbr0", Kind: dataplane.L2Bridge{Network: network}}, bridgeEncap
 	}
 	if b.dir, err = os.MkdirTemp("", "flannel-lab"); err != nil {
 		return c, err
@@ -93,7 +93,7 @@ func (b *hnsBench) steps(ctx context.Context, peers int) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	if b.device.Kind == dataplane.L2Bridge {
+	if _, bridged := b.device.Kind.(dataplane.L2Bridge); bridged {
 		b.figures["hns_route_ms"] = b.figures["hns_add_ms"]
 	}
 	return nil
@@ -117,15 +117,18 @@ func (b *hnsBench) close() error {
 }
 
 func (b *hnsBench) path(i int) *dataplane.Path {
-	p := &dataplane.Path{
+	return &dataplane.Path{
 		Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(2 + i>>8), byte(i), 0}), 24),
 		Via: netip.AddrFrom4([4]byte{10, 99, 0, byte(3 + i%250)}), Device: b.device.Name,
+		Encap: b.encap(i),
 	}
-	if b.device.Kind == dataplane.Overlay {
-		p.MAC = mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)}
-	}
-	return p
 }
+
+func overlayEncap(i int) dataplane.Encap {
+	return dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)}}
+}
+
+func bridgeEncap(int) dataplane.Encap { return dataplane.Direct{} }
 
 func (b *hnsBench) pass(ctx context.Context) error {
 	links, err := b.plane.Ensure(ctx, []dataplane.Device{b.device})

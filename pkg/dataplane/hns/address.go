@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
 )
@@ -44,8 +43,8 @@ func (d *Driver) leave(n hns.Network) error {
 }
 
 // managementIP is the host's address on the network, which HNS learns some time after it made that.
-func (d *Driver) managementIP(ctx context.Context, dev dataplane.Device) error {
-	if dev.Kind == dataplane.L2Bridge && !d.network.ManagementIP.IsValid() {
+func (d *Driver) managementIP(ctx context.Context, dev device) error {
+	if !dev.network().tunnels() && !d.network.ManagementIP.IsValid() {
 		ip, err := d.client.ManagementIP(ctx, d.network.ID)
 		if err != nil {
 			return reconcile.Unknown(unanswered(err))
@@ -63,12 +62,12 @@ func (d *Driver) managementIP(ctx context.Context, dev dataplane.Device) error {
 
 // meets finds the adapter on which the host meets the network: that with the management address. HNS may keep one that
 // the host has no more; a bridge does not send from it, so there the host's own counts as well.
-func (d *Driver) meets(dev dataplane.Device, adapters []hns.Adapter) (host hns.Adapter, there bool) {
+func (d *Driver) meets(dev device, adapters []hns.Adapter) (host hns.Adapter, there bool) {
 	if host, there = adapterWith(adapters, d.network.ManagementIP); there && !d.network.ManagementIP.IsLinkLocalUnicast() {
 		return host, true
 	}
 	host = d.hostOf(*d.network, adapters)
-	return host, dev.Kind == dataplane.L2Bridge && hasAddress(host, dev.Local)
+	return host, !dev.network().tunnels() && hasAddress(host, dev.Local)
 }
 
 // wrong is a management address that is not the host's.
@@ -80,10 +79,10 @@ type wrong struct {
 
 // notThere waits for the interface with the management address. When the host has another one and keeps it, HNS would
 // send from an address that is nobody's for ever: then the network is made again.
-func (d *Driver) notThere(ctx context.Context, dev dataplane.Device, adapters []hns.Adapter) error {
+func (d *Driver) notThere(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	n := *d.network
 	now := d.hostOf(n, adapters)
-	if dev.Kind == dataplane.L2Bridge || !hasAddress(now, dev.Local) {
+	if !dev.network().tunnels() || !hasAddress(now, dev.Local) {
 		d.network.ManagementIP = netip.Addr{} // ask again
 		return waiting("an interface to have the network's address %s", n.ManagementIP)
 	}

@@ -16,7 +16,7 @@ import (
 	"flannel/pkg/mac"
 )
 
-var kinds = []dataplane.Kind{dataplane.Overlay, dataplane.L2Bridge}
+var kinds = []netKind{overlayKind, bridgeKind}
 
 // slow is a machine on which everything takes its time.
 var slow = hnstest.Knobs{Outage: 20 * time.Second, ManagementIP: time.Minute, DRMAC: 5 * time.Second}
@@ -155,7 +155,7 @@ func TestNewAddressMeanwhile(t *testing.T) {
 		if err := w.m.Hand().Readdress("vEthernet (Ethernet)", other); err != nil {
 			t.Fatal(err)
 		}
-		w.devices[0].Local = other.Addr() // as the daemon's choice of the underlay follows
+		edit(&w.devices[0], func(n *dataplane.Network) { n.Local = other.Addr() }) // as the daemon's choice of the underlay follows
 		w.bring(5 * time.Minute)
 		a := w.m.Hand().Adapter("vEthernet (Ethernet)")
 		if got := addresses(a); len(got) != 1 || got[0].Prefix != other {
@@ -206,8 +206,8 @@ func TestAdoptOrRemake(t *testing.T) {
 				}
 
 				w.devices = slices.Clone(w.devices)
-				w.devices[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}
-				w.devices[0].Parent = "vEthernet (Ethernet)" // where the host's address is
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")} })
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Parent = "vEthernet (Ethernet)" }) // where the host's address is
 				w.bring(5 * time.Minute)
 				w.mends(time.Minute)
 				want := strings.ReplaceAll(inStep[kind], "10.244.1.", "10.244.2.")
@@ -297,7 +297,9 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 	})
 	t.Run("other port", func(t *testing.T) {
 		dev := overlayDevice(ownSubnet)
-		dev.Port = 8472
+		kind := dev.Kind.(dataplane.Overlay)
+		kind.Port = 8472
+		dev.Kind = kind
 		onWindows(t, dev, hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 5}}, func(w *windows) {
 			if err := w.pass(); err == nil || !strings.Contains(err.Error(), "Backend.Port: 8472 is not possible with this Windows (HNS 9.5; other ports than 4789 need 10.3)") {
 				t.Errorf("got %v", err)
@@ -312,7 +314,7 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 					t.Fatal(err)
 				}
 				w.state.Networks = append(w.state.Networks, netip.MustParsePrefix("fd05::/56"))
-				w.state.Paths = append(w.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("fd05:0:0:3::/64"), Via: netip.MustParseAddr("fd00::3"), Device: "cbr0"})
+				w.state.Paths = append(w.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("fd05:0:0:3::/64"), Via: netip.MustParseAddr("fd00::3"), Device: "cbr0", Encap: dataplane.Direct{}})
 				w.bring(time.Minute)
 				got := w.holds()
 				if has := strings.Contains(got, "route fd05:0:0:3::/64 via fd00::3") && strings.Contains(got, "fd05:0:0:1::/64 via fd05:0:0:1::1"); has != v.Features().IPv6DualStack {

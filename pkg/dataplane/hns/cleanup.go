@@ -46,10 +46,10 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	if !dryRun {
 		if errors.Join(errs...) == nil {
 			for _, name := range d.home.names() { // of networks that went by another hand
-				errs = append(errs, d.home.own(dataplane.Device{Name: name}, false))
+				errs = append(errs, d.home.own(device{name: name}, false))
 			}
 			for _, name := range d.home.switches() {
-				errs = append(errs, d.home.own(dataplane.Device{Name: name, Switch: true}, false))
+				errs = append(errs, d.home.own(device{name: name, Network: dataplane.Network{Switch: true}}, false))
 			}
 		}
 		errs = append(errs, d.home.wait(ctx, d.pace.Address+d.pace.DHCP, d.client))

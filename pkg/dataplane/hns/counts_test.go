@@ -30,13 +30,15 @@ func TestCounts(t *testing.T) {
 					for i := range n {
 						p := winPath(dev, i%250+3)
 						p.Dst = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
-						if kind == dataplane.Overlay {
-							p.MAC[3] = byte(i >> 8)
+						if kind == overlayKind {
+							end, _ := p.VTEP()
+							end[3] = byte(i >> 8)
+							p.Encap = dataplane.VTEP{MAC: end}
 						}
 						w.state.Paths = append(w.state.Paths, p)
 					}
 					batches := (n + batchSize - 1) / batchSize
-					if kind == dataplane.L2Bridge {
+					if kind == bridgeKind {
 						batches = n // routes go one by one
 					}
 					w.counts("first sync", 1, batches)
@@ -46,9 +48,9 @@ func TestCounts(t *testing.T) {
 					w.settle()
 					w.counts("nothing to do", 0, 0)
 					w.restart()
-					w.counts("restart", map[dataplane.Kind]int{dataplane.Overlay: 3, dataplane.L2Bridge: 5}[kind], 0) // notifications, version, networks; management address, endpoints
+					w.counts("restart", map[netKind]int{overlayKind: 3, bridgeKind: 5}[kind], 0) // notifications, version, networks; management address, endpoints
 					w.settle()
-					w.state.Paths = append(slices.Clone(w.state.Paths), &dataplane.Path{Dst: netip.MustParsePrefix("10.200.0.0/24"), Via: netip.MustParseAddr("10.99.0.3"), Device: dev.Name, MAC: w.state.Paths[0].MAC})
+					w.state.Paths = append(slices.Clone(w.state.Paths), &dataplane.Path{Dst: netip.MustParsePrefix("10.200.0.0/24"), Via: netip.MustParseAddr("10.99.0.3"), Device: dev.Name, Encap: w.state.Paths[0].Encap})
 					w.counts("one more", 0, 1)
 					w.settle()
 					w.state.Paths = w.state.Paths[:n]

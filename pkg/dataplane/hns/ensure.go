@@ -10,7 +10,6 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -26,7 +25,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if !networks && !adapters && d.problem == nil && !d.home.pending() {
 		return d.ensured, nil
 	}
-	if kind := d.device().Kind; kind != dataplane.Overlay && kind != dataplane.L2Bridge {
+	if d.device().network() == nil {
 		d.withoutNetwork(ctx, networks)
 	}
 	links, err := dataplane.Links{}, error(nil)
@@ -51,7 +50,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 func (d *Driver) keepKnown(links dataplane.Links) {
 	for _, dev := range d.devices {
 		old, known := d.ensured[dev.Name]
-		if _, seen := links[dev.Name]; known && !seen && (dev.Kind == dataplane.Existing || d.network != nil) {
+		if _, seen := links[dev.Name]; known && !seen && (!isNetwork(dev) || d.network != nil) {
 			links[dev.Name] = old
 		}
 	}
@@ -71,31 +70,22 @@ func (d *Driver) withoutNetwork(ctx context.Context, list bool) {
 	}
 }
 
+func isNetwork(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.HNS); return is }
+
 func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, list bool, links dataplane.Links) error {
+	driven, err := drive(dev)
+	if err != nil {
+		return err
+	}
 	adapters, err := d.stack.Adapters()
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
 	}
-	switch dev.Kind {
-	case dataplane.Existing:
-		i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
-		if i < 0 {
-			return waiting("the adapter to appear")
-		}
-		host := adapters[i]
-		if !host.Virtual() {
-			host, _ = hostAdapter(adapters, host, false)
-		}
-		links[dev.Name] = dataplane.Link{Index: host.Index, MAC: host.MAC, MTU: host.MTU}
-		return nil
-	case dataplane.Overlay, dataplane.L2Bridge:
-		return d.ensureNetwork(ctx, dev, list, adapters, links)
-	}
-	return fmt.Errorf("a %s device is none that Windows has", dev.Kind)
+	return driven.ensure(ctx, d, driven, list, adapters, links)
 }
 
-// ensureNetwork leaves the network's link in links as soon as peers can be told of it, whatever it still waits for.
-func (d *Driver) ensureNetwork(ctx context.Context, dev dataplane.Device, list bool, adapters []hns.Adapter, links dataplane.Links) error {
+// findNetwork leaves the network, with its management address, in d.network.
+func (d *Driver) findNetwork(ctx context.Context, dev device, list bool, adapters []hns.Adapter) error {
 	if list || d.network == nil {
 		if err := d.list(ctx, dev); err != nil {
 			return reconcile.Unknown(err)
@@ -104,19 +94,18 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev dataplane.Device, list b
 	if err := d.adoptOrMake(ctx, dev, adapters); err != nil {
 		return err
 	}
-	if err := d.managementIP(ctx, dev); err != nil {
-		return err
-	}
-	if dev.Kind == dataplane.Overlay && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
-		return waiting("HNS to give the network its MAC address")
-	}
+	return d.managementIP(ctx, dev)
+}
+
+// meetNetwork leaves the network's link in links as soon as peers can be told of it, whatever it still waits for.
+func (d *Driver) meetNetwork(ctx context.Context, dev device, adapters []hns.Adapter, links dataplane.Links) error {
 	link := dataplane.Link{MAC: d.network.DRMAC}
 	host, there := d.meets(dev, adapters)
 	if there {
 		link.Index, link.MTU = host.Index, host.MTU
 	}
-	if there || dev.Kind == dataplane.Overlay {
-		links[dev.Name] = link
+	if there || dev.network().tunnels() {
+		links[dev.name] = link
 	}
 	if err := d.home.mend(d.networks); err != nil {
 		return err
@@ -125,14 +114,8 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev dataplane.Device, list b
 		return d.notThere(ctx, dev, adapters)
 	}
 	d.foreign = wrong{}
-	if dev.Kind == dataplane.Overlay && dev.Local.IsValid() && dev.Local != d.network.ManagementIP && hasAddress(host, dev.Local) {
-		d.warnOnce(fmt.Sprintf("HNS tunnels from %s, and the underlay's address is %s: take the first with --iface, or peers send to where HNS does not listen",
-			d.network.ManagementIP, dev.Local))
-	}
-	if dev.Kind == dataplane.L2Bridge && !dev.Switch {
-		if err := d.hostEndpoint(ctx, dev, host, adapters); err != nil {
-			return err
-		}
+	if err := dev.network().meet(ctx, d, dev, host, adapters); err != nil {
+		return err
 	}
 	return d.well(host, adapters)
 }
@@ -151,7 +134,7 @@ func (d *Driver) ask(ctx context.Context) error {
 }
 
 // list asks for all networks, and for the version before the first time.
-func (d *Driver) list(ctx context.Context, dev dataplane.Device) error {
+func (d *Driver) list(ctx context.Context, dev device) error {
 	if err := d.ask(ctx); err != nil {
 		return err
 	}
@@ -160,7 +143,7 @@ func (d *Driver) list(ctx context.Context, dev dataplane.Device) error {
 		return unanswered(err)
 	}
 	d.networks, d.strays = networks, true
-	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name && ourType(n) })
+	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.name && ourType(n) })
 	if found < 0 {
 		d.network = nil
 	} else {
@@ -186,7 +169,7 @@ func unanswered(err error) error {
 }
 
 // adoptOrMake leaves the network in d.network.
-func (d *Driver) adoptOrMake(ctx context.Context, dev dataplane.Device, adapters []hns.Adapter) error {
+func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := physicalAdapter(adapters, dev.Parent)
 	want, err := wantedNetwork(dev, physical.Name, d.version, d.features)
 	if err != nil {
@@ -196,7 +179,7 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev dataplane.Device, adapters
 		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
 	}
 	if d.network == nil {
-		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.Name }); i >= 0 && d.networks[i].Unread != nil {
+		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.name }); i >= 0 && d.networks[i].Unread != nil {
 			return fmt.Errorf("there is an HNS network of this name that cannot be understood: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
 		} else if i >= 0 {
 			return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
@@ -219,7 +202,7 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev dataplane.Device, adapters
 	switch {
 	case why == "":
 		return d.home.own(dev, true)
-	case dev.Switch && !slices.Contains(d.home.switches(), dev.Name): // the name is one that others use
+	case dev.Switch && !slices.Contains(d.home.switches(), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", why)
 	}
 	return d.remake(ctx, have, why)
@@ -238,7 +221,7 @@ func (m *made) is(id string, want hns.Network) bool {
 }
 
 // make binds the adapter, after what it has was written down and is there.
-func (d *Driver) make(ctx context.Context, dev dataplane.Device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
 		if d.ours(n) && isBound([]hns.Network{n}, physical, adapters) {
 			return d.remake(ctx, n, "another takes its place: "+want.Name)

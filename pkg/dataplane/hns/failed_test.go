@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/mac"
@@ -18,8 +17,8 @@ import (
 var stray = netip.MustParsePrefix("10.244.9.0/24")
 
 // drift takes away what leads to peer 4, and adds a way to a peer that does not exist.
-func (w *windows) drift(kind dataplane.Kind) error {
-	if kind == dataplane.L2Bridge {
+func (w *windows) drift(kind netKind) error {
+	if kind == bridgeKind {
 		w.m.Hand().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24"))
 		return w.m.Hand().AddRoute(hns.Route{Dst: stray, NextHop: netip.MustParseAddr("10.99.0.9"),
 			Index: w.m.Hand().Adapter("vEthernet (Ethernet)").Index, Metric: 256})

@@ -25,7 +25,7 @@ func policiesOf(w *windows, change func([]hns.Policy) []hns.Policy) error {
 // What another hand does to the network is mended within seconds, whether HNS tells of it or not.
 func TestDriftOfNetworks(t *testing.T) {
 	faults := map[string]struct {
-		kinds []dataplane.Kind
+		kinds []netKind
 		do    func(*windows) error
 	}{
 		"service restarted": {kinds, func(w *windows) error { w.m.Restart(); return nil }},
@@ -116,7 +116,7 @@ func TestLeasesMovedWhileDown(t *testing.T) {
 				w.m.ForgetLog()
 				w.bring(0)
 				w.check(inStep[kind])
-				if want := map[dataplane.Kind]int{dataplane.Overlay: 3, dataplane.L2Bridge: 3}[kind]; len(w.m.Changes()) != want {
+				if want := map[netKind]int{overlayKind: 3, bridgeKind: 3}[kind]; len(w.m.Changes()) != want {
 					t.Errorf("it took %d changes, want %d:\n%s", len(w.m.Changes()), want, w.changed())
 				}
 			})
@@ -289,7 +289,9 @@ func TestChangesOfBackend(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(time.Minute)
 		next := overlayDevice(ownSubnet)
-		next.Name, next.VNI = "flannel.4097", 4097
+		kind := next.Kind.(dataplane.Overlay)
+		kind.VNI = 4097
+		next.Name, next.Kind = "flannel.4097", kind
 		w.use(next)
 		w.bring(5 * time.Minute)
 		w.check(strings.ReplaceAll(overlayInStep, "4096", "4097"))
@@ -297,7 +299,7 @@ func TestChangesOfBackend(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(time.Minute)
 		w.check(bridgeInStep)
-		w.use(dataplane.Device{Name: "Ethernet", Kind: dataplane.Existing})
+		w.use(dataplane.Device{Name: "Ethernet", Kind: dataplane.Existing{}})
 		w.state.Paths = nil
 		w.bring(time.Minute)
 		w.mends(time.Minute)
@@ -336,7 +338,7 @@ func TestCleanup(t *testing.T) {
 				}
 				w.m.Turn(func(k *hnstest.Knobs) { k.LoseRoutes, k.LoseDNS = true, true })
 				removed, err := w.cleanup(w.t.Context(), []netip.Prefix{winNetwork}, false)
-				if err != nil || !slices.Equal(listed, removed) || len(removed) != map[dataplane.Kind]int{dataplane.Overlay: 1, dataplane.L2Bridge: 4}[kind] {
+				if err != nil || !slices.Equal(listed, removed) || len(removed) != map[netKind]int{overlayKind: 1, bridgeKind: 4}[kind] {
 					t.Errorf("removed %q, listed %q, %v", removed, listed, err)
 				}
 				w.check(`network nat NAT on , 172.20.0.0/24 via invalid IP

@@ -14,7 +14,8 @@ import (
 func pathsText(paths []*dataplane.Path) string {
 	var lines []string
 	for _, p := range paths {
-		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, p.MAC))
+		end, _ := p.VTEP()
+		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, end))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -52,6 +52,7 @@ type Driver struct {
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
 	routes   *reconcile.Table[hostRoute, struct{}]
+	tables   driver.Tables // all of them
 	scope    hostScope
 
 	paths []*dataplane.Path // what the tables were last told to want
@@ -74,6 +75,7 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeTable{d})
+	d.tables = driver.Tables{d.remotes, d.policies, d.routes}
 	d.Distrust()
 	ctx, end := context.WithCancel(context.Background())
 	d.end = end
@@ -95,9 +97,7 @@ func (d *Driver) Close() error {
 func (d *Driver) Distrust() {
 	d.networksDirty.Store(true)
 	d.adaptersDirty.Store(true)
-	d.policies.Relist()
-	d.remotes.Relist()
-	d.routes.Relist()
+	d.tables.Relist()
 }
 
 func (d *Driver) wake() {
@@ -117,32 +117,22 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		return nil, err
 	}
 	dev := d.device()
-	link, there := links[dev.Name]
+	link, there := links[dev.name]
 	remove := []func() error{func() error { return d.prune(ctx) }}
 	if !there {
 		return nil, driver.AddThenRemove(s.Keep, nil, remove)
 	}
 	d.setNetworks(link, s)
-	var add []func() error
-	if d.network != nil {
-		add = append(add, func() error { return d.want(dev, link, s) })
-		if d.features.RemoteSubnet {
-			add = append(add, driver.Step(ctx, d.opts.Options, d.policies, (*reconcile.Table[policyKey, policyValue]).Add))
-		} else {
-			add = append(add, driver.Step(ctx, d.opts.Options, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Add))
-		}
-		remove = slices.Insert(remove, 0,
-			driver.Step(ctx, d.opts.Options, d.policies, (*reconcile.Table[policyKey, policyValue]).Prune),
-			driver.Step(ctx, d.opts.Options, d.remotes, (*reconcile.Table[netip.Prefix, remoteValue]).Prune))
+	fills, all := dev.tables(d), d.tables
+	add := []func() error{func() error { return d.want(dev, link, s) }}
+	if d.network == nil { // the tables of networks look at it
+		fills, all, add = driver.Tables{d.routes}, driver.Tables{d.routes}, nil
 	}
-	add = append(add, driver.Step(ctx, d.opts.Options, d.routes, (*reconcile.Table[hostRoute, struct{}]).Add))
-	remove = slices.Insert(remove, 0, driver.Step(ctx, d.opts.Options, d.routes, (*reconcile.Table[hostRoute, struct{}]).Prune))
-	return driver.Attribute(driver.AddThenRemove(s.Keep, add, remove), s.Paths, answered, func(p *dataplane.Path) []any {
-		e, err := d.lower(p, dev)
-		if err != nil {
-			return nil
-		}
-		return []any{e.policy, e.policy.Prefix, e.route}
+	err := driver.AddThenRemove(s.Keep, append(add, fills.Add(ctx, d.opts.Options)...), append(all.Prune(ctx, d.opts.Options), remove...))
+	return driver.Attribute(err, s.Paths, answered, func(p *dataplane.Path) []any {
+		f := driver.Filling{Verb: driver.Name}
+		_ = d.fill(&f, dev, p) // a path that comes to nothing has no keys
+		return f.Keys
 	})
 }
 
@@ -153,22 +143,19 @@ func answered(err error) bool {
 }
 
 // want tells the tables what differs from what they were told before.
-func (d *Driver) want(dev dataplane.Device, link dataplane.Link, s dataplane.State) error {
+func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error {
 	d.setPlace(dev, link)
 	added, removed := driver.Diff(d.paths, s)
 	odd := map[string]error{} // one for each reason, not for each path
+	f := &driver.Filling{Verb: driver.Drop}
 	for _, p := range removed {
-		if e, err := d.lower(p, dev); err == nil {
-			d.drop(e)
-		}
+		_ = d.fill(f, dev, p) // what it says of a path that is wanted no more does not matter
 	}
+	f.Verb = driver.Want
 	for _, p := range added {
-		e, err := d.lower(p, dev)
-		if err != nil {
+		if err := d.fill(f, dev, p); err != nil {
 			odd[err.Error()] = err
-			continue
 		}
-		d.add(e)
 	}
 	d.paths = s.Paths
 	return errors.Join(slices.Collect(maps.Values(odd))...)
@@ -183,37 +170,38 @@ func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
 }
 
 // setPlace begins anew where the entries belong to another network or adapter than before.
-func (d *Driver) setPlace(dev dataplane.Device, link dataplane.Link) {
+func (d *Driver) setPlace(dev device, link dataplane.Link) {
 	now := place{d.network.ID, link.Index}
 	if d.on == now {
 		return
 	}
 	d.forget()
 	d.on = now
-	if dev.Kind == dataplane.Overlay && d.features.HostRoute {
+	if dev.network() != nil && dev.network().tunnels() && d.features.HostRoute {
 		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
 	}
 }
 
 // forget makes the tables want nothing, so that everything is told and read anew.
 func (d *Driver) forget() {
-	d.policies.Reset()
-	d.remotes.Reset()
-	d.routes.Reset()
-	d.policies.Relist()
-	d.remotes.Relist()
-	d.routes.Relist()
+	d.tables.Reset()
+	d.tables.Relist()
 	d.paths = nil
 }
 
 // device is what pods' traffic goes through: the HNS network that was asked for last, or without one the underlay.
-func (d *Driver) device() dataplane.Device {
-	for _, dev := range d.devices {
-		if dev.Kind == dataplane.Overlay || dev.Kind == dataplane.L2Bridge {
-			return dev
+func (d *Driver) device() device {
+	first := device{kind: existing{}}
+	for i, dev := range d.devices {
+		driven, err := drive(dev)
+		if err == nil && (i == 0 || driven.network() != nil) {
+			first = driven
+		}
+		if err == nil && driven.network() != nil {
+			break
 		}
 	}
-	return append(d.devices, dataplane.Device{})[0]
+	return first
 }
 
 // warnOnce says what does not change while the program runs.

@@ -66,18 +66,20 @@ var (
 )
 
 func overlayDevice(subnet netip.Prefix) dataplane.Device {
-	return dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay, VNI: 4096, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: []netip.Prefix{subnet}}
+	return dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay{VNI: 4096,
+		Network: dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: []netip.Prefix{subnet}}}}
 }
 
 func bridgeDevice(subnets ...netip.Prefix) dataplane.Device {
-	return dataplane.Device{Name: "cbr0", Kind: dataplane.L2Bridge, Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: subnets}
+	return dataplane.Device{Name: "cbr0", Kind: dataplane.L2Bridge{
+		Network: dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: subnets}}}
 }
 
 // winPath leads to peer n; 10.99.0.n is where it is.
 func winPath(dev dataplane.Device, n int) *dataplane.Path {
-	p := &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Via: netip.MustParseAddr(fmt.Sprintf("10.99.0.%d", n)), Device: dev.Name}
-	if dev.Kind == dataplane.Overlay {
-		p.MAC = mac.Addr{2, 0, 0, 0, 1, byte(n)}
+	p := &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Via: netip.MustParseAddr(fmt.Sprintf("10.99.0.%d", n)), Device: dev.Name, Encap: dataplane.Direct{}}
+	if _, overlay := dev.Kind.(dataplane.Overlay); overlay {
+		p.Encap = dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 1, byte(n)}}
 	}
 	return p
 }
@@ -261,11 +263,33 @@ func (w *windows) changed() string {
 	return strings.Join(lines, "\n")
 }
 
-// kinds of machines on which what follows is to work alike.
-var inStep = map[dataplane.Kind]string{dataplane.Overlay: overlayInStep, dataplane.L2Bridge: bridgeInStep}
+// netKind is a kind of HNS network.
+type netKind string
 
-func devicesOf(kind dataplane.Kind) dataplane.Device {
-	if kind == dataplane.Overlay {
+const (
+	overlayKind netKind = "overlay"
+	bridgeKind  netKind = "l2bridge"
+)
+
+// edit changes what networks of both kinds have.
+func edit(dev *dataplane.Device, change func(*dataplane.Network)) {
+	n := dev.Kind.(dataplane.HNS).Common()
+	change(&n)
+	switch k := dev.Kind.(type) {
+	case dataplane.Overlay:
+		k.Network = n
+		dev.Kind = k
+	case dataplane.L2Bridge:
+		k.Network = n
+		dev.Kind = k
+	}
+}
+
+// kinds of machines on which what follows is to work alike.
+var inStep = map[netKind]string{overlayKind: overlayInStep, bridgeKind: bridgeInStep}
+
+func devicesOf(kind netKind) dataplane.Device {
+	if kind == overlayKind {
 		return overlayDevice(ownSubnet)
 	}
 	return bridgeDevice(ownSubnet)
@@ -273,7 +297,7 @@ func devicesOf(kind dataplane.Kind) dataplane.Device {
 
 // Bring-up on a machine where all is well, then a pass and a restart with nothing to do.
 func TestBringUp(t *testing.T) {
-	for _, kind := range []dataplane.Kind{dataplane.Overlay, dataplane.L2Bridge} {
+	for _, kind := range []netKind{overlayKind, bridgeKind} {
 		t.Run(string(kind), func(t *testing.T) {
 			onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
 				w.bring(time.Minute)
@@ -313,7 +337,7 @@ SetIpInterfaceEntry IPv4 on vEthernet (cbr0_ep) forwarding=true
 SetIpInterfaceEntry IPv4 on vEthernet (Ethernet) forwarding=true`},
 	}
 	for _, test := range tests {
-		t.Run(string(test.dev.Kind), func(t *testing.T) {
+		t.Run(dataplane.KindName(test.dev.Kind), func(t *testing.T) {
 			onWindows(t, test.dev, hnstest.Knobs{}, func(w *windows) {
 				w.bring(time.Minute)
 				if got := w.changed(); got != test.want {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
 )
@@ -93,17 +92,17 @@ func (h *home) switches() []string {
 }
 
 // own remembers that a device's network is ours, or (ours false) is no more.
-func (h *home) own(dev dataplane.Device, ours bool) error {
+func (h *home) own(dev device, ours bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if slices.Contains(*h.journal.list(dev), dev.Name) == ours {
+	if slices.Contains(*h.journal.list(dev), dev.name) == ours {
 		return nil
 	}
 	return h.write(func(j *journal) {
 		list := j.list(dev)
-		*list = slices.DeleteFunc(*list, func(name string) bool { return name == dev.Name })
+		*list = slices.DeleteFunc(*list, func(name string) bool { return name == dev.name })
 		if ours {
-			*list = append(*list, dev.Name)
+			*list = append(*list, dev.name)
 		}
 	})
 }

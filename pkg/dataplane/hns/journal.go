@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/file"
 	"flannel/pkg/hns"
@@ -28,7 +27,7 @@ type journal struct {
 }
 
 // list is where the name of a device's network stands.
-func (j *journal) list(dev dataplane.Device) *[]string {
+func (j *journal) list(dev device) *[]string {
 	if dev.Switch {
 		return &j.Switches
 	}

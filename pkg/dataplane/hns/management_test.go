@@ -23,12 +23,12 @@ func TestHostReaddressed(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.devices = []dataplane.Device{w.devices[0]} // as the daemon's choice of the underlay follows
-				w.devices[0].Local = other.Addr()
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Local = other.Addr() })
 				w.mends(3 * time.Minute)
-				if again := w.network.ID != before; again != (keeps && kind == dataplane.Overlay) {
+				if again := w.network.ID != before; again != (keeps && kind == overlayKind) {
 					t.Errorf("%s, keeps %t: made again %t", kind, keeps, again)
 				}
-				if kind == dataplane.Overlay && w.network.ManagementIP != other.Addr() {
+				if kind == overlayKind && w.network.ManagementIP != other.Addr() {
 					t.Errorf("it sends from %s", w.network.ManagementIP)
 				}
 				if n := w.log.count("deleting an HNS network"); n > 1 {
@@ -49,7 +49,7 @@ func TestManagementAddressByChance(t *testing.T) {
 				w.bring(5 * time.Minute)
 				w.mends(time.Minute)
 				w.hasAll()
-				if kind == dataplane.Overlay && w.network.ManagementIP != hnstest.HostAddr.Addr() {
+				if kind == overlayKind && w.network.ManagementIP != hnstest.HostAddr.Addr() {
 					t.Errorf("keeps %t: it sends from %s", keeps, w.network.ManagementIP)
 				}
 			})

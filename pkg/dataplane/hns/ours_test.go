@@ -115,7 +115,11 @@ func TestNotUnderstood(t *testing.T) {
 
 // HNS may tell of a network's subnets in any order.
 func TestOrderOfSubnets(t *testing.T) {
-	want, err := wantedNetwork(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), "Ethernet", hns.Version{}, hns.Features{IPv6DualStack: true})
+	dev, err := drive(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := wantedNetwork(dev, "Ethernet", hns.Version{}, hns.Features{IPv6DualStack: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,11 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if err := d.ask(ctx); err != nil {
 		return err
 	}
-	if dev.Kind == dataplane.Overlay && !d.features.RemoteSubnet {
+	network, ok := dev.Kind.(dataplane.HNS)
+	if !ok {
+		return fmt.Errorf("device kind %s has no switch", dataplane.KindName(dev.Kind))
+	}
+	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.features.RemoteSubnet {
 		return &tooOld{d.version}
 	}
 	networks, err := d.client.Networks(ctx)
@@ -64,7 +68,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if err != nil {
 		return fmt.Errorf("list adapters: %w", err)
 	}
-	physical, err := physicalAdapter(adapters, dev.Parent)
+	physical, err := physicalAdapter(adapters, network.Common().Parent)
 	if err != nil {
 		return err
 	}

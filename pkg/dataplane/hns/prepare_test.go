@@ -56,13 +56,13 @@ func TestPrepare(t *testing.T) {
 				if took := time.Since(began); took > 10*time.Second || w.log.count("the host's address stays") != 1 {
 					t.Errorf("the daemon took %v after it", took)
 				}
-				w.devices[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} // joined again: another network
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} }) // joined again: another network
 				w.bring(time.Minute)
 				if now := w.m.Hand().Adapter(host.Name); now.Index != host.Index || len(now.Addrs) != len(host.Addrs) {
 					t.Errorf("the host's interface was %+v and is %+v", host, now)
 				}
 				w.hasAll()
-				if !strings.Contains(w.holds(), "network External "+map[dataplane.Kind]string{dataplane.Overlay: "Overlay", dataplane.L2Bridge: "L2Bridge"}[kind]+" on Ethernet, 192.168.255.0/30") {
+				if !strings.Contains(w.holds(), "network External "+map[netKind]string{overlayKind: "Overlay", bridgeKind: "L2Bridge"}[kind]+" on Ethernet, 192.168.255.0/30") {
 					t.Errorf("the machine holds\n%s", w.holds())
 				}
 				removed, err := w.cleanup(w.t.Context(), w.state.Networks, false)
@@ -131,7 +131,7 @@ func TestPrepareFindsASwitch(t *testing.T) {
 
 // What kube-proxy cannot run on is not prepared for; a bridge needs less.
 func TestPrepareOnOldHNS(t *testing.T) {
-	for kind, refused := range map[dataplane.Kind]bool{dataplane.Overlay: true, dataplane.L2Bridge: false} {
+	for kind, refused := range map[netKind]bool{overlayKind: true, bridgeKind: false} {
 		onWindows(t, devicesOf(kind), hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 1}}, func(w *windows) {
 			began := time.Now()
 			_, _, err := w.prepared(time.Hour)
@@ -164,7 +164,7 @@ func TestAdapterRenamed(t *testing.T) {
 				}
 				w.m.ForgetLog()
 				w.devices = slices.Clone(w.devices)
-				w.devices[0].Parent = "LAN 2"
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Parent = "LAN 2" })
 				if first {
 					if p, _, err := w.prepared(time.Minute); err != nil || p.Made || p.Adapter != "LAN 2" || w.changed() != "" {
 						t.Errorf("%+v, %v, changed\n%s", p, err, w.changed())
@@ -174,7 +174,7 @@ func TestAdapterRenamed(t *testing.T) {
 				w.m.Turn(func(k *hnstest.Knobs) {
 					k.Outage, k.APIPA, k.LoseDNS, k.LoseRoutes = 10*time.Second, true, true, true
 				})
-				w.devices[0].Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}
+				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} })
 				w.mends(5 * time.Minute)
 				if err := w.m.Hand().Rename("vEthernet (LAN 2)", "vEthernet (Ethernet)"); err != nil {
 					t.Fatal(err)

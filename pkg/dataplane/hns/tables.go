@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
@@ -192,8 +191,8 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
 		return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
 	}
 	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
-	if d.device().Name != n.Name {
-		return d.home.own(dataplane.Device{Name: n.Name}, false)
+	if d.device().name != n.Name {
+		return d.home.own(device{name: n.Name}, false)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ type sighted struct {
 
 // sight notes what our network is like, so that the next look sees a change.
 func (d *Driver) sight() {
-	s := sighted{name: d.device().Name}
+	s := sighted{name: d.device().name}
 	if d.network != nil {
 		s.print = fingerprint(*d.network)
 	}

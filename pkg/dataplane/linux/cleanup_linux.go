@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile"
 )
 
 // Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
@@ -83,10 +82,8 @@ func (d *Driver) survey(ctx context.Context, networks []netip.Prefix) (tunnels [
 
 // removeAll empties the tables and deletes devices of ours.
 func (d *Driver) removeAll(ctx context.Context, links []netlink.Link) error {
-	remove := []func() error{
-		driver.Step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
-		driver.Step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
-	}
+	tables := driver.Tables{d.nexthops, d.routes}
+	remove := tables.Prune(ctx, d.opts)
 	for _, l := range links {
 		remove = append(remove, func() error {
 			if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -96,8 +93,5 @@ func (d *Driver) removeAll(ctx context.Context, links []netlink.Link) error {
 		})
 	}
 	// Nothing is wanted, so pruning takes away all that is listed. Adding nothing lists.
-	return driver.AddThenRemove(false, []func() error{
-		driver.Step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
-		driver.Step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
-	}, remove)
+	return driver.AddThenRemove(false, tables.Add(ctx, d.opts), remove)
 }

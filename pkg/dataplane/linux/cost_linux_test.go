@@ -16,7 +16,7 @@ func benchPaths(n int) []*dataplane.Path {
 	for i := range n {
 		paths = append(paths, &dataplane.Path{
 			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
-			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", MAC: mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)},
+			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)}},
 		})
 	}
 	return paths

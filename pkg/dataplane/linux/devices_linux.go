@@ -2,7 +2,6 @@ package linux
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -16,11 +15,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/rtnetlink"
 )
-
-// linuxVXLANPort is the kernel's default, older than the port that IANA gave to VXLAN.
-const linuxVXLANPort = 8472
 
 // Ensure implements Dataplane. As long as nothing happened to the devices it costs nothing.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
@@ -34,7 +29,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 		if dev.Readdress {
 			d.macs[dev.Name] = dev.MAC
 		}
-		d.made[dev.Name] = d.made[dev.Name] || dev.Kind != dataplane.Existing
+		d.made[dev.Name] = d.made[dev.Name] || isMade(dev)
 		link, err := d.ensure(dev)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
@@ -63,7 +58,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	for _, dev := range devices {
 		if link, ok := links[dev.Name]; ok {
 			next.links[link.Index] = true
-			if dev.Kind != dataplane.Existing {
+			if isMade(dev) {
 				next.tunnels[link.Index] = true
 			}
 		}
@@ -72,53 +67,52 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 		return
 	}
 	d.scope.Store(&next)
-	d.relist()
+	d.tables.Relist()
 	d.strayDevices.Store(true)
 }
 
-// ensure returns the zero Link for a device that does not exist or, with an error that reconcile.IsUnknown, could not
-// be looked at.
+// ensure is kind.ensure.
 func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
-	found, err := d.find(dev.Name)
-	switch {
-	case err != nil:
+	k, err := driving(dev)
+	if err != nil {
 		return dataplane.Link{}, err
-	case dev.Kind == dataplane.Existing && found == nil:
-		return dataplane.Link{}, errors.New("is not there")
-	case dev.Kind == dataplane.Existing:
-		return linkOf(found), nil
 	}
-	// All that is needed is read before anything is deleted.
-	parent, err := d.find(dev.Parent)
+	found, err := d.find(dev.Name)
+	if err != nil {
+		return dataplane.Link{}, err
+	}
+	return k.ensure(d, dev, found)
+}
+
+// underlayOf finds the device that a tunnel sends through.
+func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
+	parent, err := d.find(t.Parent)
 	if err == nil && parent == nil {
 		err = errors.New("is not there")
 	}
 	if err != nil {
-		return linkOf(found), fmt.Errorf("underlay %s: %w", dev.Parent, err)
+		return nil, fmt.Errorf("underlay %s: %w", t.Parent, err)
 	}
-	if found, err = d.dropMisfit(dev, found); err != nil {
-		return linkOf(found), err
+	return parent, nil
+}
+
+// created finds a device that we have just made.
+func (d *Driver) created(name string) (netlink.Link, error) {
+	found, err := d.find(name)
+	if err == nil && found == nil {
+		err = errors.New("somebody deleted it")
 	}
-	if found == nil {
-		if err := d.create(dev, parent); err != nil {
-			return dataplane.Link{}, err
-		}
-		found, err = d.find(dev.Name)
-		if err == nil && found == nil {
-			err = errors.New("somebody deleted it")
-		}
-		if err != nil {
-			return dataplane.Link{}, fmt.Errorf("find it after its creation: %w", err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("find it after its creation: %w", err)
 	}
-	v, ok := found.(*netlink.Vxlan)
-	if !ok {
-		return linkOf(found), fmt.Errorf("somebody made it anew, of type %s", found.Type())
-	}
-	err = d.repair(dev, v, parent)
-	now, readErr := d.find(dev.Name)
+	return found, nil
+}
+
+// repaired is what repairing a device came to: the link as it is now, and why it is not as it shall be.
+func (d *Driver) repaired(was netlink.Link, err error) (dataplane.Link, error) {
+	now, readErr := d.find(was.Attrs().Name)
 	if readErr != nil {
-		return linkOf(found), errors.Join(err, readErr)
+		return linkOf(was), errors.Join(err, readErr)
 	}
 	if now == nil {
 		err = errors.Join(err, errors.New("somebody deleted it"))
@@ -126,23 +120,21 @@ func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	return linkOf(now), err
 }
 
-// dropMisfit deletes a device that cannot be made what it shall be. It returns nil where there is none (any more).
-func (d *Driver) dropMisfit(dev dataplane.Device, found netlink.Link) (netlink.Link, error) {
-	if found == nil {
-		return nil, nil
+// repairTunnel sets what tunnel devices of all kinds have and what can be changed while they live, each whatever became of
+// the others.
+func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
+	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l)}
+	if err := d.sysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
+		errs = append(errs, err)
+	} else if err != nil {
+		d.opts.Log.Debug("left accept_ra as it is", "device", dev.Name, "error", err)
 	}
-	if v, ok := found.(*netlink.Vxlan); ok && v.Port == 0 { // every VXLAN device has a port
-		return found, reconcile.Unknown(errors.New("the kernel did not describe it completely"))
+	if l.Attrs().Flags&net.FlagUp == 0 {
+		if err := d.handle.LinkSetUp(l); err != nil {
+			errs = append(errs, fmt.Errorf("set it up: %w", err))
+		}
 	}
-	why := misfit(found, dev)
-	if why == "" {
-		return found, nil
-	}
-	d.opts.Log.Warn("making the device anew, since this cannot be changed while it lives", "device", dev.Name, "why", why)
-	if err := d.handle.LinkDel(found); err != nil {
-		return found, fmt.Errorf("delete it to make it anew (%s): %w", why, err)
-	}
-	return nil, nil
+	return errors.Join(append(errs, d.addresses(dev.Name, t.Addr, l))...)
 }
 
 // linkOf is the zero Link for nil.
@@ -158,120 +150,42 @@ func linkOf(l netlink.Link) dataplane.Link {
 	return link
 }
 
-// misfit tells what about an existing device differs that only a new one can have.
-func misfit(l netlink.Link, dev dataplane.Device) string {
-	v, ok := l.(*netlink.Vxlan)
-	port := int(dev.Port)
-	if port == 0 {
-		port = linuxVXLANPort
-	}
-	switch {
-	case !ok:
-		return "it is of type " + l.Type()
-	case v.VxlanId != int(dev.VNI):
-		return fmt.Sprintf("VNI %d instead of %d", v.VxlanId, dev.VNI)
-	case v.Port != port:
-		return fmt.Sprintf("port %d instead of %d", v.Port, port)
-	case v.GBP != dev.GBP:
-		return fmt.Sprintf("GBP %t instead of %t", v.GBP, dev.GBP)
-	case v.Learning != dev.Learning:
-		return fmt.Sprintf("learning %t instead of %t", v.Learning, dev.Learning)
-	case v.SrcAddr != nil && v.SrcAddr.To4() == nil != dev.Local.Is6():
-		return fmt.Sprintf("source %s instead of %s", v.SrcAddr, dev.Local)
-	}
-	return ""
-}
-
-func (d *Driver) create(dev dataplane.Device, parent netlink.Link) error {
-	mac := dev.MAC
-	if known, ok := d.macs[dev.Name]; ok {
-		mac = known
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = dev.Name, dev.MTU, mac[:]
-	port := int(dev.Port)
-	if port == 0 {
-		port = linuxVXLANPort
-	}
-	err := d.handle.LinkAdd(&netlink.Vxlan{
-		LinkAttrs: attrs, VxlanId: int(dev.VNI), Port: port, VtepDevIndex: parent.Attrs().Index,
-		SrcAddr: dev.Local.AsSlice(), Learning: dev.Learning, GBP: dev.GBP,
-	})
-	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("create it with VNI %d and port %d: another device has these; delete it or configure others: %w", dev.VNI, port, err)
-	}
-	if err != nil {
-		return fmt.Errorf("create it: %w", err)
-	}
-	d.opts.Log.Info("created the device", "device", dev.Name, "mac", mac, "mtu", dev.MTU, "underlay", dev.Parent)
-	return nil
-}
-
-// repair sets everything that can be changed while the device lives, each whatever became of the others.
-func (d *Driver) repair(dev dataplane.Device, v *netlink.Vxlan, parent netlink.Link) error {
-	errs := []error{d.moveUnderlay(dev, v, parent), d.setMTU(dev, v), d.restoreMAC(dev, v)}
-	if err := d.sysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
-		errs = append(errs, err)
-	} else if err != nil {
-		d.opts.Log.Debug("left accept_ra as it is", "device", dev.Name, "error", err)
-	}
-	if v.Flags&net.FlagUp == 0 {
-		if err := d.handle.LinkSetUp(v); err != nil {
-			errs = append(errs, fmt.Errorf("set it up: %w", err))
-		}
-	}
-	return errors.Join(append(errs, d.addresses(dev, v))...)
-}
-
-func (d *Driver) setMTU(dev dataplane.Device, v *netlink.Vxlan) error {
-	if dev.MTU == 0 || v.MTU == dev.MTU {
+func (d *Driver) setMTU(name string, mtu int, l netlink.Link) error {
+	if mtu == 0 || l.Attrs().MTU == mtu {
 		return nil
 	}
-	if err := d.handle.LinkSetMTU(v, dev.MTU); err != nil {
-		return fmt.Errorf("set its MTU to %d: %w", dev.MTU, err)
+	if err := d.handle.LinkSetMTU(l, mtu); err != nil {
+		return fmt.Errorf("set its MTU to %d: %w", mtu, err)
 	}
-	d.opts.Log.Info("set the device's MTU", "device", dev.Name, "from", v.MTU, "to", dev.MTU)
+	d.opts.Log.Info("set the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
 	return nil
 }
 
 // restoreMAC: udev and others change addresses of devices; ours must stay the one that the peers know.
-func (d *Driver) restoreMAC(dev dataplane.Device, v *netlink.Vxlan) error {
-	have := linkOf(v).MAC
-	known, ok := d.macs[dev.Name]
+func (d *Driver) restoreMAC(name string, l netlink.Link) error {
+	have := linkOf(l).MAC
+	known, ok := d.macs[name]
 	switch {
 	case !ok && have != mac.Addr{}:
-		d.macs[dev.Name] = have
+		d.macs[name] = have
 		return nil
 	case !ok || known == have:
 		return nil
 	}
-	if err := d.handle.LinkSetHardwareAddr(v, known[:]); err != nil {
+	if err := d.handle.LinkSetHardwareAddr(l, known[:]); err != nil {
 		return fmt.Errorf("set its MAC address to %s: %w", known, err)
 	}
-	d.opts.Log.Warn("set the device's MAC address", "device", dev.Name, "from", have, "to", known)
-	return nil
-}
-
-// moveUnderlay makes a living tunnel follow the underlay to another interface or address; its FDB stays.
-func (d *Driver) moveUnderlay(dev dataplane.Device, v *netlink.Vxlan, parent netlink.Link) error {
-	local, _ := netip.AddrFromSlice(v.SrcAddr)
-	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == dev.Local {
-		return nil
-	}
-	if err := changeVXLAN(d.conn, v.Index, parent.Attrs().Index, dev); err != nil {
-		return fmt.Errorf("move it to %s of %s: %w", dev.Local, dev.Parent, err)
-	}
-	d.opts.Log.Info("the tunnel follows the underlay", "device", dev.Name, "from", local.Unmap(), "to", dev.Local, "underlay", dev.Parent)
+	d.opts.Log.Warn("set the device's MAC address", "device", name, "from", have, "to", known)
 	return nil
 }
 
 // addresses makes the device have exactly the addresses wanted; link-local ones are the kernel's.
-func (d *Driver) addresses(dev dataplane.Device, l netlink.Link) error {
+func (d *Driver) addresses(name string, want []netip.Prefix, l netlink.Link) error {
 	have, err := whole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list its addresses: %w", err)
 	}
-	missing, extra := slices.Clone(dev.Addr), map[netip.Prefix]netlink.Addr{}
+	missing, extra := slices.Clone(want), map[netip.Prefix]netlink.Addr{}
 	for _, a := range have {
 		ip, _ := netip.AddrFromSlice(a.IP)
 		bits, _ := a.Mask.Size()
@@ -297,23 +211,7 @@ func (d *Driver) addresses(dev dataplane.Device, l netlink.Link) error {
 		if err := d.handle.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("delete its address %s: %w", prefix, err)
 		}
-		d.opts.Log.Info("deleted an address that is not the device's", "device", dev.Name, "address", prefix)
+		d.opts.Log.Info("deleted an address that is not the device's", "device", name, "address", prefix)
 	}
 	return nil
-}
-
-// changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
-// kernel refuses to see in a change.
-func changeVXLAN(c *rtnetlink.Conn, index, parent int, dev dataplane.Device) error {
-	body := make([]byte, unix.SizeofIfInfomsg)
-	binary.NativeEndian.PutUint32(body[4:], uint32(index))
-	local := uint16(unix.IFLA_VXLAN_LOCAL)
-	if dev.Local.Is6() {
-		local = unix.IFLA_VXLAN_LOCAL6
-	}
-	data := rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, dev.VNI).Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, dev.Local.AsSlice())
-	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte("vxlan")).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
-	return first(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
-		return m.Begin(unix.RTM_NEWLINK, 0, body).Attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
-	}))
 }

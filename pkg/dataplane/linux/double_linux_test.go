@@ -47,7 +47,7 @@ func TestNoRouteStaysBehind(t *testing.T) {
 		m := newMachine(t)
 		m.state.Paths = nil
 		at := func(i int, via string) *dataplane.Path {
-			return &dataplane.Path{Dst: netip.MustParsePrefix("10.5." + string(rune('0'+i)) + ".0/24"), Via: netip.MustParseAddr(via), Device: "eth0"}
+			return &dataplane.Path{Dst: netip.MustParsePrefix("10.5." + string(rune('0'+i)) + ".0/24"), Via: netip.MustParseAddr(via), Device: "eth0", Encap: dataplane.Direct{}}
 		}
 		for i, via := range []string{"192.168.100.2", "192.168.100.3", "192.168.100.2", "192.168.100.3"} {
 			m.state.Paths = append(m.state.Paths, at(i+2, via))

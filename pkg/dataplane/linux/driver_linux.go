@@ -3,6 +3,7 @@ package linux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -32,6 +33,7 @@ type Driver struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 	store    *nexthopStore
+	tables   driver.Tables // all of them
 
 	// What the tables were last told to want.
 	paths      []*dataplane.Path
@@ -66,6 +68,8 @@ func New(opts driver.Options) (*Driver, error) {
 	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
+	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
+	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.routes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
 		return nil, errors.Join(err, c.Close())
@@ -85,20 +89,13 @@ func (d *Driver) Close() error {
 // Distrust implements Dataplane.
 func (d *Driver) Distrust() {
 	d.suspectDevices()
-	d.relist()
+	d.tables.Relist()
 }
 
 func (d *Driver) suspectDevices() {
 	d.devicesDirty.Store(true)
 	d.strayDevices.Store(true)
 	d.sysctlsDirty.Store(true)
-}
-
-func (d *Driver) relist() {
-	d.nexthops.Relist()
-	d.routes.Relist()
-	d.neighs.Relist()
-	d.fdb.Relist()
 }
 
 func (d *Driver) wake() {
@@ -110,24 +107,11 @@ func (d *Driver) wake() {
 
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
-	// Deleting goes the other way.
 	err := driver.AddThenRemove(s.Keep, []func() error{
 		func() error { return d.want(links, s) },
 		func() error { return d.forward(s.Networks) },
-		chain(
-			driver.Step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Add),
-			driver.Step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Add),
-			driver.Step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, mac.Addr]).Add),
-			driver.Step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Add),
-		),
-	}, []func() error{
-		driver.Step(ctx, d.opts, d.routes, (*reconcile.Table[routeKey, hop]).Prune),
-		driver.Step(ctx, d.opts, d.neighs, (*reconcile.Table[neighKey, mac.Addr]).Prune),
-		driver.Step(ctx, d.opts, d.fdb, (*reconcile.Table[fdbKey, netip.Addr]).Prune),
-		driver.Step(ctx, d.opts, d.nexthops, (*reconcile.Table[nexthopKey, struct{}]).Prune),
-		d.pruneDevices,
-	})
+		chain(d.tables.Add(ctx, d.opts)),
+	}, append(d.tables.Prune(ctx, d.opts), d.pruneDevices))
 	return driver.Attribute(err, s.Paths, misdirected, d.keys)
 }
 
@@ -144,16 +128,49 @@ func misdirected(err error) bool {
 
 // keys are those of a path's entries.
 func (d *Driver) keys(p *dataplane.Path) []any {
-	e, err := lower(p, d.links)
-	if err != nil {
+	f := driver.Filling{Verb: driver.Name}
+	if err := d.fill(&f, p); err != nil {
 		return nil
 	}
-	return []any{e.route, nexthopKey{hop: e.hop}, e.fdb, e.neigh}
+	return f.Keys
+}
+
+// fill puts a path's entries into the tables.
+func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
+	link, ok := d.links[p.Device]
+	if !ok {
+		return fmt.Errorf("path to %s: device %s is not there", p.Dst, p.Device)
+	}
+	k, err := carrying(p)
+	if err != nil {
+		return err
+	}
+	k.fill(d, f, p, link)
+	return nil
+}
+
+// putRoute puts a route and the nexthop object of its hop, which routes may share.
+func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
+	driver.Put(f, d.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
+	first, last := false, false
+	switch f.Verb {
+	case driver.Want:
+		d.uses[h]++
+		first = d.uses[h] == 1
+	case driver.Drop:
+		d.uses[h]--
+		if last = d.uses[h] == 0; last {
+			delete(d.uses, h)
+		}
+	}
+	if first || last || f.Verb == driver.Name {
+		driver.Put(f, d.nexthops, nexthopKey{hop: h}, struct{}{})
+	}
 }
 
 // chain takes steps of which each builds on those before it: it ends with one after which it is not known what the
 // system holds. A neighbour must not be sent to another tunnel end before that is there.
-func chain(steps ...func() error) func() error {
+func chain(steps []func() error) func() error {
 	return func() error {
 		var errs []error
 		for _, step := range steps {
@@ -175,18 +192,15 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	}
 	added, removed := driver.Diff(d.paths, s)
 	missing := map[string]error{} // one for each device, not one for each of ten thousand paths
+	f := &driver.Filling{Verb: driver.Drop}
 	for _, p := range removed {
-		if e, err := lower(p, d.links); err == nil {
-			d.drop(e)
-		}
+		_ = d.fill(f, p) // what it says of a path that is wanted no more does not matter
 	}
+	f.Verb = driver.Want
 	for _, p := range added {
-		e, err := lower(p, d.links)
-		if err != nil {
+		if err := d.fill(f, p); err != nil {
 			missing[p.Device] = err
-			continue
 		}
-		d.add(e)
 	}
 	d.paths = s.Paths
 	d.wantBlackholes(s.Blackholes)
@@ -208,10 +222,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 
 // forget makes the tables want nothing, so that everything is told anew.
 func (d *Driver) forget() {
-	d.nexthops.Reset()
-	d.routes.Reset()
-	d.neighs.Reset()
-	d.fdb.Reset()
+	d.tables.Reset()
 	clear(d.uses)
 	d.paths, d.blackholes = nil, nil
 }
@@ -226,29 +237,6 @@ func sameIndexes(a, b dataplane.Links) bool {
 		}
 	}
 	return true
-}
-
-func (d *Driver) add(e lowered) {
-	if d.uses[e.hop]++; d.uses[e.hop] == 1 {
-		d.nexthops.Want(nexthopKey{hop: e.hop}, struct{}{})
-	}
-	d.routes.Want(e.route, e.hop)
-	if e.mac != (mac.Addr{}) {
-		d.neighs.Want(e.neigh, e.mac)
-		d.fdb.Want(e.fdb, e.via)
-	}
-}
-
-func (d *Driver) drop(e lowered) {
-	if d.uses[e.hop]--; d.uses[e.hop] == 0 {
-		delete(d.uses, e.hop)
-		d.nexthops.Drop(nexthopKey{hop: e.hop})
-	}
-	d.routes.Drop(e.route)
-	if e.mac != (mac.Addr{}) {
-		d.neighs.Drop(e.neigh)
-		d.fdb.Drop(e.fdb)
-	}
 }
 
 func (d *Driver) wantBlackholes(now []netip.Prefix) {

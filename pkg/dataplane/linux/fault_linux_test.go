@@ -88,7 +88,7 @@ func (h held) works(p *dataplane.Path) bool {
 	if !ok || h.links[p.Device].Index != hop.Index {
 		return false
 	}
-	if p.MAC == (mac.Addr{}) {
+	if _, tunnelled := p.VTEP(); !tunnelled {
 		return true
 	}
 	mac, ok := h.neighs[neighKey{hop.Index, hop.Via}]
@@ -135,7 +135,7 @@ func (o *observer) upToDate() error {
 		if got, ok := now.routes[e.route]; !ok || got != e.hop {
 			return fmt.Errorf("route %s leads %s, want %s", e.route, got, e.hop)
 		}
-		if p.MAC != (mac.Addr{}) && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
+		if _, tunnelled := p.VTEP(); tunnelled && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
 			return fmt.Errorf("%s: neighbour %s and FDB entry %s, want %s and %s", p.Dst, now.neighs[e.neigh], now.fdb[e.fdb], e.mac, e.via)
 		}
 	}
@@ -160,10 +160,12 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 	// A peer moves to another VTEP, another to another gateway: their old entries serve until the new ones are there.
 	for i, p := range o.m.state.Paths {
 		q := *p
+		end, tunnelled := p.VTEP()
 		switch {
 		case p.Dst.Addr() == netip.MustParseAddr("10.5.5.0"):
-			q.MAC[4] = byte(n % 2)
-		case p.MAC == (mac.Addr{}):
+			end[4] = byte(n % 2)
+			q.Encap = dataplane.VTEP{MAC: end}
+		case !tunnelled:
 			q.Via = netip.AddrFrom4([4]byte{192, 168, 100, byte(8 + n%2)})
 		default:
 			continue
@@ -209,7 +211,7 @@ func TestNoFailedCallCutsAPeerOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
 		m.state.Paths = append(m.state.Paths, peerPaths(5)...)
-		m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("10.5.8.0/24"), Via: netip.MustParseAddr("192.168.100.8"), Device: "eth0"})
+		m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("10.5.8.0/24"), Via: netip.MustParseAddr("192.168.100.8"), Device: "eth0", Encap: dataplane.Direct{}})
 		m.mustPass()
 		o := newObserver(m)
 		faults := nstest.NewFaults(t)

@@ -38,8 +38,8 @@ func TestFound(t *testing.T) {
 			t.Errorf("on a new node it finds\n%s", got)
 		}
 		m.state.Paths = append(m.state.Paths,
-			&dataplane.Path{Dst: netip.MustParsePrefix("10.5.8.0/24"), Via: netip.MustParseAddr("192.168.100.8"), Device: "eth0"},
-			&dataplane.Path{Dst: netip.MustParsePrefix("2001:cafe:42:8::/64"), Via: netip.MustParseAddr("fd00:100::8"), Device: "eth0"})
+			&dataplane.Path{Dst: netip.MustParsePrefix("10.5.8.0/24"), Via: netip.MustParseAddr("192.168.100.8"), Device: "eth0", Encap: dataplane.Direct{}},
+			&dataplane.Path{Dst: netip.MustParsePrefix("2001:cafe:42:8::/64"), Via: netip.MustParseAddr("fd00:100::8"), Device: "eth0", Encap: dataplane.Direct{}})
 		m.state.Blackholes = []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
 		m.mustPass()
 		// flannel's forms, and what is no path: without a neighbour, without an FDB entry, outside the network, another
@@ -102,7 +102,8 @@ func TestFoundWithFailedCalls(t *testing.T) {
 func pathsText(paths []*dataplane.Path) string {
 	var lines []string
 	for _, p := range paths {
-		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, p.MAC))
+		end, _ := p.VTEP()
+		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, end))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -26,13 +26,13 @@ func (m *machine) second(vni uint32) *machine {
 		m.t.Fatal(err)
 	}
 	s.Driver = d
-	s.devices = []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing},
-		{Name: name, Kind: dataplane.VXLAN, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, VNI: vni, Parent: "eth0",
-			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}}}
+	s.devices = []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}},
+		{Name: name, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Kind: dataplane.VXLAN{VNI: vni, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
+			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}}}}}
 	s.state = dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, Blackholes: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/24")},
 		Paths: []*dataplane.Path{
-			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, MAC: mac.Addr{2, 0, 0, 0, 2, 2}},
-			{Dst: netip.MustParsePrefix("10.9.3.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0"},
+			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 2, 2}}},
+			{Dst: netip.MustParsePrefix("10.9.3.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0", Encap: dataplane.Direct{}},
 		}}
 	return s
 }
@@ -45,7 +45,7 @@ func TestTwoOnOneMachine(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
 		// Both have the same gateway on the underlay.
-		m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("10.5.7.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0"})
+		m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix("10.5.7.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0", Encap: dataplane.Direct{}})
 		m.mustPass()
 		alone := run(t, everyEntry)
 		b := m.second(2)

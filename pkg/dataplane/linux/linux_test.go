@@ -67,11 +67,11 @@ func newMachine(t *testing.T) *machine {
 	m := &machine{t: t}
 	m.restart()
 	m.devices = []dataplane.Device{
-		{Name: "eth0", Kind: dataplane.Existing},
-		{Name: "flannel.1", Kind: dataplane.VXLAN, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 1}, VNI: 1, Parent: "eth0",
-			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}},
-		{Name: "flannel-v6.1", Kind: dataplane.VXLAN, MTU: 1430, MAC: mac.Addr{2, 0, 0, 0, 0, 2}, VNI: 1, Parent: "eth0",
-			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}},
+		{Name: "eth0", Kind: dataplane.Existing{}},
+		{Name: "flannel.1", MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
+			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}}},
+		{Name: "flannel-v6.1", MAC: mac.Addr{2, 0, 0, 0, 0, 2}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1430, Parent: "eth0",
+			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}}}},
 	}
 	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}}
 	for i := 2; i <= 4; i++ {
@@ -100,8 +100,8 @@ func (m *machine) restart() {
 func peerPaths(i int) []*dataplane.Path {
 	mac := mac.Addr{2, 0, 0, 0, 1, byte(i)}
 	return []*dataplane.Path{
-		{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i)), Device: "flannel.1", MAC: mac},
-		{Dst: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%d::/64", i)), Via: netip.MustParseAddr(fmt.Sprintf("fd00:100::%d", i)), Device: "flannel-v6.1", MAC: mac},
+		{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i)), Device: "flannel.1", Encap: dataplane.VTEP{MAC: mac}},
+		{Dst: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%d::/64", i)), Via: netip.MustParseAddr(fmt.Sprintf("fd00:100::%d", i)), Device: "flannel-v6.1", Encap: dataplane.VTEP{MAC: mac}},
 	}
 }
 
@@ -231,7 +231,7 @@ func TestRestart(t *testing.T) {
 		m.state.Paths = append(m.state.Paths, peerPaths(5)...)
 		changed := peerPaths(4)
 		for _, p := range changed {
-			p.MAC[5] = 0x44
+			p.Encap = dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 1, 0x44}}
 		}
 		m.state.Paths = append(m.state.Paths[:4:4], append(changed, peerPaths(5)...)...)
 		m.mustPass()
@@ -311,7 +311,9 @@ func TestChangesOfConfiguration(t *testing.T) {
 		m := newMachine(t)
 		m.mustPass()
 		run(t, "ip addr add 192.168.100.111/24 dev eth0")
-		m.devices[1].Local = netip.MustParseAddr("192.168.100.111")
+		tunnel := m.devices[1].Kind.(dataplane.VXLAN)
+		tunnel.Local = netip.MustParseAddr("192.168.100.111")
+		m.devices[1].Kind = tunnel
 		m.mustPass()
 		if out := run(t, "ip -d link show flannel.1"); !strings.Contains(out, "local 192.168.100.111") {
 			t.Errorf("the tunnel did not follow the underlay: %s", out)
@@ -319,7 +321,8 @@ func TestChangesOfConfiguration(t *testing.T) {
 		if got := kernel(t); got != synced || m.done != (reconcile.Result{}) {
 			t.Errorf("a new source address changed entries (%+v):\n%s", m.done, got)
 		}
-		m.devices[1].Name, m.devices[1].VNI = "flannel.2", 2
+		tunnel.VNI = 2
+		m.devices[1].Name, m.devices[1].Kind = "flannel.2", tunnel
 		var paths []*dataplane.Path
 		for _, p := range m.state.Paths {
 			q := *p
@@ -336,7 +339,7 @@ func TestChangesOfConfiguration(t *testing.T) {
 		m.state.Paths = nil
 		for i := 2; i <= 4; i++ {
 			for _, p := range peerPaths(i) {
-				m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: p.Dst, Via: p.Via, Device: "eth0"})
+				m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: p.Dst, Via: p.Via, Device: "eth0", Encap: dataplane.Direct{}})
 			}
 		}
 		m.mustPass()
@@ -373,7 +376,7 @@ func TestPlainRoutes(t *testing.T) {
 func TestOneRefusalBlocksNoOther(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
-		bad := &dataplane.Path{Dst: netip.MustParsePrefix("10.5.66.0/24"), Via: netip.MustParseAddr("172.31.0.1"), Device: "eth0"}
+		bad := &dataplane.Path{Dst: netip.MustParsePrefix("10.5.66.0/24"), Via: netip.MustParseAddr("172.31.0.1"), Device: "eth0", Encap: dataplane.Direct{}}
 		m.state.Paths = append([]*dataplane.Path{bad}, m.state.Paths...)
 		err := m.pass()
 		if err == nil || !strings.Contains(err.Error(), "set routes 10.5.66.0/24: via 172.31.0.1") {

@@ -20,7 +20,7 @@ func TestFromDirectToTunnel(t *testing.T) {
 			tunnel := m.state.Paths
 			m.state.Paths = nil
 			for _, p := range tunnel {
-				m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: p.Dst, Via: p.Via, Device: "eth0"})
+				m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: p.Dst, Via: p.Via, Device: "eth0", Encap: dataplane.Direct{}})
 			}
 			m.mustPass()
 			run(t, "ip -6 route add 2001:cafe:42::/56 via fd00:100::77 dev eth0; ip -6 route add 2001:cafe:42:9::/64 via fd00:100::9 dev eth0")

@@ -17,7 +17,7 @@ import (
 
 // peersRoute is a peer on the link, without a tunnel.
 func peersRoute(dst, via string) *dataplane.Path {
-	return &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0"}
+	return &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0", Encap: dataplane.Direct{}}
 }
 
 // What the kernel refuses for where it leads belongs to the peers that lead there, and to nobody else; it is tried again.

@@ -3,33 +3,10 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-
-	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
 )
-
-// ourDevices are the names and types of all that a flannel of any backend makes.
-var ourDevices = []struct {
-	name *regexp.Regexp
-	kind string
-}{
-	{regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{regexp.MustCompile(`^flannel\d+$`), "tuntap"},
-}
-
-func isOurs(l netlink.Link) bool {
-	for _, o := range ourDevices {
-		if o.name.MatchString(l.Attrs().Name) && (l.Type() == o.kind || l.Type() == "tun") {
-			return true
-		}
-	}
-	return false
-}
 
 // pruneDevices deletes the devices of ours that Ensure was not given: another backend, VNI or family left them.
 func (d *Driver) pruneDevices() error {

@@ -182,10 +182,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			}
 		}
 	}
-	concerned := w.d.scope.Load().links[index]
-	for _, o := range ourDevices {
-		concerned = concerned || o.name.MatchString(state.name)
-	}
+	concerned := w.d.scope.Load().links[index] || oursByName(state.name)
 	old, known := w.seen[index]
 	if !concerned && !known || present && known && old == state {
 		return false, nil
@@ -199,7 +196,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 	if known && present && old.up == state.up && old.name == state.name {
 		return true, nil // MTU or address: its entries are still there
 	}
-	w.d.relist()
+	w.d.tables.Relist()
 	return true, nil
 }
 
@@ -223,7 +220,7 @@ func (w *watcher) address(body []byte) (bool, error) {
 		}
 	}
 	w.d.suspectDevices()
-	w.d.relist()
+	w.d.tables.Relist()
 	return true, nil
 }
 

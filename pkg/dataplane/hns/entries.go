@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/mac"
 )
@@ -70,73 +69,16 @@ type hostRoute struct {
 
 func (r hostRoute) String() string { return fmt.Sprintf("%s via %s", r.Dst, r.Via) }
 
-// loweredHNS is what one path comes to: a policy, an endpoint or a route.
-type loweredHNS struct {
-	policy policyKey
-	value  policyValue
-	route  hostRoute // without a MAC address
-}
-
-// lower turns a path into an entry.
-func (d *Driver) lower(p *dataplane.Path, dev dataplane.Device) (loweredHNS, error) {
-	switch {
-	case p.Device != dev.Name:
-		return loweredHNS{}, fmt.Errorf("path to %s: the network %s is not there", p.Dst, p.Device)
-	case p.MAC == mac.Addr{}:
-		return loweredHNS{route: hostRoute{p.Dst, p.Via}}, nil
-	}
-	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: dev.VNI, Provider: p.Via, MAC: p.MAC}
-	return loweredHNS{
-		policy: policyKey{r.Policy().Type, p.Dst},
-		value:  policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC},
-	}, nil
-}
-
-func (d *Driver) add(e loweredHNS) {
-	switch {
-	case e.route.Dst.IsValid():
-		if e.route.Dst.Addr().Is4() || d.features.IPv6DualStack {
-			d.routes.Want(e.route, struct{}{})
-		}
-	case d.features.RemoteSubnet:
-		d.policies.Want(e.policy, e.value)
-	default:
-		d.remotes.Want(e.policy.Prefix, remoteValue{e.value.Provider, e.value.MAC})
-	}
-}
-
-func (d *Driver) drop(e loweredHNS) {
-	switch {
-	case e.route.Dst.IsValid():
-		d.routes.Drop(e.route)
-	case d.features.RemoteSubnet:
-		d.policies.Drop(e.policy)
-	default:
-		d.remotes.Drop(e.policy.Prefix)
-	}
-}
-
 // wantedNetwork is the HNS network that a device comes to, on a physical adapter. Without dual-stack networks IPv6 is left out.
-func wantedNetwork(dev dataplane.Device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
-	n := hns.Network{Name: dev.Name, Type: hns.Overlay, Adapter: adapter, NonPersistent: !dev.Switch,
-		MACs: dev.MACs}
-	if dev.Kind == dataplane.L2Bridge {
-		n.Type = hns.L2Bridge
-	}
-	if dev.DNS != "" {
-		n.DNS = strings.Split(dev.DNS, ",")
-	}
-	if dev.Port != 0 && dev.Port != hns.DefaultVxlanPort {
-		if !f.VxlanPort {
-			return n, fmt.Errorf("Backend.Port: %d is not possible with this Windows (HNS %s; other ports than %d need 10.3): update it, or set %d for all nodes",
-				dev.Port, v, hns.DefaultVxlanPort, hns.DefaultVxlanPort)
-		}
-		n.VxlanPort = dev.Port
-	}
+func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
+	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch}
 	for _, s := range dev.Subnets {
 		if s.Addr().Is4() || f.IPv6DualStack {
-			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next(), VSID: dev.VNI})
+			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})
 		}
+	}
+	if err := dev.network().want(&n, v, f); err != nil {
+		return n, err
 	}
 	if len(n.Subnets) == 0 {
 		return n, fmt.Errorf("this Windows (HNS %s) has no IPv6 networks, which need 11.10: update it, or enable IPv4", v)

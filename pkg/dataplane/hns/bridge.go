@@ -6,16 +6,47 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
 )
 
+// bridge drives HNS networks that bridge pods to the underlay. A path is a route of the host.
+type bridge struct {
+	dataplane.L2Bridge
+	hostRoutes
+}
+
+func (bridge) ensure(ctx context.Context, d *Driver, dev device, list bool, adapters []hns.Adapter, links dataplane.Links) error {
+	if err := d.findNetwork(ctx, dev, list, adapters); err != nil {
+		return err
+	}
+	return d.meetNetwork(ctx, dev, adapters, links)
+}
+
+func (b bridge) want(n *hns.Network, _ hns.Version, _ hns.Features) error {
+	n.Type = hns.L2Bridge
+	if b.DNS != "" {
+		n.DNS = strings.Split(b.DNS, ",")
+	}
+	return nil
+}
+
+func (bridge) tunnels() bool { return false }
+
+func (bridge) meet(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error {
+	if dev.Switch {
+		return nil
+	}
+	return d.hostEndpoint(ctx, dev, host, adapters)
+}
+
 // hostEndpoint gives the host an interface of its own on the bridge, with the second address of each subnet, and has it
 // forward between that and the underlay: so packets of peers reach the pods.
-func (d *Driver) hostEndpoint(ctx context.Context, dev dataplane.Device, host hns.Adapter, adapters []hns.Adapter) error {
-	want := hns.Endpoint{Name: hns.HostEndpoint(dev.Name), Network: d.network.ID}
+func (d *Driver) hostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
+	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
 	for _, s := range d.network.Subnets {
 		second := s.Gateway.Next()
 		want.IPs = append(want.IPs, netip.PrefixFrom(second, s.Prefix.Bits()))

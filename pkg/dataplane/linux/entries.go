@@ -1,16 +1,14 @@
-// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop objects, neighbours and FDB entries. What
-// it makes of a path is pure; files for Linux bring the kernel into it.
+// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop objects, neighbours and FDB entries.
 package linux
 
 import (
 	"fmt"
 	"net/netip"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 )
 
-// The Linux kernel's tables, as far as we fill them. All of it is pure, and so tested on any system.
+// The Linux kernel's tables, as far as we fill them.
 
 // routeKey is what makes a route of the main table unique.
 type routeKey struct {
@@ -68,36 +66,4 @@ func defaultMetric(a netip.Addr) uint32 {
 		return 1024
 	}
 	return 0
-}
-
-// lowered is what one path comes to; without a MAC it is a route alone.
-type lowered struct {
-	route routeKey
-	hop   hop
-	neigh neighKey
-	fdb   fdbKey
-	mac   mac.Addr
-	via   netip.Addr
-}
-
-// lower turns a path into entries. A path into a tunnel goes through an invented gateway, the base address of the
-// peer's subnet, which the neighbour maps to the peer's VTEP, which the FDB maps to the peer's underlay address.
-func lower(p *dataplane.Path, links dataplane.Links) (lowered, error) {
-	link, ok := links[p.Device]
-	if !ok {
-		return lowered{}, fmt.Errorf("path to %s: device %s is not there", p.Dst, p.Device)
-	}
-	key := routeKey{p.Dst, defaultMetric(p.Dst.Addr())}
-	if p.MAC == (mac.Addr{}) {
-		return lowered{route: key, hop: hop{Via: p.Via, Index: link.Index}}, nil
-	}
-	gateway := p.Dst.Addr()
-	return lowered{
-		route: key,
-		hop:   hop{Via: gateway, Index: link.Index, Onlink: true},
-		neigh: neighKey{link.Index, gateway},
-		fdb:   fdbKey{link.Index, p.MAC},
-		mac:   p.MAC,
-		via:   p.Via,
-	}, nil
 }

@@ -1,0 +1,172 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/rtnetlink"
+)
+
+// vxlan drives VXLAN tunnels. A path into one goes through an invented gateway, the base address of the peer's subnet,
+// which the neighbour maps to the peer's VTEP, which the FDB maps to the peer's underlay address.
+type vxlan struct{}
+
+func (vxlan) drives(k dataplane.Kind) bool { _, is := k.(dataplane.VXLAN); return is }
+
+func (vxlan) carries(e dataplane.Encap) bool { _, is := e.(dataplane.VTEP); return is }
+
+func (vxlan) made() bool { return true }
+
+func (vxlan) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	end, _ := p.VTEP()
+	gateway := p.Dst.Addr()
+	d.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
+	driver.Put(f, d.fdb, fdbKey{link.Index, end}, p.Via)
+	driver.Put(f, d.neighs, neighKey{link.Index, gateway}, end)
+}
+
+func (vxlan) raise(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
+	if !h.Onlink || h.Via != key.Dst.Addr() {
+		return nil
+	}
+	end, resolved := d.neighs.There(neighKey{h.Index, h.Via})
+	via, forwarded := d.fdb.There(fdbKey{h.Index, end})
+	if !resolved || !forwarded {
+		return nil
+	}
+	return &dataplane.Path{Dst: key.Dst, Via: via, Device: device, Encap: dataplane.VTEP{MAC: end}}
+}
+
+// linuxVXLANPort is the kernel's default, older than the port that IANA gave to VXLAN.
+const linuxVXLANPort = 8472
+
+func vxlanPort(want dataplane.VXLAN) int {
+	if want.Port == 0 {
+		return linuxVXLANPort
+	}
+	return int(want.Port)
+}
+
+func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	want := dev.Kind.(dataplane.VXLAN)
+	v, ok := found.(*netlink.Vxlan)
+	if found != nil && !ok {
+		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set Backend.VNI to another", found.Type())
+	}
+	// All that is needed is read before anything is deleted.
+	parent, err := d.underlayOf(want.Tunnel)
+	if err != nil {
+		return linkOf(found), err
+	}
+	if v, err = k.dropMisfit(d, dev, want, v); err != nil {
+		return linkOf(found), err
+	}
+	if v == nil {
+		if err := k.create(d, dev, want, parent); err != nil {
+			return dataplane.Link{}, err
+		}
+		if found, err = d.created(dev.Name); err != nil {
+			return dataplane.Link{}, err
+		}
+		if v, ok = found.(*netlink.Vxlan); !ok {
+			return dataplane.Link{}, fmt.Errorf("somebody made it anew, of type %s", found.Type())
+		}
+	}
+	return d.repaired(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
+}
+
+// dropMisfit deletes a device that cannot be made what it shall be. It returns nil where there is none (any more).
+func (vxlan) dropMisfit(d *Driver, dev dataplane.Device, want dataplane.VXLAN, found *netlink.Vxlan) (*netlink.Vxlan, error) {
+	if found == nil {
+		return nil, nil
+	}
+	if found.Port == 0 { // every VXLAN device has a port
+		return found, reconcile.Unknown(errors.New("the kernel did not describe it completely"))
+	}
+	why := misfit(found, want)
+	if why == "" {
+		return found, nil
+	}
+	d.opts.Log.Warn("making the device anew, since this cannot be changed while it lives", "device", dev.Name, "why", why)
+	if err := d.handle.LinkDel(found); err != nil {
+		return found, fmt.Errorf("delete it to make it anew (%s): %w", why, err)
+	}
+	return nil, nil
+}
+
+// misfit tells what about an existing device differs that only a new one can have.
+func misfit(v *netlink.Vxlan, want dataplane.VXLAN) string {
+	port := vxlanPort(want)
+	switch {
+	case v.VxlanId != int(want.VNI):
+		return fmt.Sprintf("VNI %d instead of %d", v.VxlanId, want.VNI)
+	case v.Port != port:
+		return fmt.Sprintf("port %d instead of %d", v.Port, port)
+	case v.GBP != want.GBP:
+		return fmt.Sprintf("GBP %t instead of %t", v.GBP, want.GBP)
+	case v.Learning != want.Learning:
+		return fmt.Sprintf("learning %t instead of %t", v.Learning, want.Learning)
+	case v.SrcAddr != nil && v.SrcAddr.To4() == nil != want.Local.Is6():
+		return fmt.Sprintf("source %s instead of %s", v.SrcAddr, want.Local)
+	}
+	return ""
+}
+
+func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
+	mac := dev.MAC
+	if known, ok := d.macs[dev.Name]; ok {
+		mac = known
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = dev.Name, want.MTU, mac[:]
+	port := vxlanPort(want)
+	err := d.handle.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: int(want.VNI), Port: port, VtepDevIndex: parent.Attrs().Index,
+		SrcAddr: want.Local.AsSlice(), Learning: want.Learning, GBP: want.GBP,
+	})
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("create it with VNI %d and port %d: another device has these; delete it or configure others: %w", want.VNI, port, err)
+	}
+	if err != nil {
+		return fmt.Errorf("create it: %w", err)
+	}
+	d.opts.Log.Info("created the device", "device", dev.Name, "mac", mac, "mtu", want.MTU, "underlay", want.Parent)
+	return nil
+}
+
+// moveUnderlay makes a living tunnel follow the underlay to another interface or address; its FDB stays.
+func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
+	local, _ := netip.AddrFromSlice(v.SrcAddr)
+	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == want.Local {
+		return nil
+	}
+	if err := changeVXLAN(d.conn, v.Index, parent.Attrs().Index, want); err != nil {
+		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
+	}
+	d.opts.Log.Info("the tunnel follows the underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
+	return nil
+}
+
+// changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
+// kernel refuses to see in a change.
+func changeVXLAN(c *rtnetlink.Conn, index, parent int, want dataplane.VXLAN) error {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	local := uint16(unix.IFLA_VXLAN_LOCAL)
+	if want.Local.Is6() {
+		local = unix.IFLA_VXLAN_LOCAL6
+	}
+	data := rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, want.VNI).Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice())
+	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte("vxlan")).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
+	return first(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+		return m.Begin(unix.RTM_NEWLINK, 0, body).Attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
+	}))
+}
