@@ -198,6 +198,17 @@ func (s source) imports(t *testing.T) (paths []string) {
 	return paths
 }
 
+func TestNoBuildTagsBeyondTheSeam(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || !within(s.dir, pure...) {
+			continue
+		}
+		if why := s.forOneSystem(); why != "" {
+			t.Errorf("%s has %s: that belongs into a driver of dataplane, firewall, underlay, file or hns", s.path, why)
+		}
+	}
+}
+
 // A pure package is for every operating system, and reaches none through what it imports, by however many steps. The
 // graph is that of all files, whatever system they are for.
 func TestPurityIsTransitive(t *testing.T) {
