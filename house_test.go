@@ -110,6 +110,7 @@ var mayImport = map[string][]string{
 	"pkg/rollout":          {},
 	"pkg/version":          {},
 	"pkg/nstest":           {},
+	"pkg/logtest":          {},
 	"pkg/nettest":          {},
 	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/mac", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},

@@ -47,6 +47,9 @@ func overlap(a, b netip.Prefix) bool {
 	return a.Contains(b.Addr()) // not if either is the zero Prefix, or they are of different families
 }
 
+// ErrFull is what Choose returns when all subnets of a network are leased.
+var ErrFull = errors.New("no free subnet")
+
 // Choose picks a random subnet in each family of cfg that overlaps none in taken, whatever their size, and nothing of
 // the underlay (but for networks there that contain the whole pod network). Every free subnet is equally likely, so
 // that nodes starting together seldom meet. The error says which network is full.
@@ -95,7 +98,7 @@ func choose(n Network, taken []netip.Prefix, rnd *rand.Rand) (netip.Prefix, erro
 		free.Sub(free, new(big.Int).Sub(s.last, s.first)).Sub(free, big.NewInt(1))
 	}
 	if free.Sign() <= 0 {
-		return netip.Prefix{}, fmt.Errorf("no free subnet: %v of %v in %v are leased", total, total, n.Prefix)
+		return netip.Prefix{}, fmt.Errorf("%w: %v of %v in %v are leased", ErrFull, total, total, n.Prefix)
 	}
 	pick := new(big.Int)
 	if free.IsUint64() {

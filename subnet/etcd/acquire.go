@@ -224,5 +224,5 @@ func (m *Manager) tellOthers(key string, others []record) {
 	for _, r := range others {
 		keys = append(keys, r.key)
 	}
-	m.log.Warn("several leases carry our public address: taking the first that fits", "key", key, "others", format.Clip(strings.Join(keys, " ")))
+	m.log.Warn("several leases carry our public address: taking the first that fits", "cause", causeSeveralLeases, "key", key, "others", format.Clip(strings.Join(keys, " ")))
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -146,7 +148,7 @@ func TestSeveralKeysOfOurs(t *testing.T) {
 	if again := n.acquire(at("192.168.64.3")); again.Name != min(l.Name, base+"/subnets/10.5.255.0-24") {
 		t.Errorf("got %v, want the first of %v and 10.5.255.0-24", again.Name, l.Name)
 	}
-	if n.logs.Count("several leases carry our public address") != 1 {
+	if n.logs.Count("cause="+causeSeveralLeases) != 1 {
 		t.Error("nothing is said about the others")
 	}
 }
@@ -183,7 +185,7 @@ func TestFullNetwork(t *testing.T) {
 	st.put("subnets/10.5.0.0-17", "garbage") // unreadable, but somebody's
 	st.put("subnets/10.5.128.0-17", "garbage")
 	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), tenNet, at("192.168.64.3"))
-	if err == nil || !strings.Contains(err.Error(), "no free subnet: 255 of 255 in 10.5.0.0/16") {
+	if !errors.Is(err, subnet.ErrFull) || !logtest.Names(err.Error(), "255", "10.5.0.0/16") {
 		t.Errorf("%v", err)
 	}
 	if c := st.etcdLeases(); c != 0 {

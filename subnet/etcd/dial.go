@@ -24,6 +24,12 @@ import (
 	"flannel/subnet/patience"
 )
 
+var (
+	errNoEndpoint = errors.New("no etcd endpoint given")
+	errUserInURL  = errors.New("etcd endpoint: no user name belongs in the URL, there are options for it")
+	errCertWanted = errors.New("the server asks for a client certificate, and none is configured")
+)
+
 // client turns the options into those of the etcd client.
 func (o Options) client(w *wire) (clientv3.Config, error) {
 	var endpoints []string
@@ -32,12 +38,12 @@ func (o Options) client(w *wire) (clientv3.Config, error) {
 			continue
 		}
 		if strings.Contains(e, "@") { // the part before it may be a password: do not quote it
-			return clientv3.Config{}, errors.New("etcd endpoint: no user name belongs in the URL, there are options for it")
+			return clientv3.Config{}, errUserInURL
 		}
 		endpoints = append(endpoints, e)
 	}
 	if len(endpoints) == 0 {
-		return clientv3.Config{}, errors.New("no etcd endpoint given")
+		return clientv3.Config{}, errNoEndpoint
 	}
 	secure, err := o.tls(w)
 	if err != nil {
@@ -185,7 +191,7 @@ func (w *wire) explain(err error) error {
 		err = errors.New(*text)
 	}
 	if w.asked.Load() { // a server that insists just hangs up
-		return fmt.Errorf("%w (the server asks for a client certificate, and none is configured)", err)
+		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err
 }

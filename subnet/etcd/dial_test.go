@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -11,9 +13,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
-	"flannel/subnet/managertest"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 func TestTLS(t *testing.T) {
@@ -23,19 +26,19 @@ func TestTLS(t *testing.T) {
 		name string
 		srv  *etcdtest.Server
 		opts Options
-		says string // when it cannot connect
+		why  error // when it cannot connect
 	}{
-		{"CA only", srv, Options{CAFile: srv.File("ca.crt")}, ""},
-		{"client certificate", strict, Options{CAFile: strict.File("ca.crt"), CertFile: strict.File("client.crt"), KeyFile: strict.File("client.key")}, ""},
-		{"client certificate missing", strict, Options{CAFile: strict.File("ca.crt")}, "the server asks for a client certificate, and none is configured"},
-		{"wrong CA", srv, Options{CAFile: strict.File("ca.crt")}, "certificate signed by unknown authority"},
-		{"system's CA", srv, Options{}, "certificate signed by unknown authority"},
+		{"CA only", srv, Options{CAFile: srv.File("ca.crt")}, nil},
+		{"client certificate", strict, Options{CAFile: strict.File("ca.crt"), CertFile: strict.File("client.crt"), KeyFile: strict.File("client.key")}, nil},
+		{"client certificate missing", strict, Options{CAFile: strict.File("ca.crt")}, errCertWanted},
+		{"wrong CA", srv, Options{CAFile: strict.File("ca.crt")}, x509.UnknownAuthorityError{}},
+		{"system's CA", srv, Options{}, x509.UnknownAuthorityError{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			configure := func(o *Options) { o.CAFile, o.CertFile, o.KeyFile = c.opts.CAFile, c.opts.CertFile, c.opts.KeyFile }
 			n := start(t, c.srv.Endpoint(), configure)
-			if c.says == "" {
+			if c.why == nil {
 				n.publish(at("192.168.64.3"), mac1)
 				return
 			}
@@ -44,15 +47,15 @@ func TestTLS(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				failed := make(chan error)
 				go func() { _, err := n.Acquire(ctx, tenNet, at("192.168.64.3")); failed <- err }()
-				eventually(t, "it says that it waits", soon, func() bool { return n.logs.Count("\n") > 0 })
+				eventually(t, "it says that it waits", soon, func() bool { return n.logs.Count() > 0 })
 				cancel()
 				if err := <-failed; err == nil {
 					t.Error("it got a lease")
 				}
-				if n.logs.Count("\n") != 1 {
+				if n.logs.Count() != 1 {
 					t.Errorf("log:\n%s", n.logs)
 				}
-				if n.logs.Count(c.says) == 1 {
+				if len(n.logs.With().Naming("error", c.why.Error())) == 1 {
 					break
 				} else if time.Since(began) > soon {
 					t.Fatalf("it does not say why it waits:\n%s", n.logs)
@@ -93,25 +96,24 @@ func TestOptions(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    Options
-		says []string
+		is   error
+		says []string // names and values
 	}{
-		{"no endpoint", Options{Endpoints: []string{" "}}, []string{"no etcd endpoint"}},
-		{"user in the URL", Options{Endpoints: []string{"http://root:hunter2@127.0.0.1:2379"}}, []string{"no user name belongs in the URL"}},
-		{"no CA file", Options{CAFile: "/nowhere/ca.crt"}, []string{"CA file", "/nowhere/ca.crt", "no such file"}},
-		{"CA file without certificate", Options{CAFile: empty}, []string{"no certificate in " + empty}},
-		{"key only", Options{KeyFile: srv.File("client.key")}, []string{"client.key", "without a certificate file"}},
-		{"certificate only", Options{CertFile: srv.File("client.crt")}, []string{"client.crt", "without a key file"}},
-		{"no key file", Options{CertFile: srv.File("client.crt"), KeyFile: "/nowhere/key"}, []string{"/nowhere/key", "no such file"}},
-		{"not each other's", Options{CertFile: srv.File("client.crt"), KeyFile: srv.File("server.key")}, []string{"server.key", "does not match"}},
+		{"no endpoint", Options{Endpoints: []string{" "}}, errNoEndpoint, nil},
+		{"user in the URL", Options{Endpoints: []string{"http://root:hunter2@127.0.0.1:2379"}}, errUserInURL, nil},
+		{"no CA file", Options{CAFile: "/nowhere/ca.crt"}, fs.ErrNotExist, []string{"CA file", "/nowhere/ca.crt"}},
+		{"CA file without certificate", Options{CAFile: empty}, nil, []string{empty}},
+		{"key only", Options{KeyFile: srv.File("client.key")}, nil, []string{"client.key"}},
+		{"certificate only", Options{CertFile: srv.File("client.crt")}, nil, []string{"client.crt"}},
+		{"no key file", Options{CertFile: srv.File("client.crt"), KeyFile: "/nowhere/key"}, fs.ErrNotExist, []string{"/nowhere/key"}},
+		{"not each other's", Options{CertFile: srv.File("client.crt"), KeyFile: srv.File("server.key")}, nil, []string{"server.key"}},
 	} {
 		if c.o.Endpoints == nil {
 			c.o.Endpoints = []string{srv.Endpoint()}
 		}
 		_, err := New(t.Context(), c.o)
-		for _, part := range c.says {
-			if err == nil || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: %v, want %q", c.name, err, part)
-			}
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !logtest.Names(err.Error(), c.says...) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want %v and %q", c.name, err, c.is, c.says)
 		}
 	}
 }
@@ -126,7 +128,7 @@ func TestPassword(t *testing.T) {
 	n.Run()
 	n.Sees("", soon)
 	srv.Kill()
-	eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("does not answer") > 0 })
+	eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	srv.Start() // tokens are forgotten by a restart
 	st := outside(t, srv)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
@@ -138,10 +140,10 @@ func TestPassword(t *testing.T) {
 	}
 	n.notLost()
 
-	bad := &managertest.Logs{}
+	bad := &logtest.Log{}
 	_, err := New(t.Context(), Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: wrong,
 		Log: slog.New(slog.NewTextHandler(bad, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	if err == nil || !strings.Contains(err.Error(), `log in as "root": wrong user name or password`) {
+	if !errors.Is(err, ErrLogin) || !logtest.Names(err.Error(), `"root"`) {
 		t.Errorf("wrong password: %v", err)
 	}
 	none := start(t, srv.Endpoint(), nil)
@@ -149,9 +151,9 @@ func TestPassword(t *testing.T) {
 	defer cancel()
 	refused := make(chan error)
 	go func() { _, err := none.Acquire(ctx, tenNet, at("192.168.64.3")); refused <- err }()
-	eventually(t, "it says what it lacks", soon, func() bool { return none.logs.Count("user name is empty") > 0 })
+	eventually(t, "it says what it lacks", soon, func() bool { return len(none.logs.With().Naming("error", rpctypes.ErrUserEmpty.Error())) > 0 })
 	cancel()
-	if err := <-refused; err == nil || none.logs.Count("user name is empty") != 1 {
+	if err := <-refused; err == nil || len(none.logs.With().Naming("error", rpctypes.ErrUserEmpty.Error())) != 1 {
 		t.Errorf("no user: %v\n%s", err, none.logs)
 	}
 	if everything := n.logs.String() + bad.String() + err.Error(); strings.Contains(everything, right) || strings.Contains(everything, wrong) {
@@ -170,7 +172,7 @@ func TestAwayAtTheStart(t *testing.T) {
 	if _, err := New(ctx, login); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("New returned %v", err)
 	}
-	logs := &managertest.Logs{}
+	logs := &logtest.Log{}
 	login.Log = logs.Logger()
 	made := make(chan *Manager, 1)
 	go func() {
@@ -180,7 +182,7 @@ func TestAwayAtTheStart(t *testing.T) {
 		}
 		made <- m
 	}()
-	eventually(t, "it says that it waits", soon, func() bool { return logs.Count("does not answer") > 0 })
+	eventually(t, "it says that it waits", soon, func() bool { return logs.Count("cause=store-silent") > 0 })
 	srv.Start()
 	m := <-made
 	if m == nil {
@@ -232,7 +234,7 @@ func TestRestrictedUser(t *testing.T) {
 	st.remove("subnets/10.5.2.0-24")
 	n.Sees("", soon)
 	n.notLost()
-	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("refuses") != 0 {
+	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("cause=store-refuses") != 0 {
 		t.Errorf("%s\n%s", raw, n.logs)
 	}
 }
@@ -247,7 +249,7 @@ func TestEndsInABlackHole(t *testing.T) {
 	stop := n.Run()
 	n.Sees("", soon)
 	proxy.BlackHole(true)
-	eventually(t, "requests are under way", soon, func() bool { return n.logs.Count("does not answer") > 0 })
+	eventually(t, "requests are under way", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	l.V4.Data = []byte(mac2)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()

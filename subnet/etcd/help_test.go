@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 	"flannel/subnet/managertest"
@@ -38,13 +39,13 @@ type node struct {
 	*Manager
 	*managertest.Told
 	t    *testing.T
-	logs *managertest.Logs
+	logs *logtest.Log
 }
 
 // start makes a manager; change may alter its options.
 func start(t *testing.T, endpoint string, change func(*Options)) *node {
 	t.Helper()
-	n := &node{t: t, logs: &managertest.Logs{}}
+	n := &node{t: t, logs: &logtest.Log{}}
 	o := Options{Endpoints: []string{endpoint}, Log: n.logs.Logger()}
 	if change != nil {
 		change(&o)

@@ -87,7 +87,7 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 		return nil
 	case replaced:
 		if !c.mending {
-			m.log.Error("etcd holds another or an older store than before: putting our lease back", "key", c.key)
+			m.log.Error("etcd holds another or an older store than before: putting our lease back", "cause", causeStoreChanged, "key", c.key)
 		}
 		c.mending = true
 		return m.mendNow(ctx)
@@ -100,10 +100,10 @@ func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) er
 	wait := c.quarrel.Next(time.Now())
 	switch c.quarrel.Rounds {
 	case 1:
-		m.log.Warn("our lease was changed by another hand: putting it back", "key", c.key, "to", foreign(c.stored))
+		m.log.Warn("our lease was changed by another hand: putting it back", "cause", causeOverwritten, "key", c.key, "to", foreign(c.stored))
 	case 3:
 		m.log.Warn("our lease is changed again and again: is there another node with our public address?",
-			"key", c.key, "to", foreign(c.stored))
+			"cause", causeConflict, "key", c.key, "to", foreign(c.stored))
 	}
 	if wait > 0 {
 		m.wakeClaim(wait)

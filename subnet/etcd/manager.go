@@ -115,6 +115,19 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
+// ErrLogin is what New returns when etcd refuses user name and password.
+var ErrLogin = errors.New("wrong user name or password")
+
+// Causes in the log.
+const (
+	causeSeveralLeases = "several-leases"
+	causeStoreChanged  = "store-changed" // another or an older one than before
+	causeOverwritten   = "lease-overwritten"
+	causeConflict      = "lease-conflict"
+	causeNoConfig      = "no-config"
+	causeConfigGone    = "config-gone"
+)
+
 // connect makes the client, which must outlive ctx but must not outwait it.
 func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -124,7 +137,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	if err != nil {
 		end()
 		if errors.Is(err, rpctypes.ErrAuthFailed) {
-			return final{fmt.Errorf("log in as %q: wrong user name or password", cfg.Username)}
+			return final{fmt.Errorf("log in as %q: %w", cfg.Username, ErrLogin)}
 		}
 		return err
 	}

@@ -34,7 +34,7 @@ func (p *peers) listed(_ context.Context, snap *snapshot, replaced bool) error {
 		}
 	}
 	if replaced {
-		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "present", len(snap.kvs))
+		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "cause", causeStoreChanged, "present", len(snap.kvs))
 	}
 	p.set.ApplyAll(append(all, p.others()), replaced)
 	return nil

@@ -124,10 +124,10 @@ func (c *config) absent(ctx context.Context) {
 	prefix, found := c.mistaken(ctx)
 	switch {
 	case c.last == nil && found:
-		c.log.Warn("waiting for the network configuration: etcd has none here, but one below another prefix; is --etcd-prefix right?", "other", prefix)
+		c.log.Warn("waiting for the network configuration: etcd has none here, but one below another prefix; is --etcd-prefix right?", "cause", causeNoConfig, "other", prefix)
 	case c.last == nil:
-		c.log.Info("waiting for the network configuration: etcd has none yet")
+		c.log.Info("waiting for the network configuration: etcd has none yet", "cause", causeNoConfig)
 	default:
-		c.log.Warn("the network configuration was deleted from etcd: the last one stands")
+		c.log.Warn("the network configuration was deleted from etcd: the last one stands", "cause", causeConfigGone)
 	}
 }

@@ -184,7 +184,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	eventually(t, "it says that it waits, and for what", soon, func() bool {
-		return n.logs.Count("waiting for the network configuration") == 1 && n.logs.Count("key="+base+"/config") == 1
+		return n.logs.Count("cause="+causeNoConfig, "key="+base+"/config") == 1
 	})
 	st.put("configuration", "foreign")
 	st.put("config", "one")
@@ -193,7 +193,7 @@ func TestConfig(t *testing.T) {
 	st.put("config", "two")
 	eventually(t, "changed", soon, has("one two"))
 	st.remove("config")
-	eventually(t, "it says that it was deleted", soon, func() bool { return n.logs.Count("deleted") == 1 })
+	eventually(t, "it says that it was deleted", soon, func() bool { return n.logs.Count("cause="+causeConfigGone) == 1 })
 	srv.Kill()
 	srv.Start()
 	st.put("config", "three")
@@ -216,7 +216,7 @@ func TestOutageAndCompaction(t *testing.T) {
 	before, calls := n.Last()
 
 	srv.Stop()
-	eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("etcd does not answer") > 0 })
+	eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	if _, now := n.Last(); now != calls {
 		t.Errorf("%d calls during an outage", now-calls)
 	}
@@ -242,10 +242,10 @@ func TestOutageAndCompaction(t *testing.T) {
 	st.put("subnets/10.5.8.0-24", peer("192.168.64.8"))
 	n.Sees("10.5.1.0-24 10.5.3.0-24 10.5.4.0-24 10.5.5.0-24 10.5.6.0-24 10.5.7.0-24 10.5.8.0-24", soon)
 	eventually(t, "it says that etcd is back", soon, func() bool {
-		return n.logs.Count("etcd answers again") == n.logs.Count("etcd does not answer")
+		return n.logs.Count("cause=store-back") == n.logs.Count("cause=store-silent")
 	})
 	// A busy server may falter once more while it comes back.
-	if n.logs.Count("etcd does not answer") > 2 || n.logs.Count("\n") > 6 {
+	if n.logs.Count("cause=store-silent") > 2 || n.logs.Count() > 6 {
 		t.Errorf("log of one outage:\n%s", n.logs)
 	}
 }
@@ -263,12 +263,12 @@ func TestBlackHole(t *testing.T) {
 	n.Sees("10.5.1.0-24", soon)
 	proxy.BlackHole(true)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	eventually(t, "it is noticed", soon, func() bool { return n.logs.Count("etcd does not answer") > 0 })
+	eventually(t, "it is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	time.Sleep(8 * time.Second) // several more tries
 	if n.Peers() != "10.5.1.0-24" {
 		t.Errorf("during the black hole: %s", n.Peers())
 	}
-	if n.logs.Count("etcd does not answer") != 1 {
+	if n.logs.Count("cause=store-silent") != 1 {
 		t.Errorf("it says so again and again:\n%s", n.logs)
 	}
 	proxy.BlackHole(false)
@@ -286,7 +286,7 @@ func TestPaused(t *testing.T) {
 	n.Run()
 	n.Sees("", soon)
 	srv.Pause()
-	eventually(t, "it is noticed", soon, func() bool { return n.logs.Count("etcd does not answer") > 0 })
+	eventually(t, "it is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	srv.Resume()
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n.Sees("10.5.2.0-24", soon)

@@ -56,7 +56,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		return subnet.Lease{}, err
 	}
 	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
-		m.log.Warn("this node's podCIDR is the whole network: it works for this node alone", "podCIDR", c.text())
+		m.log.Warn("this node's podCIDR is the whole network: it works for this node alone", "cause", causeWholeNetwork, "podCIDR", c.text())
 	}
 	l := c.stored(name)
 	if l.Backend != "" {
@@ -66,7 +66,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	m.claim, m.holding = c, true
 	m.mu.Unlock()
 	if was, now := (claim{v4: want.V4.Subnet, v6: want.V6.Subnet}), (claim{v4: c.v4, v6: c.v6}); was.v4.IsValid() && was.v4 != c.v4 || was.v6.IsValid() && was.v6 != c.v6 {
-		m.log.Warn("this node's subnet is another than before; pods that have addresses of the former one must be made anew", "was", was.text(), "is", now.text())
+		m.log.Warn("this node's subnet is another than before; pods that have addresses of the former one must be made anew", "cause", causeSubnetChanged, "was", was.text(), "is", now.text())
 		m.teller.moved(was.text(), now.text())
 	}
 	m.teller.known()
@@ -212,7 +212,7 @@ func (m *Manager) difference(c *claim) (raw []byte, changes []string) {
 	for _, p := range problems {
 		if !c.said[p] {
 			c.said[p] = true
-			m.log.Warn(p)
+			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
 	return format.Patch(m.o.Prefix, c.now.Notes, want)

@@ -31,10 +31,10 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		case err.Error() == said:
 		case last == nil:
 			said = err.Error()
-			m.log.Warn("cannot read the network configuration: waiting for it", "error", err)
+			m.log.Warn("cannot read the network configuration: waiting for it", "cause", causeNoConfig, "error", err)
 		default:
 			said = err.Error()
-			m.log.Warn("cannot read the network configuration any more: the last one stands", "error", err)
+			m.log.Warn("cannot read the network configuration any more: the last one stands", "cause", causeConfigGone, "error", err)
 		}
 		select {
 		case <-ctx.Done():

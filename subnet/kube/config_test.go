@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"flannel/subnet/managertest"
+	"flannel/pkg/logtest"
 )
 
 func TestConfigMapIsSwapped(t *testing.T) {
@@ -20,11 +20,11 @@ func TestConfigMapIsSwapped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var log managertest.Logs
+	var log logtest.Log
 	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: log.Logger()}
 	got := make(chan string, 10)
 	go m.WatchConfig(t.Context(), func(raw []byte) { got <- string(raw) }) //nolint:errcheck // it ends with the test
-	eventually(t, "a missing file is said", soon, func() bool { return log.Count("waiting for it") == 1 })
+	eventually(t, "a missing file is said", soon, func() bool { return log.Count("cause="+causeNoConfig) == 1 })
 	swap("1", "one")
 	if err := os.Symlink("..data/net-conf.json", dir+"/net-conf.json"); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestConfigMapIsSwapped(t *testing.T) {
 	if err := os.Remove(dir + "/net-conf.json"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a deleted file is said", soon, func() bool { return log.Count("the last one stands") == 1 })
+	eventually(t, "a deleted file is said", soon, func() bool { return log.Count("cause="+causeConfigGone) == 1 })
 	for _, text := range []string{"", "three"} { // an empty one is half written
 		if err := os.WriteFile(dir+"/net-conf.json", []byte(text), 0o644); err != nil {
 			t.Fatal(err)

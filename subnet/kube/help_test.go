@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/kube/kubetest"
@@ -109,7 +110,7 @@ type member struct {
 	*managertest.Told
 	t       *testing.T
 	server  *kubetest.Server
-	logs    *managertest.Logs
+	logs    *logtest.Log
 	traffic *traffic
 	scope   string // other nodes than those that begin so do not count
 }
@@ -125,7 +126,7 @@ type interceptor func(r *http.Request, next http.RoundTripper) (*http.Response, 
 func startWith(t *testing.T, s *kubetest.Server, name string, change func(*Options), intercept interceptor) *member {
 	t.Helper()
 	scope, _, _ := strings.Cut(name, "-")
-	n := &member{t: t, scope: scope, server: s, logs: &managertest.Logs{}, traffic: &traffic{intercept: intercept}}
+	n := &member{t: t, scope: scope, server: s, logs: &logtest.Log{}, traffic: &traffic{intercept: intercept}}
 	o := Options{NodeName: name, Prefix: prefix, SetCondition: true, UserAgent: "flanneld/test",
 		Log: n.logs.Logger()}
 	if change != nil {

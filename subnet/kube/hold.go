@@ -50,13 +50,13 @@ func (m *Manager) look(c *claim, is change) error {
 	}
 	if is.node == nil {
 		if c.see(nil); was != nil {
-			m.log.Warn("this node's Node was deleted: the network stays as it is until it is there again", "node", is.name)
+			m.log.Warn("this node's Node was deleted: the network stays as it is until it is there again", "cause", causeNoNode, "node", is.name)
 		}
 		return nil
 	}
 	if len(is.node.CIDRs) == 0 {
 		if was == nil || was.UID != is.node.UID {
-			m.log.Warn("this node's Node was made anew and has no podCIDR yet: the network stays as it is", "node", is.name)
+			m.log.Warn("this node's Node was made anew and has no podCIDR yet: the network stays as it is", "cause", causeNoPodCIDR, "node", is.name)
 		}
 		c.see(is.node)
 		return nil
@@ -100,10 +100,10 @@ func (m *Manager) mendForever(ctx context.Context, c *claim) {
 		slices.Sort(changes)
 		switch rounds {
 		case 1:
-			m.log.Warn("our annotations are not what they shall be: putting them right", "annotations", strings.Join(changes, " "))
+			m.log.Warn("our annotations are not what they shall be: putting them right", "cause", causeOverwritten, "annotations", strings.Join(changes, " "))
 		case 3:
 			m.log.Warn("our annotations are changed again and again: is there another flanneld or flannel with this node's name?",
-				"annotations", strings.Join(changes, " "))
+				"cause", causeConflict, "annotations", strings.Join(changes, " "))
 		}
 		patience.Pause(ctx, wait)
 		if err := m.retry(ctx, "put our annotations right", func(ctx context.Context) error { return m.settle(ctx, c) }); err != nil && ctx.Err() == nil {

@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/managertest"
 )
 
 // The life of nodes in a quiet cluster. They share one, since each takes seconds to start; nobody gives them podCIDRs
@@ -134,7 +133,7 @@ public-ipv6=2001:db8::1`; got != want {
 func waiting(t *testing.T, o outside) {
 	o.add("waiting-0")
 	kubeconfig, _ := o.Kubeconfig(o.Token("waiting-0"), "")
-	var reasons managertest.Logs
+	var reasons logtest.Log
 	n := start(t, o.Server, "waiting-1", func(op *Options) {
 		op.Kubeconfig = kubeconfig
 		op.Waiting = func(reason string) { fmt.Fprintln(&reasons, reason) }
@@ -147,9 +146,9 @@ func waiting(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "the missing Node is said", soon, func() bool { return n.logs.Count("there is no Node waiting-1") == 1 })
+	eventually(t, "the missing Node is said", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	o.add("waiting-1")
-	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("Node waiting-1 has no podCIDR") == 1 })
+	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
 	for i := range 5 {
 		o.heartbeat("waiting-1", i)
 	}
@@ -159,7 +158,7 @@ func waiting(t *testing.T, o outside) {
 		t.Errorf("acquired %v", &l)
 	}
 	t.Logf("acquired after %v", time.Since(begin))
-	if n.logs.Count("level=WARN") != 2 || !strings.Contains(reasons.String(), "no podCIDR") || o.ours("waiting-1") != "" {
+	if n.logs.Count("level=WARN") != 2 || !logtest.Names(reasons.String(), "waiting-1", "podCIDR", "--allocate-node-cidrs") || o.ours("waiting-1") != "" {
 		t.Errorf("said %s\nand %s; the Node has %q", n.logs, &reasons, o.ours("waiting-1"))
 	}
 }
@@ -192,24 +191,24 @@ func misfit(t *testing.T, o outside) {
 	for _, c := range []struct {
 		name string
 		cfg  subnet.Config
-		want string
+		want []string // what the error names
 	}{
-		{"misfit-1", tenNet, "podCIDR 10.99.1.0/24 of node misfit-1 is not a part of Network 10.244.0.0/16"},
-		{"misfit-2", dualNet, "node misfit-2 has no IPv6 podCIDR (only 10.244.5.0/24)"},
+		{"misfit-1", tenNet, []string{"10.99.1.0/24", "misfit-1", "10.244.0.0/16", "--cluster-cidr"}},
+		{"misfit-2", dualNet, []string{"misfit-2", "IPv6", "10.244.5.0/24", "--cluster-cidr"}},
 	} {
 		n := start(t, o.Server, c.name, nil)
-		if _, err := n.Acquire(t.Context(), c.cfg, subnet.Lease{}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := n.Acquire(t.Context(), c.cfg, subnet.Lease{}); err == nil || !logtest.Names(err.Error(), c.want...) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 	o.add("misfit-3", "10.244.0.0/16") // a cluster of one node
 	alone := start(t, o.Server, "misfit-3", nil)
-	if l, err := alone.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil || l.V4.Subnet != tenNet.V4.Prefix || alone.logs.Count("whole network") != 1 {
+	if l, err := alone.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil || l.V4.Subnet != tenNet.V4.Prefix || alone.logs.Count("cause="+causeWholeNetwork) != 1 {
 		t.Errorf("%v, %v\n%s", l, err, alone.logs)
 	}
 	n := start(t, o.Server, "misfit-2", nil)
 	was := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.244.77.0/24")}}
-	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.Count("another than before") != 1 {
+	if _, err := n.Acquire(t.Context(), tenNet, was); err != nil || n.logs.Count("cause="+causeSubnetChanged) != 1 {
 		t.Errorf("%v\n%s", err, n.logs)
 	}
 }
@@ -231,7 +230,7 @@ func otherHands(t *testing.T, o outside) {
 	mended("one was changed, and is back", soon)
 	o.annotate("hands-1", "public-ip", "192.168.0.66")
 	mended("another was changed, and is back", soon)
-	if n.logs.Count("not what they shall be") != 1 || n.logs.Count("again and again") != 1 || n.traffic.count("PATCH") != 4 {
+	if n.logs.Count("cause="+causeOverwritten) != 1 || n.logs.Count("cause="+causeConflict) != 1 || n.traffic.count("PATCH") != 4 {
 		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
 	}
 	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
@@ -254,7 +253,7 @@ func operator(t *testing.T, o outside) {
 	told("203.0.113.8")
 	o.annotate("operator-1", "public-ip-overwrite", "nonsense")
 	told("192.168.0.7")
-	if n.logs.Count("ignoring it") != 1 || n.logs.Count("again and again") != 0 {
+	if n.logs.Count("cause="+causeAnnotationIgnored) != 1 || n.logs.Count("cause="+causeConflict) != 0 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -282,7 +281,7 @@ func chosen(t *testing.T, o outside) {
 	o.annotate("chosen-1", "node-public-ip", "nonsense", "node-public-ipv6", "")
 	<-changed
 	says(subnet.PublicIPs{})
-	if n.logs.Count("ignoring it") != 1 {
+	if n.logs.Count("cause="+causeAnnotationIgnored) != 1 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -302,9 +301,9 @@ func anew(t *testing.T, o outside) {
 	n.Sees("anew-3", soon)
 
 	o.remove("anew-1")
-	eventually(t, "the deletion is said", soon, func() bool { return n.logs.Count("was deleted") == 1 })
+	eventually(t, "the deletion is said", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	o.add("anew-1")
-	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("no podCIDR yet") == 1 })
+	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
 	if got := o.ours("anew-1"); got != "" {
 		t.Errorf("annotated before it has a podCIDR: %s", got)
 	}

@@ -164,7 +164,7 @@ func (m *Manager) through(activity string) {
 	m.refusing.Lock()
 	defer m.refusing.Unlock()
 	if m.refusals[activity].said {
-		m.log.Info("the Kubernetes API allows it now", "what", activity)
+		m.log.Info("the Kubernetes API allows it now", "cause", causeGranted, "what", activity)
 	}
 	delete(m.refusals, activity)
 }
@@ -195,6 +195,23 @@ func (m *Manager) blame(activity string, err error) (refusal bool) {
 	return false
 }
 
+// Causes in the log.
+const (
+	causeDenied            = "access-denied"
+	causeGranted           = "access-granted"
+	causeStoreOlder        = "store-older"
+	causeStoreChanged      = "store-changed" // another or an older one than before
+	causeNoNode            = "no-node"       // this node's
+	causeNoPodCIDR         = "no-pod-cidr"
+	causeWholeNetwork      = "whole-network"
+	causeSubnetChanged     = "subnet-changed"
+	causeOverwritten       = "annotations-overwritten"
+	causeConflict          = "annotations-conflict"
+	causeAnnotationIgnored = "annotation-ignored"
+	causeNoConfig          = "no-config"
+	causeConfigGone        = "config-gone"
+)
+
 // refusal is what the API server does not let us do.
 type refusal struct {
 	text  string
@@ -217,7 +234,7 @@ func (m *Manager) refuse(activity string, err error, after time.Duration) (fresh
 	if !r.said && time.Since(r.since) >= after {
 		r.said = true
 		m.log.Warn("the Kubernetes API refuses it: waiting until it is allowed, the network stays as it is",
-			"what", activity, "error", r.text)
+			"cause", causeDenied, "what", activity, "error", r.text)
 	}
 	m.refusals[activity] = r
 	return fresh

@@ -37,7 +37,7 @@ func (m *Manager) obey(n format.Notes) {
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && !m.warned[p] {
 			m.warned[p] = true
-			m.log.Warn(p)
+			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
 	if now := (subnet.PublicIPs{V4: v4, V6: v6}); now != m.operator {
@@ -60,7 +60,11 @@ func (m *Manager) readOwn(ctx context.Context) (found *format.Node, err error) {
 			return errDone
 		}
 		if m.o.Waiting("waiting for this node's podCIDR: " + reason); reason != said {
-			m.log.Warn("waiting for this node's podCIDR", "reason", reason)
+			cause := causeNoPodCIDR
+			if found == nil {
+				cause = causeNoNode
+			}
+			m.log.Warn("waiting for this node's podCIDR", "cause", cause, "reason", reason)
 			said = reason
 		}
 		return nil

@@ -45,7 +45,7 @@ func (s *follower) check(ctx context.Context) error {
 	}
 	s.broken, s.lagging = false, false
 	if older(version, s.reached) {
-		s.m.log.Error("the Kubernetes API has an older store than before: reading all of it again")
+		s.m.log.Error("the Kubernetes API has an older store than before: reading all of it again", "cause", causeStoreOlder)
 		s.floor, s.rewound = version, true
 		return errRelist
 	}
@@ -92,7 +92,7 @@ func (s *follower) list(ctx context.Context) error {
 	}
 	if replaced && s.only == "" {
 		s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks are retained as peers",
-			"missing", lacking, "present", len(present))
+			"cause", causeStoreChanged, "missing", lacking, "present", len(present))
 	}
 	if s.known == nil {
 		s.known = make(map[string]known, len(changes))

@@ -31,7 +31,7 @@ func TestRestored(t *testing.T) {
 		o.heartbeat("restored-1", 1) // the store gets far
 	}
 	s.Restore()
-	eventually(t, "it is said", soon, func() bool { return n.logs.Count("nodes that it lacks are retained") == 1 })
+	eventually(t, "it is said", soon, func() bool { return n.logs.Count("cause="+causeStoreChanged) == 1 })
 	o.remove("restored-2") // deleted indeed
 	n.Sees("restored-1 restored-3 restored-4", soon)
 	eventually(t, "our annotations are put right", soon, func() bool {

@@ -30,8 +30,8 @@ func services(t *testing.T, o outside) {
 	for text, want := range map[string]string{
 		"kind: ClusterConfiguration\nnetworking:\n  dnsDomain: cluster.local\n  podSubnet: 10.244.0.0/16\n  serviceSubnet: 10.96.0.0/12\n": "[10.96.0.0/12]",
 		"networking:\n  serviceSubnet: \"10.96.0.0/16,fd00:96::/112\"\n":                                                                   "[10.96.0.0/16 fd00:96::/112]",
-		"networking: {}\n":                    "no serviceSubnet",
-		"networking:\n  serviceSubnet: ten\n": "no '/'",
+		"networking: {}\n":                    "serviceSubnet",
+		"networking:\n  serviceSubnet: ten\n": "serviceSubnet",
 	} {
 		c.Data = map[string]string{"ClusterConfiguration": text}
 		_ = maps.Delete(t.Context(), c.Name, metav1.DeleteOptions{}) // there is none at first

@@ -66,7 +66,7 @@ func allNodesDeleted(t *testing.T, o outside) {
 	}
 	eventually(t, "all are retained", soon, func() bool { return retained(n.Told) == 8 })
 	n.Sees(all, soon)
-	eventually(t, "our own is missed", soon, func() bool { return n.logs.Count("this node's Node was deleted") == 1 })
+	eventually(t, "our own is missed", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	select {
 	case err := <-n.Held:
 		t.Fatalf("Hold returned %v", err)

@@ -1,12 +1,10 @@
 // Package managertest is what the tests of every lease manager have in common: it runs one as the daemon does, and keeps
-// what it tells and logs.
+// what it tells.
 package managertest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -16,31 +14,6 @@ import (
 	"flannel/pkg/changes"
 	"flannel/subnet"
 )
-
-// Logs collects what a manager logs. The zero Logs is empty.
-type Logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Logger writes to l.
-func (l *Logs) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-// Write implements io.Writer.
-func (l *Logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *Logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-// Count tells how often a text was logged.
-func (l *Logs) Count(part string) int { return strings.Count(l.String(), part) }
 
 // Told is what a manager under test has told.
 type Told struct {

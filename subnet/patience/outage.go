@@ -11,6 +11,13 @@ import (
 // silence is how long a store may be away without a word in the log: a member that restarts is no outage.
 const silence = time.Second
 
+// Causes in the log.
+const (
+	causeSilent  = "store-silent"
+	causeRefuses = "store-refuses"
+	causeBack    = "store-back"
+)
+
 // Outage says once that a store is away, and once that it is back: however many activities notice it, and retry.
 type Outage struct {
 	log   *slog.Logger
@@ -48,7 +55,8 @@ func (o *Outage) speak(number int) {
 	defer o.mu.Unlock()
 	if o.say != nil && o.number == number {
 		o.said = true
-		o.log.Warn(o.store+" "+trouble(o.reason)+": waiting for it, the network stays as it is", "error", o.reason)
+		text, cause := trouble(o.reason)
+		o.log.Warn(o.store+" "+text+": waiting for it, the network stays as it is", "cause", cause, "error", o.reason)
 	}
 }
 
@@ -59,7 +67,8 @@ func (o *Outage) Err() error {
 	if o.say == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %s: %w", o.store, trouble(o.reason), o.reason)
+	text, _ := trouble(o.reason)
+	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
 }
 
 // Refusal is an error of a store that does answer, and refuses what was asked.
@@ -68,11 +77,11 @@ type Refusal interface {
 	Refused()
 }
 
-func trouble(reason error) string {
+func trouble(reason error) (text, cause string) {
 	if r := Refusal(nil); errors.As(reason, &r) {
-		return "refuses a request"
+		return "refuses a request", causeRefuses
 	}
-	return "does not answer"
+	return "does not answer", causeSilent
 }
 
 // Over says that an activity got through.
@@ -90,7 +99,7 @@ func (o *Outage) end(activity string, through bool) {
 	}
 	o.say.Stop()
 	if o.said && through {
-		o.log.Info(o.store+" answers again", "after", time.Since(o.since).Round(100*time.Millisecond))
+		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
 	}
 	o.say, o.said = nil, false
 }

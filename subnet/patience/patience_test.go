@@ -1,13 +1,12 @@
 package patience
 
 import (
-	"bytes"
 	"errors"
-	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flannel/pkg/logtest"
 )
 
 func TestQuarrelSlowsDown(t *testing.T) {
@@ -49,13 +48,13 @@ func TestConflictIsBounded(t *testing.T) {
 
 func TestAnOutageIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		o := NewOutage(slog.New(slog.NewTextHandler(&log, nil)), "the store")
+		var log logtest.Log
+		o := NewOutage(log.Logger(), "the store")
 		said := func(what string, down, up int) {
 			t.Helper()
 			time.Sleep(2 * silence)
 			synctest.Wait()
-			if d, u := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); d != down || u != up {
+			if d, u := log.Count("cause="+causeSilent), log.Count("cause="+causeBack); d != down || u != up {
 				t.Errorf("%s: told %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
 			}
 		}

@@ -6,21 +6,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/pkg/logtest"
 	"flannel/subnet"
-	"flannel/subnet/managertest"
 )
 
 // told is a Keeper and what it has handed on.
 type told struct {
 	*Keeper
-	logs *managertest.Logs
+	logs *logtest.Log
 
 	mu   sync.Mutex
 	sets []subnet.Set
 }
 
 func keeper(peers int) *told {
-	k := &told{logs: &managertest.Logs{}}
+	k := &told{logs: &logtest.Log{}}
 	k.Keeper = NewKeeper(name(0), window, k.logs.Logger(), func(s subnet.Set) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -63,7 +63,7 @@ func TestKeeperEndsTheirTime(t *testing.T) {
 		k.is(t, "over", 4, 6, 1)
 		time.Sleep(time.Minute)
 		k.is(t, "for the last, too", 5, 5, 0)
-		if k.logs.Count("level=ERROR") != 1 || k.logs.Count("cause="+string(subnet.MassWithdrawal)) != 1 || k.logs.Count("\n") != 2 {
+		if k.logs.Count("level=ERROR") != 1 || k.logs.Count("cause="+string(subnet.MassWithdrawal)) != 1 || k.logs.Count() != 2 {
 			t.Errorf("it logs:\n%s", k.logs)
 		}
 		k.Apply(gone(6, 7, 8, 9), false)
@@ -102,7 +102,7 @@ func TestKeeperAccepts(t *testing.T) {
 // Before the first list there is nothing to hand on, and an empty one is.
 func TestKeeperWaitsForTheFirstList(t *testing.T) {
 	sets := 0
-	k := NewKeeper(name(0), window, (&managertest.Logs{}).Logger(), func(subnet.Set) { sets++ })
+	k := NewKeeper(name(0), window, (&logtest.Log{}).Logger(), func(subnet.Set) { sets++ })
 	k.SetOwn(name(1))
 	k.SetOwnWithdrawn(true)
 	if sets != 0 {
