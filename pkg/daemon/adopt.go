@@ -57,7 +57,7 @@ func (d *Daemon) offer(n *node, next node) error {
 		return fmt.Errorf("%s would cut this node off from every other: this takes effect only when flanneld is restarted", to.wire.Name)
 	default:
 		if trying {
-			if err := d.enforce(n, a.former, "going back to the former network configuration, because another one is offered"); err != nil {
+			if err := d.enforce(n, a.former, causeConfigReverted, "going back to the former network configuration, because another one is offered"); err != nil {
 				return err
 			}
 			d.withdraw()
@@ -66,11 +66,11 @@ func (d *Daemon) offer(n *node, next node) error {
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration would cut this node off from those that have the former one: "+
 				"two nodes try it first, and the others follow when these reach each other; put the former one back to stop that",
-				"to", to.wire.Name, "from", n.backend.Wire().Name, "hold", a.rollout.Hold())
+				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", n.backend.Wire().Name, "hold", a.rollout.Hold())
 		}
 		return nil
 	}
-	d.Log.Info("the network configuration changed", "backend", next.config.Backend)
+	d.Log.Info("the network configuration changed", "cause", causeConfigChanged, "backend", next.config.Backend)
 	*n = next
 	return nil
 }
@@ -108,12 +108,12 @@ func (d *Daemon) roll(ctx context.Context, n *node, in *inbox) error {
 	case action == rollout.Adopt:
 		a.former = n.configured()
 		a.silence.Store(nil) // of an earlier trial
-		err = d.enforce(n, a.offered, "trying the new network configuration")
+		err = d.enforce(n, a.offered, causeConfigTrial, "trying the new network configuration")
 	case a.rollout.State() == rollout.Refused && n.backend.Wire() == a.offered.wire: // until going back succeeds
-		err = d.enforce(n, a.former, "no node answered in the new network configuration: going back to the former one")
+		err = d.enforce(n, a.former, causeConfigReverted, "no node answered in the new network configuration: going back to the former one")
 	case was != a.rollout.State() && a.rollout.State() == rollout.Refused:
 		d.Log.Error("no node could prove the new network configuration: the former one stays in force; "+
-			"to take the new one all the same, restart flanneld on every node", "refused", a.offered.wire.Name)
+			"to take the new one all the same, restart flanneld on every node", "cause", causeConfigUnproven, "refused", a.offered.wire.Name)
 	}
 	if a.rollout.State() == rollout.Trying {
 		d.ask(ctx, n, in, peers.Leases)
@@ -129,13 +129,13 @@ func (d *Daemon) roll(ctx context.Context, n *node, in *inbox) error {
 }
 
 // enforce puts a configuration in force.
-func (d *Daemon) enforce(n *node, c configured, why string) error {
+func (d *Daemon) enforce(n *node, c configured, cause, why string) error {
 	next := *n
 	next.config, next.maker = c.config, c.maker
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	args := []any{"to", c.wire.Name, "from", n.backend.Wire().Name}
+	args := []any{"cause", cause, "to", c.wire.Name, "from", n.backend.Wire().Name}
 	if s := d.adoption.silence.Swap(nil); s != nil {
 		args = append(args, "last", *s)
 	}

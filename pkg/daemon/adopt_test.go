@@ -1,17 +1,16 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
@@ -22,7 +21,7 @@ type adopting struct {
 	t   *testing.T
 	n   *node
 	in  *inbox
-	log *bytes.Buffer
+	log *logtest.Log
 }
 
 const adoptStagger = time.Minute
@@ -102,7 +101,7 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 		a.has("without an answer", "one", rollout.Refused, true)
 		a.in.setConfig([]byte("none 10.5.0.0/16")) // leads to nobody
 		a.run(2 * adoptStagger)
-		if !strings.Contains(a.log.String(), "cut this node off from every other") {
+		if len(a.log.With("cause="+causeConfigRefused).Naming("error", "none")) == 0 {
 			t.Errorf("log:\n%s", a.log)
 		}
 		for i, refused := range []string{"none 10.5.0.0/16", "garbage"} { // the watch may skip what was there in between
@@ -204,7 +203,7 @@ func TestDisruptiveConfigurationIsAnnounced(t *testing.T) {
 			a.has(offered, "one", rollout.Waiting, true)
 		}
 		for _, to := range []string{"two", "three", "four"} {
-			if strings.Count(a.log.String(), " to="+to) != 1 {
+			if a.log.Count("to="+to) != 1 {
 				t.Errorf("%s is not announced once:\n%s", to, a.log)
 			}
 		}

@@ -85,7 +85,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	tasks.Go(func() error {
 		err := d.member(ctx, in)
 		for errors.Is(err, subnet.ErrMoved) {
-			d.Log.Warn("joining again with another subnet; until then the network stays as it is", "reason", err)
+			d.Log.Warn("joining again with another subnet; until then the network stays as it is", "cause", causeRejoin, "reason", err)
 			d.waiting(err)
 			in.forget()
 			err = d.member(ctx, in)

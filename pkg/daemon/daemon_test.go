@@ -1,11 +1,9 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -16,6 +14,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/health"
+	"flannel/pkg/logtest"
 	"flannel/pkg/metrics"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -67,11 +66,11 @@ func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	}, nil, nil
 }
 
-func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *bytes.Buffer) {
+func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	t.Helper()
-	var log bytes.Buffer
+	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
-	return &Daemon{Underlay: u, Parse: parseText, Log: slog.New(slog.NewTextHandler(&log, nil)), Status: &health.Status{}, View: &View{},
+	return &Daemon{Underlay: u, Parse: parseText, Log: log.Logger(), Status: &health.Status{}, View: &View{},
 		Metrics: metrics.New("test"), Notify: func(string) {}}, u, &log
 }
 
@@ -89,21 +88,21 @@ func TestReconfigure(t *testing.T) {
 		backend      string
 		publicIP     string
 		fails        bool
-		logs         string
+		logs         string // what a cause and its values are
 	}{
 		{name: "another backend", config: "two 10.5.0.0/16", backend: "two"},
-		{name: "another network", config: "two 10.6.0.0/16", backend: "two", logs: "restart"},
-		{name: "garbage", config: "garbage", backend: "two", logs: "has no network"},
-		{name: "impossible here", config: "impossible 10.5.0.0/16", backend: "two", logs: "impossible on this node"},
-		{name: "covers the underlay", config: "one 192.168.0.0/16", backend: "two", logs: "refused"},
+		{name: "another network", config: "two 10.6.0.0/16", backend: "two", logs: causeConfigRefused + " 10.5.0.0/16 10.6.0.0/16"},
+		{name: "garbage", config: "garbage", backend: "two", logs: causeConfigRefused + " garbage"},
+		{name: "impossible here", config: "impossible 10.5.0.0/16", backend: "two", logs: causeConfigRefused + " impossible"},
+		{name: "covers the underlay", config: "one 192.168.0.0/16", backend: "two", logs: causeConfigRefused + " 192.168.0.0/16"},
 		{name: "another address", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2"); u.link.PublicV4 = u.link.V4 },
-			backend: "two", publicIP: "192.168.0.2", logs: "the underlay changed"},
+			backend: "two", publicIP: "192.168.0.2", logs: causeUnderlayChanged + " 192.168.0.2"},
 		{name: "the underlay is gone", link: func() { u.err = errors.New("no interface") }, backend: "two", publicIP: "192.168.0.2", fails: true},
 		{name: "and back", link: func() { u.err = nil }, backend: "two", publicIP: "192.168.0.2"},
 		{name: "an address inside our own subnet", link: func() { u.link.V4 = netip.MustParseAddr("10.5.1.3") }, backend: "two",
 			publicIP: "192.168.0.2", fails: true},
 		{name: "an address inside the network", link: func() { u.link.V4 = netip.MustParseAddr("10.5.3.3") }, backend: "two",
-			publicIP: "192.168.0.2", logs: "contains this node's own address 10.5.3.3"},
+			publicIP: "192.168.0.2", logs: causeConfigWarning + " 10.5.3.3"},
 		{name: "a better one", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2") }, backend: "two", publicIP: "192.168.0.2"},
 	} {
 		log.Reset()
@@ -114,7 +113,7 @@ func TestReconfigure(t *testing.T) {
 			in.setConfig([]byte(step.config))
 		}
 		err := d.reconfigure(t.Context(), n, in)
-		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !strings.Contains(log.String(), step.logs) {
+		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !logged(log, strings.Fields(step.logs)) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}
 		if want := step.publicIP; want != "" && n.lease.V4.PublicIP.String() != want {
@@ -123,12 +122,20 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
+// logged reports whether a record has a cause and names values; without any, it is true.
+func logged(log *logtest.Log, want []string) bool {
+	if len(want) == 0 {
+		return true
+	}
+	return len(log.With("cause="+want[0]).Naming("", want[1:]...)) > 0
+}
+
 func TestEverythingIsSaidOnce(t *testing.T) {
 	d, _, log := newDaemon(t)
 	n := &node{}
 	lines := func() int {
 		defer log.Reset()
-		return strings.Count(log.String(), "\n")
+		return log.Count()
 	}
 	broken := failures{{"dataplane", errors.New("no")}}
 	for _, step := range []struct {
@@ -178,16 +185,16 @@ func TestLinesAreBounded(t *testing.T) {
 			d.reportRejects(n)
 			time.Sleep(500 * time.Millisecond)
 		}
-		said := log.String()
-		if got := strings.Count(said, "\n"); got > maxLines+600+20 {
+		said := log.With()
+		if got := len(said); got > maxLines+600+20 {
 			t.Errorf("%d lines in ten minutes", got)
 		}
 		for k := range maxLines + 50 {
-			if got := strings.Count(said, fmt.Sprintf("peer=key%04d ", k)); got != 1 {
+			if got := len(said.With(fmt.Sprintf("peer=key%04d", k))); got != 1 {
 				t.Fatalf("key%04d was named %d times", k, got)
 			}
 		}
-		if !strings.Contains(said, "more peers than there are lines for") {
+		if len(said.With("cause="+causePeersOmitted)) == 0 {
 			t.Error("it is not said that some are not named")
 		}
 	})
@@ -208,8 +215,8 @@ func TestWindowsNodes(t *testing.T) {
 	}{{"", n.backend, 0}, {"win1", n.backend, 1}, {"win1", n.backend, 0}, {"win1", namedBackend{}, 0}, {"win1", n.backend, 1}, {"", n.backend, 0}} {
 		n.windows, n.backend = step.windows, step.backend
 		d.reportAdvice(n)
-		const want = "win1 runs Windows, and does not go with this node's configuration. Set VNI."
-		if got := strings.Count(log.String(), "\n"); got != step.lines || got > 0 && !strings.Contains(log.String(), want) {
+		told := log.With("cause="+causeWindowsMismatch).Naming("reason", "win1", "Set VNI.")
+		if log.Count() != step.lines || len(told) != step.lines {
 			t.Errorf("step %d: %s", i, log)
 		}
 		log.Reset()

@@ -39,11 +39,11 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 				n.duplicate = peer
 				d.Log.Warn("another node has the MAC address of this node's network and precedence, so other nodes reject this one: "+
 					"run flanneld cleanup and start flanneld again, and HNS chooses an address for a new network",
-					"network", device, "peer", peer, "mac", has)
+					"cause", causeDuplicateMAC, "network", device, "peer", peer, "mac", has)
 			}
 		case !n.readdressed[device]:
 			d.Log.Warn("another node has the MAC address of this node's device and precedence, changing ours",
-				"device", device, "peer", peer, "from", has, "to", derived[device])
+				"cause", causeDuplicateMAC, "device", device, "peer", peer, "from", has, "to", derived[device])
 			n.readdressed[device] = true
 			poke(in.changed)
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"flannel/backend"
@@ -71,8 +70,8 @@ func TestDuplicateMAC(t *testing.T) {
 		if got := len(in.changed) == 1; got != c.readdress {
 			t.Errorf("%s: another pass is due: %t", name, got)
 		}
-		lines := strings.Count(log.String(), "level=WARN")
-		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && !strings.Contains(log.String(), "older") {
+		lines := log.Count("level=WARN")
+		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && log.Count("cause="+causeDuplicateMAC, "peer=older") != 1 {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
 		n.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})

@@ -83,7 +83,7 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	}
 	switch {
 	case n.refused != nil:
-		return fmt.Errorf("the network configuration cannot work: %w", n.refused)
+		return caused{fmt.Errorf("the network configuration cannot work: %w", n.refused), causeConfigRefused}
 	case n.maker == nil:
 		return errNoConfig
 	}
@@ -96,7 +96,7 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 }
 
 var (
-	errNoConfig = errors.New("the network configuration is not known yet")
+	errNoConfig = error(caused{errors.New("the network configuration is not known yet"), causeNoConfig})
 	errNoLease  = errors.New("waiting for a subnet lease")
 )
 
@@ -140,7 +140,7 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) 
 		case <-again.C:
 			return nil
 		case <-speak.C:
-			d.Log.Warn("cannot start yet; waiting", "reason", why)
+			d.Log.Warn("cannot start yet; waiting", "cause", causeOf(why, causeCannotStart), "reason", why)
 			said.problem, said.at = why.Error(), time.Now()
 			speak.Reset(tellAgain)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -118,7 +117,7 @@ func TestJoinsAgain(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	if err := <-ended; err != nil || strings.Count(log.String(), "joining again") != 1 {
+	if err := <-ended; err != nil || log.Count("cause="+causeRejoin) != 1 {
 		t.Errorf("ended with %v:\n%s", err, log)
 	}
 }

@@ -61,10 +61,10 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	raw, fresh := in.newConfig()
 	switch {
 	case fresh && d.Settings.KeepConfig:
-		d.Log.Info("the network configuration changed; it takes effect when flanneld is restarted (--config-follow=false)")
+		d.Log.Info("the network configuration changed; it takes effect when flanneld is restarted (--config-follow=false)", "cause", causeConfigKept)
 	case fresh:
 		if err := d.followConfig(n, raw); err != nil {
-			d.Log.Error("refused the changed network configuration; the last good one stays in force", "error", err)
+			d.Log.Error("refused the changed network configuration; the last good one stays in force", "cause", causeConfigRefused, "error", err)
 			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
 			if d.adoption.rollout.State() == rollout.Waiting { // for what the store no longer offers
 				d.withdraw()
@@ -91,7 +91,7 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("the underlay changed", "to", link, "what", link.Since(n.link))
+	d.Log.Info("the underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
 	}
@@ -137,7 +137,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 func (d *Daemon) readConfig(n *node, raw []byte) error {
 	config, maker, warnings, err := d.Parse(raw)
 	for _, w := range warnings {
-		d.Log.Warn("network configuration: " + w)
+		d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)
 	}
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (d *Daemon) build(n *node) error {
 	warnings = append(warnings, n.config.InsideNetwork()...)
 	if !slices.Equal(warnings, n.warned) { // a node that waits builds again and again
 		for _, w := range warnings {
-			d.Log.Warn("network configuration: " + w)
+			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)
 		}
 	}
 	n.backend, n.warned = b, warnings

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/reconcile"
@@ -132,7 +132,7 @@ type started struct {
 	*node
 	in     *inbox
 	kernel *leftKernel
-	logs   fmt.Stringer
+	logs   *logtest.Log
 }
 
 func startOver(t *testing.T, retain time.Duration, found ...*dataplane.Path) *started {
@@ -196,8 +196,8 @@ func TestOrphansEndTheirTime(t *testing.T) {
 			t.Error("no pass is due when their time is over")
 		}
 		s.holds(t, "over", pathsOf(path, 2, 3), 0, false)
-		if text := s.logs.String(); strings.Count(text, "cause=missing-at-start retained=6 present=2") != 1 || s.kernel.asked != 1 {
-			t.Errorf("asked %d times; it logs\n%s", s.kernel.asked, text)
+		if s.logs.Count("cause="+string(subnet.MissingAtStart), "retained=6", "present=2") != 1 || s.kernel.asked != 1 {
+			t.Errorf("asked %d times; it logs\n%s", s.kernel.asked, s.logs)
 		}
 	})
 }

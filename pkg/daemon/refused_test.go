@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -69,7 +68,7 @@ func TestRefusedPeers(t *testing.T) {
 	if err := n.attribute(all[:2], nil); err != nil || len(n.behind) != 1 {
 		t.Errorf("the only peer is refused: %v, behind are %v", err, n.behind)
 	}
-	if got := strings.Count(log.String(), "peer=peer1 reason="); got != 2 { // one line for each reason
+	if got := log.Count("peer=peer1", "level=WARN"); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)
 	}
 }

@@ -82,7 +82,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	r := &n.report
 	if err == nil {
 		if !r.inStep {
-			d.Log.Info("the network is in step", "peers", n.valid, "took", took.Round(time.Microsecond))
+			d.Log.Info("the network is in step", "cause", causeInStep, "peers", n.valid, "took", took.Round(time.Microsecond))
 		}
 		if !r.ready {
 			d.Notify("READY=1")
@@ -95,7 +95,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		return // the store has yet to answer; nothing is wrong
 	}
 	if text := err.Error(); text != r.problem || time.Since(r.at) > tellAgain {
-		d.Log.Warn("the network is not in step; trying again", "problem", strings.ReplaceAll(text, "\n", "; "))
+		d.Log.Warn("the network is not in step; trying again", "cause", causeOf(err, causeNotInStep), "problem", strings.ReplaceAll(text, "\n", "; "))
 		r.problem, r.at = text, time.Now()
 	}
 }
@@ -112,11 +112,11 @@ func (d *Daemon) reportRejects(n *node) {
 		case known && was == reject.Reason:
 			told[reject.Name] = was
 		case r.lines.take(now):
-			msg := "left out a peer"
+			msg, cause := "left out a peer", causePeerRejected
 			if i >= len(n.rejects) {
-				msg = "the system refuses a peer"
+				msg, cause = "the system refuses a peer", causePeerRefused
 			}
-			d.Log.Warn(msg, "peer", reject.Name, "reason", reject.Reason)
+			d.Log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)
 			told[reject.Name] = reject.Reason
 		case known:
 			told[reject.Name] = was
@@ -127,11 +127,11 @@ func (d *Daemon) reportRejects(n *node) {
 	}
 	for name := range r.rejects {
 		if _, still := told[name]; !still && r.lines.take(now) {
-			d.Log.Info("problem with a peer is over", "peer", name)
+			d.Log.Info("problem with a peer is over", "cause", causePeerRecovered, "peer", name)
 		}
 	}
 	if untold > 0 && now.Sub(r.untoldAt) > tellAgain {
-		d.Log.Warn("left out more peers than there are lines for", "count", untold)
+		d.Log.Warn("left out more peers than there are lines for", "cause", causePeersOmitted, "count", untold)
 		r.untoldAt = now
 	}
 	r.rejects = told
@@ -173,7 +173,7 @@ func (n *node) advice() string {
 func (d *Daemon) reportAdvice(n *node) {
 	now := n.advice()
 	if now != "" && now != n.report.advice {
-		d.Log.Warn("Linux and Windows nodes may not reach each other", "reason", now)
+		d.Log.Warn("Linux and Windows nodes may not reach each other", "cause", causeWindowsMismatch, "reason", now)
 	}
 	n.report.advice = now
 }

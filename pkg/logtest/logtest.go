@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Record is one line of slog's text handler: values by key, among them "time", "level" and "msg". The last of two
-// attributes with the same key counts.
+// Record is one line of slog's text handler: values by key, among them "time", "level" and "msg", and at "" the whole
+// line. The last of two attributes with the same key counts.
 type Record map[string]string
 
 // Records are records in the order in which they were logged.
