@@ -36,7 +36,7 @@ func physicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 	if named.Name != "" {
 		return hns.Adapter{}, fmt.Errorf("no physical adapter is behind %s: a network needs one; name another with --iface", underlay)
 	}
-	return hns.Adapter{}, waiting("the adapter %s to appear", underlay)
+	return hns.Adapter{}, waiting(causeNoAdapter, "the adapter %s to appear", underlay)
 }
 
 // adapterOf finds the physical adapter with a network's switch. HNS knows it by the name that it had when the network was
@@ -116,6 +116,44 @@ func adapterWith(adapters []hns.Adapter, ip netip.Addr) (hns.Adapter, bool) {
 	return adapters[i], true
 }
 
-// waiting is an error for what only takes time. Its text stays the same for as long as the same thing is waited for,
-// so that it is said once.
-func waiting(format string, args ...any) error { return fmt.Errorf("waiting for "+format, args...) }
+// waitError is an error for what only takes time. Its text stays the same for as long as the same thing is waited for, so
+// that it is logged once; its cause stays the same even if the text is reworded.
+type waitError struct {
+	cause string
+	err   error
+}
+
+func (w *waitError) Error() string { return w.err.Error() }
+func (w *waitError) Unwrap() error { return w.err }
+
+// Cause is the attribute cause of the line in the log.
+func (w *waitError) Cause() string { return w.cause }
+
+func waiting(cause, format string, args ...any) error {
+	return &waitError{cause, fmt.Errorf("waiting for "+format, args...)}
+}
+
+// Causes of a wait.
+const (
+	causeHNSSilent     = "hns-silent"
+	causeNoAdapter     = "adapter-missing"
+	causeAddressMoves  = "address-moves"
+	causeNoAddress     = "address-missing"
+	causeNoRoutes      = "routes-missing"
+	causeNoEndpoint    = "endpoint-missing"
+	causeNoManagement  = "management-ip-missing"
+	causeNoMAC         = "mac-missing"
+	causeNetworkRemade = "network-remade"
+)
+
+// Other causes in the log.
+const (
+	causeNetworkMade     = "network-made"
+	causeNetworkDiffers  = "network-differs"
+	causeNoDualStack     = "no-dual-stack"
+	causeNoBlackholes    = "no-blackholes"
+	causeOtherAddress    = "other-address" // HNS sends from
+	causeAddressRestored = "address-restored"
+	causeRouteRestored   = "route-restored"
+	causeDNSRestored     = "dns-restored"
+)

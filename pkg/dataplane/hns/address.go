@@ -57,7 +57,7 @@ func (d *Driver) managementIP(ctx context.Context, dev device) error {
 	if err := d.home.mend(d.networks); err != nil {
 		return fmt.Errorf("%w (HNS does not know the host's address yet)", err)
 	}
-	return waiting("HNS to learn the host's address")
+	return waiting(causeNoManagement, "HNS to learn the host's address")
 }
 
 // meets finds the adapter on which the host meets the network: that with the management address. HNS may keep one that
@@ -84,14 +84,14 @@ func (d *Driver) notThere(ctx context.Context, dev device, adapters []hns.Adapte
 	now := d.hostOf(n, adapters)
 	if !dev.network().tunnels() || !hasAddress(now, dev.Local) {
 		d.network.ManagementIP = netip.Addr{} // ask again
-		return waiting("an interface to have the network's address %s", n.ManagementIP)
+		return waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
 	}
 	if d.foreign.network != n.ID || d.foreign.ip != n.ManagementIP {
 		d.foreign = wrong{n.ID, n.ManagementIP, time.Now()}
 	}
 	why := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
 	if time.Since(d.foreign.since) < d.pace.Wrong {
-		return waiting("HNS to learn the host's address: %s", why)
+		return waiting(causeNoManagement, "HNS to learn the host's address: %s", why)
 	}
 	return d.remake(ctx, n, why)
 }

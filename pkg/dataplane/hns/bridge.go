@@ -86,7 +86,7 @@ func (d *Driver) hostEndpoint(ctx context.Context, dev device, host hns.Adapter,
 		if err := d.client.AttachHost(ctx, id); err != nil {
 			return unanswered(err)
 		}
-		return waiting("the host's interface with %s on the bridge", want.IPs[0].Addr())
+		return waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 	}
 	return d.forward(want.IPs, inside, host)
 }

@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 )
 
@@ -64,15 +66,15 @@ func TestSlowBringUp(t *testing.T) {
 				time.AfterFunc(40*time.Second, func() { w.m.Turn(func(k *hnstest.Knobs) { k.Down = false }) })
 				w.bring(5 * time.Minute)
 				w.check(inStep[kind])
-				text := strings.Join(w.problems, "\n")
-				for _, want := range []string{"waiting for the Host Networking Service", "waiting for the host's addresses to move",
-					"waiting for 10.99.0.2 to come back on vEthernet (Ethernet)", "waiting for HNS to learn the host's address"} {
-					if strings.Count(text, want) != 1 {
-						t.Errorf("%q was said %d times in\n%s", want, strings.Count(text, want), text)
-					}
+				want := []string{causeHNSSilent, causeAddressMoves, causeNoAddress, causeNoManagement}
+				if kind == bridgeKind {
+					want = append(want, causeNoEndpoint)
 				}
-				if w.log.count("made an HNS network") != 1 || w.log.count("level=WARN") > 0 {
-					t.Errorf("logged\n%s", w.log.text.String())
+				if !slices.Equal(w.waits, want) {
+					t.Errorf("it waited for %q, want %q:\n%s", w.waits, want, strings.Join(w.problems, "\n"))
+				}
+				if w.log.Count("cause="+causeNetworkMade) != 1 || w.log.Count("level=WARN") > 0 {
+					t.Errorf("logged\n%s", w.log)
 				}
 			})
 		})
@@ -106,8 +108,9 @@ func TestLostOnTheWay(t *testing.T) {
 					if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil || !slices.Equal(j.Networks, []string{w.devices[0].Name}) {
 						t.Errorf("the journal holds %+v, %v", j, err)
 					}
-					if back := w.log.count("put back"); (back > 0) != (name != "nothing") {
-						t.Errorf("%d things were put back:\n%s", back, w.log.text.String())
+					back := w.log.Count("cause="+causeAddressRestored) + w.log.Count("cause="+causeRouteRestored) + w.log.Count("cause="+causeDNSRestored)
+					if (back > 0) != (name != "nothing") {
+						t.Errorf("%d things were put back:\n%s", back, w.log)
 					}
 				})
 			})
@@ -134,7 +137,7 @@ func TestKilledAnywhere(t *testing.T) {
 			w.bring(5 * time.Minute)
 			w.mends(time.Minute)
 			w.hasAll()
-			if made := w.log.count("made an HNS network"); made != 1 {
+			if made := w.log.Count("cause=" + causeNetworkMade); made != 1 {
 				t.Errorf("killed after %d passes: %d networks were made", after, made)
 			}
 			if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil {
@@ -180,8 +183,8 @@ func TestPeersAreNotPutBack(t *testing.T) {
 		if got := w.holds(); !strings.Contains(got, "network flannel.4096") || strings.Contains(got, "route 10.244") {
 			t.Errorf("the machine holds\n%s", got)
 		}
-		if w.log.count("put back a route") > 0 || w.log.count("put back the DNS servers") == 0 {
-			t.Errorf("logged\n%s", w.log.text.String())
+		if w.log.Count("cause="+causeRouteRestored) > 0 || w.log.Count("cause="+causeDNSRestored) == 0 {
+			t.Errorf("logged\n%s", w.log)
 		}
 	})
 }
@@ -212,7 +215,7 @@ func TestAdoptOrRemake(t *testing.T) {
 				w.mends(time.Minute)
 				want := strings.ReplaceAll(inStep[kind], "10.244.1.", "10.244.2.")
 				w.check(want)
-				if w.network.ID == id || w.log.count("its subnet is 10.244.1.0/24") != 1 {
+				if w.network.ID == id || len(w.log.With("cause="+causeNetworkRemade).Naming("reason", "10.244.1.0/24")) != 1 {
 					t.Errorf("the network was not made again, or not said to be")
 				}
 				if a := w.m.Hand().Adapter("vEthernet (Ethernet)"); !hasAddress(a, hnstest.HostAddr.Addr()) {
@@ -235,7 +238,7 @@ func TestNotOurs(t *testing.T) {
 		w.devices[0].Name = "nat"
 		w.m.ForgetLog()
 		err := w.pass()
-		if err == nil || !strings.Contains(err.Error(), "type NAT, which is not flannel's: remove it, or set Backend.Name") {
+		if err == nil || !logtest.Names(err.Error(), "NAT", "Backend.Name") {
 			t.Errorf("a NAT network of our name gives %v", err)
 		}
 		if got := w.changed(); got != "" {
@@ -301,7 +304,7 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 		kind.Port = 8472
 		dev.Kind = kind
 		onWindows(t, dev, hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 5}}, func(w *windows) {
-			if err := w.pass(); err == nil || !strings.Contains(err.Error(), "Backend.Port: 8472 is not possible with this Windows (HNS 9.5; other ports than 4789 need 10.3)") {
+			if err := w.pass(); err == nil || !logtest.Names(err.Error(), "Backend.Port: 8472", "HNS 9.5", "4789", "10.3") {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -320,7 +323,7 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 				if has := strings.Contains(got, "route fd05:0:0:3::/64 via fd00::3") && strings.Contains(got, "fd05:0:0:1::/64 via fd05:0:0:1::1"); has != v.Features().IPv6DualStack {
 					t.Errorf("HNS %s:\n%s", v, got)
 				}
-				if said := w.log.count("has no dual-stack networks"); said == 1 == v.Features().IPv6DualStack {
+				if said := w.log.Count("cause=" + causeNoDualStack); said == 1 == v.Features().IPv6DualStack {
 					t.Errorf("HNS %s: said %d times", v, said)
 				}
 			})
@@ -367,10 +370,11 @@ func TestPhysicalAdapter(t *testing.T) {
 	}
 	for underlay, want := range map[string]string{
 		"Ethernet": "Ethernet", "vEthernet (Ethernet)": "Ethernet", "LAN 2": "LAN 2", "renamed": "LAN 2",
-		"vEthernet (nat)": "no physical adapter is behind vEthernet (nat)", "gone": "waiting for the adapter gone to appear",
+		"vEthernet (nat)": "", "gone": "",
 	} {
 		a, err := physicalAdapter(adapters, underlay)
-		if err != nil && !strings.Contains(err.Error(), want) || err == nil && a.Name != want {
+		wait := (*waitError)(nil)
+		if (err != nil) != (want == "") || a.Name != want || err != nil && !logtest.Names(err.Error(), underlay) || errors.As(err, &wait) != (underlay == "gone") {
 			t.Errorf("%s: %q, %v; want %q", underlay, a.Name, err, want)
 		}
 	}

@@ -163,7 +163,7 @@ func (d *Driver) list(ctx context.Context, dev device) error {
 
 func unanswered(err error) error {
 	if errors.Is(err, hns.ErrUnavailable) || errors.Is(err, hns.ErrTimeout) {
-		return fmt.Errorf("waiting for the Host Networking Service: %w", err)
+		return waiting(causeHNSSilent, "the Host Networking Service: %w", err)
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Ada
 		return err
 	}
 	if len(want.Subnets) < len(dev.Subnets) {
-		d.warnOnce(fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
+		d.warnOnce(causeNoDualStack, fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
 	}
 	if d.network == nil {
 		if i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.name }); i >= 0 && d.networks[i].Unread != nil {
@@ -196,7 +196,7 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Ada
 		why = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
 	}
 	if why != "" && d.made.is(have.ID, want) {
-		d.warnOnce("HNS made the network otherwise than asked: " + why)
+		d.warnOnce(causeNetworkDiffers, "HNS made the network otherwise than asked: "+why)
 		why = ""
 	}
 	switch {
@@ -230,7 +230,7 @@ func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physica
 	bound := isBound(d.networks, physical, adapters)
 	host, ok := hostAdapter(adapters, physical, bound)
 	if !ok {
-		return waiting("the virtual adapter that takes the place of %s", physical.Name)
+		return waiting(causeNoAdapter, "the virtual adapter that takes the place of %s", physical.Name)
 	}
 	routes, err := d.stack.Routes()
 	if err != nil {
@@ -243,7 +243,7 @@ func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physica
 		return err
 	}
 	if len(addresses(host)) == 0 {
-		return waiting("%s to have its addresses", host.Name) // just put back
+		return waiting(causeNoAddress, "%s to have its addresses", host.Name) // just put back
 	}
 	if err := d.home.own(dev, true); err != nil {
 		return err
@@ -259,18 +259,20 @@ func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physica
 	if bound {
 		what = "made an HNS network on the switch that the adapter has; the host's address stays"
 	}
-	d.opts.Log.Info(what, "network", made.Name, "type", made.Type, "id", made.ID, "adapter", physical.Name, "subnet", subnets(want.Subnets))
-	return waiting("the host's addresses to move to the virtual adapter of %s", physical.Name)
+	d.opts.Log.Info(what, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
+		"adapter", physical.Name, "subnet", subnets(want.Subnets))
+	return waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 
 // remake deletes a network of ours that cannot be the wanted one; the next pass makes that.
 func (d *Driver) remake(ctx context.Context, n hns.Network, why string) error {
-	d.opts.Log.Warn("deleting an HNS network of ours to make it as it shall be; its pods must be made again", "network", n.Name, "id", n.ID, "reason", why)
+	d.opts.Log.Warn("deleting an HNS network of ours to make it as it shall be; its pods must be made again",
+		"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", why)
 	if err := d.deleteNetwork(ctx, n); err != nil {
 		return err
 	}
 	if d.network != nil && d.network.ID == n.ID {
 		d.network = nil
 	}
-	return waiting("the network %s to go (%s)", n.Name, why)
+	return waiting(causeNetworkRemade, "the network %s to go (%s)", n.Name, why)
 }

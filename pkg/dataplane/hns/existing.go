@@ -14,7 +14,7 @@ type existing struct{ hostRoutes }
 func (existing) ensure(_ context.Context, _ *Driver, dev device, _ bool, adapters []hns.Adapter, links dataplane.Links) error {
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.name })
 	if i < 0 {
-		return waiting("the adapter to appear")
+		return waiting(causeNoAdapter, "the adapter to appear")
 	}
 	host := adapters[i]
 	if !host.Virtual() {

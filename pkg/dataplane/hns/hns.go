@@ -111,7 +111,7 @@ func (d *Driver) wake() {
 // for. And only when there is nothing to wait for, what nobody wants any more goes.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	if len(s.Blackholes) > 0 {
-		d.warnOnce("--ip-blackhole-route has no effect on Windows, which has no such routes")
+		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
 	if err := d.home.know(s.Networks); err != nil {
 		return nil, err
@@ -205,9 +205,9 @@ func (d *Driver) device() device {
 }
 
 // warnOnce says what does not change while the program runs.
-func (d *Driver) warnOnce(text string) {
+func (d *Driver) warnOnce(cause, text string) {
 	if !d.said[text] {
 		d.said[text] = true
-		d.opts.Log.Warn(text)
+		d.opts.Log.Warn(text, "cause", cause)
 	}
 }

@@ -1,7 +1,6 @@
 package hns
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
@@ -36,28 +36,20 @@ type windows struct {
 	done     reconcile.Result
 	refused  []dataplane.Refused // by the last pass
 	problems []string            // what passes said, each once in a row
+	waits    []string            // the causes of those that only wait
 	log      *logged
 	step     bool // the last pass left all in step
 }
 
 // logged keeps what was logged at Info and above.
 type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	t    *testing.T
+	logtest.Log
+	t *testing.T
 }
 
 func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.t.Log(strings.TrimSpace(string(p)))
-	return l.text.Write(p)
-}
-
-func (l *logged) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
+	return l.Log.Write(p)
 }
 
 var (
@@ -146,6 +138,9 @@ func (w *windows) pass() error {
 	w.step = err == nil
 	if err != nil && (len(w.problems) == 0 || w.problems[len(w.problems)-1] != err.Error()) {
 		w.problems = append(w.problems, err.Error())
+		if wait := (*waitError)(nil); errors.As(err, &wait) {
+			w.waits = append(w.waits, wait.cause)
+		}
 	}
 	return err
 }

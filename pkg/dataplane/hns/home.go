@@ -143,7 +143,7 @@ func (h *home) leave(host, physical hns.Adapter, routes []hns.Route) error {
 	case h.good != nil:
 		best = h.good
 	default:
-		return waiting("%s to have an address: a network without one reaches nobody", physical.Name)
+		return waiting(causeNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
 	}
 	best = best.without(h.pods)
 	if h.journal.Before.same(best) {
@@ -229,9 +229,9 @@ func (h *home) mendAddresses(b *before, host hns.Adapter, l lost) error {
 		if err != nil && !errors.Is(err, hns.ErrExists) {
 			return fmt.Errorf("put the address %s back on %s: %w", p, host.Name, err)
 		}
-		h.log.Info("put back an address that was lost when the adapter's switch changed", "address", p, "adapter", host.Name)
+		h.log.Info("put back an address that was lost when the adapter's switch changed", "cause", causeAddressRestored, "address", p, "adapter", host.Name)
 	}
-	return waiting("%s to come back on %s", list(append(l.manual, l.leased...)), host.Name)
+	return waiting(causeNoAddress, "%s to come back on %s", list(append(l.manual, l.leased...)), host.Name)
 }
 
 func list(prefixes []netip.Prefix) string {
@@ -248,27 +248,27 @@ func list(prefixes []netip.Prefix) string {
 // mendRest does what it can: a route whose gateway is no more must not keep the node from the network for ever.
 func (h *home) mendRest(host hns.Adapter, l lost) error {
 	if !passed(&h.bare, h.pace.Rest) {
-		return waiting("routes and DNS servers to come back on %s", host.Name)
+		return waiting(causeNoRoutes, "routes and DNS servers to come back on %s", host.Name)
 	}
 	var errs []error
 	for _, r := range l.routes {
 		err := h.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
 		if err == nil {
-			h.log.Info("put back a route that was lost when the adapter's switch changed", "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
+			h.log.Info("put back a route that was lost when the adapter's switch changed", "cause", causeRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
 		}
 		errs = append(errs, err)
 	}
 	if l.dns != nil {
 		err := h.stack.SetDNS(host.Index, l.dns)
 		if err == nil {
-			h.log.Info("put back the DNS servers that were lost when the adapter's switch changed", "servers", l.dns, "adapter", host.Name)
+			h.log.Info("put back the DNS servers that were lost when the adapter's switch changed", "cause", causeDNSRestored, "servers", l.dns, "adapter", host.Name)
 		}
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
 	switch {
 	case err == nil:
-		return waiting("routes and DNS servers to be back on %s", host.Name)
+		return waiting(causeNoRoutes, "routes and DNS servers to be back on %s", host.Name)
 	case passed(&h.bare, h.pace.DHCP):
 		h.log.Warn("giving up putting back what was lost when the adapter's switch changed", "adapter", host.Name, "error", err)
 		return h.forget()

@@ -14,12 +14,12 @@ func (b *before) host(adapters []hns.Adapter, networks []hns.Network) (hns.Adapt
 		return a.GUID == b.GUID && a.GUID != "" || a.Name == b.Adapter && !a.Virtual()
 	})
 	if i < 0 {
-		return hns.Adapter{}, waiting("the adapter %s to appear", b.Adapter)
+		return hns.Adapter{}, waiting(causeNoAdapter, "the adapter %s to appear", b.Adapter)
 	}
 	physical := adapters[i]
 	host, ok := hostAdapter(adapters, physical, isBound(networks, physical, adapters))
 	if !ok {
-		return hns.Adapter{}, waiting("the virtual adapter that takes the place of %s", b.Adapter)
+		return hns.Adapter{}, waiting(causeNoAdapter, "the virtual adapter that takes the place of %s", b.Adapter)
 	}
 	return host, nil
 }

@@ -41,7 +41,7 @@ func TestReadLost(t *testing.T) {
 			b.Addresses = append(b.Addresses, savedAddress{netip.MustParsePrefix("10.99.0.9/24"), true})
 		}, "address 10.99.0.9/24"},
 		{func(b *before) { b.DNS = append(b.DNS, netip.MustParseAddr("10.99.0.53")) }, "10.99.0.53"},
-		{func(b *before) { b.Adapter = "another" }, "waiting for the adapter another to appear"},
+		{func(b *before) { b.Adapter = "another" }, "another"},
 	} {
 		one := *b
 		one.Addresses, one.Routes, one.DNS = append([]savedAddress{}, b.Addresses...), append([]savedRoute{}, b.Routes...), append([]netip.Addr{}, b.DNS...)

@@ -31,7 +31,7 @@ func TestHostReaddressed(t *testing.T) {
 				if kind == overlayKind && w.network.ManagementIP != other.Addr() {
 					t.Errorf("it sends from %s", w.network.ManagementIP)
 				}
-				if n := w.log.count("deleting an HNS network"); n > 1 {
+				if n := w.log.Count("cause=" + causeNetworkRemade); n > 1 {
 					t.Errorf("%s, keeps %t: %d times made again", kind, keeps, n)
 				}
 			})

@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 )
 
@@ -43,7 +44,7 @@ func TestPrepareLeavesOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := w.holds()
-		if _, _, err := w.prepared(time.Minute); err == nil || !strings.Contains(err.Error(), "that flanneld did not make (its type is L2Bridge and not Overlay)") {
+		if _, _, err := w.prepared(time.Minute); err == nil || !logtest.Names(err.Error(), "flanneld prepare", "L2Bridge", "Overlay") {
 			t.Errorf("got %v", err)
 		}
 		if got := w.changed(); got != "" || w.holds() != before {
@@ -81,7 +82,7 @@ func TestOtherwiseThanAsked(t *testing.T) {
 			start()
 			w.bring(time.Minute)
 			w.mends(5 * time.Minute)
-			if made, said := w.log.count("made an HNS network"), w.log.count("otherwise than asked: its subnet is 10.244.1.0/24 via 10.244.1.254"); made != run+1 || said != run+1 {
+			if made, said := w.log.Count("cause="+causeNetworkMade), len(w.log.With("cause="+causeNetworkDiffers).Naming("msg", "10.244.1.0/24", "10.244.1.254")); made != run+1 || said != run+1 {
 				t.Errorf("run %d: made %d times, said %d times", run, made, said)
 			}
 		}
@@ -103,7 +104,7 @@ func TestNotUnderstood(t *testing.T) {
 		w.Driver = New(w.opts, hns.NewClient(ownMind{w.m, "10.244.1.0/24", "10.244.1.0 mask 24"}, hns.Timing{}), w.m)
 		w.m.ForgetLog()
 		for range 3 {
-			if err := w.pass(); err == nil || !strings.Contains(err.Error(), "that cannot be understood: remove it, or set Backend.Name to another: subnet: ") {
+			if err := w.pass(); err == nil || !logtest.Names(err.Error(), "Backend.Name", "subnet: ") {
 				t.Errorf("got %v", err)
 			}
 		}

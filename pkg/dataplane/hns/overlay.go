@@ -20,7 +20,7 @@ func (o overlay) ensure(ctx context.Context, d *Driver, dev device, list bool, a
 		return err
 	}
 	if d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
-		return waiting("HNS to give the network its MAC address")
+		return waiting(causeNoMAC, "HNS to give the network its MAC address")
 	}
 	return d.meetNetwork(ctx, dev, adapters, links)
 }
@@ -45,7 +45,7 @@ func (overlay) tunnels() bool { return true }
 
 func (overlay) meet(_ context.Context, d *Driver, dev device, host hns.Adapter, _ []hns.Adapter) error {
 	if dev.Local.IsValid() && dev.Local != d.network.ManagementIP && hasAddress(host, dev.Local) {
-		d.warnOnce(fmt.Sprintf("HNS tunnels from %s, and the underlay's address is %s: take the first with --iface, or peers send to where HNS does not listen",
+		d.warnOnce(causeOtherAddress, fmt.Sprintf("HNS tunnels from %s, and the underlay's address is %s: take the first with --iface, or peers send to where HNS does not listen",
 			d.network.ManagementIP, dev.Local))
 	}
 	return nil

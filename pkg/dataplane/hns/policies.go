@@ -67,7 +67,7 @@ func (s *policyStore) read(ctx context.Context) ([]hns.Policy, error) {
 		return nil, err
 	case n.ID != s.d.network.ID:
 		s.d.networksDirty.Store(true)
-		return nil, waiting("another look at %s, which somebody made again", n.Name)
+		return nil, waiting(causeNetworkRemade, "another look at %s, which somebody made again", n.Name)
 	}
 	s.d.network.Policies = n.Policies
 	s.d.sight()

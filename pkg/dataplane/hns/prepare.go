@@ -22,7 +22,7 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, told func(er
 			return p, err
 		}
 		if err == nil {
-			err = waiting("the host to keep its addresses, routes and DNS servers")
+			err = waiting(causeNoAddress, "the host to keep its addresses, routes and DNS servers")
 		}
 		if ctx.Err() == nil && (last == nil || err.Error() != last.Error()) { // else it only says that time is up
 			told(err)
@@ -87,7 +87,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	}
 	host, there := hostAdapter(adapters, physical, true)
 	if !there || len(addresses(host)) == 0 {
-		return waiting("the virtual adapter of %s to have the host's addresses", physical.Name)
+		return waiting(causeNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name)
 	}
 	p.Interface, p.Addresses = host.Name, nil
 	for _, a := range addresses(host) {

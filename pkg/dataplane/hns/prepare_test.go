@@ -2,6 +2,7 @@ package hns
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"slices"
@@ -12,17 +13,22 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/logtest"
 )
 
 // prepared calls Prepare's work as the command does, in a process of its own.
-func (w *windows) prepared(limit time.Duration) (p dataplane.Prepared, said []string, err error) {
+func (w *windows) prepared(limit time.Duration) (p dataplane.Prepared, waits []string, err error) {
 	w.t.Helper()
 	w.restart()
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
-	p, err = w.prepare(ctx, dataplane.SwitchFor(w.devices[0]), func(why error) { said = append(said, why.Error()) })
+	p, err = w.prepare(ctx, dataplane.SwitchFor(w.devices[0]), func(why error) {
+		if wait := (*waitError)(nil); errors.As(why, &wait) {
+			waits = append(waits, wait.cause)
+		}
+	})
 	w.restart()
-	return p, said, err
+	return p, waits, err
 }
 
 // After Prepare the node comes up without an outage, and what the daemon deletes of its own leaves the switch alone.
@@ -34,16 +40,15 @@ func TestPrepare(t *testing.T) {
 			onWindows(t, devicesOf(kind), knobs, func(w *windows) {
 				w.addMetadataRoute()
 				time.AfterFunc(20*time.Second, func() { w.m.Turn(func(k *hnstest.Knobs) { k.Down = false }) })
-				p, said, err := w.prepared(5 * time.Minute)
+				p, waits, err := w.prepared(5 * time.Minute)
 				host := w.m.Hand().Adapter("vEthernet (Ethernet)")
 				if err != nil || !p.Made || p.Adapter != "Ethernet" || p.Network != "External" || p.Interface != host.Name ||
 					!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 					t.Errorf("%+v, %v", p, err)
 				}
-				text := strings.Join(said, "\n")
-				for _, want := range []string{"waiting for the Host Networking Service", "waiting for the host's addresses to move", "to come back on vEthernet (Ethernet)"} {
-					if !strings.Contains(text, want) {
-						t.Errorf("%q was not said in\n%s", want, text)
+				for _, want := range []string{causeHNSSilent, causeAddressMoves, causeNoAddress} {
+					if !slices.Contains(waits, want) {
+						t.Errorf("it did not wait for %s, but for %q", want, waits)
 					}
 				}
 				w.hasAll()
@@ -53,7 +58,7 @@ func TestPrepare(t *testing.T) {
 				}
 				began := time.Now()
 				w.bring(time.Minute)
-				if took := time.Since(began); took > 10*time.Second || w.log.count("the host's address stays") != 1 {
+				if took := time.Since(began); took > 10*time.Second || w.log.Count("cause="+causeNetworkMade, "bound=true") != 1 {
 					t.Errorf("the daemon took %v after it", took)
 				}
 				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} }) // joined again: another network
@@ -101,7 +106,7 @@ func TestPrepareFindsASwitch(t *testing.T) {
 		}
 	})
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 20 * time.Second, APIPA: true}, func(w *windows) {
-		if _, _, err := w.prepared(5 * time.Second); err == nil || !strings.Contains(err.Error(), "gave up: device External: waiting for ") {
+		if _, _, err := w.prepared(5 * time.Second); !errors.As(err, new(*waitError)) || !logtest.Names(err.Error(), "External") {
 			t.Errorf("within five seconds: %v", err)
 		}
 		if p, _, err := w.prepared(5 * time.Minute); err != nil || !slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
@@ -116,7 +121,7 @@ func TestPrepareFindsASwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.restart()
-		if removed, err := w.cleanup(w.t.Context(), nil, false); err == nil || !strings.Contains(err.Error(), w.opts.journalPath()) || !strings.Contains(err.Error(), "stay, such as External") || len(removed) > 0 {
+		if removed, err := w.cleanup(w.t.Context(), nil, false); err == nil || !logtest.Names(err.Error(), w.opts.journalPath(), "External") || len(removed) > 0 {
 			t.Errorf("cleanup without a journal removed %q, %v", removed, err)
 		}
 		if err := os.WriteFile(w.opts.journalPath(), journal, 0o644); err != nil {
@@ -135,7 +140,7 @@ func TestPrepareOnOldHNS(t *testing.T) {
 		onWindows(t, devicesOf(kind), hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 1}}, func(w *windows) {
 			began := time.Now()
 			_, _, err := w.prepared(time.Hour)
-			if !refused && err != nil || refused && (err == nil || !strings.Contains(err.Error(), "HNS 9.1 is too old") || time.Since(began) > time.Minute) {
+			if !refused && err != nil || refused && (!errors.As(err, new(*tooOld)) || !logtest.Names(err.Error(), "9.1", "KB4489899") || time.Since(began) > time.Minute) {
 				t.Errorf("%s: %v after %v", kind, err, time.Since(began))
 			}
 			if changed := w.changed(); refused && changed != "" {

@@ -68,12 +68,15 @@ func (w *watcher) run() {
 			continue
 		}
 		// ENOBUFS: more happened than the socket could hold. Whatever it was, it is read anew.
-		w.d.opts.Log.Warn("lost notifications of the kernel; reading its tables again", "error", err)
+		w.d.opts.Log.Warn("lost notifications of the kernel; reading its tables again", "cause", causeNotificationsLost, "error", err)
 		w.d.Distrust()
 		w.d.wake()
 		time.Sleep(lossPause)
 	}
 }
+
+// causeNotificationsLost is a cause in the log.
+const causeNotificationsLost = "notifications-lost"
 
 // noticeClose is how long the watcher may take to notice Close where it is not roused.
 const noticeClose = 500 * time.Millisecond
