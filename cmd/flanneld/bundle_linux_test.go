@@ -96,7 +96,7 @@ func TestBundle(t *testing.T) {
 			}
 		}
 		stderr.Reset()
-		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: io.Discard, stderr: &stderr}); code != exitError || !strings.Contains(stderr.String(), "is there already") {
+		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: io.Discard, stderr: &stderr}); code != exitError || !strings.Contains(stderr.String(), "/run/bundle.tar.gz") {
 			t.Errorf("a second bundle of that name: %d, %s", code, &stderr)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"flannel/pkg/dataplane/system"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
+	"flannel/pkg/logtest"
 	"flannel/pkg/sourcevip"
 	"flannel/pkg/winnode"
 	"flannel/subnet"
@@ -40,7 +41,7 @@ func TestNewNode(t *testing.T) {
 		t.Helper()
 		return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, "--iface=Ethernet"}, args...)...)
 	}
-	if code, out, problems := do("prepare", "--network-mode=sideways"); code != exitUsage || !strings.Contains(problems, "neither overlay nor l2bridge") {
+	if code, out, problems := do("prepare", "--network-mode=sideways"); code != exitUsage || !logtest.Names(problems, `"sideways"`, "overlay", "l2bridge") {
 		t.Errorf("a mode that is none: %d %s %s", code, out, problems)
 	}
 	code, out, problems := do("prepare", "--network-mode=overlay", "--json")
@@ -48,7 +49,7 @@ func TestNewNode(t *testing.T) {
 		!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 		t.Fatalf("prepare: %d %+v\n%s", code, p, problems)
 	}
-	if code, out, _ := do("prepare", "--network-mode=overlay"); code != exitOK || !strings.Contains(out, "has had a virtual switch already") {
+	if code, out, _ := do("prepare", "--network-mode=overlay", "--json"); code != exitOK || read[prepared](t, out).Made {
 		t.Errorf("a second time: %d %s", code, out)
 	}
 	host := m.Hand().Adapter("vEthernet (Ethernet)")
@@ -77,8 +78,8 @@ func TestNewNode(t *testing.T) {
 	if err := <-kept; err != nil {
 		t.Error(err)
 	}
-	if code, out, _ := do("source-vip", vips); code != exitOK || !strings.HasPrefix(out, "10.244.9.2 of 10.244.9.0/24 is kube-proxy's source VIP") ||
-		!strings.Contains(out, "kube-proxy's flags for it: --network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.9.2 ") || len(m.Hand().Endpoints()) != 1 {
+	if code, out, _ := do("source-vip", vips); code != exitOK ||
+		!logtest.Names(out, "10.244.9.2", "10.244.9.0/24", "--network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.9.2 ") || len(m.Hand().Endpoints()) != 1 {
 		t.Errorf("source-vip: %d %s, endpoints %s", code, out, m.Hand().Endpoints())
 	}
 	if now := m.Hand().Adapter("vEthernet (Ethernet)"); now.Index != host.Index {
@@ -94,7 +95,7 @@ func TestNewNode(t *testing.T) {
 	if code != exitOK || len(m.Hand().Networks())+len(m.Hand().Endpoints())+len(reservations(t, dir)) > 0 {
 		t.Errorf("cleanup: %d %s %s", code, out, problems)
 	}
-	if code, out, _ := do("cleanup"); code != exitOK || out != "nothing of flannel is on this node\n" {
+	if code, out, _ := do("cleanup", "--json"); code != exitOK || len(read[cleaned](t, out).Removed) > 0 {
 		t.Errorf("a second cleanup: %d %s", code, out)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -14,7 +15,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/mgr"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/winservice"
 )
 
@@ -43,16 +47,16 @@ func TestServiceLife(t *testing.T) {
 		err := winservice.Command(t.Context(), strings.Fields(verb), asService, slog.New(slog.DiscardHandler), &out)
 		return out.String(), err
 	}
-	says := func(verb, want string) {
+	works := func(verb string, names ...string) {
 		t.Helper()
-		if out, err := do(verb); err != nil || !strings.Contains(out, want) {
-			t.Fatalf("%s says %q, %v; want %q", verb, out, err, want)
+		if out, err := do(verb); err != nil || !logtest.Names(out, names...) {
+			t.Fatalf("%s says %q, %v; want %q", verb, out, err, names)
 		}
 	}
-	refuses := func(verb, want string) {
+	refuses := func(verb string, names ...string) {
 		t.Helper()
-		if out, err := do(verb); err == nil || !strings.Contains(err.Error(), want) {
-			t.Fatalf("%s says %q, %v; want the error %q", verb, out, err, want)
+		if out, err := do(verb); err == nil || !logtest.Names(err.Error(), names...) {
+			t.Fatalf("%s says %q, %v; want an error that names %q", verb, out, err, names)
 		}
 	}
 	if out, err := do("uninstall"); err != nil {
@@ -63,12 +67,12 @@ func TestServiceLife(t *testing.T) {
 			t.Error(out, err)
 		}
 	})
-	refuses("status", "there is no service flanneld yet; make it by: flanneld service install")
-	refuses("start", "there is no service")
-	says("uninstall", "not installed")
-	says("install --env NODE_NAME=a -- --kube-subnet-mgr", "installed; start it by")
-	says("install -- --kube-subnet-mgr=false", "changed")
-	refuses("status", "it does not run: stopped, not started since")
+	refuses("status", winservice.Name, "service install")
+	refuses("start", winservice.Name, "service install")
+	works("uninstall")
+	works("install --env NODE_NAME=a -- --kube-subnet-mgr", "service start")
+	works("install -- --kube-subnet-mgr=false")
+	refuses("status", winservice.StateName(svc.Stopped))
 
 	args, copied := workOf(t)
 	exe, err := os.Executable()
@@ -88,38 +92,66 @@ func TestServiceLife(t *testing.T) {
 		t.Errorf("its variables, which Wine does not hand on: %q, %v", env, err)
 	}
 	for range 2 {
-		says("start", "runs, process ")
-		says("start", "it runs already")
-		says("status", "state: running, process ")
+		works("start")
+		process := serviceStatus(t).ProcessId
+		if works("start"); serviceStatus(t).ProcessId != process {
+			t.Error("it was started again")
+		}
+		works("status", winservice.StateName(svc.Running), fmt.Sprint(process))
 		until(t, "the service works", exists(copied))
 		start := time.Now()
-		says("stop", "stopped; the network stays as it is")
+		works("stop")
 		t.Logf("stopped within %v", time.Since(start).Round(10*time.Millisecond))
-		says("stop", "stopped already")
-		refuses("status", "it does not run: stopped, exit status 0")
+		works("stop")
+		refuses("status", winservice.StateName(svc.Stopped), "0")
 		if err := os.Remove(copied); err != nil {
 			t.Fatal(err)
 		}
 	}
 	text, err := os.ReadFile(strings.TrimPrefix(args[0], "--log-file="))
-	if err != nil || strings.Count(string(text), "installed CNI file") != 2 {
+	if err != nil || len(logtest.Parse(string(text)).With("level=INFO", "path="+copied)) != 2 {
 		t.Errorf("the service's log: %q, %v", text, err)
 	}
 	config.Start = true
-	for _, want := range []string{"installed already\nruns, process ", "installed already\nit runs already", "its next start\nstopped; the network stays as it is\nruns, process "} {
-		if strings.Contains(want, "next start") {
-			config.Env = []string{"NODE_NAME=w2"}
+	process := uint32(0)
+	for _, c := range []struct {
+		node    string
+		another bool // process
+	}{{"w1", true}, {"w1", false}, {"w2", true}} {
+		config.Env[0] = "NODE_NAME=" + c.node
+		if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
+			t.Errorf("install --start: %v", err)
 		}
-		var out strings.Builder
-		if err := winservice.Control(t.Context(), "install", config, &out); err != nil || !strings.Contains(out.String(), want) {
-			t.Errorf("install --start says %q, %v; want %q", out.String(), err, want)
+		now := serviceStatus(t)
+		if now.State != svc.Running || (now.ProcessId != process) != c.another {
+			t.Errorf("install --start for %s: %+v, the process was %d", c.node, now, process)
 		}
+		process = now.ProcessId
 	}
-	says("uninstall", "uninstalled; the network stays")
-	refuses("stop", "there is no service")
+	works("uninstall")
+	refuses("stop", winservice.Name)
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
 		t.Errorf("the source of the event log is there still: %v, %v", key, err)
 	}
+}
+
+// serviceStatus is what the service manager has of the service.
+func serviceStatus(t *testing.T) (status svc.Status) {
+	t.Helper()
+	m, err := mgr.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Disconnect() //nolint:errcheck // it was only asked
+	s, err := m.OpenService(winservice.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // likewise
+	if status, err = s.Query(); err != nil {
+		t.Fatal(err)
+	}
+	return status
 }
 
 // TestServiceFails has the service manager start what cannot work.
@@ -144,10 +176,10 @@ func TestServiceFails(t *testing.T) {
 	err = start(exe, "--nonsense")
 	until(t, "the status tells why it ended", func() bool {
 		err := winservice.Control(t.Context(), "status", winservice.Config{}, io.Discard)
-		return err != nil && strings.Contains(err.Error(), "stopped, exit status 2")
+		return err != nil && logtest.Names(err.Error(), winservice.StateName(svc.Stopped), fmt.Sprint(exitUsage))
 	})
 	t.Log(err)
-	if err := start(filepath.Join(t.TempDir(), "gone.exe")); err == nil || !strings.Contains(err.Error(), "run service install again") {
+	if err := start(filepath.Join(t.TempDir(), "gone.exe")); err == nil || !logtest.Names(err.Error(), "service install") {
 		t.Errorf("no program: %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/logtest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -65,17 +67,20 @@ func TestMake(t *testing.T) {
 
 func TestProblems(t *testing.T) {
 	_, err := Make(Spec{Plugin: "bridge"})
-	for _, want := range []string{`plugin "bridge"`, "API version 0", "name of the HNS network", "pod network is missing", "service network is missing", "own address"} {
+	for _, want := range []string{`plugin "bridge"`, "API version 0", "HNS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}
+	}
+	if n := strings.Count(err.Error(), "\n") + 1; n != 6 {
+		t.Errorf("%d problems, want 6:\n%v", n, err)
 	}
 	six := spec("win-overlay", 2)
 	six.Services = append(six.Services, netip.MustParsePrefix("fd00::/112"))
 	all := spec("win-bridge", 2)
 	all.Spare = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
-	for want, s := range map[string]Spec{"speaks only 2": spec("sdnbridge", 1), "no overlay for IPv6": six, "cuts pods off": all} {
-		if _, err := Make(s); err == nil || !strings.Contains(err.Error(), want) {
+	for want, s := range map[string]Spec{"sdnbridge 2": spec("sdnbridge", 1), "IPv6": six, "0.0.0.0/0": all} {
+		if _, err := Make(s); err == nil || !logtest.Names(err.Error(), strings.Fields(want)...) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

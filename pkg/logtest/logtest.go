@@ -140,6 +140,17 @@ func (l *Log) With(attrs ...string) Records { return Parse(l.String()).With(attr
 // Count returns how many records there are that have all of the attributes, each given as key=value.
 func (l *Log) Count(attrs ...string) int { return len(l.With(attrs...)) }
 
+// Lines reports whether a text has as many lines as want, and each Names the words of its counterpart.
+func Lines(text, want string) bool {
+	lines, words := strings.Split(text, "\n"), strings.Split(want, "\n")
+	for i, line := range lines {
+		if len(lines) != len(words) || !Names(line, strings.Fields(words[i])...) {
+			return false
+		}
+	}
+	return true
+}
+
 // Names reports whether a text for people, such as an error, contains every one of these: names and values, which stay
 // when the sentence around them is reworded.
 func Names(text string, parts ...string) bool {

@@ -30,6 +30,9 @@ func TestRecords(t *testing.T) {
 	if l.Reset(); len(l.With()) != 0 || all.String() == "" {
 		t.Errorf("got %q", all.String())
 	}
+	if !Lines("--a: 7 is wrong\n--b: 8 too", "--a: 7\n--b: 8") || Lines("--a: 7\n--b: 8", "--a: 7") || Lines("--a: 7", "--a: 8") {
+		t.Error("lines are not compared by their names")
+	}
 	if !Names("--iface=eth0 is not there", "--iface", "eth0") || Names("--iface=eth0 is not there", "eth1") {
 		t.Error("names are not found as they are")
 	}

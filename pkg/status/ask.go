@@ -83,7 +83,7 @@ func explain(ctx context.Context, path string, err error) error {
 	var dial *net.OpError
 	switch {
 	case withoutSockets(err):
-		return fmt.Errorf("flanneld cannot be asked: %w", errNoSockets)
+		return fmt.Errorf("flanneld cannot be asked: %w", ErrNoSockets)
 	case !exists(path):
 		return fmt.Errorf("%w: there is no %s (give the daemon's --subnet-file if it has its own)", ErrNotRunning, path)
 	case errors.Is(err, fs.ErrPermission):
@@ -96,8 +96,8 @@ func explain(ctx context.Context, path string, err error) error {
 	return fmt.Errorf("ask flanneld at %s: %w", path, err)
 }
 
-// errNoSockets is for the user; the daemon itself needs none.
-var errNoSockets = errors.New("this system has no unix sockets (Windows has them since Windows Server 2019); look at its log, and at --healthz-port")
+// ErrNoSockets is for the user; the daemon itself needs none.
+var ErrNoSockets = errors.New("this system has no unix sockets (Windows has them since Windows Server 2019); look at its log, and at --healthz-port")
 
 // wsaNoFamily is WSAEAFNOSUPPORT of Windows, a number that no other system has.
 const wsaNoFamily syscall.Errno = 10047

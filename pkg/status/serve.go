@@ -37,6 +37,11 @@ func Handler(report func() Report, accept func() (dropped int), others http.Hand
 	return mux
 }
 
+// causeNoSocket is a cause in the log.
+const causeNoSocket = "no-status-socket"
+
+var errTaken = errors.New("another flanneld answers")
+
 // lookAgain is how often the socket is tried again when it cannot be made, and looked at when it can.
 const lookAgain = 2 * time.Second
 
@@ -48,7 +53,7 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 		err := serve(ctx, path, h)
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			log.Warn("nobody can ask this flanneld for its status; trying again, and going on without", "error", err)
+			log.Warn("nobody can ask this flanneld for its status; trying again, and going on without", "cause", causeNoSocket, "error", err)
 		}
 		if err == nil {
 			said = ""
@@ -100,7 +105,7 @@ func listen(path string) (net.Listener, error) {
 			_ = c.Close()
 		}
 		if err == nil || busy(err) {
-			return nil, fmt.Errorf("status socket: another flanneld answers at %s; one node needs one", path)
+			return nil, fmt.Errorf("status socket: %w at %s; one node needs one", errTaken, path)
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("status socket: remove what was left behind: %w", err)
@@ -111,7 +116,7 @@ func listen(path string) (net.Listener, error) {
 	}
 	l, err := net.Listen("unix", path)
 	if withoutSockets(err) {
-		err = errNoSockets
+		err = ErrNoSockets
 	}
 	if err != nil {
 		return nil, fmt.Errorf("status socket: %w", err)

@@ -252,7 +252,7 @@ func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, err
 		case status.State == svc.Stopped:
 			return status, fmt.Errorf("it ended at once, %s; the reason is in the event log (Application, source %s)", ending(status), Name)
 		case time.Now().After(deadline):
-			return status, fmt.Errorf("it is %s after %v; look into its log", stateName(status.State), settleWithin)
+			return status, fmt.Errorf("it is %s after %v; look into its log", StateName(status.State), settleWithin)
 		}
 		if err := pause(ctx); err != nil {
 			return status, err
@@ -270,7 +270,8 @@ func ending(s svc.Status) string {
 	return fmt.Sprintf("exit status %d of Windows", s.Win32ExitCode)
 }
 
-func stateName(s svc.State) string {
+// StateName is how a state of the service is written.
+func StateName(s svc.State) string {
 	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
 	if name, ok := names[s]; ok {
 		return name
@@ -290,7 +291,7 @@ func showService(s *mgr.Service, out io.Writer) error {
 	}
 	say(out, "command: "+command)
 	if status.State != svc.Running {
-		return fmt.Errorf("it does not run: %s, %s", stateName(status.State), ending(status))
+		return fmt.Errorf("it does not run: %s, %s", StateName(status.State), ending(status))
 	}
 	say(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
 	return nil
