@@ -80,7 +80,7 @@ func TestRightsAreExactlyWhatIsUsed(t *testing.T) {
 type attempt struct {
 	node  string
 	patch string
-	fails string // part of the refusal; empty: it is let through
+	fails string // what the refusal names; empty: it is let through
 }
 
 const prefix = "flannel.alpha.coreos.com/"
@@ -100,21 +100,21 @@ var attempts = map[string]attempt{
 	"our annotation, removed":      {"node1", `{"metadata":{"annotations":{"` + prefix + `backend-v6-data":null}}}`, ""},
 	"our condition":                {"node1", condition("NetworkUnavailable", "False"), ""},
 	"our condition, changed":       {"node1", condition("NetworkUnavailable", "True"), ""},
-	"another node":                 {"node2", annotate(prefix+"backend-type", "vxlan"), "flannel on node1 may tell of that node alone"},
-	"another node's condition":     {"node2", condition("NetworkUnavailable", "True"), "flannel on node1 may tell of that node alone"},
-	"the operator's annotation":    {"node1", annotate(prefix+"public-ip-overwrite", "192.0.2.9"), "its own annotations only"},
-	"a foreign annotation":         {"node1", annotate("volumes.kubernetes.io/controller-managed-attach-detach", "false"), "its own annotations only"},
-	"a foreign annotation removed": {"node1", `{"metadata":{"annotations":{"example.com/kept":null}}}`, "its own annotations only"},
-	"a label":                      {"node1", `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, "not other metadata"},
-	"a label removed":              {"node1", `{"metadata":{"labels":null}}`, "not other metadata"},
-	"a finalizer":                  {"node1", `{"metadata":{"finalizers":["example.com/stay"]}}`, "not other metadata"},
-	"an owner":                     {"node1", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"1"}]}}`, "not other metadata"},
-	"an address":                   {"node1", `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.66"}]}}`, "conditions only"},
-	"capacity":                     {"node1", `{"status":{"capacity":{"cpu":"999"}}}`, "conditions only"},
-	"node info":                    {"node1", `{"status":{"nodeInfo":{"kubeletVersion":"v0"}}}`, "conditions only"},
-	"another condition":            {"node1", condition("Ready", "False"), "NetworkUnavailable only"},
-	"a new condition":              {"node1", condition("example.com/Broken", "True"), "NetworkUnavailable only"},
-	"a condition removed":          {"node1", `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, "NetworkUnavailable only"},
+	"another node":                 {"node2", annotate(prefix+"backend-type", "vxlan"), "node1"},
+	"another node's condition":     {"node2", condition("NetworkUnavailable", "True"), "node1"},
+	"the operator's annotation":    {"node1", annotate(prefix+"public-ip-overwrite", "192.0.2.9"), "annotations"},
+	"a foreign annotation":         {"node1", annotate("volumes.kubernetes.io/controller-managed-attach-detach", "false"), "annotations"},
+	"a foreign annotation removed": {"node1", `{"metadata":{"annotations":{"example.com/kept":null}}}`, "annotations"},
+	"a label":                      {"node1", `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, "metadata"},
+	"a label removed":              {"node1", `{"metadata":{"labels":null}}`, "metadata"},
+	"a finalizer":                  {"node1", `{"metadata":{"finalizers":["example.com/stay"]}}`, "metadata"},
+	"an owner":                     {"node1", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"1"}]}}`, "metadata"},
+	"an address":                   {"node1", `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.66"}]}}`, "conditions"},
+	"capacity":                     {"node1", `{"status":{"capacity":{"cpu":"999"}}}`, "conditions"},
+	"node info":                    {"node1", `{"status":{"nodeInfo":{"kubeletVersion":"v0"}}}`, "conditions"},
+	"another condition":            {"node1", condition("Ready", "False"), "NetworkUnavailable"},
+	"a new condition":              {"node1", condition("example.com/Broken", "True"), "NetworkUnavailable"},
+	"a condition removed":          {"node1", `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, "NetworkUnavailable"},
 }
 
 func TestTokenOfANodeIsForThatNode(t *testing.T) {
@@ -136,7 +136,7 @@ func TestTokenOfANodeIsForThatNode(t *testing.T) {
 			judge(t, err, a.fails)
 		})
 	}
-	for node, fails := range map[string]string{"node1": "", "node2": "flannel on node1 may tell of that node alone"} {
+	for node, fails := range map[string]string{"node1": "", "node2": "node1"} {
 		t.Run("event on "+node, func(t *testing.T) {
 			e := &corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{GenerateName: "flannel.", Namespace: metav1.NamespaceDefault},
@@ -214,7 +214,7 @@ func TestPolicyKnowsThePrefix(t *testing.T) {
 	s.AddNode("node2")
 	flannel := s.As(s.Token("node1"))
 	enforced(t, flannel)
-	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "its own annotations only"} {
+	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "annotations"} {
 		// The server may still know the former policy for a moment.
 		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")

@@ -51,7 +51,7 @@ func TestServerAcceptsWindowsManifests(t *testing.T) {
 		}
 		bad := strings.Replace(text, "hostProcess", "hostProces", 1)
 		for _, o := range objects(t, bad) {
-			if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces: field not declared") {
+			if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces:") {
 				t.Errorf("a misspelt field is accepted, so the test tests nothing: %v", err)
 			}
 		}

@@ -88,6 +88,12 @@ func heldCode(err error, other int) int {
 	return other
 }
 
+// Causes in the log.
+const (
+	causeLeaseLost = "lease-lost"
+	causeFailed    = "failed"
+)
+
 // stopWithin bounds how long an orderly end may take after a signal, whatever the store does.
 const stopWithin = 1500 * time.Millisecond
 
@@ -108,10 +114,10 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 	}
 	switch {
 	case errors.Is(err, subnet.ErrLost):
-		log.Error("this node's lease was revoked; its pods need new addresses, so restart it all. The network stays as it is", "error", err)
+		log.Error("this node's lease was revoked; its pods need new addresses, so restart it all. The network stays as it is", "cause", causeLeaseLost, "error", err)
 		return exitError
 	case err != nil && ctx.Err() == nil:
-		log.Error("flanneld ends", "error", err)
+		log.Error("flanneld ends", "cause", causeFailed, "error", err)
 		return heldCode(err, exitError)
 	}
 	log.Info("flanneld stops; the network stays as it is")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -107,128 +108,128 @@ func TestChecks(t *testing.T) {
 		change  func(*Snapshot)
 	}
 	for _, c := range []row{
-		{"FL101", Fail, "left behind", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "x was left behind"}) }},
-		{"FL101", Fail, "since 2026-05-01 12:00:00Z: devices: no; firewall: no", func(s *Snapshot) {
+		{"FL101", Fail, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "x was left behind"}) }},
+		{"FL101", Fail, "2026-05-01 12:00:00Z", func(s *Snapshot) {
 			report(s).Ready, report(s).Problem = false, "devices: no\nfirewall: no"
 		}},
-		{"FL101", Skipped, "run this as root", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
-		{"FL102", Fail, "flanneld (pid 42), flanneld-amd64 (pid 43)", func(s *Snapshot) {
+		{"FL101", Skipped, "", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
+		{"FL102", Fail, "flanneld 42 flanneld-amd64 43", func(s *Snapshot) {
 			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld-amd64"})
 		}},
-		{"FL102", OK, "none is seen", func(s *Snapshot) { s.Processes.Value = nil }},
-		{"FL103", Fail, "there is no /run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
+		{"FL102", OK, "", func(s *Snapshot) { s.Processes.Value = nil }},
+		{"FL103", Fail, "/run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
 		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) { s.Env = Unknown[subnet.Env]("FLANNEL_MTU=x: not a whole number") }},
-		{"FL103", Fail, "the file says 10.6.3.0/24 of 10.6.0.0/16, the daemon 10.5.3.0/24 of 10.5.0.0/16", func(s *Snapshot) {
+		{"FL103", Fail, "10.6.3.0/24 10.6.0.0/16 10.5.3.0/24 10.5.0.0/16", func(s *Snapshot) {
 			s.Env.Value.V4Network, s.Env.Value.V4Subnet = pfx("10.6.0.0/16"), pfx("10.6.3.0/24")
 		}},
-		{"FL103", Fail, "FLANNEL_MTU=1500, the daemon 1450", func(s *Snapshot) { s.Env.Value.MTU = 1500 }},
-		{"FL103", Skipped, "no lease to compare", func(s *Snapshot) { report(s).Node = nil }},
-		{"FL103", Skipped, "another file: /x", func(s *Snapshot) { report(s).Node.SubnetFile = "/x" }},
-		{"FL104", Warn, "7 of 8: bad: why; bad: why; bad: why; bad: why; bad: why; and 2 more", func(s *Snapshot) {
+		{"FL103", Fail, "FLANNEL_MTU=1500 1450", func(s *Snapshot) { s.Env.Value.MTU = 1500 }},
+		{"FL103", Skipped, "", func(s *Snapshot) { report(s).Node = nil }},
+		{"FL103", Skipped, "/x", func(s *Snapshot) { report(s).Node.SubnetFile = "/x" }},
+		{"FL104", Warn, "7 8 2", func(s *Snapshot) {
 			for range 7 {
 				report(s).Peers = append(report(s).Peers, status.Peer{Name: "bad", State: status.LeftOut, Reason: "why"})
 			}
 		}},
-		{"FL105", Warn, "etcd: etcd does not answer", func(s *Snapshot) { report(s).Outage = "etcd does not answer" }},
-		{"FL106", Fail, "flannel.1 has MTU 1450, which with the tunnel's 50 is more than the 1400 of eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
-		{"FL106", Fail, "FLANNEL_MTU is 1451, and the MTU of flannel.1 only 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
-		{"FL106", Fail, "tunnel's 70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
-		{"FL106", Fail, "pods get MTU 1600", func(s *Snapshot) { report(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
+		{"FL105", Warn, "etcd", func(s *Snapshot) { report(s).Outage = "etcd does not answer" }},
+		{"FL106", Fail, "flannel.1 MTU 1450 50 1400 eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
+		{"FL106", Fail, "FLANNEL_MTU 1451 MTU flannel.1 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
+		{"FL106", Fail, "70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
+		{"FL106", Fail, "MTU 1600", func(s *Snapshot) { report(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
 
-		{"FL108", Warn, "3 are retained until 2026-05-01 13:00:00Z or later (missing-at-start)", func(s *Snapshot) {
+		{"FL108", Warn, "3 2026-05-01 13:00:00Z missing-at-start", func(s *Snapshot) {
 			report(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
-		{"FL108", Warn, "this node's own lease", func(s *Snapshot) { report(s).Retained = &status.Retained{Own: true} }},
+		{"FL108", Warn, "", func(s *Snapshot) { report(s).Retained = &status.Retained{Own: true} }},
 
-		{"FL201", Fail, "net.ipv4.ip_forward is 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
-		{"FL201", Fail, "net.ipv6.conf.all.forwarding is missing", func(s *Snapshot) {
+		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
+		{"FL201", Fail, "net.ipv6.conf.all.forwarding", func(s *Snapshot) {
 			report(s).Node.Networks = append(report(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
-		{"FL201", Fail, "ip_forward is 0", func(s *Snapshot) {
+		{"FL201", Fail, "ip_forward 0", func(s *Snapshot) {
 			s.Daemon = Known(Answer{Problem: "gone"}) // the subnet file tells the family
 			s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0"
 		}},
-		{"FL202", Warn, "br_netfilter is not loaded", func(s *Snapshot) { delete(s.Linux.Sysctls.Value, "net/bridge/bridge-nf-call-iptables") }},
-		{"FL202", Warn, "bridge-nf-call-iptables is 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
-		{"FL202", Skipped, "no bridge", func(s *Snapshot) { s.tweak("cni0", func(d *Device) { d.Name = "docker0" }) }},
+		{"FL202", Warn, "br_netfilter", func(s *Snapshot) { delete(s.Linux.Sysctls.Value, "net/bridge/bridge-nf-call-iptables") }},
+		{"FL202", Warn, "bridge-nf-call-iptables 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
+		{"FL202", Skipped, "", func(s *Snapshot) { s.tweak("cni0", func(d *Device) { d.Name = "docker0" }) }},
 
 		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
 		{"FL205", OK, "", func(s *Snapshot) {
 			s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" })
 			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Known(false) })
 		}},
-		{"FL205", Warn, "kernel 5.4.0-100-generic is known", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
+		{"FL205", Warn, "5.4.0-100-generic", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
 		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
-		{"FL205", Skipped, "no such ioctl", func(s *Snapshot) {
+		{"FL205", Skipped, "", func(s *Snapshot) {
 			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
 		}},
-		{"FL206", Warn, "NetworkManager manages flannel.1", func(s *Snapshot) {
+		{"FL206", Warn, "NetworkManager flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", true, []string{"eth0", "flannel.1"}}})
 		}},
-		{"FL206", Warn, "systemd-networkd manages cni0", func(s *Snapshot) {
+		{"FL206", Warn, "systemd-networkd cni0", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"systemd-networkd", true, []string{"cni0"}}})
 		}},
-		{"FL206", OK, "not seen running", func(s *Snapshot) {
+		{"FL206", OK, "", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", false, []string{"flannel.1"}}})
 		}},
-		{"FL207", Fail, "cni0 has 10.5.9.1, and this node's subnet is 10.5.3.0/24", func(s *Snapshot) {
+		{"FL207", Fail, "cni0 10.5.9.1 10.5.3.0/24", func(s *Snapshot) {
 			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("10.5.9.1")}}
 		}},
-		{"FL207", Fail, "mybr has 10.9.0.1", func(s *Snapshot) {
+		{"FL207", Fail, "mybr 10.9.0.1", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"bridge":"mybr"}}`})
 			s.tweak("cni0", func(d *Device) { d.Name = "mybr" })
 			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.9.0.1")}}
 		}},
-		{"FL208", Warn, "FLANNEL_MTU is 1450, but cni0 has 1500; veth1 has 1500", func(s *Snapshot) {
+		{"FL208", Warn, "FLANNEL_MTU 1450 cni0 1500 veth1", func(s *Snapshot) {
 			s.tweak("cni0", func(d *Device) { d.MTU = 1500 })
 			s.tweak("veth1", func(d *Device) { d.MTU = 1500 })
 		}},
 
-		{"FL301", Warn, "there is no configuration in /etc/cni/net.d", func(s *Snapshot) { s.files() }},
-		{"FL301", Fail, "runtimes take 05-calico.conflist, which comes before 10-flannel.conflist", func(s *Snapshot) {
+		{"FL301", Warn, "/etc/cni/net.d", func(s *Snapshot) { s.files() }},
+		{"FL301", Fail, "05-calico.conflist 10-flannel.conflist", func(s *Snapshot) {
 			s.files(CNIFile{"05-calico.conflist", `{"plugins":[{"type":"calico"}]}`}, CNIFile{"10-flannel.conflist", conflist})
 		}},
-		{"FL301", Fail, "10-flannel.conflist: invalid character", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
-		{"FL301", Warn, "none of 87-podman.conflist calls flannel", func(s *Snapshot) { s.files(CNIFile{"87-podman.conflist", `{"plugins":[{"type":"bridge"}]}`}) }},
-		{"FL302", Fail, "in /opt/cni/bin: flannel is missing; host-local cannot be run", func(s *Snapshot) {
+		{"FL301", Fail, "10-flannel.conflist:", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
+		{"FL301", Warn, "87-podman.conflist flannel", func(s *Snapshot) { s.files(CNIFile{"87-podman.conflist", `{"plugins":[{"type":"bridge"}]}`}) }},
+		{"FL302", Fail, "/opt/cni/bin: flannel host-local", func(s *Snapshot) {
 			s.CNI.Value.Plugins = map[string]bool{"bridge": true, "portmap": true, "host-local": false}
 		}},
-		{"FL302", Skipped, "may not be mounted", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+		{"FL302", Skipped, "", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
 
-		{"FL401", Fail, "no podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},
-		{"FL402", Warn, "30s ahead of the store's", func(s *Snapshot) { s.Cluster.Ahead = Known(-30 * time.Second) }},
-		{"FL402", Fail, "1h0m0s behind the store's", func(s *Snapshot) { s.Cluster.Ahead = Known(time.Hour) }},
-		{"FL403", Fail, "flannel.1 has VNI 1 and port 8472, and the cluster has Windows nodes (win1)", func(s *Snapshot) { s.Cluster.WindowsNodes = Known([]string{"win1"}) }},
-		{"FL403", OK, "VNI 4096, port 4789", func(s *Snapshot) {
+		{"FL401", Fail, "podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},
+		{"FL402", Warn, "30s", func(s *Snapshot) { s.Cluster.Ahead = Known(-30 * time.Second) }},
+		{"FL402", Fail, "1h0m0s", func(s *Snapshot) { s.Cluster.Ahead = Known(time.Hour) }},
+		{"FL403", Fail, "flannel.1 VNI 1 8472 Windows win1", func(s *Snapshot) { s.Cluster.WindowsNodes = Known([]string{"win1"}) }},
+		{"FL403", OK, "VNI 4096 4789", func(s *Snapshot) {
 			s.Cluster.WindowsNodes = Known([]string{"win1"})
 			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
-		{"FL403", Skipped, "only Kubernetes knows", func(s *Snapshot) {
+		{"FL403", Skipped, "Kubernetes", func(s *Snapshot) {
 			s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows")
 			report(s).PeersKnown = false
 		}},
-		{"FL403", OK, "the daemon knows no Windows node", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
-		{"FL403", Fail, "10.5.9.0-24 runs Windows", func(s *Snapshot) { // only the daemon tells of peers in etcd
+		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
+		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon tells of peers in etcd
 			s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd")
 			report(s).Advice = "10.5.9.0-24 runs Windows, and …"
 		}},
-		{"FL403", Warn, "DirectRouting is on", func(s *Snapshot) {
+		{"FL403", Warn, "DirectRouting", func(s *Snapshot) {
 			report(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
 			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
-		{"FL404", OK, "answers", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
-		{"FL404", Fail, "requests go to http://proxy:3128, and the API server does not answer: 503", func(s *Snapshot) {
+		{"FL404", OK, "", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
+		{"FL404", Fail, "http://proxy:3128 API 503", func(s *Snapshot) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unheard = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
 		}},
-		{"FL404", Skipped, "which node is this", func(s *Snapshot) {
+		{"FL404", Skipped, "", func(s *Snapshot) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")
 		}},
-		{"FL107", Skipped, "this machine is of Amazon EC2 m5.large: a cloud wants", func(s *Snapshot) {
+		{"FL107", Skipped, "Amazon EC2 m5.large", func(s *Snapshot) {
 			report(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})
 		}},
-		{"FL107", Skipped, "only what lies between the nodes knows: a cloud", func(s *Snapshot) { report(s).Node.Backend = "host-gw" }},
-		{"FL107", Skipped, "only host-gw", func(*Snapshot) {}},
-		{"FL107", Skipped, "which backend is in use is not known", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }},
+		{"FL107", Skipped, "", func(s *Snapshot) { report(s).Node.Backend = "host-gw" }},
+		{"FL107", Skipped, "host-gw", func(*Snapshot) {}},
+		{"FL107", Skipped, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }},
 	} {
 		s := healthy()
 		c.change(&s)
@@ -239,7 +240,7 @@ func TestChecks(t *testing.T) {
 func check(t *testing.T, s Snapshot, code string, verdict Verdict, seen string) {
 	t.Helper()
 	r := find(t, Examine(s), code)
-	if r.Verdict != verdict || !strings.Contains(r.Seen, seen) || (r.Fix == "") != (verdict == OK || verdict == Skipped) {
+	if r.Verdict != verdict || !logtest.Names(r.Seen, strings.Fields(seen)...) || (r.Fix == "") != (verdict == OK || verdict == Skipped) {
 		t.Errorf("%s: %s, %q (fix: %q), want %s, %q", code, r.Verdict, r.Seen, r.Fix, verdict, seen)
 	}
 }

@@ -28,14 +28,14 @@ func TestAroundWindows(t *testing.T) {
 		seen    string
 		change  func(*Snapshot)
 	}{
-		{"FL502", Fail, "bound to vEthernet (Ethernet)", func(s *Snapshot) { s.Windows.Networks.Value[1].Adapter = "vEthernet (Ethernet)" }},
-		{"FL505", OK, "VNI 4096, port 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
-		{"FL505", Fail, "the port is 4790, and HNS 10.2 knows only 4789", func(s *Snapshot) {
+		{"FL502", Fail, "vEthernet Ethernet", func(s *Snapshot) { s.Windows.Networks.Value[1].Adapter = "vEthernet (Ethernet)" }},
+		{"FL505", OK, "VNI 4096 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
+		{"FL505", Fail, "4790 HNS 10.2 4789", func(s *Snapshot) {
 			s.Windows.Networks.Value[1].Port, s.Windows.HNS.Value = 4790, HNS{"", 10, 2}
 		}},
-		{"FL508", Fail, "it is win1, and the Node is win1.example", func(s *Snapshot) { s.Cluster.Node = "win1.example" }},
+		{"FL508", Fail, "win1 Node win1.example", func(s *Snapshot) { s.Cluster.Node = "win1.example" }},
 		{"FL508", OK, "win1", func(s *Snapshot) { s.Cluster.Node = "WIN1" }},
-		{"FL511", Warn, "leaves out the nodes' own network 192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
+		{"FL511", Warn, "192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
 		{"FL511", OK, "", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/25") }},
 		{"FL511", OK, "", func(s *Snapshot) { own(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
 		{"FL511", OK, "", func(s *Snapshot) { // and have no IPv6
@@ -45,16 +45,16 @@ func TestAroundWindows(t *testing.T) {
 			bridged(s)
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
-		{"FL511", Fail, "leaves out fd00:10:96::/112", func(s *Snapshot) {
+		{"FL511", Fail, "fd00:10:96::/112", func(s *Snapshot) {
 			bridged(s)
 			s.node().Networks = append(s.node().Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, `"10.5.0.0/16"`, `"10.5.0.0/16","fd05::/48"`, 1)})
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
-		{"FL513", Warn, "not running: kubelet, containerd", func(s *Snapshot) { s.Windows.Programs = Known([]string{"kube-proxy"}) }},
+		{"FL513", Warn, "kubelet containerd", func(s *Snapshot) { s.Windows.Programs = Known([]string{"kube-proxy"}) }},
 		{"FL513", OK, "", func(s *Snapshot) { s.Windows.Programs = Known([]string{"dockerd", "kube-proxy", "kubelet"}) }},
 		{"FL513", Skipped, "etcd", func(s *Snapshot) { s.report().Store, s.Windows.Programs = "etcd", Known([]string{}) }},
-		{"FL514", Warn, `C:\k\SourceVip.json; the HNS network vxlan0 with 10.5.8.0/24 of the pod network`, func(s *Snapshot) {
+		{"FL514", Warn, `C:\k\SourceVip.json HNS vxlan0 10.5.8.0/24`, func(s *Snapshot) {
 			s.Windows.Left, s.Windows.Networks.Value = Known([]string{`C:\k\SourceVip.json`}), append(s.Windows.Networks.Value, vxlan0)
 		}},
 		{"FL514", OK, "", func(s *Snapshot) { // one of these is ours, if any is
@@ -64,33 +64,33 @@ func TestAroundWindows(t *testing.T) {
 			s.node().Networks[0].Network = pfx("192.168.0.0/16") // a common one
 			s.Windows.Networks.Value = append(s.Windows.Networks.Value, HNSNetwork{Name: "External", Type: "Overlay", Subnets: []netip.Prefix{pfx("192.168.255.0/30")}})
 		}},
-		{"FL515", Fail, "the name in 10-flannel.conf is vxlan0, and that of the network flannel.4096", func(s *Snapshot) { conf(s, "flannel.4096", "vxlan0") }},
-		{"FL515", Fail, "delegates to win-bridge, which is not for an Overlay", func(s *Snapshot) { conf(s, "win-overlay", "win-bridge") }},
-		{"FL515", Fail, "delegates to nothing", func(s *Snapshot) { conf(s, `"type":"win-overlay",`, "") }},
-		{"FL515", Fail, `pods send from "192.168.0.9", and the node's address is 192.168.0.3`, func(s *Snapshot) { conf(s, "192.168.0.3", "192.168.0.9") }},
-		{"FL515", OK, "flannel.4096, by win-overlay", func(s *Snapshot) {
+		{"FL515", Fail, "10-flannel.conf vxlan0 flannel.4096", func(s *Snapshot) { conf(s, "flannel.4096", "vxlan0") }},
+		{"FL515", Fail, "win-bridge Overlay", func(s *Snapshot) { conf(s, "win-overlay", "win-bridge") }},
+		{"FL515", Fail, "", func(s *Snapshot) { conf(s, `"type":"win-overlay",`, "") }},
+		{"FL515", Fail, `"192.168.0.9" 192.168.0.3`, func(s *Snapshot) { conf(s, "192.168.0.3", "192.168.0.9") }},
+		{"FL515", OK, "flannel.4096 win-overlay", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conflist", `{"name":"flannel.4096","plugins":[` + strings.Replace(overlayConf, `"name":"flannel.4096",`, "", 1) + `]}`})
 		}},
-		{"FL516", Warn, "neither names DNS servers nor takes kubelet's", func(s *Snapshot) { conf(s, `"dns":true`, `"dns":false`) }},
-		{"FL516", OK, "those in 10-flannel.conf", func(s *Snapshot) {
+		{"FL516", Warn, "DNS kubelet", func(s *Snapshot) { conf(s, `"dns":true`, `"dns":false`) }},
+		{"FL516", OK, "10-flannel.conf", func(s *Snapshot) {
 			conf(s, `"portMappings":true,"dns":true},"delegate":{`, `},"delegate":{"dns":{"Nameservers":["10.96.0.10"]},`)
 		}},
-		{"FL516", OK, "capability dnsCapabilities", func(s *Snapshot) { conf(s, `"dns":true`, `"dnsCapabilities":true`) }},
-		{"FL517", Fail, "vEthernet (Ethernet) lost, and has not got back since 2026-05-01 11:00:00Z: address 192.168.0.3/24; DNS", func(s *Snapshot) {
+		{"FL516", OK, "dnsCapabilities", func(s *Snapshot) { conf(s, `"dns":true`, `"dnsCapabilities":true`) }},
+		{"FL517", Fail, "vEthernet Ethernet 2026-05-01 11:00:00Z 192.168.0.3/24 DNS", func(s *Snapshot) {
 			s.Windows.Lost = Known(Lost{noon.Add(-time.Hour), "vEthernet (Ethernet)", []string{"address 192.168.0.3/24", "DNS"}})
 		}},
-		{"FL517", Warn, "still to come: DNS", func(s *Snapshot) { s.Windows.Lost = Known(Lost{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}}) }},
-		{"FL517", OK, "is there", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
-		{"FL518", Fail, "it is vxlan0, and our network flannel.4096", func(s *Snapshot) { proxy(s, "--network-name", "vxlan0") }},
+		{"FL517", Warn, "DNS", func(s *Snapshot) { s.Windows.Lost = Known(Lost{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}}) }},
+		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
+		{"FL518", Fail, "vxlan0 flannel.4096", func(s *Snapshot) { proxy(s, "--network-name", "vxlan0") }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s) }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s, "--network-name=") }},
 		{"FL518", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
-		{"FL519", Fail, "1 routes are missing, 1 lead to nodes that are gone", func(s *Snapshot) {
+		{"FL519", Fail, "1", func(s *Snapshot) {
 			bridged(s)
 			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
 		}},
-		{"FL519", OK, "1 routes", bridged},
-		{"FL519", OK, "1 routes", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 tells of it
+		{"FL519", OK, "1", bridged},
+		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 tells of it
 	} {
 		s := healthyWindows()
 		c.change(&s)

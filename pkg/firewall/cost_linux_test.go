@@ -1,9 +1,7 @@
 package firewall
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
 )
 
@@ -120,8 +119,8 @@ func TestApplyIsCheapWhenInStep(t *testing.T) {
 // A program that deletes our jump whenever it sees it is not fought with for long.
 func TestFight(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		var log bytes.Buffer
-		f, err := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Resync: time.Hour})
+		var log logtest.Log
+		f, err := New(Options{Log: log.Logger(), Resync: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,13 +137,13 @@ func TestFight(t *testing.T) {
 					t.Fatal("nobody asks for a repair")
 				}
 				n := apply(t, f, both(IPTables))
-				if n > 0 || strings.Contains(log.String(), "level=WARN") {
+				if n > 0 || log.Count("level=WARN") > 0 {
 					return n
 				}
 			}
 		}
 		rounds := 0
-		for ; !strings.Contains(log.String(), "level=WARN"); rounds++ {
+		for ; log.Count("level=WARN") == 0; rounds++ {
 			if undone() != 1 {
 				t.Fatalf("round %d: not repaired", rounds)
 			}
@@ -155,7 +154,7 @@ func TestFight(t *testing.T) {
 		if n := undone(); n != 0 {
 			t.Errorf("repaired again, before the next resync")
 		}
-		if warned := strings.Count(log.String(), "level=WARN"); warned != 1 {
+		if warned := log.Count("level=WARN"); warned != 1 {
 			t.Errorf("%d warnings:\n%s", warned, log.String())
 		}
 	})

@@ -12,6 +12,9 @@ import (
 	"flannel/pkg/status"
 )
 
+// causeHeld is a cause in the log.
+const causeHeld = "file-held"
+
 // Hold makes this process, which runs in a pod if that has a name, the only one that works with the subnet file and on what
 // belongs to it, until release is called or the process ends. It waits patience for another to end; the error is then a
 // file.HeldError. A lock that cannot be made (on a file system without locks) keeps nobody from working.
@@ -25,7 +28,7 @@ func Hold(ctx context.Context, subnetFile, pod string, log *slog.Logger, patienc
 	defer cancel()
 	release, err = file.Hold(bounded, path, who, func(e *file.HeldError) {
 		if patience > 0 {
-			log.Warn("another flanneld with the same subnet file runs; waiting for it to end", "holder", e.Holder, "lock", e.Path, "for", patience)
+			log.Warn("another flanneld with the same subnet file runs; waiting for it to end", "cause", causeHeld, "holder", e.Holder, "lock", e.Path, "for", patience)
 		}
 	})
 	held := (*file.HeldError)(nil)

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/subnet/etcd"
 )
 
 const (
@@ -60,10 +61,10 @@ func TestSecureEtcd(t *testing.T) {
 			// A login does not last: a server that forgot it is logged in to again.
 			mark := len(n.Log())
 			must(t, l.Etcd.Kill())
-			logged(t, n, mark, "etcd does not answer")
+			logged(t, n, mark, "cause=store-silent")
 			tell(t, n, dir)
 			must(t, l.Etcd.Start(t.Context()))
-			logged(t, n, mark, "etcd answers again")
+			logged(t, n, mark, "cause=store-back")
 			for _, n := range l.Nodes {
 				within(t, n.Name+" is in step", func() error { return ready(t, n) })
 				tell(t, n, dir)
@@ -73,26 +74,26 @@ func TestSecureEtcd(t *testing.T) {
 	}
 }
 
-// refusals starts flanneld with what cannot work; the exit status and the words must say what.
+// refusals starts flanneld with what cannot work; the exit status and the names must say what.
 func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 	for _, c := range []struct {
-		password, says string
-		status         int
-		args           []string
+		password, names string
+		status          int
+		args            []string
 	}{
-		{wrongPassword, "wrong user name or password", 1, nil},
-		{"", "needs --etcd-password too", 2, nil},
-		{rightPassword, "etcd CA file", 1, []string{"-etcd-cafile=" + dir + "/none"}},
-		{rightPassword, "needs --etcd-keyfile too", 2, []string{"-etcd-certfile=" + dir + "/client.crt"}},
+		{wrongPassword, etcd.ErrLogin.Error(), 1, nil},
+		{"", "--etcd-password", 2, nil},
+		{rightPassword, dir + "/none", 1, []string{"-etcd-cafile=" + dir + "/none"}},
+		{rightPassword, "--etcd-keyfile", 2, []string{"-etcd-certfile=" + dir + "/client.crt"}},
 		// The files in each other's place: an error that quoted the "certificate" would show the key.
-		{rightPassword, "client certificate", 1, []string{"-etcd-certfile=" + dir + "/client.key", "-etcd-keyfile=" + dir + "/client.crt"}},
+		{rightPassword, dir + "/client.key", 1, []string{"-etcd-certfile=" + dir + "/client.key", "-etcd-keyfile=" + dir + "/client.crt"}},
 	} {
 		n.Env = []string{"FLANNELD_ETCD_PASSWORD=" + c.password}
 		mark := len(n.Log())
 		must(t, n.Start(append(args, c.args...)...))
 		ends(t, n, c.status)
-		if said := n.Log()[mark:]; !strings.Contains(said, c.says) {
-			t.Errorf("%v: it says\n%s\nwant %q", c.args, said, c.says)
+		if said := n.Log()[mark:]; !strings.Contains(said, c.names) {
+			t.Errorf("%v: it says\n%s\nwant %q", c.args, said, c.names)
 		}
 		keepsSecrets(t, dir, "the log", n.Log())
 	}
@@ -138,7 +139,7 @@ func TestDeadEndpoint(t *testing.T) {
 	must(t, n.Start("-etcd-endpoints=http://192.168.100.1:9,http://192.168.100.200:2379,http://192.168.100.1:2379"))
 	must(t, n.Ready(t.Context()))
 	t.Logf("ready after %v", time.Since(began).Round(time.Millisecond))
-	if log := n.Log(); strings.Contains(log, "level=WARN") {
+	if log := n.Records(0).With("level=WARN"); len(log) > 0 {
 		t.Errorf("one endpoint that answers is enough:\n%s", log)
 	}
 	stopped(t, n)

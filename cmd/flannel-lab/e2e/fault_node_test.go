@@ -36,8 +36,8 @@ func TestNodeRunsOut(t *testing.T) {
 		inStep(t, l, n)
 	}
 	for _, c := range []struct{ name, harm, undo, says string }{
-		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast", "no space left on device"},
-		{"read-only", "mount -o remount,ro /run/flannel", "mount -o remount,rw /run/flannel", "read-only file system"},
+		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast", unix.ENOSPC.Error()},
+		{"read-only", "mount -o remount,ro /run/flannel", "mount -o remount,rw /run/flannel", unix.EROFS.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := flood(t, a, b)
@@ -51,7 +51,9 @@ func TestNodeRunsOut(t *testing.T) {
 			}
 			follows(t)
 			time.Sleep(time.Second) // several more tries
-			once(t, n, mark, c.says, 1)
+			if told := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(told) != 1 {
+				t.Errorf("it is told %d times:\n%s", len(told), told)
+			}
 			in(t, n.Namespaces, c.undo)
 			within(t, "written", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
 			in(t, n.Namespaces, "ip link set eth0 mtu 1500")
@@ -123,12 +125,12 @@ func toldOfNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testi
 	follows(t) // what it has open serves on
 	in(t, n.Namespaces, "rm /run/flannel/subnet.env; iptables -F FLANNEL-FWD; ip route delete 10.5.1.0/24")
 	inStep(t, l, n)
-	logged(t, n, mark, "too many open files")
+	loggedNaming(t, n, mark, "not-in-step", "problem", unix.EMFILE.Error())
 	must(t, l.Etcd.Kill())
 	must(t, l.Etcd.Start(t.Context()))
 	key, v := ghost4(2, 1)
 	putLease(t, l, key, v)
-	logged(t, n, mark, "etcd does not answer")
+	logged(t, n, mark, "cause=store-silent")
 	if !n.Running() {
 		t.Fatal("flanneld has ended")
 	}
@@ -241,7 +243,7 @@ func TestNotificationsAreLost(t *testing.T) {
 		ip -batch /run/storm; ip link del storm; rm /run/storm`)
 	want = put(2)
 	must(t, n.Signal(syscall.SIGCONT))
-	logged(t, n, mark, "lost notifications of the kernel")
+	logged(t, n, mark, "cause=notifications-lost")
 	full("flushed and changed behind its back: mended", want)
 	key, _ := leaseOf(t, l, n)
 	for _, part := range [][2]string{{leasePrefix, leasePrefix + key}, {leasePrefix + key + "\x00", clientv3.GetPrefixRangeEnd(leasePrefix)}} {

@@ -83,8 +83,8 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 		t.Errorf("without etcd the entries changed (%v) from\n%s\nto\n%s", err, before, now)
 	}
 	for _, n := range l.Nodes {
-		logged(t, n, marks[n], "etcd does not answer")
-		once(t, n, marks[n], "etcd does not answer", 1)
+		logged(t, n, marks[n], "cause=store-silent")
+		once(t, n, marks[n], "cause=store-silent")
 	}
 	must(t, l.Etcd.Start(t.Context()))
 	key, v = phantom(125, 1)
@@ -198,7 +198,7 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	said := func() {
 		t.Helper()
 		for _, n := range l.Nodes {
-			once(t, n, marks[n], "cause=store-replaced", 1)
+			once(t, n, marks[n], "cause=store-replaced")
 		}
 	}
 	mark()

@@ -165,9 +165,9 @@ func gateways(text string) string {
 }
 
 // once checks how often a node's log says something.
-func once(t *testing.T, n *lab.Node, mark int, text string, want int) {
+func once(t *testing.T, n *lab.Node, mark int, attrs ...string) {
 	t.Helper()
-	if times := strings.Count(n.Log()[mark:], text); times != want {
-		t.Errorf("%s says %q %d times, want %d", n.Name, text, times, want)
+	if found := n.Records(mark).With(attrs...); len(found) != 1 {
+		t.Errorf("%s has logged %q %d times, want once:\n%s", n.Name, attrs, len(found), found)
 	}
 }

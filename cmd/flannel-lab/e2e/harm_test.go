@@ -49,7 +49,7 @@ func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 		within(t, n.Name+" rejects the rogue", func() error { return has(t, n, "flanneld_invalid_peers 1") })
 		must(t, has(t, n, "flanneld_peers 1"))
 		must(t, ready(t, n))
-		logged(t, n, 0, key)
+		logged(t, n, 0, "cause=peer-rejected", "peer="+leasePrefix+key)
 	}
 	// Who starts now, decides alike.
 	must(t, l.Nodes[0].Kill())
@@ -125,7 +125,7 @@ func TestOwnMACIsADuplicate(t *testing.T) {
 	if got := macs(younger); strings.Contains(got, common) {
 		t.Errorf("the younger node has the addresses %s", got)
 	}
-	if got := strings.Count(younger.Log(), "changing ours"); got != 2 {
+	if got := len(younger.Records(0).With("cause=duplicate-mac")); got != 2 {
 		t.Errorf("the younger node logs %d changes, want one of each device", got)
 	}
 	for _, n := range l.Nodes {
@@ -213,7 +213,7 @@ func TestKernelRefusesAPeer(t *testing.T) {
 	putLease(t, l, "10.5.201.0-24", nil)
 	within(t, "its route goes", func() error { return silent(t, n, "10.5.201.0/24", "ip", "route") })
 	must(t, ready(t, n))
-	if got := strings.Count(n.Log(), "peer="+leasePrefix+key); got != 1 {
+	if got := len(n.Records(0).With("peer=" + leasePrefix + key)); got != 1 {
 		t.Errorf("%d lines of the log name the peer, want 1", got)
 	}
 	in(t, n.Namespaces, "ip route del unreachable 192.168.100.66 scope link")
@@ -228,5 +228,5 @@ func TestKernelRefusesAPeer(t *testing.T) {
 	for i := range 3 {
 		putLease(t, l, fmt.Sprintf("10.5.%d.0-24", 202+i), v)
 	}
-	within(t, "the node is not ready", func() error { return unready(t, n, "refuses") })
+	within(t, "the node is not ready", func() error { return unready(t, n, "192.168.100.68") })
 }

@@ -111,8 +111,8 @@ func TestManifestAsItIs(t *testing.T) {
 	confined(t, keeper.Process.Pid, beside, unix.SECCOMP_MODE_FILTER)
 	meshJoins(t, l.Nodes[0])
 	for _, n := range l.Nodes {
-		if log := n.Log(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
-			t.Errorf("%s complains:\n%s", n.Name, log)
+		if all := n.Records(0); len(all.With("level=WARN"))+len(all.With("level=ERROR")) > 0 {
+			t.Errorf("%s complains:\n%s", n.Name, all)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestServiceManager(t *testing.T) {
 	}
 	n.Env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=200000"}
 	must(t, n.Start())
-	logged(t, n, 0, "cannot start yet; waiting")
+	logged(t, n, 0, "cause=no-config")
 	heard := func(state string, times int) func() error {
 		return func() error {
 			if got := count(state); got < times {

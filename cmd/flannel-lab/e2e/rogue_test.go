@@ -14,6 +14,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/logtest"
 )
 
 // TestRoguePeers lets hundreds of leases come that nobody should believe, and go again, while pods talk and good peers
@@ -135,8 +136,8 @@ func (s *siege) standFast(t *testing.T, when string) {
 	}
 }
 
-// leftOut is what a line says before it names a peer.
-const leftOut = `level=WARN msg="left out a peer" peer=`
+// leftOut are the attributes of a line about a peer that is left out.
+var leftOut = []string{"level=WARN", "cause=peer-rejected"}
 
 // told checks that each is named once, with a warning, and what that costs.
 func (s *siege) told(t *testing.T) {
@@ -144,25 +145,24 @@ func (s *siege) told(t *testing.T) {
 	for i, n := range s.l.Nodes {
 		out := s.out(i)
 		within(t, n.Name+" has told of all", func() error { // it counts them first
-			if got := strings.Count(n.Log()[s.marks[i]:], leftOut); got < out {
+			if got := len(n.Records(s.marks[i]).With(leftOut...)); got < out {
 				return fmt.Errorf("%d warnings, want %d", got, out)
 			}
 			return nil
 		})
 		said := n.Log()[s.marks[i]:]
 		named := map[string]int{}
+		for _, name := range logtest.Parse(said).With(leftOut...).Values("peer") {
+			named[name]++
+		}
 		for line := range strings.Lines(said) {
-			if _, after, ok := strings.Cut(line, leftOut); ok {
-				name, _, _ := strings.Cut(after, " reason=")
-				named[name]++
-			}
 			if len(line) > 2500 {
 				t.Errorf("%s: a line of %d bytes: %.200s…", n.Name, len(line), line)
 			}
 		}
 		for _, r := range s.all {
-			if want := map[bool]int{true: 1}[r.outOn(i)]; named[quoted(subnetKeys+r.key)] != want {
-				t.Errorf("%s: %d warnings of %q, want %d", n.Name, named[quoted(subnetKeys+r.key)], r.key, want)
+			if want := map[bool]int{true: 1}[r.outOn(i)]; named[subnetKeys+r.key] != want {
+				t.Errorf("%s: %d warnings of %q, want %d", n.Name, named[subnetKeys+r.key], r.key, want)
 			}
 		}
 		lines := strings.Count(said, "\n")
@@ -171,14 +171,6 @@ func (s *siege) told(t *testing.T) {
 			t.Errorf("%s: %d lines of %d bytes for %d rogues", n.Name, lines, len(said), out)
 		}
 	}
-}
-
-// quoted is how slog's text has a value.
-func quoted(s string) string {
-	if q := fmt.Sprintf("%q", s); strings.ContainsAny(s, " =\"\\") || q != `"`+s+`"` {
-		return q
-	}
-	return s
 }
 
 // changeTheirMind writes all of them again as they are, which is nothing to speak of, and lets a good peer's backend

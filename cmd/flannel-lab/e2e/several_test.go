@@ -43,7 +43,7 @@ func (s *second) start() {
 func (s *second) ready() {
 	s.t.Helper()
 	within(s.t, "the second of "+s.node.Name+" is in step", func() error {
-		return says(s.t, s.node, "in step since", s.l.Flanneld(), secondFile, "status")
+		return says(s.t, s.node, `"ready": true`, s.l.Flanneld(), secondFile, "status", "--json")
 	})
 }
 

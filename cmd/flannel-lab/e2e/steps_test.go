@@ -16,6 +16,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/logtest"
 )
 
 // within waits until f succeeds, says how long that took, and fails the test when it never does.
@@ -66,12 +67,25 @@ func silent(t *testing.T, n *lab.Node, text string, command ...string) error {
 	return err
 }
 
-// logged waits for a text in what a node's flanneld has logged after a mark (a length of its log).
-func logged(t *testing.T, n *lab.Node, mark int, text string) {
+// logged waits until a node's flanneld has logged records with all of the attributes, each given as key=value, after a
+// mark (a length of its log), and returns them.
+func logged(t *testing.T, n *lab.Node, mark int, attrs ...string) (found logtest.Records) {
 	t.Helper()
-	within(t, fmt.Sprintf("%q is logged", text), func() error {
-		if log := n.Log()[mark:]; !strings.Contains(log, text) {
-			return fmt.Errorf("the log says:\n%s", log)
+	within(t, fmt.Sprintf("%q is logged", attrs), func() error {
+		if found = n.Records(mark).With(attrs...); len(found) == 0 {
+			return fmt.Errorf("the log says:\n%s", n.Log()[mark:])
+		}
+		return nil
+	})
+	return found
+}
+
+// loggedNaming is logged for records whose value at a key names the parts.
+func loggedNaming(t *testing.T, n *lab.Node, mark int, cause, key string, parts ...string) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s is logged with %q", cause, parts), func() error {
+		if len(n.Records(mark).With("cause="+cause).Naming(key, parts...)) == 0 {
+			return fmt.Errorf("the log says:\n%s", n.Log()[mark:])
 		}
 		return nil
 	})
@@ -86,11 +100,11 @@ func ready(t *testing.T, n *lab.Node) error {
 	return err
 }
 
-// unready tells whether /readyz says 503 and a text.
-func unready(t *testing.T, n *lab.Node, text string) error {
+// unready tells whether /readyz says 503 and names something.
+func unready(t *testing.T, n *lab.Node, names ...string) error {
 	code, body, err := n.Ask(t.Context(), "/readyz")
-	if err == nil && (code != 503 || !strings.Contains(body, text)) {
-		err = fmt.Errorf("/readyz: %d %q, want 503 with %q", code, body, text)
+	if err == nil && (code != 503 || !logtest.Names(body, names...)) {
+		err = fmt.Errorf("/readyz: %d %q, want 503 with %q", code, body, names)
 	}
 	return err
 }

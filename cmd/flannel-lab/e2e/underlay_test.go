@@ -34,7 +34,7 @@ func TestUnderlayChanges(t *testing.T) {
 			t.Run("unplugged and plugged in again", func(t *testing.T) {
 				before := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex")
 				must(t, n.Unplug())
-				within(t, "/readyz says what is missing", func() error { return unready(t, n, "--iface=eth0: there is no such interface") })
+				within(t, "/readyz says what is missing", func() error { return unready(t, n, "--iface=eth0") })
 				must(t, n.Plug())
 				both(t, "plugged in")
 				if after := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex"); after == before {
@@ -159,22 +159,18 @@ func TestUnderlayChoice(t *testing.T) {
 	t.Run("nothing fits", func(t *testing.T) {
 		mark := len(n.Log())
 		launch(t, "-iface=eth7", "-iface=10.9.9.9")
-		for _, text := range []string{"--iface=eth7: there is no such interface", "--iface=10.9.9.9: no interface has this address",
-			"lo (127.0.0.1, ::1) is the loopback interface", "can be chosen with --iface=eth0"} {
-			within(t, "/readyz says "+text, func() error { return unready(t, n, text) })
-			logged(t, n, mark, text)
-		}
+		names := []string{"--iface=eth7:", "--iface=10.9.9.9:", "lo (127.0.0.1, ::1)", "--iface=eth0"}
+		within(t, "/readyz says why", func() error { return unready(t, n, names...) })
+		loggedNaming(t, n, mark, "cannot-start", "reason", names...)
 		in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
-		within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7 is down") })
+		within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7") })
 		in(t, n.Namespaces, "for i in 1 2 3; do ip route add 10.99.0.0/16 dev eth1; sleep 0.1; ip route delete 10.99.0.0/16; sleep 0.1; done")
 		said := map[string]bool{}
-		for line := range strings.Lines(n.Log()[mark:]) {
-			if _, reason, ok := strings.Cut(line, "cannot start yet"); ok {
-				if said[reason] {
-					t.Error("said again:" + reason)
-				}
-				said[reason] = true
+		for _, reason := range n.Records(mark).With("cause=cannot-start").Values("reason") {
+			if said[reason] {
+				t.Error("said again:" + reason)
 			}
+			said[reason] = true
 		}
 		in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
 		published(t, "10.9.0.7")
@@ -207,7 +203,7 @@ func TestNetworkContainsNodes(t *testing.T) {
 				if _, err := n.Ping(t.Context(), l.Nodes[1-i].IP4); err != nil {
 					t.Error(err)
 				}
-				logged(t, n, 0, "Network 192.168.0.0/16 contains this node's own address "+n.IP4.String())
+				loggedNaming(t, n, 0, "config-warning", "msg", "192.168.0.0/16", n.IP4.String())
 				within(t, "in step", func() error { return ready(t, n) })
 			}
 			// A lease of the underlay's own network takes nobody's underlay away, and neither does one of a pod's address.

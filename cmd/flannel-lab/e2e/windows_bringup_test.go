@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -50,26 +49,26 @@ type trouble struct {
 	hand  func(host) []hns.Route // further routes that it has from the start
 	args  []string               // beside those of every node; "" for -iface=Ethernet
 	waits []wait                 // what flanneld.exe waits for, one after the other
-	logs  []string               // what is logged, once
+	logs  []string               // causes that are logged, once
 }
 
 // wait is for something that comes when the test has seen that it is waited for.
 type wait struct {
-	says  string // by /readyz and the log
+	cause string // in the log
 	comes string // the knobs that let it come, as JSON
 }
 
 var metadataRoute = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"), NextHop: netip.MustParseAddr("192.168.100.1"), Metric: 3}
 
 var troubles = []trouble{
-	{name: "HNS late", knobs: hnstest.Knobs{Down: true}, waits: []wait{{"waiting for the Host Networking Service", `{"Down":false}`}}},
+	{name: "HNS late", knobs: hnstest.Knobs{Down: true}, waits: []wait{{"hns-silent", `{"Down":false}`}}},
 	{name: "addresses late", knobs: hnstest.Knobs{Outage: -1, ManagementIP: -1, DRMAC: -1, KillTCP: true}, waits: []wait{
-		{"come back on vEthernet (Ethernet)", `{"Outage":0}`}, {"HNS to learn the host's address", `{"ManagementIP":0,"DRMAC":0}`}}},
+		{"address-missing", `{"Outage":0}`}, {"management-ip-missing", `{"ManagementIP":0,"DRMAC":0}`}}},
 	{name: "APIPA, nothing else comes back", knobs: hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true, KillTCP: true},
-		logs: []string{"put back an address", "put back the DNS servers"}},
+		logs: []string{"address-restored", "dns-restored"}},
 	{name: "gateway, metadata route, DNS servers lost", knobs: hnstest.Knobs{Outage: time.Second, LoseDNS: true, LoseGateway: true, LoseRoutes: true},
-		logs: []string{"put back the DNS servers"}},
-	{name: "metric lost", knobs: hnstest.Knobs{Outage: time.Second, LoseMetric: true}, logs: []string{"put back a route"}},
+		logs: []string{"dns-restored"}},
+	{name: "metric lost", knobs: hnstest.Knobs{Outage: time.Second, LoseMetric: true}, logs: []string{"route-restored"}},
 	{name: "two default routes", args: []string{"-iface="}, hand: func(h host) []hns.Route {
 		return []hns.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("192.168.100.77"), Metric: 500}}
 	}},
@@ -99,12 +98,11 @@ func TestWindowsBringUp(t *testing.T) {
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
 		for _, w := range c.waits {
-			withinOf(t, long, c.name+": /readyz says "+w.says, func() error {
-				err := unready(t, n, w.says)
-				if err != nil && strings.Contains(n.Log(), w.says) { // an address that stays away is put back after a while
-					err = nil
+			withinOf(t, long, c.name+": it waits: "+w.cause, func() error {
+				if len(n.Records(0).With("cause="+w.cause)) == 0 {
+					return fmt.Errorf("the log says\n%s", n.Log())
 				}
-				return err
+				return nil
 			})
 			order(t, n, windows.Order{Turn: []byte(w.comes)})
 		}
@@ -120,7 +118,7 @@ func TestWindowsBringUp(t *testing.T) {
 			return nil
 		})
 		for _, what := range c.logs {
-			if strings.Count(n.Log(), what) != 1 {
+			if len(n.Records(0).With("cause="+what)) != 1 {
 				t.Errorf("%s: %q is not logged once", c.name, what)
 			}
 		}

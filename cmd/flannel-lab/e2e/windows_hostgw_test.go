@@ -51,7 +51,7 @@ func TestWindowsHostGW(t *testing.T) {
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":4096,"Port":4789}`)))
 	for _, n := range []*lab.Node{w, other} { // which has no IPv6 there
 		withinOf(t, long, "the change is refused", func() error {
-			if !strings.Contains(n.Log(), "EnableIPv6 changed from true to false: this takes effect only when flanneld is restarted") {
+			if len(n.Records(0).With("cause=config-refused").Naming("error", "EnableIPv6 ")) == 0 {
 				return fmt.Errorf("the log says\n%s", n.Log())
 			}
 			return nil
@@ -66,8 +66,10 @@ func TestWindowsHostGW(t *testing.T) {
 		must(t, err)
 	}
 	for _, n := range []*lab.Node{w, other} {
-		if s := "put back"; strings.Contains(n.Log(), s) { // of peers' routes, say, which look like the host's own
-			t.Errorf("%s: something was %s although nothing was lost", n.Name, s)
+		for _, what := range []string{"address", "route", "dns"} { // of peers' routes, say, which look like the host's own
+			if restored := n.Records(0).With("cause=" + what + "-restored"); len(restored) > 0 {
+				t.Errorf("%s: something was put back although nothing was lost:\n%s", n.Name, restored)
+			}
 		}
 	}
 	sound(t, w)

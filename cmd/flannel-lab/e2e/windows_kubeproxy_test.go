@@ -110,13 +110,13 @@ func (p *proxied) networkLost(t *testing.T) {
 func TestKubeProxyCannotReadVNI(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 2, Windows: 1}, `{"Type":"vxlan","VNI":65536,"Port":4789}`)
-	if log := l.Nodes[1].Log(); !strings.Contains(log, "65536 is above 65535, the most that kube-proxy on Windows can read") {
+	if log := l.Nodes[1].Records(0); len(log.With("cause=config-warning").Naming("msg", "65536", "65535", "kube-proxy")) == 0 {
 		t.Error("flanneld.exe does not warn")
 	}
 	p := newProxied(t, l, l.Nodes[1])
 	p.start(t)
 	withinOf(t, 2*long, "kube-proxy cannot read the policy", func() error {
-		if !strings.Contains(p.proxy.Log(), "failed to unmarshal Remote Subnet policy settings") {
+		if !strings.Contains(p.proxy.Log(), policyUnreadable) {
 			return errors.New("it has not said so")
 		}
 		return nil
@@ -125,3 +125,6 @@ func TestKubeProxyCannotReadVNI(t *testing.T) {
 
 // networkChanged is what kube-proxy says when the network's ID is another, and it has to begin anew.
 const networkChanged = "The HNS network is not present or has changed since the last sync"
+
+// policyUnreadable is what kube-proxy says of a policy with numbers that it cannot read.
+const policyUnreadable = "failed to unmarshal Remote Subnet policy settings"

@@ -197,8 +197,9 @@ func TestFloodCountsWhatIsLost(t *testing.T) {
 func TestRunTellsWhatFailed(t *testing.T) {
 	t.Parallel()
 	l := start(t, Options{Nodes: 1}, "")
-	_, err := l.Nodes[0].Run(t.Context(), "sh", "-c", "echo first; echo last words >&2; exit 3")
-	if err == nil || err.Error() != "sh -c echo first; echo last words >&2; exit 3: exit status 3: last words" {
+	const script, last = "echo first; echo last words >&2; exit 3", "exit status 3: last words"
+	_, err := l.Nodes[0].Run(t.Context(), "sh", "-c", script)
+	if err == nil || err.Error() != "sh -c "+script+": "+last {
 		t.Errorf("%v", err)
 	}
 	begin := time.Now()

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/logtest"
 )
 
 // HealthPort is where a node's flanneld answers /healthz, /readyz and /metrics.
@@ -190,6 +191,9 @@ func (n *Node) Log() string {
 	}
 	return n.daemon.Log()
 }
+
+// Records returns what flanneld has logged after a mark, which is a length of Log.
+func (n *Node) Records(mark int) logtest.Records { return logtest.Parse(n.Log()[mark:]) }
 
 // SubnetEnv reads /run/flannel/subnet.env.
 func (n *Node) SubnetEnv() (map[string]string, error) {

