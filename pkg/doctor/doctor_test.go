@@ -99,18 +99,30 @@ func TestNothingWrong(t *testing.T) {
 	}
 }
 
-func TestChecks(t *testing.T) {
-	report := func(s *Snapshot) *status.Report { return s.Daemon.Value.Report }
-	type row struct {
-		code    string
-		verdict Verdict
-		seen    string
-		change  func(*Snapshot)
+// finding is what a check must find after a change.
+type finding struct {
+	code    string
+	verdict Verdict
+	seen    string // what the result names
+	change  func(*Snapshot)
+}
+
+func checkAll(t *testing.T, begin func() Snapshot, all []finding) {
+	t.Helper()
+	for _, c := range all {
+		s := begin()
+		c.change(&s)
+		check(t, s, c.code, c.verdict, c.seen)
 	}
-	for _, c := range []row{
+}
+
+func reportOf(s *Snapshot) *status.Report { return s.Daemon.Value.Report }
+
+func TestDaemonChecks(t *testing.T) {
+	checkAll(t, healthy, []finding{
 		{"FL101", Fail, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "x was left behind"}) }},
 		{"FL101", Fail, "2026-05-01 12:00:00Z", func(s *Snapshot) {
-			report(s).Ready, report(s).Problem = false, "devices: no\nfirewall: no"
+			reportOf(s).Ready, reportOf(s).Problem = false, "devices: no\nfirewall: no"
 		}},
 		{"FL101", Skipped, "", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
 		{"FL102", Fail, "flanneld 42 flanneld-amd64 43", func(s *Snapshot) {
@@ -123,27 +135,31 @@ func TestChecks(t *testing.T) {
 			s.Env.Value.V4Network, s.Env.Value.V4Subnet = pfx("10.6.0.0/16"), pfx("10.6.3.0/24")
 		}},
 		{"FL103", Fail, "FLANNEL_MTU=1500 1450", func(s *Snapshot) { s.Env.Value.MTU = 1500 }},
-		{"FL103", Skipped, "", func(s *Snapshot) { report(s).Node = nil }},
-		{"FL103", Skipped, "/x", func(s *Snapshot) { report(s).Node.SubnetFile = "/x" }},
+		{"FL103", Skipped, "", func(s *Snapshot) { reportOf(s).Node = nil }},
+		{"FL103", Skipped, "/x", func(s *Snapshot) { reportOf(s).Node.SubnetFile = "/x" }},
 		{"FL104", Warn, "7 8 2", func(s *Snapshot) {
 			for range 7 {
-				report(s).Peers = append(report(s).Peers, status.Peer{Name: "bad", State: status.LeftOut, Reason: "why"})
+				reportOf(s).Peers = append(reportOf(s).Peers, status.Peer{Name: "bad", State: status.LeftOut, Reason: "why"})
 			}
 		}},
-		{"FL105", Warn, "etcd", func(s *Snapshot) { report(s).Outage = "etcd does not answer" }},
+		{"FL105", Warn, "etcd", func(s *Snapshot) { reportOf(s).Outage = "etcd does not answer" }},
 		{"FL106", Fail, "flannel.1 MTU 1450 50 1400 eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
 		{"FL106", Fail, "FLANNEL_MTU 1451 MTU flannel.1 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
 		{"FL106", Fail, "70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
-		{"FL106", Fail, "MTU 1600", func(s *Snapshot) { report(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
+		{"FL106", Fail, "MTU 1600", func(s *Snapshot) { reportOf(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
 
 		{"FL108", Warn, "3 2026-05-01 13:00:00Z missing-at-start", func(s *Snapshot) {
-			report(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
+			reportOf(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
-		{"FL108", Warn, "", func(s *Snapshot) { report(s).Retained = &status.Retained{Own: true} }},
+		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
+	})
+}
 
+func TestSystemChecks(t *testing.T) {
+	checkAll(t, healthy, []finding{
 		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
 		{"FL201", Fail, "net.ipv6.conf.all.forwarding", func(s *Snapshot) {
-			report(s).Node.Networks = append(report(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
+			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
 		{"FL201", Fail, "ip_forward 0", func(s *Snapshot) {
 			s.Daemon = Known(Answer{Problem: "gone"}) // the subnet file tells the family
@@ -184,7 +200,11 @@ func TestChecks(t *testing.T) {
 			s.tweak("cni0", func(d *Device) { d.MTU = 1500 })
 			s.tweak("veth1", func(d *Device) { d.MTU = 1500 })
 		}},
+	})
+}
 
+func TestClusterChecks(t *testing.T) {
+	checkAll(t, healthy, []finding{
 		{"FL301", Warn, "/etc/cni/net.d", func(s *Snapshot) { s.files() }},
 		{"FL301", Fail, "05-calico.conflist 10-flannel.conflist", func(s *Snapshot) {
 			s.files(CNIFile{"05-calico.conflist", `{"plugins":[{"type":"calico"}]}`}, CNIFile{"10-flannel.conflist", conflist})
@@ -206,15 +226,15 @@ func TestChecks(t *testing.T) {
 		}},
 		{"FL403", Skipped, "Kubernetes", func(s *Snapshot) {
 			s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows")
-			report(s).PeersKnown = false
+			reportOf(s).PeersKnown = false
 		}},
 		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
 		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon tells of peers in etcd
 			s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd")
-			report(s).Advice = "10.5.9.0-24 runs Windows, and …"
+			reportOf(s).Advice = "10.5.9.0-24 runs Windows, and …"
 		}},
 		{"FL403", Warn, "DirectRouting", func(s *Snapshot) {
-			report(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
+			reportOf(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
 			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
 		{"FL404", OK, "", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
@@ -225,16 +245,12 @@ func TestChecks(t *testing.T) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")
 		}},
 		{"FL107", Skipped, "Amazon EC2 m5.large", func(s *Snapshot) {
-			report(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})
+			reportOf(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})
 		}},
-		{"FL107", Skipped, "", func(s *Snapshot) { report(s).Node.Backend = "host-gw" }},
+		{"FL107", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Backend = "host-gw" }},
 		{"FL107", Skipped, "host-gw", func(*Snapshot) {}},
 		{"FL107", Skipped, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }},
-	} {
-		s := healthy()
-		c.change(&s)
-		check(t, s, c.code, c.verdict, c.seen)
-	}
+	})
 }
 
 func check(t *testing.T, s Snapshot, code string, verdict Verdict, seen string) {

@@ -10,24 +10,19 @@ import (
 	"flannel/pkg/underlay"
 )
 
+func inConf(s *Snapshot, old, now string) {
+	s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, old, now, 1)})
+}
+
+func ownNetwork(s *Snapshot, network string) {
+	s.Interfaces.Value.Interfaces[0].Addrs = []underlay.Addr{{IP: addr("192.168.0.3"), Net: pfx(network)}}
+}
+
+var vxlan0 = HNSNetwork{Name: "vxlan0", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.8.0/24")}}
+
 // What is wrong around the network of a Windows node: its programs, its CNI configuration, and what came before us.
 func TestAroundWindows(t *testing.T) {
-	conf := func(s *Snapshot, old, now string) {
-		s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, old, now, 1)})
-	}
-	proxy := func(s *Snapshot, args ...string) {
-		s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
-	}
-	own := func(s *Snapshot, network string) {
-		s.Interfaces.Value.Interfaces[0].Addrs = []underlay.Addr{{IP: addr("192.168.0.3"), Net: pfx(network)}}
-	}
-	vxlan0 := HNSNetwork{Name: "vxlan0", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.8.0/24")}}
-	for _, c := range []struct {
-		code    string
-		verdict Verdict
-		seen    string
-		change  func(*Snapshot)
-	}{
+	checkAll(t, healthyWindows, []finding{
 		{"FL502", Fail, "vEthernet Ethernet", func(s *Snapshot) { s.Windows.Networks.Value[1].Adapter = "vEthernet (Ethernet)" }},
 		{"FL505", OK, "VNI 4096 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
 		{"FL505", Fail, "4790 HNS 10.2 4789", func(s *Snapshot) {
@@ -35,9 +30,9 @@ func TestAroundWindows(t *testing.T) {
 		}},
 		{"FL508", Fail, "win1 Node win1.example", func(s *Snapshot) { s.Cluster.Node = "win1.example" }},
 		{"FL508", OK, "win1", func(s *Snapshot) { s.Cluster.Node = "WIN1" }},
-		{"FL511", Warn, "192.168.0.0/16", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/16") }},
-		{"FL511", OK, "", func(s *Snapshot) { bridged(s); own(s, "192.168.0.3/25") }},
-		{"FL511", OK, "", func(s *Snapshot) { own(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
+		{"FL511", Warn, "192.168.0.0/16", func(s *Snapshot) { bridged(s); ownNetwork(s, "192.168.0.3/16") }},
+		{"FL511", OK, "", func(s *Snapshot) { bridged(s); ownNetwork(s, "192.168.0.3/25") }},
+		{"FL511", OK, "", func(s *Snapshot) { ownNetwork(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
 		{"FL511", OK, "", func(s *Snapshot) { // and have no IPv6
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
@@ -64,36 +59,37 @@ func TestAroundWindows(t *testing.T) {
 			s.node().Networks[0].Network = pfx("192.168.0.0/16") // a common one
 			s.Windows.Networks.Value = append(s.Windows.Networks.Value, HNSNetwork{Name: "External", Type: "Overlay", Subnets: []netip.Prefix{pfx("192.168.255.0/30")}})
 		}},
-		{"FL515", Fail, "10-flannel.conf vxlan0 flannel.4096", func(s *Snapshot) { conf(s, "flannel.4096", "vxlan0") }},
-		{"FL515", Fail, "win-bridge Overlay", func(s *Snapshot) { conf(s, "win-overlay", "win-bridge") }},
-		{"FL515", Fail, "", func(s *Snapshot) { conf(s, `"type":"win-overlay",`, "") }},
-		{"FL515", Fail, `"192.168.0.9" 192.168.0.3`, func(s *Snapshot) { conf(s, "192.168.0.3", "192.168.0.9") }},
+	})
+}
+
+func TestWindowsCNI(t *testing.T) {
+	checkAll(t, healthyWindows, []finding{
+		{"FL515", Fail, "10-flannel.conf vxlan0 flannel.4096", func(s *Snapshot) { inConf(s, "flannel.4096", "vxlan0") }},
+		{"FL515", Fail, "win-bridge Overlay", func(s *Snapshot) { inConf(s, "win-overlay", "win-bridge") }},
+		{"FL515", Fail, "", func(s *Snapshot) { inConf(s, `"type":"win-overlay",`, "") }},
+		{"FL515", Fail, `"192.168.0.9" 192.168.0.3`, func(s *Snapshot) { inConf(s, "192.168.0.3", "192.168.0.9") }},
 		{"FL515", OK, "flannel.4096 win-overlay", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conflist", `{"name":"flannel.4096","plugins":[` + strings.Replace(overlayConf, `"name":"flannel.4096",`, "", 1) + `]}`})
 		}},
-		{"FL516", Warn, "DNS kubelet", func(s *Snapshot) { conf(s, `"dns":true`, `"dns":false`) }},
+		{"FL516", Warn, "DNS kubelet", func(s *Snapshot) { inConf(s, `"dns":true`, `"dns":false`) }},
 		{"FL516", OK, "10-flannel.conf", func(s *Snapshot) {
-			conf(s, `"portMappings":true,"dns":true},"delegate":{`, `},"delegate":{"dns":{"Nameservers":["10.96.0.10"]},`)
+			inConf(s, `"portMappings":true,"dns":true},"delegate":{`, `},"delegate":{"dns":{"Nameservers":["10.96.0.10"]},`)
 		}},
-		{"FL516", OK, "dnsCapabilities", func(s *Snapshot) { conf(s, `"dns":true`, `"dnsCapabilities":true`) }},
+		{"FL516", OK, "dnsCapabilities", func(s *Snapshot) { inConf(s, `"dns":true`, `"dnsCapabilities":true`) }},
 		{"FL517", Fail, "vEthernet Ethernet 2026-05-01 11:00:00Z 192.168.0.3/24 DNS", func(s *Snapshot) {
 			s.Windows.Lost = Known(Lost{noon.Add(-time.Hour), "vEthernet (Ethernet)", []string{"address 192.168.0.3/24", "DNS"}})
 		}},
 		{"FL517", Warn, "DNS", func(s *Snapshot) { s.Windows.Lost = Known(Lost{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}}) }},
 		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
-		{"FL518", Fail, "vxlan0 flannel.4096", func(s *Snapshot) { proxy(s, "--network-name", "vxlan0") }},
-		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s) }},
-		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { proxy(s, "--network-name=") }},
-		{"FL518", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
+		{"FL518", Fail, "vxlan0 flannel.4096", func(s *Snapshot) { runsKubeProxy(s, "--network-name", "vxlan0") }},
+		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s) }},
+		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s, "--network-name=") }},
+		{"FL518", Skipped, `c:\k\conf`, func(s *Snapshot) { runsKubeProxy(s, `--config=c:\k\conf`) }},
 		{"FL519", Fail, "1", func(s *Snapshot) {
 			bridged(s)
 			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
 		}},
 		{"FL519", OK, "1", bridged},
 		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 tells of it
-	} {
-		s := healthyWindows()
-		c.change(&s)
-		check(t, s, c.code, c.verdict, c.seen)
-	}
+	})
 }

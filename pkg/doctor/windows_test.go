@@ -81,17 +81,14 @@ func TestNothingWrongOnWindows(t *testing.T) {
 	check(t, s, "FL509", Skipped, "")
 }
 
-func TestWindowsChecks(t *testing.T) {
-	network := func(s *Snapshot) *HNSNetwork { return &s.Windows.Networks.Value[1] }
-	proxy := func(s *Snapshot, args ...string) {
-		s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
-	}
-	for _, c := range []struct {
-		code    string
-		verdict Verdict
-		seen    string
-		change  func(*Snapshot)
-	}{
+func networkOf(s *Snapshot) *HNSNetwork { return &s.Windows.Networks.Value[1] }
+
+func runsKubeProxy(s *Snapshot, args ...string) {
+	s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
+}
+
+func TestHNSChecks(t *testing.T) {
+	checkAll(t, healthyWindows, []finding{
 		{"FL501", Fail, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer in time"} }},
 		{"FL501", Warn, "HNS 9.1 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
 		{"FL501", Warn, "flanneld", func(s *Snapshot) {
@@ -109,23 +106,23 @@ func TestWindowsChecks(t *testing.T) {
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
 		{"FL502", Fail, "HNS 1", func(s *Snapshot) { s.Windows.Networks.Value = s.Windows.Networks.Value[:1] }},
-		{"FL502", Fail, "L2Bridge Overlay", func(s *Snapshot) { network(s).Type = "L2Bridge" }},
-		{"FL502", Fail, "10.5.9.0/24 10.5.3.0/24", func(s *Snapshot) { network(s).Subnets = []netip.Prefix{pfx("10.5.9.0/24")} }},
-		{"FL503", Fail, "", func(s *Snapshot) { network(s).ManagementIP = netip.Addr{} }},
-		{"FL503", Fail, "169.254.3.4 Windows", func(s *Snapshot) { network(s).ManagementIP = addr("169.254.3.4") }},
-		{"FL503", Fail, "192.168.0.9", func(s *Snapshot) { network(s).ManagementIP = addr("192.168.0.9") }},
+		{"FL502", Fail, "L2Bridge Overlay", func(s *Snapshot) { networkOf(s).Type = "L2Bridge" }},
+		{"FL502", Fail, "10.5.9.0/24 10.5.3.0/24", func(s *Snapshot) { networkOf(s).Subnets = []netip.Prefix{pfx("10.5.9.0/24")} }},
+		{"FL503", Fail, "", func(s *Snapshot) { networkOf(s).ManagementIP = netip.Addr{} }},
+		{"FL503", Fail, "169.254.3.4 Windows", func(s *Snapshot) { networkOf(s).ManagementIP = addr("169.254.3.4") }},
+		{"FL503", Fail, "192.168.0.9", func(s *Snapshot) { networkOf(s).ManagementIP = addr("192.168.0.9") }},
 		{"FL504", Warn, "DNS", func(s *Snapshot) { s.Windows.Adapters.Value[0].DNS = nil }},
 		{"FL504", Warn, "IPv4", func(s *Snapshot) { s.Interfaces.Value.Defaults = s.Interfaces.Value.Defaults[1:] }},
 		{"FL504", Warn, "2 IPv4", func(s *Snapshot) {
 			s.Interfaces.Value.Defaults = append(s.Interfaces.Value.Defaults, underlay.Default{Index: 3})
 		}},
-		{"FL505", Fail, "VNI 1", func(s *Snapshot) { network(s).VNI = 1 }},
-		{"FL505", Warn, "65535", func(s *Snapshot) { network(s).VNI = 1 << 16 }},
-		{"FL506", Fail, "1", func(s *Snapshot) { network(s).Remote[0].Provider = addr("192.168.0.5") }},
+		{"FL505", Fail, "VNI 1", func(s *Snapshot) { networkOf(s).VNI = 1 }},
+		{"FL505", Warn, "65535", func(s *Snapshot) { networkOf(s).VNI = 1 << 16 }},
+		{"FL506", Fail, "1", func(s *Snapshot) { networkOf(s).Remote[0].Provider = addr("192.168.0.5") }},
 		{"FL506", Fail, "0 1", func(s *Snapshot) {
-			network(s).Remote = append(network(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
+			networkOf(s).Remote = append(networkOf(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
 		}},
-		{"FL507", Fail, "", func(s *Snapshot) { bridged(s); network(s).Endpoint = nil }},
+		{"FL507", Fail, "", func(s *Snapshot) { bridged(s); networkOf(s).Endpoint = nil }},
 		{"FL502", OK, "", func(s *Snapshot) { // an overlay has IPv4 alone
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
@@ -145,19 +142,24 @@ func TestWindowsChecks(t *testing.T) {
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
-		{"FL507", Fail, "", func(s *Snapshot) { bridged(s); network(s).Endpoint.Forwarding.V4 = false }},
-		{"FL508", Fail, "", func(s *Snapshot) { proxy(s) }},
-		{"FL508", Skipped, `c:\k\conf`, func(s *Snapshot) { proxy(s, `--config=c:\k\conf`) }},
+		{"FL507", Fail, "", func(s *Snapshot) { bridged(s); networkOf(s).Endpoint.Forwarding.V4 = false }},
+	})
+}
+
+func TestKubeProxyChecks(t *testing.T) {
+	checkAll(t, healthyWindows, []finding{
+		{"FL508", Fail, "", func(s *Snapshot) { runsKubeProxy(s) }},
+		{"FL508", Skipped, `c:\k\conf`, func(s *Snapshot) { runsKubeProxy(s, `--config=c:\k\conf`) }},
 		{"FL508", Skipped, "", func(s *Snapshot) { s.Windows.KubeProxy = Known[[]string](nil) }},
-		{"FL509", Fail, "--source-vip", func(s *Snapshot) { proxy(s, "--hostname-override=x") }},
-		{"FL509", Fail, "10.5.9.2 10.5.3.0/24", func(s *Snapshot) { proxy(s, "--source-vip=10.5.9.2") }},
+		{"FL509", Fail, "--source-vip", func(s *Snapshot) { runsKubeProxy(s, "--hostname-override=x") }},
+		{"FL509", Fail, "10.5.9.2 10.5.3.0/24", func(s *Snapshot) { runsKubeProxy(s, "--source-vip=10.5.9.2") }},
 		{"FL509", Fail, "10.5.3.7", func(s *Snapshot) { s.Windows.SourceVIP = Known(addr("10.5.3.7")) }},
 		{"FL509", Fail, "", func(s *Snapshot) {
 			s.Windows.SourceVIP, s.Windows.Reserved = Known(netip.Addr{}), Known([]netip.Addr{addr("10.5.3.9")})
 		}},
 		{"FL509", OK, "10.5.3.2", func(s *Snapshot) { s.Windows.SourceVIP = Known(netip.Addr{}) }},
 		{"FL510", Fail, "HNS 10.1", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1} }},
-		{"FL510", Skipped, `c:\k\conf`, func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1}; proxy(s, `--config=c:\k\conf`) }},
+		{"FL510", Skipped, `c:\k\conf`, func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1}; runsKubeProxy(s, `--config=c:\k\conf`) }},
 		{"FL510", Skipped, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer"} }},
 		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 3} }},
 		{"FL511", Fail, "10.5.0.0/16 192.168.0.0/24 10.96.0.0/12", func(s *Snapshot) {
@@ -179,11 +181,7 @@ func TestWindowsChecks(t *testing.T) {
 		{"FL511", Fail, "Exceptions", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"10.96"`, 1)})
 		}},
-	} {
-		s := healthyWindows()
-		c.change(&s)
-		check(t, s, c.code, c.verdict, c.seen)
-	}
+	})
 }
 
 // A daemon that is down is when people call the doctor: what HNS has is judged by the subnet file then.

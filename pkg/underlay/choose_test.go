@@ -74,16 +74,40 @@ func re(texts ...string) (all []*regexp.Regexp) {
 	return all
 }
 
+// with is the host after a change.
+func with(change func(*Snapshot)) Snapshot { s := host(); change(&s); return s }
+
+func reachable(index int) Snapshot { return with(func(s *Snapshot) { s.Reach = Reach{Index: index} }) }
+
+type choice struct {
+	name   string
+	s      Snapshot
+	o      Options
+	v4, v6 bool
+	want   string // name, v4, v6, public v4, public v6; or after "!" what the error names
+}
+
+func chooseAll(t *testing.T, all []choice) {
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			l, err := Choose(c.s, c.o, c.v4, c.v6)
+			if err == nil {
+				got = fmt.Sprintf("%s %s %s %s %s", l.Name, show(l.V4), show(l.V6), show(l.PublicV4), show(l.PublicV6))
+			} else if wrong, refused := strings.CutPrefix(c.want, "!"); refused && logtest.Names(err.Error(), strings.Fields(wrong)...) {
+				got = c.want
+			} else {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("%s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
 func TestChoose(t *testing.T) {
-	with := func(change func(*Snapshot)) Snapshot { s := host(); change(&s); return s }
-	reach := func(index int) Snapshot { return with(func(s *Snapshot) { s.Reach = Reach{Index: index} }) }
-	for _, c := range []struct {
-		name   string
-		s      Snapshot
-		o      Options
-		v4, v6 bool
-		want   string // name, v4, v6, public v4, public v6; or after "!" what the error names
-	}{
+	chooseAll(t, []choice{
 		{"default route, lowest metric", host(), Options{}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"default route, dual", host(), Options{}, true, true, "eth0 192.168.1.5 2001:db8:1::5 192.168.1.5 2001:db8:1::5"},
 		{"default route, v6 only", host(), Options{}, false, true, "eth0 - 2001:db8:1::5 - 2001:db8:1::5"},
@@ -116,7 +140,11 @@ func TestChoose(t *testing.T) {
 		{"iface lo", host(), Options{Iface: []string{"lo"}}, true, false, "!--iface=lo:"},
 		{"iface of ours", host(), Options{Iface: []string{"flannel.1"}}, true, false, "!"},
 		{"neither family fits", host(), Options{Iface: []string{"eth9", "cni0", "eth3"}}, true, true, "!--iface=eth3:"},
+	})
+}
 
+func TestChooseByPattern(t *testing.T) {
+	chooseAll(t, []choice{
 		{"regex on address before name", host(), Options{IfaceRegex: re(`^10\.1\.|eth0`)}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"regex on name", host(), Options{IfaceRegex: re("^eth[12]$")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"regex on secondary address", host(), Options{IfaceRegex: re(`1\.6$`)}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
@@ -131,17 +159,21 @@ func TestChoose(t *testing.T) {
 		{"cannot reach", with(func(s *Snapshot) { s.Reach = Reach{Problem: "network is unreachable"} }), Options{CanReach: ip("9.9.9.9")}, true, false, "!--iface-can-reach=9.9.9.9:"},
 		{"can reach itself", with(func(s *Snapshot) { s.Reach = Reach{Index: 1, Source: ip("192.168.1.5")} }), Options{CanReach: ip("192.168.1.5")}, true, false, "!"},
 
-		{"can reach when no iface matches", reach(2), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
-		{"can reach when no regex matches", reach(2), Options{IfaceRegex: re("^bond"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
-		{"iface before can-reach", reach(2), Options{Iface: []string{"eth9", "eth1"}, CanReach: ip("9.9.9.9")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
-		{"a matching iface is waited for", reach(2), Options{Iface: []string{"eth2"}, CanReach: ip("9.9.9.9")}, true, false, "!--iface=eth2: eth2"},
+		{"can reach when no iface matches", reachable(2), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"can reach when no regex matches", reachable(2), Options{IfaceRegex: re("^bond"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"iface before can-reach", reachable(2), Options{Iface: []string{"eth9", "eth1"}, CanReach: ip("9.9.9.9")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
+		{"a matching iface is waited for", reachable(2), Options{Iface: []string{"eth2"}, CanReach: ip("9.9.9.9")}, true, false, "!--iface=eth2: eth2"},
 		{"neither iface nor can-reach", with(func(s *Snapshot) { s.Reach.Problem = "network is unreachable" }), Options{Iface: []string{"eth9"}, CanReach: ip("9.9.9.9")}, true, false,
 			"!--iface=eth9: --iface-can-reach=9.9.9.9"},
+	})
+}
 
+func TestChooseByPublicAddress(t *testing.T) {
+	chooseAll(t, []choice{
 		{"public address of the host", host(), Options{PublicV4: ip("192.168.1.6")}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
 		{"public address of another interface", host(), Options{PublicV4: ip("10.1.0.5")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"public address and iface", host(), Options{PublicV4: ip("10.1.0.5"), Iface: []string{"eth0"}}, true, false, "eth0 192.168.1.5 - 10.1.0.5 -"},
-		{"public address and can-reach", reach(2), Options{PublicV4: ip("10.1.0.5"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 10.1.0.5 -"},
+		{"public address and can-reach", reachable(2), Options{PublicV4: ip("10.1.0.5"), CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.5 - 10.1.0.5 -"},
 		{"public addresses, dual", with(func(s *Snapshot) { s.Defaults = nil }), Options{PublicV4: ip("192.168.1.6"), PublicV6: ip("2001:db8:1::5")}, true, true,
 			"eth0 192.168.1.6 2001:db8:1::5 192.168.1.6 2001:db8:1::5"},
 		{"public v6 address selects", with(func(s *Snapshot) { s.Defaults = nil }), Options{PublicV4: ip("203.0.113.9"), PublicV6: ip("2001:db8:1::5")}, true, true,
@@ -153,22 +185,7 @@ func TestChoose(t *testing.T) {
 		{"public address of an off family", host(), Options{PublicV6: ip("fd00:7::7")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"public address of nobody", host(), Options{PublicV4: ip("203.0.113.9"), PublicV6: ip("2001:db8::9")}, true, true, "eth0 192.168.1.5 2001:db8:1::5 203.0.113.9 2001:db8::9"},
 		{"public v6 with v6 off", host(), Options{PublicV6: ip("2001:db8::9")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := ""
-			l, err := Choose(c.s, c.o, c.v4, c.v6)
-			if err == nil {
-				got = fmt.Sprintf("%s %s %s %s %s", l.Name, show(l.V4), show(l.V6), show(l.PublicV4), show(l.PublicV6))
-			} else if wrong, refused := strings.CutPrefix(c.want, "!"); refused && logtest.Names(err.Error(), strings.Fields(wrong)...) {
-				got = c.want
-			} else {
-				got = err.Error()
-			}
-			if got != c.want {
-				t.Errorf("%s\nwant %s", got, c.want)
-			}
-		})
-	}
+	})
 }
 
 func show(a netip.Addr) string {

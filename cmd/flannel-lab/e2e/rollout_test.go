@@ -125,7 +125,7 @@ func offered(t *testing.T, l *lab.Lab, backend string) {
 	must(t, l.SetConfig(t.Context(), l.Config(backend)))
 	for i, n := range l.Nodes {
 		within(t, n.Name+" has seen "+backend, func() error {
-			if said := n.Records(mark[i]); len(said.With("cause=config-disruptive")) == 0 {
+			if said := n.Records(mark[i]); len(said.With("cause=config-disruptive"))+len(said.With("cause=config-refused")) == 0 {
 				return fmt.Errorf("it says:\n%s", said)
 			}
 			return nil
