@@ -112,6 +112,17 @@ func TestServiceLife(t *testing.T) {
 	if err != nil || len(logtest.Parse(string(text)).With("level=INFO", "path="+copied)) != 2 {
 		t.Errorf("the service's log: %q, %v", text, err)
 	}
+	installsAndStarts(t, config)
+	works("uninstall")
+	refuses("stop", winservice.Name)
+	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
+		t.Errorf("the source of the event log is there still: %v, %v", key, err)
+	}
+}
+
+// installsAndStarts installs a service that is there: it runs on unless something of it has changed.
+func installsAndStarts(t *testing.T, config winservice.Config) {
+	t.Helper()
 	config.Start = true
 	process := uint32(0)
 	for _, c := range []struct {
@@ -127,11 +138,6 @@ func TestServiceLife(t *testing.T) {
 			t.Errorf("install --start for %s: %+v, the process was %d", c.node, now, process)
 		}
 		process = now.ProcessId
-	}
-	works("uninstall")
-	refuses("stop", winservice.Name)
-	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
-		t.Errorf("the source of the event log is there still: %v, %v", key, err)
 	}
 }
 

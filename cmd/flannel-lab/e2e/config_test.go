@@ -72,6 +72,14 @@ func TestConfigChanges(t *testing.T) {
 		must(t, err)
 	})
 
+	refusedChanges(t, l, n, kernel)
+	reaches(t, "after all that was refused", a, b.IP4)
+	// A change after a refused one counts again.
+	become(t, l.Config(`{"Type":"vxlan","MTU":1300}`), "mtu 1250", "ip", "link", "show", "flannel.1")
+}
+
+// refusedChanges offers what a running node must refuse; it goes on with what it has.
+func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string) {
 	for _, c := range []struct{ name, config, names string }{ // names: what the refusal names
 		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network 10.5.0.0/16 10.9.0.0/16"},
 		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen 24 26"},
@@ -94,9 +102,6 @@ func TestConfigChanges(t *testing.T) {
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 		})
 	}
-	reaches(t, "after all that was refused", a, b.IP4)
-	// A change after a refused one counts again.
-	become(t, l.Config(`{"Type":"vxlan","MTU":1300}`), "mtu 1250", "ip", "link", "show", "flannel.1")
 }
 
 func same(before, after string) error {

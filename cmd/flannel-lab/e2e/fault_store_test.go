@@ -96,7 +96,12 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	}
 	p.unharmed(t)
 
-	// Packets to etcd vanish without a word, and what happens meanwhile is history when they get through again.
+	cutOffFromEtcd(t, l, n, p)
+	f.lostNone(t, "etcd killed under churn, away, cut off")
+}
+
+// cutOffFromEtcd has packets to etcd vanish without a word; what happens meanwhile is history when they get through again.
+func cutOffFromEtcd(t *testing.T, l *lab.Lab, n *lab.Node, p *patient) {
 	for i := 1; i < 128; i++ {
 		key, v := phantom(i, 1)
 		if i > 70 {
@@ -105,7 +110,7 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 		putLease(t, l, key, v)
 	}
 	inStep(t, l, n)
-	before, err = entries(t.Context(), n)
+	before, err := entries(t.Context(), n)
 	must(t, err)
 	in(t, n.Namespaces, `nft 'table inet hole {
 		chain out { type filter hook output priority -300; tcp dport 2379 drop; }
@@ -137,7 +142,6 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	})
 	t.Logf("50 leases deleted, 20 changed, 50 added, compacted: in step %v after the silence", took)
 	p.unharmed(t)
-	f.lostNone(t, "etcd killed under churn, away, cut off")
 }
 
 // An etcd that is restored from a snapshot lacks what came after it, and one that lost its disk lacks everything: what
@@ -149,36 +153,8 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	a, b := pair(t, l)
 	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
 	p := healthy(t, l)
-	put := func(first, last, generation int) map[string]value {
-		some := map[string]value{}
-		for i := first; i <= last; i++ {
-			key, v := phantom(i, generation)
-			putLease(t, l, key, v)
-			some[key] = *v
-		}
-		return some
-	}
-	// holds waits until every node has what the store says and what it lacks.
-	holds := func(why string, lacking map[string]value) {
-		t.Helper()
-		for _, n := range l.Nodes {
-			within(t, n.Name+" is known again", func() error {
-				key, _, err := keyOf(t, l, n)
-				if err == nil && key != p.keys[n] {
-					err = fmt.Errorf("as %s, was %s", key, p.keys[n])
-				}
-				return err
-			})
-		}
-		for _, n := range l.Nodes {
-			all := leases(t, l)
-			for key, v := range lacking {
-				all[key] = v
-			}
-			eventually(t, n.Name+" "+why, entriesFrom(all, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
-			within(t, n.Name+" is in step", func() error { return ready(t, n) })
-		}
-	}
+	put := func(first, last, generation int) map[string]value { return putPhantoms(t, l, first, last, generation) }
+	holds := func(why string, lacking map[string]value) { t.Helper(); p.hold(t, l, why, lacking) }
 	put(1, 30, 1)
 	must(t, l.Etcd.Save(t.Context()))
 	put(1, 10, 2)
@@ -235,4 +211,37 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	holds("follows the new store", nil)
 	p.unharmed(t)
 	f.lostNone(t, "etcd restored, and replaced by an empty one")
+}
+
+func putPhantoms(t *testing.T, l *lab.Lab, first, last, generation int) map[string]value {
+	t.Helper()
+	some := map[string]value{}
+	for i := first; i <= last; i++ {
+		key, v := phantom(i, generation)
+		putLease(t, l, key, v)
+		some[key] = *v
+	}
+	return some
+}
+
+// hold waits until every node has what the store says and what it lacks.
+func (p *patient) hold(t *testing.T, l *lab.Lab, why string, lacking map[string]value) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		within(t, n.Name+" is known again", func() error {
+			key, _, err := keyOf(t, l, n)
+			if err == nil && key != p.keys[n] {
+				err = fmt.Errorf("as %s, was %s", key, p.keys[n])
+			}
+			return err
+		})
+	}
+	for _, n := range l.Nodes {
+		all := leases(t, l)
+		for key, v := range lacking {
+			all[key] = v
+		}
+		eventually(t, n.Name+" "+why, entriesFrom(all, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
+		within(t, n.Name+" is in step", func() error { return ready(t, n) })
+	}
 }

@@ -96,55 +96,60 @@ func TestHealth(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("drift", func(t *testing.T) {
-		n := l.Nodes[2]
-		dst := strings.Fields(in(t, n.Namespaces, "ip route show dev flannel.1"))[0]
-		mark, before := len(n.Log()), numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]
-		for range 50 {
-			in(t, n.Namespaces, "ip route delete "+dst+"; until ip route show "+dst+" | grep -q .; do sleep 0.002; done")
-		}
-		within(t, "50 repairs are counted", func() error {
-			if after := numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]; after < before+50 {
-				return fmt.Errorf("%v routes were set, want 50 more than %v", after, before)
+	t.Run("drift", func(t *testing.T) { countRepairs(t, l.Nodes[2]) })
+	t.Run("quiet", func(t *testing.T) { quiet(t, l) })
+}
+
+// quiet wants nothing logged and nothing changed in steady state.
+func quiet(t *testing.T, l *lab.Lab) {
+	var marks []int
+	var before []map[string]float64
+	for _, n := range l.Nodes {
+		within(t, n.Name+" has said what it had to say", func() error {
+			said := len(n.Log())
+			if time.Sleep(time.Second); len(n.Log()) != said {
+				return errors.New("it says more")
 			}
 			return nil
 		})
-		if said := n.Log()[mark:]; strings.Count(said, "\n") > 60 || len(said) > 20_000 {
-			t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(said, "\n"), len(said), said)
-		}
-	})
-	t.Run("quiet", func(t *testing.T) {
-		var marks []int
-		var before []map[string]float64
-		for _, n := range l.Nodes {
-			within(t, n.Name+" has said what it had to say", func() error {
-				said := len(n.Log())
-				if time.Sleep(time.Second); len(n.Log()) != said {
-					return errors.New("it says more")
-				}
-				return nil
-			})
-		}
-		for _, n := range l.Nodes {
-			marks, before = append(marks, len(n.Log())), append(before, numbers(t, n))
-		}
-		time.Sleep(15 * time.Second)
-		for i, n := range l.Nodes {
-			for _, r := range n.Records(marks[i]) {
-				// On a machine that is busy enough, etcd really does not answer for seconds.
-				if r["cause"] != "store-silent" && r["cause"] != "store-back" {
-					t.Errorf("%s in steady state: %s", n.Name, r[""])
-				}
+	}
+	for _, n := range l.Nodes {
+		marks, before = append(marks, len(n.Log())), append(before, numbers(t, n))
+	}
+	time.Sleep(15 * time.Second)
+	for i, n := range l.Nodes {
+		for _, r := range n.Records(marks[i]) {
+			// On a machine that is busy enough, etcd really does not answer for seconds.
+			if r["cause"] != "store-silent" && r["cause"] != "store-back" {
+				t.Errorf("%s in steady state: %s", n.Name, r[""])
 			}
-			after := numbers(t, n)
-			for name, was := range before[i] {
-				if strings.HasPrefix(name, "flanneld_changes_total") && after[name] != was {
-					t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, was, after[name])
-				}
-			}
-			t.Logf("%s: %.0f ms of CPU in 15 s", n.Name, 1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
 		}
+		after := numbers(t, n)
+		for name, was := range before[i] {
+			if strings.HasPrefix(name, "flanneld_changes_total") && after[name] != was {
+				t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, was, after[name])
+			}
+		}
+		t.Logf("%s: %.0f ms of CPU in 15 s", n.Name, 1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
+	}
+}
+
+// countRepairs has a route repaired fifty times, and counts the lines of the log.
+func countRepairs(t *testing.T, n *lab.Node) {
+	dst := strings.Fields(in(t, n.Namespaces, "ip route show dev flannel.1"))[0]
+	mark, before := len(n.Log()), numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]
+	for range 50 {
+		in(t, n.Namespaces, "ip route delete "+dst+"; until ip route show "+dst+" | grep -q .; do sleep 0.002; done")
+	}
+	within(t, "50 repairs are counted", func() error {
+		if after := numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]; after < before+50 {
+			return fmt.Errorf("%v routes were set, want 50 more than %v", after, before)
+		}
+		return nil
 	})
+	if said := n.Log()[mark:]; strings.Count(said, "\n") > 60 || len(said) > 20_000 {
+		t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(said, "\n"), len(said), said)
+	}
 }
 
 // metrics checks names and values on the first of three nodes in step.

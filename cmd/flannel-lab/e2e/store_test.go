@@ -19,27 +19,7 @@ func TestLease(t *testing.T) {
 	reaches(t, "at first", a, b.IP4)
 	key, value := leaseOf(t, l, n)
 
-	t.Run("restart without the subnet file", func(t *testing.T) {
-		before, err := c.Get(t.Context(), subnetKeys+key)
-		must(t, err)
-		stop := unlost(t, a, b.IP4)
-		stopped(t, n)
-		in(t, n.Namespaces, "rm /run/flannel/subnet.env")
-		must(t, n.Start())
-		must(t, n.Ready(t.Context()))
-		stop()
-		after, err := c.Get(t.Context(), subnetKeys+key)
-		must(t, err)
-		if k, v := leaseOf(t, l, n); k != key || v != value {
-			t.Errorf("the lease is %s %s, was %s %s", k, v, key, value)
-		}
-		if after.Kvs[0].Lease != before.Kvs[0].Lease {
-			t.Error("the key hangs on another etcd lease")
-		}
-		if all, err := c.Leases(t.Context()); err != nil || len(all.Leases) != 2 {
-			t.Errorf("etcd has the leases %v (%v), want two", all, err)
-		}
-	})
+	t.Run("restart without the subnet file", func(t *testing.T) { restartWithoutFile(t, l, n, a, b) })
 
 	t.Run("restart with another public address", func(t *testing.T) {
 		stopped(t, n)
@@ -94,6 +74,31 @@ func TestLease(t *testing.T) {
 		}
 		within(t, "the other node forgets it", func() error { return silent(t, other, "flannel.1", "ip", "route") })
 	})
+}
+
+// restartWithoutFile finds its lease again by its public address.
+func restartWithoutFile(t *testing.T, l *lab.Lab, n *lab.Node, a, b *lab.Pod) {
+	c := etcdClient(t, l)
+	key, value := leaseOf(t, l, n)
+	before, err := c.Get(t.Context(), subnetKeys+key)
+	must(t, err)
+	stop := unlost(t, a, b.IP4)
+	stopped(t, n)
+	in(t, n.Namespaces, "rm /run/flannel/subnet.env")
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	stop()
+	after, err := c.Get(t.Context(), subnetKeys+key)
+	must(t, err)
+	if k, v := leaseOf(t, l, n); k != key || v != value {
+		t.Errorf("the lease is %s %s, was %s %s", k, v, key, value)
+	}
+	if after.Kvs[0].Lease != before.Kvs[0].Lease {
+		t.Error("the key hangs on another etcd lease")
+	}
+	if all, err := c.Leases(t.Context()); err != nil || len(all.Leases) != 2 {
+		t.Errorf("etcd has the leases %v (%v), want two", all, err)
+	}
 }
 
 // TestForeignKeys puts into the store what flannel stumbles over: it must cost nobody else a packet.

@@ -156,27 +156,30 @@ func TestUnderlayChoice(t *testing.T) {
 		})
 		fresh(t)
 	})
-	t.Run("nothing fits", func(t *testing.T) {
-		mark := len(n.Log())
-		launch(t, "-iface=eth7", "-iface=10.9.9.9")
-		names := []string{"--iface=eth7:", "--iface=10.9.9.9:", "lo (127.0.0.1, ::1)", "--iface=eth0"}
-		within(t, "/readyz says why", func() error { return unready(t, n, names...) })
-		loggedNaming(t, n, mark, "cannot-start", "reason", names...)
-		in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
-		within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7") })
-		in(t, n.Namespaces, "for i in 1 2 3; do ip route add 10.99.0.0/16 dev eth1; sleep 0.1; ip route delete 10.99.0.0/16; sleep 0.1; done")
-		said := map[string]bool{}
-		for _, reason := range n.Records(mark).With("cause=cannot-start").Values("reason") {
-			if said[reason] {
-				t.Error("said again:" + reason)
-			}
-			said[reason] = true
+	t.Run("nothing fits", func(t *testing.T) { nothingFits(t, n, launch, published) })
+}
+
+// nothingFits waits until there is an interface that fits, and says what is wrong with those that there are.
+func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), published func(*testing.T, string)) {
+	mark := len(n.Log())
+	launch(t, "-iface=eth7", "-iface=10.9.9.9")
+	names := []string{"--iface=eth7:", "--iface=10.9.9.9:", "lo (127.0.0.1, ::1)", "--iface=eth0"}
+	within(t, "/readyz says why", func() error { return unready(t, n, names...) })
+	loggedNaming(t, n, mark, "cannot-start", "reason", names...)
+	in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
+	within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7") })
+	in(t, n.Namespaces, "for i in 1 2 3; do ip route add 10.99.0.0/16 dev eth1; sleep 0.1; ip route delete 10.99.0.0/16; sleep 0.1; done")
+	said := map[string]bool{}
+	for _, reason := range n.Records(mark).With("cause=cannot-start").Values("reason") {
+		if said[reason] {
+			t.Error("said again:" + reason)
 		}
-		in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
-		published(t, "10.9.0.7")
-		within(t, "ready", func() error { return ready(t, n) })
-		stopped(t, n)
-	})
+		said[reason] = true
+	}
+	in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
+	published(t, "10.9.0.7")
+	within(t, "ready", func() error { return ready(t, n) })
+	stopped(t, n)
 }
 
 // TestNetworkContainsNodes has a pod network in which the nodes have their own addresses, and room for two subnets
