@@ -111,7 +111,7 @@ func (m *Machine) newMAC() mac.Addr {
 func (m *Machine) viewNetwork(n *network) any {
 	policies := slices.Clone(n.Policies)
 	if n.macKnown {
-		policies = append(policies, api.Policy("DrMacAddress", map[string]string{"Address": n.mac.String()}))
+		policies = append(policies, api.Policy("DrMacAddress", map[string]string{"Address": api.MAC(n.mac)}))
 	}
 	if ip := m.managementIP(n); ip.IsValid() && n.Type == hns.Overlay {
 		policies = append(policies, api.Policy("ProviderAddress", map[string]string{"ProviderAddress": ip.String()}))

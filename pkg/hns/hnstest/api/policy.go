@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
-	"strings"
 
 	"flannel/pkg/hns"
 	"flannel/pkg/mac"
@@ -60,7 +59,7 @@ func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 func AsHNSHasIt(p hns.Policy) hns.Policy {
 	if r, code := RemoteSubnet(p.Settings); p.Type == "RemoteSubnetRoute" && code == 0 {
 		return Policy(p.Type, map[string]any{
-			"IsolationId": r.VSID, "DistributedRouterMacAddress": strings.ToUpper(r.MAC.String()),
+			"IsolationId": r.VSID, "DistributedRouterMacAddress": MAC(r.MAC),
 			"DestinationPrefix": r.Prefix.String(), "ProviderAddress": r.Provider.String(),
 		})
 	}

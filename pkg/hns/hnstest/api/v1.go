@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"strings"
 
 	"flannel/pkg/hns"
 	"flannel/pkg/mac"
@@ -89,6 +90,9 @@ func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 	}
 	return []byte(Text(v2)), 0
 }
+
+// MAC is a hardware address as HNS writes it.
+func MAC(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
 
 // ParseMAC reads a document's MAC: a JSON string, in any usual form.
 func ParseMAC(raw json.RawMessage) (mac.Addr, error) {
