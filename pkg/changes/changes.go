@@ -1,6 +1,7 @@
-// Package changes hands on a long ordered list together with how it differs from the one before: the peers' leases
-// from a lease manager to the plan, and the paths to them from the plan to the dataplane. Who receives both never has
-// to compare two lists.
+// Package changes describes how a long ordered list differs from its previous
+// version: the peers' leases, from a lease manager to the plan, and the paths, from
+// the plan to the dataplane. The receiver of a list and its changes does not have to
+// compare two lists.
 package changes
 
 import (
@@ -9,14 +10,15 @@ import (
 	"slices"
 )
 
-// Change is one difference between two lists: Old is only in the former one, New only in the latter. One of them may
-// be nil.
+// Change is one difference between two lists. Old is only in the first list, New
+// only in the second. An added element has no Old (nil), a removed one no New.
 type Change[T any] struct{ Old, New *T }
 
-// Either is the element that says where the change belongs.
+// Either returns an element with the change's position in the order: New or, if
+// there is none, Old.
 func (c Change[T]) Either() *T { return cmp.Or(c.New, c.Old) }
 
-// Added returns the changes that make a list out of an empty one.
+// Added returns the changes from an empty list to list.
 func Added[T any](list []*T) []Change[T] {
 	added := make([]Change[T], 0, len(list))
 	for _, e := range list {
@@ -25,11 +27,11 @@ func Added[T any](list []*T) []Change[T] {
 	return added
 }
 
-// Pending collects changes by name until they are taken. A name that changes several times counts once, with its first
-// Old and its last New. The zero Pending is empty.
+// Pending collects changes by name until Take. Several changes of a name become one,
+// with the first Old and the last New. The zero Pending is empty.
 type Pending[T any] map[string]Change[T]
 
-// Add takes in a change that comes after those before.
+// Add adds a change that is later than those added before.
 func (p *Pending[T]) Add(name string, c Change[T]) {
 	if *p == nil {
 		*p = Pending[T]{}
@@ -42,7 +44,7 @@ func (p *Pending[T]) Add(name string, c Change[T]) {
 	}
 }
 
-// Take returns what was collected, in order, and forgets it.
+// Take returns the collected changes in order, and removes them.
 func (p *Pending[T]) Take(compare func(a, b *T) int) []Change[T] {
 	if len(*p) == 0 {
 		return nil
@@ -52,8 +54,9 @@ func (p *Pending[T]) Take(compare func(a, b *T) int) []Change[T] {
 	return taken
 }
 
-// Apply returns a copy of an ordered list with the changes made; without changes, the list itself. It costs a search
-// for each change, and copying the list. No two elements of a list may be equal.
+// Apply returns a copy of an ordered list with the changes applied; without changes,
+// the list itself. It costs a search for each change and a copy of the list. No two
+// elements of a list may be equal.
 func Apply[T any](list []*T, made []Change[T], compare func(a, b *T) int) []*T {
 	if len(made) == 0 {
 		return list
@@ -71,7 +74,7 @@ func Apply[T any](list []*T, made []Change[T], compare func(a, b *T) int) []*T {
 			edits, length = append(edits, edit{c.New, true}), length+1
 		}
 	}
-	slices.SortStableFunc(edits, func(a, b edit) int { // an Old stays before the New that takes its place
+	slices.SortStableFunc(edits, func(a, b edit) int { // stable: an Old stays before the New that replaces it
 		return compare(a.element, b.element)
 	})
 	changed := make([]*T, 0, max(length, 0))

@@ -144,7 +144,7 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 		n.underlayMoved = true
 	case <-alarm.compare.C:
 		n.underlayMoved = true
-		d.Dataplane.Distrust()
+		d.Dataplane.QueueResync()
 	}
 }
 

@@ -1,6 +1,7 @@
-// Package dataplane is the seam to the operating system: what the pods' traffic needs (devices, and paths to the
-// peers' subnets) on one side, the kernel's tables or HNS on the other. It holds the types alone; each operating system
-// has its driver in a package below.
+// Package dataplane is the interface to the operating system. The daemon passes
+// devices, and paths to the peers' subnets; a driver translates them to entries
+// of the kernel's tables, or to HNS. Each operating system has its driver in a
+// package below this one, which only holds the types.
 package dataplane
 
 import (
@@ -11,87 +12,96 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Device is a network device as it shall be.
+// Device is a desired network device.
 type Device struct {
 	Name      string
-	MAC       mac.Addr // for a new device; an existing one keeps its own. Zero: the system chooses
-	Readdress bool     // an existing device takes MAC, too
-	Kind      Kind     // and what devices of this kind have besides
+	MAC       mac.Addr // of a new device; an existing one keeps its own. Zero: the system chooses
+	Readdress bool     // change the MAC address of an existing device, too
+	Kind      Kind     // with the properties of this kind
 }
 
-// Link is a device as it is.
+// Link is an actual network device.
 type Link struct {
 	Index int
 	MAC   mac.Addr
 	MTU   int // bytes
 }
 
-// Links are the devices of the last Ensure by name.
+// Links are the existing devices of the last Ensure by name.
 type Links map[string]Link
 
-// Path says how packets for a peer's subnet leave this node.
+// Path is how packets for a peer's subnet leave this node.
 type Path struct {
 	Dst    netip.Prefix // the peer's subnet
 	Via    netip.Addr   // the peer's address on the underlay
 	Device string       // name of a Device given to Ensure
-	Encap  Encap        // and what packets are wrapped in on the way
+	Encap  Encap        // encapsulation of the packets
 }
 
-// VTEP returns the MAC address of the tunnel end that the path leads to, if it has such.
+// VTEP returns the MAC address of the VTEP that the path leads to, if there is one.
 func (p *Path) VTEP() (addr mac.Addr, has bool) {
 	end, has := p.Encap.(VTEP)
 	return end.MAC, has
 }
 
-// State is everything that shall be there beside the devices. Paths are never changed once handed over; an unchanged
-// one keeps its pointer, so that comparing two states costs next to nothing.
+// State is the desired state apart from the devices. Paths are not modified after
+// they are passed to a dataplane. An unchanged path keeps its pointer, so that
+// comparing two states is cheap.
 type State struct {
-	// Networks are the pod networks, one for each family in use: packets of that family are forwarded, and routes into
-	// a network that a flannel left are ours.
+	// Networks are the pod networks, one for each address family in use. Packets of
+	// these families are forwarded, and routes of flannel into the networks are ours.
 	Networks []netip.Prefix
-	// Former are networks that this node was in before. What we left of them is deleted.
+	// Former are pod networks that this node was in before. Our routes into them are
+	// deleted.
 	Former []netip.Prefix
-	// Unrouted says that the backend makes no paths at all: routes into a network that we did not make are those of
-	// whoever routes instead.
+	// Unrouted means that the backend makes no paths: routes into the networks that
+	// do not have our protocol number belong to whoever routes instead.
 	Unrouted bool
 	Paths    []*Path
-	// Since are the Paths of an earlier State, and Changes how Paths differ from them: a dataplane that was told these
-	// paths last takes in only the changes. After others, or without Since, it compares.
+	// Since are the Paths of an earlier State, and Changes the differences. A
+	// dataplane whose last state had these paths processes only the changes. With
+	// another last state, or without Since, it compares.
 	Since   []*Path
 	Changes []changes.Change[Path]
-	// Blackholes swallow what no more specific or better route takes, e.g. packets for pods of ours that are gone.
+	// Blackholes drop packets that no other route takes, such as those for deleted
+	// pods of this node.
 	Blackholes []netip.Prefix
-	// Keep forbids deletions: something that the state or the links follow from (devices, the underlay) could not be
-	// read in this pass, and is as it was known before.
+	// Keep forbids deletions. It is set when something that the state or the links
+	// depend on (devices, the underlay) could not be read in this pass, so that the
+	// last known value was used.
 	Keep bool
 }
 
-// Refused is a path of which the system refuses an entry for what the entry says, e.g. a gateway that is no neighbour.
+// Refused is a path of which the system refused an entry because of its content,
+// such as a gateway that is not on the link.
 type Refused struct {
 	Dst netip.Prefix // as in the path
 	Err error
 }
 
-// Dataplane brings the operating system to a state and reports when somebody else changed it.
-// One goroutine calls Ensure and Apply.
+// Dataplane reconciles the operating system with a desired state, and notifies of
+// changes that somebody else made. Only one goroutine calls its methods.
 type Dataplane interface {
-	// Ensure makes the devices what they shall be, and returns them as they are. It removes no others. A device that
-	// cannot be looked at is returned as it was known before, with an error that reconcile.IsUnknown; one that is
-	// missing from the links does not exist.
+	// Ensure creates and repairs devices and returns the existing ones. It deletes no
+	// others. For a device that cannot be read, it returns the last known link, with
+	// an error that reconcile.IsUnknown. A device that is not in the links does not
+	// exist.
 	Ensure(ctx context.Context, devices []Device) (Links, error)
-	// Found returns the paths that the system holds now, of a form that this configuration makes: through the links, into
-	// the networks of the state. It changes nothing. Its error is reconcile.Unknown.
+	// Found returns the paths that exist in the system and that this configuration
+	// could have made: through the links, into the networks of the state. It changes
+	// nothing. Its error is reconcile.Unknown.
 	Found(ctx context.Context, links Links, s State) ([]*Path, error)
-	// Apply sets what differs from the state, then deletes what is ours beyond it (devices too). An entry that the
-	// system refuses stops no other, and is tried again by the next Apply: it is in refused, once for each path, where
-	// the path itself is the reason, else in the error. Nothing is deleted with State.Keep, nor if anything could not be
-	// read (reconcile.IsUnknown).
+	// Apply sets what differs from the state, and then deletes entries and devices of
+	// ours that are not in it. A refused entry does not stop others, and the next
+	// Apply retries it. If the path is the reason, refused contains the path (once),
+	// otherwise err contains the entry. With State.Keep, or if something could not be
+	// read (reconcile.IsUnknown), nothing is deleted.
 	Apply(ctx context.Context, links Links, s State) (refused []Refused, err error)
-	// Changes receives a value (of any number of changes) after somebody else changed something of ours.
+	// Changes receives one value after any number of changes by somebody else.
 	Changes() <-chan struct{}
-	// Distrust makes the next Ensure and Apply compare with all that is there, not only with what was told to have
-	// changed.
-	Distrust()
-	// Close releases what watching holds; the network stays as it is.
+	// QueueResync makes the next Ensure and Apply read everything again, instead of
+	// relying on notifications.
+	QueueResync()
+	// Close stops watching. The network stays as it is.
 	Close() error
 }

@@ -6,27 +6,29 @@ import (
 	"flannel/pkg/mac"
 )
 
-// The kinds of device, and of encapsulation of a path. Both are closed sets: a driver that meets one that it does not
-// know refuses it. See Documentation/adr/0005.
+// The kinds of devices and of encapsulations. Both sets are closed: a driver
+// returns an error for a kind that it does not support. See
+// Documentation/adr/0006.
 
-// Kind is what a Device is: Existing, VXLAN, Overlay or L2Bridge.
+// Kind is the kind of a Device: Existing, VXLAN, Overlay or L2Bridge.
 type Kind interface{ kind() string }
 
-// KindName is for people.
+// KindName returns a name for messages.
 func KindName(k Kind) string { return k.kind() }
 
-// Existing is a device of the host (the underlay) that we route through: it must be there, and is never changed.
+// Existing is a device of the host (the underlay). It is routed through, and never
+// created or changed.
 type Existing struct{}
 
-// Tunnel is what tunnel devices of ours have, of whatever kind.
+// Tunnel holds the properties of all kinds of tunnel devices.
 type Tunnel struct {
-	MTU    int            // bytes; 0 leaves it as it is
-	Addr   []netip.Prefix // exactly these, but for link-local ones
+	MTU    int            // bytes; 0: do not change it
+	Addr   []netip.Prefix // exactly these, apart from link-local ones
 	Parent string         // name of the underlay device
 	Local  netip.Addr     // outer source address
 }
 
-// VXLAN is a VXLAN tunnel device of ours.
+// VXLAN is a VXLAN tunnel device.
 type VXLAN struct {
 	Tunnel
 	VNI      uint32
@@ -35,38 +37,39 @@ type VXLAN struct {
 	GBP      bool
 }
 
-// Network is what HNS networks have, of whatever kind: router and the pods' switch in one.
+// Network holds the properties of all kinds of HNS networks, each of which is the
+// router and the switch of the pods.
 type Network struct {
 	Parent  string         // name of the underlay device
 	Local   netip.Addr     // the host's address
-	Subnets []netip.Prefix // the node's own, one for each family in use
-	// Switch is for a network that is there for the sake of its switch alone: without pods, and so persistent. It stays
-	// until Cleanup.
+	Subnets []netip.Prefix // of the node, one for each address family in use
+	// Switch is set for a network that only binds a switch to the adapter, and has no
+	// pods. It is persistent, and stays until Cleanup.
 	Switch bool
 }
 
-// HNS is a Kind that is an HNS network.
+// HNS is implemented by the kinds of HNS networks.
 type HNS interface {
 	Kind
 	Common() Network
 	with(Network) Kind
 }
 
-// Common is the network itself.
+// Common returns the properties of all kinds.
 func (n Network) Common() Network { return n }
 
-// Overlay is an HNS network that is the tunnel, too.
+// Overlay is an HNS network that is a VXLAN tunnel.
 type Overlay struct {
 	Network
 	VNI  uint32
 	Port uint16      // UDP; 0 is Windows' default, 4789
-	MACs [2]mac.Addr // first and last for pods that bring none; zero: HNS chooses
+	MACs [2]mac.Addr // first and last of the pods' MAC addresses; zero: HNS chooses
 }
 
 // L2Bridge is an HNS network that bridges pods to the underlay.
 type L2Bridge struct {
 	Network
-	DNS string // servers for pods, with commas between them; empty: HNS chooses
+	DNS string // servers for pods, separated by commas; empty: HNS chooses
 }
 
 func (Existing) kind() string { return "existing" }
@@ -77,13 +80,14 @@ func (L2Bridge) kind() string { return "l2bridge" }
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is what packets are wrapped in on a Path: Direct or VTEP.
+// Encap is the encapsulation of packets on a Path: Direct or VTEP.
 type Encap interface{ encap() }
 
-// Direct sends packets as they are: the peer is the gateway to its subnet.
+// Direct is no encapsulation: the peer is the gateway to its subnet.
 type Direct struct{}
 
-// VTEP wraps them in VXLAN. MAC is the inner destination, the address of the peer's tunnel end.
+// VTEP is VXLAN. MAC is the destination of the inner packet: the MAC address of the
+// peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
 func (Direct) encap() {}

@@ -2,17 +2,19 @@ package dataplane
 
 import "net/netip"
 
-// Prepared says how the adapter stands.
+// Prepared is the result of preparing an adapter.
 type Prepared struct {
 	Adapter   string         `json:"adapter"`   // the physical one
-	Network   string         `json:"network"`   // an HNS network that holds its switch
+	Network   string         `json:"network"`   // HNS network whose switch is bound to it
 	Made      bool           `json:"made"`      // by this call
-	Interface string         `json:"interface"` // the one with the host's addresses
+	Interface string         `json:"interface"` // the adapter with the host's addresses
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
-// SwitchFor is dev as a network that only holds the switch: with a name, a number and a subnet that the usual scripts
-// for Windows nodes have given theirs for years, so that both take the other's for their own. Nothing is ever there.
+// SwitchFor returns a variant of dev that only binds a switch to the adapter. Its
+// name, VNI and subnet are those that the common scripts for Windows nodes use, so
+// that these scripts and flanneld accept each other's network. The subnet is not
+// used. A device that is not an HNS network is returned unchanged.
 func SwitchFor(dev Device) Device {
 	network, ok := dev.Kind.(HNS)
 	if !ok {

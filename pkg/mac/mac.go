@@ -1,4 +1,4 @@
-// Package mac holds the hardware addresses of devices.
+// Package mac holds the MAC addresses of network devices.
 package mac
 
 import (
@@ -6,13 +6,14 @@ import (
 	"net"
 )
 
-// Addr is a hardware address of 48 bits; unlike net.HardwareAddr it can be compared.
+// Addr is a MAC address of 48 bits. Unlike net.HardwareAddr, it is comparable.
 type Addr [6]byte
 
-// String writes the address as flannel does: lower case, with colons.
+// String formats the address as flannel does: lower case, with colons.
 func (a Addr) String() string { return net.HardwareAddr(a[:]).String() }
 
-// Unicast tells whether a can be a device's address: neither zero nor a group address.
+// Unicast reports whether a can be a device's address: neither zero nor a group
+// address.
 func (a Addr) Unicast() bool { return a != Addr{} && a[0]&1 == 0 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -24,7 +25,7 @@ func (a *Addr) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Parse reads a 48-bit address in any notation that net.ParseMAC knows (Windows writes dashes).
+// Parse parses a 48-bit address in any notation of net.ParseMAC; Windows uses dashes.
 func Parse(s string) (Addr, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil || len(hw) != len(Addr{}) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	hnsplane "flannel/pkg/dataplane/hns"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/doctor"
 )
 
@@ -72,6 +72,6 @@ func (m machine) lost(ctx context.Context, path string) (doctor.Lost, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return doctor.Lost{}, fmt.Errorf("look at adapters and routes: %w", err)
 	}
-	l, err := hnsplane.ReadLost(path, adapters, routes, networks)
+	l, err := hostconfig.ReadLost(path, adapters, routes, networks)
 	return doctor.Lost{Since: l.Since, Adapter: l.Adapter, What: l.What}, err
 }

@@ -5,20 +5,22 @@ import (
 	"strings"
 )
 
-// RefusedError says which entries a store did not set or delete, each with its own reason. All others are done.
+// RefusedError lists the entries that a store did not set or delete, each with
+// its reason. The store did all others.
 type RefusedError struct {
-	Table   string // the store's name
+	Table   string // name of the store
 	Verb    string // "set" or "delete"
 	Entries []Refusal
 }
 
-// Refusal is one entry that was refused.
+// Refusal is an entry that the store did not set or delete.
 type Refusal struct {
 	Key any // a key of the table
 	Err error
 }
 
-// maxErrors bounds how many refused entries an error names: a thousand peers may be refused for one reason.
+// maxErrors bounds the entries in the text of an error: a thousand peers may be
+// refused for the same reason.
 const maxErrors = 5
 
 func (r *RefusedError) Error() string {
@@ -32,7 +34,7 @@ func (r *RefusedError) Error() string {
 	return strings.Join(named, "\n")
 }
 
-// Describe is the error of one of the entries alone.
+// Describe returns the error of one entry.
 func (r *RefusedError) Describe(e Refusal) error {
 	return fmt.Errorf("%s %s %v: %w", r.Verb, r.Table, e.Key, e.Err)
 }
@@ -46,24 +48,25 @@ func (r *RefusedError) Unwrap() []error {
 	return errs
 }
 
-// TakeRefusals splits err, which may join others: take is asked for each entry that was not set, and the error is
-// what is left without those that it takes.
+// TakeRefusals removes entries from err, which may join several errors. It calls
+// take for each entry that was not set, and returns the errors that are left
+// without those entries for which take returns true.
 func TakeRefusals(err error, take func(r *RefusedError, e Refusal) bool) (left []error) {
-	switch e := err.(type) { //nolint:errorlint // what wraps a refusal, rather than joins it, has something to say
+	switch e := err.(type) { //nolint:errorlint // an error that wraps a refusal adds a text, and stays whole
 	case nil:
 	case *RefusedError:
 		rest := &RefusedError{Table: e.Table, Verb: e.Verb}
-		for _, one := range e.Entries {
-			if e.Verb != "set" || !take(e, one) {
-				rest.Entries = append(rest.Entries, one)
+		for _, refusal := range e.Entries {
+			if e.Verb != "set" || !take(e, refusal) {
+				rest.Entries = append(rest.Entries, refusal)
 			}
 		}
 		if len(rest.Entries) > 0 {
 			left = append(left, rest)
 		}
 	case interface{ Unwrap() []error }:
-		for _, one := range e.Unwrap() {
-			left = append(left, TakeRefusals(one, take)...)
+		for _, joined := range e.Unwrap() {
+			left = append(left, TakeRefusals(joined, take)...)
 		}
 	default:
 		left = append(left, err)

@@ -1,23 +1,28 @@
 package reconcile
 
-// row is what is known of one key. There are many, looked at often: one look-up finds all of it.
+// row is what the table knows about one key. Each pass looks at many rows, so
+// everything is in one struct, and one map lookup finds it.
 type row[K, V comparable] struct {
-	key           K
-	want, have    V    // zero if not wanted, not there
-	wanted, there bool // the entry shall be, and is, there
-	dirty         bool // it is in Table.dirty, and only who takes it out of there may forget it
-	listed        bool // the list that is being taken in has it
-	// seen is the last call of the store during which a notification told of this key: that is newer than what the
-	// call returns.
-	seen int
+	key            K
+	want, have     V    // desired and actual value; zero if not wanted, or absent
+	wanted, exists bool // there is a desired, an actual value
+	dirty          bool // it is in Table.dirty; only dueRows may remove it from there
+	listed         bool // the list that is being processed contains it
+	// observedIn is the call (Table.call) during which the last notification for
+	// this key arrived. A notification is newer than the result of that call.
+	observedIn int
 }
 
-func (r *row[K, V]) agrees() bool { return r.wanted == r.there && r.want == r.have }
-func (r *row[K, V]) empty() bool  { return !r.wanted && !r.there }
+// agrees reports whether the actual value is the desired one.
+func (r *row[K, V]) agrees() bool { return r.wanted == r.exists && r.want == r.have }
 
-func (r *row[K, V]) is(value V, there bool) {
-	if !there {
+// unused reports whether there is neither a desired nor an actual value.
+func (r *row[K, V]) unused() bool { return !r.wanted && !r.exists }
+
+// setHave sets the actual value, or (exists false) that there is none.
+func (r *row[K, V]) setHave(value V, exists bool) {
+	if !exists {
 		value = *new(V)
 	}
-	r.have, r.there = value, there
+	r.have, r.exists = value, exists
 }

@@ -1,9 +1,12 @@
-// Package reconcile brings a table of the system (routes, neighbours, HNS policies) to what it should hold.
+// Package reconcile makes the actual entries of a system table (routes,
+// neighbours, HNS policies) the desired ones.
 //
-// A Table knows two maps: what is wanted and what is there. It learns what is there by listing the store once, then
-// from its own writes and from the system's notifications, so that a change costs what the change costs and not what
-// the table holds. When it can no longer be sure (lost notifications, a device that came back), it lists again:
-// restart, drift and a missed event are one and the same case.
+// A Table keeps the desired and the actual value of each key. It lists the store
+// once, and then learns the actual values from its own writes and from the
+// system's notifications, so that a pass costs as much as there are changes, not
+// as there are entries. When the actual values may be wrong (notifications were
+// lost, a device went down), it lists again. A restart, drift and a missed event
+// are the same case.
 package reconcile
 
 import (
@@ -13,40 +16,54 @@ import (
 	"sync"
 )
 
-// Entry is one line of a table.
+// Entry is a key of a table with a value.
 type Entry[K, V comparable] struct {
 	Key   K
 	Value V
 }
 
-// Store is where the entries live. Only what is ours is ever listed, so only what is ours can be deleted.
+// Store is the system's table. It lists only entries that are ours, so only
+// those can be deleted.
 type Store[K, V comparable] interface {
-	// Name of the table, for messages and metrics: "routes".
+	// Name is the table's name in messages and metrics, such as "routes".
 	Name() string
 	// List returns all entries that are ours.
 	List(ctx context.Context) (map[K]V, error)
-	// Set creates or replaces entries, one system call for many. Element i of the result belongs to entry i; nil is
-	// success for all.
+	// Set creates or replaces entries, many with one system call. Element i of the
+	// result belongs to entry i. A nil result means success for all.
 	Set(ctx context.Context, entries []Entry[K, V]) []error
-	// Delete removes entries as List returned them; an entry that is gone already is no error.
+	// Delete deletes entries with the values that List returned. An entry that does
+	// not exist is not an error.
 	Delete(ctx context.Context, entries []Entry[K, V]) []error
 }
 
-// Table compares what is wanted with what is there. All methods may be called from several goroutines, but only one
-// may be inside Add or Prune.
+// Table compares desired with actual entries. All methods may be called from any
+// goroutine; typically, one goroutine watches for notifications and calls
+// Observe. Only one goroutine at a time may call Add, Prune or Refresh.
+//
+// Notifications can arrive while a list or a write is under way, and are newer
+// than its result. Example, with a Relist queued and a desired route
+// 10.244.2.0/24 via A:
+//
+//	Add starts to list           call is 7, listing is true
+//	the kernel returns via A
+//	somebody changes it to via B
+//	Observe(10.244.2.0/24, B)    actual value is B; observedIn is 7
+//	the list ends, with via A    observedIn == call: B stays, the row is dirty
+//	Add sets via A
 type Table[K, V comparable] struct {
 	store Store[K, V]
 
 	mu      sync.Mutex
-	rows    map[K]*row[K, V] // of all keys that are wanted, there, or dirty
-	wanted  int              // how many of them are wanted
-	dirty   []*row[K, V]     // those whose wanted and present values may differ; all others agree
-	stale   bool             // what is said to be there cannot be trusted
-	call    int              // counts the readings and writings of the store
-	listing bool             // it is being read
+	rows    map[K]*row[K, V] // all except unused rows that are not dirty
+	wanted  int              // number of rows with a desired value
+	dirty   []*row[K, V]     // rows that may not agree; all others do
+	stale   bool             // actual values may be wrong: list before the next Add
+	call    int              // number of calls of the store that were started
+	listing bool             // a list is under way
 }
 
-// Result counts what a table did.
+// Result counts the entries that Add or Prune changed.
 type Result struct {
 	Set, Deleted, Failed int
 }
@@ -56,15 +73,15 @@ func (r Result) Plus(o Result) Result {
 	return Result{r.Set + o.Set, r.Deleted + o.Deleted, r.Failed + o.Failed}
 }
 
-// NewTable returns a table that wants nothing and has yet to list its store.
+// NewTable returns a table without desired entries. Its first Add lists the store.
 func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
 	return &Table[K, V]{store: store, rows: map[K]*row[K, V]{}, stale: true}
 }
 
-// Name is the store's.
+// Name is the store's name.
 func (t *Table[K, V]) Name() string { return t.store.Name() }
 
-// Want says that the entry shall be there.
+// Want sets the desired value of a key.
 func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,10 +90,10 @@ func (t *Table[K, V]) Want(key K, value V) {
 		t.wanted++
 	}
 	r.want, r.wanted = value, true
-	t.mark(r)
+	t.update(r)
 }
 
-// Drop says that no entry of that key shall be there.
+// Drop removes the desired value of a key.
 func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +102,7 @@ func (t *Table[K, V]) Drop(key K) {
 	}
 }
 
-// Reset forgets all wishes; with the Wants that follow it replaces the whole wanted state.
+// Reset removes all desired values.
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,14 +111,14 @@ func (t *Table[K, V]) Reset() {
 	}
 }
 
-// Relist distrusts what is known of the store: the next Add lists it.
+// Relist makes the next Add, or Refresh, list the store.
 func (t *Table[K, V]) Relist() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stale = true
 }
 
-// Wanted tells whether an entry of that key shall be there.
+// Wanted reports whether the key has a desired value.
 func (t *Table[K, V]) Wanted(key K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,59 +126,61 @@ func (t *Table[K, V]) Wanted(key K) bool {
 	return ok && r.wanted
 }
 
-// Refresh lists the store if what is known of it cannot be trusted, and changes nothing there. Its error is Unknown.
+// Refresh lists the store if the actual values may be wrong. It changes nothing
+// in the store. Its error is Unknown.
 func (t *Table[K, V]) Refresh(ctx context.Context) error { return t.list(ctx) }
 
-// There returns the value of the entry that is there under a key, wanted or not.
-func (t *Table[K, V]) There(key K) (value V, there bool) {
+// Actual returns the actual value of a key, if there is one.
+func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r, ok := t.rows[key]; ok {
-		return r.have, r.there
+		return r.have, r.exists
 	}
 	return value, false
 }
 
-// AllThere returns all entries that are there, wanted or not, in no order.
-func (t *Table[K, V]) AllThere() []Entry[K, V] {
+// AllActual returns all actual entries, in no order.
+func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var all []Entry[K, V]
+	var entries []Entry[K, V]
 	for _, r := range t.rows {
-		if r.there {
-			all = append(all, Entry[K, V]{r.key, r.have})
+		if r.exists {
+			entries = append(entries, Entry[K, V]{r.key, r.have})
 		}
 	}
-	return all
+	return entries
 }
 
-// Len is the number of wanted entries.
+// Len returns the number of desired entries.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.wanted
 }
 
-// Observe takes in a notification: the entry is now there (present), or is gone. It tells whether that differs from
-// what is wanted. Where our own writes come back as notifications too, they agree with that and wake nobody.
+// Observe records a notification: the entry now exists (present), or was deleted.
+// drift reports whether that differs from the desired value. The notification of
+// a write of this table does not, so it needs no pass.
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, known := t.rows[key]; !known && !present && !t.listing {
-		return false // nothing was there as far as we know; only a list under way might say otherwise
+		return false // deleted what we do not know; matters only to a list under way, which may have it
 	}
 	r := t.row(key)
-	r.is(value, present)
-	r.seen = t.call
-	t.mark(r)
+	r.setHave(value, present)
+	r.observedIn = t.call
+	t.update(r)
 	return !r.agrees()
 }
 
-// row returns the row of a key, a new one if there is none.
+// row returns the row of a key, and adds one if there is none.
 func (t *Table[K, V]) row(key K) *row[K, V] {
 	r, ok := t.rows[key]
 	if !ok {
-		r = &row[K, V]{key: key, seen: -1}
+		r = &row[K, V]{key: key, observedIn: -1}
 		t.rows[key] = r
 	}
 	return r
@@ -172,54 +191,58 @@ func (t *Table[K, V]) drop(r *row[K, V]) {
 		t.wanted--
 	}
 	r.want, r.wanted = *new(V), false
-	t.mark(r)
+	t.update(r)
 }
 
-// mark notes that a row has changed.
-func (t *Table[K, V]) mark(r *row[K, V]) {
+// update adds a changed row to dirty, or removes it if it is unused.
+func (t *Table[K, V]) update(r *row[K, V]) {
 	switch {
 	case r.dirty:
 	case !r.agrees():
 		r.dirty = true
 		t.dirty = append(t.dirty, r)
-	case r.empty() && !t.listing:
+	case r.unused() && !t.listing:
 		delete(t.rows, r.key)
 	}
 }
 
-// Add lists the store if it must, then sets every wanted entry that is missing or differs. One entry that fails blocks
-// no other, and is tried again by the next Add. If the store cannot be listed, the error is Unknown and nothing is set.
+// Add lists the store if actual values may be wrong, and then sets every desired
+// entry that is missing or differs. An entry that fails does not stop the others;
+// the next Add retries it. If the store cannot be listed, the error is Unknown
+// and nothing is set.
 func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if err := t.list(ctx); err != nil {
 		return Result{}, err
 	}
-	rows, missing := t.pending(true)
+	rows, missing := t.dueRows(true)
 	if len(missing) == 0 {
 		return Result{}, nil
 	}
 	errs := t.store.Set(ctx, missing)
-	failed := t.settle(rows, missing, errs, true)
+	failed := t.recordWrites(rows, missing, errs, true)
 	return Result{Set: len(missing) - failed, Failed: failed}, t.refused("set", missing, errs, failed)
 }
 
-// Prune deletes the entries that are ours and not wanted. It is to be called after Add, never before the whole
-// wanted state is known, and not in a pass with an error that IsUnknown: an entry that is wanted may still depend on
-// one that is not, such as a route whose replacement failed on its nexthop object.
+// Prune deletes the actual entries that are not desired. Call it after Add, when
+// all desired entries are known, and not in a pass with an error that IsUnknown:
+// a desired entry may still depend on one that is not desired, such as a route
+// on its old nexthop object if Add could not replace the route.
 func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
-	rows, extra := t.pending(false)
+	rows, extra := t.dueRows(false)
 	if len(extra) == 0 {
 		return Result{}, nil
 	}
 	errs := t.store.Delete(ctx, extra)
-	failed := t.settle(rows, extra, errs, false)
+	failed := t.recordWrites(rows, extra, errs, false)
 	return Result{Deleted: len(extra) - failed, Failed: failed}, t.refused("delete", extra, errs, failed)
 }
 
+// list lists the store if actual values may be wrong.
 func (t *Table[K, V]) list(ctx context.Context) error {
 	t.mu.Lock()
 	stale := t.stale
 	if stale {
-		t.stale = false // before listing, so that a Relist meanwhile is not lost
+		t.stale = false // before the list, so that a Relist during the list counts
 		t.listing = true
 		t.call++
 	}
@@ -227,7 +250,7 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 	if !stale {
 		return nil
 	}
-	have, err := t.store.List(ctx)
+	actual, err := t.store.List(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.listing = false
@@ -235,31 +258,33 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 		t.stale = true
 		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
-	for key, value := range have {
+	for key, value := range actual {
 		r := t.row(key)
 		r.listed = true
-		if r.seen != t.call {
-			r.is(value, true)
+		if r.observedIn != t.call {
+			r.setHave(value, true)
 		}
 	}
 	for _, r := range t.rows {
-		if !r.listed && r.seen != t.call {
-			r.is(*new(V), false)
+		if !r.listed && r.observedIn != t.call {
+			r.setHave(*new(V), false)
 		}
 		r.listed = false
-		t.mark(r)
+		t.update(r)
 	}
 	return nil
 }
 
-// pending returns the dirty rows that must be set (wanted) or deleted (not wanted), and their entries. Those that
-// agree are dirty no more. If there is anything to do, a write is under way until settle.
-func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K, V]) {
+// dueRows returns the dirty rows to set (wanted) or to delete (not wanted), and
+// their entries. It removes rows that agree from dirty. It counts the write that
+// follows as a call of the store, so that recordWrites recognizes newer
+// notifications.
+func (t *Table[K, V]) dueRows(wanted bool) (rows []*row[K, V], entries []Entry[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
 		r.dirty = !r.agrees()
-		if r.empty() {
+		if r.unused() {
 			delete(t.rows, r.key)
 		}
 		return !r.dirty
@@ -270,7 +295,7 @@ func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K
 			n++
 		}
 	}
-	rows, entries = make([]*row[K, V], 0, n), make([]Entry[K, V], 0, n) // of the right length: growing takes twice the memory
+	rows, entries = make([]*row[K, V], 0, n), make([]Entry[K, V], 0, n) // growing them would take twice the memory
 	for _, r := range t.dirty {
 		if r.wanted != wanted {
 			continue
@@ -285,23 +310,24 @@ func (t *Table[K, V]) pending(wanted bool) (rows []*row[K, V], entries []Entry[K
 	return rows, entries
 }
 
-// settle notes what was written, but for keys of which a notification knows better. A refusal means that the table
-// holds something else than we believed, or that the system cannot take the entry: list again before the next try.
-func (t *Table[K, V]) settle(rows []*row[K, V], entries []Entry[K, V], errs []error, present bool) (failed int) {
+// recordWrites records the actual values after a write, except for keys with a
+// newer notification. An error means that an actual value was wrong, or that the
+// system refuses the entry, so the next Add lists first.
+func (t *Table[K, V]) recordWrites(rows []*row[K, V], entries []Entry[K, V], errs []error, present bool) (failed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, r := range rows {
 		if errs != nil && errs[i] != nil {
 			failed++
-		} else if r.seen != t.call {
-			r.is(entries[i].Value, present)
+		} else if r.observedIn != t.call {
+			r.setHave(entries[i].Value, present)
 		}
 	}
 	t.stale = t.stale || failed > 0
 	return failed
 }
 
-// refused is the error of a call that changed some entries and failed to change others.
+// refused returns the error of a write that failed for some entries.
 func (t *Table[K, V]) refused(verb string, entries []Entry[K, V], errs []error, failed int) error {
 	if failed == 0 {
 		return nil

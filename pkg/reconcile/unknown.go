@@ -2,10 +2,11 @@ package reconcile
 
 import "errors"
 
-// Unknown marks err as one after which it is not known what the system holds: it could not be read, or a write got no
-// answer. What was not seen may be there and needed, so a pass with such an error deletes nothing (see IsUnknown);
-// what is missing may still be added. An error about one entry, or one that says that something does not exist, is
-// not of this kind. nil stays nil.
+// Unknown marks err as one that leaves the state of the system unknown: the state
+// could not be read, or a write got no answer. A pass with such an error deletes
+// nothing (see IsUnknown), since it may depend on entries that were not read; it
+// may still add entries. The answers that something does not exist, or that one
+// entry is refused, are not to be marked. Unknown(nil) is nil.
 func Unknown(err error) error {
 	if err == nil || IsUnknown(err) {
 		return err
@@ -13,7 +14,8 @@ func Unknown(err error) error {
 	return unknownError{err}
 }
 
-// IsUnknown reports whether err is, wraps or joins one that Unknown marked.
+// IsUnknown reports whether Unknown marked err, or an error that err wraps or
+// joins.
 func IsUnknown(err error) bool {
 	var unknown unknownError
 	return errors.As(err, &unknown)

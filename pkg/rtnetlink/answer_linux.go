@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// messages walks over the messages of one datagram; it ends at the first that is cut off.
+// messages calls each for every message of a datagram. It returns ErrShort at a
+// message that is cut off.
 func messages(b []byte, each func(h Header, body []byte) error) error {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -22,13 +23,14 @@ func messages(b []byte, each func(h Header, body []byte) error) error {
 	return nil
 }
 
-// parseRefusal reads NLMSG_ERROR or NLMSG_DONE: a negative errno (0 is success), and the kernel's text if any.
+// parseRefusal parses NLMSG_ERROR or NLMSG_DONE: a negative errno, and perhaps a
+// text. The errno 0 means success.
 func parseRefusal(h Header, body []byte) refusal {
 	if len(body) < 4 {
 		return refusal{}
 	}
 	r := refusal{errno: unix.Errno(-int32(binary.NativeEndian.Uint32(body)))}
-	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; the request is cut down to its header (NETLINK_CAP_ACK)
+	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; of the request, only the header is included (NETLINK_CAP_ACK)
 	if rest := 4 + unix.NLMSG_HDRLEN; h.Kind == unix.NLMSG_ERROR && h.Flags&ackTLVs != 0 && len(body) > rest {
 		for kind, value := range Attrs(body[rest:]) {
 			if kind == 1 { // NLMSGERR_ATTR_MSG

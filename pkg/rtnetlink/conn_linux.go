@@ -1,5 +1,6 @@
-// Package rtnetlink speaks rtnetlink(7) where the netlink library does not: many messages in one system call, each with
-// its own answer, lists that are whole, and notifications without those of our own writes. It knows no kind of message.
+// Package rtnetlink adds to the netlink library what that lacks: many messages in
+// one system call, with an error for each, lists without gaps, and notifications
+// without those of our own writes. The callers write and parse the message bodies.
 package rtnetlink
 
 import (
@@ -14,28 +15,32 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Conn is an rtnetlink socket that sends many messages in one system call and tells their errors apart.
+// Conn is an rtnetlink socket. Batch and Dump may be called from any goroutine; a
+// socket with groups is for Receive alone, in one goroutine.
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
-	buf []byte  // what is received
-	out Message // what is sent
-	// left: the rest of an answer that was given up may still come.
+	buf []byte  // for receiving
+	out Message // for sending
+	// left is set when an answer was not read to its end, whose rest may still
+	// arrive.
 	left bool
 }
 
 const (
-	// batchBytes is how much is sent at once: far below the default send buffer (208 KiB), where a larger one gains
-	// nothing any more.
+	// batchBytes is how much is sent at once. It is far below the default send buffer
+	// (208 KiB); a larger batch is not faster.
 	batchBytes = 64 << 10
-	// receiveBytes leaves room for the errors of a whole batch, and for the notifications of a storm of changes.
+	// receiveBytes has space for the errors of a whole batch, and for a storm of
+	// notifications.
 	receiveBytes = 16 << 20
-	// Tries is how often an interrupted dump is read again before we give up until the next pass.
+	// Tries bounds how often an interrupted dump is repeated.
 	Tries = 10
 )
 
-// Dial opens a socket in the network namespace of the calling thread and joins groups. limit is for SetLimit.
+// Dial opens a socket in the network namespace of the calling thread and joins
+// multicast groups. limit is as for SetLimit.
 func Dial(limit time.Duration, groups ...int) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -52,13 +57,14 @@ func (c *Conn) prepare(limit time.Duration, groups []int) error {
 	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	// A larger buffer than the system's limit takes NET_ADMIN in the first user namespace; without, the default must do.
+	// A buffer above the system's limit needs NET_ADMIN in the initial user namespace.
 	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBytes) != nil {
 		if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBytes); err != nil {
 			return err
 		}
 	}
-	// Kernels before 4.20 know neither; then errors have no text and dumps are not filtered.
+	// Kernels before 4.20 lack some of these: errors then have no text, and dumps are
+	// not filtered.
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
 		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, option, 1); err != nil && err != unix.ENOPROTOOPT {
 			return err
@@ -66,13 +72,13 @@ func (c *Conn) prepare(limit time.Duration, groups []int) error {
 	}
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil && err != unix.EINVAL {
-			return err // EINVAL: an older kernel has no such group, and so nothing to tell
+			return err // EINVAL: the kernel is older than the group
 		}
 	}
 	return c.SetLimit(limit)
 }
 
-// SetLimit sets how long a Receive waits that begins afterwards.
+// SetLimit sets how long each later Receive waits.
 func (c *Conn) SetLimit(limit time.Duration) error {
 	timeout := unix.NsecToTimeval(limit.Nanoseconds())
 	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
@@ -81,15 +87,15 @@ func (c *Conn) SetLimit(limit time.Duration) error {
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Ignore makes the kernel drop, before they wake anybody, the notifications of what another Conn writes. Who writes
-// knows from the answers what is there now.
+// Ignore makes the kernel drop the notifications of what another Conn writes: its
+// user knows the result from the answers.
 func (c *Conn) Ignore(other *Conn) error {
 	name, err := unix.Getsockname(other.fd)
 	if err != nil {
-		return fmt.Errorf("netlink socket's name: %w", err)
+		return fmt.Errorf("read the name of a netlink socket: %w", err)
 	}
 	port := name.(*unix.SockaddrNetlink).Pid
-	// A filter reads words in the order of the network.
+	// A filter reads words in network byte order.
 	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
 	const portOfMessage = 12 // nlmsg_pid
 	program := []unix.SockFilter{
@@ -105,10 +111,10 @@ func (c *Conn) Ignore(other *Conn) error {
 	return nil
 }
 
-// refusal is the kernel's no: its errno, and its reason where it gives one.
+// refusal is the kernel's error for one message.
 type refusal struct {
 	errno unix.Errno
-	text  string
+	text  string // may be empty
 }
 
 func (r refusal) Error() string {
@@ -120,8 +126,9 @@ func (r refusal) Error() string {
 
 func (r refusal) Unwrap() error { return r.errno }
 
-// Batch sends n messages in as few calls as sensible and returns one error for each, or nil if there is none. write
-// appends the i-th to b; it is called once for each, in order.
+// Batch sends n messages with few system calls. It returns an error for each, or
+// nil if all succeeded. write appends message i to b; it is called once for each
+// message, in order.
 func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +154,7 @@ func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error)
 	return errs
 }
 
-// finish sets length and sequence number of the message that begins at start.
+// finish sets the length and sequence number of the message that starts at start.
 func (c *Conn) finish(b Message, start int) Message {
 	c.seq++
 	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
@@ -155,13 +162,14 @@ func (c *Conn) finish(b Message, start int) Message {
 	return b
 }
 
-// send sends one batch of n messages, finished just now. The kernel works through it before sendmsg returns; it
-// answers every message that failed, and the last one, which alone asks for it.
+// send sends n messages, which finish has just completed. The kernel processes
+// them before sendmsg returns. It answers every message that failed, and the last
+// one, which requests an acknowledgement.
 func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 	first := c.seq + 1 - uint32(n)
 	fail := func(err error) {
 		for i := range n {
-			failed(i, reconcile.Unknown(err)) // what was done is not known
+			failed(i, reconcile.Unknown(err)) // the kernel may have processed it
 		}
 	}
 	if err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -171,7 +179,7 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 	for done := false; !done; {
 		err := c.Receive(func(h Header, body []byte) error {
 			if h.Kind != unix.NLMSG_ERROR || h.Seq < first || h.Seq > c.seq {
-				return nil // the rest of an answer that was given up
+				return nil // the rest of an earlier answer
 			}
 			if r := parseRefusal(h, body); r.errno != 0 {
 				failed(int(h.Seq-first), r)
@@ -187,8 +195,8 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 	}
 }
 
-// Dump asks for a whole table and hands every entry to each; reset is called before each try, since a table that
-// changes while it is read is read again.
+// Dump lists a table and calls each for every entry. If the table changes during
+// the dump, it is repeated; reset is called before each try.
 func (c *Conn) Dump(kind uint16, body []byte, filter func(Message) Message, reset func(), each func(body []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,16 +209,16 @@ func (c *Conn) Dump(kind uint16, body []byte, filter func(Message) Message, rese
 			m = filter(m)
 		}
 		err = c.dumpOnce(m, each)
-		// EBUSY: a dump that was given up is still under way.
+		// EBUSY: an earlier dump was not read to its end.
 		if c.left = c.left || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: the table changed during each of %d readings", err, Tries)
+	return fmt.Errorf("%w: the table changed during each of %d dumps", err, Tries)
 }
 
-// drain takes what is left of an answer that was given up. The kernel dumps a table only as far as it is received, and
-// refuses to begin another dump meanwhile.
+// drain reads the rest of an answer that was not read to its end. The kernel
+// continues a dump only as the socket is read, and refuses another one meanwhile.
 func (c *Conn) drain() {
 	for c.left {
 		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
@@ -222,14 +230,14 @@ func (c *Conn) dumpOnce(m Message, each func([]byte) error) error {
 	if err := unix.Sendto(c.fd, c.finish(m, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to the kernel: %w", err)
 	}
-	torn, done := false, false
+	interrupted, done := false, false
 	var failed error
 	for !done {
 		err := c.Receive(func(h Header, body []byte) error {
 			if h.Seq != c.seq {
 				return nil
 			}
-			torn = torn || h.Flags&unix.NLM_F_DUMP_INTR != 0
+			interrupted = interrupted || h.Flags&unix.NLM_F_DUMP_INTR != 0
 			switch h.Kind {
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 				done = true
@@ -248,7 +256,7 @@ func (c *Conn) dumpOnce(m Message, each func([]byte) error) error {
 			return err
 		}
 	}
-	if failed == nil && torn {
+	if failed == nil && interrupted {
 		return unix.EINTR
 	}
 	return failed
@@ -260,7 +268,7 @@ type Header struct {
 	Seq         uint32
 }
 
-// Receive reads once from the socket and hands over each message.
+// Receive reads a datagram and calls each for every message in it.
 func (c *Conn) Receive(each func(h Header, body []byte) error) error {
 	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
 	for err == unix.EINTR {
@@ -270,13 +278,13 @@ func (c *Conn) Receive(each func(h Header, body []byte) error) error {
 		return fmt.Errorf("receive from the kernel: %w", err)
 	}
 	if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
-		return nil // not from the kernel: another process may send to us, and is not believed
+		return nil // another process sent it
 	}
 	return messages(c.buf[:n], each)
 }
 
-// Rouse makes a receive that waits return, so that closing need not wait for its time limit: the kernel acknowledges a
-// message that does nothing. Where it does not, the limit serves.
+// Rouse makes a waiting Receive return before its limit, by sending a message that
+// does nothing and requests an acknowledgement.
 func (c *Conn) Rouse() {
 	m := Message(nil).Begin(unix.NLMSG_NOOP, unix.NLM_F_ACK, nil)
 	binary.NativeEndian.PutUint32(m, uint32(len(m)))

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Message is a netlink message under construction: header, fixed part, attributes; before it may lie others, complete.
-// Ten thousand are written into one buffer.
+// Message is a buffer to which netlink messages are appended. Each has a header, a
+// body of fixed size and attributes.
 type Message []byte
 
-// Begin starts a message; length and sequence number are set when it is sent.
+// Begin appends a message without attributes. Sending it sets its length and
+// sequence number.
 func (m Message) Begin(kind, flags uint16, body []byte) Message {
 	m = append(m, 0, 0, 0, 0)
 	m = binary.NativeEndian.AppendUint16(m, kind)
@@ -22,7 +23,7 @@ func (m Message) Begin(kind, flags uint16, body []byte) Message {
 	return append(m, body...)
 }
 
-// Attr appends an attribute.
+// Attr appends an attribute to the last message.
 func (m Message) Attr(kind uint16, value []byte) Message {
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(value)))
 	m = binary.NativeEndian.AppendUint16(m, kind)
@@ -33,14 +34,14 @@ func (m Message) Attr(kind uint16, value []byte) Message {
 	return m
 }
 
-// Uint32 appends an attribute that is a number.
+// Uint32 appends a number as an attribute.
 func (m Message) Uint32(kind uint16, value uint32) Message {
 	var b [4]byte
 	binary.NativeEndian.PutUint32(b[:], value)
 	return m.Attr(kind, b[:])
 }
 
-// Addr appends an attribute that is an IP address.
+// Addr appends an IP address as an attribute.
 func (m Message) Addr(kind uint16, a netip.Addr) Message {
 	if a.Is4() {
 		b := a.As4()
@@ -50,7 +51,7 @@ func (m Message) Addr(kind uint16, a netip.Addr) Message {
 	return m.Attr(kind, b[:])
 }
 
-// Family is the address family of an address.
+// Family returns the address family of an address.
 func Family(a netip.Addr) uint8 {
 	if a.Is6() {
 		return unix.AF_INET6
@@ -58,12 +59,12 @@ func Family(a netip.Addr) uint8 {
 	return unix.AF_INET
 }
 
-// Attrs walks over the attributes that follow a message's fixed part; it ends at the first that is cut off.
+// Attrs returns the attributes after a message's body, up to one that is cut off.
 func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
 			size := int(binary.NativeEndian.Uint16(b))
-			kind := binary.NativeEndian.Uint16(b[2:]) & 0x3fff // without the flags "nested" and "byte order"
+			kind := binary.NativeEndian.Uint16(b[2:]) & 0x3fff // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 			if size < unix.SizeofRtAttr || size > len(b) || !yield(kind, b[unix.SizeofRtAttr:size]) {
 				return
 			}
@@ -75,7 +76,7 @@ func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 // ErrShort is the error of a message that is cut off.
 var ErrShort = errors.New("netlink message is cut off")
 
-// Number reads an attribute of 32 bits; it is 0 for one of another length.
+// Number parses an attribute of 32 bits; it returns 0 for other lengths.
 func Number(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0
@@ -83,7 +84,8 @@ func Number(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// Address reads an IP address; it is the zero Addr for anything else than 4 or 16 bytes.
+// Address parses an IP address; it returns the zero Addr for lengths other than 4
+// and 16 bytes.
 func Address(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a

@@ -2,23 +2,23 @@ package driver
 
 import "flannel/pkg/reconcile"
 
-// Verb is what becomes of a path's entries.
+// Verb is what Put does with an entry.
 type Verb int
 
-// A path is there, is there no more, or was refused.
 const (
-	Want Verb = iota
-	Drop
-	Name // the keys of its entries are asked for
+	Want Verb = iota // make it desired
+	Drop             // make it not desired
+	Name             // add its key to Filling.Keys
 )
 
-// Filling hands the entries of paths to the tables. A kind of path says once which entries it comes to.
+// Filling passes the entries of a path to tables. Each kind of path has one
+// function that calls Put for every entry, whatever the verb.
 type Filling struct {
 	Verb Verb
-	Keys []any // what Name collected
+	Keys []any // from Name
 }
 
-// Put hands over one entry.
+// Put wants or drops an entry, or collects its key.
 func Put[K, V comparable](f *Filling, t *reconcile.Table[K, V], key K, value V) {
 	switch f.Verb {
 	case Want:

@@ -1,5 +1,6 @@
-// Package driver holds what the drivers of the operating systems have in common: which paths changed, in which order
-// tables are written, and to which paths what was refused belongs. All of it is pure.
+// Package driver holds what the drivers of the operating systems share: which
+// paths changed, in which order tables are written, and which paths refused
+// entries belong to. It makes no system calls.
 package driver
 
 import (
@@ -9,13 +10,13 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// Diff returns how the paths of a state differ from those that the tables were told last.
-func Diff(told []*dataplane.Path, s dataplane.State) (added, removed []*dataplane.Path) {
+// Diff returns how the paths of a state differ from those that the tables want.
+func Diff(current []*dataplane.Path, s dataplane.State) (added, removed []*dataplane.Path) {
 	switch {
-	case sameList(told, s.Paths):
+	case sameList(current, s.Paths):
 		return nil, nil
-	case len(told) == 0 || !sameList(told, s.Since):
-		return compared(told, s.Paths)
+	case len(current) == 0 || !sameList(current, s.Since):
+		return compare(current, s.Paths)
 	}
 	for _, c := range s.Changes {
 		if c.Old != nil {
@@ -28,13 +29,14 @@ func Diff(told []*dataplane.Path, s dataplane.State) (added, removed []*dataplan
 	return added, removed
 }
 
-// sameList reports whether two lists, which are never written to, are the very same.
+// sameList reports whether two slices share their elements. Lists of paths are
+// never modified, so these are equal.
 func sameList(a, b []*dataplane.Path) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// compared returns what only one of the two lists holds.
-func compared(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
+// compare returns the elements that only one of the lists contains.
+func compare(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
 		old, new = old[1:], new[1:]
 	}
@@ -63,7 +65,7 @@ func compared(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
 // Compare orders by subnet and, for routes of one subnet, by gateway.
 func Compare(a, b *dataplane.Path) int { return cmp.Or(a.Dst.Compare(b.Dst), a.Via.Compare(b.Via)) }
 
-// Inside tells whether s is a real part of one of the networks.
+// Inside reports whether s is a proper subnet of one of the networks.
 func Inside(s netip.Prefix, networks []netip.Prefix) bool {
 	for _, n := range networks {
 		if n.Contains(s.Addr()) && s.Bits() > n.Bits() {

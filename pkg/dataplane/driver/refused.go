@@ -7,9 +7,10 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Attribute finds the paths that refused entries belong to; keys are those of a path in all tables, that of which the
-// reason says most first. atPath reports whether a refusal is due to what an entry says. rest is the error without
-// these refusals.
+// Attribute finds the paths to which the refused entries in err belong. keys
+// returns the keys of a path's entries; of several refused ones, the first gives
+// the reason. atPath reports whether the content of an entry is the reason for
+// its refusal. rest is err without the refusals that belong to paths.
 func Attribute(err error, paths []*dataplane.Path, atPath func(error) bool, keys func(*dataplane.Path) []any) (refused []dataplane.Refused, rest error) {
 	if err == nil {
 		return nil, nil

@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Table is a reconcile.Table, whatever its entries are.
+// Table is a reconcile.Table with entries of any type.
 type Table interface {
 	Name() string
 	Len() int
@@ -19,8 +19,8 @@ type Table interface {
 	Reset()
 }
 
-// Tables stand in the order in which they are added to: what an entry needs stands before it. They are pruned the other
-// way.
+// Tables are in the order in which entries are added: the entries of a table may
+// need those of the tables before it. They are pruned in reverse order.
 type Tables []Table
 
 // Add returns the steps that add to the tables.
@@ -39,7 +39,7 @@ func (t Tables) Prune(ctx context.Context, o Options) (steps []func() error) {
 	return steps
 }
 
-// step changes one table, and reports what that did.
+// step adds to or prunes a table, and reports the result.
 func step(o Options, t Table, do func() (reconcile.Result, error)) func() error {
 	return func() error {
 		done, err := do()
@@ -50,7 +50,7 @@ func step(o Options, t Table, do func() (reconcile.Result, error)) func() error 
 	}
 }
 
-// Refresh lists what cannot be trusted.
+// Refresh calls Refresh of every table.
 func (t Tables) Refresh(ctx context.Context) error {
 	var errs []error
 	for _, table := range t {
@@ -59,31 +59,32 @@ func (t Tables) Refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Relist makes every table list its store before it is added to.
+// Relist calls Relist of every table.
 func (t Tables) Relist() {
 	for _, table := range t {
 		table.Relist()
 	}
 }
 
-// Reset makes the tables want nothing.
+// Reset calls Reset of every table.
 func (t Tables) Reset() {
 	for _, table := range t {
 		table.Reset()
 	}
 }
 
-// AddThenRemove takes all steps that add, each whatever became of the others, and then those that remove. Removing
-// waits for a pass in which everything could be read: what was not seen may be there and needed.
+// AddThenRemove runs all steps that add, and then those that remove. An error does
+// not stop other steps, but if adding returns an error that IsUnknown, or with
+// keep, nothing is removed: entries that were not read may need it.
 func AddThenRemove(keep bool, add, remove []func() error) error {
-	err := all(add)
+	err := runAll(add)
 	if keep || reconcile.IsUnknown(err) {
 		return err
 	}
-	return errors.Join(err, all(remove))
+	return errors.Join(err, runAll(remove))
 }
 
-func all(steps []func() error) error {
+func runAll(steps []func() error) error {
 	var errs []error
 	for _, step := range steps {
 		errs = append(errs, step())

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/logtest"
@@ -29,7 +31,7 @@ var metadata = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"), NextH
 func (w *windows) hasAll() {
 	w.t.Helper()
 	a := w.m.Hand().Adapter("vEthernet (Ethernet)")
-	if addrs := addresses(a); len(addrs) != 1 || addrs[0].Prefix != hnstest.HostAddr || apipa(a) {
+	if addrs := hostconfig.Addresses(a); len(addrs) != 1 || addrs[0].Prefix != hnstest.HostAddr || hostconfig.HasAPIPA(a) {
 		w.t.Errorf("the host's addresses are %+v", a.Addrs)
 	}
 	if !slices.Equal(a.DNS, []netip.Addr{hnstest.Gateway}) {
@@ -66,7 +68,7 @@ func TestSlowBringUp(t *testing.T) {
 				time.AfterFunc(40*time.Second, func() { w.m.Turn(func(k *hnstest.Knobs) { k.Down = false }) })
 				w.bring(5 * time.Minute)
 				w.check(inStep[kind])
-				want := []string{causeHNSSilent, causeAddressMoves, causeNoAddress, causeNoManagement}
+				want := []string{causeHNSSilent, causeAddressMoves, hostconfig.CauseNoAddress, causeNoManagement}
 				if kind == bridgeKind {
 					want = append(want, causeNoEndpoint)
 				}
@@ -105,10 +107,10 @@ func TestLostOnTheWay(t *testing.T) {
 					w.hasAll() // as soon as it is ready
 					w.mends(time.Minute)
 					w.hasAll()
-					if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil || !slices.Equal(j.Networks, []string{w.devices[0].Name}) {
+					if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || j.Snapshot != nil || !slices.Equal(j.Networks, []string{w.devices[0].Name}) {
 						t.Errorf("the journal holds %+v, %v", j, err)
 					}
-					back := w.log.Count("cause="+causeAddressRestored) + w.log.Count("cause="+causeRouteRestored) + w.log.Count("cause="+causeDNSRestored)
+					back := w.log.Count("cause="+hostconfig.CauseAddressRestored) + w.log.Count("cause="+hostconfig.CauseRouteRestored) + w.log.Count("cause="+hostconfig.CauseDNSRestored)
 					if (back > 0) != (name != "nothing") {
 						t.Errorf("%d things were put back:\n%s", back, w.log)
 					}
@@ -140,7 +142,7 @@ func TestKilledAnywhere(t *testing.T) {
 			if made := w.log.Count("cause=" + causeNetworkMade); made != 1 {
 				t.Errorf("killed after %d passes: %d networks were made", after, made)
 			}
-			if j, err := readJournal(w.opts.journalPath()); err != nil || j.Before != nil {
+			if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || j.Snapshot != nil {
 				t.Errorf("the journal holds %+v, %v", j, err)
 			}
 		})
@@ -161,7 +163,7 @@ func TestNewAddressMeanwhile(t *testing.T) {
 		edit(&w.devices[0], func(n *dataplane.Network) { n.Local = other.Addr() }) // as the daemon's choice of the underlay follows
 		w.bring(5 * time.Minute)
 		a := w.m.Hand().Adapter("vEthernet (Ethernet)")
-		if got := addresses(a); len(got) != 1 || got[0].Prefix != other {
+		if got := hostconfig.Addresses(a); len(got) != 1 || got[0].Prefix != other {
 			t.Errorf("the host's addresses are %+v", got)
 		}
 	})
@@ -183,7 +185,7 @@ func TestPeersAreNotPutBack(t *testing.T) {
 		if got := w.holds(); !strings.Contains(got, "network flannel.4096") || strings.Contains(got, "route 10.244") {
 			t.Errorf("the machine holds\n%s", got)
 		}
-		if w.log.Count("cause="+causeRouteRestored) > 0 || w.log.Count("cause="+causeDNSRestored) == 0 {
+		if w.log.Count("cause="+hostconfig.CauseRouteRestored) > 0 || w.log.Count("cause="+hostconfig.CauseDNSRestored) == 0 {
 			t.Errorf("logged\n%s", w.log)
 		}
 	})
@@ -218,7 +220,7 @@ func TestAdoptOrRemake(t *testing.T) {
 				if w.network.ID == id || len(w.log.With("cause="+causeNetworkRemade).Naming("reason", "10.244.1.0/24")) != 1 {
 					t.Errorf("the network was not made again, or not said to be")
 				}
-				if a := w.m.Hand().Adapter("vEthernet (Ethernet)"); !hasAddress(a, hnstest.HostAddr.Addr()) {
+				if a := w.m.Hand().Adapter("vEthernet (Ethernet)"); !hostconfig.HasAddress(a, hnstest.HostAddr.Addr()) {
 					t.Errorf("the host's addresses are %+v", a.Addrs)
 				}
 			})
@@ -333,26 +335,26 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 
 func TestJournal(t *testing.T) {
 	path := t.TempDir() + "/new/hns.json"
-	if j, err := readJournal(path); err != nil || !reflect.DeepEqual(j, journal{}) {
+	if j, err := hostconfig.ReadJournal(path); err != nil || !reflect.DeepEqual(j, hostconfig.Journal{}) {
 		t.Errorf("no file gives %+v, %v", j, err)
 	}
-	b := &before{Written: time.Unix(1e9, 0).UTC(), Adapter: "Ethernet", GUID: "g", DHCP: true,
-		Addresses: []savedAddress{{hnstest.HostAddr, true}, {netip.MustParsePrefix("fd00::2/64"), false}},
-		Routes:    []savedRoute{{metadata.Dst, metadata.NextHop, 3}}, DNS: []netip.Addr{hnstest.Gateway}}
-	want := journal{Networks: []string{"cbr0"}, Before: b}
-	if err := writeJournal(path, want); err != nil {
+	b := &hostconfig.Snapshot{Written: time.Unix(1e9, 0).UTC(), Adapter: "Ethernet", GUID: "g", DHCP: true,
+		Addresses: []hostconfig.SavedAddress{{Prefix: hnstest.HostAddr, Manual: true}, {Prefix: netip.MustParsePrefix("fd00::2/64")}},
+		Routes:    []hostconfig.SavedRoute{{Dst: metadata.Dst, NextHop: metadata.NextHop, Metric: 3}}, DNS: []netip.Addr{hnstest.Gateway}}
+	want := hostconfig.Journal{Networks: []string{"cbr0"}, Snapshot: b}
+	if err := hostconfig.WriteJournal(path, want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readJournal(path); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := hostconfig.ReadJournal(path); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("wrote %+v and read %+v, %v", want, got, err)
 	}
 	if err := os.WriteFile(path, []byte(`{"Before": {"Addresses": [{"Prefix": "nonsense"}]}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if j, err := readJournal(path); err == nil || !reflect.DeepEqual(j, journal{}) {
+	if j, err := hostconfig.ReadJournal(path); err == nil || !reflect.DeepEqual(j, hostconfig.Journal{}) {
 		t.Errorf("a broken file gives %+v, %v", j, err)
 	}
-	if err := writeJournal(path, journal{}); err != nil {
+	if err := hostconfig.WriteJournal(path, hostconfig.Journal{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
@@ -372,8 +374,8 @@ func TestPhysicalAdapter(t *testing.T) {
 		"Ethernet": "Ethernet", "vEthernet (Ethernet)": "Ethernet", "LAN 2": "LAN 2", "renamed": "LAN 2",
 		"vEthernet (nat)": "", "gone": "",
 	} {
-		a, err := physicalAdapter(adapters, underlay)
-		wait := (*waitError)(nil)
+		a, err := hostconfig.PhysicalAdapter(adapters, underlay)
+		wait := (*driver.WaitError)(nil)
 		if (err != nil) != (want == "") || a.Name != want || err != nil && !logtest.Names(err.Error(), underlay) || errors.As(err, &wait) != (underlay == "gone") {
 			t.Errorf("%s: %q, %v; want %q", underlay, a.Name, err, want)
 		}

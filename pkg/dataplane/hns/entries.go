@@ -10,12 +10,13 @@ import (
 	"flannel/pkg/mac"
 )
 
-// What HNS and the IP stack are to hold, as far as we fill them. All of it is pure.
+// The keys and values of the tables, and the wanted network. The functions of
+// this file make no system calls.
 
-// policyKey is what makes a policy of an HNS network unique among those that we set. The prefix is a peer's subnet.
+// policyKey identifies a policy of the network.
 type policyKey struct {
 	Type   string
-	Prefix netip.Prefix
+	Prefix netip.Prefix // a peer's subnet; invalid for the HostRoute policy
 }
 
 func (k policyKey) String() string {
@@ -25,12 +26,12 @@ func (k policyKey) String() string {
 	return k.Type
 }
 
-// policyValue is what a policy says of a peer.
+// policyValue is the rest of a policy for a peer; zero for the HostRoute policy.
 type policyValue struct {
 	VSID     uint32
 	Provider netip.Addr
 	MAC      mac.Addr
-	Odd      bool // there twice, or not to be understood: to be made anew
+	Invalid  bool // it exists twice, or cannot be parsed, and is to be replaced
 }
 
 func (k policyKey) policy(v policyValue) hns.Policy {
@@ -40,7 +41,8 @@ func (k policyKey) policy(v policyValue) hns.Policy {
 	return hns.RemoteSubnet{Prefix: k.Prefix, VSID: v.VSID, Provider: v.Provider, MAC: v.MAC}.Policy()
 }
 
-// parsePolicy is the other way about; ours are those that lead to peers, and the one between host and pods.
+// parsePolicy is the inverse of policy. Ours are RemoteSubnetRoute policies,
+// which lead to peers, and the HostRoute policy between host and pods.
 func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 	if p.Type == hns.HostRoutePolicy().Type {
 		return policyKey{Type: p.Type}, policyValue{}, true
@@ -50,18 +52,19 @@ func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 	}
 	r, err := p.RemoteSubnet()
 	if err != nil {
-		return policyKey{Type: p.Type}, policyValue{Odd: true}, true
+		return policyKey{Type: p.Type}, policyValue{Invalid: true}, true
 	}
 	return policyKey{p.Type, r.Prefix}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC}, true
 }
 
-// remoteValue is an endpoint that stands for a peer, where HNS has no policies for it.
+// remoteValue is a remote endpoint that stands for a peer; see remoteStore.
 type remoteValue struct {
 	Provider netip.Addr
 	MAC      mac.Addr
 }
 
-// hostRoute is a route of the host: Windows keeps several to one destination apart by their gateways.
+// hostRoute identifies a route of the host. Windows can have several routes to
+// one destination by different gateways.
 type hostRoute struct {
 	Dst netip.Prefix
 	Via netip.Addr
@@ -69,7 +72,8 @@ type hostRoute struct {
 
 func (r hostRoute) String() string { return fmt.Sprintf("%s via %s", r.Dst, r.Via) }
 
-// wantedNetwork is the HNS network that a device comes to, on a physical adapter. Without dual-stack networks IPv6 is left out.
+// wantedNetwork translates a device to an HNS network on a physical adapter. It
+// leaves out IPv6 if HNS has no dual-stack networks.
 func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
 	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch}
 	for _, s := range dev.Subnets {
@@ -77,7 +81,7 @@ func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (h
 			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})
 		}
 	}
-	if err := dev.network().want(&n, v, f); err != nil {
+	if err := dev.network().complete(&n, v, f); err != nil {
 		return n, err
 	}
 	if len(n.Subnets) == 0 {
@@ -86,8 +90,10 @@ func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (h
 	return n, nil
 }
 
-// differs says in what a network that is there cannot be the wanted one; HNS changes nothing of that afterwards. What
-// counts only for pods that come later (MAC pool, DNS servers) is no reason to cut off those that are there.
+// differs returns the property of an existing network that is not as wanted and
+// that HNS cannot change; "": none. It does not compare what applies to new pods
+// only (MAC pool, DNS servers), since making the network again would disconnect
+// the existing ones.
 func differs(have, want hns.Network) string {
 	port := func(p uint16) uint16 {
 		if p == 0 {
@@ -106,19 +112,20 @@ func differs(have, want hns.Network) string {
 	return ""
 }
 
-// sorted are the subnets by their prefixes: HNS may tell of them in another order.
-func sorted(all []hns.Subnet) []hns.Subnet {
-	return slices.SortedFunc(slices.Values(all), func(a, b hns.Subnet) int { return a.Prefix.Compare(b.Prefix) })
+// sorted orders subnets by prefix: HNS may list them in any order.
+func sorted(list []hns.Subnet) []hns.Subnet {
+	return slices.SortedFunc(slices.Values(list), func(a, b hns.Subnet) int { return a.Prefix.Compare(b.Prefix) })
 }
 
-func subnets(all []hns.Subnet) string {
-	var text []string
-	for _, s := range all {
-		one := fmt.Sprintf("%s via %s", s.Prefix, s.Gateway)
+// subnets formats subnets for messages.
+func subnets(list []hns.Subnet) string {
+	var texts []string
+	for _, s := range list {
+		text := fmt.Sprintf("%s via %s", s.Prefix, s.Gateway)
 		if s.VSID != 0 {
-			one += fmt.Sprintf(" with VNI %d", s.VSID)
+			text += fmt.Sprintf(" with VNI %d", s.VSID)
 		}
-		text = append(text, one)
+		texts = append(texts, text)
 	}
-	return strings.Join(text, ", ")
+	return strings.Join(texts, ", ")
 }

@@ -45,7 +45,7 @@ func TestNoFailedCallRemovesAnything(t *testing.T) {
 						t.Fatal(err)
 					}
 					before := strings.Split(w.holds(), "\n")
-					w.Distrust()
+					w.QueueResync()
 					w.m.ForgetLog()
 					if n > 0 {
 						w.m.Fail(hnstest.Fault{Func: "*", Skip: n - 1, Times: 1, Code: hns.RPCCallFailed})
@@ -59,7 +59,7 @@ func TestNoFailedCallRemovesAnything(t *testing.T) {
 							t.Errorf("call %d failed (%v): lost %s", n, err, line)
 						}
 					}
-					if _, known := w.ensured[w.devices[0].Name]; !known {
+					if _, known := w.links[w.devices[0].Name]; !known {
 						t.Errorf("call %d failed (%v): the network is forgotten", n, err)
 					}
 					w.m.Heal()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/logtest"
@@ -246,7 +247,7 @@ func TestHangingHNS(t *testing.T) {
 				w.check(overlayInStep)
 
 				w.m.Fail(hnstest.Fault{Func: "", Hang: true})
-				w.Distrust()
+				w.QueueResync()
 				ctx, cancel := context.WithCancel(w.t.Context())
 				time.AfterFunc(time.Second, cancel)
 				ended := time.Now()
@@ -269,11 +270,11 @@ func TestOutageOfHNS(t *testing.T) {
 		w.bring(time.Minute)
 		w.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
 		w.state.Paths = append(slices.Clone(w.state.Paths), winPath(w.devices[0], 6))
-		w.Distrust()
+		w.QueueResync()
 		if err := w.pass(); !errors.Is(err, hns.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if _, known := w.ensured["flannel.4096"]; !known {
+		if _, known := w.links["flannel.4096"]; !known {
 			t.Error("the network is forgotten while HNS does not answer")
 		}
 		w.check(overlayInStep)
@@ -306,7 +307,7 @@ func TestChangesOfBackend(t *testing.T) {
 		w.bring(time.Minute)
 		w.mends(time.Minute)
 		w.check("route 0.0.0.0/0 via 10.99.0.1 on Ethernet")
-		if j, err := readJournal(w.opts.journalPath()); err != nil || len(j.Networks) > 0 || j.Before != nil {
+		if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || len(j.Networks) > 0 || j.Snapshot != nil {
 			t.Errorf("the journal holds %+v, %v", j, err)
 		}
 	})

@@ -1,5 +1,6 @@
-// Package hns is the dataplane of Windows, over HNS and the IP stack in the types of pkg/hns. It is pure but for what it
-// is made over, so all of it is tested on any system.
+// Package hns is the dataplane of Windows. It talks to HNS (the Host Networking
+// Service) and to the IP stack through the interfaces of pkg/hns, so that all of
+// it is tested on any system against the simulated machine of hnstest.
 package hns
 
 import (
@@ -7,78 +8,118 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
 )
 
-// Driver is the Dataplane of Windows. One HNS network is tunnel, router and the pods' switch; peers are policies on it, or
-// routes of the host.
+// Options of New.
+type Options struct {
+	driver.Options
+	Pace Pace
+}
+
+// journalPath is the file that package hostconfig keeps.
+func (o Options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
+
+// Pace holds intervals and limits. A zero field takes the default.
+type Pace struct {
+	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
+	Wait time.Duration // between passes while the driver waits for something: 500 ms
+	// Limits of hostconfig: 30 s, 1 min, 5 s.
+	Address, DHCP, Rest time.Duration
+	// Wrong is how long a network's management address may differ from the host's before the network is made again: 1 min.
+	Wrong time.Duration
+}
+
+func (p *Pace) setDefaults() {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&p.Poll, 5 * time.Second}, {&p.Wait, 500 * time.Millisecond}, {&p.Address, 30 * time.Second}, {&p.DHCP, time.Minute},
+		{&p.Rest, 5 * time.Second}, {&p.Wrong, time.Minute}} {
+		if *d.field <= 0 {
+			*d.field = d.value
+		}
+	}
+}
+
+// Driver is the Dataplane of Windows. One HNS network is the tunnel, the router
+// and the pods' switch. Peers are policies or remote endpoints of an overlay
+// network, or routes of the host.
+//
+// The daemon's loop calls the exported methods. A goroutine of the driver
+// watches for changes, and restores host settings between the loop's passes.
 type Driver struct {
-	opts    Options
-	pace    Pace
-	client  *hns.Client
-	stack   hns.Stack
-	home    *home
-	changes chan struct{}
-	end     context.CancelFunc
-	done    sync.WaitGroup
+	opts       Options
+	pace       Pace
+	client     *hns.Client
+	stack      hns.Stack
+	hostConfig *hostconfig.Keeper
+	changes    chan struct{}
+	stopWatch  context.CancelFunc
+	done       sync.WaitGroup
 
-	// What may differ from what was seen last, since somebody changed something there.
-	networksDirty, adaptersDirty atomic.Bool
-	waits                        atomic.Bool             // a pass ended with waiting: look again soon
-	seen                         atomic.Pointer[sighted] // our network as the last pass found it
+	// Shared with the watching goroutine.
+	networksDirty, adaptersDirty atomic.Bool              // something changed there since it was read
+	waiting                      atomic.Bool              // the last Ensure could not finish
+	observed                     atomic.Pointer[observed] // our network in the last pass
 
-	version  hns.Version
-	features hns.Features
-	asked    bool // for these two
+	version      hns.Version
+	features     hns.Features
+	versionKnown bool // the two above are set
 
 	devices  []dataplane.Device // of the last Ensure
-	ensured  dataplane.Links    // what it found
-	problem  error              // what it waits for
-	networks []hns.Network      // all, as listed last
-	network  *hns.Network       // ours; nil: not there
-	listed   bool               // network's policies are as HNS has them, and the table has not read them yet
-	made     made               // the network that this run made
+	links    dataplane.Links    // result of the last Ensure
+	problem  error              // error of the last Ensure
+	networks []hns.Network      // all of HNS, as listed last
+	network  *hns.Network       // ours; nil: it does not exist
+	listed   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
+	made     madeNetwork        // by this run
 	endpoint string             // ID of the host's endpoint that this run made
-	foreign  wrong              // our network has another management address than the host
-	strays   bool               // there may be networks of ours that nobody wants
+	wrongIP  wrongManagementIP
+	strays   bool // networks may hold some of ours that are not wanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
 	routes   *reconcile.Table[hostRoute, struct{}]
-	tables   driver.Tables // all of them
+	tables   driver.Tables // all three
 	scope    hostScope
 
-	paths []*dataplane.Path // what the tables were last told to want
-	on    place             // and where
-	said  map[string]bool
+	paths  []*dataplane.Path // that the tables want
+	target target            // for which the tables want them
+	warned map[string]bool   // by warnOnce
 }
 
-// place is what entries belong to: with another one all are to be made anew.
-type place struct {
+// target is what the entries of the tables belong to. With another target, all
+// of them have to be made again.
+type target struct {
 	network string // ID
-	index   int    // of the host's adapter
+	index   int    // of the adapter with the host's address
 }
 
-// New begins to watch HNS and the IP stack, and to put back what an earlier run left without an address. The caller
-// closes it.
+// New starts to watch HNS and the IP stack, and to restore host settings that
+// are missing since an earlier run. The caller closes the Driver.
 func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
-	opts.Pace.complete()
-	d := &Driver{opts: opts, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), said: map[string]bool{},
-		home: newHome(opts.journalPath(), opts.Pace, stack, opts.Log)}
+	opts.Pace.setDefaults()
+	limits := hostconfig.Limits{Address: opts.Pace.Address, DHCP: opts.Pace.DHCP, Rest: opts.Pace.Rest}
+	d := &Driver{opts: opts, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), warned: map[string]bool{},
+		hostConfig: hostconfig.New(opts.journalPath(), limits, stack, opts.Log)}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
-	d.routes = reconcile.NewTable[hostRoute, struct{}](routeTable{d})
+	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})
 	d.tables = driver.Tables{d.remotes, d.policies, d.routes}
-	d.Distrust()
-	ctx, end := context.WithCancel(context.Background())
-	d.end = end
+	d.QueueResync()
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopWatch = cancel
 	d.done.Go(func() { d.watch(ctx) })
 	return d
 }
@@ -86,110 +127,106 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 // Changes implements Dataplane.
 func (d *Driver) Changes() <-chan struct{} { return d.changes }
 
-// Close implements Dataplane. A call of HNS that hangs is left to itself.
+// Close implements Dataplane. It does not wait for a call of HNS that hangs.
 func (d *Driver) Close() error {
-	d.end()
+	d.stopWatch()
 	d.done.Wait()
 	return nil
 }
 
-// Distrust implements Dataplane.
-func (d *Driver) Distrust() {
+// QueueResync implements Dataplane.
+func (d *Driver) QueueResync() {
 	d.networksDirty.Store(true)
 	d.adaptersDirty.Store(true)
 	d.tables.Relist()
 }
 
-func (d *Driver) wake() {
-	select {
-	case d.changes <- struct{}{}:
-	default:
-	}
-}
-
-// Apply implements Dataplane. While the network is not there it only looks after routes: Ensure has said what it waits
-// for. And only when there is nothing to wait for, what nobody wants any more goes.
+// Apply implements Dataplane. Without the network, it only reconciles routes;
+// Ensure has returned what it waits for. Networks of ours that are not wanted are
+// deleted only when Ensure waits for nothing.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
-	if err := d.home.know(s.Networks); err != nil {
+	if err := d.hostConfig.SetPodNetworks(s.Networks); err != nil {
 		return nil, err
 	}
 	dev := d.device()
-	link, there := links[dev.name]
+	link, exists := links[dev.name]
 	remove := []func() error{func() error { return d.prune(ctx) }}
-	if !there {
+	if !exists {
 		return nil, driver.AddThenRemove(s.Keep, nil, remove)
 	}
 	d.setNetworks(link, s)
 	fills, all := dev.tables(d), d.tables
 	add := []func() error{func() error { return d.want(dev, link, s) }}
-	if d.network == nil { // the tables of networks look at it
+	if d.network == nil { // the other tables belong to it
 		fills, all, add = driver.Tables{d.routes}, driver.Tables{d.routes}, nil
 	}
 	err := driver.AddThenRemove(s.Keep, append(add, fills.Add(ctx, d.opts.Options)...), append(all.Prune(ctx, d.opts.Options), remove...))
-	return driver.Attribute(err, s.Paths, answered, func(p *dataplane.Path) []any {
+	return driver.Attribute(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
 		f := driver.Filling{Verb: driver.Name}
-		_ = d.fill(&f, dev, p) // a path that comes to nothing has no keys
+		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys
 	})
 }
 
-// answered reports whether Windows refused an entry, rather than gave no answer.
-func answered(err error) bool {
+// isRefusal reports whether Windows refused an entry, rather than did not answer.
+func isRefusal(err error) bool {
 	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// want tells the tables what differs from what they were told before.
+// want makes the tables want the paths of s.
 func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error {
-	d.setPlace(dev, link)
+	d.setTarget(dev, link)
 	added, removed := driver.Diff(d.paths, s)
-	odd := map[string]error{} // one for each reason, not for each path
+	failures := map[string]error{} // one for each reason, not for each path
 	f := &driver.Filling{Verb: driver.Drop}
 	for _, p := range removed {
-		_ = d.fill(f, dev, p) // what it says of a path that is wanted no more does not matter
+		_ = d.fill(f, dev, p) // it was never wanted if it cannot be translated
 	}
 	f.Verb = driver.Want
 	for _, p := range added {
 		if err := d.fill(f, dev, p); err != nil {
-			odd[err.Error()] = err
+			failures[err.Error()] = err
 		}
 	}
 	d.paths = s.Paths
-	return errors.Join(slices.Collect(maps.Values(odd))...)
+	return errors.Join(slices.Collect(maps.Values(failures))...)
 }
 
-// setNetworks tells which routes of the host are ours.
+// setNetworks sets which routes of the host are ours.
 func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
-	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.same(next) {
+	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.equal(next) {
 		d.scope = next
-		d.routes.Relist() // other routes are ours now
+		d.routes.Relist()
 	}
 }
 
-// setPlace begins anew where the entries belong to another network or adapter than before.
-func (d *Driver) setPlace(dev device, link dataplane.Link) {
-	now := place{d.network.ID, link.Index}
-	if d.on == now {
+// setTarget resets the tables if their entries belong to another network or
+// adapter than the current ones.
+func (d *Driver) setTarget(dev device, link dataplane.Link) {
+	next := target{d.network.ID, link.Index}
+	if d.target == next {
 		return
 	}
-	d.forget()
-	d.on = now
+	d.resetTables()
+	d.target = next
 	if dev.network() != nil && dev.network().tunnels() && d.features.HostRoute {
 		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
 	}
 }
 
-// forget makes the tables want nothing, so that everything is told and read anew.
-func (d *Driver) forget() {
+// resetTables makes the tables want nothing and read everything again.
+func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.tables.Relist()
 	d.paths = nil
 }
 
-// device is what pods' traffic goes through: the HNS network that was asked for last, or without one the underlay.
+// device returns the device that paths lead through: the HNS network of the last
+// Ensure or, without one, the underlay.
 func (d *Driver) device() device {
 	first := device{kind: existing{}}
 	for i, dev := range d.devices {
@@ -204,10 +241,26 @@ func (d *Driver) device() device {
 	return first
 }
 
-// warnOnce says what does not change while the program runs.
+// warnOnce logs a warning about something that does not change while the program
+// runs.
 func (d *Driver) warnOnce(cause, text string) {
-	if !d.said[text] {
-		d.said[text] = true
+	if !d.warned[text] {
+		d.warned[text] = true
 		d.opts.Log.Warn(text, "cause", cause)
 	}
 }
+
+// Causes in the log; those of errors that say what the driver waits for first.
+const (
+	causeHNSSilent      = "hns-silent"
+	causeAddressMoves   = "address-moves"
+	causeNoEndpoint     = "endpoint-missing"
+	causeNoManagement   = "management-ip-missing"
+	causeNoMAC          = "mac-missing"
+	causeNetworkRemade  = "network-remade"
+	causeNetworkMade    = "network-made"
+	causeNetworkDiffers = "network-differs"
+	causeNoDualStack    = "no-dual-stack"
+	causeNoBlackholes   = "no-blackholes"
+	causeOtherAddress   = "other-address" // that HNS sends from
+)

@@ -138,8 +138,8 @@ func (w *windows) pass() error {
 	w.step = err == nil
 	if err != nil && (len(w.problems) == 0 || w.problems[len(w.problems)-1] != err.Error()) {
 		w.problems = append(w.problems, err.Error())
-		if wait := (*waitError)(nil); errors.As(err, &wait) {
-			w.waits = append(w.waits, wait.cause)
+		if wait := (*driver.WaitError)(nil); errors.As(err, &wait) {
+			w.waits = append(w.waits, wait.Cause())
 		}
 	}
 	return err

@@ -11,11 +11,13 @@ import (
 	"flannel/pkg/hns"
 )
 
-// timing keeps a pass from waiting longer for HNS than other things can: what takes longer goes on by itself, no other
-// call is made meanwhile, and what came of it the next pass finds.
+// timing bounds how long a pass waits for a call of HNS. A call that takes longer
+// continues in the background; no other call is made meanwhile, and a later pass
+// finds its result.
 var timing = hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second}
 
-// Open opens HNS and the IP stack and begins to watch them. The caller closes it.
+// Open opens HNS and the IP stack and starts to watch them. The caller closes the
+// Driver.
 func Open(opts driver.Options) (*Driver, error) {
 	calls, err := hns.Open()
 	if err != nil {
@@ -28,9 +30,10 @@ func Open(opts driver.Options) (*Driver, error) {
 	return New(Options{Options: opts}, hns.NewClient(calls, timing), stack), nil
 }
 
-// Cleanup removes every HNS network and host route that is ours, and returns them as text for a person; with dryRun it
-// only lists them. networks are the pod networks, if known: routes are told by them. What cannot be removed is in the
-// error, and blocks nothing else.
+// Cleanup removes every HNS network and host route that is ours, and returns
+// their descriptions; with dryRun it removes nothing. networks are the pod
+// networks, which identify the routes; without them no route is removed. The
+// error holds what could not be removed, which does not stop the rest.
 func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := Open(opts)
 	if err != nil {
@@ -40,14 +43,15 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	return d.cleanup(ctx, networks, dryRun)
 }
 
-// Prepare binds a virtual switch to the adapter of dev, a Switch, unless it has one, and waits until the host has its
-// addresses, routes and DNS servers again. told hears what is waited for, whenever that is something else. What has not
-// come when ctx ends is the error.
-func Prepare(ctx context.Context, opts driver.Options, dev dataplane.Device, told func(error)) (p dataplane.Prepared, err error) {
+// Prepare binds a virtual switch to the adapter of dev (a Switch), unless there is
+// one, and waits until the host has its addresses, routes and DNS servers again.
+// It calls report whenever it waits for something else than before. If ctx ends
+// first, the error is what it waited for last.
+func Prepare(ctx context.Context, opts driver.Options, dev dataplane.Device, report func(error)) (p dataplane.Prepared, err error) {
 	d, err := Open(opts)
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	return d.prepare(ctx, dev, told)
+	return d.prepare(ctx, dev, report)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/logtest"
@@ -30,7 +31,7 @@ func TestStaleRouteWrittenDown(t *testing.T) {
 		w.bring(time.Minute)
 		w.m.ForgetLog()
 		w.mends(time.Minute)
-		if got := w.changed(); got != "" || strings.Contains(w.holds(), "10.244.3.0") || w.home.pending() {
+		if got := w.changed(); got != "" || strings.Contains(w.holds(), "10.244.3.0") || w.hostConfig.Pending() {
 			t.Errorf("a minute with nothing to do changed\n%s\nthe machine holds\n%s", got, w.holds())
 		}
 	})
@@ -149,8 +150,8 @@ func TestPrepareBesideDaemon(t *testing.T) {
 		w.Driver = daemon
 		w.bring(time.Minute)
 		w.mends(time.Minute)
-		want := journal{Networks: []string{"flannel.4096"}, Switches: []string{"External"}}
-		if j, err := readJournal(w.opts.journalPath()); err != nil || !reflect.DeepEqual(j, want) {
+		want := hostconfig.Journal{Networks: []string{"flannel.4096"}, Switches: []string{"External"}}
+		if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || !reflect.DeepEqual(j, want) {
 			t.Errorf("the journal holds %+v, %v", j, err)
 		}
 	})

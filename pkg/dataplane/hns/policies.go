@@ -7,29 +7,35 @@ import (
 	"fmt"
 	"slices"
 
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/hns"
 	"flannel/pkg/reconcile"
 )
 
-// policyStore are the policies of our network that lead to peers, and the one between host and pods.
+// policyStore holds the policies of our network that are ours: see parsePolicy.
+//
+// HNS removes a policy only if the request has exactly the text that HNS lists.
+// It may list a policy with another text than it was added with. Therefore the
+// store keeps the texts that it read, and reads again before it removes a policy
+// that it has added since.
 type policyStore struct {
-	d *Driver
-	// have are those that were read, letter by letter: HNS removes nothing else. It may write what it was given in its own
-	// way, so of what was added since then (wrote), this is not known.
-	have  map[policyKey][]hns.Policy
-	wrote map[policyKey]bool
+	d        *Driver
+	existing map[policyKey][]hns.Policy // as read; more than one is a duplicate
+	added    map[policyKey]bool         // since then
 }
 
 const (
-	// batchSize bounds how many policies go into one request: a document of some 100 KB.
+	// batchSize bounds the policies of one request, to a document of about 100 KB.
 	batchSize = 500
-	// maxRefusals bounds how many requests of one pass may be refused while it is found out which policies they mean.
+	// maxRefusals bounds the requests of one Set or Delete that HNS may refuse while
+	// the store narrows down which policies are to blame.
 	maxRefusals = 64
 )
 
 func (*policyStore) Name() string { return "policies" }
 
-// List takes the network as Ensure has just listed it, so that a pass asks HNS once.
+// List takes the policies of the network that Ensure has just listed, so that a
+// pass lists networks only once.
 func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, error) {
 	out := map[policyKey]policyValue{}
 	if s.d.network.Type != hns.Overlay {
@@ -42,24 +48,25 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 	}
 	s.d.listed = false
 	s.take(s.d.network.Policies)
-	for key, policies := range s.have {
+	for key, policies := range s.existing {
 		_, value, _ := parsePolicy(policies[0])
-		value.Odd = value.Odd || len(policies) > 1
+		value.Invalid = value.Invalid || len(policies) > 1
 		out[key] = value
 	}
 	return out, nil
 }
 
+// take replaces what was read.
 func (s *policyStore) take(policies []hns.Policy) {
-	s.have, s.wrote = map[policyKey][]hns.Policy{}, map[policyKey]bool{}
+	s.existing, s.added = map[policyKey][]hns.Policy{}, map[policyKey]bool{}
 	for _, p := range policies {
 		if key, _, ours := parsePolicy(p); ours {
-			s.have[key] = append(s.have[key], p)
+			s.existing[key] = append(s.existing[key], p)
 		}
 	}
 }
 
-// read asks HNS for the policies that the network has now.
+// read reads the network's policies from HNS.
 func (s *policyStore) read(ctx context.Context) ([]hns.Policy, error) {
 	n, err := s.d.client.Network(ctx, s.d.network.Name)
 	switch {
@@ -67,36 +74,36 @@ func (s *policyStore) read(ctx context.Context) ([]hns.Policy, error) {
 		return nil, err
 	case n.ID != s.d.network.ID:
 		s.d.networksDirty.Store(true)
-		return nil, waiting(causeNetworkRemade, "another look at %s, which somebody made again", n.Name)
+		return nil, driver.Waiting(causeNetworkRemade, "the next pass: somebody made the network %s again", n.Name)
 	}
 	s.d.network.Policies = n.Policies
-	s.d.sight()
+	s.d.recordObserved()
 	s.take(n.Policies)
 	return n.Policies, nil
 }
 
 type policyEntry = reconcile.Entry[policyKey, policyValue]
 
-// Set removes what is there of a key before it adds: HNS need not take a second policy for a subnet, and which of two
-// it would remove is not known.
+// Set removes existing policies of a key before it adds one: HNS may refuse a
+// second policy for a subnet, and with two it is not known which it would remove.
 func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 	errs := s.Delete(ctx, entries)
-	var fresh []hns.Policy
-	var of []int
+	var add []hns.Policy
+	var owners []int // indexes in entries
 	for i, e := range entries {
 		if errs[i] == nil {
-			fresh, of = append(fresh, e.Key.policy(e.Value)), append(of, i)
-			s.wrote[e.Key] = true // be it in vain
+			add, owners = append(add, e.Key.policy(e.Value)), append(owners, i)
+			s.added[e.Key] = true // even if the request fails, HNS may have added it
 		}
 	}
-	note(errs, of, s.batches(ctx, fresh, true))
+	assignErrors(errs, owners, s.modifyAll(ctx, add, true))
 	return errs
 }
 
 // Delete implements reconcile.Store.
 func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error {
 	errs := make([]error, len(entries))
-	if slices.ContainsFunc(entries, func(e policyEntry) bool { return s.wrote[e.Key] }) {
+	if slices.ContainsFunc(entries, func(e policyEntry) bool { return s.added[e.Key] }) {
 		if _, err := s.read(ctx); err != nil {
 			for i := range errs {
 				errs[i] = err
@@ -104,33 +111,34 @@ func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error
 			return errs
 		}
 	}
-	var old []hns.Policy
-	var of []int
+	var remove []hns.Policy
+	var owners []int // indexes in entries
 	for i, e := range entries {
-		for _, p := range s.have[e.Key] {
-			old, of = append(old, p), append(of, i)
+		for _, p := range s.existing[e.Key] {
+			remove, owners = append(remove, p), append(owners, i)
 		}
 	}
-	note(errs, of, s.batches(ctx, old, false))
+	assignErrors(errs, owners, s.modifyAll(ctx, remove, false))
 	for i, e := range entries {
 		if errs[i] == nil {
-			delete(s.have, e.Key)
+			delete(s.existing, e.Key)
 		}
 	}
 	return errs
 }
 
-// note gives the entries that policies belong to their errors.
-func note(errs []error, of []int, got []error) {
+// assignErrors sets errs[owners[i]] for each error i of got.
+func assignErrors(errs []error, owners []int, got []error) {
 	for i, err := range got {
 		if err != nil {
-			errs[of[i]] = err
+			errs[owners[i]] = err
 		}
 	}
 }
 
-// batches adds or removes policies. Element i of the result belongs to policy i.
-func (s *policyStore) batches(ctx context.Context, policies []hns.Policy, add bool) []error {
+// modifyAll adds or removes policies in batches. Element i of the result belongs
+// to policy i.
+func (s *policyStore) modifyAll(ctx context.Context, policies []hns.Policy, add bool) []error {
 	var errs []error
 	refusals := maxRefusals
 	for chunk := range slices.Chunk(policies, batchSize) {
@@ -139,8 +147,10 @@ func (s *policyStore) batches(ctx context.Context, policies []hns.Policy, add bo
 	return errs
 }
 
-// modify makes one request for many. Where HNS refuses it, it does not say for which policy, nor whether it did a part
-// of it: so it is asked what it has now, and what is left goes by halves, until those that it refuses are alone.
+// modify adds or removes policies with one request. If HNS refuses it, HNS does
+// not say which policy it refuses, nor whether it did a part of the request.
+// Therefore modify reads the policies again, and sends what is not done yet in
+// two halves, until a refused policy is alone in its request.
 func (s *policyStore) modify(ctx context.Context, policies []hns.Policy, add bool, refusals *int) []error {
 	errs := make([]error, len(policies))
 	request := s.d.client.RemovePolicies
@@ -160,15 +170,15 @@ func (s *policyStore) modify(ctx context.Context, policies []hns.Policy, add boo
 	if *refusals--; *refusals < 0 || ctx.Err() != nil || errors.Is(err, hns.ErrTimeout) || errors.Is(err, hns.ErrUnavailable) {
 		return fail(err)
 	}
-	now, readErr := s.read(ctx)
+	policiesNow, readErr := s.read(ctx)
 	if readErr != nil {
 		return fail(fmt.Errorf("%w; then %w", err, readErr))
 	}
 	var left []hns.Policy
-	var leftOf []int
+	var owners []int
 	for i, p := range policies {
-		if has(now, p, add) != add {
-			left, leftOf = append(left, p), append(leftOf, i)
+		if contains(policiesNow, p, add) != add {
+			left, owners = append(left, p), append(owners, i)
 		}
 	}
 	switch {
@@ -176,20 +186,21 @@ func (s *policyStore) modify(ctx context.Context, policies []hns.Policy, add boo
 		return fail(err)
 	case len(left) > 1:
 		half := len(left) / 2
-		note(errs, leftOf[:half], s.modify(ctx, left[:half], add, refusals))
-		note(errs, leftOf[half:], s.modify(ctx, left[half:], add, refusals))
+		assignErrors(errs, owners[:half], s.modify(ctx, left[:half], add, refusals))
+		assignErrors(errs, owners[half:], s.modify(ctx, left[half:], add, refusals))
 	case len(left) == 1:
-		note(errs, leftOf, s.modify(ctx, left, add, refusals))
+		assignErrors(errs, owners, s.modify(ctx, left, add, refusals))
 	}
 	return errs
 }
 
-// has tells whether a policy is among those that HNS has: one that we want by what it says, for HNS may write it
-// differently; one that is to go letter by letter.
-func has(now []hns.Policy, p hns.Policy, bySense bool) bool {
+// contains reports whether HNS has a policy. It compares the parsed values if
+// byValue (for policies that were added), else the texts (for policies that were
+// removed); see policyStore.
+func contains(policies []hns.Policy, p hns.Policy, byValue bool) bool {
 	key, value, _ := parsePolicy(p)
-	return slices.ContainsFunc(now, func(o hns.Policy) bool {
-		if !bySense {
+	return slices.ContainsFunc(policies, func(o hns.Policy) bool {
+		if !byValue {
 			return o.Type == p.Type && bytes.Equal(o.Settings, p.Settings)
 		}
 		k, v, ours := parsePolicy(o)

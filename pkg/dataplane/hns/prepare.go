@@ -9,48 +9,53 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 )
 
-// prepare takes the steps of Ensure until none is left. An adapter that has a switch already, whoever bound it, only
-// needs its addresses: another network of the same name may be somebody's who wants it as it is.
-func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, told func(error)) (dataplane.Prepared, error) {
+// prepare repeats prepareStep until there is nothing to wait for. report is
+// called with what it waits for, whenever that changes.
+func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(error)) (dataplane.Prepared, error) {
 	p, last := dataplane.Prepared{}, error(nil)
 	for {
 		err := d.prepareStep(ctx, dev, &p)
-		if old := (*tooOld)(nil); errors.As(err, &old) || err == nil && !d.home.pending() {
+		if old := (*tooOldError)(nil); errors.As(err, &old) || err == nil && !d.hostConfig.Pending() {
 			return p, err
 		}
 		if err == nil {
-			err = waiting(causeNoAddress, "the host to keep its addresses, routes and DNS servers")
+			err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
 		}
-		if ctx.Err() == nil && (last == nil || err.Error() != last.Error()) { // else it only says that time is up
-			told(err)
+		if ctx.Err() == nil && (last == nil || err.Error() != last.Error()) { // an error after ctx ended only says so
+			report(err)
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			end := "gave up"
+			reason := "gave up"
 			if errors.Is(ctx.Err(), context.Canceled) {
-				end = "interrupted"
+				reason = "interrupted"
 			}
-			return p, fmt.Errorf("%s: %w", end, cmp.Or(last, err))
+			return p, fmt.Errorf("%s: %w", reason, cmp.Or(last, err))
 		case <-d.changes:
 		case <-time.After(d.pace.Wait):
 		}
 	}
 }
 
-// tooOld is an HNS with which a node cannot be had that is a new one. The daemon alone makes do with it: each peer is a
-// remote endpoint there; but kube-proxy ends.
-type tooOld struct{ version hns.Version }
+// tooOldError means that a new node cannot work with this HNS. The daemon could,
+// with remote endpoints, but kube-proxy exits.
+type tooOldError struct{ version hns.Version }
 
-func (o *tooOld) Error() string {
-	return fmt.Sprintf("HNS %s is too old for a node on an overlay: kube-proxy ends with any before 9.2. Install the updates of Windows (Windows Server 2019 needs KB4489899 or later), or use host-gw", o.version)
+func (o *tooOldError) Error() string {
+	return fmt.Sprintf("HNS %s is too old for a node on an overlay: kube-proxy exits with versions before 9.2. Install the updates of Windows (Windows Server 2019 needs KB4489899 or later), or use host-gw", o.version)
 }
 
+// prepareStep makes the network, unless a switch is bound to the adapter. Then
+// it only waits for the host's addresses: whoever bound the switch may want its
+// network as it is, even one with the name of ours.
 func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *dataplane.Prepared) error {
-	if err := d.ask(ctx); err != nil {
+	if err := d.readVersion(ctx); err != nil {
 		return err
 	}
 	network, ok := dev.Kind.(dataplane.HNS)
@@ -58,22 +63,22 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		return fmt.Errorf("device kind %s has no switch", dataplane.KindName(dev.Kind))
 	}
 	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.features.RemoteSubnet {
-		return &tooOld{d.version}
+		return &tooOldError{d.version}
 	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {
-		return unanswered(err)
+		return waitIfSilent(err)
 	}
 	adapters, err := d.stack.Adapters()
 	if err != nil {
 		return fmt.Errorf("list adapters: %w", err)
 	}
-	physical, err := physicalAdapter(adapters, network.Common().Parent)
+	physical, err := hostconfig.PhysicalAdapter(adapters, network.Common().Parent)
 	if err != nil {
 		return err
 	}
 	p.Adapter = physical.Name
-	i := slices.IndexFunc(networks, func(n hns.Network) bool { return isBound([]hns.Network{n}, physical, adapters) })
+	i := slices.IndexFunc(networks, func(n hns.Network) bool { return hostconfig.IsBound([]hns.Network{n}, physical, adapters) })
 	if i < 0 || p.Made {
 		p.Made, p.Network = true, dev.Name
 		if _, err := d.Ensure(ctx, []dataplane.Device{dev}); err != nil {
@@ -82,15 +87,15 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	} else {
 		p.Network = networks[i].Name
 	}
-	if err := d.home.mend(networks); err != nil {
+	if err := d.hostConfig.Restore(networks); err != nil {
 		return err
 	}
-	host, there := hostAdapter(adapters, physical, true)
-	if !there || len(addresses(host)) == 0 {
-		return waiting(causeNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name)
+	host, found := hostconfig.HostAdapter(adapters, physical, true)
+	if !found || len(hostconfig.Addresses(host)) == 0 {
+		return driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name)
 	}
 	p.Interface, p.Addresses = host.Name, nil
-	for _, a := range addresses(host) {
+	for _, a := range hostconfig.Addresses(host) {
 		p.Addresses = append(p.Addresses, a.Prefix)
 	}
 	return nil

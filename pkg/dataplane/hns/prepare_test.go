@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/logtest"
@@ -23,8 +25,8 @@ func (w *windows) prepared(limit time.Duration) (p dataplane.Prepared, waits []s
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	p, err = w.prepare(ctx, dataplane.SwitchFor(w.devices[0]), func(why error) {
-		if wait := (*waitError)(nil); errors.As(why, &wait) {
-			waits = append(waits, wait.cause)
+		if wait := (*driver.WaitError)(nil); errors.As(why, &wait) {
+			waits = append(waits, wait.Cause())
 		}
 	})
 	w.restart()
@@ -46,7 +48,7 @@ func TestPrepare(t *testing.T) {
 					!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 					t.Errorf("%+v, %v", p, err)
 				}
-				for _, want := range []string{causeHNSSilent, causeAddressMoves, causeNoAddress} {
+				for _, want := range []string{causeHNSSilent, causeAddressMoves, hostconfig.CauseNoAddress} {
 					if !slices.Contains(waits, want) {
 						t.Errorf("it did not wait for %s, but for %q", want, waits)
 					}
@@ -74,7 +76,7 @@ func TestPrepare(t *testing.T) {
 				if i := slices.IndexFunc(removed, func(s string) bool { return strings.Contains(s, "External") }); err != nil || i != len(removed)-1 {
 					t.Errorf("cleanup removed %q, %v", removed, err)
 				}
-				if a := w.m.Hand().Adapter("Ethernet"); len(addresses(a)) != 1 || w.holds() != "route 0.0.0.0/0 via 10.99.0.1 on Ethernet\nroute 169.254.169.254/32 via 10.99.0.1 on Ethernet" {
+				if a := w.m.Hand().Adapter("Ethernet"); len(hostconfig.Addresses(a)) != 1 || w.holds() != "route 0.0.0.0/0 via 10.99.0.1 on Ethernet\nroute 169.254.169.254/32 via 10.99.0.1 on Ethernet" {
 					t.Errorf("cleanup left %+v\n%s", a, w.holds())
 				}
 				if _, err := os.Stat(w.opts.journalPath()); err == nil {
@@ -106,7 +108,7 @@ func TestPrepareFindsASwitch(t *testing.T) {
 		}
 	})
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 20 * time.Second, APIPA: true}, func(w *windows) {
-		if _, _, err := w.prepared(5 * time.Second); !errors.As(err, new(*waitError)) || !logtest.Names(err.Error(), "External") {
+		if _, _, err := w.prepared(5 * time.Second); !errors.As(err, new(*driver.WaitError)) || !logtest.Names(err.Error(), "External") {
 			t.Errorf("within five seconds: %v", err)
 		}
 		if p, _, err := w.prepared(5 * time.Minute); err != nil || !slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
@@ -140,7 +142,7 @@ func TestPrepareOnOldHNS(t *testing.T) {
 		onWindows(t, devicesOf(kind), hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 1}}, func(w *windows) {
 			began := time.Now()
 			_, _, err := w.prepared(time.Hour)
-			if !refused && err != nil || refused && (!errors.As(err, new(*tooOld)) || !logtest.Names(err.Error(), "9.1", "KB4489899") || time.Since(began) > time.Minute) {
+			if !refused && err != nil || refused && (!errors.As(err, new(*tooOldError)) || !logtest.Names(err.Error(), "9.1", "KB4489899") || time.Since(began) > time.Minute) {
 				t.Errorf("%s: %v after %v", kind, err, time.Since(began))
 			}
 			if changed := w.changed(); refused && changed != "" {

@@ -10,22 +10,22 @@ import (
 	"flannel/pkg/hns"
 )
 
-// sighted is a network as a pass found it.
-type sighted struct {
-	name  string
-	print uint64 // of all that matters
+// observed is the state of our network in a pass.
+type observed struct {
+	name string
+	hash uint64 // of ID, subnets and policies; 0: the network did not exist
 }
 
-// sight notes what our network is like, so that the next look sees a change.
-func (d *Driver) sight() {
-	s := sighted{name: d.device().name}
+// recordObserved records the state of our network, with which poll compares.
+func (d *Driver) recordObserved() {
+	o := observed{name: d.device().name}
 	if d.network != nil {
-		s.print = fingerprint(*d.network)
+		o.hash = hash(*d.network)
 	}
-	d.seen.Store(&s)
+	d.observed.Store(&o)
 }
 
-func fingerprint(n hns.Network) uint64 {
+func hash(n hns.Network) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintln(h, n.ID, n.Subnets)
 	for _, p := range n.Policies {
@@ -34,78 +34,80 @@ func fingerprint(n hns.Network) uint64 {
 	return h.Sum64()
 }
 
-// watch hears of changes, and looks for those that nobody tells of: HNS does not say that a policy went.
+// watch runs in a goroutine until ctx ends. It receives the notifications of HNS
+// and of the IP stack, and polls HNS, which does not notify of deleted policies.
 func (d *Driver) watch(ctx context.Context) {
-	moved := make(chan struct{}, 1)
-	stop, err := d.stack.Watch(func() { poke(moved) })
+	stackChanges := make(chan struct{}, 1)
+	stop, err := d.stack.Watch(func() { notify(stackChanges) })
 	if err != nil {
-		d.opts.Log.Warn("Windows does not tell of changed routes and addresses; looking now and then", "error", err)
+		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
 	} else {
 		defer stop()
 	}
-	told := d.client.Changes(ctx)
-	looked := time.Now()
+	networkChanges := d.client.Changes(ctx)
+	polled := time.Now()
 	tick := time.NewTicker(d.pace.Wait)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-told:
+		case <-networkChanges:
 			d.networksDirty.Store(true)
-			d.wake()
-		case <-moved:
+			notify(d.changes)
+		case <-stackChanges:
 			d.adaptersDirty.Store(true)
 			d.routes.Relist()
-			d.wake()
+			notify(d.changes)
 		case <-tick.C:
-			d.mendAlone(ctx)
-			if d.waits.Load() {
-				d.wake()
+			d.restoreHostConfig(ctx)
+			if d.waiting.Load() {
+				notify(d.changes)
 			}
-			if time.Since(looked) >= d.pace.Poll {
-				d.look(ctx)
-				looked = time.Now()
+			if time.Since(polled) >= d.pace.Poll {
+				d.poll(ctx)
+				polled = time.Now()
 			}
 		}
 	}
 }
 
-func poke(c chan struct{}) {
+// notify sends without blocking: one value stands for any number of changes.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// mendAlone puts back what an earlier run lost, or this one, while nobody calls Ensure: the daemon may be waiting for an
-// API that it cannot reach without the address.
-func (d *Driver) mendAlone(ctx context.Context) {
-	if !d.home.pending() {
+// restoreHostConfig restores host settings while nobody calls Ensure: without
+// them the daemon may not reach the API that it waits for.
+func (d *Driver) restoreHostConfig(ctx context.Context) {
+	if !d.hostConfig.Pending() {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
 	if err == nil {
-		err = d.home.mend(networks)
+		err = d.hostConfig.Restore(networks)
 	}
 	if err != nil {
-		d.opts.Log.Debug("the host's addresses", "state", err)
+		d.opts.Log.Debug("restoring host settings", "state", err)
 	}
 }
 
-// look compares our network with what the last pass found.
-func (d *Driver) look(ctx context.Context) {
-	seen := d.seen.Load()
-	if seen == nil || seen.name == "" {
+// poll compares our network with its state in the last pass.
+func (d *Driver) poll(ctx context.Context) {
+	last := d.observed.Load()
+	if last == nil || last.name == "" {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
-	now := sighted{name: seen.name}
-	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == seen.name }); i >= 0 {
-		now.print = fingerprint(networks[i])
+	current := observed{name: last.name}
+	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name }); i >= 0 {
+		current.hash = hash(networks[i])
 	}
-	if err != nil || now != *seen {
+	if err != nil || current != *last {
 		d.networksDirty.Store(true)
-		d.wake()
+		notify(d.changes)
 	}
 }

@@ -12,12 +12,15 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// Cleanup removes every route, nexthop object and device that is ours (neighbours and FDB entries go with their
-// device), and returns them as text for a person; with dryRun it only lists them. networks are the pod networks: what
-// belongs to another one is another flanneld's. If there are none, they are not known: the usual flanneld (without
-// Options.Instance) then removes everything that any flanneld made, but no route of a flannel, since only the networks
-// identify those; for any other the error is errNoNetwork. It reads everything first, and removes nothing if that fails.
-// What cannot be removed is in the error, and blocks nothing else.
+// Cleanup removes every route, nexthop object and device that is ours (the kernel
+// deletes neighbours and FDB entries with their device), and returns their
+// descriptions; with dryRun it removes nothing. networks are the pod networks; what
+// is in another network belongs to another flanneld. If the networks are not known
+// (none), the flanneld without a name (Options.Instance) removes everything that
+// any flanneld made, but no routes of flannel, which only the networks identify;
+// for any other flanneld the error is errNoNetwork. Cleanup reads everything first
+// and removes nothing if that fails. The error holds what could not be removed,
+// which does not stop the rest.
 func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
@@ -48,11 +51,11 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	return removed, d.removeAll(ctx, links)
 }
 
-// errNoNetwork means that what belongs to one of several flannelds on a host cannot be told from what the others need.
-var errNoNetwork = errors.New("this flanneld's pod network is not known, so its devices and routes cannot be told from those of others")
+// errNoNetwork is the error of commands for one of several flannelds on a host.
+var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
-// survey finds what is ours without a configuration, and makes it the scope: the tunnel devices, what leads into the
-// networks, and our nexthop objects; without networks, all that any flanneld of this host made.
+// survey finds our tunnel devices and nexthop objects without a configuration, and
+// sets the scope. Without networks, everything of every flanneld is ours.
 func (d *Driver) survey(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, nexthops map[nexthopKey]struct{}, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
 		return nil, nil, errNoNetwork
@@ -73,14 +76,14 @@ func (d *Driver) survey(ctx context.Context, networks []netip.Prefix) (tunnels [
 		}
 	}
 	d.scope.Store(ours)
-	d.store.ownAll(ours.everything)
+	d.store.setEverything(ours.everything)
 	if nexthops, err = d.store.List(ctx); err != nil {
 		return nil, nil, fmt.Errorf("list nexthop objects: %w", err)
 	}
 	return tunnels, nexthops, nil
 }
 
-// removeAll empties the tables and deletes devices of ours.
+// removeAll deletes all entries of the tables, and the devices.
 func (d *Driver) removeAll(ctx context.Context, links []netlink.Link) error {
 	tables := driver.Tables{d.nexthops, d.routes}
 	remove := tables.Prune(ctx, d.opts)
@@ -92,6 +95,6 @@ func (d *Driver) removeAll(ctx context.Context, links []netlink.Link) error {
 			return nil
 		})
 	}
-	// Nothing is wanted, so pruning takes away all that is listed. Adding nothing lists.
+	// The tables want nothing: Add only lists, and Prune deletes everything.
 	return driver.AddThenRemove(false, tables.Add(ctx, d.opts), remove)
 }

@@ -14,7 +14,7 @@ import (
 func TestListAfterOneThatWasGivenUp(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const routes = 5000
-		c, err := rtnetlink.Dial(answerWithin)
+		c, err := rtnetlink.Dial(answerTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func TestListAfterOneThatWasGivenUp(t *testing.T) {
 			dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)
 			return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE, kernelRoute{key: routeKey{Dst: dst}, hop: hop{Blackhole: true}, protocol: protocolOurs})
 		})
-		if err := first(errs); err != nil {
+		if err := firstError(errs); err != nil {
 			t.Fatal(err)
 		}
 		var none scopePointer

@@ -34,7 +34,7 @@ func BenchmarkWant(b *testing.B) {
 	b.Run("all", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			d.forget()
+			d.resetTables()
 			if err := d.want(links, dataplane.State{Paths: paths}); err != nil {
 				b.Fatal(err)
 			}

@@ -17,7 +17,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Ensure implements Dataplane. As long as nothing happened to the devices it costs nothing.
+// Ensure implements Dataplane. It does nothing if no device has changed.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	same := reflect.DeepEqual(d.devices, devices)
 	if same && !d.devicesDirty.Swap(false) {
@@ -38,7 +38,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 			link = d.ensured[dev.Name]
 		}
 		if link.Index != 0 {
-			links[dev.Name] = link // not quite right perhaps, but there: what leads through it stays
+			links[dev.Name] = link // even after an error: paths through it stay
 		}
 	}
 	d.setScope(devices, links)
@@ -51,7 +51,8 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 	return links, err
 }
 
-// setScope tells the watcher and the tables which devices are ours now; with another one, they must be read again.
+// setScope sets which devices are ours, for the watcher and the tables. If that
+// changes, the tables are listed again.
 func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	next := *d.scope.Load()
 	next.tunnels, next.links = map[int]bool{}, map[int]bool{}
@@ -71,7 +72,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	d.strayDevices.Store(true)
 }
 
-// ensure is kind.ensure.
+// ensure finds the device and calls kind.ensure.
 func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	k, err := driving(dev)
 	if err != nil {
@@ -84,11 +85,11 @@ func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	return k.ensure(d, dev, found)
 }
 
-// underlayOf finds the device that a tunnel sends through.
+// underlayOf returns the device through which a tunnel sends.
 func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 	parent, err := d.find(t.Parent)
 	if err == nil && parent == nil {
-		err = errors.New("is not there")
+		err = errors.New("does not exist")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("underlay %s: %w", t.Parent, err)
@@ -96,48 +97,49 @@ func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 	return parent, nil
 }
 
-// created finds a device that we have just made.
-func (d *Driver) created(name string) (netlink.Link, error) {
+// findCreated returns a device that was just created.
+func (d *Driver) findCreated(name string) (netlink.Link, error) {
 	found, err := d.find(name)
 	if err == nil && found == nil {
 		err = errors.New("somebody deleted it")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find it after its creation: %w", err)
+		return nil, fmt.Errorf("find it after creating it: %w", err)
 	}
 	return found, nil
 }
 
-// repaired is what repairing a device came to: the link as it is now, and why it is not as it shall be.
-func (d *Driver) repaired(was netlink.Link, err error) (dataplane.Link, error) {
-	now, readErr := d.find(was.Attrs().Name)
+// linkAfterRepair reads the device again after its repair, and returns it
+// together with the error of the repair.
+func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {
+	after, readErr := d.find(before.Attrs().Name)
 	if readErr != nil {
-		return linkOf(was), errors.Join(err, readErr)
+		return linkOf(before), errors.Join(err, readErr)
 	}
-	if now == nil {
+	if after == nil {
 		err = errors.Join(err, errors.New("somebody deleted it"))
 	}
-	return linkOf(now), err
+	return linkOf(after), err
 }
 
-// repairTunnel sets what tunnel devices of all kinds have and what can be changed while they live, each whatever became of
-// the others.
+// repairTunnel sets the properties that tunnel devices of all kinds have, as far
+// as an existing device can change them. An error does not stop the rest.
 func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
 	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l)}
-	if err := d.sysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
+	if err := d.setSysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
 		errs = append(errs, err)
 	} else if err != nil {
-		d.opts.Log.Debug("left accept_ra as it is", "device", dev.Name, "error", err)
+		d.opts.Log.Debug("cannot set accept_ra", "device", dev.Name, "error", err)
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		if err := d.handle.LinkSetUp(l); err != nil {
-			errs = append(errs, fmt.Errorf("set it up: %w", err))
+			errs = append(errs, fmt.Errorf("bring it up: %w", err))
 		}
 	}
-	return errors.Join(append(errs, d.addresses(dev.Name, t.Addr, l))...)
+	return errors.Join(append(errs, d.setAddresses(dev.Name, t.Addr, l))...)
 }
 
-// linkOf is the zero Link for nil.
+// linkOf returns the zero Link for nil.
 func linkOf(l netlink.Link) dataplane.Link {
 	if l == nil {
 		return dataplane.Link{}
@@ -157,11 +159,12 @@ func (d *Driver) setMTU(name string, mtu int, l netlink.Link) error {
 	if err := d.handle.LinkSetMTU(l, mtu); err != nil {
 		return fmt.Errorf("set its MTU to %d: %w", mtu, err)
 	}
-	d.opts.Log.Info("set the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
+	d.opts.Log.Info("changed the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
 	return nil
 }
 
-// restoreMAC: udev and others change addresses of devices; ours must stay the one that the peers know.
+// restoreMAC restores the MAC address that the peers know, which udev and others
+// may change. The first call for a device remembers the one that it has.
 func (d *Driver) restoreMAC(name string, l netlink.Link) error {
 	have := linkOf(l).MAC
 	known, ok := d.macs[name]
@@ -175,13 +178,15 @@ func (d *Driver) restoreMAC(name string, l netlink.Link) error {
 	if err := d.handle.LinkSetHardwareAddr(l, known[:]); err != nil {
 		return fmt.Errorf("set its MAC address to %s: %w", known, err)
 	}
-	d.opts.Log.Warn("set the device's MAC address", "device", name, "from", have, "to", known)
+	d.opts.Log.Warn("restored the device's MAC address", "device", name, "from", have, "to", known)
 	return nil
 }
 
-// addresses makes the device have exactly the addresses wanted; link-local ones are the kernel's.
-func (d *Driver) addresses(name string, want []netip.Prefix, l netlink.Link) error {
-	have, err := whole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, netlink.FAMILY_ALL) })
+// setAddresses gives the device exactly the wanted addresses, apart from the
+// link-local ones, which the kernel manages. It adds before it deletes: a device
+// that loses its last address loses its routes.
+func (d *Driver) setAddresses(name string, want []netip.Prefix, l netlink.Link) error {
+	have, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list its addresses: %w", err)
 	}
@@ -200,18 +205,17 @@ func (d *Driver) addresses(name string, want []netip.Prefix, l netlink.Link) err
 		ipnet := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
 		a := &netlink.Addr{IPNet: ipnet}
 		if prefix.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // nobody else can have it
+			a.Flags = unix.IFA_F_NODAD // no duplicate is possible
 		}
 		if err := d.handle.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add its address %s: %w", prefix, err)
 		}
 	}
-	// With its last address a device would lose its routes.
 	for prefix, a := range extra {
 		if err := d.handle.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("delete its address %s: %w", prefix, err)
 		}
-		d.opts.Log.Info("deleted an address that is not the device's", "device", name, "address", prefix)
+		d.opts.Log.Info("deleted an unwanted address of the device", "device", name, "address", prefix)
 	}
 	return nil
 }

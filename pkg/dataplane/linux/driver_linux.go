@@ -19,11 +19,13 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// Linux is the Dataplane of the Linux kernel, in the network namespace of the thread that called New.
+// Driver is the Dataplane of the Linux kernel, in the network namespace of the
+// thread that called New. The daemon's loop calls its exported methods; the
+// watcher, a goroutine, updates the tables and sets the dirty flags.
 type Driver struct {
 	opts    driver.Options
 	conn    *rtnetlink.Conn
-	handle  *netlink.Handle // for devices; open all the time, since the process may run out of descriptors
+	handle  *netlink.Handle // for devices; stays open, since the process may run out of file descriptors
 	scope   scopePointer
 	changes chan struct{}
 	watcher *watcher
@@ -33,26 +35,28 @@ type Driver struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 	store    *nexthopStore
-	tables   driver.Tables // all of them
+	tables   driver.Tables // all four
 
-	// What the tables were last told to want.
+	// The state that the tables want.
 	paths      []*dataplane.Path
 	blackholes []netip.Prefix
 	links      dataplane.Links
-	uses       map[hop]int // how many wanted routes lead through a hop
+	hopUsers   map[hop]int // number of wanted routes through a hop
 
 	devices []dataplane.Device  // of the last Ensure
-	ensured dataplane.Links     // what it found
-	macs    map[string]mac.Addr // what our devices had when first seen; kept, since the peers know it
-	made    map[string]bool     // the names of tunnel devices that Ensure was given
+	ensured dataplane.Links     // result of the last Ensure
+	macs    map[string]mac.Addr // of our devices, when first found: the peers know these
+	made    map[string]bool     // names of the tunnel devices of all Ensures
 
-	// What may differ from what we want, since nothing was read since somebody changed something there.
+	// Set when devices, devices that Ensure was not given, or sysctls may differ
+	// from the desired state.
 	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
 }
 
-// New opens the kernel's tables and begins to watch them. The caller closes it.
+// New opens the kernel's tables and starts to watch them. The caller closes the
+// Driver.
 func New(opts driver.Options) (*Driver, error) {
-	c, err := rtnetlink.Dial(answerWithin)
+	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -60,15 +64,16 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), uses: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}}
 	d.scope.Store(&scope{})
-	d.suspectDevices()
+	d.markDirty()
 	d.store = newNexthopStore(c, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
 	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
-	// What a packet needs last is there first: whoever finds the route finds the neighbour and the tunnel end too.
+	// The order in which entries are added. Routes are last, so that a packet that
+	// takes a new route finds the neighbour and the FDB entry, too.
 	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.routes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
@@ -86,19 +91,21 @@ func (d *Driver) Close() error {
 	return errors.Join(d.watcher.close(), d.conn.Close())
 }
 
-// Distrust implements Dataplane.
-func (d *Driver) Distrust() {
-	d.suspectDevices()
+// QueueResync implements Dataplane.
+func (d *Driver) QueueResync() {
+	d.markDirty()
 	d.tables.Relist()
 }
 
-func (d *Driver) suspectDevices() {
+// markDirty makes the next pass read devices and sysctls again.
+func (d *Driver) markDirty() {
 	d.devicesDirty.Store(true)
 	d.strayDevices.Store(true)
 	d.sysctlsDirty.Store(true)
 }
 
-func (d *Driver) wake() {
+// notify notifies the daemon's loop. One value stands for any number of changes.
+func (d *Driver) notify() {
 	select {
 	case d.changes <- struct{}{}:
 	default:
@@ -109,15 +116,16 @@ func (d *Driver) wake() {
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := driver.AddThenRemove(s.Keep, []func() error{
 		func() error { return d.want(links, s) },
-		func() error { return d.forward(s.Networks) },
-		chain(d.tables.Add(ctx, d.opts)),
+		func() error { return d.enableForwarding(s.Networks) },
+		inOrder(d.tables.Add(ctx, d.opts)),
 	}, append(d.tables.Prune(ctx, d.opts), d.pruneDevices))
-	return driver.Attribute(err, s.Paths, misdirected, d.keys)
+	return driver.Attribute(err, s.Paths, isPathsFault, d.keys)
 }
 
-// misdirected reports whether the kernel refuses an entry for where it leads. What the node itself lacks (memory, rights,
-// room in a table, a device) is no peer's fault.
-func misdirected(err error) bool {
+// isPathsFault reports whether the kernel refused an entry because of its gateway
+// or address, and not because the node lacks memory, permissions, space in a
+// table or a device.
+func isPathsFault(err error) bool {
 	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL} {
 		if errors.Is(err, errno) {
 			return true
@@ -126,7 +134,7 @@ func misdirected(err error) bool {
 	return false
 }
 
-// keys are those of a path's entries.
+// keys returns the keys of a path's entries.
 func (d *Driver) keys(p *dataplane.Path) []any {
 	f := driver.Filling{Verb: driver.Name}
 	if err := d.fill(&f, p); err != nil {
@@ -135,11 +143,11 @@ func (d *Driver) keys(p *dataplane.Path) []any {
 	return f.Keys
 }
 
-// fill puts a path's entries into the tables.
+// fill translates a path to entries of the tables.
 func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	link, ok := d.links[p.Device]
 	if !ok {
-		return fmt.Errorf("path to %s: device %s is not there", p.Dst, p.Device)
+		return fmt.Errorf("path to %s: device %s does not exist", p.Dst, p.Device)
 	}
 	k, err := carrying(p)
 	if err != nil {
@@ -149,18 +157,19 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	return nil
 }
 
-// putRoute puts a route and the nexthop object of its hop, which routes may share.
+// putRoute puts a route into its table and, with the first or last route through
+// the hop, the nexthop object.
 func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	driver.Put(f, d.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
 	first, last := false, false
 	switch f.Verb {
 	case driver.Want:
-		d.uses[h]++
-		first = d.uses[h] == 1
+		d.hopUsers[h]++
+		first = d.hopUsers[h] == 1
 	case driver.Drop:
-		d.uses[h]--
-		if last = d.uses[h] == 0; last {
-			delete(d.uses, h)
+		d.hopUsers[h]--
+		if last = d.hopUsers[h] == 0; last {
+			delete(d.hopUsers, h)
 		}
 	}
 	if first || last || f.Verb == driver.Name {
@@ -168,9 +177,10 @@ func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	}
 }
 
-// chain takes steps of which each builds on those before it: it ends with one after which it is not known what the
-// system holds. A neighbour must not be sent to another tunnel end before that is there.
-func chain(steps []func() error) func() error {
+// inOrder joins steps of which each needs the entries of those before it. It stops
+// after a step with an error that IsUnknown: for example, a neighbour must not
+// point to another VTEP before the VTEP's FDB entry exists.
+func inOrder(steps []func() error) func() error {
 	return func() error {
 		var errs []error
 		for _, step := range steps {
@@ -183,18 +193,18 @@ func chain(steps []func() error) func() error {
 	}
 }
 
-// want tells the tables what differs from what they were told before.
+// want makes the tables want the paths and blackholes of s.
 func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	d.setNetworks(s)
 	if !sameIndexes(d.links, links) {
-		d.forget()
+		d.resetTables()
 		d.links = links
 	}
 	added, removed := driver.Diff(d.paths, s)
 	missing := map[string]error{} // one for each device, not one for each of ten thousand paths
 	f := &driver.Filling{Verb: driver.Drop}
 	for _, p := range removed {
-		_ = d.fill(f, p) // what it says of a path that is wanted no more does not matter
+		_ = d.fill(f, p) // it was never wanted if it cannot be translated
 	}
 	f.Verb = driver.Want
 	for _, p := range added {
@@ -207,7 +217,7 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	return errors.Join(slices.Collect(maps.Values(missing))...)
 }
 
-// setNetworks tells the watcher and the table of routes which of them are ours.
+// setNetworks sets which routes are ours, for the watcher and the table of routes.
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
 	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && scope.unrouted == s.Unrouted {
@@ -216,14 +226,14 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	next := *scope
 	next.networks, next.former, next.unrouted = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted
 	d.scope.Store(&next)
-	d.routes.Relist() // other routes are ours now
+	d.routes.Relist()
 	d.sysctlsDirty.Store(true)
 }
 
-// forget makes the tables want nothing, so that everything is told anew.
-func (d *Driver) forget() {
+// resetTables makes the tables want nothing.
+func (d *Driver) resetTables() {
 	d.tables.Reset()
-	clear(d.uses)
+	clear(d.hopUsers)
 	d.paths, d.blackholes = nil, nil
 }
 
@@ -239,15 +249,15 @@ func sameIndexes(a, b dataplane.Links) bool {
 	return true
 }
 
-func (d *Driver) wantBlackholes(now []netip.Prefix) {
-	if slices.Equal(d.blackholes, now) {
+func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {
+	if slices.Equal(d.blackholes, blackholes) {
 		return
 	}
 	for _, p := range d.blackholes {
 		d.routes.Drop(routeKey{p, blackholeMetric})
 	}
-	for _, p := range now {
+	for _, p := range blackholes {
 		d.routes.Want(routeKey{p, blackholeMetric}, hop{Blackhole: true})
 	}
-	d.blackholes = slices.Clone(now)
+	d.blackholes = slices.Clone(blackholes)
 }

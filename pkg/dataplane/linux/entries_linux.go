@@ -1,4 +1,5 @@
-// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop objects, neighbours and FDB entries.
+// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop
+// objects, neighbours and FDB entries.
 package linux
 
 import (
@@ -8,9 +9,9 @@ import (
 	"flannel/pkg/mac"
 )
 
-// The Linux kernel's tables, as far as we fill them.
+// The keys and values of the tables.
 
-// routeKey is what makes a route of the main table unique.
+// routeKey identifies a route of the main table.
 type routeKey struct {
 	Dst    netip.Prefix
 	Metric uint32
@@ -23,19 +24,20 @@ func (k routeKey) String() string {
 	return fmt.Sprintf("%s metric %d", k.Dst, k.Metric)
 }
 
-// hop is where a route leads. Whether the kernel holds it in the route or as a nexthop object makes no difference.
+// hop is the next hop of a route, whether the kernel holds it in the route or in a
+// nexthop object.
 type hop struct {
 	Via       netip.Addr
 	Index     int // of the device
 	Blackhole bool
 	Onlink    bool
-	Odd       bool // something about it that we never set, e.g. several gateways, or another route before it
+	Unmanaged bool // it has properties that we never set, such as several gateways
 }
 
 func (h hop) String() string {
 	switch {
-	case h.Odd:
-		return "odd"
+	case h.Unmanaged:
+		return "unmanaged"
 	case h.Blackhole:
 		return "blackhole"
 	case h.Onlink:
@@ -44,7 +46,8 @@ func (h hop) String() string {
 	return fmt.Sprintf("via %s on link %d", h.Via, h.Index)
 }
 
-// neighKey is an address on a link; its value is the MAC address.
+// neighKey identifies a neighbour: an address on a link. Its value is the MAC
+// address.
 type neighKey struct {
 	Index int
 	IP    netip.Addr
@@ -52,7 +55,8 @@ type neighKey struct {
 
 func (k neighKey) String() string { return fmt.Sprintf("%s on link %d", k.IP, k.Index) }
 
-// fdbKey is a MAC address behind a tunnel device; its value is the address of the other tunnel end.
+// fdbKey identifies an FDB entry: a MAC address behind a tunnel device. Its value
+// is the underlay address of the tunnel end with that MAC address.
 type fdbKey struct {
 	Index int
 	MAC   mac.Addr
@@ -60,7 +64,7 @@ type fdbKey struct {
 
 func (k fdbKey) String() string { return fmt.Sprintf("%s on link %d", k.MAC, k.Index) }
 
-// defaultMetric is what the kernel gives a route when none is asked for.
+// defaultMetric returns the metric that the kernel gives a route by default.
 func defaultMetric(a netip.Addr) uint32 {
 	if a.Is6() {
 		return 1024

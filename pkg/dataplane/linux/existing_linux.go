@@ -9,18 +9,19 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// existing drives devices of the host. A path through one is a route by the peer's address, and its nexthop object.
+// existing drives devices of the host. A path through one is a route via the
+// peer's address, and its nexthop object.
 type existing struct{}
 
-func (existing) drives(k dataplane.Kind) bool { _, is := k.(dataplane.Existing); return is }
+func (existing) drives(k dataplane.Kind) bool { _, ok := k.(dataplane.Existing); return ok }
 
-func (existing) carries(e dataplane.Encap) bool { _, is := e.(dataplane.Direct); return is }
+func (existing) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
 
 func (existing) made() bool { return false }
 
 func (existing) ensure(_ *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
-		return dataplane.Link{}, errors.New("is not there")
+		return dataplane.Link{}, errors.New("does not exist")
 	}
 	return linkOf(found), nil
 }
@@ -29,6 +30,6 @@ func (existing) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link datap
 	d.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index})
 }
 
-func (existing) raise(_ *Driver, key routeKey, h hop, device string) *dataplane.Path {
+func (existing) pathOf(_ *Driver, key routeKey, h hop, device string) *dataplane.Path {
 	return &dataplane.Path{Dst: key.Dst, Via: h.Via, Device: device, Encap: dataplane.Direct{}}
 }

@@ -40,7 +40,7 @@ type observer struct {
 
 func newObserver(m *machine) *observer {
 	m.t.Helper()
-	c, err := rtnetlink.Dial(answerWithin)
+	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -106,13 +106,13 @@ func (o *observer) drift() {
 	o.must("find flannel.1", err)
 	o.must("set its MTU", netlink.LinkSetMTU(flannel, 1400))
 	key2 := routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}
-	o.must("delete a route", first(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})))
+	o.must("delete a route", firstError(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})))
 	key3 := neighKey{index, netip.MustParseAddr("10.5.3.0")}
-	o.must("delete a neighbour", first(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})))
+	o.must("delete a neighbour", firstError(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})))
 	key4 := fdbKey{index, mac.Addr{2, 0, 0, 0, 1, 4}}
-	o.must("delete an FDB entry", first(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})))
+	o.must("delete an FDB entry", firstError(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})))
 	stray := routeEntry{Key: routeKey{netip.MustParsePrefix("10.5.99.0/24"), 0}, Value: hop{Blackhole: true}}
-	o.must("add a route", first(o.routeStore().Set(o.t.Context(), []routeEntry{stray})))
+	o.must("add a route", firstError(o.routeStore().Set(o.t.Context(), []routeEntry{stray})))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "flannel.77"
 	former := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 77, Port: 8477}
@@ -174,7 +174,7 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 		o.m.state.Paths[i] = &q
 	}
 	before := o.look()
-	o.m.Distrust()
+	o.m.QueueResync()
 	faults.Fail(n, errno)
 	err := o.m.pass()
 	calls = faults.Fail(0, 0)

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// Found implements Dataplane. What flannel left is of the same form, and is found, too.
+// Found implements Dataplane. It finds paths of flannel, too, which have the same
+// form.
 func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.State) ([]*dataplane.Path, error) {
 	d.setNetworks(s)
 	if err := d.tables.Refresh(ctx); err != nil {
@@ -21,9 +22,9 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 		}
 	}
 	var found []*dataplane.Path
-	for _, e := range d.routes.AllThere() {
+	for _, e := range d.routes.AllActual() {
 		if device, ok := devices[e.Value.Index]; ok && driver.Inside(e.Key.Dst, s.Networks) {
-			if p := raise(d, e.Key, e.Value, device); p != nil {
+			if p := pathOf(d, e.Key, e.Value, device); p != nil {
 				found = append(found, p)
 			}
 		}
@@ -32,11 +33,11 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	return found, nil
 }
 
-// raise is kind.raise for routes of the forms that any kind has.
-func raise(d *Driver, key routeKey, h hop, dev dataplane.Device) *dataplane.Path {
+// pathOf calls kind.pathOf if the route has a form that some kind has.
+func pathOf(d *Driver, key routeKey, h hop, dev dataplane.Device) *dataplane.Path {
 	k, err := driving(dev)
-	if err != nil || h.Odd || h.Blackhole || !h.Via.IsValid() || key.Metric != defaultMetric(key.Dst.Addr()) {
+	if err != nil || h.Unmanaged || h.Blackhole || !h.Via.IsValid() || key.Metric != defaultMetric(key.Dst.Addr()) {
 		return nil
 	}
-	return k.raise(d, key, h, dev.Name)
+	return k.pathOf(d, key, h, dev.Name)
 }

@@ -10,10 +10,13 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// Handback gives this node's routes the form that flannel gives them, and removes our nexthop objects and blackholes:
-// flannel takes plain routes over, but cannot delete one that leads through a nexthop object. It returns what it did, or
-// with dryRun would do, as text for a person. Each route is replaced in one step, so no packet is lost. networks are as
-// for Cleanup. A route that cannot be rewritten keeps its nexthop object, is in the error, and blocks nothing else.
+// Handback prepares the node for flannel. It gives the routes the form that
+// flannel gives them, and removes our nexthop objects and blackholes: flannel
+// adopts plain routes, but cannot delete a route that uses a nexthop object.
+// Each route is replaced in one step, so that no packet is lost. A route that
+// cannot be rewritten keeps its nexthop object and is in the error, which does not
+// stop the rest. networks are as for Cleanup. The result describes what was done
+// or, with dryRun, would be done.
 func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
 	d, err := New(opts)
 	if err != nil {
@@ -56,14 +59,15 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	return done, errors.Join(errs...)
 }
 
-// removeUnused removes the nexthop objects that no route leads through: with an object the kernel removes its routes.
+// removeUnused deletes the nexthop objects that no route uses. With an object, the
+// kernel deletes the routes that use it.
 func (s *nexthopStore) removeUnused(ctx context.Context, routes routeStore, nexthops map[nexthopKey]struct{}) error {
-	users, err := routes.find(func(r kernelRoute) bool { return r.nexthop != 0 })
+	using, err := routes.find(func(r kernelRoute) bool { return r.nexthop != 0 })
 	if err != nil {
 		return err
 	}
 	used := map[uint32]bool{}
-	for _, r := range users {
+	for _, r := range using {
 		used[r.nexthop] = true
 	}
 	var unused []nexthopEntry

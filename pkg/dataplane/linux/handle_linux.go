@@ -12,27 +12,29 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// What is read of devices. All errors here are of the kind that reconcile.IsUnknown: that a device does not exist is
-// an answer and no error.
+// The functions of this file read devices. All their errors are
+// reconcile.Unknown; a device that does not exist is not an error.
 
-// answerWithin bounds how long an answer of the kernel is waited for. It comes at once.
-const answerWithin = 5 * time.Second
+// answerTimeout bounds the wait for an answer of the kernel, which comes at once.
+const answerTimeout = 5 * time.Second
 
-// openHandle opens the library's socket in the network namespace of the calling thread.
+// openHandle opens the socket of the netlink library in the network namespace of
+// the calling thread.
 func openHandle() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	if err := h.SetSocketTimeout(answerWithin); err != nil {
+	if err := h.SetSocketTimeout(answerTimeout); err != nil {
 		h.Close()
 		return nil, fmt.Errorf("prepare a netlink socket: %w", err)
 	}
 	return h, nil
 }
 
-// reopen begins with a new socket after an error, if there is a descriptor for one: on the old one a list that was given
-// up may still be under way, which makes the kernel refuse the next.
+// reopen replaces the socket after an error, unless the process has run out of
+// file descriptors. The kernel would refuse lists on the old one while one that
+// was not read to its end is under way.
 func (d *Driver) reopen() {
 	if h, err := openHandle(); err == nil {
 		d.handle.Close()
@@ -49,7 +51,8 @@ func (d *Driver) find(name string) (netlink.Link, error) {
 	case !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, netlink.ErrDumpInterrupted):
 		return nil, reconcile.Unknown(err)
 	}
-	// On kernels that know no look-up by name the library takes a torn list for a whole one: make sure.
+	// Where the kernel cannot look up by name, the library searches a list, and
+	// does not notice that the list is incomplete.
 	all, err := d.listLinks()
 	if err != nil {
 		return nil, err
@@ -63,15 +66,15 @@ func (d *Driver) find(name string) (netlink.Link, error) {
 }
 
 func (d *Driver) listLinks() ([]netlink.Link, error) {
-	all, err := whole(d.handle.LinkList)
+	all, err := readWhole(d.handle.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
 	return all, nil
 }
 
-// whole reads a list until no change tore it.
-func whole[E any](read func() ([]E, error)) (all []E, err error) {
+// readWhole repeats read until no change interrupts the list.
+func readWhole[E any](read func() ([]E, error)) (all []E, err error) {
 	for range rtnetlink.Tries {
 		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break

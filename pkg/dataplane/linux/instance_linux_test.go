@@ -56,7 +56,7 @@ func TestTwoOnOneMachine(t *testing.T) {
 			"the second again": func() { b.mustPass() },
 			"the first anew":   func() { m.restart(); m.mustPass() },
 			"the second anew":  func() { b.Close(); b = m.second(2); b.mustPass() }, //nolint:errcheck // nothing is lost with it
-			"both look at all": func() { m.Distrust(); b.Distrust(); m.mustPass(); b.mustPass() },
+			"both look at all": func() { m.QueueResync(); b.QueueResync(); m.mustPass(); b.mustPass() },
 			"a cleanup's plan": func() { b.cleanup(true) },
 			"a cleanup and a handback without a subnet file": func() {
 				if _, err := Cleanup(t.Context(), b.opts, nil, false); !errors.Is(err, errNoNetwork) {
@@ -68,7 +68,7 @@ func TestTwoOnOneMachine(t *testing.T) {
 			},
 			"a third's new device": func() {
 				run(t, "ip link add flannel.8 type vxlan id 8 dstport 8480 dev eth0")
-				m.Distrust()
+				m.QueueResync()
 				m.mustPass()
 				run(t, "ip link del flannel.8")
 			},
@@ -122,7 +122,7 @@ func TestFormerNetworks(t *testing.T) {
 		const others = "10.5.50.0/24 via 192.168.100.50 dev eth0 \n10.5.51.0/24 via 192.168.100.51 dev eth0 \n"
 		run(t, "ip route add 10.5.50.0/24 via 192.168.100.50; ip route add 10.5.51.0/24 via 192.168.100.51")
 		m.devices, m.state.Paths, m.state.Unrouted = nil, nil, true
-		m.Distrust()
+		m.QueueResync()
 		m.mustPass()
 		if now := run(t, "ip route show root 10.5.0.0/16; ip nexthop; ip link show type vxlan"); now != others {
 			t.Errorf("of a backend that routes nothing the kernel holds\n%s\nwant\n%s", now, others)

@@ -10,27 +10,28 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// kind drives the devices of one kind, and the paths through them. Each has a file of its own.
+// kind drives devices of one kind, and paths through them. Each kind has a file.
 type kind interface {
 	// drives and carries report whether devices and paths are of this kind.
 	drives(dataplane.Kind) bool
 	carries(dataplane.Encap) bool
-	// ensure makes the device what it shall be; found is that of its name, nil if there is none. It returns the zero
-	// Link for a device that does not exist, is not ours or, with an error that reconcile.IsUnknown, could not be looked
-	// at.
+	// ensure creates or repairs the device. found is the existing device of that
+	// name, or nil. The result is the zero Link if the device does not exist, is not
+	// ours or, with an error that IsUnknown, could not be read.
 	ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error)
-	// fill puts the entries that a path through the link comes to into the tables that the kind fills; that comes first
-	// of which a refusal says most.
+	// fill translates a path through the link to entries of tables. The entry whose
+	// error is the most useful one for an operator is first.
 	fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link)
-	// raise is the inverse of fill: the path that a route belongs to. It is nil if the other entries of the path are not
-	// there, or the route has another form than fill gives it.
-	raise(d *Driver, key routeKey, h hop, device string) *dataplane.Path
-	// made reports whether we make such devices, rather than find them.
+	// pathOf is the inverse of fill: it returns the path of a route, or nil if other
+	// entries of the path do not exist, or fill would make another route.
+	pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path
+	// made reports whether flanneld makes such devices.
 	made() bool
 }
 
-// kinds are all kinds of device of all backends of flannel: the names and the types of those that a flannel makes (type
-// "tun": libraries differ), and what drives them here. Without the latter we only clean up.
+// kinds lists the device kinds of all backends of flannel, with the names and the
+// link types of those that it makes (for TUN devices, "tun" as well: libraries
+// differ). Devices of rows without a kind are only deleted.
 var kinds = []struct {
 	kind
 	name *regexp.Regexp
@@ -43,8 +44,8 @@ var kinds = []struct {
 	{nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }
 
-// oursByName reports whether a device's name is one that a flannel gives.
-func oursByName(name string) bool {
+// hasOurName reports whether flannel gives devices such a name.
+func hasOurName(name string) bool {
 	for _, row := range kinds {
 		if row.name != nil && row.name.MatchString(name) {
 			return true
@@ -53,7 +54,7 @@ func oursByName(name string) bool {
 	return false
 }
 
-// isOurs reports whether a device is one that a flannel makes: of a type that has its name.
+// isOurs reports whether flannel gives devices of this type such a name.
 func isOurs(l netlink.Link) bool {
 	for _, row := range kinds {
 		if row.name != nil && row.name.MatchString(l.Attrs().Name) && (l.Type() == row.link || l.Type() == "tun") {
@@ -63,7 +64,7 @@ func isOurs(l netlink.Link) bool {
 	return false
 }
 
-// driving finds what drives a device.
+// driving returns the kind of a device.
 func driving(dev dataplane.Device) (kind, error) {
 	for _, row := range kinds {
 		if row.kind != nil && row.drives(dev.Kind) {
@@ -73,7 +74,7 @@ func driving(dev dataplane.Device) (kind, error) {
 	return nil, fmt.Errorf("device kind %s is not supported on Linux", dataplane.KindName(dev.Kind))
 }
 
-// carrying finds what puts a path into the tables.
+// carrying returns the kind of a path.
 func carrying(p *dataplane.Path) (kind, error) {
 	for _, row := range kinds {
 		if row.kind != nil && row.carries(p.Encap) {
@@ -83,7 +84,7 @@ func carrying(p *dataplane.Path) (kind, error) {
 	return nil, fmt.Errorf("path to %s: encapsulation %T is not supported on Linux", p.Dst, p.Encap)
 }
 
-// isMade reports whether a device is one that we make.
+// isMade reports whether flanneld makes devices of this kind.
 func isMade(dev dataplane.Device) bool {
 	k, err := driving(dev)
 	return err == nil && k.made()

@@ -44,7 +44,7 @@ route 2001:cafe:42:1::/64 via 2001:cafe:42:1:: on link 8 onlink
 neighbour 2001:cafe:42:1:: on link 8 c6:d2:32:6f:8f:44
 fdb c6:d2:32:6f:8f:44 on link 8 fd00::3
 route 10.5.35.0/24 via 192.168.64.4 on link 2
-error path to 10.5.36.0/24: device flannel.9 is not there
+error path to 10.5.36.0/24: device flannel.9 does not exist
 `
 	if got.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &got, want)
@@ -63,7 +63,7 @@ type lowered struct {
 
 // lower has a driver without a kernel fill its tables.
 func lower(p *dataplane.Path, links dataplane.Links) (e lowered, err error) {
-	d := &Driver{links: links, uses: map[hop]int{},
+	d := &Driver{links: links, hopUsers: map[hop]int{},
 		nexthops: reconcile.NewTable(taker[nexthopKey, struct{}](func(nexthopKey, struct{}) {})),
 		routes:   reconcile.NewTable(taker[routeKey, hop](func(k routeKey, v hop) { e.route, e.hop = k, v })),
 		neighs:   reconcile.NewTable(taker[neighKey, mac.Addr](func(k neighKey, v mac.Addr) { e.neigh, e.mac = k, v })),

@@ -10,16 +10,19 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// Messages of rtnetlink(7) for routes, nexthop objects, neighbours and FDB entries. The netlink library knows no
-// batches and no nexthop objects, so these few are written and read here; devices and addresses are left to it.
+// This file writes and parses the messages of rtnetlink(7) for routes, nexthop
+// objects, neighbours and FDB entries, because the netlink library supports
+// neither batches nor nexthop objects. Devices and addresses use the library.
 
-// Attributes that x/sys lacks: RTA_NH_ID of linux/rtnetlink.h, NHA_FDB of linux/nexthop.h.
+// Attributes that x/sys lacks: RTA_NH_ID of linux/rtnetlink.h, NHA_FDB of
+// linux/nexthop.h.
 const (
 	rtaNexthopID = 30
 	nhaFDB       = 11
 )
 
-// writeRoute appends a route of the main table. With a nexthop ID the hop's address and device are left out.
+// writeRoute appends a route of the main table. A route with a nexthop ID does not
+// contain the hop's address and device.
 func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlink.Message {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = rtnetlink.Family(r.key.Dst.Addr())
@@ -51,7 +54,7 @@ func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlin
 	return m
 }
 
-// writeNexthop appends a nexthop object; to delete one its ID is enough.
+// writeNexthop appends a nexthop object. Deleting one takes only its ID.
 func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtnetlink.Message {
 	body := make([]byte, 8) // struct nhmsg
 	if kind == unix.RTM_DELNEXTHOP {
@@ -66,8 +69,9 @@ func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtn
 		Uint32(unix.NHA_OIF, uint32(h.Index)).Addr(unix.NHA_GATEWAY, h.Via)
 }
 
-// writeNeigh appends a permanent neighbour (of the address's own family), or, for unix.AF_BRIDGE, an FDB entry of a
-// tunnel device, whose address is the other tunnel end.
+// writeNeigh appends a permanent neighbour (fam is the family of a) or, for
+// unix.AF_BRIDGE, a permanent FDB entry (a is the underlay address of the tunnel
+// end with the MAC address).
 func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a netip.Addr, mac mac.Addr) rtnetlink.Message {
 	body := make([]byte, 12) // struct ndmsg
 	body[0] = fam
@@ -83,7 +87,8 @@ func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a
 	return m.Attr(unix.NDA_LLADDR, mac[:])
 }
 
-// parseRoute reads a route. ok is false for what can never concern us: other tables, local and cached routes.
+// parseRoute parses a route. ok is false for routes that cannot be ours: those of
+// other tables, local and cached ones.
 func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, rtnetlink.ErrShort
@@ -107,7 +112,7 @@ func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 		case rtaNexthopID:
 			r.nexthop = rtnetlink.Number(value)
 		case unix.RTA_MULTIPATH, unix.RTA_VIA, unix.RTA_ENCAP, unix.RTA_METRICS, unix.RTA_PREFSRC:
-			r.hop.Odd = true
+			r.hop.Unmanaged = true
 		}
 	}
 	if !dst.IsValid() || table != unix.RT_TABLE_MAIN || tos != 0 || flags&unix.RTM_F_CLONED != 0 ||
@@ -126,7 +131,7 @@ func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	return r, true, nil
 }
 
-// parseNexthop reads a nexthop object: its ID, who made it, and where it leads.
+// parseNexthop parses a nexthop object.
 func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
 	if len(b) < 8 {
 		return 0, 0, h, rtnetlink.ErrShort
@@ -141,13 +146,13 @@ func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
 		case unix.NHA_GATEWAY:
 			h.Via = rtnetlink.Address(value)
 		case unix.NHA_GROUP, unix.NHA_BLACKHOLE, nhaFDB, unix.NHA_ENCAP:
-			h.Odd = true
+			h.Unmanaged = true
 		}
 	}
 	return id, b[2], h, nil
 }
 
-// kernelNeigh is a neighbour or FDB entry as a message describes it.
+// kernelNeigh is a neighbour or an FDB entry (fam is unix.AF_BRIDGE).
 type kernelNeigh struct {
 	fam       uint8
 	index     int
@@ -156,7 +161,8 @@ type kernelNeigh struct {
 	mac       mac.Addr
 }
 
-// parseNeigh reads a neighbour or FDB entry. ok is false for proxies and for what is no Ethernet address.
+// parseNeigh parses a neighbour or an FDB entry. ok is false for proxies and for
+// link-layer addresses other than Ethernet's.
 func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 	if len(b) < 12 {
 		return n, false, rtnetlink.ErrShort

@@ -13,33 +13,53 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// nexthopStore are our nexthop objects (kernel 5.3 and later). The kernel finds plain routes through one device only
-// by walking over all of them, so that n routes cost n²; with one object for each gateway they cost n.
+// nexthopStore holds our nexthop objects (kernel 5.3 and later). With one object
+// for each gateway, adding n routes through one device costs n steps. Without
+// them, the kernel walks over all routes of the device for each, so it costs n².
+//
+// Example: the routes 10.244.2.0/24 and 10.244.3.0/24, both via 192.168.0.2 on
+// link 2, share one object:
+//
+//	$ ip nexthop
+//	id 1174405121 via 192.168.0.2 dev eth0 scope link proto 70
+//	$ ip route
+//	10.244.2.0/24 nhid 1174405121 via 192.168.0.2 dev eth0 proto 70
+//	10.244.3.0/24 nhid 1174405121 via 192.168.0.2 dev eth0 proto 70
+//
+// Then ids[{192.168.0.2, 2}] is 1174405121, and hops[1174405121] the hop. When
+// somebody deletes the object, the kernel deletes both routes without a
+// notification; see observe.
+//
+// The table calls List, Set and Delete, the watcher calls observe and resolve.
 type nexthopStore struct {
 	conn  *rtnetlink.Conn
-	first uint32 // our IDs are the nexthopRange from here
+	first uint32 // our IDs are first to first+nexthopRange-1
 
 	mu sync.Mutex
-	// everything is set for a cleanup that takes every flanneld's objects away. Only the goroutine that lists sets it.
+	// everything is set for a cleanup that removes the objects of every flanneld.
+	// Only the goroutine that lists sets it.
 	everything bool
 	none       bool           // the kernel has no nexthop objects
-	ids        map[hop]uint32 // the object of a hop
-	hops       map[uint32]hop // every object that is there, also those that others made
-	last       uint32         // the last ID given to an object of ours
+	ids        map[hop]uint32 // the object that routes through a hop take
+	hops       map[uint32]hop // all existing objects, including those of others
+	last       uint32         // the last ID that was reserved
 }
 
-// nexthopKey is a hop; extra tells apart objects of ours that lead to the same one, of which only one is needed.
+// nexthopKey identifies an object by its hop. Of several objects of ours with the
+// same hop only one is needed: that one has the extra 0, and the others, which
+// are never desired, their IDs.
 type nexthopKey struct {
 	hop
 	extra uint32
 }
 
-// IDs are numbers of 32 bits. Ours start far from the small ones that people choose by hand; several flannelds on a host
-// each have a range of their own, since one must not delete an object through which another's routes lead.
+// IDs have 32 bits. Ours are far from the small ones that people choose. Each
+// flanneld of a host has its own range, since it must not delete the objects that
+// another one's routes use.
 const (
 	nexthopRange = 1 << 18
 	usualNexthop = 70 << 24
-	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // the usual one's included
+	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 
 func newNexthopStore(c *rtnetlink.Conn, instance string) *nexthopStore {
@@ -57,9 +77,9 @@ func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
 	return protocol == protocolOurs && (s.everything || id >= s.first && id-s.first < nexthopRange)
 }
 
-// ownAll makes every flanneld's objects ours.
-func (s *nexthopStore) ownAll(everything bool) {
-	s.mu.Lock() // the watcher reads it
+// setEverything sets whether the objects of every flanneld are ours.
+func (s *nexthopStore) setEverything(everything bool) {
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.everything = everything
 }
@@ -68,7 +88,7 @@ func (*nexthopStore) Name() string { return "nexthops" }
 
 func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Lock()
-	n := len(s.hops) // as many as there were: to grow a map step by step takes twice the memory and time
+	n := len(s.hops) // the expected size: growing a map takes twice the memory and time
 	s.mu.Unlock()
 	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
@@ -96,13 +116,13 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		s.none, err = true, nil
 	}
 	if err != nil {
-		return nil, err // what is known is more than a part of a list
+		return nil, err // the old maps are better than a part of a list
 	}
 	s.ids, s.hops = ids, hops
 	return out, nil
 }
 
-// id returns the object of a hop, 0 if there is none: then the route is a plain one.
+// id returns the object for routes through a hop; 0 if there is none.
 func (s *nexthopStore) id(h hop) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +135,8 @@ func (s *nexthopStore) unsupported() bool {
 	return s.none
 }
 
-// resolve completes a route that names its nexthop object alone (sysctl nexthop_compat_mode 0).
+// resolve returns the hop of a route. With the sysctl nexthop_compat_mode 0, the
+// kernel reports only the ID of its object.
 func (s *nexthopStore) resolve(r kernelRoute) hop {
 	if r.nexthop == 0 || r.hop.Via.IsValid() {
 		return r.hop
@@ -125,22 +146,23 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	if h, ok := s.hops[r.nexthop]; ok {
 		return h
 	}
-	return hop{Odd: true}
+	return hop{Unmanaged: true}
 }
 
-// claim reserves an ID for a hop before it is sent, so that its notification is known as our own.
-func (s *nexthopStore) claim(h hop) uint32 {
+// reserveID reserves an ID for a hop. Called before the object is created, so that
+// observe recognizes its notification.
+func (s *nexthopStore) reserveID(h hop) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for taken := true; taken; {
+	for used := true; used; {
 		s.last = s.first + (s.last+1-s.first)%nexthopRange
-		_, taken = s.hops[s.last]
+		_, used = s.hops[s.last]
 	}
 	s.ids[h], s.hops[s.last] = s.last, h
 	return s.last
 }
 
-// idOf returns the object of a key, also if it is not the one that routes take.
+// idOf returns the object of a key.
 func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	if key.extra != 0 {
 		return key.extra
@@ -148,8 +170,9 @@ func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	return s.id(key.hop)
 }
 
-// release forgets an object; its notification will then concern nobody.
-func (s *nexthopStore) release(key nexthopKey) (id uint32) {
+// releaseID is the inverse of reserveID. Called before the object is deleted, so
+// that observe ignores its notification.
+func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	id = s.idOf(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,15 +193,15 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
 	}
 	errs := s.conn.Batch(each(entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
-		return create(m, e.Key.hop, s.claim(e.Key.hop))
+		return create(m, e.Key.hop, s.reserveID(e.Key.hop))
 	}))
-	overrule(s.conn, errs, func(i int) hop { return entries[i].Key.hop }, func(m rtnetlink.Message, i int) rtnetlink.Message {
+	retryOnlink(s.conn, errs, func(i int) hop { return entries[i].Key.hop }, func(m rtnetlink.Message, i int) rtnetlink.Message {
 		h := entries[i].Key.hop
 		return create(m, h, s.id(h))
 	})
 	for i, err := range errs {
 		if err != nil {
-			s.release(entries[i].Key)
+			s.releaseID(entries[i].Key)
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Key.hop, err)
 		}
 	}
@@ -189,32 +212,39 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	if s.unsupported() {
 		return nil
 	}
-	return gone(s.conn.Batch(each(entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
-		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.release(e.Key), hop{})
+	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
+		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.releaseID(e.Key), hop{})
 	})))
 }
 
-// observe takes in a notification about any nexthop object. It returns what to tell the table, and whether routes may
-// have gone or changed with it: the kernel does not tell of those.
-func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, tell, routes bool) {
+// observe records a notification for any nexthop object.
+//
+//	notification                          result
+//	no change, or our own write           ours false
+//	an object that routes use was         its key, routes true: the kernel has deleted
+//	deleted, or now has another hop       or changed routes without notifications
+//	an object of ours that nobody uses    a key with extra, to be deleted
+//	was created
+//	any other object                      ours false
+func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, known := s.hops[id]
 	if present && known && old == h {
-		return key, false, false // our own, or no change
+		return key, false, false
 	}
-	mine := known && s.ids[old] == id
+	used := known && s.ids[old] == id
 	if known {
 		delete(s.hops, id)
 	}
-	if mine {
+	if used {
 		delete(s.ids, old)
 	}
 	if present {
 		s.hops[id] = h
 	}
 	switch {
-	case mine: // deleted, or somebody else changed it
+	case used:
 		return nexthopKey{hop: old}, true, true
 	case present && s.owns(id, protocol):
 		return nexthopKey{hop: h, extra: id}, true, false

@@ -9,12 +9,20 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// overrule tries once more what the kernel refused because, to its knowledge, an IPv6 gateway is on another link than
-// we say. It looks the gateway up even if it is "onlink", and finds the route that is about to be replaced (a peer's
-// that was reached without a tunnel before), or a wider one that an operator has set. A route to the gateway alone,
-// there for this moment, makes the kernel believe us, and spares us to delete a route before the new one is there.
-// hopOf is that of the i-th entry, write appends the message to send for it; errs are put right.
-func overrule(c *rtnetlink.Conn, errs []error, hopOf func(i int) hop, write func(m rtnetlink.Message, i int) rtnetlink.Message) {
+// retryOnlink retries entries that the kernel refused because it has a route to
+// their IPv6 gateway through another link. It looks up the gateway even if the
+// entry says "onlink". Example: the peer 2001:db8:2::/64 was reached without a
+// tunnel, and is now to be reached through flannel-v6.1:
+//
+//	existing   2001:db8:2::/64 via fd00::3 dev eth0
+//	wanted     2001:db8:2::/64 via 2001:db8:2:: dev flannel-v6.1 onlink
+//	refused    EINVAL: the lookup of 2001:db8:2:: finds the existing route, eth0
+//
+// retryOnlink adds the route 2001:db8:2::/128 dev flannel-v6.1, retries, and
+// deletes that route again. Deleting the existing route first would lose packets.
+//
+// hopOf returns the hop of entry i, write appends its message; errs are updated.
+func retryOnlink(c *rtnetlink.Conn, errs []error, hopOf func(i int) hop, write func(m rtnetlink.Message, i int) rtnetlink.Message) {
 	var refused []int
 	for i, err := range errs {
 		if !errors.Is(err, unix.EINVAL) {
@@ -38,13 +46,13 @@ func overrule(c *rtnetlink.Conn, errs []error, hopOf func(i int) hop, write func
 	c.Batch(each(refused, func(m rtnetlink.Message, i int) rtnetlink.Message {
 		return toGateway(m, i, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	}))
-	now := c.Batch(each(refused, write))
+	retried := c.Batch(each(refused, write))
 	for j, i := range refused {
 		errs[i] = nil
-		if now != nil {
-			errs[i] = now[j]
+		if retried != nil {
+			errs[i] = retried[j]
 		}
 	}
-	// One that stays carries our protocol and is not wanted: whoever lists the routes next deletes it.
+	// If this fails, the next list finds a route of ours that is not wanted.
 	c.Batch(each(refused, func(m rtnetlink.Message, i int) rtnetlink.Message { return toGateway(m, i, unix.RTM_DELROUTE, 0) }))
 }

@@ -10,11 +10,11 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// blackholeMetric makes a blackhole lose against the connected route that the pods' bridge has for the same prefix (0, and
-// 256 for IPv6), and against any that an operator adds.
+// blackholeMetric makes blackholes lose against the route of the pods' bridge for
+// the same prefix (metric 0; 256 for IPv6), and against those of operators.
 const blackholeMetric = 1 << 16
 
-// kernelRoute is a route of the main table as a message describes it.
+// kernelRoute is a route of the main table.
 type kernelRoute struct {
 	key      routeKey
 	hop      hop
@@ -22,33 +22,38 @@ type kernelRoute struct {
 	nexthop  uint32 // ID of its nexthop object, 0 if it has none
 }
 
-// Protocol numbers of rtnetlink: who made a route. 70 is ours, and free in iproute2's list.
+// Protocol numbers of rtnetlink identify who made a route. 70 is ours; iproute2's
+// list does not assign it.
 const (
 	protocolBoot = 3
 	protocolOurs = 70
 )
 
-// scope is what tells ours from theirs; it changes with the devices and the network, and is replaced as a whole. On a host
-// with several flannelds each has networks of its own: what belongs to another's is not ours.
+// scope defines which routes and devices are ours. It changes with the devices
+// and the networks, and is replaced as a whole, because the watcher reads it. Of
+// several flannelds on a host each has its own networks.
 type scope struct {
 	tunnels  map[int]bool // indexes of our own devices
 	links    map[int]bool // the same and the underlay's
 	networks []netip.Prefix
-	former   []netip.Prefix // networks that this node was in before
-	unrouted bool           // see State
-	// everything is for a cleanup that does not know the networks: all that any flanneld of this host made is ours.
+	former   []netip.Prefix // pod networks that this node was in before
+	unrouted bool           // see dataplane.State
+	// everything is for a cleanup that does not know the networks: what any flanneld
+	// of this host made is ours.
 	everything bool
 }
 
-// owns reports whether a route may be changed and deleted: it carries our protocol number and leads into our network, or
-// has exactly the shape of flannel's: the protocol "boot" that a route gets when nobody says otherwise, the usual metric,
-// a destination inside the pod network and a gateway (through a tunnel of ours: the destination's own base address,
-// onlink).
+// owns reports whether a route is ours, so that it may be changed and deleted. It
+// has our protocol number and leads into our network or device; or it has exactly
+// the form that flannel gives it: the protocol "boot", which is the default, the
+// default metric, and a destination inside the pod network with a gateway or as
+// a blackhole, or through our tunnel device with the destination's base address
+// as an onlink gateway.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
 	}
-	if r.protocol != protocolBoot || r.key.Metric != defaultMetric(r.key.Dst.Addr()) || r.hop.Odd {
+	if r.protocol != protocolBoot || r.key.Metric != defaultMetric(r.key.Dst.Addr()) || r.hop.Unmanaged {
 		return false
 	}
 	if s.tunnels[r.hop.Index] && r.hop.Onlink && r.hop.Via == r.key.Dst.Addr() {
@@ -57,14 +62,15 @@ func (s *scope) owns(r kernelRoute) bool {
 	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && driver.Inside(r.key.Dst, s.networks)
 }
 
-// has reports whether p lies in a network that this node is in, or was in before.
+// has reports whether p is in a network that this node is, or was, in.
 func (s *scope) has(p netip.Prefix) bool {
-	holds := func(n netip.Prefix) bool { return n.Contains(p.Addr()) && p.Bits() >= n.Bits() }
-	return slices.ContainsFunc(s.networks, holds) || slices.ContainsFunc(s.former, holds)
+	contains := func(n netip.Prefix) bool { return n.Contains(p.Addr()) && p.Bits() >= n.Bits() }
+	return slices.ContainsFunc(s.networks, contains) || slices.ContainsFunc(s.former, contains)
 }
 
-// ownsDevice reports whether a device is one that a flannel of any backend makes and, by its addresses, one of our
-// network. A device without any may be another flanneld's that is about to get one: it is ours if we made it.
+// ownsDevice reports whether a device has a name and type that flannel gives, and
+// an address in our network. A device without addresses is ours if this run made
+// it: another flanneld may have made it just now, and not assigned one yet.
 func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	switch {
 	case !isOurs(l):
@@ -72,11 +78,11 @@ func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	case s.everything:
 		return true, nil
 	}
-	addrs, err := whole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return false, err
 	}
-	found := false
+	hasOther := false
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		if ip = ip.Unmap(); !ok || ip.IsLinkLocalUnicast() {
@@ -85,7 +91,7 @@ func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 		if s.has(netip.PrefixFrom(ip, ip.BitLen())) {
 			return true, nil
 		}
-		found = true
+		hasOther = true
 	}
-	return !found && d.made[l.Attrs().Name], nil
+	return !hasOther && d.made[l.Attrs().Name], nil
 }

@@ -39,7 +39,7 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		{"elsewhere", route("10.6.0.0/24", protocolBoot, 0, via("192.168.0.2", 2)), false},
 		{"on our device, but another gateway", route("10.9.2.0/24", protocolBoot, 0, tunnel("10.9.3.0")), false},
 		{"the default route", route("0.0.0.0/0", protocolBoot, 0, via("192.168.0.2", 2)), false},
-		{"several gateways", route("10.5.2.0/24", protocolBoot, 0, hop{Odd: true, Via: netip.MustParseAddr("192.168.0.2")}), false},
+		{"several gateways", route("10.5.2.0/24", protocolBoot, 0, hop{Unmanaged: true, Via: netip.MustParseAddr("192.168.0.2")}), false},
 	} {
 		s := scope{networks: networks, tunnels: tunnels, former: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}}
 		if got := s.owns(test.r); got != test.ours {

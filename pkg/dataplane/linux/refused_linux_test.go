@@ -40,7 +40,7 @@ func TestRefusedEntriesBelongToTheirPeers(t *testing.T) {
 				t.Errorf("an error beside the refusals: %v", err)
 			}
 			for _, r := range m.refused {
-				if !misdirected(r.Err) || !strings.Contains(r.Err.Error(), r.Dst.String()) {
+				if !isPathsFault(r.Err) || !strings.Contains(r.Err.Error(), r.Dst.String()) {
 					t.Errorf("the reason for %s is %v", r.Dst, r.Err)
 				}
 			}

@@ -12,18 +12,23 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// routeStore are our routes in the main table. A new one leads through a nexthop object where there is one; whether
-// the kernel holds a route in this or in the plain form makes no difference, so what a flannel left is not touched.
+// routeStore holds our routes of the main table. A new route uses the nexthop
+// object of its hop if there is one. A route with the same hop but without the
+// object is as good, so that those of flannel are not touched.
+//
+// The kernel keeps routes of one key (destination and metric) in a list and uses
+// the first. If somebody else's route is before ours, ours is shadowed: packets
+// do not take it, and a replacement would replace the other one.
 type routeStore struct {
 	conn     *rtnetlink.Conn
 	scope    *scopePointer
 	nexthops *nexthopStore
-	doubled  map[routeKey]bool // found by List: of that key there is another route before ours, or a second one of ours
-	plain    bool              // write routes as flannel does: without nexthop object, of the protocol "boot"
+	shadowed map[routeKey]bool // found by List: another route is before ours, or there are two of ours
+	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
 }
 
 func newRouteStore(c *rtnetlink.Conn, scope *scopePointer, nexthops *nexthopStore) routeStore {
-	return routeStore{conn: c, scope: scope, nexthops: nexthops, doubled: map[routeKey]bool{}}
+	return routeStore{conn: c, scope: scope, nexthops: nexthops, shadowed: map[routeKey]bool{}}
 }
 
 func (routeStore) Name() string { return "routes" }
@@ -31,7 +36,7 @@ func (routeStore) Name() string { return "routes" }
 var families = []uint8{unix.AF_INET, unix.AF_INET6}
 
 func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
-	clear(s.doubled)
+	clear(s.shadowed)
 	out := map[routeKey]hop{}
 	for _, fam := range families {
 		if err := s.list(fam, out); err != nil {
@@ -43,9 +48,9 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
-	first := map[routeKey]bool{} // routes of others: the kernel uses the first of a key
+	others := map[routeKey]bool{}
 	reset := func() {
-		clear(first)
+		clear(others)
 		for key := range out {
 			if rtnetlink.Family(key.Dst.Addr()) == fam {
 				delete(out, key)
@@ -55,19 +60,20 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	return s.read(fam, reset, func(r kernelRoute) {
 		if !scope.owns(r) {
 			if driver.Inside(r.key.Dst, scope.networks) {
-				first[r.key] = true
+				others[r.key] = true
 			}
 			return
 		}
-		if _, twice := out[r.key]; twice || first[r.key] {
-			s.doubled[r.key], r.hop = true, hop{Odd: true}
+		if _, twice := out[r.key]; twice || others[r.key] {
+			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true}
 		}
 		out[r.key] = r.hop
 	})
 }
 
-// read calls each for every route of a family in the main table that can concern us. A hop that the route takes from its
-// nexthop object is filled in; for that, the objects must have been listed. reset is as for conn.dump.
+// read calls each for every route of a family in the main table that may be ours.
+// Nexthop objects must have been listed before, for the hops of routes that use
+// one. reset is as for Conn.Dump.
 func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = fam
@@ -81,12 +87,12 @@ func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error 
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // no route was ever added, or the family is switched off
+		return nil // the table does not exist yet, or the family is disabled
 	}
 	return err
 }
 
-// find returns the routes that match.
+// find returns the routes of the main table that match.
 func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, err error) {
 	for _, fam := range families {
 		others := len(found)
@@ -105,10 +111,10 @@ func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, e
 type routeEntry = reconcile.Entry[routeKey, hop]
 
 func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
-	// What is replaced is the first of a key: one of ours behind it, through which nothing goes, would stay for good.
+	// A replacement replaces the first route of a key; a shadowed one would stay.
 	for _, e := range entries {
-		if s.doubled[e.Key] {
-			delete(s.doubled, e.Key)
+		if s.shadowed[e.Key] {
+			delete(s.shadowed, e.Key)
 			s.Delete(ctx, []routeEntry{e})
 		}
 	}
@@ -120,12 +126,13 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := s.conn.Batch(each(entries, set))
-	overrule(s.conn, errs, func(i int) hop { return entries[i].Value }, func(m rtnetlink.Message, i int) rtnetlink.Message { return set(m, entries[i]) })
+	retryOnlink(s.conn, errs, func(i int) hop { return entries[i].Value }, func(m rtnetlink.Message, i int) rtnetlink.Message { return set(m, entries[i]) })
 	for i, err := range errs {
-		// Ours is there, but behind somebody else's of the same key. Taking ours away lets it replace that one.
+		// Ours exists behind somebody else's. After deleting ours, the new one can
+		// replace the other.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
-			errs[i] = first(s.conn.Batch(each(entries[i:i+1], set)))
+			errs[i] = firstError(s.conn.Batch(each(entries[i:i+1], set)))
 		}
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
@@ -134,30 +141,31 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	return errs
 }
 
-func first(errs []error) error {
+func firstError(errs []error) error {
 	if len(errs) == 0 {
 		return nil
 	}
 	return errs[0]
 }
 
-// Delete tries our own protocol number first, and then flannel's shape: so somebody else's route of the same key stays.
+// Delete tries our protocol number first, and then flannel's form, so that
+// somebody else's route of the same key stays.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	errs := s.conn.Batch(each(entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
 	}))
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = first(s.conn.Batch(each(entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+			errs[i] = firstError(s.conn.Batch(each(entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 				return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
 			})))
 		}
 	}
 	for _, e := range entries {
-		if s.doubled[e.Key] {
-			delete(s.doubled, e.Key)
-			s.Delete(ctx, []routeEntry{e}) // the other one of ours, if there are two
+		if s.shadowed[e.Key] {
+			delete(s.shadowed, e.Key)
+			s.Delete(ctx, []routeEntry{e}) // there may be a second one of ours
 		}
 	}
-	return gone(errs)
+	return ignoreMissing(errs)
 }

@@ -15,8 +15,8 @@ import (
 
 type scopePointer = atomic.Pointer[scope]
 
-// gone turns "there is no such thing" into success: what shall be deleted is not there.
-func gone(errs []error) []error {
+// ignoreMissing removes the errors of deleting what does not exist.
+func ignoreMissing(errs []error) []error {
 	for i, err := range errs {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
 			errs[i] = nil
@@ -25,7 +25,7 @@ func gone(errs []error) []error {
 	return errs
 }
 
-// neighStore are the permanent neighbours on our devices.
+// neighStore holds the permanent neighbours on our tunnel devices.
 type neighStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -56,17 +56,17 @@ func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, m
 }
 
 func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
-	return gone(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	})))
 }
 
-// each is what conn.batch takes, with one message for each entry.
+// each returns the arguments of Conn.Batch for one message per entry.
 func each[E any](entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) (n int, writeAt func(rtnetlink.Message, int) rtnetlink.Message) {
 	return len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) }
 }
 
-// fdbStore are the permanent FDB entries of our tunnel devices.
+// fdbStore holds the permanent FDB entries of our tunnel devices.
 type fdbStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -95,7 +95,7 @@ func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 			return err
 		})
 		if errors.Is(err, unix.ENODEV) {
-			continue // the device has just gone; the notification brings us back
+			continue // the device was just deleted; its notification leads to another list
 		}
 		if err != nil {
 			return nil, err
@@ -111,7 +111,7 @@ func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip
 }
 
 func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return gone(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	})))
 }

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// pruneDevices deletes the devices of ours that Ensure was not given: another backend, VNI or family left them.
+// pruneDevices deletes devices of ours that Ensure was not given, such as those of
+// another backend, VNI or address family.
 func (d *Driver) pruneDevices() error {
 	if !d.strayDevices.Swap(false) {
 		return nil
@@ -38,7 +39,7 @@ func (d *Driver) pruneDevices() error {
 			continue
 		}
 		delete(d.made, name)
-		d.opts.Log.Info("deleted a device that the configuration no longer has", "device", name)
+		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
 	}
 	return errors.Join(errs...)
 }

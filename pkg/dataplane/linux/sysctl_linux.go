@@ -16,20 +16,20 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// forward makes the kernel forward packets of the families in use.
-func (d *Driver) forward(networks []netip.Prefix) error {
+// enableForwarding makes the kernel forward packets of the families in use.
+func (d *Driver) enableForwarding(networks []netip.Prefix) error {
 	if !d.sysctlsDirty.Swap(false) {
 		return nil
 	}
 	var errs []error
 	for _, n := range networks {
 		if n.Addr().Is4() {
-			errs = append(errs, d.sysctl("net/ipv4/ip_forward", "1"))
+			errs = append(errs, d.setSysctl("net/ipv4/ip_forward", "1"))
 			continue
 		}
 		err := d.keepDefaultRoutes()
 		if err == nil {
-			err = d.sysctl("net/ipv6/conf/all/forwarding", "1")
+			err = d.setSysctl("net/ipv6/conf/all/forwarding", "1")
 		}
 		errs = append(errs, err)
 	}
@@ -38,9 +38,9 @@ func (d *Driver) forward(networks []netip.Prefix) error {
 	return err
 }
 
-// keepDefaultRoutes is to be called before IPv6 forwarding is switched on. Interfaces with accept_ra 1 ignore router
-// advertisements from then on, and the kernel deletes the default routes that they brought: a host with a second
-// interface would lose its way out. With 2 they go on.
+// keepDefaultRoutes is called before IPv6 forwarding is enabled. From then on,
+// interfaces with accept_ra 1 ignore router advertisements, and the kernel deletes
+// default routes that it learned from them. With accept_ra 2, it keeps them.
 func (d *Driver) keepDefaultRoutes() error {
 	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
 		return err
@@ -53,7 +53,7 @@ func (d *Driver) keepDefaultRoutes() error {
 		path := "net/ipv6/conf/" + name + "/accept_ra"
 		accepts, err := readSysctl(path)
 		if err == nil && accepts == "1" {
-			err = d.sysctl(path, "2")
+			err = d.setSysctl(path, "2")
 		}
 		if err != nil {
 			return err
@@ -62,10 +62,11 @@ func (d *Driver) keepDefaultRoutes() error {
 	return nil
 }
 
-// advertised returns the names of the interfaces that depend on router advertisements: those with a route by one, in
-// any table, and the underlay, which may have its address by one.
+// advertised returns the names of the interfaces that depend on router
+// advertisements: those with a route from one, in any table, and the underlay,
+// whose address may be from one.
 func (d *Driver) advertised() ([]string, error) {
-	routes, err := whole(func() ([]netlink.Route, error) {
+	routes, err := readWhole(func() ([]netlink.Route, error) {
 		return d.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: unix.RTPROT_RA},
 			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 	})
@@ -93,8 +94,8 @@ func (d *Driver) advertised() ([]string, error) {
 	return names, nil
 }
 
-// readSysctl returns "" for a parameter that the kernel does not have (IPv6 switched off). Its errors are of the kind
-// that reconcile.IsUnknown.
+// readSysctl returns "" for a parameter that the kernel does not have (IPv6 is
+// disabled). Its errors are reconcile.Unknown.
 func readSysctl(path string) (string, error) {
 	raw, err := os.ReadFile("/proc/sys/" + path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,9 +107,10 @@ func readSysctl(path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// sysctl sets a kernel parameter if it has another value, and tells the user so. The path has slashes, since device
-// names may have dots. A parameter that the kernel does not have (IPv6 switched off) is left alone.
-func (d *Driver) sysctl(path, value string) error {
+// setSysctl sets a kernel parameter that has another value, and logs that. The
+// path has slashes, since device names may contain dots. setSysctl ignores
+// parameters that the kernel does not have (IPv6 is disabled).
+func (d *Driver) setSysctl(path, value string) error {
 	old, err := readSysctl(path)
 	if err != nil || old == "" || old == value {
 		return err
@@ -116,6 +118,6 @@ func (d *Driver) sysctl(path, value string) error {
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
 	}
-	d.opts.Log.Info("changed a sysctl, which this network needs", "sysctl", path, "from", old, "to", value)
+	d.opts.Log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
 	return nil
 }

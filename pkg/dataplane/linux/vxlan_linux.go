@@ -15,13 +15,22 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// vxlan drives VXLAN tunnels. A path into one goes through an invented gateway, the base address of the peer's subnet,
-// which the neighbour maps to the peer's VTEP, which the FDB maps to the peer's underlay address.
+// vxlan drives VXLAN tunnels. A path is one entry in each of three tables. The
+// gateway of the route is the base address of the peer's subnet. For the peer
+// 10.244.2.0/24 on the host 192.168.0.3 with the VTEP 02:00:00:00:00:03:
+//
+//	route       10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink
+//	neighbour   10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:03
+//	FDB         02:00:00:00:00:03 dev flannel.1 dst 192.168.0.3
+//
+// The neighbour (ARP) entry gives the inner packet its destination MAC address,
+// and the FDB entry gives the outer packet its destination IP address. An IPv6
+// path has the same three entries on flannel-v6.1.
 type vxlan struct{}
 
-func (vxlan) drives(k dataplane.Kind) bool { _, is := k.(dataplane.VXLAN); return is }
+func (vxlan) drives(k dataplane.Kind) bool { _, ok := k.(dataplane.VXLAN); return ok }
 
-func (vxlan) carries(e dataplane.Encap) bool { _, is := e.(dataplane.VTEP); return is }
+func (vxlan) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); return ok }
 
 func (vxlan) made() bool { return true }
 
@@ -33,19 +42,19 @@ func (vxlan) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplan
 	driver.Put(f, d.neighs, neighKey{link.Index, gateway}, end)
 }
 
-func (vxlan) raise(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
+func (vxlan) pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
 	if !h.Onlink || h.Via != key.Dst.Addr() {
 		return nil
 	}
-	end, resolved := d.neighs.There(neighKey{h.Index, h.Via})
-	via, forwarded := d.fdb.There(fdbKey{h.Index, end})
+	end, resolved := d.neighs.Actual(neighKey{h.Index, h.Via})
+	via, forwarded := d.fdb.Actual(fdbKey{h.Index, end})
 	if !resolved || !forwarded {
 		return nil
 	}
 	return &dataplane.Path{Dst: key.Dst, Via: via, Device: device, Encap: dataplane.VTEP{MAC: end}}
 }
 
-// linuxVXLANPort is the kernel's default, older than the port that IANA gave to VXLAN.
+// linuxVXLANPort is the kernel's default. It is older than IANA's port, 4789.
 const linuxVXLANPort = 8472
 
 func vxlanPort(want dataplane.VXLAN) int {
@@ -61,49 +70,51 @@ func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (data
 	if found != nil && !ok {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set Backend.VNI to another", found.Type())
 	}
-	// All that is needed is read before anything is deleted.
+	// Read everything before deleting anything.
 	parent, err := d.underlayOf(want.Tunnel)
 	if err != nil {
 		return linkOf(found), err
 	}
-	if v, err = k.dropMisfit(d, dev, want, v); err != nil {
+	if v, err = k.deleteMismatch(d, dev, want, v); err != nil {
 		return linkOf(found), err
 	}
 	if v == nil {
 		if err := k.create(d, dev, want, parent); err != nil {
 			return dataplane.Link{}, err
 		}
-		if found, err = d.created(dev.Name); err != nil {
+		if found, err = d.findCreated(dev.Name); err != nil {
 			return dataplane.Link{}, err
 		}
 		if v, ok = found.(*netlink.Vxlan); !ok {
-			return dataplane.Link{}, fmt.Errorf("somebody made it anew, of type %s", found.Type())
+			return dataplane.Link{}, fmt.Errorf("somebody replaced it by a device of type %s", found.Type())
 		}
 	}
-	return d.repaired(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
+	return d.linkAfterRepair(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
 }
 
-// dropMisfit deletes a device that cannot be made what it shall be. It returns nil where there is none (any more).
-func (vxlan) dropMisfit(d *Driver, dev dataplane.Device, want dataplane.VXLAN, found *netlink.Vxlan) (*netlink.Vxlan, error) {
+// deleteMismatch deletes a device with wrong properties that cannot be changed.
+// The result is the device, or nil if there is none or it was deleted.
+func (vxlan) deleteMismatch(d *Driver, dev dataplane.Device, want dataplane.VXLAN, found *netlink.Vxlan) (*netlink.Vxlan, error) {
 	if found == nil {
 		return nil, nil
 	}
 	if found.Port == 0 { // every VXLAN device has a port
 		return found, reconcile.Unknown(errors.New("the kernel did not describe it completely"))
 	}
-	why := misfit(found, want)
+	why := mismatch(found, want)
 	if why == "" {
 		return found, nil
 	}
-	d.opts.Log.Warn("making the device anew, since this cannot be changed while it lives", "device", dev.Name, "why", why)
+	d.opts.Log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "why", why)
 	if err := d.handle.LinkDel(found); err != nil {
-		return found, fmt.Errorf("delete it to make it anew (%s): %w", why, err)
+		return found, fmt.Errorf("delete it to create it again (%s): %w", why, err)
 	}
 	return nil, nil
 }
 
-// misfit tells what about an existing device differs that only a new one can have.
-func misfit(v *netlink.Vxlan, want dataplane.VXLAN) string {
+// mismatch returns a property of an existing device that is wrong and cannot be
+// changed; "": none.
+func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 	port := vxlanPort(want)
 	switch {
 	case v.VxlanId != int(want.VNI):
@@ -142,7 +153,8 @@ func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, paren
 	return nil
 }
 
-// moveUnderlay makes a living tunnel follow the underlay to another interface or address; its FDB stays.
+// moveUnderlay changes an existing tunnel to another underlay interface or address.
+// The device keeps its FDB.
 func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == want.Local {
@@ -151,12 +163,12 @@ func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN,
 	if err := changeVXLAN(d.conn, v.Index, parent.Attrs().Index, want); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
 	}
-	d.opts.Log.Info("the tunnel follows the underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
+	d.opts.Log.Info("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
 	return nil
 }
 
-// changeVXLAN changes parent and source of a VXLAN device. The netlink library would send the port along, which the
-// kernel refuses to see in a change.
+// changeVXLAN changes the parent and the source of a VXLAN device. The netlink
+// library would include the port, which the kernel does not allow in a change.
 func changeVXLAN(c *rtnetlink.Conn, index, parent int, want dataplane.VXLAN) error {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
@@ -166,7 +178,7 @@ func changeVXLAN(c *rtnetlink.Conn, index, parent int, want dataplane.VXLAN) err
 	}
 	data := rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, want.VNI).Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice())
 	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte("vxlan")).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
-	return first(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+	return firstError(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
 		return m.Begin(unix.RTM_NEWLINK, 0, body).Attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
 	}))
 }

@@ -15,18 +15,28 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// watcher hears what the kernel tells of its tables. Notifications of entries go into what the tables know is there;
-// those of devices only mark what must be read again. What we write ourselves it does not hear, but for FDB entries,
-// of which the kernel does not say who wrote them.
+// watcher receives the kernel's notifications in a goroutine.
+//
+//	notification of           action
+//	route, neighbour, FDB     Table.Observe
+//	nexthop object            Table.Observe; if routes used it, list the routes
+//	device, its addresses     mark devices dirty and, if the kernel may have deleted
+//	                          entries without notifications, list all tables
+//	forwarding switched off   mark sysctls dirty
+//
+// If the result differs from the desired state, it notifies the daemon's loop. A
+// filter on the socket drops the notifications of our own writes, except those of
+// FDB entries, for which the kernel does not report the writer.
 type watcher struct {
 	d    *Driver
 	conn *rtnetlink.Conn
 	stop atomic.Bool
 	done sync.WaitGroup
-	seen map[int]linkState // of the devices of ours and the underlay
+	last map[int]linkState // by index: our devices, and the underlay
 }
 
-// linkState is what of a device concerns us: its other changes (counters, carrier of a tunnel) do not.
+// linkState holds the properties of a device whose changes matter, unlike those
+// of counters or a tunnel's carrier.
 type linkState struct {
 	name string
 	up   bool
@@ -34,7 +44,7 @@ type linkState struct {
 	mac  mac.Addr
 }
 
-// The groups of rtnetlink(7) that tell of devices, addresses, routes, nexthops, neighbours and forwarding sysctls.
+// groups are the multicast groups of rtnetlink(7) for the notifications above.
 var groups = []int{
 	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 	unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
@@ -42,14 +52,14 @@ var groups = []int{
 }
 
 func watch(d *Driver) (*watcher, error) {
-	c, err := rtnetlink.Dial(noticeClose, groups...)
+	c, err := rtnetlink.Dial(closeTimeout, groups...)
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Ignore(d.conn); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	w := &watcher{d: d, conn: c, seen: map[int]linkState{}}
+	w := &watcher{d: d, conn: c, last: map[int]linkState{}}
 	w.done.Go(w.run)
 	return w, nil
 }
@@ -67,10 +77,10 @@ func (w *watcher) run() {
 		if err == nil || errors.Is(err, unix.EAGAIN) {
 			continue
 		}
-		// ENOBUFS: more happened than the socket could hold. Whatever it was, it is read anew.
-		w.d.opts.Log.Warn("lost notifications of the kernel; reading its tables again", "cause", causeNotificationsLost, "error", err)
-		w.d.Distrust()
-		w.d.wake()
+		// ENOBUFS: the socket's buffer was full.
+		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
+		w.d.QueueResync()
+		w.d.notify()
 		time.Sleep(lossPause)
 	}
 }
@@ -78,10 +88,10 @@ func (w *watcher) run() {
 // causeNotificationsLost is a cause in the log.
 const causeNotificationsLost = "notifications-lost"
 
-// noticeClose is how long the watcher may take to notice Close where it is not roused.
-const noticeClose = 500 * time.Millisecond
+// closeTimeout bounds how long Close waits if Rouse has no effect.
+const closeTimeout = 500 * time.Millisecond
 
-// lossPause keeps a storm, or a socket that is broken for good, from keeping us busy with nothing else.
+// lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
 const lossPause = 100 * time.Millisecond
 
 func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
@@ -104,7 +114,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 		return fmt.Errorf("read notification %d: %w", h.Kind, err)
 	}
 	if drift {
-		w.d.wake()
+		w.d.notify()
 	}
 	return nil
 }
@@ -122,7 +132,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
 	}
 	drift := w.d.routes.Observe(r.key, r.hop, present)
 	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 {
-		w.d.routes.Relist() // it may be one beside ours
+		w.d.routes.Relist() // the new route may exist besides ours
 	}
 	return drift, nil
 }
@@ -132,13 +142,13 @@ func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	key, tell, routes := w.d.store.observe(id, protocol, h, present)
-	if !tell {
+	key, ours, routes := w.d.store.observe(id, protocol, h, present)
+	if !ours {
 		return false, nil
 	}
 	if routes {
 		w.d.routes.Relist()
-		w.d.nexthops.Relist() // what replaced ours may still carry our protocol
+		w.d.nexthops.Relist() // an object that replaced ours may have our protocol
 	}
 	return w.d.nexthops.Observe(key, struct{}{}, present && !routes) || routes, nil
 }
@@ -151,7 +161,7 @@ func (w *watcher) neigh(present bool, body []byte) (bool, error) {
 	if n.fam == unix.AF_BRIDGE {
 		key := fdbKey{n.index, n.mac}
 		if !n.permanent && !w.d.fdb.Wanted(key) {
-			return false, nil // learned
+			return false, nil // learned from a packet
 		}
 		return w.d.fdb.Observe(key, n.ip, present && n.permanent), nil
 	}
@@ -162,14 +172,15 @@ func (w *watcher) neigh(present bool, body []byte) (bool, error) {
 	return w.d.neighs.Observe(key, n.mac, present && n.permanent), nil
 }
 
-// link looks for a change of a device that is ours or the underlay. The kernel drops the routes and neighbours of a
-// device that goes down without a word, so all tables are read again.
+// link handles changes of our devices and of the underlay. When a device goes
+// down, the kernel deletes its routes and neighbours without notifications, so
+// all tables are listed again.
 func (w *watcher) link(present bool, body []byte) (bool, error) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return false, rtnetlink.ErrShort
 	}
 	if body[0] == unix.AF_BRIDGE {
-		return false, nil // of its port in a bridge
+		return false, nil // about its port in a bridge
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
 	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
@@ -185,35 +196,36 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			}
 		}
 	}
-	concerned := w.d.scope.Load().links[index] || oursByName(state.name)
-	old, known := w.seen[index]
-	if !concerned && !known || present && known && old == state {
+	relevant := w.d.scope.Load().links[index] || hasOurName(state.name)
+	old, known := w.last[index]
+	if !relevant && !known || present && known && old == state {
 		return false, nil
 	}
-	if present && concerned {
-		w.seen[index] = state
+	if present && relevant {
+		w.last[index] = state
 	} else {
-		delete(w.seen, index)
+		delete(w.last, index)
 	}
-	w.d.suspectDevices()
+	w.d.markDirty()
 	if known && present && old.up == state.up && old.name == state.name {
-		return true, nil // MTU or address: its entries are still there
+		return true, nil // only MTU or MAC address: the entries still exist
 	}
 	w.d.tables.Relist()
 	return true, nil
 }
 
-// address: with its last address a device loses its routes, again without a word.
+// address handles changed addresses. When a device loses its last address, the
+// kernel deletes its routes without notifications.
 func (w *watcher) address(body []byte) (bool, error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
-	if _, seen := w.seen[index]; !w.d.scope.Load().links[index] {
-		if seen { // a device of ours by its name; by its address it may be that of our network, too
+	if _, known := w.last[index]; !w.d.scope.Load().links[index] {
+		if known { // it has a name of ours; with the new address it may belong to our network
 			w.d.strayDevices.Store(true)
 		}
-		return seen, nil
+		return known, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {
@@ -222,12 +234,12 @@ func (w *watcher) address(body []byte) (bool, error) {
 			}
 		}
 	}
-	w.d.suspectDevices()
+	w.d.markDirty()
 	w.d.tables.Relist()
 	return true, nil
 }
 
-// netconf tells of a forwarding sysctl, of one device or of all.
+// netconf handles changes of the forwarding sysctls.
 func (w *watcher) netconf(body []byte) (bool, error) {
 	const netconfaForwarding = 2 // NETCONFA_FORWARDING of linux/netconf.h
 	if len(body) < 1 {

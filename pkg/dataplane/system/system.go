@@ -1,4 +1,4 @@
-// Package system picks the driver of the operating system that the program runs on.
+// Package system selects the driver of the operating system.
 package system
 
 import "flannel/pkg/dataplane/driver"

@@ -7,16 +7,16 @@ import (
 	"flannel/pkg/dataplane/linux"
 )
 
-// New opens the kernel's tables and begins to watch them. The caller closes it.
+// New opens the kernel's tables and starts to watch them. The caller closes it.
 func New(o Options) (dataplane.Dataplane, error) { return linux.New(o) }
 
-// What the commands of an administrator do.
+// The functions of the commands cleanup and handback.
 var (
 	Cleanup  = linux.Cleanup
 	Handback = linux.Handback
 )
 
-// Prepare has nothing to do: making a network takes the host's address away on Windows alone.
+// Prepare does nothing: the host's address moves on Windows only.
 func Prepare(context.Context, Options, dataplane.Device, func(error)) (dataplane.Prepared, error) {
 	return dataplane.Prepared{}, nil
 }

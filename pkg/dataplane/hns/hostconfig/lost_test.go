@@ -1,4 +1,4 @@
-package hns
+package hostconfig
 
 import (
 	"net/netip"
@@ -24,29 +24,29 @@ func TestReadLost(t *testing.T) {
 		t.Errorf("there is no file: %+v, %v", l, err)
 	}
 	since := time.Date(2026, 8, 5, 10, 0, 0, 0, time.UTC)
-	b := &before{Written: since, Adapter: "Ethernet", Addresses: []savedAddress{{hnstest.HostAddr, true}}, DNS: []netip.Addr{hnstest.Gateway},
-		Routes: []savedRoute{{netip.MustParsePrefix("0.0.0.0/0"), hnstest.Gateway, 0}}}
+	b := &Snapshot{Written: since, Adapter: "Ethernet", Addresses: []SavedAddress{{hnstest.HostAddr, true}}, DNS: []netip.Addr{hnstest.Gateway},
+		Routes: []SavedRoute{{netip.MustParsePrefix("0.0.0.0/0"), hnstest.Gateway, 0}}}
 	for _, r := range m.Hand().Routes() {
 		if r.Dst.Bits() == 0 {
 			b.Routes[0].Metric = r.Metric
 		}
 	}
 	for _, c := range []struct {
-		change func(*before)
+		change func(*Snapshot)
 		want   string
 	}{
-		{func(*before) {}, ""},
-		{func(b *before) { b.Routes[0].Metric += 7 }, "route 0.0.0.0/0 via 10.99.0.1, metric"},
-		{func(b *before) {
-			b.Addresses = append(b.Addresses, savedAddress{netip.MustParsePrefix("10.99.0.9/24"), true})
+		{func(*Snapshot) {}, ""},
+		{func(b *Snapshot) { b.Routes[0].Metric += 7 }, "route 0.0.0.0/0 via 10.99.0.1, metric"},
+		{func(b *Snapshot) {
+			b.Addresses = append(b.Addresses, SavedAddress{netip.MustParsePrefix("10.99.0.9/24"), true})
 		}, "address 10.99.0.9/24"},
-		{func(b *before) { b.DNS = append(b.DNS, netip.MustParseAddr("10.99.0.53")) }, "10.99.0.53"},
-		{func(b *before) { b.Adapter = "another" }, "another"},
+		{func(b *Snapshot) { b.DNS = append(b.DNS, netip.MustParseAddr("10.99.0.53")) }, "10.99.0.53"},
+		{func(b *Snapshot) { b.Adapter = "another" }, "another"},
 	} {
 		one := *b
-		one.Addresses, one.Routes, one.DNS = append([]savedAddress{}, b.Addresses...), append([]savedRoute{}, b.Routes...), append([]netip.Addr{}, b.DNS...)
+		one.Addresses, one.Routes, one.DNS = append([]SavedAddress{}, b.Addresses...), append([]SavedRoute{}, b.Routes...), append([]netip.Addr{}, b.DNS...)
 		c.change(&one)
-		if err := writeJournal(path, journal{Before: &one}); err != nil {
+		if err := WriteJournal(path, Journal{Snapshot: &one}); err != nil {
 			t.Fatal(err)
 		}
 		l, err := read(m)

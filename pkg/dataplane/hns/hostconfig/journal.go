@@ -1,0 +1,141 @@
+package hostconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"flannel/pkg/file"
+)
+
+// Journal is the content of hns.json beside the subnet file. It is written
+// before each step that it describes, so that a crash between any two steps
+// loses nothing.
+type Journal struct {
+	// Networks are the names of HNS networks that flanneld made or adopted. It
+	// owns them, whatever their names are.
+	Networks []string `json:",omitempty"`
+	// Switches are the names of the networks that flanneld prepare made. Only
+	// flanneld cleanup deletes them.
+	Switches []string `json:",omitempty"`
+	// Snapshot is what an adapter had before a switch was bound or removed. It
+	// is deleted once the host has all of it again; nil: nothing is missing.
+	Snapshot *Snapshot `json:"Before,omitempty"`
+}
+
+// names returns the list that holds the names of switches or of the other
+// networks.
+func (j *Journal) names(switches bool) *[]string {
+	if switches {
+		return &j.Switches
+	}
+	return &j.Networks
+}
+
+// SavedAddress is an address of a Snapshot.
+type SavedAddress struct {
+	Prefix netip.Prefix
+	Manual bool // set by hand; false: it comes from DHCP or a router advertisement
+}
+
+// SavedRoute is a route of a Snapshot.
+type SavedRoute struct {
+	Dst     netip.Prefix
+	NextHop netip.Addr // unspecified: on-link
+	Metric  int
+}
+
+// maxJournal bounds the bytes that are read of a file that anybody can replace.
+const maxJournal = 1 << 20
+
+// ReadJournal returns the zero Journal if there is no file.
+func ReadJournal(path string) (j Journal, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return j, nil
+	case err == nil && info.Size() > maxJournal:
+		return j, fmt.Errorf("read %s: its size of %d bytes is above the limit of %d", path, info.Size(), maxJournal)
+	}
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &j)
+	}
+	if err != nil {
+		return Journal{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return j, nil
+}
+
+// WriteJournal replaces the file; it removes the file if the journal is empty.
+func WriteJournal(path string, j Journal) error {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	raw, err := json.MarshalIndent(j, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if err == nil {
+		err = file.Replace(path, append(raw, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("save the adapter's settings: %w", err)
+	}
+	return nil
+}
+
+// OwnedNetworks returns the names of the networks that this or an earlier run
+// made or adopted.
+func (k *Keeper) OwnedNetworks() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.journal.Networks)
+}
+
+// OwnedSwitches returns the names of the networks that flanneld prepare made.
+func (k *Keeper) OwnedSwitches() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.journal.Switches)
+}
+
+// SetOwned adds the name of a network (of a switch, if isSwitch) to the journal,
+// or removes it.
+func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Contains(*k.journal.names(isSwitch), name) == owned {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		names := j.names(isSwitch)
+		*names = slices.DeleteFunc(*names, func(n string) bool { return n == name })
+		if owned {
+			*names = append(*names, name)
+		}
+	})
+}
+
+// update changes the journal as it is on disk now: flanneld prepare, in another
+// process, may have written to it since it was read.
+func (k *Keeper) update(change func(*Journal)) error {
+	next, err := ReadJournal(k.path)
+	if err != nil {
+		next = Journal{slices.Clone(k.journal.Networks), slices.Clone(k.journal.Switches), k.journal.Snapshot}
+	}
+	change(&next)
+	if err := WriteJournal(k.path, next); err != nil {
+		return err
+	}
+	k.journal = next
+	return nil
+}

@@ -1,0 +1,267 @@
+// Package hostconfig saves and restores the host's own settings on a Windows
+// adapter: its addresses, routes and DNS servers.
+//
+// The first HNS network on an adapter binds a virtual switch to it. Windows
+// then moves the host's addresses to a new virtual adapter with the same MAC
+// address, which takes 5 to 25 seconds; when the last network is deleted, it
+// moves them back. Some settings are lost on the way. For example, Ethernet has
+// 10.99.0.2/24 and a default route via 10.99.0.1. When flanneld makes the
+// network flannel.4096, Ethernet keeps its name and loses the address, and
+// "vEthernet (Ethernet)" appears, has no address for some seconds, and then
+// gets 10.99.0.2/24, perhaps without a route to 169.254.169.254 that somebody
+// had added.
+//
+// A Keeper saves the settings to the journal before each such step, and
+// restores afterwards what Windows has not restored in time.
+package hostconfig
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
+)
+
+// Limits are how long Windows gets to restore settings before a Keeper does.
+type Limits struct {
+	Address time.Duration // addresses set by hand
+	DHCP    time.Duration // addresses from DHCP
+	// Rest is the limit for routes and DNS servers, and how long nothing may be
+	// missing before the snapshot is deleted: Windows may not be done yet.
+	Rest time.Duration
+}
+
+// Keeper saves and restores the settings of one adapter. It works whether or
+// not there is a network, since without addresses the daemon cannot reach the
+// API that tells it which network to make. The daemon's loop and the driver's
+// watching goroutine both call it.
+//
+// While the journal holds a snapshot, each call of Restore is in one of these
+// states and takes the action. A timer starts with the first call in its state.
+//
+//	missing                  timer           action
+//	adapter                  -               wait
+//	addresses                missingSince    wait; after Limits.Address, or with an
+//	                                         address of 169.254.0.0/16, add those set
+//	                                         by hand; after Limits.DHCP, all
+//	only routes or DNS       incompleteSince wait; after Limits.Rest, add them; if
+//	                                         Windows refuses, retry without waiting,
+//	                                         and after Limits.DHCP delete the snapshot
+//	nothing                  completeSince   after Limits.Rest, delete the snapshot
+//
+// "Wait" means that Restore returns a driver.WaitError, which keeps the driver
+// from making or using a network.
+type Keeper struct {
+	path   string // of the journal
+	limits Limits
+	stack  hns.Stack
+	log    *slog.Logger
+
+	mu              sync.Mutex
+	journal         Journal
+	readErr         error     // of the journal, when the Keeper was made
+	good            *Snapshot // taken the last time that nothing was missing; nil: never
+	missingSince    time.Time // zero: the timer does not run
+	incompleteSince time.Time
+	completeSince   time.Time
+	lastWarning     string
+	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
+}
+
+// New returns a Keeper that goes on with what an earlier run wrote to the
+// journal at path.
+func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
+	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
+	k.journal, k.readErr = ReadJournal(path)
+	if k.readErr != nil {
+		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
+	}
+	if s := k.journal.Snapshot; s != nil {
+		log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
+	}
+	return k
+}
+
+// ReadErr is the error of reading the journal in New.
+func (k *Keeper) ReadErr() error { return k.readErr }
+
+// Pending reports whether the journal holds a snapshot, so that Restore is to be
+// called.
+func (k *Keeper) Pending() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.journal.Snapshot != nil
+}
+
+// RecordGood remembers what host has now, when its network works. Save uses it
+// if the host has lost its addresses by then.
+func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := newSnapshot(host, physical, routes); len(s.Addresses) > 0 && k.journal.Snapshot == nil {
+		k.good = s
+	}
+}
+
+// Save writes what host has to the journal. It is called before a step that may
+// take this away. An earlier snapshot of which something is still missing stays.
+// If the host has no address now, the last good snapshot is saved.
+func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := newSnapshot(host, physical, routes)
+	switch {
+	case k.journal.Snapshot != nil && !k.journal.Snapshot.missing(host, routes).none():
+		next = k.journal.Snapshot
+	case len(next.Addresses) > 0:
+	case k.good != nil:
+		next = k.good
+	default:
+		return driver.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
+	}
+	next = next.without(k.pods)
+	if k.journal.Snapshot.equal(next) {
+		return nil // each pass calls Save again: the timers go on
+	}
+	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	return k.update(func(j *Journal) { j.Snapshot = next })
+}
+
+// SetPodNetworks removes the routes into the pod networks from the snapshots.
+// Until it is called, routes to peers that an earlier run left on the adapter
+// look like those of any program.
+func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Equal(k.pods, pods) {
+		return nil
+	}
+	k.pods = slices.Clone(pods)
+	if k.good != nil {
+		k.good = k.good.without(pods)
+	}
+	if s := k.journal.Snapshot; s == nil || s.equal(s.without(pods)) {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		if j.Snapshot != nil {
+			j.Snapshot = j.Snapshot.without(pods)
+		}
+	})
+}
+
+// Restore restores what is missing of the snapshot for longer than the limits;
+// see Keeper. networks are all HNS networks.
+func (k *Keeper) Restore(networks []hns.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	snapshot := k.journal.Snapshot
+	if snapshot == nil {
+		return nil
+	}
+	adapters, err1 := k.stack.Adapters()
+	routes, err2 := k.stack.Routes()
+	if err := errors.Join(err1, err2); err != nil {
+		return reconcile.Unknown(fmt.Errorf("look for the addresses of %s: %w", snapshot.Adapter, err))
+	}
+	host, err := snapshot.hostAdapter(adapters, networks)
+	if err != nil {
+		return err
+	}
+	missing := snapshot.missing(host, routes)
+	if len(missing.addresses()) > 0 {
+		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
+		return k.restoreAddresses(host, missing)
+	}
+	k.missingSince = time.Time{}
+	if !missing.none() {
+		k.completeSince = time.Time{}
+		return k.restoreRoutesAndDNS(host, missing)
+	}
+	if startOrElapsed(&k.completeSince) < k.limits.Rest {
+		return nil
+	}
+	k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
+	return k.deleteSnapshot()
+}
+
+// startOrElapsed starts a timer that does not run, and returns how long it has
+// been running.
+func startOrElapsed(since *time.Time) time.Duration {
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	return time.Since(*since)
+}
+
+// restoreAddresses adds addresses that are missing for longer than the limits.
+func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
+	elapsed := startOrElapsed(&k.missingSince)
+	var add []netip.Prefix
+	if elapsed >= k.limits.Address || HasAPIPA(host) { // with such an address, Windows has given up
+		add = append(add, missing.manual...)
+	}
+	if elapsed >= k.limits.DHCP {
+		add = append(add, missing.leased...)
+	}
+	for _, p := range add {
+		err := k.stack.AddAddress(host.Index, p)
+		if err != nil && !errors.Is(err, hns.ErrExists) {
+			return fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err)
+		}
+		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", CauseAddressRestored, "address", p, "adapter", host.Name)
+	}
+	var names []string
+	for _, p := range missing.addresses() {
+		names = append(names, p.Addr().String())
+	}
+	return driver.Waiting(CauseNoAddress, "%s to come back on %s", strings.Join(names, ", "), host.Name)
+}
+
+// restoreRoutesAndDNS adds the missing routes and DNS servers. Windows refuses a
+// route whose gateway is gone. Such a route must not block the network, so an
+// error is logged and not returned, and eventually ends the attempts.
+func (k *Keeper) restoreRoutesAndDNS(host hns.Adapter, missing losses) error {
+	if startOrElapsed(&k.incompleteSince) < k.limits.Rest {
+		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to come back on %s", host.Name)
+	}
+	var errs []error
+	for _, r := range missing.routes {
+		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
+		if err == nil {
+			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", CauseRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
+		}
+		errs = append(errs, err)
+	}
+	if missing.dns != nil {
+		err := k.stack.SetDNS(host.Index, missing.dns)
+		if err == nil {
+			k.log.Info("restored the DNS servers that were lost when the adapter's switch changed", "cause", CauseDNSRestored, "servers", missing.dns, "adapter", host.Name)
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	switch {
+	case err == nil:
+		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
+	case startOrElapsed(&k.incompleteSince) >= k.limits.DHCP:
+		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
+		return k.deleteSnapshot()
+	case err.Error() != k.lastWarning:
+		k.lastWarning = err.Error()
+		k.log.Warn("could not restore all host settings, will retry", "adapter", host.Name, "error", err)
+	}
+	return nil
+}
+
+func (k *Keeper) deleteSnapshot() error {
+	return k.update(func(j *Journal) { j.Snapshot = nil })
+}

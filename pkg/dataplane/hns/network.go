@@ -1,0 +1,185 @@
+package hns
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
+	"flannel/pkg/hns"
+	"flannel/pkg/reconcile"
+)
+
+// adoptOrMake sets d.network to the network of dev. A network with other
+// properties than wanted is deleted, and the next pass makes it again.
+func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Adapter) error {
+	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
+	want, err := wantedNetwork(dev, physical.Name, d.version, d.features)
+	if err != nil {
+		return err
+	}
+	if len(want.Subnets) < len(dev.Subnets) {
+		d.warnOnce(causeNoDualStack, fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
+	}
+	if d.network == nil {
+		if err := d.checkNameFree(dev); err != nil {
+			return err
+		}
+		if adapterErr != nil {
+			return adapterErr
+		}
+		return d.make(ctx, dev, want, physical, adapters)
+	}
+	have := *d.network
+	reason := differs(have, want)
+	if reason == "" && adapterErr == nil && have.Adapter != physical.Name && !hostconfig.HasAddress(d.hostAdapter(have, adapters), dev.Local) &&
+		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
+		reason = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
+	}
+	if reason != "" {
+		d.made.id = cmp.Or(d.made.id, have.ID) // HNS may have made it after the call timed out
+		if d.made.id == have.ID && reflect.DeepEqual(d.made.want, want) {
+			d.warnOnce(causeNetworkDiffers, "HNS made the network with other properties than requested: "+reason)
+			reason = "" // making it again would give the same
+		}
+	}
+	switch {
+	case reason == "":
+		return d.hostConfig.SetOwned(dev.name, dev.Switch, true)
+	case dev.Switch && !slices.Contains(d.hostConfig.OwnedSwitches(), dev.name): // the name is one that others use
+		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
+	}
+	return d.remake(ctx, have, reason)
+}
+
+// checkNameFree returns an error if a network that is not ours has the name.
+func (d *Driver) checkNameFree(dev device) error {
+	i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.name })
+	switch {
+	case i < 0:
+		return nil
+	case d.networks[i].Unread != nil:
+		return fmt.Errorf("there is an HNS network of this name that cannot be read: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
+	}
+	return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
+}
+
+// madeNetwork is what this run asked HNS to make, and the ID of the network that
+// HNS made; "" until it is known. The zero madeNetwork: this run made none.
+type madeNetwork struct {
+	id   string
+	want hns.Network
+}
+
+// make makes the network, once the host has all its settings and they are saved.
+func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+	for _, n := range d.networks {
+		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
+			return d.remake(ctx, n, "another takes its place: "+want.Name)
+		}
+	}
+	bound := hostconfig.IsBound(d.networks, physical, adapters)
+	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
+	if !ok {
+		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
+	}
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+	}
+	if err := d.hostConfig.Save(host, physical, d.scope.others(routes)); err != nil {
+		return err
+	}
+	if err := d.hostConfig.Restore(d.networks); err != nil {
+		return err
+	}
+	if len(hostconfig.Addresses(host)) == 0 {
+		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
+	}
+	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
+		return err
+	}
+	d.networksDirty.Store(true)
+	d.made = madeNetwork{want: want} // HNS may make it although the call times out
+	made, err := d.client.CreateNetwork(ctx, want)
+	if err != nil {
+		return waitIfSilent(err)
+	}
+	d.made.id = made.ID
+	text := "made an HNS network; the host's address moves to its virtual adapter"
+	if bound {
+		text = "made an HNS network on the switch that the adapter has; the host's address stays"
+	}
+	d.opts.Log.Info(text, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
+		"adapter", physical.Name, "subnet", subnets(want.Subnets))
+	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
+}
+
+// remake deletes a network of ours whose properties cannot be changed; the next
+// pass makes the wanted one.
+func (d *Driver) remake(ctx context.Context, n hns.Network, reason string) error {
+	d.opts.Log.Warn("deleting an HNS network of ours to make it with the wanted properties; its pods must be made again",
+		"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", reason)
+	if err := d.deleteNetwork(ctx, n); err != nil {
+		return err
+	}
+	if d.network != nil && d.network.ID == n.ID {
+		d.network = nil
+	}
+	return driver.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
+}
+
+// prune deletes networks of ours that are not wanted: of another VNI, name or
+// backend.
+func (d *Driver) prune(ctx context.Context) error {
+	if !d.strays || d.problem != nil {
+		return nil
+	}
+	d.strays = false
+	var errs []error
+	for _, n := range d.networks {
+		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
+			continue
+		}
+		d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
+		if err := d.deleteNetwork(ctx, n); err != nil {
+			errs, d.strays = append(errs, err), true
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteNetwork saves the host's settings first, since its addresses move back
+// to the physical adapter.
+func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
+	if err := d.saveHostConfig(n); err != nil {
+		return err
+	}
+	d.networksDirty.Store(true)
+	if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
+	}
+	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
+	if d.device().name != n.Name {
+		return d.hostConfig.SetOwned(n.Name, false, false)
+	}
+	return nil
+}
+
+// ours reports whether a network may be deleted: its name is flannel.N, which
+// only flannel and flanneld give, or the journal has it.
+func (d *Driver) ours(n hns.Network) bool {
+	return n.Type == hns.Overlay && isFlannelName(n.Name) || isOurType(n) && slices.Contains(d.hostConfig.OwnedNetworks(), n.Name)
+}
+
+func isOurType(n hns.Network) bool { return n.Type == hns.Overlay || n.Type == hns.L2Bridge }
+
+func isFlannelName(name string) bool {
+	number, ok := strings.CutPrefix(name, "flannel.")
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}
