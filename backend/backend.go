@@ -1,5 +1,6 @@
-// Package backend says what a backend is: pure knowledge of how the subnets of a cluster are joined. A backend holds
-// no state, makes no system call and carries no build tag; what an operating system cannot do is data that it checks.
+// Package backend defines what a backend is: the knowledge of how the subnets of a
+// cluster are connected. A backend has no state, makes no system calls and has no
+// build tags; it is told the operating system and checks what that supports.
 package backend
 
 import (
@@ -9,58 +10,69 @@ import (
 	"flannel/subnet"
 )
 
-// Backend turns leases into devices and paths for one node.
+// Backend translates leases to devices and paths for one node.
 type Backend interface {
-	// Devices are those that this node needs, and, as dataplane.Existing, the underlay.
+	// Devices returns the devices that this node needs, including the underlay as
+	// dataplane.Existing.
 	Devices(local subnet.Lease) []dataplane.Device
-	// Describe completes the lease with what the others need to reach this node. links holds every one of Devices.
+	// Describe completes this node's lease with what the peers need to reach it. links
+	// contains all of Devices.
 	Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error)
-	// Paths leads to a peer's subnets, one for each family. An error leaves that peer out and says why.
+	// Paths returns the paths to a peer's subnets, one for each family. An error means
+	// that the peer is rejected.
 	Paths(peer *subnet.Lease) ([]*dataplane.Path, error)
-	// MTU is what pods may use, in bytes (FLANNEL_MTU).
+	// MTU returns the pods' MTU in bytes (FLANNEL_MTU).
 	MTU() int
-	// Wire says what the peers must have in common with this node.
+	// Wire returns what the peers must have in common with this node.
 	Wire() Wire
 }
 
-// Wire is what nodes must have in common to reach each other, as far as the configuration decides that.
+// Wire is the part of the configuration that nodes must have in common to reach
+// each other.
 type Wire struct {
-	Name  string // equal on nodes that reach each other, and for people: "vxlan, VNI 1, port 8472"
-	Paths bool   // it leads to peers at all
-	Echo  bool   // a peer's kernel answers at the first or the second address of its subnet, through what leads there
+	Name  string // equal on nodes that reach each other, such as "vxlan, VNI 1, port 8472"
+	Paths bool   // the backend makes paths
+	Echo  bool   // a peer's kernel answers pings to the first or second address of its subnet
 }
 
-// Mixed is a Backend of Linux with options that Windows nodes do not have.
+// Mixed is implemented by backends of Linux nodes with options that Windows nodes
+// do not support.
 type Mixed interface {
-	// ForWindows says in a sentence what keeps this node and Windows nodes apart, and what to change; "": nothing.
+	// ForWindows returns a sentence about what keeps this node and Windows nodes from
+	// reaching each other, and what to change; "": nothing.
 	ForWindows() string
 }
 
-// Tunnel is a Backend whose tunnel ends have MAC addresses, of which no two nodes can have the same.
+// Tunnel is implemented by backends whose VTEPs have MAC addresses, which must be
+// unique.
 type Tunnel interface {
-	// Ends are the paths through the tunnel to a peer's subnets, one for each family, also where Paths avoids the tunnel.
+	// Ends returns the paths through the tunnel to a peer's subnets, one for each
+	// family, even if Paths returns direct ones.
 	Ends(peer *subnet.Lease) ([]*dataplane.Path, error)
-	// Derived reports whether the MAC address of an end is the one that every node can work out from its subnet. An
-	// existing device may have another one, but this one is nobody else's.
+	// Derived reports whether the MAC address of an end is the one that is derived
+	// from its subnet. Other nodes never have it. A device that was made otherwise
+	// may have another address.
 	Derived(end *dataplane.Path) bool
 }
 
-// Node is what a backend must know of the machine.
+// Node is what a backend needs to know about the machine.
 type Node struct {
 	OS       string // runtime.GOOS
 	Underlay underlay.Link
 	V4, V6   bool // the families that the configuration enables
 }
 
-// Maker makes the backend for a node. Warnings are for the operator; an error names an impossible combination of
-// configuration and node.
+// Maker makes the backend for a node. Warnings are for the operator. The error means
+// that the node does not support the configuration.
 type Maker func(Node) (b Backend, warnings []string, err error)
 
-// Kind is one row in the program's table of backends.
+// Kind is a row in the program's table of backends.
 type Kind struct {
-	Name string // as in the configuration's Backend.Type and in leases
-	// Parse reads the configuration's Backend object and records its problems there; os is runtime.GOOS.
+	Name string // in the configuration's Backend.Type and in leases
+	// Parse parses the configuration's Backend object and records problems in it. os is
+	// runtime.GOOS.
 	Parse func(o *conf.Object, os string) Maker
-	// V4Only lists the operating systems (runtime.GOOS) on which it has no IPv6: there a node joins with IPv4 alone.
+	// V4Only lists the operating systems (runtime.GOOS) on which the backend has no
+	// IPv6. Nodes there join with IPv4 only.
 	V4Only []string
 }

@@ -10,15 +10,16 @@ import (
 	"flannel/subnet"
 )
 
-// UnderlayDevice is the node's underlay as one of a backend's Devices.
+// UnderlayDevice returns the underlay for Backend.Devices.
 func (n Node) UnderlayDevice() dataplane.Device {
 	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing{}}
 }
 
-// Direct leads to a peer's subnet without a tunnel, which takes a peer on the same link.
+// Direct returns a path to a peer's subnet without a tunnel. It returns an error if
+// the peer is not on the same link.
 func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	if !n.Underlay.Reaches(e.PublicIP) {
-		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a route without a tunnel cannot pass a router",
+		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a path without a tunnel needs that",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink)
 	}
 	for _, p := range n.Underlay.OnLink {
@@ -29,8 +30,8 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	return &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name, Encap: dataplane.Direct{}}, nil
 }
 
-// MinMTU is the smallest MTU in bytes with which a family works: RFC 791's 576 (the datagram that every host must
-// take), RFC 8200's 1280.
+// MinMTU returns the smallest MTU in bytes for an address family: 576 for IPv4 (RFC
+// 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200).
 func MinMTU(v6 bool) int {
 	if v6 {
 		return 1280
@@ -38,7 +39,7 @@ func MinMTU(v6 bool) int {
 	return 576
 }
 
-// Shared returns the endpoints of peer in the families that this node uses.
+// Shared returns a peer's endpoints in the address families that this node uses.
 func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
 	var shared []subnet.Endpoint
 	for _, e := range peer.Endpoints() {
@@ -49,7 +50,7 @@ func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
 	return shared
 }
 
-// NetworkName reads the name that an HNS network shall have (Windows).
+// NetworkName parses the name of the HNS network (Windows).
 func NetworkName(o *conf.Object, def string) string {
 	name := o.String("Name", def)
 	if name == "" {
@@ -62,6 +63,6 @@ func NetworkName(o *conf.Object, def string) string {
 	return name
 }
 
-// maxNetworkName is what fits into the name of a network adapter (IF_MAX_STRING_SIZE is 256), with room for
-// "vEthernet (…)", in bytes.
+// maxNetworkName is the limit in bytes. "vEthernet (<name>)" must fit into the name
+// of a network adapter, for which IF_MAX_STRING_SIZE is 256.
 const maxNetworkName = 200

@@ -1,4 +1,5 @@
-// Package alloc is the backend that only allocates: a subnet for the node and subnet.env, no path to any peer.
+// Package alloc is the backend that only allocates a subnet for the node and writes
+// subnet.env. It makes no paths.
 package alloc
 
 import (

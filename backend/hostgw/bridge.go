@@ -9,24 +9,24 @@ import (
 	"flannel/subnet"
 )
 
-// bridge is host-gw on Windows: the pods' switch is an HNS network on the underlay's adapter, and routes go through
-// the interface that it leaves to the host.
+// bridge is host-gw on Windows. The pods' switch is an HNS network on the underlay's
+// adapter, and routes lead through the host's virtual adapter.
 type bridge struct {
 	hostgw
 	name, dns string
 }
 
-// dnsServers reads a comma list of addresses.
+// dnsServers parses addresses separated by commas.
 func dnsServers(o *conf.Object) string {
 	list := o.String("DNSServerList", "")
 	if list == "" {
 		return ""
 	}
 	var servers []string
-	for one := range strings.SplitSeq(list, ",") {
-		a, err := netip.ParseAddr(strings.TrimSpace(one))
+	for server := range strings.SplitSeq(list, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(server))
 		if err != nil {
-			o.Problem("DNSServerList", "%.40q is not an IP address; use addresses with commas between them", one)
+			o.Problem("DNSServerList", "%.40q is not an IP address; use addresses separated by commas", server)
 			return ""
 		}
 		servers = append(servers, a.String())

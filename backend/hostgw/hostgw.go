@@ -1,5 +1,5 @@
-// Package hostgw is the host-gw backend: the peers are the gateways to their own subnets. No tunnel, no overhead;
-// all nodes must be on one link.
+// Package hostgw is the host-gw backend: peers are the gateways to their subnets. It
+// has no tunnel and no overhead; all nodes must be on one link.
 package hostgw
 
 import (
@@ -56,7 +56,7 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// Wire has no Echo: no device has an address of the subnet.
+// Wire returns Echo false: no device of ours has an address of the subnet.
 func (h hostgw) Wire() backend.Wire { return backend.Wire{Name: "host-gw", Paths: true} }
 
 func (h hostgw) MTU() int { return h.node.Underlay.MTU }

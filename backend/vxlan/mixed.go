@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// What HNS takes without more: VNIs below are for VLANs there, and another port needs HNS 10.3. Above mostVSID Windows'
-// kube-proxy does not find the network: it reads the IsolationId of our policies as a number of 16 bits.
+// Values that all versions of HNS support.
 const (
-	leastVSID   = 4096
-	mostVSID    = 1<<16 - 1
-	windowsPort = 4789
-	linuxPort   = 8472 // the kernel's own, where the configuration names none
+	leastVSID   = 4096      // smaller ones are VLAN IDs for HNS
+	mostVSID    = 1<<16 - 1 // kube-proxy reads the IsolationId of our policies as a number of 16 bits
+	windowsPort = 4789      // other ports need HNS 10.3
+	linuxPort   = 8472      // default of the Linux kernel
 )
 
-// ForWindows says in a sentence what keeps a Linux node with these options and Windows nodes apart, and what to change;
-// "": nothing. Port 0 is one that the configuration does not name.
+// ForWindows returns a sentence about what keeps a Linux node with these options and
+// Windows nodes from reaching each other, and what to change; "": nothing. Port 0
+// means that the configuration has no port.
 func ForWindows(vni, port int, directRouting bool) string {
 	var wrong, fix []string
 	switch {
@@ -35,7 +35,7 @@ func ForWindows(vni, port int, directRouting bool) string {
 		fix = append(fix, fmt.Sprintf("Port to %d if there are older ones", windowsPort))
 	}
 	if directRouting {
-		wrong = append(wrong, "DirectRouting is on, and Windows does not take what comes past the tunnel")
+		wrong = append(wrong, "DirectRouting is on, and Windows does not accept packets outside of the tunnel")
 		fix = append(fix, "DirectRouting to false")
 	}
 	if len(wrong) == 0 {
@@ -47,5 +47,5 @@ func ForWindows(vni, port int, directRouting bool) string {
 // ForWindows implements backend.Mixed.
 func (v vxlan) ForWindows() string { return ForWindows(v.vni, v.port, v.directRouting) }
 
-// ForWindows has nothing to say on Windows itself, where the options were read as what Windows can.
+// ForWindows returns "": parseOverlay has checked the options.
 func (overlay) ForWindows() string { return "" }

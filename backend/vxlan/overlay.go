@@ -12,14 +12,15 @@ import (
 	"flannel/subnet"
 )
 
-// overlayOptions are those that mean something to Windows alone.
+// overlayOptions are options for Windows only.
 type overlayOptions struct {
-	name string // of the HNS network
-	pool [2]mac.Addr
+	name string      // of the HNS network
+	pool [2]mac.Addr // first and last MAC address of pods; zero: HNS chooses
 }
 
-// parseOverlay reads what only Windows knows, and tells of what Windows has not. One configuration serves nodes of both
-// systems, so that is a warning: the node can join all the same.
+// parseOverlay parses the options for Windows, and warns about options that Windows
+// does not support. They are not errors, since one configuration serves the nodes
+// of both systems, and the node can join without them.
 func parseOverlay(o *conf.Object, opts *options) {
 	if opts.directRouting {
 		o.Warn("DirectRouting", "Windows has none: this node tunnels to all peers, and a Linux peer on the same link sends"+
@@ -49,11 +50,11 @@ func parseOverlay(o *conf.Object, opts *options) {
 	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
 }
 
-// macPool reads the first two bytes of the pods' addresses, as "0E-2A".
+// macPool parses the first two bytes of the pods' MAC addresses, such as "0E-2A".
 func macPool(o *conf.Object) (pool [2]mac.Addr) {
 	prefix := o.String("MacPrefix", "")
 	if prefix == "" {
-		return pool // HNS's own
+		return pool
 	}
 	first, err := mac.Parse(prefix + "-00-00-00-00")
 	if err != nil || !first.Unicast() || len(prefix) != len("0E-2A") {
@@ -65,8 +66,8 @@ func macPool(o *conf.Object) (pool [2]mac.Addr) {
 	return [2]mac.Addr{first, last}
 }
 
-// overlay is vxlan on Windows: one HNS network is tunnel, router and the pods' switch. Its VTEP's MAC address is HNS's
-// to choose.
+// overlay is vxlan on Windows. One HNS network is the tunnel, the router and the
+// pods' switch. HNS chooses the MAC address of its VTEP.
 type overlay struct{ vxlan }
 
 func (v overlay) Devices(local subnet.Lease) []dataplane.Device {

@@ -1,6 +1,7 @@
-// Package vxlan is the vxlan backend: one tunnel device for each address family, and for each peer a route whose
-// gateway is the base address of the peer's subnet, a neighbour that gives that gateway the peer's VTEP address, and
-// an FDB entry that gives the VTEP address the peer's underlay address. Nothing is learned from packets.
+// Package vxlan is the vxlan backend. It makes one tunnel device for each address
+// family, and for each peer a path through it: to the peer's subnet, via its address
+// on the underlay and the MAC address of its VTEP, which the peer publishes in its
+// lease. Package dataplane/linux shows the entries of the kernel for such a path.
 package vxlan
 
 import (
@@ -26,7 +27,7 @@ func Kind() backend.Kind {
 type options struct {
 	vni           int
 	port          int // UDP; 0 is the kernel's default, 8472
-	mtu           int // bytes, of the outer interface; 0 takes the underlay's
+	mtu           int // bytes, of the outer interface; 0: that of the underlay
 	gbp           bool
 	learning      bool
 	directRouting bool
@@ -35,7 +36,7 @@ type options struct {
 
 const (
 	maxVNI  = 1<<24 - 1 // RFC 7348: 24 bits
-	maxName = 15        // of a network device, in bytes; IFNAMSIZ of linux/if.h, less one for its end
+	maxName = 15        // of a network device, in bytes: IFNAMSIZ of linux/if.h without the final zero
 )
 
 func parse(o *conf.Object, os string) backend.Maker {
@@ -75,20 +76,20 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		name4: deviceName(o.vni, false), name6: deviceName(o.vni, true)}
 	for _, name := range []string{v.name4, v.name6} {
 		if on := name == v.name4 && n.V4 || name == v.name6 && n.V6; on && n.OS != "windows" && len(name) > maxName {
-			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; take a VNI of %d digits or fewer",
+			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
 				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
 		}
 	}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
-		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; taking its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
+		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
 	case o.mtu > 0:
 		v.outer = o.mtu
 	}
 	for _, v6 := range []bool{false, true} {
 		if on := v6 && n.V6 || !v6 && n.V4; on && v.outer-encap.VXLAN(v6) < backend.MinMTU(v6) {
-			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so take %d or more",
+			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so use %d or more",
 				v.outer, n.Underlay.Name, v.outer-encap.VXLAN(v6), encap.VXLAN(v6), backend.MinMTU(v6), backend.MinMTU(v6)+encap.VXLAN(v6))
 		}
 	}
@@ -151,10 +152,13 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 	return devices
 }
 
-// derivedMAC is the MAC address of a new device. A device that is made again gets the same one, so that the peers need
-// not learn another. It depends on nothing but the device's name on Linux and the subnet: all nodes can work it out, and
-// reject whoever claims it without a lease for the subnet. Cloned machines get different ones, as they never share a
-// lease. It must never change: nodes of different versions form one network.
+// derivedMAC returns the MAC address of a new device. It depends only on the name of
+// the device on Linux and on the subnet. Therefore
+//   - a device that is created again has the same address, which the peers know;
+//   - cloned machines have different addresses, since they have different leases;
+//   - every node can compute it, and reject a peer that claims it without the lease.
+//
+// The result must never change: nodes of different versions form one network.
 func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", deviceName(v.vni, s.Addr().Is6()), s))
 	mac := mac.Addr(sum[:6])
@@ -162,13 +166,14 @@ func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 	return mac
 }
 
-// Derived implements backend.Tunnel. On Windows HNS chooses the MAC address, so that of a Windows node never is.
+// Derived implements backend.Tunnel. It returns false for Windows nodes, whose MAC
+// addresses HNS chooses.
 func (v vxlan) Derived(end *dataplane.Path) bool {
 	addr, tunnelled := end.VTEP()
 	return tunnelled && addr == v.derivedMAC(end.Dst)
 }
 
-// data is what a node publishes of its VTEP, in flannel's format.
+// data is what a node publishes about its VTEP, in flannel's format.
 type data struct {
 	VNI     uint32
 	VtepMAC string
@@ -184,7 +189,7 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 		name := v.deviceName(e.Subnet.Addr().Is6())
 		link, ok := links[name]
 		if !ok {
-			return local, fmt.Errorf("describe the lease: device %s is not there", name)
+			return local, fmt.Errorf("describe the lease: device %s does not exist", name)
 		}
 		raw, err := json.Marshal(data{uint32(v.vni), link.MAC.String()})
 		if err != nil {
@@ -222,17 +227,17 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 	return paths, nil
 }
 
-// vtep reads a peer's lease data. Old leases carry no VNI.
+// vtep returns the MAC address in a peer's lease data. Old leases have no VNI.
 func (v vxlan) vtep(raw json.RawMessage) (mac.Addr, error) {
 	var d data
 	if len(raw) == 0 {
-		return mac.Addr{}, fmt.Errorf("its lease has no backend data, so its VTEP is not known")
+		return mac.Addr{}, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
 	}
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return mac.Addr{}, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
 	}
 	if d.VNI != 0 && d.VNI != uint32(v.vni) {
-		return mac.Addr{}, fmt.Errorf("its VNI is %d and ours %d; a network has one", d.VNI, v.vni)
+		return mac.Addr{}, fmt.Errorf("its VNI is %d and ours is %d; all nodes must have the same", d.VNI, v.vni)
 	}
 	end, err := mac.Parse(d.VtepMAC)
 	if err != nil {
