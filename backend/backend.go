@@ -1,6 +1,6 @@
 // Package backend defines what a backend is: the knowledge of how the subnets of a
 // cluster are connected. A backend has no state, makes no system calls and has no
-// build tags; it is told the operating system and checks what that supports.
+// build tags; it gets the name of the operating system and checks what that supports.
 package backend
 
 import (

@@ -23,17 +23,17 @@ type overlayOptions struct {
 // of both systems, and the node can join without them.
 func parseOverlay(o *conf.Object, opts *options) {
 	if opts.directRouting {
-		o.Warn("DirectRouting", "Windows has none: this node tunnels to all peers, and a Linux peer on the same link sends"+
-			" past the tunnel, which this node's pods do not see; set it to false for a cluster with Windows nodes")
+		o.Warn("DirectRouting", "not supported on Windows: this node tunnels to all peers, but a Linux peer on the same link sends"+
+			" outside of the tunnel, and its packets do not reach this node's pods; set it to false for a cluster with Windows nodes")
 	}
 	if opts.gbp {
-		o.Warn("GBP", "Windows has none: packets of this node carry no group, so policies of Linux nodes that ask for one do not match them")
+		o.Warn("GBP", "not supported on Windows: packets of this node carry no group, so policies of Linux nodes that require one do not match them")
 	}
 	if opts.mtu > 0 {
-		o.Warn("MTU", "Windows gives pods the underlay's MTU less VXLAN's %d whatever this says; it goes into the subnet file alone", encap.VXLAN(false))
+		o.Warn("MTU", "not supported on Windows, where pods get the underlay's MTU less VXLAN's %d; only the subnet file contains this value", encap.VXLAN(false))
 	}
 	if opts.vni < leastVSID {
-		o.Problem("VNI", "%d is below %d, which Windows cannot: set VNI to %d or more and Port to %d in the one configuration of all nodes",
+		o.Problem("VNI", "%d is below %d, the least that Windows supports: set VNI to %d or more and Port to %d in the one configuration of all nodes",
 			opts.vni, leastVSID, leastVSID, windowsPort)
 	}
 	if opts.vni > mostVSID {

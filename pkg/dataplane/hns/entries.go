@@ -31,7 +31,7 @@ type policyValue struct {
 	VSID     uint32
 	Provider netip.Addr
 	MAC      mac.Addr
-	Invalid  bool // it exists twice, or cannot be parsed, and is to be replaced
+	Invalid  bool // it exists twice, or cannot be parsed, and must be replaced
 }
 
 func (k policyKey) policy(v policyValue) hns.Policy {

@@ -41,7 +41,7 @@ type Limits struct {
 
 // Keeper saves and restores the settings of one adapter. It works whether or
 // not there is a network, since without addresses the daemon cannot reach the
-// API that tells it which network to make. The daemon's loop and the driver's
+// API that the configuration comes from. The daemon's loop and the driver's
 // watching goroutine both call it.
 //
 // While the journal holds a snapshot, each call of Restore is in one of these
@@ -76,7 +76,7 @@ type Keeper struct {
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
 }
 
-// New returns a Keeper that goes on with what an earlier run wrote to the
+// New returns a Keeper that continues with what an earlier run wrote to the
 // journal at path.
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
 	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
@@ -93,8 +93,8 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 // ReadErr is the error of reading the journal in New.
 func (k *Keeper) ReadErr() error { return k.readErr }
 
-// Pending reports whether the journal holds a snapshot, so that Restore is to be
-// called.
+// Pending reports whether the journal holds a snapshot, which Restore
+// compares with the adapter.
 func (k *Keeper) Pending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -227,7 +227,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 }
 
 // restoreRoutesAndDNS adds the missing routes and DNS servers. Windows refuses a
-// route whose gateway is gone. Such a route must not block the network, so an
+// route whose gateway does not exist any more. Such a route must not block the network, so an
 // error is logged and not returned, and eventually ends the attempts.
 func (k *Keeper) restoreRoutesAndDNS(host hns.Adapter, missing losses) error {
 	if startOrElapsed(&k.incompleteSince) < k.limits.Rest {

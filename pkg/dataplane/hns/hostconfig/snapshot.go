@@ -83,8 +83,8 @@ func (l losses) none() bool {
 }
 
 // missing returns what host does not have of the snapshot. An address family in
-// which the adapter has addresses, but none of the saved ones, was configured
-// anew by somebody: there, nothing is missing. IPv6 addresses that routers
+// which the adapter has addresses, but none of the saved ones, was reconfigured
+// by somebody: nothing is missing in it. IPv6 addresses that routers
 // announce return by themselves.
 //
 // Example: 10.99.0.2/24 was saved. If the adapter has 10.99.0.2 and 10.99.0.7,
