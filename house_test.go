@@ -70,6 +70,7 @@ var mayImport = map[string][]string{
 	"backend":              {"backend", "pkg/conf", "pkg/dataplane", "pkg/encap", "pkg/mac", "pkg/underlay", "subnet"},
 	"subnet":               {"pkg/changes", "pkg/conf", "pkg/file"},
 	"subnet/etcd":          {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
+	"subnet/kube/client":   {"subnet/kube/format", "subnet/patience"},
 	"subnet/kube":          {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
 	"subnet/etcd/format":   {"subnet"},
 	"subnet/kube/format":   {"subnet"},

@@ -90,7 +90,7 @@ func (m *Manager) findName(ctx context.Context) (string, error) {
 	}
 	var name string
 	err := m.retry(ctx, "find this pod's node", func(ctx context.Context) (err error) {
-		name, err = m.nodeOf(ctx, m.o.PodNamespace, m.o.PodName)
+		name, err = m.api.NodeOfPod(ctx, m.o.PodNamespace, m.o.PodName)
 		return err
 	})
 	if err != nil {
@@ -193,7 +193,7 @@ func (m *Manager) settle(ctx context.Context, c *claim) error {
 	}
 	raw, _ := m.difference(c)
 	if raw != nil {
-		n, err := m.patchStatus(ctx, m.name, raw)
+		n, err := m.api.PatchStatus(ctx, m.name, raw)
 		if err != nil {
 			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
 		}

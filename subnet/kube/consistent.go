@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
 )
 
@@ -21,12 +22,12 @@ const lagTries = 3
 func (s *follower) listFirst(ctx context.Context, each func(*format.Node)) (version string, err error) {
 	at := ""
 	if s.lagged < lagTries {
-		if at, err = s.m.storeVersion(ctx); err != nil {
+		if at, err = s.m.api.StoreVersion(ctx); err != nil {
 			return "", err
 		}
 	}
-	version, err = s.m.list(ctx, "", at, each)
-	if ahead(err) {
+	version, err = s.m.api.Nodes(ctx, "", at, each)
+	if client.IsVersionTooLarge(err) {
 		s.lagged++
 	}
 	return version, err

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"flannel/subnet/kube/client"
 )
 
 // announcer decides which Events are worth one: the same not twice within the hour that the cluster keeps it, and of
@@ -52,7 +54,7 @@ func (t *teller) announce(ctx context.Context, a *announcer, name string, s stat
 			continue
 		}
 		if err := t.writeEvent(ctx, name, e); err != nil {
-			if t.tell(ctx, "write Events", err); refused(err) {
+			if t.tell(ctx, "write Events", err); client.IsDenied(err) {
 				continue // it is a service; whoever wants it allows it
 			}
 			rest = min(rest, tryAgain)
@@ -115,7 +117,7 @@ func (t *teller) writeEvent(ctx context.Context, name string, o occasion) error 
 		return errNoNode
 	}
 	now := metav1.Now()
-	err := t.m.createEvent(ctx, &corev1.Event{
+	err := t.m.api.CreateEvent(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", name, now.UnixNano())},
 		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(uid)},
 		Reason:         o.reason, Message: clip(o.message), Type: o.kind, Count: 1,

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+
+	"flannel/subnet/kube/client"
 )
 
 // Examination is what the API server says when it is asked once, by a person who looks for a fault.
@@ -28,35 +29,28 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
 		return Examination{}, errors.New("which node is this? Set the variable NODE_NAME, or POD_NAME and POD_NAMESPACE")
 	}
-	var watch clockWatch
-	o.wrap = watch.wrap
-	m := &Manager{o: o}
-	var err error
-	if m.api, m.wire, err = o.dial(); err != nil {
+	var clock clockWatch
+	o.wrap = clock.wrap
+	api, err := client.New(o.client())
+	if err != nil {
 		return Examination{}, err
 	}
-	defer m.wire.current().CloseIdleConnections()
+	defer api.Close()
 	name := o.NodeName
 	if name == "" {
-		if name, err = m.nodeOf(ctx, o.PodNamespace, o.PodName); err != nil {
+		if name, err = api.NodeOfPod(ctx, o.PodNamespace, o.PodName); err != nil {
 			return Examination{}, fmt.Errorf("ask for pod %s/%s: %w", o.PodNamespace, o.PodName, err)
 		}
 	}
-	n, err := m.get(ctx, name, "")
+	n, err := api.Node(ctx, name, "")
 	if err != nil {
 		return Examination{}, fmt.Errorf("ask for node %s: %w", name, err)
 	}
-	var windows corev1.NodeList
-	err = m.api.Get().Resource("nodes").MaxRetries(0).Param("labelSelector", "kubernetes.io/os=windows").Param("limit", "10").
-		Do(quiet(ctx)).Into(&windows)
-	if err != nil {
+	e := Examination{Node: name, PodCIDRs: n.CIDRs}
+	if e.Windows, err = api.WindowsNodes(ctx); err != nil {
 		return Examination{}, fmt.Errorf("ask for Windows nodes: %w", err)
 	}
-	e := Examination{Node: name, PodCIDRs: n.CIDRs}
-	for _, w := range windows.Items {
-		e.Windows = append(e.Windows, w.Name)
-	}
-	e.Ahead, err = watch.ahead()
+	e.Ahead, err = clock.ahead()
 	return e, err
 }
 
@@ -65,29 +59,19 @@ func Unheard(err error) bool {
 	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// Proxy is the HTTP proxy that requests to the API server go to, without its password; "": none. Of o it takes what says
-// how to reach the API server, which it does not do.
-func Proxy(o Options) (string, error) {
-	cfg, err := o.credentials()
+// Proxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
+// there is none. Only the options that say how to reach the API server are used; it sends nothing.
+func Proxy(o Options) (string, error) { return client.Proxy(o.client()) }
+
+// ServiceNetworks returns the networks from which Services get their addresses; see client.Client. Only the options that
+// say how to reach the API server are used.
+func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
+	api, err := client.New(o.client())
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	server, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return "", fmt.Errorf("address of the API server: %w", err)
-	}
-	w, err := newWire(cfg)
-	if err != nil {
-		return "", err
-	}
-	proxy, err := w.rt.Proxy(&http.Request{URL: server})
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
-	case proxy == nil:
-		return "", nil
-	}
-	return proxy.Redacted(), nil
+	defer api.Close()
+	return api.ServiceNetworks(ctx)
 }
 
 // clockWatch compares the clock of a server with ours, by the header Date of its answers (RFC 9110, section 6.6.1),

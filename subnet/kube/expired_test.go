@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/pkg/logtest"
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/kubetest"
 )
 
@@ -22,12 +23,12 @@ func TestExpired(t *testing.T) {
 	t.Parallel()
 	var lists, watches atomic.Int32
 	answer := func(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
-		w.Header().Set("Content-Type", protobuf)
+		w.Header().Set("Content-Type", client.Protobuf)
 		w.WriteHeader(int(code))
 		_, _ = w.Write(kubetest.Encode(t, &metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}, "Status"))
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", protobuf)
+		w.Header().Set("Content-Type", client.Protobuf)
 		if r.URL.Query().Get("limit") != "" { // where the store is now
 			_, _ = w.Write(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
 			return

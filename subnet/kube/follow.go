@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 )
@@ -78,8 +79,8 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		case errors.Is(err, subnet.ErrMoved):
 			return err
 		case ctx.Err() != nil || err == nil:
-		case errors.Is(err, errRelist) || expired(err) || ahead(err):
-			s.version, s.lagging = "", ahead(err)
+		case errors.Is(err, errRelist) || client.IsExpired(err) || client.IsVersionTooLarge(err):
+			s.version, s.lagging = "", client.IsVersionTooLarge(err)
 			patience.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
@@ -107,7 +108,7 @@ func (s *follower) run(ctx context.Context) error {
 func (s *follower) watch(ctx context.Context) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
-	body, err := s.m.watch(watching, s.only, s.version)
+	body, err := s.m.api.Watch(watching, s.only, s.version)
 	if err != nil {
 		return err
 	}

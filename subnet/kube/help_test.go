@@ -23,6 +23,7 @@ import (
 
 	"flannel/pkg/logtest"
 	"flannel/subnet"
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/managertest"
@@ -258,7 +259,7 @@ func offline(t *testing.T, answer func(*http.Request) (code int, body []byte)) *
 	o.wrap = func(http.RoundTripper) http.RoundTripper {
 		return &traffic{intercept: func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
 			code, body := answer(r)
-			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 		}}
 	}
 	m, err := New(t.Context(), o)

@@ -182,7 +182,7 @@ func (s *follower) lookUp(ctx context.Context) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, attempt)
 		defer cancel()
-		a.nodes, a.err = s.m.nodesAt(ctx, wanted, version)
+		a.nodes, a.err = s.m.api.NodesByName(ctx, wanted, version)
 		s.lookups.answers <- a
 	}()
 }

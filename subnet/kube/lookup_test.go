@@ -151,7 +151,7 @@ func byLabel(t *testing.T, o outside) {
 	}
 	o.labelled("label-other", "label-5", "10.244.97.0/24", "192.168.0.95")
 	wanted["label-7"].Hostname = "was-another" // it was relabelled
-	got, err := n.nodesAt(t.Context(), wanted, o.node("label-other").ResourceVersion)
+	got, err := n.api.NodesByName(t.Context(), wanted, o.node("label-other").ResourceVersion)
 	if err != nil || len(got) != 20 {
 		t.Errorf("%d nodes: %v", len(got), err)
 	}
@@ -162,20 +162,6 @@ func byLabel(t *testing.T, o outside) {
 	}
 	if lists, gets := n.traffic.count("labelSelector"), n.traffic.count("GET /api/v1/nodes/"); lists != 1 || gets != 3 {
 		t.Errorf("%d lists and %d single reads:\n%s", lists, gets, strings.Join(n.traffic.matching("GET"), "\n"))
-	}
-	long := map[string]*format.Node{}
-	for i := range 300 {
-		name := fmt.Sprintf("%060d", i)
-		long[name] = &format.Node{Name: name, Hostname: name}
-	}
-	selected := 0
-	for _, s := range hostnameSelectors(long) {
-		if selected += strings.Count(s, ",") + 1; len(s) > maxSelector+100 {
-			t.Errorf("a selector of %d bytes", len(s))
-		}
-	}
-	if selected != len(long) {
-		t.Errorf("%d of %d names are selected", selected, len(long))
 	}
 }
 

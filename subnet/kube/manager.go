@@ -18,9 +18,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
@@ -52,12 +52,16 @@ type Options struct {
 	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
 }
 
+// client returns the options that say how to reach the API server.
+func (o Options) client() client.Options {
+	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Wrap: o.wrap}
+}
+
 // Manager implements subnet.Manager, subnet.Reporter and subnet.Redialer. Its methods may run side by side; Publish and
 // Hold need an Acquire before them.
 type Manager struct {
 	o       Options
-	api     *rest.RESTClient
-	wire    *wire
+	api     *client.Client
 	log     *slog.Logger
 	outage  *patience.Outage
 	teller  *teller
@@ -109,7 +113,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		warned: map[string]bool{}, addressed: make(chan struct{}, 1),
 		outage: cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
-	if m.api, m.wire, err = o.dial(); err != nil {
+	if m.api, err = client.New(o.client()); err != nil {
 		return nil, err
 	}
 	m.teller = newTeller(m)
@@ -119,12 +123,12 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 
 // Close ends the connections that nobody uses. Nothing is taken out of the store.
 func (m *Manager) Close() error {
-	m.wire.current().CloseIdleConnections()
+	m.api.Close()
 	return nil
 }
 
 // Redial implements subnet.Redialer.
-func (m *Manager) Redial() { m.wire.conns.Drop() }
+func (m *Manager) Redial() { m.api.DropConnections() }
 
 // token leaves a note in a channel of capacity one; a note that lies there already will do.
 func token(c chan<- struct{}) {
@@ -183,7 +187,7 @@ func (m *Manager) failed(ctx context.Context, activity string, err error, pause 
 // blame tells what went wrong, once. It reports whether the API server began to refuse it.
 func (m *Manager) blame(activity string, err error) (refusal bool) {
 	switch {
-	case refused(err):
+	case client.IsDenied(err):
 		m.outage.Over(activity) // it does answer
 		return m.refuse(activity, err, settling)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):

@@ -20,7 +20,7 @@ func TestRedial(t *testing.T) {
 	proxy := nettest.NewProxy(t, s.Addr(), 0)
 	n := start(t, s, "redial-1", func(op *Options) { op.Kubeconfig, _ = s.Kubeconfig(s.Token("redial-1"), proxy.Addr()) })
 	n.scope = "peer-"
-	rt := n.wire.current()
+	rt := n.api.Transport()
 	rt.HTTP2, rt.ResponseHeaderTimeout = &http.HTTP2Config{SendPingTimeout: time.Hour, PingTimeout: time.Hour}, 0
 	l := n.join(tenNet, "192.168.0.1", mac1)
 	n.Run()

@@ -39,7 +39,7 @@ func (r *relists) next(now time.Time, nodes int) time.Duration {
 // check asks, after a lost connection, whether the store has got as far as we. One that was restored from a backup
 // has not, and a watch of it would stay silent until it has; a list of it would be refused.
 func (s *follower) check(ctx context.Context) error {
-	version, err := s.m.storeVersion(ctx)
+	version, err := s.m.api.StoreVersion(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,11 +119,11 @@ func (s *follower) list(ctx context.Context) error {
 func (s *follower) read(ctx context.Context, each func(*format.Node)) (version string, err error) {
 	switch {
 	case s.only != "":
-		return s.m.list(ctx, s.only, s.floor, each)
+		return s.m.api.Nodes(ctx, s.only, s.floor, each)
 	case s.known == nil:
 		return s.listFirst(ctx, each)
 	}
-	return s.m.listMetadata(ctx, s.floor, each)
+	return s.m.api.NodesMetadata(ctx, s.floor, each)
 }
 
 // replacedBy reports whether a list cannot be of the store that was read before: it is older, or has another Node by

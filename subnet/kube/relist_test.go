@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/kubetest"
 )
 
@@ -51,7 +52,7 @@ func TestRelists(t *testing.T) {
 			return next.RoundTrip(r)
 		}
 		at := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: q.Get("resourceVersion")}}
-		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: &expiring{frames: [][]byte{
+		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}}, Body: &expiring{frames: [][]byte{
 			kubetest.Frame(t, "BOOKMARK", kubetest.Encode(t, at, "PartialObjectMetadata")),
 			kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")),
 		}}}, nil
@@ -127,7 +128,7 @@ func TestListNotOlderThanTheStore(t *testing.T) {
 	s := &follower{m: n, feed: feed{activity: "test", to: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",
 		known: map[string]known{"node0": {uid: "u-1"}, "gone": {uid: "u-2"}}}
 	err := s.list(t.Context())
-	if !ahead(err) {
+	if !client.IsVersionTooLarge(err) {
 		t.Fatalf("a server that lags: %v", err)
 	}
 	if err = s.check(t.Context()); err == nil {

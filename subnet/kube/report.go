@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/client"
 )
 
 // teller tells the cluster how this node's network is: by the condition NetworkUnavailable, on which the scheduler
@@ -184,7 +185,7 @@ func (t *teller) run(ctx context.Context) {
 
 // tell says that the cluster could not be told: what it refuses, once; an outage is told by others.
 func (t *teller) tell(ctx context.Context, what string, err error) {
-	if refused(err) {
+	if client.IsDenied(err) {
 		t.m.refuse(what, err, 0)
 	} else if ctx.Err() == nil {
 		t.m.log.Debug("cannot tell the cluster", "what", what, "error", err)
@@ -213,7 +214,7 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	_, version := t.m.ownNode()
-	conditions, err := t.m.conditions(ctx, name, version)
+	conditions, err := t.m.api.Conditions(ctx, name, version)
 	if err != nil {
 		return fmt.Errorf("get nodes %s: %w", name, err)
 	}
@@ -234,7 +235,7 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 	if err != nil {
 		return fmt.Errorf("encode the condition: %w", err)
 	}
-	now, err := t.m.patchStatus(ctx, name, raw)
+	now, err := t.m.api.PatchStatus(ctx, name, raw)
 	if err != nil {
 		return fmt.Errorf("patch nodes/status %s: %w", name, err)
 	}

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/subnet/kube/client"
 )
 
 // services asks a real cluster, then one that knows only what kubeadm wrote: a kubelet may not read the other.
@@ -21,8 +23,8 @@ func services(t *testing.T, o outside) {
 	if _, err := ServiceNetworks(t.Context(), Options{Kubeconfig: kubeconfig}); err == nil || strings.Count(err.Error(), "forbidden") != 2 {
 		t.Errorf("with flannel's own rights: %v", err)
 	}
-	m := &Manager{o: admin}
-	if m.api, m.wire, err = admin.dial(); err != nil {
+	api, err := client.New(admin.client())
+	if err != nil {
 		t.Fatal(err)
 	}
 	maps := o.Client.CoreV1().ConfigMaps("kube-system")
@@ -38,7 +40,7 @@ func services(t *testing.T, o outside) {
 		if _, err := maps.Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		got, err := m.kubeadmServices(t.Context())
+		got, err := api.KubeadmServiceNetworks(t.Context())
 		if said := fmt.Sprint(got, err); !strings.Contains(said, want) {
 			t.Errorf("%q: %s, want %s", text, said, want)
 		}

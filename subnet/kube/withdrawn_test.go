@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/subnet"
+	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/managertest"
 )
@@ -144,7 +145,7 @@ func (l *lagServer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func respond(r *http.Request, code int, body []byte) *http.Response {
-	return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}},
+	return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}},
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body))}
 }
 

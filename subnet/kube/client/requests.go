@@ -1,0 +1,234 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"flannel/subnet/kube/format"
+)
+
+// Protobuf is the content type of Kubernetes' own encoding.
+const Protobuf = "application/vnd.kubernetes.protobuf"
+
+// metadataOnly makes the server leave out the spec and the status of an object; metadataList, of each item of a list.
+const metadataOnly = Protobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+const metadataList = Protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// Every request sets MaxRetries(0): retries of client-go would hide an outage from the caller for seconds.
+
+// quiet silences client-go, which logs errors that it also returns.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
+
+// Node reads one Node, as it is at a resourceVersion or later. At "" it reads the newest version, which the API server
+// reads from etcd.
+func (c *Client) Node(ctx context.Context, name, at string) (*format.Node, error) {
+	return c.parseNode(c.nodeRequest(Protobuf, at).Name(name).Do(quiet(ctx)))
+}
+
+func (c *Client) parseNode(answer rest.Result) (*format.Node, error) {
+	if err := answer.Error(); err != nil { // the error of Raw lacks the server's message
+		return nil, err
+	}
+	raw, err := answer.Raw()
+	if err != nil {
+		return nil, err
+	}
+	object, err := format.Unwrap(raw)
+	if err != nil {
+		return nil, err
+	}
+	return format.ParseNode(object, c.prefix)
+}
+
+// Nodes calls each with every Node, or with the one named only, and returns the resourceVersion of the list. At a
+// resourceVersion the API server answers from its memory, with that version or a later one; at "", from etcd.
+func (c *Client) Nodes(ctx context.Context, only, at string, each func(*format.Node)) (version string, err error) {
+	r := c.nodeRequest(Protobuf, at)
+	if only != "" {
+		r = r.Param("fieldSelector", "metadata.name="+only)
+	}
+	return c.readList(ctx, r, each)
+}
+
+// NodesMetadata is like Nodes, without the Nodes' spec, which has their podCIDRs.
+func (c *Client) NodesMetadata(ctx context.Context, at string, each func(*format.Node)) (version string, err error) {
+	return c.readList(ctx, c.nodeRequest(metadataList, at), each)
+}
+
+// StoreVersion returns the resourceVersion of the store now. It lists one Node from etcd, a small quorum read.
+func (c *Client) StoreVersion(ctx context.Context) (string, error) {
+	return c.readList(ctx, c.nodeRequest(metadataList, "").Param("limit", "1"), func(*format.Node) {})
+}
+
+func (c *Client) nodeRequest(accept, at string) *rest.Request {
+	return c.rest.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
+}
+
+func (c *Client) readList(ctx context.Context, r *rest.Request, each func(*format.Node)) (version string, err error) {
+	body, err := r.Stream(quiet(ctx))
+	if err != nil {
+		return "", err
+	}
+	defer body.Close() //nolint:errcheck // it was only read
+	return format.ParseList(body, c.prefix, each)
+}
+
+// NodesByName reads the Nodes whose names are the keys of wanted, as they are at a resourceVersion or later. Nodes that no
+// longer exist are missing in the result. With an error it returns the Nodes that it has read so far.
+//
+// The API has no request for several names. So ten Nodes or more are listed by their label kubernetes.io/hostname, which
+// usually is the Node's name. The label need not be right: a listed Node counts only if its name is wanted, and wanted
+// Nodes that were not listed are read one by one.
+func (c *Client) NodesByName(ctx context.Context, wanted map[string]*format.Node, at string) (map[string]*format.Node, error) {
+	var mu sync.Mutex
+	got := make(map[string]*format.Node, len(wanted))
+	take := func(n *format.Node) {
+		mu.Lock()
+		defer mu.Unlock()
+		if wanted[n.Name] != nil {
+			got[n.Name] = n
+		}
+	}
+	for _, selector := range hostnameSelectors(wanted) {
+		if _, err := c.readList(ctx, c.nodeRequest(Protobuf, at).Param("labelSelector", selector), take); err != nil {
+			return got, err
+		}
+	}
+	var reading errgroup.Group // without a context: an error does not end the other reads
+	reading.SetLimit(4)
+	for name := range wanted {
+		mu.Lock()
+		listed := got[name] != nil
+		mu.Unlock()
+		if listed {
+			continue
+		}
+		reading.Go(func() error {
+			n, err := c.Node(ctx, name, at)
+			if err == nil {
+				take(n)
+			}
+			if apierrors.IsNotFound(err) {
+				err = nil
+			}
+			return err
+		})
+	}
+	return got, reading.Wait()
+}
+
+const (
+	// maxSelector bounds a label selector, in bytes, because proxies may reject long URLs.
+	maxSelector = 4 << 10
+	// minSelected is the number of Nodes from which a list is cheaper than one request for each: the API server's fair
+	// queueing counts a list in a cluster of thousands of Nodes as ten requests, however few it selects.
+	minSelected = 10
+)
+
+// hostnameSelectors returns label selectors for the wanted Nodes that have a hostname label, or none if these are fewer
+// than minSelected.
+func hostnameSelectors(wanted map[string]*format.Node) (selectors []string) {
+	var names []string
+	for _, n := range wanted {
+		if n.Hostname != "" {
+			names = append(names, n.Hostname)
+		}
+	}
+	if len(names) < minSelected {
+		return nil
+	}
+	slices.Sort(names)
+	for len(names) > 0 {
+		count, size := 0, 0
+		for count < len(names) && (count == 0 || size+len(names[count]) < maxSelector) {
+			size += len(names[count]) + 1
+			count++
+		}
+		selectors = append(selectors, corev1.LabelHostname+" in ("+strings.Join(names[:count], ",")+")")
+		names = names[count:]
+	}
+	return selectors
+}
+
+// Watch opens a watch of the metadata of all Nodes, or of the one named only, which begins after a resourceVersion.
+// Closing the returned stream ends the watch.
+func (c *Client) Watch(ctx context.Context, only, version string) (io.ReadCloser, error) {
+	r := c.rest.Get().Resource("nodes").SetHeader("Accept", metadataOnly).MaxRetries(0).
+		Param("watch", "true").Param("resourceVersion", version).Param("allowWatchBookmarks", "true").
+		// The server ends the watch after this time, which is random, so that the daemons do not reconnect together.
+		// Reconnecting spreads them over the API servers again, after one of these was down.
+		Param("timeoutSeconds", strconv.Itoa(300+rand.IntN(300)))
+	if only != "" {
+		r = r.Param("fieldSelector", "metadata.name="+only)
+	}
+	return r.Stream(quiet(ctx))
+}
+
+// PatchStatus applies a strategic merge patch to a Node's status and metadata. It returns the Node without its spec.
+func (c *Client) PatchStatus(ctx context.Context, name string, patch []byte) (*format.Node, error) {
+	return c.parseNode(c.rest.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
+		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(quiet(ctx)))
+}
+
+// Conditions reads the conditions of a Node, as they are at a resourceVersion or later.
+func (c *Client) Conditions(ctx context.Context, name, at string) ([]corev1.NodeCondition, error) {
+	var n corev1.Node
+	err := c.nodeRequest(Protobuf, at).Name(name).Do(quiet(ctx)).Into(&n)
+	return n.Status.Conditions, err
+}
+
+// CreateEvent writes an Event.
+func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	return c.rest.Post().Namespace(e.Namespace).Resource("events").MaxRetries(0).Body(e).Do(quiet(ctx)).Error()
+}
+
+// WindowsNodes returns the names of at most ten Windows nodes.
+func (c *Client) WindowsNodes(ctx context.Context) (names []string, err error) {
+	var nodes corev1.NodeList
+	err = c.rest.Get().Resource("nodes").MaxRetries(0).
+		Param("labelSelector", "kubernetes.io/os=windows").Param("limit", "10").Do(quiet(ctx)).Into(&nodes)
+	for _, n := range nodes.Items {
+		names = append(names, n.Name)
+	}
+	return names, err
+}
+
+// NodeOfPod returns the name of the Node on which a pod runs.
+func (c *Client) NodeOfPod(ctx context.Context, namespace, pod string) (string, error) {
+	var p corev1.Pod
+	if err := c.rest.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p); err != nil {
+		return "", err
+	}
+	if p.Spec.NodeName == "" {
+		return "", fmt.Errorf("pod %s/%s has no node yet", namespace, pod)
+	}
+	return p.Spec.NodeName, nil
+}
+
+// IsExpired reports whether the API server no longer has the history since the requested resourceVersion, so that the
+// Nodes must be listed again.
+func IsExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// IsVersionTooLarge reports whether the requested resourceVersion is later than the API server's own. Either this API
+// server lags behind etcd, or etcd was restored from a backup.
+func IsVersionTooLarge(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// IsDenied reports whether the API server did not authenticate or authorize the request.
+func IsDenied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }

@@ -1,0 +1,27 @@
+package client
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"flannel/subnet/kube/format"
+)
+
+// Many names are split into selectors of a bounded length.
+func TestHostnameSelectors(t *testing.T) {
+	long := map[string]*format.Node{}
+	for i := range 300 {
+		name := fmt.Sprintf("%060d", i)
+		long[name] = &format.Node{Name: name, Hostname: name}
+	}
+	selected := 0
+	for _, s := range hostnameSelectors(long) {
+		if selected += strings.Count(s, ",") + 1; len(s) > maxSelector+100 {
+			t.Errorf("a selector of %d bytes", len(s))
+		}
+	}
+	if selected != len(long) {
+		t.Errorf("%d of %d names are selected", selected, len(long))
+	}
+}
