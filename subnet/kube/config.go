@@ -9,37 +9,37 @@ import (
 	"flannel/pkg/file"
 )
 
-// WatchConfig hands over the network configuration, which is a file; see subnet.Manager.
+// WatchConfig implements subnet.Manager. The network configuration is a file.
 func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
-	news, err := file.Watch(ctx, m.o.NetConf)
+	fileChanged, err := file.Watch(ctx, m.o.NetConf)
 	if err != nil {
 		return fmt.Errorf("network configuration: %w", err)
 	}
-	var last []byte // nil before the first
-	said := ""      // what is wrong with the file
+	var last []byte // nil before the first configuration
+	logged := ""    // the error that was logged last
 	for {
 		raw, err := os.ReadFile(m.o.NetConf)
-		if err == nil && len(raw) == 0 { // somebody is just about to write it
+		if err == nil && len(raw) == 0 { // probably it is just being written
 			err = fmt.Errorf("%s is empty", m.o.NetConf)
 		}
 		switch {
 		case err == nil:
-			if said = ""; last == nil || !bytes.Equal(last, raw) {
+			if logged = ""; last == nil || !bytes.Equal(last, raw) {
 				last = raw
 				changed(raw)
 			}
-		case err.Error() == said:
+		case err.Error() == logged:
 		case last == nil:
-			said = err.Error()
-			m.log.Warn("cannot read the network configuration: waiting for it", "cause", causeNoConfig, "error", err)
+			logged = err.Error()
+			m.log.Warn("cannot read the network configuration, waiting for it", "cause", causeNoConfig, "error", err)
 		default:
-			said = err.Error()
-			m.log.Warn("cannot read the network configuration any more: the last one stands", "cause", causeConfigGone, "error", err)
+			logged = err.Error()
+			m.log.Warn("cannot read the network configuration any more, keeping the last one", "cause", causeConfigGone, "error", err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-news:
+		case <-fileChanged:
 		}
 	}
 }

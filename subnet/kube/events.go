@@ -12,31 +12,31 @@ import (
 	"flannel/subnet/kube/client"
 )
 
-// announcer decides which Events are worth one: the same not twice within the hour that the cluster keeps it, and of
-// one kind no more than one a minute.
-type announcer struct {
-	last map[string]announced // by reason
-	down bool                 // it was told that the network is not in step
+// eventFilter limits the Events that are written: those of one reason to one a minute, and repeated messages to one an
+// hour, which is how long the cluster keeps an Event.
+type eventFilter struct {
+	last            map[string]writtenEvent // by reason
+	failureReported bool                    // the last Event about the network's state was reasonNotSynced
 }
 
-type announced struct {
+type writtenEvent struct {
 	message string
 	at      time.Time
 }
 
 const (
-	sameAgain  = time.Hour
-	otherAgain = time.Minute
+	sameInterval = time.Hour
+	interval     = time.Minute
 )
 
-func newAnnouncer() *announcer { return &announcer{last: map[string]announced{}} }
+func newEventFilter() *eventFilter { return &eventFilter{last: map[string]writtenEvent{}} }
 
-// next tells whether an Event is to be written now, or how long it must wait.
-func (a *announcer) next(reason, message string, now time.Time) (write bool, wait time.Duration) {
+// next reports whether an Event may be written now, and if not, how long it must wait.
+func (a *eventFilter) next(reason, message string, now time.Time) (write bool, wait time.Duration) {
 	last, before := a.last[reason]
-	pause := otherAgain
+	pause := interval
 	if last.message == message {
-		pause = sameAgain
+		pause = sameInterval
 	}
 	if wait = pause - now.Sub(last.at); before && wait > 0 {
 		return false, wait
@@ -44,80 +44,81 @@ func (a *announcer) next(reason, message string, now time.Time) (write bool, wai
 	return true, 0
 }
 
-// announce writes the Events that are due, and returns how long it can rest.
-func (t *teller) announce(ctx context.Context, a *announcer, name string, s status) (rest time.Duration) {
-	rest = look
-	for _, e := range a.events(s, t.m.o.Grace, time.Now()) {
+// writeEvents writes the Events that are due, and returns the time until the next one may be.
+func (r *reporter) writeEvents(ctx context.Context, a *eventFilter, name string, s status) (rest time.Duration) {
+	rest = recheckEvery
+	for _, e := range a.events(s, r.m.o.Grace, time.Now()) {
 		write, wait := a.next(e.reason, e.message, time.Now())
 		if !write {
 			rest = min(rest, wait)
 			continue
 		}
-		if err := t.writeEvent(ctx, name, e); err != nil {
-			if t.tell(ctx, "write Events", err); client.IsDenied(err) {
-				continue // it is a service; whoever wants it allows it
+		if err := r.writeEvent(ctx, name, e); err != nil {
+			if r.recordFailure(ctx, "write Events", err); client.IsDenied(err) {
+				continue // Events are optional: without the permission there are none
 			}
-			rest = min(rest, tryAgain)
+			rest = min(rest, retryPause)
 			continue
 		}
-		a.last[e.reason] = announced{e.message, time.Now()}
-		if e.reason == reasonMoved {
-			t.mu.Lock()
-			if t.status.moved == e.message {
-				t.status.moved = ""
+		a.last[e.reason] = writtenEvent{e.message, time.Now()}
+		if e.reason == reasonSubnet {
+			r.mu.Lock()
+			if r.status.subnetChange == e.message {
+				r.status.subnetChange = ""
 			}
-			t.mu.Unlock()
+			r.mu.Unlock()
 		}
-		a.down = a.down && e.reason != reasonUp || e.reason == reasonDown
+		a.failureReported = a.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
 	return rest
 }
 
 const (
-	reasonMoved   = "FlannelSubnetChanged"
-	reasonLeftOut = "FlannelPeersLeftOut"
-	reasonRetain  = "FlannelPeersRetained"
-	reasonAdvice  = "FlannelMixedCluster"
-	reasonDown    = "FlannelNotInStep"
-	reasonUp      = "FlannelInStep"
+	reasonSubnet    = "FlannelSubnetChanged"
+	reasonRejected  = "FlannelPeersLeftOut"
+	reasonRetain    = "FlannelPeersRetained"
+	reasonAdvice    = "FlannelMixedCluster"
+	reasonNotSynced = "FlannelNotInStep"
+	reasonSynced    = "FlannelInStep"
 )
 
-type occasion struct{ kind, reason, message string }
+type event struct{ kind, reason, message string }
 
-// events are those that the status calls for.
-func (a *announcer) events(s status, grace time.Duration, now time.Time) []occasion {
-	var all []occasion
-	if s.moved != "" {
-		all = append(all, occasion{corev1.EventTypeWarning, reasonMoved, s.moved})
+// events returns the Events that describe the status.
+func (a *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
+	var events []event
+	if s.subnetChange != "" {
+		events = append(events, event{corev1.EventTypeWarning, reasonSubnet, s.subnetChange})
 	}
-	if s.leftOut != "" {
-		all = append(all, occasion{corev1.EventTypeWarning, reasonLeftOut, s.leftOut})
+	if s.rejected != "" {
+		events = append(events, event{corev1.EventTypeWarning, reasonRejected, s.rejected})
 	}
-	if s.retains != "" {
-		all = append(all, occasion{corev1.EventTypeWarning, reasonRetain, s.retains})
+	if s.retained != "" {
+		events = append(events, event{corev1.EventTypeWarning, reasonRetain, s.retained})
 	}
 	if s.advice != "" {
-		all = append(all, occasion{corev1.EventTypeWarning, reasonAdvice, s.advice})
+		events = append(events, event{corev1.EventTypeWarning, reasonAdvice, s.advice})
 	}
 	switch {
 	case s.since.IsZero():
-	case s.inStep && a.down:
-		all = append(all, occasion{corev1.EventTypeNormal, reasonUp, "the pod network of this node is in step again"})
-	case !s.inStep && now.Sub(s.since) >= grace:
-		all = append(all, occasion{corev1.EventTypeWarning, reasonDown, "the pod network of this node cannot be set up: " + s.problem})
+	case s.synced && a.failureReported:
+		events = append(events, event{corev1.EventTypeNormal, reasonSynced, "the pod network of this node is synced again"})
+	case !s.synced && now.Sub(s.since) >= grace:
+		events = append(events, event{corev1.EventTypeWarning, reasonNotSynced,
+			"the pod network of this node cannot be set up: " + s.problem})
 	}
-	return all
+	return events
 }
 
-func (t *teller) writeEvent(ctx context.Context, name string, o occasion) error {
+func (r *reporter) writeEvent(ctx context.Context, name string, o event) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	uid, _ := t.m.ownNode()
+	uid, _ := r.m.ownUID()
 	if uid == "" {
 		return errNoNode
 	}
 	now := metav1.Now()
-	err := t.m.api.CreateEvent(ctx, &corev1.Event{
+	err := r.m.api.CreateEvent(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", name, now.UnixNano())},
 		InvolvedObject: corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: types.UID(uid)},
 		Reason:         o.reason, Message: clip(o.message), Type: o.kind, Count: 1,

@@ -16,18 +16,18 @@ import (
 	"flannel/subnet/kube/client"
 )
 
-// Examination is what the API server says when it is asked once, by a person who looks for a fault.
+// Examination is what flanneld doctor learns from the API server.
 type Examination struct {
-	Ahead    time.Duration // by how much the API server's clock is ahead of ours; precise to two seconds
+	Ahead    time.Duration // the API server's clock minus ours, precise to two seconds
 	Node     string        // this node's name
-	PodCIDRs []string      // its own, as they stand there
-	Windows  []string      // names of Windows nodes, one of several pages at most
+	PodCIDRs []string      // of this node's Node
+	Windows  []string      // names of at most ten Windows nodes
 }
 
-// Examine asks. Of o it takes what says how to reach the API server and which node this is.
+// Examine asks the API server. Only the options that say how to reach it and which node this is are used.
 func Examine(ctx context.Context, o Options) (Examination, error) {
 	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
-		return Examination{}, errors.New("which node is this? Set the variable NODE_NAME, or POD_NAME and POD_NAMESPACE")
+		return Examination{}, errors.New("name of this node is unknown: set NODE_NAME, or POD_NAME and POD_NAMESPACE")
 	}
 	var clock clockWatch
 	o.wrap = clock.wrap
@@ -39,22 +39,23 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	name := o.NodeName
 	if name == "" {
 		if name, err = api.NodeOfPod(ctx, o.PodNamespace, o.PodName); err != nil {
-			return Examination{}, fmt.Errorf("ask for pod %s/%s: %w", o.PodNamespace, o.PodName, err)
+			return Examination{}, fmt.Errorf("read pod %s/%s: %w", o.PodNamespace, o.PodName, err)
 		}
 	}
 	n, err := api.Node(ctx, name, "")
 	if err != nil {
-		return Examination{}, fmt.Errorf("ask for node %s: %w", name, err)
+		return Examination{}, fmt.Errorf("read node %s: %w", name, err)
 	}
 	e := Examination{Node: name, PodCIDRs: n.CIDRs}
 	if e.Windows, err = api.WindowsNodes(ctx); err != nil {
-		return Examination{}, fmt.Errorf("ask for Windows nodes: %w", err)
+		return Examination{}, fmt.Errorf("list Windows nodes: %w", err)
 	}
 	e.Ahead, err = clock.ahead()
 	return e, err
 }
 
-// Unheard tells of an error of Examine that the API server was asked, and that what came back, if anything, is not of it.
+// Unheard reports whether an error of Examine means that the API server itself did not answer: there was no answer, or it
+// came from something else, such as a proxy.
 func Unheard(err error) bool {
 	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
@@ -74,8 +75,8 @@ func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
 	return api.ServiceNetworks(ctx)
 }
 
-// clockWatch compares the clock of a server with ours, by the header Date of its answers (RFC 9110, section 6.6.1),
-// which has whole seconds, cut off.
+// clockWatch is a transport that compares the server's clock with ours, by the header Date of the responses (RFC 9110,
+// section 6.6.1), which is truncated to seconds.
 type clockWatch struct {
 	next http.RoundTripper
 
@@ -109,7 +110,7 @@ func (c *clockWatch) ahead() (time.Duration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.seen {
-		return 0, errors.New("the API server's answers have no date")
+		return 0, errors.New("responses of the API server have no Date header")
 	}
 	return c.last, nil
 }

@@ -16,57 +16,70 @@ import (
 	"flannel/subnet/patience"
 )
 
-// feed is what somebody wants to know of.
+// feed is a part of the Nodes, and the consumer that is called with their changes.
 type feed struct {
 	activity string // for messages
-	only     string // one Node; "": all that are managed
-	// to gets changes, and at first all that there is; of a Node that is missing, only that. It is called from one
-	// goroutine. An error makes follow read all again after a pause; errDone and subnet.ErrMoved end it.
-	to func(context.Context, []change) error
+	only     string // the name of one Node; "": all Nodes
+	// handle is called from one goroutine: first with all Nodes, or with a change without a Node if the only one does not
+	// exist, then with changes. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
+	handle func(context.Context, []change) error
 }
 
-// change is how a Node is now; nil: it is no more.
+// change is the new state of a Node.
 type change struct {
 	name string
-	node *format.Node
-	// The store is an older one than before, or another: nobody deleted what is missing, and its versions mean nothing
-	// beside those of before.
+	node *format.Node // nil: the Node does not exist
+	// replaced: the store is another or an older one than at the call before. So a missing Node was not deleted by anybody,
+	// and resourceVersions must not be compared with earlier ones.
 	replaced bool
 }
 
 var (
 	errDone = errors.New("done")
-	// errRelist says that the watch cannot go on from where it was.
-	errRelist = errors.New("the position in the store is lost")
+	// errRelist says that the watch cannot continue where it ended, and the Nodes must be listed again.
+	errRelist = errors.New("lost the position in the store")
 )
 
-// follower is the state from one connection to the next. One goroutine has it.
+// follower is what follow knows from one connection to the next. It belongs to the goroutine of follow.
+//
+//	state     cause                                       action                           next state
+//	listing   the list succeeds                           hand over the changes            watching
+//	any       the API server finds a version too new      pause, see relists               checking
+//	watching  the watch ends regularly                    open the next one                watching
+//	watching  the watch breaks                            pause                            checking
+//	watching  the position expired                        pause, see relists               listing
+//	checking  the store is as far as we were              -                                watching, listing
+//	checking  the store is older                          mark it as replaced              listing
+//	any       handle returns an error                     pause                            checking, listing
+//
+// listing is an empty version; checking is lagging, or broken with a version.
 type follower struct {
 	m *Manager
 	feed
-	version string           // everything up to here is known; "": nothing is, or the position is lost
-	reached string           // the version before it was lost
-	floor   string           // what the next list must not be older than; "" before the first list
-	rewound bool             // the store is an older one than before, and was not listed since
-	known   map[string]known // nil before the first list
-	broken  bool             // the last watch did not end in order
+	version string           // the position: changes up to this resourceVersion were handed over; "": list first
+	reached string           // the last position, kept when version is cleared
+	floor   string           // the next list must not be older than this; "" before the first list
+	rewound bool             // the store is older than reached, and was not listed since
+	known   map[string]known // by name; nil before the first list
+	broken  bool             // the last attempt to list or watch failed
 	lagged  int              // how often the API server was behind the store at the first list
-	lagging bool             // the API server said that it is not as far as we were
+	lagging bool             // the API server rejected our position as too new
 	pause   patience.Backoff
 	relists relists
 	lookups lookups
 }
 
-// known is what the watch does not carry, and why it need not: a Node's podCIDR never changes once it is set.
+// known is what follow remembers of a Node, because the watch of metadata does not carry it. A Node's podCIDRs never change
+// once they are set; a recreated Node has another UID.
 type known struct {
 	uid   string
 	cidrs []string
 }
 
-// follow keeps somebody up to date with the store, over outages of any length, until ctx ends (nil) or f.to ends it.
+// follow hands over the changes of f, over outages of any length, until ctx ends (nil) or f.handle ends it.
 func (m *Manager) follow(ctx context.Context, f feed) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the lookups
+	defer cancel() // stops running lookups
 	s := &follower{m: m, feed: f, lookups: newLookups()}
 	defer m.outage.Forget(f.activity)
 	defer m.outage.Forget(s.lookupActivity())
@@ -74,7 +87,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		err := s.run(ctx)
 		switch {
 		case errors.Is(err, errDone):
-			m.through(f.activity)
+			m.succeeded(f.activity)
 			return nil
 		case errors.Is(err, subnet.ErrMoved):
 			return err
@@ -84,12 +97,13 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			patience.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
-			m.failed(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.pause)
+			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.pause)
 		}
 	}
 	return nil
 }
 
+// run checks the store and lists the Nodes if necessary, and watches them until the watch ends.
 func (s *follower) run(ctx context.Context) error {
 	if s.lagging || s.broken && s.version != "" {
 		if err := s.check(ctx); err != nil {
@@ -104,7 +118,7 @@ func (s *follower) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
-// watch delivers changes from the position on until the stream ends (nil) or breaks.
+// watch hands over changes after the position until the stream ends regularly (nil) or breaks.
 func (s *follower) watch(ctx context.Context) error {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -112,28 +126,28 @@ func (s *follower) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.m.through(s.activity)
+	s.m.succeeded(s.activity)
 	began := time.Now()
-	in := make(chan format.Event, 64) // whatever happens, no more than these wait here: the rest waits in the server
+	in := make(chan format.Event, 64) // bounds our memory: further events wait in the API server
 	ended := make(chan error, 1)
 	go func() {
-		defer body.Close() //nolint:errcheck // nothing is lost with it
+		defer body.Close() //nolint:errcheck // it was only read
 		ended <- s.m.receive(watching, body, in)
 		close(in)
 	}()
-	if err := s.deliver(ctx, in); err != nil {
+	if err := s.receiveAll(ctx, in); err != nil {
 		return err
 	}
 	if err := <-ended; !errors.Is(err, io.EOF) {
 		return err
 	}
 	if time.Since(began) < time.Second {
-		s.pause.Wait(ctx) // something between us and the API server does not like watches
+		s.pause.Wait(ctx) // something between us and the API server ends watches at once
 	}
 	return nil
 }
 
-// receive reads a watch until it ends.
+// receive decodes the events of a watch until it ends.
 func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.Event) error {
 	for r := format.NewReader(body); ; {
 		e, err := r.Event(m.o.Prefix)
@@ -148,8 +162,8 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.
 	}
 }
 
-// deliver hands over what arrives by a watch, until it ends, and what was looked up meanwhile.
-func (s *follower) deliver(ctx context.Context, in <-chan format.Event) error {
+// receiveAll hands over the events of a watch until it ends, and the Nodes that were looked up meanwhile.
+func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error {
 	for {
 		due, stop := s.lookups.timer(s.spread())
 		select {
@@ -158,40 +172,40 @@ func (s *follower) deliver(ctx context.Context, in <-chan format.Event) error {
 			if !ok {
 				return nil
 			}
-			if err := s.take(ctx, gather(e, in)); err != nil {
+			if err := s.handleEvents(ctx, gather(e, in)); err != nil {
 				return err
 			}
 			s.pause = patience.Backoff{}
 		case a := <-s.lookups.answers:
 			stop()
-			if err := s.answered(ctx, a); err != nil {
+			if err := s.handleAnswer(ctx, a); err != nil {
 				return err
 			}
 		case <-due:
-			s.lookUp(ctx)
+			s.startLookup(ctx)
 		}
 	}
 }
 
-// gather takes what else has already arrived: a burst of changes becomes one call.
+// gather adds the events that have already arrived, so that a burst of changes becomes one call of handle.
 func gather(e format.Event, in <-chan format.Event) []format.Event {
-	all := []format.Event{e}
-	for len(all) < 2*cap(in) {
+	events := []format.Event{e}
+	for len(events) < 2*cap(in) {
 		select {
 		case e, ok := <-in:
 			if !ok {
-				return all
+				return events
 			}
-			all = append(all, e)
+			events = append(events, e)
 		default:
-			return all
+			return events
 		}
 	}
-	return all
+	return events
 }
 
-// take hands over one batch and moves the position behind it.
-func (s *follower) take(ctx context.Context, events []format.Event) error {
+// handleEvents hands over a batch of events and moves the position behind it.
+func (s *follower) handleEvents(ctx context.Context, events []format.Event) error {
 	var changes []change
 	for _, e := range events {
 		switch e.Kind {
@@ -203,21 +217,22 @@ func (s *follower) take(ctx context.Context, events []format.Event) error {
 			return &apierrors.StatusError{ErrStatus: *e.Status}
 		}
 	}
-	if changes = slices.DeleteFunc(changes, func(c change) bool { return !s.admit(c) }); len(changes) > 0 {
-		if err := s.hand(ctx, changes); err != nil {
+	changes = slices.DeleteFunc(changes, func(c change) bool { return !s.recordNode(c) })
+	if len(changes) > 0 {
+		if err := s.handOver(ctx, changes); err != nil {
 			return err
 		}
 	}
 	if len(s.lookups.of) == 0 {
-		s.m.outage.Forget(s.lookupActivity()) // whoever was asked for in vain is gone
+		s.m.outage.Forget(s.lookupActivity()) // the Nodes whose lookup failed are gone
 	}
 	s.moveTo(events[len(events)-1].Node.Version)
 	return nil
 }
 
-// admit reports whether a change can be handed over. If not, the Node's podCIDR is looked up first; whoever is known
-// does not wait for it.
-func (s *follower) admit(c change) bool {
+// recordNode records a Node's UID and podCIDRs, and completes c.node with them. It reports whether c can be handed over
+// now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
+func (s *follower) recordNode(c change) bool {
 	n := c.node
 	if n == nil {
 		delete(s.known, c.name)
@@ -227,27 +242,30 @@ func (s *follower) admit(c change) bool {
 	if k := s.known[c.name]; !n.Whole && k.uid == n.UID {
 		n.CIDRs = k.cidrs
 	}
-	if len(n.CIDRs) == 0 && (s.only != "" || n.Notes[format.Managed] == "true") && !s.lookups.want(n, s.spread(), s.only != "") {
-		return false // known stays as it is: what was handed over last
-	}
-	if len(n.CIDRs) > 0 || n.Notes[format.Managed] != "true" && s.only == "" {
-		delete(s.lookups.of, c.name) // no peer, at least not yet, or nothing left to ask
+	counts := s.only != "" || n.Notes[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
+	if len(n.CIDRs) > 0 || !counts {
+		delete(s.lookups.of, c.name)
+	} else {
+		everRead := s.lookups.request(n, s.spread(), s.only != "")
+		if !everRead {
+			return false // known stays as it was handed over last
+		}
 	}
 	s.known[c.name] = known{n.UID, n.CIDRs}
 	return true
 }
 
-// hand hands over changes that were admitted.
-func (s *follower) hand(ctx context.Context, changes []change) error {
+// handOver calls the consumer with changes that recordNode has completed.
+func (s *follower) handOver(ctx context.Context, changes []change) error {
 	if s.only == "" {
 		s.m.members.update(changes)
 	}
-	if err := s.to(ctx, changes); err != nil {
-		s.version = "" // it shall get the whole again
+	if err := s.handle(ctx, changes); err != nil {
+		s.version = "" // list again, so that the consumer gets everything again
 		return err
 	}
 	return nil
 }
 
-// moveTo notes that everything up to a version is known.
+// moveTo sets the position.
 func (s *follower) moveTo(version string) { s.version, s.reached, s.floor = version, version, version }

@@ -47,16 +47,16 @@ func FuzzChanges(f *testing.F) {
 				delete(store, n.Name)
 			}
 			if batch = append(batch, c); i%100 == 99 || op&16 != 0 {
-				must(t, p.happened(t.Context(), batch))
+				must(t, p.handle(t.Context(), batch))
 				batch = nil
 			}
 		}
-		must(t, p.happened(t.Context(), batch))
+		must(t, p.handle(t.Context(), batch))
 		var all []change
 		for name, n := range store {
 			all = append(all, change{name: name, node: n})
 		}
-		must(t, peersOf("node0", func(s subnet.Set) { want = s }).happened(t.Context(), all))
+		must(t, peersOf("node0", func(s subnet.Set) { want = s }).handle(t.Context(), all))
 		same := slices.EqualFunc(got.Leases, want.Leases, func(a, b *subnet.Lease) bool {
 			return a.Name == b.Name && a.Since == b.Since && a.Equal(b)
 		})

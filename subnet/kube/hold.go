@@ -13,10 +13,10 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Hold keeps our annotations; see subnet.Manager.
+// Hold implements subnet.Manager. It watches our Node and restores our annotations when someone else changes them.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
-	c := m.claim
+	c := m.own
 	m.mu.Unlock()
 	if c == nil {
 		return errors.New("hold: no subnet was acquired")
@@ -27,87 +27,95 @@ func (m *Manager) Hold(ctx context.Context) error {
 		m.holding = false
 	}()
 	ctx, cancel := context.WithCancel(ctx)
-	mended := make(chan struct{})
+	restorerDone := make(chan struct{})
 	go func() {
-		defer close(mended)
-		m.mendForever(ctx, c)
+		defer close(restorerDone)
+		m.restoreForever(ctx, c)
 	}()
-	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), to: func(_ context.Context, changes []change) error {
-		return m.look(c, changes[len(changes)-1])
-	}})
+	observe := func(_ context.Context, changes []change) error { return m.observeOwn(c, changes[len(changes)-1]) }
+	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), handle: observe})
 	cancel()
-	<-mended
+	<-restorerDone
 	return err
 }
 
-// look judges what our Node is now.
-func (m *Manager) look(c *claim, is change) error {
+// observeOwn records a change of our Node, logs what it means, and has restoreForever check the annotations. It returns
+// ErrMoved if the Node has another podCIDR.
+func (m *Manager) observeOwn(c *ownNode, observed change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	was := c.now
-	if is.replaced {
-		c.now = nil // what is older is news
+	before := c.node
+	if observed.replaced {
+		c.node = nil // resourceVersions of the former store must not make observe ignore this one
 	}
-	if is.node == nil {
-		if c.see(nil); was != nil {
-			m.log.Warn("this node's Node was deleted: the network stays as it is until it is there again", "cause", causeNoNode, "node", is.name)
+	if observed.node == nil {
+		c.observe(nil)
+		if before != nil {
+			m.log.Warn("this node's Node was deleted; keeping the network as it is until the Node is recreated",
+				"cause", causeNoNode, "node", observed.name)
 		}
 		return nil
 	}
-	if len(is.node.CIDRs) == 0 {
-		if was == nil || was.UID != is.node.UID {
-			m.log.Warn("this node's Node was made anew and has no podCIDR yet: the network stays as it is", "cause", causeNoPodCIDR, "node", is.name)
+	recreated := before == nil || before.UID != observed.node.UID
+	if len(observed.node.CIDRs) == 0 {
+		if recreated {
+			m.log.Warn("this node's Node was recreated and has no podCIDR yet; keeping the network as it is",
+				"cause", causeNoPodCIDR, "node", observed.name)
 		}
-		c.see(is.node)
+		c.observe(observed.node)
 		return nil
 	}
-	v4, v6, err := format.Subnets(is.node.CIDRs)
+	v4, v6, err := format.Subnets(observed.node.CIDRs)
 	if err != nil || c.v4.IsValid() && v4 != c.v4 || c.v6.IsValid() && v6 != c.v6 {
-		return fmt.Errorf("node %s has podCIDR %s now: %w", is.name, strings.Join(is.node.CIDRs, ", "), subnet.ErrMoved)
+		cidrs := strings.Join(observed.node.CIDRs, ", ")
+		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
 	}
-	c.see(is.node)
-	m.obey(c.now.Notes)
+	c.observe(observed.node)
+	m.setOperatorIPs(c.node.Notes)
 	switch {
-	case was == nil || was.UID != is.node.UID:
-		m.log.Info("this node's Node was made anew, with the same podCIDR", "node", is.name)
-		c.quarrel = patience.Quarrel{}
-		m.teller.known()
-	case was.Notes.Operators() != is.node.Notes.Operators():
-		m.log.Info("annotations of an operator changed", "node", is.name)
-		c.quarrel = patience.Quarrel{}
+	case recreated:
+		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
+		c.conflict = patience.ConflictBackoff{}
+		m.reporter.nodeChanged()
+	case before.Notes.Operators() != observed.node.Notes.Operators():
+		m.log.Info("operator changed annotations of this node", "node", observed.name)
+		c.conflict = patience.ConflictBackoff{}
 	}
-	token(m.mend)
+	notify(m.restore)
 	return nil
 }
 
-// mendForever puts our annotations back when another hand was at them.
-func (m *Manager) mendForever(ctx context.Context, c *claim) {
+// restoreForever restores our annotations whenever someone else has changed them, until ctx ends. It is a goroutine of
+// its own, so that Hold goes on observing the Node during the pauses of the conflict backoff.
+func (m *Manager) restoreForever(ctx context.Context, c *ownNode) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.mend:
+		case <-m.restore:
 		}
 		m.mu.Lock()
-		raw, changes := m.difference(c)
-		if raw == nil || !c.settled { // else whoever publishes is about to write them
+		patch, changes := m.patchNeeded(c)
+		if patch == nil || !c.published { // before they are published, Publish writes them
 			m.mu.Unlock()
 			continue
 		}
-		wait := c.quarrel.Next(time.Now())
-		rounds := c.quarrel.Rounds
+		wait := c.conflict.Next(time.Now())
+		rounds := c.conflict.Rounds
 		m.mu.Unlock()
 		slices.Sort(changes)
 		switch rounds {
 		case 1:
-			m.log.Warn("our annotations are not what they shall be: putting them right", "cause", causeOverwritten, "annotations", strings.Join(changes, " "))
+			m.log.Warn("annotations of this node were modified externally, restoring them",
+				"cause", causeOverwritten, "annotations", strings.Join(changes, " "))
 		case 3:
-			m.log.Warn("our annotations are changed again and again: is there another flanneld or flannel with this node's name?",
+			m.log.Warn("annotations of this node are modified repeatedly; another flanneld or flannel may use this node's name",
 				"cause", causeConflict, "annotations", strings.Join(changes, " "))
 		}
 		patience.Pause(ctx, wait)
-		if err := m.retry(ctx, "put our annotations right", func(ctx context.Context) error { return m.settle(ctx, c) }); err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot put our annotations right", "error", err)
+		err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, c) })
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("could not restore the annotations of this node", "error", err)
 		}
 	}
 }

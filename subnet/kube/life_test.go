@@ -220,21 +220,21 @@ func otherHands(t *testing.T, o outside) {
 	n.join(tenNet, "192.168.0.6", mac1)
 	whole := o.ours("hands-1")
 	n.Run()
-	mended := func(what string, within time.Duration) {
+	restorerDone := func(what string, within time.Duration) {
 		t.Helper()
 		eventually(t, what, within, func() bool { return o.ours("hands-1") == whole })
 	}
 	o.annotate("hands-1", "kube-subnet-manager", "", "backend-data", "", "backend-type", "", "public-ip", "")
-	mended("all were deleted, and are back", soon)
+	restorerDone("all were deleted, and are back", soon)
 	o.annotate("hands-1", "backend-data", mac2)
-	mended("one was changed, and is back", soon)
+	restorerDone("one was changed, and is back", soon)
 	o.annotate("hands-1", "public-ip", "192.168.0.66")
-	mended("another was changed, and is back", soon)
+	restorerDone("another was changed, and is back", soon)
 	if n.logs.Count("cause="+causeOverwritten) != 1 || n.logs.Count("cause="+causeConflict) != 1 || n.traffic.count("PATCH") != 4 {
 		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
 	}
 	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
-	mended("a foreign one is gone", soon)
+	restorerDone("a foreign one is gone", soon)
 }
 
 // operator: annotations that say what to tell the others are followed as they come and go.

@@ -11,55 +11,67 @@ import (
 	"flannel/subnet/kube/format"
 )
 
-// A watch of metadata lacks the podCIDR, and a Node's annotations must not be believed about it: it has to be read once
-// for each Node that is new. All daemons hear of a new Node at the same moment. So that the API server does not get as
-// many requests as there are Nodes at once, and that many times the new Nodes:
+// A watch of metadata does not carry the podCIDR of a new Node, and the Node's annotations are not a trusted source for it.
+// So each daemon must read each new Node once, and all daemons see it at the same moment. Without care, 50 new Nodes in a
+// cluster of 5,000 would be 250,000 requests at once. To limit the load:
 //
-//   - it is read from the API server's memory (at the version of the event), never from etcd;
-//   - each daemon waits for a random time that grows with the cluster, and rests for a longer one between two;
-//   - what becomes new meanwhile is read along with it, many by one request.
+//   - a Node is read from the API server's memory, at the resourceVersion of the event, never from etcd;
+//   - each daemon waits before a request, for a random time that grows with the cluster, and longer between two requests;
+//   - Nodes that appear meanwhile are read together with it, many by one request.
 //
-// The watch goes on meanwhile. Per Node the order of changes is kept: those of a Node that is being read wait for the
-// answer, and of these only the last one counts.
+// The watch goes on meanwhile. The changes of one Node stay in order: while its podCIDR is unknown, its changes wait for
+// the lookup, and only the last one is handed over.
+//
+//	state      cause                                    action                               next state
+//	-          a managed Node with an unknown podCIDR   choose the time of the request       due
+//	due        its time has come, or that of another    read it, with all that are new       asked
+//	asked      the answer has a podCIDR                 hand the Node over                   -
+//	asked      the answer has none                      hand the Node over                   empty
+//	asked      the request fails                        choose the time of the next one      due
+//	asked      the Node was recreated                   ignore the answer for it             due
+//	empty      an event of the Node                     choose the time of the next one      due
+//	any        the Node is deleted or not managed       forget it                            -
+//
+// asked is the field asked; due is a non-zero due; empty is neither of them.
 
-// lookups are the Nodes whose podCIDR is unknown.
+// lookups are the Nodes whose podCIDR is unknown. The goroutine of follow owns them; answers come from other goroutines.
 type lookups struct {
 	of      map[string]*lookup // by name
-	fresh   time.Time          // when those are due that were never asked for; in the past: there may be none
-	rest    time.Time          // before this, nobody new is asked for
-	running int
-	answers chan answer // has room for all that run
+	fresh   time.Time          // when the Nodes are due that were never asked for; in the past: choose a time for the next ones
+	rest    time.Time          // the earliest time of a request for Nodes that were never asked for
+	running int                // requests
+	answers chan answer        // its capacity is that of all running requests
 }
 
-// lookup is one Node's. A Node that is made anew gets a new one.
+// lookup is the state of one Node; a recreated Node gets a new one.
 type lookup struct {
-	node  *format.Node // as last heard of
-	asked bool         // a request is on its way
-	due   time.Time    // of the next request; zero: nothing can have changed since the last one
+	node  *format.Node // as last seen by the watch
+	asked bool         // a request is running
+	due   time.Time    // of the next request; zero: none until the next event
 
-	seen      string    // the version at which it had no podCIDR; "": it was never read
-	read      time.Time // when that was
-	tries     int       // without a podCIDR, or in vain since the last answer
-	impatient bool      // nobody else asks for this Node
+	seen      string    // the resourceVersion at which the Node had no podCIDR; "": it was never read
+	read      time.Time // when it was read at seen
+	tries     int       // how often it had no podCIDR, or requests failed since the last answer
+	impatient bool      // only this daemon looks this Node up: do not wait
 }
 
-// answer is what came of a request.
+// answer is the result of a request.
 type answer struct {
 	asked []*lookup
-	nodes map[string]*format.Node // some may be missing: they are no more
+	nodes map[string]*format.Node // by name; those that no longer exist are missing
 	err   error
 }
 
 const (
-	// spreadEach is the time per Node over which the daemons of a cluster spread their requests for one new Node: 1 s
-	// among 5,000, so that there are 5,000 of them a second whatever the size of the cluster.
+	// spreadEach is the time per Node over which the daemons spread their requests for one new Node. With 200 µs, the API
+	// server gets 5,000 requests a second: in a cluster of 5,000 Nodes they are spread over 1 s.
 	spreadEach = 200 * time.Microsecond
 	spreadMax  = 5 * time.Second
-	spreadFrom = 200 // Nodes; in a smaller cluster nobody waits
-	// A Node without podCIDR is read again after an event of it, and after this time, which doubles.
+	spreadFrom = 200 // Nodes; in a smaller cluster no daemon waits
+	// A Node without podCIDR is read again after its next event, but not before this time has passed, which doubles.
 	emptyMin, emptyMax = time.Second, 30 * time.Second
 	retryMin, retryMax = 100 * time.Millisecond, 30 * time.Second
-	// maxLookups bounds how often a daemon asks at a time; in a cluster that is not small, maxSpread does.
+	// maxLookups bounds the requests that a daemon runs concurrently; maxSpread does in a cluster of more than spreadFrom.
 	maxLookups, maxSpread = 8, 2
 )
 
@@ -67,7 +79,7 @@ func newLookups() lookups {
 	return lookups{of: map[string]*lookup{}, answers: make(chan answer, maxLookups)}
 }
 
-// spread is the time over which this daemon and the others spread a request that all make for the same reason.
+// spread is the time over which all daemons spread a request that each of them makes.
 func (s *follower) spread() time.Duration {
 	if s.only != "" || len(s.known) <= spreadFrom {
 		return 0
@@ -75,9 +87,9 @@ func (s *follower) spread() time.Duration {
 	return min(time.Duration(len(s.known))*spreadEach, spreadMax)
 }
 
-// want takes in what was heard of a Node without known podCIDR, and asks for it if it can have one. It reports whether
-// the Node was read before and had none, so that others may know it as it is.
-func (ls *lookups) want(n *format.Node, spread time.Duration, impatient bool) (read bool) {
+// request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen. It
+// reports whether the Node was read before, so that it can be handed over as a Node without podCIDR.
+func (ls *lookups) request(n *format.Node, spread time.Duration, impatient bool) (everRead bool) {
 	l := ls.of[n.Name]
 	if l == nil || l.node.UID != n.UID {
 		l = &lookup{impatient: impatient}
@@ -86,19 +98,20 @@ func (ls *lookups) want(n *format.Node, spread time.Duration, impatient bool) (r
 	l.node = n
 	switch {
 	case n.Whole:
-		l.empty(n.Version)
+		l.recordEmpty(n.Version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":
-		if now := time.Now(); !ls.fresh.After(now) { // a past one was that of Nodes that are gone, or about to be asked for
+		if now := time.Now(); !ls.fresh.After(now) { // a past time was chosen for other Nodes
 			ls.fresh = later(now.Add(jitter(spread)), ls.rest)
 		}
 		l.due = ls.fresh
 	default:
-		l.due = l.again()
+		l.due = l.nextRead()
 	}
 	return l.seen != ""
 }
 
+// later returns the later time.
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
@@ -106,7 +119,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// jitter is a random part of d.
+// jitter returns a random duration below d.
 func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -114,17 +127,17 @@ func jitter(d time.Duration) time.Duration {
 	return rand.N(d)
 }
 
-// empty notes that the Node had no podCIDR at a version.
-func (l *lookup) empty(version string) {
+// recordEmpty records that the Node had no podCIDR at a resourceVersion.
+func (l *lookup) recordEmpty(version string) {
 	l.seen, l.read, l.due = version, time.Now(), time.Time{}
 	l.tries++
 	if older(version, l.node.Version) {
-		l.due = l.again() // meanwhile it may have got one
+		l.due = l.nextRead() // it has changed since, and may have one now
 	}
 }
 
-// again is when a Node that had no podCIDR may be read again.
-func (l *lookup) again() time.Time {
+// nextRead returns when a Node that had no podCIDR may be read again.
+func (l *lookup) nextRead() time.Time {
 	if l.impatient {
 		return time.Now()
 	}
@@ -137,7 +150,7 @@ func backoff(low, high time.Duration, tries int) time.Duration {
 	return d*3/4 + rand.N(d/2)
 }
 
-// timer fires when a request is due and may be made; stop it when it is not waited for any more.
+// timer fires when the next request is due and may be made. Call stop when no longer waiting for it.
 func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func() bool) {
 	var first time.Time
 	for _, l := range ls.of {
@@ -145,19 +158,19 @@ func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func(
 			first = l.due
 		}
 	}
-	most := maxLookups
+	limit := maxLookups
 	if spread > 0 {
-		most = maxSpread
+		limit = maxSpread
 	}
-	if first.IsZero() || ls.running >= most {
+	if first.IsZero() || ls.running >= limit {
 		return nil, func() bool { return true }
 	}
 	t := time.NewTimer(time.Until(first))
 	return t.C, t.Stop
 }
 
-// lookUp asks for all that is due, and for what is new along with it.
-func (s *follower) lookUp(ctx context.Context) {
+// startLookup starts a request for the Nodes that are due, and for those that were never asked for, due or not.
+func (s *follower) startLookup(ctx context.Context) {
 	a := answer{}
 	version := ""
 	wanted := map[string]*format.Node{}
@@ -187,48 +200,50 @@ func (s *follower) lookUp(ctx context.Context) {
 	}()
 }
 
-// answered hands over the Nodes that were looked up.
-func (s *follower) answered(ctx context.Context, a answer) error {
+// handleAnswer hands over the Nodes of an answer.
+func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 	s.lookups.running--
 	var changes []change
 	for _, l := range a.asked {
 		name := l.node.Name
 		if s.lookups.of[name] != l {
-			continue // it was deleted, made anew, or is no peer any more
+			continue // it was deleted, recreated, or is no longer managed
 		}
 		l.asked = false
 		n := a.nodes[name]
 		switch {
 		case n != nil && n.UID == l.node.UID:
-			changes = append(changes, change{name: name, node: s.learn(l, n)})
+			changes = append(changes, change{name: name, node: s.recordLookup(l, n)})
 		case n == nil && a.err != nil:
-			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // else who is told the same comes back at once
+			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // jitter, because the other daemons fail at the same moment
 			l.tries++
 		}
-		// Else it was deleted, or made anew, and the watch is about to say so.
+		// Else it was deleted or recreated, and the watch will deliver an event of it.
 	}
-	s.blameLookup(a.err)
+	s.recordLookupResult(a.err)
 	if len(changes) == 0 {
 		return nil
 	}
-	return s.hand(ctx, changes)
+	return s.handOver(ctx, changes)
 }
 
-// learn takes in a Node that was read, and returns it as it was last heard of, so that nothing goes back in time.
-func (s *follower) learn(l *lookup, read *format.Node) *format.Node {
+// recordLookup records the podCIDRs of a Node that was read. It returns the Node as the watch last saw it, which may be
+// newer, with these podCIDRs.
+func (s *follower) recordLookup(l *lookup, read *format.Node) *format.Node {
 	n := *l.node
 	if n.CIDRs = read.CIDRs; len(n.CIDRs) > 0 {
 		delete(s.lookups.of, n.Name)
 	} else {
 		if l.seen == "" {
-			l.tries = 0 // what failed before is another matter
+			l.tries = 0 // it counted failed requests until now
 		}
-		l.empty(read.Version)
+		l.recordEmpty(read.Version)
 	}
 	s.known[n.Name] = known{n.UID, n.CIDRs}
 	return &n
 }
 
+// retryAfter returns the pause after a failed request, which the API server may ask for.
 func retryAfter(err error, tries int) time.Duration {
 	d := backoff(retryMin, retryMax, tries)
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
@@ -239,11 +254,11 @@ func retryAfter(err error, tries int) time.Duration {
 
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
-// blameLookup says what went wrong, or that it is over. A server that is busy is no outage.
-func (s *follower) blameLookup(err error) {
+// recordLookupResult records an outage or its end. A server that answers "too many requests" is not an outage.
+func (s *follower) recordLookupResult(err error) {
 	if err != nil && !apierrors.IsTooManyRequests(err) {
-		s.m.blame(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))
+		s.m.recordFailure(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))
 	} else {
-		s.m.through(s.lookupActivity())
+		s.m.succeeded(s.lookupActivity())
 	}
 }

@@ -204,11 +204,11 @@ func TestLookupsArePaced(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			version++
-			ls.want(&format.Node{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
+			ls.request(&format.Node{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
 			l := ls.of["a"]
 			if !l.due.After(time.Now()) {
 				reads++
-				l.empty(fmt.Sprint(version))
+				l.recordEmpty(fmt.Sprint(version))
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -237,23 +237,23 @@ func TestLookupsComeTogether(t *testing.T) {
 						t.Fatalf("%s is due at %v, others at %v", name, l.due, due)
 					}
 				}
-				s.lookUp(t.Context())
-				if err := s.answered(t.Context(), <-s.lookups.answers); err != nil {
+				s.startLookup(t.Context())
+				if err := s.handleAnswer(t.Context(), <-s.lookups.answers); err != nil {
 					t.Fatal(err)
 				}
 				s.lookups.of = map[string]*lookup{}
 			}
 			name := fmt.Sprint("new-", i)
-			s.lookups.want(&format.Node{Name: name, UID: name, Version: "1"}, s.spread(), false)
+			s.lookups.request(&format.Node{Name: name, UID: name, Version: "1"}, s.spread(), false)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if batches < 12 || batches > 60 {
 			t.Errorf("%d batches in a minute", batches)
 		}
-		s.lookups.want(&format.Node{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
+		s.lookups.request(&format.Node{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
 		delete(s.lookups.of, "gone")
 		time.Sleep(time.Minute)
-		s.lookups.want(&format.Node{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
+		s.lookups.request(&format.Node{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
 		if due := s.lookups.of["next"].due; !due.After(time.Now()) {
 			t.Errorf("after one that went unread, the next is due at %v", due)
 		}

@@ -1,9 +1,11 @@
-// Package kube keeps subnet leases in the Kubernetes API, in flannel's layout: a node's subnet is its podCIDR, which
-// only the cluster itself sets, and how to reach it stands in annotations of its Node.
+// Package kube keeps subnet leases in the Kubernetes API, in flannel's layout: a node's subnet is the podCIDR of its Node,
+// which only the cluster sets, and annotations of the Node say how to reach it.
 //
-// Everything that is read is read by one means (follow): a list of whole Nodes, trimmed as it arrives, for the
-// podCIDRs, which never change; then a watch that carries nothing but metadata, for the annotations. The podCIDR of a
-// new Node is looked up beside the watch (lookups), and from the API server's memory.
+// All Nodes are read by follow. It lists whole Nodes once, for their podCIDRs, which never change, and keeps a small part
+// of each. Then it watches the Nodes' metadata, for their annotations. The podCIDR of a new Node is not in its metadata:
+// lookups read it, from the API server's memory, while the watch goes on.
+//
+// In this package, Node means the object in the API; own marks this node's Node.
 package kube
 
 import (
@@ -26,30 +28,30 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// Options says how to reach the API server and which node this is. Prefix and NetConf are required, and NodeName or
-// else PodName and PodNamespace.
+// Options says how to reach the API server and which node this is. Required are Prefix, NetConf, and either NodeName or
+// both PodName and PodNamespace.
 type Options struct {
 	Kubeconfig string // path; empty: the pod's service account
-	APIURL     string // counts for more than the kubeconfig's
+	APIURL     string // overrides the kubeconfig's server
 
 	NodeName              string
-	PodName, PodNamespace string // the pod is asked for its node's name
+	PodName, PodNamespace string // our pod, whose node is looked up if NodeName is ""
 
-	Prefix       string // of annotations, complete: the name follows
+	Prefix       string // of our annotations, complete: the annotation's name follows
 	NetConf      string // path of the network configuration
-	SetCondition bool   // NetworkUnavailable
+	SetCondition bool   // manage the Node's condition NetworkUnavailable
 
 	UserAgent string
-	Log       *slog.Logger        // nil: silence
-	Outage    *patience.Outage    // to be told whether the API server answers; nil: nobody else wants to know
-	Waiting   func(reason string) // is told what Acquire waits for; may be nil
+	Log       *slog.Logger        // nil: no log
+	Outage    *patience.Outage    // shared with the caller, which asks it whether the API server answers; may be nil
+	Waiting   func(reason string) // called with what Acquire waits for; may be nil
 
-	// Grace is how long this node may be out of step before the scheduler and the operator are to know; 0 is a minute.
+	// Grace is how long this node's network may be incomplete before the condition and an Event say so; 0: a minute.
 	Grace time.Duration
 
-	Retain time.Duration // how long peers stay that a mass withdrawal takes away; 0: not at all
+	Retain time.Duration // how long the peers of a mass withdrawal are retained; 0: not at all
 
-	wrap func(http.RoundTripper) http.RoundTripper // for tests, which count
+	wrap func(http.RoundTripper) http.RoundTripper // of the transport, for tests; may be nil
 }
 
 // client returns the options that say how to reach the API server.
@@ -57,32 +59,32 @@ func (o Options) client() client.Options {
 	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Wrap: o.wrap}
 }
 
-// Manager implements subnet.Manager, subnet.Reporter and subnet.Redialer. Its methods may run side by side; Publish and
-// Hold need an Acquire before them.
+// Manager implements subnet.Manager, Reporter, Redialer, Accepter and Addresser. Its methods may run concurrently;
+// Publish and Hold need an Acquire before them.
 type Manager struct {
-	o       Options
-	api     *client.Client
-	log     *slog.Logger
-	outage  *patience.Outage
-	teller  *teller
-	members members
+	o        Options
+	api      *client.Client
+	log      *slog.Logger
+	outage   *patience.Outage
+	reporter *reporter
+	members  members
 
-	watched atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
+	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 
 	mu    sync.Mutex
-	name  string       // of our Node, once it is known
-	claim *claim       // nil before Acquire; its fields are guarded by mu, too
-	found *format.Node // our Node as PublicIPs read it, for the Acquire that follows; nil: read it
+	name  string       // of our Node; "": not known yet
+	own   *ownNode     // nil before Acquire; mu guards its fields, too
+	found *format.Node // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
 
-	operator subnet.PublicIPs // as our Node said last
-	holding  bool             // from Acquire to the end of Hold, which keeps operator up to date
-	warned   map[string]bool  // problems with operator
+	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
+	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
+	warned      map[string]bool  // the problems with operatorIPs that were logged
 
-	refusing sync.Mutex         // not mu, which is held while our annotations are written
-	refusals map[string]refusal // by activity
+	denialsMu sync.Mutex        // guards denials; not mu, which is held while our annotations are written
+	denials   map[string]denial // by activity
 
-	mend      chan struct{} // a token for Hold: our annotations may not be what they shall be
-	addressed chan struct{} // a token for whoever follows the operator's PublicIPs
+	restore          chan struct{} // notifies Hold that our annotations may differ from what we published
+	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged
 }
 
 var (
@@ -94,11 +96,11 @@ var (
 	_ subnet.Addresser = (*Manager)(nil)
 )
 
-// New checks o and prepares a client; it does not wait for the API server. Its errors are those that waiting cannot
-// mend. What it starts ends with ctx.
+// New checks o and prepares a client; it does not wait for the API server. Its errors are permanent. The goroutine that
+// it starts, which reports conditions and Events, ends with ctx.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
-		return nil, errors.New("which node is this? Set the variable NODE_NAME, or POD_NAME and POD_NAMESPACE")
+		return nil, errors.New("name of this node is unknown: set NODE_NAME, or POD_NAME and POD_NAMESPACE")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -109,19 +111,19 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(string) {}
 	}
-	m := &Manager{o: o, log: o.Log, name: o.NodeName, refusals: map[string]refusal{}, mend: make(chan struct{}, 1),
-		warned: map[string]bool{}, addressed: make(chan struct{}, 1),
+	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: map[string]denial{}, restore: make(chan struct{}, 1),
+		warned: map[string]bool{}, publicIPsChanged: make(chan struct{}, 1),
 		outage: cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
 	if m.api, err = client.New(o.client()); err != nil {
 		return nil, err
 	}
-	m.teller = newTeller(m)
-	go m.teller.run(ctx)
+	m.reporter = newReporter(m)
+	go m.reporter.run(ctx)
 	return m, nil
 }
 
-// Close ends the connections that nobody uses. Nothing is taken out of the store.
+// Close closes idle connections. It removes nothing from the API.
 func (m *Manager) Close() error {
 	m.api.Close()
 	return nil
@@ -130,8 +132,8 @@ func (m *Manager) Close() error {
 // Redial implements subnet.Redialer.
 func (m *Manager) Redial() { m.api.DropConnections() }
 
-// token leaves a note in a channel of capacity one; a note that lies there already will do.
-func token(c chan<- struct{}) {
+// notify makes a channel of capacity one readable, if it is not.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -141,42 +143,42 @@ func token(c chan<- struct{}) {
 // attempt bounds a request for one object.
 const attempt = 15 * time.Second
 
-// retry calls op until it succeeds, ctx ends, or the API server says that it never will.
+// retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
 	defer m.outage.Forget(activity)
 	for pause := (patience.Backoff{}); ; {
-		one, cancel := context.WithTimeout(ctx, attempt)
-		err := op(one)
+		attemptCtx, cancel := context.WithTimeout(ctx, attempt)
+		err := op(attemptCtx)
 		cancel()
 		switch {
 		case err == nil:
-			m.through(activity)
+			m.succeeded(activity)
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", activity, ctx.Err())
 		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-			m.through(activity)
+			m.succeeded(activity)
 			return fmt.Errorf("%s: %w", activity, err)
 		}
-		m.failed(ctx, activity, err, &pause)
+		m.recordAndWait(ctx, activity, err, &pause)
 	}
 }
 
-// through says that an activity got through.
-func (m *Manager) through(activity string) {
+// succeeded ends the outage and the denial of an activity.
+func (m *Manager) succeeded(activity string) {
 	m.outage.Over(activity)
-	m.refusing.Lock()
-	defer m.refusing.Unlock()
-	if m.refusals[activity].said {
-		m.log.Info("the Kubernetes API allows it now", "cause", causeGranted, "what", activity)
+	m.denialsMu.Lock()
+	defer m.denialsMu.Unlock()
+	if m.denials[activity].logged {
+		m.log.Info("the Kubernetes API allows the request now", "cause", causeGranted, "what", activity)
 	}
-	delete(m.refusals, activity)
+	delete(m.denials, activity)
 }
 
-// failed tells what went wrong, once, and pauses before the next try.
-func (m *Manager) failed(ctx context.Context, activity string, err error, pause *patience.Backoff) {
-	if m.blame(activity, err) {
-		*pause = patience.Backoff{} // it may be about to learn its roles, however long it was away
+// recordAndWait records the failure of an activity and pauses before the next attempt.
+func (m *Manager) recordAndWait(ctx context.Context, activity string, err error, pause *patience.Backoff) {
+	if newlyDenied := m.recordFailure(activity, err); newlyDenied {
+		*pause = patience.Backoff{} // an API server that starts denies requests for a moment, until it has read its roles
 	}
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
 		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
@@ -184,17 +186,17 @@ func (m *Manager) failed(ctx context.Context, activity string, err error, pause 
 	pause.Wait(ctx)
 }
 
-// blame tells what went wrong, once. It reports whether the API server began to refuse it.
-func (m *Manager) blame(activity string, err error) (refusal bool) {
+// recordFailure records an outage or a denial, which are logged once. It reports whether the denial is a new one.
+func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	switch {
 	case client.IsDenied(err):
-		m.outage.Over(activity) // it does answer
-		return m.refuse(activity, err, settling)
+		m.outage.Over(activity) // the API server answers
+		return m.recordDenial(activity, err, denialGrace)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
-		m.outage.Over(activity) // whoever follows that object says so
+		m.outage.Over(activity) // the activity that watches this object logs it
 	default:
 		m.outage.Failed(activity, err)
-		m.unsettle(activity)
+		m.forgetDenial(activity)
 	}
 	return false
 }
@@ -216,39 +218,41 @@ const (
 	causeConfigGone        = "config-gone"
 )
 
-// refusal is what the API server does not let us do.
-type refusal struct {
-	text  string
-	since time.Time
-	said  bool
+// denial is a request that the API server does not authenticate or authorize.
+type denial struct {
+	text   string // the API server's message, which names the verb and the resource
+	since  time.Time
+	logged bool
 }
 
-// settling is how long a refusal lasts before it is said: an API server that starts knows no roles at first.
-const settling = 5 * time.Second
+// denialGrace is how long a denial lasts before it is logged: an API server that starts denies requests for a moment,
+// until it has read its roles.
+const denialGrace = 5 * time.Second
 
-// refuse tells once what the API server does not let us do; its own words name the verb and the resource. It returns
-// whether the refusal is new.
-func (m *Manager) refuse(activity string, err error, after time.Duration) (fresh bool) {
-	m.refusing.Lock()
-	defer m.refusing.Unlock()
-	r := m.refusals[activity]
-	if text := err.Error(); r.text != text {
-		r, fresh = refusal{text: text, since: time.Now()}, true
+// recordDenial records that the API server denies an activity, and logs it once when it has lasted for a time. It
+// reports whether the denial is a new one.
+func (m *Manager) recordDenial(activity string, err error, logAfter time.Duration) (isNew bool) {
+	m.denialsMu.Lock()
+	defer m.denialsMu.Unlock()
+	d := m.denials[activity]
+	if text := err.Error(); d.text != text {
+		d, isNew = denial{text: text, since: time.Now()}, true
 	}
-	if !r.said && time.Since(r.since) >= after {
-		r.said = true
-		m.log.Warn("the Kubernetes API refuses it: waiting until it is allowed, the network stays as it is",
-			"cause", causeDenied, "what", activity, "error", r.text)
+	if !d.logged && time.Since(d.since) >= logAfter {
+		d.logged = true
+		m.log.Warn("the Kubernetes API denies a request; retrying, and keeping the network as it is",
+			"cause", causeDenied, "what", activity, "error", d.text)
 	}
-	m.refusals[activity] = r
-	return fresh
+	m.denials[activity] = d
+	return isNew
 }
 
-// unsettle forgets a refusal that was not said yet: the server that gave it is gone, and the next one starts afresh.
-func (m *Manager) unsettle(activity string) {
-	m.refusing.Lock()
-	defer m.refusing.Unlock()
-	if !m.refusals[activity].said {
-		delete(m.refusals, activity)
+// forgetDenial forgets a denial that was not logged yet, after an outage: the API server that comes next may be another
+// one, whose first denials do not count either.
+func (m *Manager) forgetDenial(activity string) {
+	m.denialsMu.Lock()
+	defer m.denialsMu.Unlock()
+	if !m.denials[activity].logged {
+		delete(m.denials, activity)
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"flannel/subnet/kube/format"
 )
 
-// members are the nodes that take part in the network, of which each should find the same peers at fault. A few of them
-// write the Event about one: so many nodes would else write the same at the same moment.
+// members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes an
+// Event about a rejected peer, a hash of the names chooses a few that do (see writes).
 type members struct {
 	mu    sync.Mutex
 	names map[string]struct{}
 }
 
-// writers is how many nodes write an Event about what all of them see. One of them may be down, or at fault itself.
+// writers is how many nodes write an Event about the same fact: more than one, because one may be down.
 const writers = 3
 
-// update takes in changes.
+// update adds and removes members.
 func (m *members) update(changes []change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,7 +34,8 @@ func (m *members) update(changes []change) {
 	}
 }
 
-// share returns the peers about which it is ours to write: those that other nodes may accept, and our part of the others.
+// share returns the rejected peers about which this node writes: those that only this node may reject (Local), and its share
+// of the others.
 func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Rejected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,8 +47,8 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 	return ours
 }
 
-// writes reports whether fewer than writers others come before us when all are put in an order that is different for
-// each peer and the same on every node. Most nodes find so many after a few names. m.mu must be held.
+// writes reports whether this node is among the first writers in the order of rank, which is different for each peer and
+// the same on every node. Most nodes return after a few names. m.mu must be held.
 func (m *members) writes(own, peer string) bool {
 	ours, before := rank(own, peer), 0
 	for name := range m.names {
@@ -61,11 +62,12 @@ func (m *members) writes(own, peer string) bool {
 	return true
 }
 
+// rank is a hash of both names that orders the nodes for one peer.
 func rank(name, peer string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(peer + "\x00" + name)) // it cannot fail; the end of a text counts for the least in this hash
+	_, _ = h.Write([]byte(peer + "\x00" + name)) // it cannot fail
 	x := h.Sum64()
-	x ^= x >> 33 // names that differ in their last letter only would else be neighbours
+	x ^= x >> 33 // mix the bits: FNV gives names that differ only in their last letter similar values
 	x *= 0xff51afd7ed558ccd
 	return x ^ x>>33
 }

@@ -96,9 +96,9 @@ func fewEvents(t *testing.T, o outside) {
 		return count
 	}
 	// Each writes about itself after it has written about others.
-	eventually(t, "each writes about itself", soon, func() bool { return written(reasonDown) == count })
+	eventually(t, "each writes about itself", soon, func() bool { return written(reasonNotSynced) == count })
 	// Nodes of other tests take part in this cluster, and they may be the ones to write.
-	if n := written(reasonLeftOut); n > writers {
+	if n := written(reasonRejected); n > writers {
 		t.Errorf("%d of %d nodes write about a peer", n, count)
 	}
 	for _, n := range nodes {

@@ -221,7 +221,7 @@ func TestForbidden(t *testing.T) {
 	n.Sees("forbidden-2 forbidden-3", soon)
 	eventually(t, "it says what is allowed now", soon, func() bool { return n.logs.Count("cause="+causeGranted) >= 3 })
 	if wrong := n.logs.With("cause=store-silent").Naming("error", "forbidden"); len(wrong) > 0 {
-		t.Errorf("a refusal is taken for an outage: %s", wrong)
+		t.Errorf("a denial is taken for an outage: %s", wrong)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestRenewedCredentials(t *testing.T) {
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", soon, func() bool {
+		eventually(t, "the denial is said", soon, func() bool {
 			return len(n.logs.With("cause="+causeDenied).Naming("error", string(metav1.StatusReasonUnauthorized))) == 1
 		})
 		if err := os.WriteFile(file, []byte(s.Token("token-1")), 0o600); err != nil {
@@ -282,7 +282,7 @@ current-context: lab
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the refusal is said", soon, func() bool { return n.logs.Count("level=WARN") >= 1 })
+		eventually(t, "the denial is said", soon, func() bool { return n.logs.Count("level=WARN") >= 1 })
 		issue(t, s, dir, time.Hour)
 		begin := time.Now()
 		if err := <-published; err != nil {

@@ -9,16 +9,16 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// Watch hands over the others' leases; see subnet.Manager.
+// Watch implements subnet.Manager.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	own := m.ownName()
 	p := &peers{set: peerset.NewKeeper(own, m.o.Retain, m.log, func(s subnet.Set) {
-		m.teller.retaining(own, s)
+		m.reporter.peersRetained(own, s)
 		changed(s)
 	})}
 	defer p.set.Close()
 	m.watched.Store(p.set)
-	return m.follow(ctx, feed{activity: "watch the nodes", to: p.happened})
+	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
 }
 
 // AcceptWithdrawal implements subnet.Accepter.
@@ -29,28 +29,28 @@ func (m *Manager) AcceptWithdrawal() int {
 	return 0
 }
 
-// peers reads Nodes into a set of peers.
+// peers translates Nodes into changes of a set of peers.
 type peers struct {
-	set   *peerset.Keeper
-	begun bool // the first list has come
+	set    *peerset.Keeper
+	listed bool // the first list was handed over
 }
 
-func (p *peers) happened(_ context.Context, changes []change) error {
-	all := make([]peerset.Change, 0, len(changes))
+func (p *peers) handle(_ context.Context, changes []change) error {
+	translated := make([]peerset.Change, 0, len(changes))
 	for _, c := range changes {
-		all = append(all, peerset.Change{Name: c.name, Entry: read(c.node), Deleted: c.node == nil && !c.replaced})
+		translated = append(translated, peerset.Change{Name: c.name, Entry: read(c.node), Deleted: c.node == nil && !c.replaced})
 	}
-	if !p.begun {
-		p.begun = true
-		p.set.ApplyAll(all, false)
+	if !p.listed {
+		p.listed = true
+		p.set.ApplyAll(translated, false)
 		return nil
 	}
-	p.set.Apply(all, len(changes) > 0 && changes[0].replaced)
+	p.set.Apply(translated, len(changes) > 0 && changes[0].replaced)
 	return nil
 }
 
-// read makes of a Node what it says; those without a part in the network say nothing. A node that runs Windows is one
-// before it has a lease.
+// read translates a Node. A Node that flannel does not manage has neither lease nor reject; whether it runs Windows is
+// recorded even so.
 func read(n *format.Node) (e peerset.Entry) {
 	if n == nil {
 		return e

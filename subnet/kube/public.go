@@ -8,10 +8,11 @@ import (
 	"flannel/subnet/kube/format"
 )
 
-// PublicIPs implements subnet.Addresser by the annotations node-public-ip and node-public-ipv6 of our Node.
+// PublicIPs implements subnet.Addresser. An operator sets the addresses in the annotations node-public-ip and
+// node-public-ipv6 of our Node.
 func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
-	holding, known := m.holding, m.operator
+	holding, known := m.holding, m.operatorIPs
 	m.mu.Unlock()
 	if holding {
 		return known, nil
@@ -23,15 +24,15 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.found = found
-	m.obey(found.Notes)
-	return m.operator, nil
+	m.setOperatorIPs(found.Notes)
+	return m.operatorIPs, nil
 }
 
 // PublicIPsChanged implements subnet.Addresser.
-func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.addressed }
+func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
-// obey takes in what an operator says of our public addresses. m.mu must be held.
-func (m *Manager) obey(n format.Notes) {
+// setOperatorIPs records the public addresses that an operator has set, and notifies if they changed. m.mu must be held.
+func (m *Manager) setOperatorIPs(n format.Notes) {
 	v4, problem4 := n.Operator(format.NodeIP, false)
 	v6, problem6 := n.Operator(format.NodeIPv6, true)
 	for _, p := range []string{problem4, problem6} {
@@ -40,32 +41,33 @@ func (m *Manager) obey(n format.Notes) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	if now := (subnet.PublicIPs{V4: v4, V6: v6}); now != m.operator {
-		m.operator = now
-		token(m.addressed)
+	if ips := (subnet.PublicIPs{V4: v4, V6: v6}); ips != m.operatorIPs {
+		m.operatorIPs = ips
+		notify(m.publicIPsChanged)
 	}
 }
 
-// readOwn waits for our Node and its podCIDRs.
+// readOwn waits until our Node exists and has a podCIDR, and returns it.
 func (m *Manager) readOwn(ctx context.Context) (found *format.Node, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {
 		return nil, err
 	}
-	said := ""
-	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, to: func(_ context.Context, changes []change) error {
+	logged := ""
+	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, handle: func(_ context.Context, changes []change) error {
 		found = changes[len(changes)-1].node
-		reason := missing(name, found)
+		reason := waitReason(name, found)
 		if reason == "" {
 			return errDone
 		}
-		if m.o.Waiting("waiting for this node's podCIDR: " + reason); reason != said {
+		m.o.Waiting("waiting for this node's podCIDR: " + reason)
+		if reason != logged {
 			cause := causeNoPodCIDR
 			if found == nil {
 				cause = causeNoNode
 			}
 			m.log.Warn("waiting for this node's podCIDR", "cause", cause, "reason", reason)
-			said = reason
+			logged = reason
 		}
 		return nil
 	}})

@@ -9,11 +9,11 @@ import (
 	"flannel/subnet/kube/format"
 )
 
-// relists paces the lists after a lost position. An API server that starts again loses the positions of all daemons at
-// once, and a list is the most expensive request that we make: so the daemons spread theirs over a time that grows with
-// the cluster, and one that loses its position again and again lists ever more rarely.
+// relists paces the lists after a lost position. An API server that restarts loses the positions of all daemons at once,
+// and a list is the most expensive request of a daemon. So the daemons spread their lists over a time that grows with the
+// cluster, and a daemon that loses its position repeatedly doubles the pause.
 type relists struct {
-	count int
+	count int // since the last quiet time
 	last  time.Time
 }
 
@@ -21,11 +21,11 @@ const (
 	relistMin  = 100 * time.Millisecond
 	relistEach = 4 * time.Millisecond // per Node: 20 s among 5,000
 	relistMax  = 30 * time.Second
-	// relistOver is how long no position must get lost for the next time to count as the first.
+	// relistOver is how long the position must last for the next loss to count as the first.
 	relistOver = 2 * time.Minute
 )
 
-// next is the pause before the next list, of that many Nodes.
+// next counts a list and returns the pause before it.
 func (r *relists) next(now time.Time, nodes int) time.Duration {
 	if now.Sub(r.last) > relistOver {
 		r.count = 0
@@ -36,8 +36,9 @@ func (r *relists) next(now time.Time, nodes int) time.Duration {
 	return d/4 + rand.N(d*3/4)
 }
 
-// check asks, after a lost connection, whether the store has got as far as we. One that was restored from a backup
-// has not, and a watch of it would stay silent until it has; a list of it would be refused.
+// check compares, after a lost connection, the store's resourceVersion with our position. A store that was restored from a
+// backup is behind it. A watch from our position would stay silent until the store has passed it, and a list not older
+// than our position would be rejected. So check marks the store as rewound and returns errRelist.
 func (s *follower) check(ctx context.Context) error {
 	version, err := s.m.api.StoreVersion(ctx)
 	if err != nil {
@@ -45,21 +46,21 @@ func (s *follower) check(ctx context.Context) error {
 	}
 	s.broken, s.lagging = false, false
 	if older(version, s.reached) {
-		s.m.log.Error("the Kubernetes API has an older store than before: reading all of it again", "cause", causeStoreOlder)
+		s.m.log.Error("store of the Kubernetes API is older than before, relisting", "cause", causeStoreOlder)
 		s.floor, s.rewound = version, true
 		return errRelist
 	}
 	return nil
 }
 
-// older compares two resourceVersions. Those of different resources may be compared, too.
+// older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions.
 func older(a, b string) bool {
 	x, err1 := strconv.ParseUint(a, 10, 64)
 	y, err2 := strconv.ParseUint(b, 10, 64)
 	return err1 == nil && err2 == nil && x < y
 }
 
-// list reads all. What is missing in it is a change like any other.
+// list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing.
 func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{}
@@ -75,35 +76,36 @@ func (s *follower) list(ctx context.Context) error {
 		return err
 	}
 	replaced := s.replacedBy(version, ownUID)
-	lacking := 0
+	missing := 0
 	for name := range s.known {
 		if !present[name] {
 			changes = append(changes, change{name: name})
-			lacking++
+			missing++
 		}
 	}
 	for name := range s.lookups.of {
 		if !present[name] && s.known[name].uid == "" {
-			delete(s.lookups.of, name) // nobody has heard of it yet
+			delete(s.lookups.of, name) // it was never handed over, so that its removal need not be
 		}
 	}
 	if s.only != "" && len(changes) == 0 {
 		changes = append(changes, change{name: s.only})
 	}
 	if replaced && s.only == "" {
-		s.m.log.Error("the Kubernetes API has another or an older store than before: nodes that it lacks are retained as peers",
-			"cause", causeStoreChanged, "missing", lacking, "present", len(present))
+		s.m.log.Error("store of the Kubernetes API was replaced, retaining missing nodes as peers",
+			"cause", causeStoreChanged, "missing", missing, "present", len(present))
 	}
 	if s.known == nil {
 		s.known = make(map[string]known, len(changes))
 	}
-	admitted := changes[:0]
+	complete := changes[:0]
 	for _, c := range changes {
-		if c.replaced = replaced; s.admit(c) {
-			admitted = append(admitted, c)
+		c.replaced = replaced
+		if s.recordNode(c) {
+			complete = append(complete, c)
 		}
 	}
-	if err := s.hand(ctx, admitted); err != nil {
+	if err := s.handOver(ctx, complete); err != nil {
 		return err
 	}
 	s.moveTo(version)
@@ -113,9 +115,9 @@ func (s *follower) list(ctx context.Context) error {
 
 // read reads all Nodes, or the only one.
 //
-// After a lost position it takes metadata alone, an eighth of the bytes, for the podCIDRs are known by then, and from
-// the API server's memory, which costs etcd nothing: anything that is not older than what we had will do. Paging would
-// help nobody, for the memory is not paged: the limit is ignored there, or sends the request to etcd.
+// After a lost position it reads only metadata, an eighth of the bytes, because the podCIDRs are known. It accepts any
+// version from floor on, so that the API server answers from its memory, without load for etcd. It does not page: the API
+// server ignores a limit when it answers from memory, or reads from etcd because of it.
 func (s *follower) read(ctx context.Context, each func(*format.Node)) (version string, err error) {
 	switch {
 	case s.only != "":
@@ -126,12 +128,12 @@ func (s *follower) read(ctx context.Context, each func(*format.Node)) (version s
 	return s.m.api.NodesMetadata(ctx, s.floor, each)
 }
 
-// replacedBy reports whether a list cannot be of the store that was read before: it is older, or has another Node by
-// the name of ours.
+// replacedBy reports whether a list comes from another or an older store than the list before: its version is older, or
+// our Node has another UID in it or is missing.
 func (s *follower) replacedBy(version, ownUID string) bool {
 	if s.known == nil {
 		return false
 	}
-	was := s.known[s.m.ownName()].uid
-	return s.rewound || older(version, s.reached) || was != "" && was != ownUID
+	lastUID := s.known[s.m.ownName()].uid
+	return s.rewound || older(version, s.reached) || lastUID != "" && lastUID != ownUID
 }

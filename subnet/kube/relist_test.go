@@ -125,7 +125,7 @@ func TestListNotOlderThanTheStore(t *testing.T) {
 		return http.StatusOK, kubetest.Encode(t, list, "NodeList")
 	})
 	var told []change
-	s := &follower{m: n, feed: feed{activity: "test", to: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",
+	s := &follower{m: n, feed: feed{activity: "test", handle: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",
 		known: map[string]known{"node0": {uid: "u-1"}, "gone": {uid: "u-2"}}}
 	err := s.list(t.Context())
 	if !client.IsVersionTooLarge(err) {

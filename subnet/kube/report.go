@@ -15,79 +15,82 @@ import (
 	"flannel/subnet/kube/client"
 )
 
-// teller tells the cluster how this node's network is: by the condition NetworkUnavailable, on which the scheduler
-// acts, and by Events for a person. It is a task of its own: an outage must not keep the node from anything.
-type teller struct {
-	m    *Manager
-	news chan struct{}
+// reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
+// scheduler obeys, and by Events, which people read. It writes in a goroutine of its own, so that an outage of the API
+// server delays nothing else.
+type reporter struct {
+	m       *Manager
+	changed chan struct{} // notifies run of a change of status
 
 	mu     sync.Mutex
 	status status
 }
 
-// status is what is to be told.
+// status is what the reporter has to report. The texts are messages of Events; "" means that there is nothing to say.
 type status struct {
-	inStep  bool
-	problem string    // "" before the first report, and while in step
-	since   time.Time // of being in step or not; zero before the first report
-	leftOut string    // the peers that are
-	advice  string    // what to change although all is in step
-	moved   string    // from what subnet to what
-	retains string    // the peers that are retained
-	again   bool      // the Node may not have the condition that we gave it
+	synced       bool
+	problem      string    // why the network is not synced
+	since        time.Time // when synced changed last; zero: before the first report
+	rejected     string
+	advice       string // what the operator should change although the network is synced
+	subnetChange string
+	retained     string
+	recheck      bool // the Node may lack the condition that we wrote
 }
 
-func newTeller(m *Manager) *teller { return &teller{m: m, news: make(chan struct{}, 1)} }
+func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
-// Report takes the outcome of a pass; see subnet.Reporter.
+// Report implements subnet.Reporter.
 func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice string) {
-	m.teller.report(problem, rejects, advice, time.Now())
+	m.reporter.report(problem, rejects, advice, time.Now())
 }
 
-func (t *teller) report(problem error, rejects []subnet.Rejected, advice string, now time.Time) {
-	// Before the lock: who changes our Node has the Manager's lock when it takes this one.
-	ours := leftOut(t.m.members.share(t.m.ownName(), rejects))
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := t.status
-	s := &t.status
+func (r *reporter) report(problem error, rejects []subnet.Rejected, advice string, now time.Time) {
+	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
+	ours := rejectMessage(r.m.members.share(r.m.ownName(), rejects))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.status
+	s := &r.status
 	s.problem = ""
 	if problem != nil {
 		s.problem = clip(problem.Error())
 	}
-	if s.inStep = problem == nil; s.since.IsZero() || s.inStep != was.inStep {
+	s.synced = problem == nil
+	if s.since.IsZero() || s.synced != before.synced {
 		s.since = now
 	}
-	if s.leftOut, s.advice = ours, clip(advice); *s != was {
-		token(t.news)
+	s.rejected, s.advice = ours, clip(advice)
+	if *s != before {
+		notify(r.changed)
 	}
 }
 
-func (t *teller) moved(from, to string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.status.moved = fmt.Sprintf("the pod subnet of this node is %s now, no longer %s; pods that have addresses of the former one must be made anew", to, from)
-	token(t.news)
+func (r *reporter) subnetChanged(from, to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.subnetChange = fmt.Sprintf("the pod subnet of this node changed from %s to %s; pods with an address of the former subnet must be recreated", from, to)
+	notify(r.changed)
 }
 
-// retaining takes the peers that are retained, on every node the same. The first writers by name write an Event about
-// them, whether they are withdrawn themselves or not.
-func (t *teller) retaining(own string, set subnet.Set) {
+// peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
+// write an Event about them, whether these are withdrawn themselves or not.
+func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text := ""
-	if count := len(set.Retained); count > 0 && earlier(set.Leases, own) < writers {
-		text = fmt.Sprintf("%d nodes left the cluster together and stay in the pod network until %s, unless they come back; flanneld accept-withdrawal on a node lets them go there",
+	if count := len(set.Retained); count > 0 && countEarlier(set.Leases, own) < writers {
+		text = fmt.Sprintf("%d nodes left the cluster at once and are retained as peers until %s, unless they return; flanneld accept-withdrawal on a node removes them there",
 			count, set.Retained[0].Until.UTC().Format(time.RFC3339))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.status.retains != text {
-		t.status.retains = text
-		token(t.news)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status.retained != text {
+		r.status.retained = text
+		notify(r.changed)
 	}
 }
 
-// earlier counts the leases whose names come before ours.
-func earlier(leases []*subnet.Lease, own string) (count int) {
+// countEarlier counts the leases whose names come before ours.
+func countEarlier(leases []*subnet.Lease, own string) (count int) {
 	for _, l := range leases {
 		if l.Name < own {
 			count++
@@ -96,15 +99,15 @@ func earlier(leases []*subnet.Lease, own string) (count int) {
 	return count
 }
 
-// known says that there is a Node, maybe another than before.
-func (t *teller) known() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.status.again = true
-	token(t.news)
+// nodeChanged makes run check the condition, because the Node may be another one.
+func (r *reporter) nodeChanged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.recheck = true
+	notify(r.changed)
 }
 
-// clip bounds what goes into a condition or an event, in bytes; both take no more than some thousand. It cuts between
+// clip shortens the message of a condition or an Event to 500 bytes; the API allows some thousand. It cuts between
 // characters.
 func clip(s string) string {
 	if len(s) > 500 {
@@ -113,14 +116,14 @@ func clip(s string) string {
 	return s
 }
 
-// leftOut is the message about peers that are left out, "" if there are none. There may be more, about which others write.
-func leftOut(rejects []subnet.Rejected) string {
+// rejectMessage is the message about rejected peers, "" if there are none. Other nodes may report further ones.
+func rejectMessage(rejects []subnet.Rejected) string {
 	if len(rejects) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("at least %d nodes are left out of the pod network: ", len(rejects))
+	text := fmt.Sprintf("at least %d nodes are rejected as peers: ", len(rejects))
 	if len(rejects) == 1 {
-		text = "a node is left out of the pod network: "
+		text = "a node is rejected as a peer: "
 	}
 	for i, r := range rejects[:min(len(rejects), 3)] {
 		if i > 0 {
@@ -132,69 +135,69 @@ func leftOut(rejects []subnet.Rejected) string {
 }
 
 const (
-	// look is how often the condition is compared with what it shall be, without a reason.
-	look = 15 * time.Minute
-	// tryAgain is the pause after something could not be told.
-	tryAgain = 5 * time.Second
+	// recheckEvery is how often the condition is read and compared when nothing has changed.
+	recheckEvery = 15 * time.Minute
+	// retryPause is the pause after a failed write.
+	retryPause = 5 * time.Second
 )
 
-// run tells what there is to tell until ctx ends.
-func (t *teller) run(ctx context.Context) {
-	events := newAnnouncer()
-	var told *corev1.NodeCondition // what our Node has
+// run writes the condition and the Events until ctx ends.
+func (r *reporter) run(ctx context.Context) {
+	events := newEventFilter()
+	var written *corev1.NodeCondition // the condition on our Node; nil: unknown
 	for {
-		t.mu.Lock()
-		s := t.status
-		t.status.again = false
-		t.mu.Unlock()
-		name := t.m.ownName()
-		wait := look
-		if s.again {
-			told = nil
+		r.mu.Lock()
+		s := r.status
+		r.status.recheck = false
+		r.mu.Unlock()
+		name := r.m.ownName()
+		wait := recheckEvery
+		if s.recheck {
+			written = nil
 		}
-		if want, due := condition(s, t.m.o.Grace, time.Now()); name == "" || s.since.IsZero() {
-			// There is no Node to tell anything of, or nothing to tell.
+		if want, due := condition(s, r.m.o.Grace, time.Now()); name == "" || s.since.IsZero() {
+			// The name of our Node is not known yet, or nothing was reported.
 		} else if due > 0 {
 			wait = min(wait, due)
-		} else if t.m.o.SetCondition && (told == nil || !alike(*told, *want)) {
-			if err := t.setCondition(ctx, name, *want); err != nil {
-				t.tell(ctx, "set the condition NetworkUnavailable", err)
-				wait = tryAgain
+		} else if r.m.o.SetCondition && (written == nil || !sameCondition(*written, *want)) {
+			if err := r.setCondition(ctx, name, *want); err != nil {
+				r.recordFailure(ctx, "set the condition NetworkUnavailable", err)
+				wait = retryPause
 			} else {
-				told = want
-				t.m.through("set the condition NetworkUnavailable")
+				written = want
+				r.m.succeeded("set the condition NetworkUnavailable")
 			}
 		}
 		if name != "" {
-			wait = min(wait, t.announce(ctx, events, name, s))
+			wait = min(wait, r.writeEvents(ctx, events, name, s))
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-t.news:
+		case <-r.changed:
 		case <-timer.C:
-			if wait == look {
-				told = nil
+			if wait == recheckEvery {
+				written = nil
 			}
 		}
 		timer.Stop()
 	}
 }
 
-// tell says that the cluster could not be told: what it refuses, once; an outage is told by others.
-func (t *teller) tell(ctx context.Context, what string, err error) {
+// recordFailure logs that a write failed: a denial as a warning, once. Outages are logged by the other activities.
+func (r *reporter) recordFailure(ctx context.Context, what string, err error) {
 	if client.IsDenied(err) {
-		t.m.refuse(what, err, 0)
+		r.m.recordDenial(what, err, 0)
 	} else if ctx.Err() == nil {
-		t.m.log.Debug("cannot tell the cluster", "what", what, "error", err)
+		r.m.log.Debug("cannot report to the cluster", "what", what, "error", err)
 	}
 }
 
-// condition is what the Node's shall be, or how long it is too early to say.
+// condition returns the condition that the Node should have, or for how long it is too early to report a problem.
 func condition(s status, grace time.Duration, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
-	if s.inStep {
+	if s.synced {
 		return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
 			Reason: "FlannelIsUp", Message: "Flannel is running on this node"}, 0
 	}
@@ -205,16 +208,16 @@ func condition(s status, grace time.Duration, now time.Time) (want *corev1.NodeC
 		Reason: "FlannelIsNotInStep", Message: s.problem}, 0
 }
 
-func alike(a, b corev1.NodeCondition) bool {
+func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// setCondition writes the condition if the Node has another one.
-func (t *teller) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
+// setCondition writes the condition if that of the Node differs.
+func (r *reporter) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	_, version := t.m.ownNode()
-	conditions, err := t.m.api.Conditions(ctx, name, version)
+	_, version := r.m.ownUID()
+	conditions, err := r.m.api.Conditions(ctx, name, version)
 	if err != nil {
 		return fmt.Errorf("get nodes %s: %w", name, err)
 	}
@@ -224,7 +227,7 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 		if c.Type != want.Type {
 			continue
 		}
-		if alike(c, want) {
+		if sameCondition(c, want) {
 			return nil
 		}
 		if c.Status == want.Status {
@@ -235,11 +238,11 @@ func (t *teller) setCondition(ctx context.Context, name string, want corev1.Node
 	if err != nil {
 		return fmt.Errorf("encode the condition: %w", err)
 	}
-	now, err := t.m.api.PatchStatus(ctx, name, raw)
+	patched, err := r.m.api.PatchStatus(ctx, name, raw)
 	if err != nil {
 		return fmt.Errorf("patch nodes/status %s: %w", name, err)
 	}
-	t.m.patched(now)
-	t.m.log.Info("set the condition NetworkUnavailable", "status", want.Status, "message", want.Message)
+	r.m.observePatched(patched)
+	r.m.log.Info("set the condition NetworkUnavailable", "status", want.Status, "message", want.Message)
 	return nil
 }

@@ -105,11 +105,11 @@ func events(t *testing.T, o outside) {
 		n.Report(errors.New("cannot set routes"), rejects, "")
 		time.Sleep(10 * time.Millisecond)
 	}
-	eventually(t, "the last event", soon, told(reasonDown))
+	eventually(t, "the last event", soon, told(reasonNotSynced))
 	for range 100 {
 		n.Report(nil, rejects[:1], "set the port")
 	}
-	eventually(t, "it is over", soon, told(reasonUp))
+	eventually(t, "it is over", soon, told(reasonSynced))
 	want := []struct {
 		kind, reason string
 		names        []string
@@ -134,7 +134,7 @@ func restoredStore(t *testing.T, o outside) {
 	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
 	n := start(t, o.Server, "restored-0", nil)
 	p := peersOf("restored-0", n.Take)
-	s := &follower{m: n.Manager, feed: feed{activity: "test", to: p.happened}, version: "999999999999", reached: "999999999999", broken: true, known: map[string]known{}, lookups: newLookups()}
+	s := &follower{m: n.Manager, feed: feed{activity: "test", handle: p.handle}, version: "999999999999", reached: "999999999999", broken: true, known: map[string]known{}, lookups: newLookups()}
 	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.Count("cause="+causeStoreOlder) != 1 {
 		t.Errorf("from a future: %v", err)
 	}
@@ -177,7 +177,7 @@ func heartbeats(t *testing.T, o outside) {
 	var calls, versions int
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go n.follow(ctx, feed{activity: "test", only: "heartbeat-1", to: func(_ context.Context, changes []change) error { //nolint:errcheck // nil
+	go n.follow(ctx, feed{activity: "test", only: "heartbeat-1", handle: func(_ context.Context, changes []change) error { //nolint:errcheck // nil
 		mu.Lock()
 		defer mu.Unlock()
 		calls++
@@ -202,12 +202,12 @@ func heartbeats(t *testing.T, o outside) {
 // A pass reports while our Node is made anew: each of the two waits for a lock, and neither may have the other's.
 func TestReportWhileTheNodeChanges(t *testing.T) {
 	t.Parallel()
-	m := &Manager{name: "node", log: slog.New(slog.DiscardHandler), mend: make(chan struct{}, 1)}
-	m.teller = newTeller(m)
+	m := &Manager{name: "node", log: slog.New(slog.DiscardHandler), restore: make(chan struct{}, 1)}
+	m.reporter = newReporter(m)
 	made := func(uid string) change {
 		return change{name: "node", node: &format.Node{Name: "node", UID: uid, CIDRs: []string{"10.244.1.0/24"}}}
 	}
-	c := &claim{now: made("0").node, v4: netip.MustParsePrefix("10.244.1.0/24")}
+	c := &ownNode{node: made("0").node, v4: netip.MustParsePrefix("10.244.1.0/24")}
 	done := make(chan error, 2)
 	go func() {
 		for range 20_000 {
@@ -218,7 +218,7 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 	go func() {
 		var err error
 		for i := range 20_000 {
-			err = errors.Join(err, m.look(c, made(fmt.Sprint(i+1))))
+			err = errors.Join(err, m.observeOwn(c, made(fmt.Sprint(i+1))))
 		}
 		done <- err
 	}()

@@ -103,11 +103,11 @@ func TestFewWriteOfRetainedPeers(t *testing.T) {
 	}
 	wrote := 0
 	for i := range 10 {
-		m := newTeller(&Manager{})
-		if m.retaining(fmt.Sprintf("node%d-x", i), set); m.status.retains != "" {
+		m := newReporter(&Manager{})
+		if m.peersRetained(fmt.Sprintf("node%d-x", i), set); m.status.retained != "" {
 			wrote++
-			if !strings.HasPrefix(m.status.retains, "9 nodes") {
-				t.Errorf("%q", m.status.retains)
+			if !strings.HasPrefix(m.status.retained, "9 nodes") {
+				t.Errorf("%q", m.status.retained)
 			}
 		}
 	}

@@ -1,5 +1,5 @@
-// Package patience is what every lease manager needs to live with a store that is away, or that another hand writes to:
-// pauses between tries, and telling of an outage once.
+// Package patience helps a lease manager to live with a store that does not answer, or to which others write: pauses
+// between attempts, a log of outages, and the connections to drop.
 package patience
 
 import (
@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not come in step. The zero Backoff is fresh.
+// Backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not retry together. The zero Backoff begins with the
+// shortest pause.
 type Backoff struct{ Tries int }
 
-// Wait pauses before the next try, or until ctx ends.
+// Wait pauses before the next attempt, or until ctx ends.
 func (b *Backoff) Wait(ctx context.Context) {
 	d := min(100*time.Millisecond<<min(b.Tries, 5), 1600*time.Millisecond)
 	b.Tries++
@@ -28,32 +29,32 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Quarrel paces how often we restore our lease after somebody else changed it: at once at first, then after growing
-// pauses, because two nodes with the same address would otherwise do nothing but write. While the conflict lasts,
-// peers use a wrong lease during each pause, so a pause takes ConflictMax at most; that also bounds the writes, to 8 a
-// minute (13 in the first one). The zero Quarrel is over.
-type Quarrel struct {
-	Rounds int // so far
+// ConflictBackoff paces how often we restore our lease after someone else changed it: immediately the first time, then
+// after growing pauses, because two nodes with the same address would otherwise write without end. Peers use a wrong
+// lease during each pause, so a pause takes ConflictMax at most. This also limits our writes to 8 a minute, and 13 in the
+// first one. The zero ConflictBackoff means that there is no conflict.
+type ConflictBackoff struct {
+	Rounds int // calls of Next since the conflict began
 	last   time.Time
 }
 
 const (
-	// ConflictMax bounds how long our lease stays wrong in each round of a conflict, the write itself not included.
+	// ConflictMax bounds how long our lease stays wrong in each round of a conflict, not counting the write itself.
 	ConflictMax = 10 * time.Second
-	// QuarrelOver is how long nothing must happen for the next change to count as the first.
-	QuarrelOver = 2 * time.Minute
+	// ConflictOver is how long nothing must happen for the next change to count as the first.
+	ConflictOver = 2 * time.Minute
 )
 
-// Next is the pause before the next round.
-func (q *Quarrel) Next(now time.Time) time.Duration {
-	if now.Sub(q.last) > QuarrelOver {
-		q.Rounds = 0
+// Next counts a round and returns the pause before it.
+func (b *ConflictBackoff) Next(now time.Time) time.Duration {
+	if now.Sub(b.last) > ConflictOver {
+		b.Rounds = 0
 	}
-	q.Rounds++
-	q.last = now
-	if q.Rounds == 1 {
+	b.Rounds++
+	b.last = now
+	if b.Rounds == 1 {
 		return 0
 	}
-	d := min(time.Second<<min(q.Rounds-2, 4), ConflictMax)
+	d := min(time.Second<<min(b.Rounds-2, 4), ConflictMax)
 	return d*3/4 + rand.N(d/4)
 }

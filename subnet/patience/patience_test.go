@@ -9,8 +9,8 @@ import (
 	"flannel/pkg/logtest"
 )
 
-func TestQuarrelSlowsDown(t *testing.T) {
-	var q Quarrel
+func TestConflictSlowsDown(t *testing.T) {
+	var q ConflictBackoff
 	now := time.Now()
 	for i, most := range []time.Duration{0, 1, 2, 4, 8, 10, 10, 10} {
 		most *= time.Second
@@ -19,7 +19,7 @@ func TestQuarrelSlowsDown(t *testing.T) {
 		}
 		now = now.Add(most)
 	}
-	if d := q.Next(now.Add(QuarrelOver + time.Second)); d != 0 {
+	if d := q.Next(now.Add(ConflictOver + time.Second)); d != 0 {
 		t.Errorf("long after: %v", d)
 	}
 }
@@ -27,7 +27,7 @@ func TestQuarrelSlowsDown(t *testing.T) {
 // Somebody who overwrites our lease the moment it is restored, for ten minutes: each time it is wrong for ten seconds at
 // most, and we write 13 times in the first minute and 8 times in any other.
 func TestConflictIsBounded(t *testing.T) {
-	var q Quarrel
+	var q ConflictBackoff
 	start := time.Now()
 	now := start
 	writes := map[int]int{} // by minute

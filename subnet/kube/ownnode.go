@@ -1,0 +1,265 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"flannel/subnet"
+	"flannel/subnet/kube/format"
+	"flannel/subnet/patience"
+)
+
+// ownNode is this node's Node in the API: the annotations that it should have, and the state in which we last saw it.
+// Manager.mu guards it.
+//
+//	state        cause                                    action                                            next state
+//	acquired     Publish                                  write the annotations that differ                 publishing
+//	publishing   the write fails                          retry after a pause                               publishing
+//	publishing   the write succeeds, or none is needed    -                                                 published
+//	published    Publish with another lease               write the annotations that differ                 publishing
+//	published    someone else changed our annotations     restore them, now or after the conflict backoff   published
+//	any          an operator changed their annotations    use their values, reset the conflict backoff      unchanged
+//	any          the Node was deleted                     log it, keep the network as it is                 missing
+//	any          the Node was recreated without podCIDR   log it, keep the network as it is                 missing
+//	missing      the Node has our podCIDR again           reset the conflict backoff, write what differs    as before
+//	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
+//
+// In acquired, want is nil; publishing and published differ in the field published. In missing, node is nil or has no
+// podCIDRs; this is independent of the other states, and nothing is written while it lasts.
+type ownNode struct {
+	v4, v6    netip.Prefix  // the subnets that Acquire returned; zero: the family is off
+	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
+	published bool          // the annotations matched want once: a difference means that someone else changed them
+	node      *format.Node  // as last seen; nil: the Node does not exist
+	conflict  patience.ConflictBackoff
+	warned    map[string]bool // the problems with the operator's annotations that were logged
+}
+
+// Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
+// podCIDRs are not in the networks of cfg.
+func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	m.mu.Lock()
+	found := m.found
+	m.found = nil
+	m.mu.Unlock()
+	if found == nil {
+		var err error
+		if found, err = m.readOwn(ctx); err != nil {
+			return subnet.Lease{}, err
+		}
+	}
+	name := found.Name
+	c := &ownNode{node: found, warned: map[string]bool{}}
+	var err error
+	if c.v4, c.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
+		return subnet.Lease{}, err
+	}
+	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
+		m.log.Warn("podCIDR of this node is the whole network, which leaves no subnet for other nodes",
+			"cause", causeWholeNetwork, "podCIDR", c.subnets())
+	}
+	l := c.storedLease(name)
+	if l.Backend != "" { // the annotations are of a run before this one: Hold keeps them until Publish
+		c.want, c.published = &l, true
+	}
+	m.mu.Lock()
+	m.own, m.holding = c, true
+	m.mu.Unlock()
+	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet}
+	if before.v4.IsValid() && before.v4 != c.v4 || before.v6.IsValid() && before.v6 != c.v6 {
+		m.log.Warn("subnet of this node changed; pods with an address of the former subnet must be recreated",
+			"cause", causeSubnetChanged, "was", before.subnets(), "is", c.subnets())
+		m.reporter.subnetChanged(before.subnets(), c.subnets())
+	}
+	m.reporter.nodeChanged()
+	return l, nil
+}
+
+// subnets formats the subnets for a message.
+func (c *ownNode) subnets() string {
+	var parts []string
+	for _, p := range []netip.Prefix{c.v4, c.v6} {
+		if p.IsValid() {
+			parts = append(parts, p.String())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// findName returns the name of our Node. If the options do not name it, it asks the API on which Node our pod runs.
+func (m *Manager) findName(ctx context.Context) (string, error) {
+	if name := m.ownName(); name != "" {
+		return name, nil
+	}
+	var name string
+	err := m.retry(ctx, "find the node of this pod", func(ctx context.Context) (err error) {
+		name, err = m.api.NodeOfPod(ctx, m.o.PodNamespace, m.o.PodName)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.name = name
+	return name, nil
+}
+
+// ownName returns the name of our Node, or "" if it is not known yet.
+func (m *Manager) ownName() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.name
+}
+
+// waitReason returns why Acquire must wait, or "" if n has a podCIDR. The podCIDRs of all families are set together and
+// never change, so that waiting for a second family would be useless.
+func waitReason(name string, n *format.Node) string {
+	switch {
+	case n == nil:
+		return fmt.Sprintf("Node %s does not exist: its kubelet creates it when it starts", name)
+	case len(n.CIDRs) == 0:
+		return fmt.Sprintf("Node %s has no podCIDR: kube-controller-manager assigns one if started with --allocate-node-cidrs and --cluster-cidr", name)
+	}
+	return ""
+}
+
+// subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network
+// of cfg. The cluster chooses their length: cfg's SubnetLen is not used.
+func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
+	if v4, v6, err = format.Subnets(cidrs); err != nil {
+		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("node %s: %w", name, err)
+	}
+	var problems []error
+	for _, f := range []struct {
+		family, key string
+		network     subnet.Network
+		s           *netip.Prefix
+	}{{"IPv4", "Network", cfg.V4, &v4}, {"IPv6", "IPv6Network", cfg.V6, &v6}} {
+		switch {
+		case !f.network.On():
+			*f.s = netip.Prefix{}
+		case !f.s.IsValid():
+			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), but the network configuration enables %s: "+
+				"start kube-controller-manager with a --cluster-cidr of both families, or disable %s",
+				name, f.family, strings.Join(cidrs, ", "), f.family, f.family))
+		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() < f.network.Prefix.Bits():
+			problems = append(problems, fmt.Errorf("podCIDR %s of node %s is not in %s %s of the network configuration: "+
+				"use that network as --cluster-cidr of kube-controller-manager", f.s, name, f.key, f.network.Prefix))
+		}
+	}
+	return v4, v6, errors.Join(problems...)
+}
+
+// storedLease returns the lease that our Node's annotations describe. Its Backend is empty if they describe none, cannot
+// be read, or lack one of our families.
+func (c *ownNode) storedLease(name string) subnet.Lease {
+	l := subnet.Lease{Name: name, Since: c.node.Created}
+	if parsed, err := format.LeaseOf(c.node); err == nil {
+		l.Backend = parsed.Backend
+		l.V4, l.V6 = parsed.V4, parsed.V6
+	}
+	for _, f := range []struct {
+		e *subnet.Endpoint
+		s netip.Prefix
+	}{{&l.V4, c.v4}, {&l.V6, c.v6}} {
+		if f.s.IsValid() && !f.e.On() {
+			l.Backend = "" // a family is missing
+		}
+		if f.e.Subnet = f.s; !f.s.IsValid() {
+			*f.e = subnet.Endpoint{}
+		}
+	}
+	return l
+}
+
+// Publish implements subnet.Manager.
+func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
+	m.mu.Lock()
+	if m.own == nil || m.own.v4 != l.V4.Subnet || m.own.v6 != l.V6.Subnet {
+		m.mu.Unlock()
+		return fmt.Errorf("publish %v: another subnet than Acquire returned", &l)
+	}
+	c := m.own
+	c.want, c.published = &l, false
+	m.mu.Unlock()
+	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, c) })
+}
+
+var errNoNode = errors.New("Node of this node does not exist, or has no podCIDR")
+
+// writeAnnotations writes those of our annotations that differ from c.want.
+func (m *Manager) writeAnnotations(ctx context.Context, c *ownNode) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c != m.own {
+		return nil // Acquire was called again
+	}
+	if c.node == nil || len(c.node.CIDRs) == 0 {
+		return errNoNode // a recreated Node may get another podCIDR, which our annotations would not describe
+	}
+	raw, _ := m.patchNeeded(c)
+	if raw != nil {
+		n, err := m.api.PatchStatus(ctx, m.name, raw)
+		if err != nil {
+			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
+		}
+		c.observePatched(n)
+	}
+	c.published = true
+	return nil
+}
+
+// patchNeeded returns the patch that makes our Node's annotations describe c.want, nil if they do, and the names of the
+// annotations that it changes. It logs what is wrong with the operator's annotations. m.mu must be held.
+func (m *Manager) patchNeeded(c *ownNode) (raw []byte, changes []string) {
+	if c.want == nil || c.node == nil {
+		return nil, nil
+	}
+	want, problems := format.Describe(c.want, c.node.Notes)
+	for _, p := range problems {
+		if !c.warned[p] {
+			c.warned[p] = true
+			m.log.Warn(p, "cause", causeAnnotationIgnored)
+		}
+	}
+	return format.Patch(m.o.Prefix, c.node.Notes, want)
+}
+
+// observe records the state of our Node, unless a newer one is recorded. Watch events and the answers to our own patches
+// arrive in any order.
+func (c *ownNode) observe(n *format.Node) {
+	if n == nil || c.node == nil || n.UID != c.node.UID || !older(n.Version, c.node.Version) {
+		c.node = n
+	}
+}
+
+// observePatched records the answer to a patch of our Node, which has no spec.
+func (c *ownNode) observePatched(n *format.Node) {
+	if c.node != nil && c.node.UID == n.UID {
+		n.CIDRs = c.node.CIDRs
+		c.observe(n)
+	}
+}
+
+// observePatched records the answer to a patch of our Node, which has no spec.
+func (m *Manager) observePatched(n *format.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.own != nil {
+		m.own.observePatched(n)
+	}
+}
+
+// ownUID returns the UID and the resourceVersion of our Node, both "" while it does not exist.
+func (m *Manager) ownUID() (uid, version string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.own == nil || m.own.node == nil {
+		return "", ""
+	}
+	return m.own.node.UID, m.own.node.Version
+}
