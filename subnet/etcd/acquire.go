@@ -35,15 +35,15 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		fit, misfits := ours(cfg, want, all)
 		if fit != nil {
 			if granted {
-				m.drop(ctx, id)
+				m.revokeUnused(ctx, id)
 			}
-			m.tellOthers(fit.key, misfits)
-			return complete(m.hold(snap, reuse(fit, snap.at), "our public address is in it"), want), nil
+			m.warnOthers(fit.key, misfits)
+			return complete(m.setHeld(snap, reuse(fit, snap.at), "our public address is in it"), want), nil
 		}
 		pick, how, err := candidate(cfg, want, all)
 		if err != nil {
 			if granted {
-				m.drop(ctx, id)
+				m.revokeUnused(ctx, id)
 			}
 			return subnet.Lease{}, err
 		}
@@ -55,13 +55,13 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			granted = true
 		}
 		c := m.newClaim(pick, want, id)
-		won, err := m.make(ctx, c, snap.at.rev, misfits)
+		won, err := m.createKey(ctx, c, snap.at.rev, misfits)
 		if err != nil {
-			m.drop(ctx, id)
+			m.revokeUnused(ctx, id)
 			return subnet.Lease{}, err
 		}
 		if won {
-			return m.hold(snap, c, how), nil
+			return m.setHeld(snap, c, how), nil
 		}
 	}
 }
@@ -165,9 +165,9 @@ func addresses(all []record) (nodes []netip.Prefix) {
 }
 
 // reuse makes the claim on an entry that the store has already. It is left as it is until Publish.
-func reuse(r *record, at position) *claim {
+func reuse(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
-	return &claim{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
+	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
 		want: r.value, stored: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
 }
 
@@ -181,8 +181,8 @@ func complete(l, want subnet.Lease) subnet.Lease {
 
 // newClaim holds our addresses and no backend: a flannel on another node passes over such a lease, where it would
 // stumble over one with a backend and no data.
-func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *claim {
-	c := &claim{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
+	c := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if c.v4.IsValid() {
 		c.want.PublicIP = want.V4.PublicIP
 	}
@@ -193,17 +193,17 @@ func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *claim 
 }
 
 // hold makes c the claim, and returns it as the store has it.
-func (m *Manager) hold(snap *snapshot, c *claim, how string) subnet.Lease {
+func (m *Manager) setHeld(snap *snapshot, c *heldKey, how string) subnet.Lease {
 	if c.at.rev == 0 {
 		c.at = position{cluster: snap.at.cluster, rev: c.mod, witness: c.key, mod: c.mod}
 	}
 	m.log.Info("subnet leased", "key", c.key, "because", how, "reservation", c.id == clientv3.NoLease)
 	m.mu.Lock()
-	m.claim, m.seed = c, snap
+	m.held, m.seed = c, snap
 	m.mu.Unlock()
-	m.own.Store(&c.key)
-	token(m.ownChanged)
-	token(m.leaseIsNew)
+	m.ownName.Store(&c.key)
+	notify(m.ownChanged)
+	notify(m.leaseChanged)
 	m.acquireOnce.Do(func() { close(m.acquired) })
 	l := subnet.Lease{Name: c.key, Since: c.created, Backend: c.stored.BackendType}
 	if c.v4.IsValid() {
@@ -215,8 +215,8 @@ func (m *Manager) hold(snap *snapshot, c *claim, how string) subnet.Lease {
 	return l
 }
 
-// tellOthers warns of further keys with our address: left by an earlier life of this node, or another node has it.
-func (m *Manager) tellOthers(key string, others []record) {
+// warnOthers warns of further keys with our address: left by an earlier life of this node, or another node has it.
+func (m *Manager) warnOthers(key string, others []record) {
 	if len(others) == 0 {
 		return
 	}

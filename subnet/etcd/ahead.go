@@ -12,7 +12,7 @@ import (
 // Ahead tells by how much the clock of the first server that answers is ahead of ours, precise to two seconds. etcd's
 // own protocol tells no time; its answers to plain HTTP do, by the header Date (RFC 9110, section 6.6.1).
 func Ahead(ctx context.Context, o Options) (time.Duration, error) {
-	secure, err := o.tls(&wire{})
+	secure, err := o.tls(&errorTracker{})
 	if err != nil {
 		return 0, err
 	}

@@ -31,11 +31,11 @@ func (s *serverClock) left() time.Duration {
 
 func (s *serverClock) lifetime() lifetime {
 	return lifetime{
-		ask: func(ctx context.Context) (left, whole time.Duration, err error) {
+		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
 			s.asked++
 			return s.left(), day, ctx.Err()
 		},
-		prolong: func(ctx context.Context) (time.Duration, error) {
+		renew: func(ctx context.Context) (time.Duration, error) {
 			if s.left() == 0 {
 				return 0, ctx.Err()
 			}
@@ -50,7 +50,7 @@ func (s *serverClock) lifetime() lifetime {
 				time.Sleep(min(d, time.Minute))
 				switch rand.IntN(120) {
 				case 0: // two in a row could be an hour, which is more than anybody promises
-					if time.Since(s.lost) > 2*lookAgain {
+					if time.Since(s.lost) > 2*recheckAfter {
 						s.lost = time.Now()
 						s.ahead += rand.N(40 * time.Minute)
 					}

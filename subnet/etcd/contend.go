@@ -16,7 +16,7 @@ import (
 
 // make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
 // else was faster. rev is that of the list by which the subnet is free.
-func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record) (won bool, err error) {
+func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former []record) (won bool, err error) {
 	raw, err := format.EncodeValue(c.want)
 	if err != nil {
 		return false, err
@@ -52,15 +52,15 @@ func (m *Manager) make(ctx context.Context, c *claim, rev int64, former []record
 			return false, nil
 		}
 		// It is ours: an earlier attempt got through and its answer was lost. Look again for what overlaps it.
-		return m.again(ctx, c, rev)
+		return m.finishCreate(ctx, c, rev)
 	}
 	for _, id := range etcdLeases {
-		m.drop(ctx, id)
+		m.revokeUnused(ctx, id)
 	}
 	if newcomers := rangeOf(resp, 1); !newcomers.More {
-		return m.keep(ctx, c, resp.Header.GetRevision(), newcomers.Kvs)
+		return m.keepUnlessOverlapping(ctx, c, resp.Header.GetRevision(), newcomers.Kvs)
 	}
-	return m.again(ctx, c, rev)
+	return m.finishCreate(ctx, c, rev)
 }
 
 // rangeOf is the answer to step i of a transaction, which must be a Get; empty if the server left it out.
@@ -80,7 +80,7 @@ func left(ctx context.Context) time.Duration {
 }
 
 // again finishes a claim of which only the answer was lost.
-func (m *Manager) again(ctx context.Context, c *claim, rev int64) (won bool, err error) {
+func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
 	err = m.retry(ctx, "claim a subnet", func(attempt context.Context) (err error) {
 		newcomers, err = m.list(ctx, m.leases(""), left(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
@@ -91,14 +91,14 @@ func (m *Manager) again(ctx context.Context, c *claim, rev int64) (won bool, err
 	}
 	for _, kv := range newcomers.kvs {
 		if string(kv.Key) == c.key {
-			return m.keep(ctx, c, kv.CreateRevision, newcomers.kvs)
+			return m.keepUnlessOverlapping(ctx, c, kv.CreateRevision, newcomers.kvs)
 		}
 	}
 	return false, nil
 }
 
 // keep keeps the claim that was made at rev, unless one of the newcomers was there before and overlaps it.
-func (m *Manager) keep(ctx context.Context, c *claim, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
+func (m *Manager) keepUnlessOverlapping(ctx context.Context, c *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
 	for _, r := range m.records(newcomers) {
 		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {

@@ -31,7 +31,7 @@ var (
 )
 
 // client turns the options into those of the etcd client.
-func (o Options) client(w *wire) (clientv3.Config, error) {
+func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	var endpoints []string
 	for _, e := range o.Endpoints {
 		if e = strings.TrimSpace(e); e == "" {
@@ -78,7 +78,7 @@ func plaintext(cfg clientv3.Config) string {
 }
 
 // tls is what an https endpoint is spoken to with; without a CA file it is checked against the system's authorities.
-func (o Options) tls(w *wire) (*tls.Config, error) {
+func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
@@ -119,7 +119,7 @@ func (o Options) tls(w *wire) (*tls.Config, error) {
 
 // wire watches the requests go by. It keeps why the last one failed: the client's own error for a server that cannot
 // be reached is "context deadline exceeded", whatever the reason.
-type wire struct {
+type errorTracker struct {
 	last  atomic.Pointer[string]
 	calls atomic.Int64 // requests and streams so far
 	asked atomic.Bool  // the server wanted a client certificate, and we have none
@@ -128,7 +128,7 @@ type wire struct {
 
 // credentials are those that the client library would use for the endpoint, and through them pass all connections:
 // gRPC closes none before it has waited for an answer.
-func (w *wire) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
+func (w *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
 	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
 		return handshakes{insecure.NewCredentials(), w}
 	}
@@ -138,18 +138,18 @@ func (w *wire) credentials(endpoint string, secure *tls.Config) credentials.Tran
 // handshakes notes each connection before it is used.
 type handshakes struct {
 	credentials.TransportCredentials
-	wire *wire
+	tracker *errorTracker
 }
 
 func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return h.TransportCredentials.ClientHandshake(ctx, authority, h.wire.conns.Keep(raw))
+	return h.TransportCredentials.ClientHandshake(ctx, authority, h.tracker.conns.Keep(raw))
 }
 
 func (h handshakes) Clone() credentials.TransportCredentials {
-	return handshakes{h.TransportCredentials.Clone(), h.wire}
+	return handshakes{h.TransportCredentials.Clone(), h.tracker}
 }
 
-func (w *wire) dialOptions() []grpc.DialOption {
+func (w *errorTracker) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -171,7 +171,7 @@ func (w *wire) dialOptions() []grpc.DialOption {
 	}
 }
 
-func (w *wire) note(err error) error {
+func (w *errorTracker) note(err error) error {
 	w.calls.Add(1)
 	if err != nil {
 		text := status.Convert(err).Message()
@@ -181,7 +181,7 @@ func (w *wire) note(err error) error {
 }
 
 // explain puts the reason in the place of a mere timeout.
-func (w *wire) explain(err error) error {
+func (w *errorTracker) explain(err error) error {
 	// The client library gives the context's errors, gRPC its own.
 	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {

@@ -18,17 +18,17 @@ type feed struct {
 	name     string          // for messages
 	key, end string          // [key, end); without end: key alone
 	leases   bool            // all keys should hold leases: what cannot is dropped, see list
-	wake     <-chan struct{} // calls the consumer's woken; may be nil
-	to       consumer
+	notified <-chan struct{} // calls the consumer's woken; may be nil
+	consumer consumer
 }
 
 // consumer is called from one goroutine. An error makes follow list again after a pause, subnet.ErrLost ends it.
 type consumer interface {
 	// listed gets everything, sorted by key. replaced: the store is not the one of the call before, or an older one.
-	listed(ctx context.Context, all *snapshot, replaced bool) error
-	// happened gets what changed since, in order.
-	happened(ctx context.Context, events []*mvccpb.Event) error
-	woken(ctx context.Context) error
+	handleList(ctx context.Context, all *snapshot, replaced bool) error
+	// handle gets what changed since, in order.
+	handle(ctx context.Context, events []*mvccpb.Event) error
+	handleNotify(ctx context.Context) error
 }
 
 // errRelist says that the watch cannot go on from where it was.
@@ -42,7 +42,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	if start != nil {
 		s.at = start.at
 		if start.kvs != nil {
-			s.err(f.to.listed(ctx, start, false))
+			s.recordResult(f.consumer.handleList(ctx, start, false))
 		}
 	}
 	for ctx.Err() == nil {
@@ -55,7 +55,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 		case errors.Is(err, errRelist):
 			continue
 		}
-		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.wire.explain(err)))
+		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.tracker.explain(err)))
 		s.pause.Wait(ctx)
 	}
 	return nil
@@ -63,16 +63,16 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 
 // session is a follower's state from one connection to the next.
 type session struct {
-	m     *Manager
-	feed  feed
-	at    position // zero: list first
-	other bool     // the store was found to be another one
-	sure  bool     // at was read from this store just now
-	pause patience.Backoff
+	m        *Manager
+	feed     feed
+	at       position // zero: list first
+	replaced bool     // the store was found to be another one
+	checked  bool     // at was read from this store just now
+	pause    patience.Backoff
 }
 
 // err notes that the consumer could not take what it got, so that it gets the whole again.
-func (s *session) err(err error) error {
+func (s *session) recordResult(err error) error {
 	if err != nil {
 		s.at.stale = true
 	}
@@ -81,16 +81,16 @@ func (s *session) err(err error) error {
 
 // run gets in step, and stays so until something breaks.
 func (s *session) run(ctx context.Context) error {
-	if s.at.rev == 0 || s.at.stale || s.other {
+	if s.at.rev == 0 || s.at.stale || s.replaced {
 		if err := s.list(ctx); err != nil {
 			return err
 		}
-	} else if !s.sure {
+	} else if !s.checked {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
 	}
-	s.sure = false
+	s.checked = false
 	return s.watch(ctx)
 }
 
@@ -100,13 +100,13 @@ func (s *session) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	replaced := s.other || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
-	if err := s.err(s.feed.to.listed(ctx, snap, replaced)); err != nil {
+	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
+	if err := s.recordResult(s.feed.consumer.handleList(ctx, snap, replaced)); err != nil {
 		// The consumer must hear again that the store is another one, else it takes what is missing for deleted.
-		s.other = replaced
+		s.replaced = replaced
 		return err
 	}
-	s.at, s.other, s.sure = snap.at, false, true
+	s.at, s.replaced, s.checked = snap.at, false, true
 	return nil
 }
 
@@ -134,14 +134,14 @@ func (s *session) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.feed.wake:
-			if err := s.err(s.feed.to.woken(ctx)); err != nil {
+		case <-s.feed.notified:
+			if err := s.recordResult(s.feed.consumer.handleNotify(ctx)); err != nil {
 				return err
 			}
 		case r := <-in:
 			b := gather(ctx, carry, r, in)
 			carry = b.carry
-			if err := s.take(ctx, b); err != nil {
+			if err := s.handleBatch(ctx, b); err != nil {
 				return err
 			}
 		}
@@ -149,14 +149,14 @@ func (s *session) watch(ctx context.Context) error {
 }
 
 // take hands over one batch and moves the position behind it.
-func (s *session) take(ctx context.Context, b batch) error {
+func (s *session) handleBatch(ctx context.Context, b batch) error {
 	if len(b.events) > 0 {
-		if err := s.err(s.feed.to.happened(ctx, b.events)); err != nil {
+		if err := s.recordResult(s.feed.consumer.handle(ctx, b.events)); err != nil {
 			return err
 		}
 	}
 	for _, e := range b.events {
-		s.at.happened(e)
+		s.at.advance(e)
 	}
 	s.at.rev = max(s.at.rev, b.rev)
 	if b.compacted {
@@ -170,6 +170,6 @@ func (s *session) take(ctx context.Context, b batch) error {
 }
 
 // standing is what every answer carries.
-func standing(h *pb.ResponseHeader) position {
+func positionOf(h *pb.ResponseHeader) position {
 	return position{cluster: h.GetClusterId(), rev: h.GetRevision()}
 }

@@ -27,7 +27,7 @@ func (m *Manager) grant(ctx context.Context, id clientv3.LeaseID) error {
 }
 
 // drop revokes an etcd lease that holds no key any more. It is worth one try, no more: else it expires by itself.
-func (m *Manager) drop(ctx context.Context, id clientv3.LeaseID) {
+func (m *Manager) revokeUnused(ctx context.Context, id clientv3.LeaseID) {
 	if id == clientv3.NoLease {
 		return
 	}
@@ -40,7 +40,7 @@ func (m *Manager) drop(ctx context.Context, id clientv3.LeaseID) {
 
 // prolong renews id and returns the time it then has. It asks once, where the library's KeepAliveOnce asks a server
 // in trouble again and again without a pause.
-func (m *Manager) prolong(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+func (m *Manager) renewOnce(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := pb.NewLeaseClient(m.client.ActiveConnection()).LeaseKeepAlive(ctx, streamOptions()...)

@@ -16,108 +16,114 @@ import (
 	"flannel/subnet/patience"
 )
 
-// claim is our own key: what it should hold, and what we last saw there. Manager.mu guards it.
+// heldKey is the key of our own lease: the value that it should have, and the state in which we last saw it. Manager.mu
+// guards it.
 //
-//	state      cause                                       action                                         next state
-//	in place   Publish wants another value                 write it                                       in place
-//	in place   the key is on another etcd lease            use that one, revoke ours                      in place
-//	in place   someone else changed the value              restore it, now or after the conflict backoff  changed
-//	in place   the store was replaced, the value differs   restore it now, on a new etcd lease            changed
-//	changed    our write succeeds                          -                                              in place
-//	changed    our write fails                             follow lists the key, and we try again         changed
-//	any        the key is deleted                          wait for the rest of the burst                 missing
-//	any        the key was deleted, and another node made  revoke our etcd lease                          lost
-//	missing    (the table in withdrawn.go)                                                                in place, withdrawn, lost
-//	withdrawn  putBack has come, the subnet is free        write the key                                  in place
-//	lost       -                                           Hold returns ErrLost                           -
+//	state        cause                                         action                                           next state
+//	held         Publish wants another value                   write it                                         held
+//	held         someone put the key on another etcd lease     use that etcd lease, revoke ours                 held
+//	held         someone else changed the value                restore it, now or after the conflict backoff    overwritten
+//	held         the store was replaced, the value differs     restore it now, on a new etcd lease              overwritten
+//	overwritten  our write succeeds                            -                                                held
+//	overwritten  our write fails                               list the key again, and retry                    overwritten
+//	any          the key is deleted                            wait for the other events of the burst           missing
+//	any          another node recreated the deleted key        revoke our etcd lease                            lost
+//	missing      (the table in withdrawn.go)                                                                    held, withdrawn, lost
+//	withdrawn    putBack has come, and the subnet is free      write the key                                    held
+//	lost         -                                             Hold returns ErrLost                             -
 //
-// changed is the field mending; missing is gone, and withdrawn is putBack as well. That stored differs from want says
-// only that something has to be written: it is so between a call of Publish and its write, too.
-type claim struct {
+// overwritten is the field of that name. In missing, gone is set; in withdrawn, putBack as well. A difference between
+// stored and want does not mean overwritten: there is one between a call of Publish and its write, too.
+type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix
-	id     clientv3.LeaseID // the etcd lease that the key hangs on; NoLease: it is a reservation
-	grant  bool             // id must be granted before it can be used
+	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
+	grant  bool             // id was not granted yet
 	want   format.Value
 
-	stored       *format.Value // what the key held when last seen, nil if that could not be read or the key is missing
-	mod, created int64         // its revisions; 0: there is none, and that is how it may be made
+	stored       *format.Value // the value when last seen; nil: unreadable, or the key is missing
+	mod, created int64         // the key's ModRevision and CreateRevision when last seen; 0: the key is missing
 	at           position      // where Hold starts to follow the key
-	mending      bool          // another hand changed the key, and that is not yet undone
-	quarrel      patience.Quarrel
+	overwritten  bool          // someone else changed the key, and we have not restored it yet
+	conflict     patience.ConflictBackoff
 
-	gone    time.Time // since when our key is missing; zero: it is there
-	putBack time.Time // when to put it back; zero: not decided
+	gone    time.Time // since when the key is missing; zero: it exists
+	putBack time.Time // when to write it again; zero: not decided
 }
 
-// verdict is what is to be done about our key.
-type verdict int
+// keyState is what an observation of our key means.
+type keyState int
 
 const (
-	fine verdict = iota
-	mend
-	lost
+	matches keyState = iota // the key has the value that we want
+	differs                 // it must be written
+	lost                    // it was deleted, or is another node's now
 )
 
-// see takes in what our key holds now, nil if it is missing. A key that is ours no more means that the claim is lost,
-// unless the store is another one, which cannot know of us.
-func (c *claim) see(kv *mvccpb.KeyValue, replaced bool) verdict {
+// observe records what our key holds now, nil if it is missing. A missing key is lost, unless the store was replaced: a
+// replaced store does not know our key, and nobody deleted it.
+func (c *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	switch {
 	case kv == nil && replaced:
-		if c.mod != 0 { // else an attempt before this one has failed
+		if c.mod != 0 { // else this is a retry, and the etcd lease is a new one already
 			c.mod, c.created, c.stored = 0, 0, nil
-			c.renewed()
+			c.replaceLease()
 		}
-		return mend
+		return differs
 	case kv == nil:
 		return lost
 	case !replaced && kv.ModRevision <= c.mod:
-		return c.verdict() // no news: we have done this, or have seen it
+		return c.state() // our own write, or an event that is older than it
 	}
-	var is *format.Value
+	var value *format.Value
 	if v, err := format.DecodeValue(kv.Value); err == nil {
-		is = &v
+		value = &v
 	}
-	switch again := is != nil && is.PublicIP == c.want.PublicIP && is.PublicIPv6 == c.want.PublicIPv6; {
-	case !c.gone.IsZero() && !again:
-		return lost // another node was faster
+	hasOurAddress := value != nil && value.PublicIP == c.want.PublicIP && value.PublicIPv6 == c.want.PublicIPv6
+	switch {
+	case !c.gone.IsZero() && !hasOurAddress:
+		return lost // another node created the key first
 	case !c.gone.IsZero() || replaced || kv.CreateRevision == c.created:
-	case is == nil || !is.Same(c.want):
-		return lost // it was deleted, and somebody else has made it anew
+	case value == nil || !value.Same(c.want):
+		return lost // it was deleted, and another node recreated it
 	}
-	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, is
-	if id := clientv3.LeaseID(kv.Lease); c.verdict() == fine {
-		c.id, c.grant = id, false // it may have become a reservation, or its operator's
+	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, value
+	state := c.state()
+	if state == matches {
+		c.id, c.grant = clientv3.LeaseID(kv.Lease), false // someone may have made it a reservation, or the reverse
 	} else if replaced && c.id != clientv3.NoLease {
-		c.renewed() // our etcd lease was one of the former store
+		c.replaceLease() // the replaced store does not have our etcd lease
 	}
-	return c.verdict()
+	return state
 }
 
-func (c *claim) verdict() verdict {
+// state compares the value as last seen with the one that we want.
+func (c *heldKey) state() keyState {
 	if c.stored != nil && c.stored.Same(c.want) {
-		return fine
+		return matches
 	}
-	return mend
+	return differs
 }
 
-// renewed gives the claim a new etcd lease, to be granted; a reservation needs none.
-func (c *claim) renewed() {
+// replaceLease chooses the ID of a new etcd lease, to be granted before the next write. A reservation needs none.
+func (c *heldKey) replaceLease() {
 	if c.id != clientv3.NoLease {
 		c.id, c.grant = newLeaseID(), true
 	}
 }
 
-// settle makes our key hold what it should, and writes only if it does not. m.mu must be held; ctx bounds that.
-func (m *Manager) settle(ctx context.Context) error {
-	c := m.claim
-	for c.verdict() != fine {
+// writeKey writes our key if its value differs from the one that we want. The write is a transaction that requires the
+// ModRevision as last seen, so that it never overwrites a change that we have not seen. m.mu must be held, for as long as
+// ctx allows.
+func (m *Manager) writeKey(ctx context.Context) error {
+	c := m.held
+	for c.state() != matches {
 		if c.grant {
 			if err := m.grant(ctx, c.id); err != nil {
 				return err
 			}
 			c.grant = false
-			token(m.leaseIsNew)
+			notify(m.leaseChanged)
 		}
 		raw, err := format.EncodeValue(c.want)
 		if err != nil {
@@ -129,7 +135,7 @@ func (m *Manager) settle(ctx context.Context) error {
 			Else(clientv3.OpGet(c.key)).Commit()
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			c.renewed() // the key outlived its lease: another hand had put it elsewhere
+			c.replaceLease() // it has expired while the key was on another one
 			continue
 		case err != nil:
 			return fmt.Errorf("write %s: %w", c.key, m.denied(err, "readwrite", c.key, false))
@@ -138,29 +144,29 @@ func (m *Manager) settle(ctx context.Context) error {
 				c.created = resp.Header.Revision
 			}
 			v := c.want
-			c.mod, c.stored, c.mending = resp.Header.Revision, &v, false
+			c.mod, c.stored, c.overwritten = resp.Header.Revision, &v, false
 			return nil
 		}
-		// Another hand was faster: judge what is there now.
-		var now *mvccpb.KeyValue
+		// Someone has changed the key since we saw it last.
+		var current *mvccpb.KeyValue
 		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
-			now = kvs[0]
+			current = kvs[0]
 		}
 		id := c.id
-		switch verdict := c.see(now, c.mod == 0); {
-		case verdict == lost && now == nil:
-			return m.missing(ctx, c) // Hold puts it back with what we want now, or ends
-		case verdict == lost:
-			return m.revoked(ctx, c, "its key was given away")
+		switch state := c.observe(current, c.mod == 0); {
+		case state == lost && current == nil:
+			return m.handleMissing(ctx, c) // Hold writes it again with c.want, or ends
+		case state == lost:
+			return m.giveUp(ctx, c, "the key is another node's now")
 		case c.id != id:
-			token(m.leaseIsNew)
+			notify(m.leaseChanged)
 		}
 	}
-	c.mending = false
+	c.overwritten = false
 	return nil
 }
 
-// Publish makes the others see l; see subnet.Manager.
+// Publish implements subnet.Manager.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	v := format.ValueOf(l)
 	if _, err := format.EncodeValue(v); err != nil {
@@ -168,19 +174,19 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	}
 	for _, e := range l.Endpoints() {
 		if e.PublicIP.BitLen() != e.Subnet.Addr().BitLen() {
-			return fmt.Errorf("publish %v: %v is no public address for it", e.Subnet, e.PublicIP)
+			return fmt.Errorf("publish %v: %v is not a public address for it", e.Subnet, e.PublicIP)
 		}
 	}
 	m.mu.Lock()
-	if m.claim == nil || m.claim.v4 != l.V4.Subnet || m.claim.v6 != l.V6.Subnet {
+	if m.held == nil || m.held.v4 != l.V4.Subnet || m.held.v6 != l.V6.Subnet {
 		m.mu.Unlock()
-		return fmt.Errorf("publish %v %v: this is not the subnet that was acquired", l.V4.Subnet, l.V6.Subnet)
+		return fmt.Errorf("publish %v %v: another subnet than Acquire returned", l.V4.Subnet, l.V6.Subnet)
 	}
-	m.claim.want = v
+	m.held.want = v
 	m.mu.Unlock()
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return m.settle(ctx)
+		return m.writeKey(ctx)
 	})
 }

@@ -13,19 +13,20 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// Hold keeps the claim; see subnet.Manager. It is for the claim of the last Acquire: another one needs another Hold.
+// Hold implements subnet.Manager. It holds the key of the last Acquire: after another Acquire, call Hold again.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
-	if m.claim == nil {
+	if m.held == nil {
 		m.mu.Unlock()
 		return errors.New("hold: no subnet was acquired")
 	}
-	c, key, start := m.claim, m.claim.key, &snapshot{at: m.claim.at}
+	c, key, start := m.held, m.held.key, &snapshot{at: m.held.at}
 	m.mu.Unlock()
-	// Two tasks that know nothing of each other but the claim: one keeps the key, the other the time.
+	// Two goroutines that share only the heldKey: one follows the key, and the other one renews its etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, wake: m.claimAgain, to: holder{m, c}}, start)
+		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, consumer: holder{m, c}}
+		return m.follow(ctx, f, start)
 	})
 	g.Go(func() error {
 		m.renew(ctx)
@@ -34,146 +35,155 @@ func (m *Manager) Hold(ctx context.Context) error {
 	return g.Wait()
 }
 
-// holder watches over our own key.
+// holder is the consumer of our own key.
 type holder struct {
 	m *Manager
-	c *claim // nothing is done once the Manager has another one
+	c *heldKey // ignored once the Manager holds another one
 }
 
-func (h holder) listed(ctx context.Context, all *snapshot, replaced bool) error {
-	if len(all.kvs) == 0 {
-		return h.look(ctx, nil, replaced)
+func (h holder) handleList(ctx context.Context, list *snapshot, replaced bool) error {
+	if len(list.kvs) == 0 {
+		return h.observe(ctx, nil, replaced)
 	}
-	return h.look(ctx, all.kvs[0], replaced)
+	return h.observe(ctx, list.kvs[0], replaced)
 }
 
-func (h holder) happened(ctx context.Context, events []*mvccpb.Event) error {
-	// Only how it stands in the end counts: whoever restored a deleted key has restored it.
+func (h holder) handle(ctx context.Context, events []*mvccpb.Event) error {
+	// Only the last event counts: a key that was deleted and restored is there.
 	e := events[len(events)-1]
 	if e.Type == mvccpb.DELETE {
 		h.m.mu.Lock()
-		old := e.Kv.ModRevision < h.c.mod // we have put it back since
+		outdated := e.Kv.ModRevision < h.c.mod // we have written the key since
 		h.m.mu.Unlock()
-		if old {
+		if outdated {
 			return nil
 		}
-		return h.look(ctx, nil, false)
+		return h.observe(ctx, nil, false)
 	}
-	return h.look(ctx, e.Kv, false)
+	return h.observe(ctx, e.Kv, false)
 }
 
-// look judges what our key holds now and mends it.
-func (h holder) look(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) error {
+// observe records what our key holds now, nil if it is missing, and restores it if necessary. It returns ErrLost if the
+// lease is lost; after another error, follow lists the key again and calls it again.
+func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) error {
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := h.c
-	if c != m.claim {
+	if c != m.held {
 		return nil
 	}
-	id, known := c.id, c.mod
-	switch verdict := c.see(kv, replaced); {
-	case verdict == lost && kv == nil:
-		return m.missing(ctx, c)
-	case verdict == lost:
-		return m.revoked(ctx, c, "its key was given away")
-	case verdict == fine:
-		m.returned(c)
+	id, lastMod := c.id, c.mod
+	switch state := c.observe(kv, replaced); {
+	case state == lost && kv == nil:
+		return m.handleMissing(ctx, c)
+	case state == lost:
+		return m.giveUp(ctx, c, "the key is another node's now")
+	case state == matches:
+		m.endMissing(c)
 		if c.id != id {
-			m.log.Info("our key was put on another etcd lease by another hand", "key", c.key, "reservation", c.id == clientv3.NoLease)
-			token(m.leaseIsNew)
-			m.drop(ctx, id)
+			m.log.Info("our key was moved to another etcd lease externally", "key", c.key, "reservation", c.id == clientv3.NoLease)
+			notify(m.leaseChanged)
+			m.revokeUnused(ctx, id)
 		}
 		return nil
 	case replaced:
-		if !c.mending {
-			m.log.Error("etcd holds another or an older store than before: putting our lease back", "cause", causeStoreChanged, "key", c.key)
+		if !c.overwritten {
+			m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", c.key)
 		}
-		c.mending = true
-		return m.mendNow(ctx)
-	case c.mod == known && c.mending:
-		return m.mendNow(ctx) // the attempt before this one failed
-	case c.mod == known:
-		return nil // only what is not yet published, which is not ours to do here
+		c.overwritten = true
+		return m.writeKeyNow(ctx)
+	case c.mod == lastMod && c.overwritten:
+		return m.writeKeyNow(ctx) // the previous write failed
+	case c.mod == lastMod:
+		return nil // nobody changed the key: Publish is about to write it
 	}
-	c.mending = true
-	wait := c.quarrel.Next(time.Now())
-	switch c.quarrel.Rounds {
-	case 1:
-		m.log.Warn("our lease was changed by another hand: putting it back", "cause", causeOverwritten, "key", c.key, "to", foreign(c.stored))
-	case 3:
-		m.log.Warn("our lease is changed again and again: is there another node with our public address?",
-			"cause", causeConflict, "key", c.key, "to", foreign(c.stored))
-	}
-	if wait > 0 {
-		m.wakeClaim(wait)
-		return nil
-	}
-	return m.mendNow(ctx)
+	return m.restoreOverwritten(ctx, c)
 }
 
-// foreign is what a log line says of a value that is not ours.
-func foreign(v *format.Value) string {
+// restoreOverwritten writes our key again after someone else changed it: now, or after the pause of the conflict backoff.
+// m.mu must be held.
+func (m *Manager) restoreOverwritten(ctx context.Context, c *heldKey) error {
+	c.overwritten = true
+	wait := c.conflict.Next(time.Now())
+	switch c.conflict.Rounds {
+	case 1:
+		m.log.Warn("lease was modified externally, restoring it",
+			"cause", causeOverwritten, "key", c.key, "to", describe(c.stored))
+	case 3:
+		m.log.Warn("lease is modified repeatedly; another node may have our public address",
+			"cause", causeConflict, "key", c.key, "to", describe(c.stored))
+	}
+	if wait > 0 {
+		m.checkKeyAfter(wait)
+		return nil
+	}
+	return m.writeKeyNow(ctx)
+}
+
+// describe formats a value that someone else wrote for a log line.
+func describe(v *format.Value) string {
 	if v == nil {
-		return "something unreadable"
+		return "unreadable value"
 	}
 	raw, err := format.EncodeValue(*v)
 	if err != nil {
-		return "something that cannot be written"
+		return "value that cannot be encoded"
 	}
 	return string(raw[:min(len(raw), 200)])
 }
 
-func (h holder) woken(ctx context.Context) error {
+// handleNotify is called when a pause is over.
+func (h holder) handleNotify(ctx context.Context) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	switch {
-	case h.c != h.m.claim:
+	case h.c != h.m.held:
 		return nil
 	case !h.c.gone.IsZero():
-		return h.m.missing(ctx, h.c)
+		return h.m.handleMissing(ctx, h.c)
 	}
-	return h.m.mendNow(ctx)
+	return h.m.writeKeyNow(ctx)
 }
 
-// mendNow is settle with a bound. m.mu must be held.
-func (m *Manager) mendNow(ctx context.Context) error {
+// writeKeyNow is writeKey with a timeout, because m.mu must be held.
+func (m *Manager) writeKeyNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return m.settle(ctx)
+	return m.writeKey(ctx)
 }
 
-// renew keeps the etcd lease of our key alive until ctx ends. That the lease is gone is not decided here: the key
-// goes with it, and whoever follows the key sees that.
+// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease has expired, etcd has deleted the key with
+// it, and the holder handles that.
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
-		id := m.claim.id
-		if m.claim.grant {
+		id := m.held.id
+		if m.held.grant {
 			id = clientv3.NoLease
 		}
 		m.mu.Unlock()
-		if id == clientv3.NoLease { // a reservation does not end; the note will wake us if it becomes a lease
+		if id == clientv3.NoLease { // a reservation does not expire; leaseChanged ends the pause
 			m.sleep(ctx, time.Hour)
 			continue
 		}
 		if m.lifetime(id).keep(ctx, m.margin) {
-			m.sleep(ctx, 2*time.Second) // the follower of the key is about to hear of it
+			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
 		}
 	}
 }
 
-// lifetime is that of an etcd lease, by etcd's clock.
+// lifetime renews one etcd lease, by etcd's clock. Its functions are fields for the tests.
 type lifetime struct {
-	ask     func(context.Context) (left, whole time.Duration, err error)
-	prolong func(context.Context) (left time.Duration, err error)
-	sleep   func(context.Context, time.Duration) bool // by our clock; false: not to the end
+	remaining func(context.Context) (left, whole time.Duration, err error)
+	renew     func(context.Context) (left time.Duration, err error)
+	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
 }
 
 func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	return lifetime{
-		ask: func(ctx context.Context) (left, whole time.Duration, err error) {
-			err = m.retry(ctx, "ask how long our lease lasts", func(ctx context.Context) error {
+		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
+			err = m.retry(ctx, "read how long our lease lasts", func(ctx context.Context) error {
 				resp, err := m.client.TimeToLive(ctx, id)
 				if err == nil {
 					left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
@@ -182,9 +192,9 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 			})
 			return left, whole, err
 		},
-		prolong: func(ctx context.Context) (left time.Duration, err error) {
+		renew: func(ctx context.Context) (left time.Duration, err error) {
 			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
-				left, err = m.prolong(ctx, id)
+				left, err = m.renewOnce(ctx, id)
 				return err
 			})
 			return left, err
@@ -193,18 +203,18 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	}
 }
 
-// keep renews the lease whenever it is time, until it is gone (true) or somebody wakes us (false). One that was taken
-// over at a restart has any time left. It is asked for again and again: our clock stands still while the machine
-// sleeps, or its host lets it, and etcd's does not.
+// keep renews the etcd lease whenever it is due, until it has expired (true) or the sleep is interrupted (false). After a
+// restart of the daemon, any part of the lease may be left. During the wait it reads the remaining time again and again,
+// because our clock may stand still while etcd's goes on: when the machine sleeps, or a virtual machine is paused.
 func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 	for {
-		left, whole, err := l.ask(ctx)
+		left, whole, err := l.remaining(ctx)
 		if err != nil || left <= 0 {
 			return err == nil
 		}
 		wait := due(left, whole, margin)
-		if look := max(min(margin/4, lookAgain), time.Second); wait > look {
-			if !l.sleep(ctx, look) {
+		if longest := max(min(margin/4, recheckAfter), time.Second); wait > longest {
+			if !l.sleep(ctx, longest) {
 				return false
 			}
 			continue
@@ -212,30 +222,30 @@ func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 		if !l.sleep(ctx, wait) {
 			return false
 		}
-		if left, err = l.prolong(ctx); err != nil || left <= 0 {
+		if left, err = l.renew(ctx); err != nil || left <= 0 {
 			return err == nil
 		}
 	}
 }
 
-// lookAgain is the most that we rely on our clock, with the usual margin of an hour.
-const lookAgain = 15 * time.Minute
+// recheckAfter is how long we rely on our clock with the default margin, an hour.
+const recheckAfter = 15 * time.Minute
 
-// due is how long renewing can wait: until the margin before the end begins, and a little less, lest all nodes of a
-// cluster that was started at once renew at once.
+// due returns how long the renewal can wait: until margin before the end, and up to a tenth of margin less, so that nodes
+// that were started together do not renew together.
 func due(left, whole, margin time.Duration) time.Duration {
 	margin = min(margin, whole*2/3)
 	return max(0, left-margin-rand.N(max(margin/10, 1)))
 }
 
-// sleep waits for d and returns true, or earlier and false when ctx ends or our etcd lease is another.
+// sleep waits for d and returns true. It returns false at once when ctx ends or the key is on another etcd lease.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-m.leaseIsNew:
+	case <-m.leaseChanged:
 	case <-ctx.Done():
 	}
 	return false

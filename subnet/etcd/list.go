@@ -130,7 +130,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	size, last := 0, ""
 	for _, kv := range resp.Kvs {
 		if !l.feed.holds(kv) {
-			l.m.reportStrange(kv)
+			l.m.warnUnrequested(kv)
 			continue
 		}
 		size, last = size+len(kv.Key)+len(kv.Value), string(kv.Key)
@@ -159,7 +159,7 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 			}
 		}
 	}
-	l.snap.at.seen(kv)
+	l.snap.at.setWitness(kv)
 	l.snap.kvs = append(l.snap.kvs, kv)
 }
 
@@ -181,12 +181,12 @@ func (f feed) shrink(kv *mvccpb.KeyValue) {
 	}
 }
 
-// reportStrange warns once of a server that sends what it was not asked for.
-func (m *Manager) reportStrange(kv *mvccpb.KeyValue) {
+// warnUnrequested warns once of a server that sends what it was not asked for.
+func (m *Manager) warnUnrequested(kv *mvccpb.KeyValue) {
 	if kv == nil {
 		kv = &mvccpb.KeyValue{}
 	}
-	m.strangeOnce.Do(func() {
+	m.unrequestedOnce.Do(func() {
 		m.log.Warn("ignoring a key that etcd was not asked for; check the etcd servers and what is between",
 			"key", format.Clip(string(kv.Key)), "prefix", m.prefix)
 	})

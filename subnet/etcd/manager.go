@@ -1,8 +1,8 @@
 // Package etcd keeps subnet leases in etcd, in flannel's layout: one key per node below <prefix>/subnets/, on an etcd
 // lease of 24 hours, and the network configuration at <prefix>/config.
 //
-// Everything that is read is read by one means (follow): a list, then a watch from its revision. What it learns goes
-// to a consumer, of which there are three: the network configuration, the others' leases, our own key.
+// Everything is read by follow: a list, then a watch from its revision. It hands the keys to a consumer, of which there
+// are three: config (the network configuration), peers (the other nodes' leases), and holder (our own lease).
 package etcd
 
 import (
@@ -24,51 +24,51 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// Options says where etcd is and how to speak to it. Only Endpoints is required.
+// Options says where etcd is and how to connect to it. Only Endpoints is required.
 type Options struct {
 	Endpoints []string // URLs; the first one's scheme counts for all
 	Prefix    string   // of all keys, "/coreos.com/network" when empty
 
 	CertFile, KeyFile string // client certificate (PEM), read again for each connection
-	CAFile            string // what the server's certificate is checked against; empty: the system's
+	CAFile            string // authorities that may sign the server's certificate; empty: the system's
 	Username          string
 	Password          string // never logged; crosses the network in clear text unless the endpoints are https
 
-	RenewMargin time.Duration    // renew so long before the lease ends; 0 is an hour
-	TTL         time.Duration    // of a new lease; 0 is 24 hours, which is what flannel expects
-	Retain      time.Duration    // how long peers stay that a mass withdrawal takes away; 0: not at all
-	Log         *slog.Logger     // nil: silence
-	Outage      *patience.Outage // to be told whether etcd answers; nil: nobody else wants to know
+	RenewMargin time.Duration    // how long before its end the lease is renewed; 0: an hour
+	TTL         time.Duration    // of a new lease; 0: 24 hours, as with flannel
+	Retain      time.Duration    // how long the peers of a mass withdrawal are retained; 0: not at all
+	Log         *slog.Logger     // nil: no log
+	Outage      *patience.Outage // shared with the caller, which asks it whether etcd answers; may be nil
 
-	keepAlive time.Duration // for tests: how long a connection may be silent before it is asked; 0 is 10 s
+	keepAlive time.Duration // for tests: how long a connection may be silent before it is pinged; 0: 10 s
 }
 
-// Manager implements subnet.Manager. Its methods may run side by side; Publish and Hold need an Acquire before them.
+// Manager implements subnet.Manager. Its methods may run concurrently; Publish and Hold need an Acquire before them.
 type Manager struct {
-	client *clientv3.Client
-	wire   *wire
-	log    *slog.Logger
-	outage *patience.Outage
+	client  *clientv3.Client
+	tracker *errorTracker
+	log     *slog.Logger
+	outage  *patience.Outage
 
-	user            string // "": the client certificate says it, or etcd asks for none
+	user            string // "": it is in the client certificate, or etcd requires none
 	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
 	margin, ttl     time.Duration
 	retain          time.Duration
 
-	mu    sync.Mutex
-	claim *claim    // nil before Acquire; its fields are guarded by mu, too
-	seed  *snapshot // what Acquire listed, to spare Watch a list of its own
+	mu   sync.Mutex
+	held *heldKey  // nil before Acquire; mu guards its fields, too
+	seed *snapshot // the list of Acquire, with which Watch begins; nil: Watch lists
 
-	watched  atomic.Pointer[peerset.Keeper] // the peers, nil before Watch
+	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
 
-	own         atomic.Pointer[string] // our key, nil before Acquire; Watch must not wait for mu
-	acquired    chan struct{}          // closed when there is a claim
-	ownChanged  chan struct{}          // a token for Watch: the key that it leaves out is another
-	claimAgain  chan struct{}          // a token for Hold: try again to mend our key
-	leaseIsNew  chan struct{}          // a token for the renewal: our etcd lease is another
-	acquireOnce sync.Once
-	strangeOnce sync.Once
+	ownName         atomic.Pointer[string] // our key; nil before Acquire. Atomic, because Watch must not wait for mu
+	acquired        chan struct{}          // closed by the first Acquire
+	ownChanged      chan struct{}          // notifies Watch that our own key, which it leaves out, changed
+	checkKey        chan struct{}          // notifies Hold that it should check our key: a pause is over
+	leaseChanged    chan struct{}          // notifies the renewal that our key is on another etcd lease
+	acquireOnce     sync.Once
+	unrequestedOnce sync.Once
 }
 
 var (
@@ -78,20 +78,20 @@ var (
 )
 
 // New checks o and prepares a client. It connects in the background, but with a user name it logs in first, and waits
-// for etcd to do so. Its errors are those that waiting cannot mend: a file, an endpoint, a wrong password. The Manager
-// outlives ctx and must be closed.
+// for etcd to do so. Its errors are permanent: a file, an endpoint, a wrong password. ctx bounds only New: the Manager must
+// be closed.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	w := &wire{}
+	w := &errorTracker{}
 	cfg, err := o.client(w)
 	if err != nil {
 		return nil, err
 	}
 	if (o.Username == "") != (o.Password == "") {
-		log.Warn("etcd: user name and password count only together: going on without a login")
+		log.Warn("etcd user name and password must be set together, connecting without a login")
 	}
 	if endpoint := plaintext(cfg); endpoint != "" {
 		log.Warn("the etcd password crosses the network unencrypted; use https:// endpoints and --etcd-cafile",
@@ -102,11 +102,11 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
-		wire: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
+		tracker: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
 		user: cfg.Username, prefix: prefix, subnets: prefix + "/subnets/",
 		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour), retain: o.Retain,
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
-		claimAgain: make(chan struct{}, 1), leaseIsNew: make(chan struct{}, 1),
+		checkKey: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1),
 	}
 	err = m.retry(ctx, "log in", func(ctx context.Context) error { return m.connect(ctx, cfg) })
 	if err != nil {
@@ -128,7 +128,7 @@ const (
 	causeConfigGone    = "config-gone"
 )
 
-// connect makes the client, which must outlive ctx but must not outwait it.
+// connect makes the client. ctx bounds the login, but not the life of the client.
 func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	cfg.Context = life
@@ -149,7 +149,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	return nil
 }
 
-// Close ends the connections; what is still running fails. Nothing is taken out of the store.
+// Close closes the connections; running requests fail. It removes nothing from the store.
 func (m *Manager) Close() error {
 	if err := m.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)
@@ -159,7 +159,7 @@ func (m *Manager) Close() error {
 
 // Redial implements subnet.Redialer.
 func (m *Manager) Redial() {
-	m.wire.conns.Drop()
+	m.tracker.conns.Drop()
 	m.client.ActiveConnection().ResetConnectBackoff()
 }
 
@@ -170,23 +170,23 @@ func positive(d, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// token leaves a note in a channel of capacity one; a note that lies there already will do.
-func token(c chan<- struct{}) {
+// notify makes a channel of capacity one readable, if it is not.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// requestTimeout is for the first attempt of a request, waiting for a connection included; later ones get more.
+// requestTimeout bounds the first attempt of a request, with the wait for a connection. Later attempts get more time.
 const requestTimeout = 3 * time.Second
 
-// final marks an error that no retry mends.
+// final marks an error that no retry can fix.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// retry calls op until it succeeds, ctx ends, or the error is final or the loss of our lease.
+// retry calls op until it succeeds, ctx ends, or the error is final or ErrLost.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	defer m.outage.Forget(what)
 	for b := (patience.Backoff{}); ; {
@@ -206,7 +206,7 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 		if errors.Is(err, subnet.ErrLost) {
 			return err
 		}
-		m.outage.Failed(what, m.wire.explain(err))
+		m.outage.Failed(what, m.tracker.explain(err))
 		b.Wait(ctx)
 	}
 }

@@ -25,7 +25,7 @@ type peers struct {
 	unnamed int
 }
 
-func (p *peers) listed(_ context.Context, snap *snapshot, replaced bool) error {
+func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
 	p.named, p.unnamed = map[string]bool{}, snap.more
 	all := make([]peerset.Change, 0, len(snap.kvs)+1)
 	for _, kv := range snap.kvs {
@@ -40,7 +40,7 @@ func (p *peers) listed(_ context.Context, snap *snapshot, replaced bool) error {
 	return nil
 }
 
-func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
+func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	changes := make([]peerset.Change, 0, len(events)+1)
 	hadOthers := p.unnamed > 0
 	for _, e := range events {
@@ -64,7 +64,7 @@ func (p *peers) happened(_ context.Context, events []*mvccpb.Event) error {
 }
 
 // woken is called when our own key is another.
-func (p *peers) woken(context.Context) error {
+func (p *peers) handleNotify(context.Context) error {
 	p.set.SetOwn(p.own())
 	return nil
 }

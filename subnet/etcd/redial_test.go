@@ -43,13 +43,13 @@ func TestRedialTLS(t *testing.T) {
 	n.Run()
 	n.Sees("", soon)
 	eventually(t, "nothing is asked any more", soon, func() bool {
-		before := n.wire.calls.Load()
+		before := n.tracker.calls.Load()
 		time.Sleep(300 * time.Millisecond)
-		return n.wire.calls.Load() == before
+		return n.tracker.calls.Load() == before
 	})
-	before := n.wire.calls.Load()
+	before := n.tracker.calls.Load()
 	n.Redial()
-	eventually(t, "both watches are opened anew", soon, func() bool { return n.wire.calls.Load() >= before+2 })
+	eventually(t, "both watches are opened anew", soon, func() bool { return n.tracker.calls.Load() >= before+2 })
 	outside(t, srv).put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n.Sees("10.5.2.0-24", soon)
 	n.notLost()

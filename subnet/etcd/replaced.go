@@ -26,14 +26,14 @@ type position struct {
 }
 
 // seen makes a key the witness of the position that it was read at.
-func (p *position) seen(kv *mvccpb.KeyValue) { p.witness, p.mod = string(kv.Key), kv.ModRevision }
+func (p *position) setWitness(kv *mvccpb.KeyValue) { p.witness, p.mod = string(kv.Key), kv.ModRevision }
 
-// happened moves the position behind an event.
-func (p *position) happened(e *mvccpb.Event) {
+// handle moves the position behind an event.
+func (p *position) advance(e *mvccpb.Event) {
 	p.rev = max(p.rev, e.Kv.ModRevision)
 	switch {
 	case e.Type == mvccpb.PUT:
-		p.seen(e.Kv)
+		p.setWitness(e.Kv)
 	case string(e.Kv.Key) == p.witness:
 		p.witness = ""
 	}
@@ -45,7 +45,7 @@ func (p position) replacedBy(o position) bool {
 }
 
 // rewound reports whether a list that should be later than p is of an older store: a change that we know of never
-// happened there. One that was restored from a snapshot says nothing else of it when its revisions were bumped; if the
+// handle there. One that was restored from a snapshot says nothing else of it when its revisions were bumped; if the
 // snapshot lacks the witness, it cannot be told from a store in which somebody deleted much.
 func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
@@ -68,12 +68,12 @@ func (s *session) check(ctx context.Context) error {
 		s.at.stale = true // the list will show
 		return errRelist
 	case errors.Is(err, rpctypes.ErrFutureRev):
-		s.other = true
+		s.replaced = true
 		return errRelist
 	case err != nil:
 		return fmt.Errorf("check %s: %w", s.at.witness, s.m.denied(err, "read", s.at.witness, false))
-	case s.at.replacedBy(standing(resp.Header)) || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != s.at.mod:
-		s.other = true
+	case s.at.replacedBy(positionOf(resp.Header)) || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != s.at.mod:
+		s.replaced = true
 		return errRelist
 	}
 	return nil

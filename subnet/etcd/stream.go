@@ -79,7 +79,7 @@ func created(r *pb.WatchResponse, at position) error {
 		return errors.New(r.CancelReason)
 	case !r.Created:
 		return errors.New("the watch was not created")
-	case at.replacedBy(standing(r.Header)):
+	case at.replacedBy(positionOf(r.Header)):
 		// Either a member that lags behind, or another store: the check that comes next will tell.
 		return errors.New("this member has not yet got as far as we")
 	}
@@ -97,7 +97,7 @@ func (m *Manager) bound(f feed, r *pb.WatchResponse) {
 			kv = e.Kv
 		}
 		if !f.holds(kv) {
-			m.reportStrange(kv)
+			m.warnUnrequested(kv)
 			return true
 		}
 		f.shrink(kv)

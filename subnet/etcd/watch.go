@@ -41,7 +41,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 		start.kvs = []*mvccpb.KeyValue{} // an empty list is one, too
 	}
 	f := m.leases("watch leases")
-	f.wake, f.to = m.ownChanged, p
+	f.notified, f.consumer = m.ownChanged, p
 	return m.follow(ctx, f, start)
 }
 
@@ -51,7 +51,7 @@ func (m *Manager) leases(name string) feed {
 }
 
 func (m *Manager) ownKey() string {
-	if key := m.own.Load(); key != nil {
+	if key := m.ownName.Load(); key != nil {
 		return *key
 	}
 	return ""
@@ -61,7 +61,7 @@ func (m *Manager) ownKey() string {
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
 	return m.follow(ctx, feed{name: "watch the network configuration", key: key,
-		to: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
+		consumer: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
 }
 
 // mistakenPrefix looks for a network configuration below the same prefix with a leading slash, or without it.
@@ -86,27 +86,27 @@ type config struct {
 	mistaken func(context.Context) (prefix string, found bool)
 }
 
-func (c *config) listed(ctx context.Context, all *snapshot, _ bool) error {
+func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) error {
 	if len(all.kvs) == 0 {
-		c.absent(ctx)
+		c.setMissing(ctx)
 		return nil
 	}
-	c.is(all.kvs[0].Value)
+	c.set(all.kvs[0].Value)
 	return nil
 }
 
-func (c *config) happened(ctx context.Context, events []*mvccpb.Event) error {
+func (c *config) handle(ctx context.Context, events []*mvccpb.Event) error {
 	if e := events[len(events)-1]; e.Type == mvccpb.DELETE {
-		c.absent(ctx)
+		c.setMissing(ctx)
 	} else {
-		c.is(e.Kv.Value)
+		c.set(e.Kv.Value)
 	}
 	return nil
 }
 
-func (c *config) woken(context.Context) error { return nil }
+func (c *config) handleNotify(context.Context) error { return nil }
 
-func (c *config) is(raw []byte) {
+func (c *config) set(raw []byte) {
 	c.missing = false
 	// Another list, after an outage, is no change.
 	if c.last != nil && bytes.Equal(raw, c.last) {
@@ -116,7 +116,7 @@ func (c *config) is(raw []byte) {
 	c.changed(raw)
 }
 
-func (c *config) absent(ctx context.Context) {
+func (c *config) setMissing(ctx context.Context) {
 	if c.missing {
 		return
 	}

@@ -102,7 +102,7 @@ func TestFewRoundTrips(t *testing.T) {
 	acquired := time.Since(began)
 	n.Run()
 	eventually(t, "10,000 peers", time.Minute, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
-	took, calls := time.Since(began), n.wire.calls.Load()
+	took, calls := time.Since(began), n.tracker.calls.Load()
 	t.Logf("acquired after %v, all peers after %v, %v round trips of %v, %d requests", acquired, took, int(took/(2*oneWay)), 2*oneWay, calls)
 	// three pages, grant, claim; TimeToLive, check and two watches run side by side
 	// 9 as a rule; a machine that stands still repeats some. A request for each peer would be 10,000.
@@ -121,9 +121,9 @@ func TestOneChangeAmongMany(t *testing.T) {
 	n.acquire(at("192.168.255.3"))
 	n.Run()
 	eventually(t, "10,000 peers", soon, func() bool { s, _ := n.Last(); return len(s.Leases) == 10_000 })
-	before, calls := n.wire.calls.Load(), 0
+	before, calls := n.tracker.calls.Load(), 0
 	for quiet := time.Now(); time.Since(quiet) < 300*time.Millisecond; time.Sleep(time.Millisecond) { // until all watches stand
-		if now := n.wire.calls.Load(); now != before {
+		if now := n.tracker.calls.Load(); now != before {
 			before, quiet = now, time.Now()
 		}
 	}
@@ -143,12 +143,12 @@ func TestOneChangeAmongMany(t *testing.T) {
 		}
 	}
 	t.Logf("one change, from put to set: %v (%d calls)", time.Since(began)/50, calls)
-	if now := n.wire.calls.Load(); now > before+20 { // what Hold did meanwhile, and a watch that broke on a busy machine
+	if now := n.tracker.calls.Load(); now > before+20 { // what Hold did meanwhile, and a watch that broke on a busy machine
 		t.Errorf("%d requests for 50 changes", now-before)
 	}
 }
 
-// Much that happened between the list and the watch arrives in fragments, and is put together again.
+// Much that handle between the list and the watch arrives in fragments, and is put together again.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)

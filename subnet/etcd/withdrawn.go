@@ -16,7 +16,7 @@ import (
 //	our key                         action
 //	missing, but not for the peers  wait: what we know of the others is older, and many may be gone with us
 //	missing for less than burst     wait: the order of a burst's events says nothing
-//	missing, nothing else happened  the lease is lost
+//	missing, nothing else handle  the lease is lost
 //	missing, a mass withdrawal      wait for a while with jitter, for somebody may restore it, then put it back
 //	missing, most of a few peers    put it back at once, since none of these is retained
 //	there again, ours               go on
@@ -28,13 +28,13 @@ import (
 const burst = 3 * time.Second
 
 // missing decides what to do about our key, which is not there. m.mu must be held.
-func (m *Manager) missing(ctx context.Context, c *claim) error {
+func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 	now, peers := time.Now(), m.watched.Load()
 	if c.gone.IsZero() {
 		c.gone, c.putBack = now, time.Time{}
 	}
 	if accepted := m.accepted.Load(); accepted != nil && accepted.After(c.gone) {
-		return m.revoked(ctx, c, "the withdrawal was accepted")
+		return m.giveUp(ctx, c, "the withdrawal was accepted")
 	}
 	if c.putBack.IsZero() {
 		if peers != nil && peers.Has(c.key) {
@@ -42,10 +42,10 @@ func (m *Manager) missing(ctx context.Context, c *claim) error {
 		}
 		switch left := burst - now.Sub(c.gone); {
 		case left > 0:
-			m.wakeClaim(left)
+			m.checkKeyAfter(left)
 			return nil
 		case peers == nil || !peers.InForce() && !peers.MostGone():
-			return m.revoked(ctx, c, "its key was deleted")
+			return m.giveUp(ctx, c, "its key was deleted")
 		}
 		if c.putBack = now; peers.InForce() {
 			// Not all at once, and soon enough for the others, who retain us no longer than that.
@@ -56,28 +56,28 @@ func (m *Manager) missing(ctx context.Context, c *claim) error {
 		peers.SetOwnWithdrawn(true)
 	}
 	if wait := c.putBack.Sub(now); wait > 0 {
-		m.wakeClaim(wait)
+		m.checkKeyAfter(wait)
 		return nil
 	}
 	if own := c.lease(); peers.Claimed(&own) {
-		return m.revoked(ctx, c, "its subnet or our address is another node's")
+		return m.giveUp(ctx, c, "its subnet or our address is another node's")
 	}
 	c.mod, c.created, c.stored = 0, 0, nil
-	return m.mendNow(ctx)
+	return m.writeKeyNow(ctx)
 }
 
-func (m *Manager) wakeClaim(after time.Duration) {
-	time.AfterFunc(after, func() { token(m.claimAgain) })
+func (m *Manager) checkKeyAfter(after time.Duration) {
+	time.AfterFunc(after, func() { notify(m.checkKey) })
 }
 
 // revoked ends the claim. m.mu must be held.
-func (m *Manager) revoked(ctx context.Context, c *claim, why string) error {
-	m.drop(ctx, c.id) // a deleted key leaves its etcd lease behind
+func (m *Manager) giveUp(ctx context.Context, c *heldKey, why string) error {
+	m.revokeUnused(ctx, c.id) // a deleted key leaves its etcd lease behind
 	return fmt.Errorf("%s: %s: %w", c.key, why, subnet.ErrLost)
 }
 
 // returned notes that our key is there. m.mu must be held.
-func (m *Manager) returned(c *claim) {
+func (m *Manager) endMissing(c *heldKey) {
 	if c.gone.IsZero() {
 		return
 	}
@@ -88,7 +88,7 @@ func (m *Manager) returned(c *claim) {
 }
 
 // lease is our lease as it should be.
-func (c *claim) lease() subnet.Lease {
+func (c *heldKey) lease() subnet.Lease {
 	return subnet.Lease{Name: c.key,
 		V4: subnet.Endpoint{Subnet: c.v4, PublicIP: c.want.PublicIP},
 		V6: subnet.Endpoint{Subnet: c.v6, PublicIP: c.want.PublicIPv6}}
@@ -102,6 +102,6 @@ func (m *Manager) AcceptWithdrawal() int {
 	}
 	count, now := peers.Accept(), time.Now()
 	m.accepted.Store(&now)
-	token(m.claimAgain)
+	notify(m.checkKey)
 	return count
 }

@@ -54,13 +54,13 @@ func (n *node) hasNow(t *testing.T) {
 	eventually(t, "it is going to put its key back", soon, func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.claim.putBack.IsZero() {
+		if n.held.putBack.IsZero() {
 			return false
 		}
-		n.claim.putBack = time.Now()
+		n.held.putBack = time.Now()
 		return true
 	})
-	token(n.claimAgain)
+	notify(n.checkKey)
 }
 
 func (n *node) retains(t *testing.T, count int) {
@@ -119,7 +119,7 @@ func TestOwnDeletedFirst(t *testing.T) {
 	eventually(t, "it has noticed", soon, func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return !n.claim.gone.IsZero()
+		return !n.held.gone.IsZero()
 	})
 	st.deleteAll()
 	n.hasNow(t)
@@ -150,14 +150,14 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		eventually(t, "its key is missed", soon, func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			if n.claim.gone.IsZero() {
+			if n.held.gone.IsZero() {
 				return false
 			}
-			n.claim.gone = n.claim.gone.Add(-burst)
+			n.held.gone = n.held.gone.Add(-burst)
 			return true
 		})
 		since = time.Now()
-		token(n.claimAgain)
+		notify(n.checkKey)
 		return since
 	}
 	since := over()
@@ -165,7 +165,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		n.notLost()
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.claim.gone.After(since)
+		return n.held.gone.After(since)
 	})
 	late.Apply(gone, false)
 	over()
