@@ -15,10 +15,11 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// Acquire claims a subnet; see subnet.Manager. It waits for etcd; the other errors, a full network above all, are
-// returned at once.
+// Acquire implements subnet.Manager. It uses the existing lease with our public address, if there is one; else it creates a
+// key for the subnet that the subnet file remembers, or for a random free one. It waits for etcd, and returns other errors
+// at once, such as a full network.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
-	// One etcd lease serves all attempts, so that a lost race leaves none behind.
+	// All attempts use one etcd lease, so that none is left over after a lost race.
 	id := newLeaseID()
 	granted := false
 	for {
@@ -30,17 +31,17 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		if err != nil {
 			return subnet.Lease{}, err
 		}
-		all := m.records(snap.kvs)
-		// Looked for each time: a claim of ours may have got through although we never heard of it.
-		fit, misfits := ours(cfg, want, all)
+		records := m.records(snap.kvs)
+		// In each round, because a write may have succeeded although its answer was lost.
+		fit, misfits := ours(cfg, want, records)
 		if fit != nil {
 			if granted {
 				m.revokeUnused(ctx, id)
 			}
 			m.warnOthers(fit.key, misfits)
-			return complete(m.setHeld(snap, reuse(fit, snap.at), "our public address is in it"), want), nil
+			return complete(m.setHeld(snap, reuse(fit, snap.at), "it has our public address"), want), nil
 		}
-		pick, how, err := candidate(cfg, want, all)
+		pick, how, err := candidate(cfg, want, records)
 		if err != nil {
 			if granted {
 				m.revokeUnused(ctx, id)
@@ -54,7 +55,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			}
 			granted = true
 		}
-		c := m.newClaim(pick, want, id)
+		c := m.newKey(pick, want, id)
 		won, err := m.createKey(ctx, c, snap.at.rev, misfits)
 		if err != nil {
 			m.revokeUnused(ctx, id)
@@ -66,16 +67,17 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	}
 }
 
-// record is an entry of the store as far as it can be read: who holds what matters even where the rest is garbage.
+// record is a lease's key in the store. Its subnets are taken even if its value cannot be decoded.
 type record struct {
 	key   string
 	kv    *mvccpb.KeyValue
-	lease *subnet.Lease // subnets only
-	value format.Value  // only of those that ours returns
+	lease *subnet.Lease // only its subnets
+	value format.Value  // decoded by ours only
 }
 
+// records returns the keys below the prefix that are those of leases.
 func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
-	all := make([]record, 0, len(kvs))
+	records := make([]record, 0, len(kvs))
 	for _, kv := range kvs {
 		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
 		var err error
@@ -84,21 +86,21 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 		if err != nil || !below {
 			continue
 		}
-		all = append(all, r)
+		records = append(records, r)
 	}
-	return all
+	return records
 }
 
-// ours finds the entries that carry our public address: the first that fits the configuration, and the others.
-func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, others []record) {
-	for _, r := range all {
+// ours returns the records with our public address: the first one that fits the configuration, and the others.
+func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, others []record) {
+	for _, r := range records {
 		if !mentions(cfg, want, r.kv.Value) {
 			continue
 		}
 		var err error
 		r.value, err = format.DecodeValue(r.kv.Value)
 		switch {
-		// What cannot be read is nobody's for certain, so not ours to take over or to remove.
+		// An unreadable value may be another node's: it is neither used nor removed.
 		case err != nil || !carries(cfg, want, r.value):
 		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
 			fit = &r
@@ -109,13 +111,13 @@ func ours(cfg subnet.Config, want subnet.Lease, all []record) (fit *record, othe
 	return fit, others
 }
 
-// mentions tells whether a value can carry our public address. Of ten thousand values hardly one does, and reading them
-// all takes time that a start does not have. An IPv4 address is spelt in one way only, unless JSON escapes it.
+// mentions reports whether a value may contain our public address. It spares decoding ten thousand values at the start. An
+// IPv4 address is written in one form only, unless JSON escapes it.
 func mentions(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
 }
 
-// carries tells whether v is about this node. Without IPv4, PublicIP is 0.0.0.0 in every value and says nothing.
+// carries reports whether v has our public address: the IPv4 one, or the IPv6 one in a network without IPv4.
 func carries(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	if cfg.V4.On() {
 		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
@@ -123,12 +125,12 @@ func carries(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
 }
 
-// candidate picks what to claim: what the subnet file remembers if it is free, else at random.
-func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.Lease, how string, err error) {
-	// Everything whose key can be read is taken, our own former subnets included: pods may still have their addresses.
-	// But a key that claims the whole network or more is nobody's, and must not keep every new node from joining.
-	taken := make([]*subnet.Lease, len(all))
-	for i, r := range all {
+// candidate chooses the subnets of a new lease: those of the subnet file if they are free, or else random ones.
+func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick subnet.Lease, how string, err error) {
+	// The subnets of all readable keys are taken, those of our own former leases included: pods may still have their
+	// addresses. A key of the whole network or more is ignored, because it would prevent all new nodes from joining.
+	taken := make([]*subnet.Lease, len(records))
+	for i, r := range records {
 		taken[i] = &subnet.Lease{}
 		if cfg.V4.Holds(r.lease.V4.Subnet) {
 			taken[i].V4 = r.lease.V4
@@ -138,19 +140,20 @@ func candidate(cfg subnet.Config, want subnet.Lease, all []record) (pick subnet.
 		}
 	}
 	if cfg.InsideNetwork() != nil {
-		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(all)...)
+		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
 	if subnet.Fits(cfg, &want) == nil && subnet.Free(&want, taken) {
 		pick.V4.Subnet, pick.V6.Subnet = want.V4.Subnet, want.V6.Subnet
-		return pick, "the subnet file remembers it", nil
+		return pick, "it is in the subnet file", nil
 	}
 	pick.V4.Subnet, pick.V6.Subnet, err = subnet.Choose(cfg, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
 	return pick, "it was free", err
 }
 
-// addresses are the nodes' own. To read all values takes time, so only who must avoid these addresses does.
-func addresses(all []record) (nodes []netip.Prefix) {
-	for _, r := range all {
+// addresses returns the public addresses of the nodes, which a subnet must not contain. It decodes all values, which takes
+// time, and is needed only if a node has its address inside the pod network.
+func addresses(records []record) (nodes []netip.Prefix) {
+	for _, r := range records {
 		v, err := format.DecodeValue(r.kv.Value)
 		if err != nil {
 			continue
@@ -164,14 +167,14 @@ func addresses(all []record) (nodes []netip.Prefix) {
 	return nodes
 }
 
-// reuse makes the claim on an entry that the store has already. It is left as it is until Publish.
+// reuse returns the heldKey of an existing record, which stays as it is until Publish.
 func reuse(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
 		want: r.value, stored: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
 }
 
-// complete adds the public address that a reservation written by hand leaves out.
+// complete adds the IPv6 public address, which a reservation may lack.
 func complete(l, want subnet.Lease) subnet.Lease {
 	if l.V6.On() && !l.V6.PublicIP.IsValid() {
 		l.V6.PublicIP = want.V6.PublicIP
@@ -179,9 +182,9 @@ func complete(l, want subnet.Lease) subnet.Lease {
 	return l
 }
 
-// newClaim holds our addresses and no backend: a flannel on another node passes over such a lease, where it would
-// stumble over one with a backend and no data.
-func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
+// newKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
+// ignores such a lease, but reports an error for one with a backend and without data.
+func (m *Manager) newKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
 	c := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if c.v4.IsValid() {
 		c.want.PublicIP = want.V4.PublicIP
@@ -192,7 +195,7 @@ func (m *Manager) newClaim(pick, want subnet.Lease, id clientv3.LeaseID) *heldKe
 	return c
 }
 
-// hold makes c the claim, and returns it as the store has it.
+// setHeld makes c the key that the Manager holds, and returns its lease as stored. Hold and Watch continue from snap.
 func (m *Manager) setHeld(snap *snapshot, c *heldKey, how string) subnet.Lease {
 	if c.at.rev == 0 {
 		c.at = position{cluster: snap.at.cluster, rev: c.mod, witness: c.key, mod: c.mod}
@@ -215,7 +218,7 @@ func (m *Manager) setHeld(snap *snapshot, c *heldKey, how string) subnet.Lease {
 	return l
 }
 
-// warnOthers warns of further keys with our address: left by an earlier life of this node, or another node has it.
+// warnOthers logs further keys with our public address. They are former leases of this node, or another node has the address.
 func (m *Manager) warnOthers(key string, others []record) {
 	if len(others) == 0 {
 		return
@@ -224,5 +227,6 @@ func (m *Manager) warnOthers(key string, others []record) {
 	for _, r := range others {
 		keys = append(keys, r.key)
 	}
-	m.log.Warn("several leases carry our public address: taking the first that fits", "cause", causeSeveralLeases, "key", key, "others", format.Clip(strings.Join(keys, " ")))
+	m.log.Warn("several leases have our public address, using the first one that fits",
+		"cause", causeSeveralLeases, "key", key, "others", format.Clip(strings.Join(keys, " ")))
 }

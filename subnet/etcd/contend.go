@@ -14,24 +14,26 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// make writes a new claim, and in the same transaction removes our former keys, which no longer fit; false: somebody
-// else was faster. rev is that of the list by which the subnet is free.
+// createKey creates the key c, if it does not exist. The same transaction deletes our former keys, which no longer fit. It
+// returns false if another node was faster. c's subnet was free in a list at revision rev.
+//
+// Two nodes may create overlapping keys of different names, such as 10.5.8.0-22 and 10.5.9.0-24, at the same time. etcd
+// orders their transactions. Each one also reads the keys created since rev: the later node finds the earlier one's key,
+// deletes its own and tries another subnet.
 func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former []record) (won bool, err error) {
 	raw, err := format.EncodeValue(c.want)
 	if err != nil {
 		return false, err
 	}
-	// Equal names exclude each other here.
+	// This excludes keys of the same name, and the range of the second step finds overlapping ones.
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
-	// A key of another name can overlap ours, in the other family or with another length. The transactions are in
-	// order: who finds such a key, made since the list was read, is the later one and gives way.
 	steps := []clientv3.Op{clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id)),
 		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
 			clientv3.WithLimit(firstPage))}
 	var etcdLeases []clientv3.LeaseID
 	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
-		if r.kv.Lease == 0 { // its operator's, who may be about to change the configuration
-			m.log.Warn("a reservation with our public address does not fit the network configuration: left as it is", "key", r.key)
+		if r.kv.Lease == 0 { // a reservation: its operator may be about to change the configuration
+			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
 			continue
 		}
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
@@ -39,19 +41,19 @@ func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former [
 		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
 	}
 	var resp *clientv3.TxnResponse
-	err = m.retry(ctx, "claim a subnet", func(ctx context.Context) (err error) {
+	err = m.retry(ctx, "create our lease", func(ctx context.Context) (err error) {
 		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(c.key)).Commit()
 		return m.deniedClaim(err, c.key, cmp.Or(c.want.PublicIP, c.want.PublicIPv6).String())
 	})
 	if err != nil {
-		return false, fmt.Errorf("claim %s: %w", c.key, err)
+		return false, fmt.Errorf("create %s: %w", c.key, err)
 	}
 	if !resp.Succeeded {
 		kvs := rangeOf(resp, 0).Kvs
 		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != c.id {
 			return false, nil
 		}
-		// It is ours: an earlier attempt got through and its answer was lost. Look again for what overlaps it.
+		// The key is ours: an earlier attempt succeeded, and its answer was lost.
 		return m.finishCreate(ctx, c, rev)
 	}
 	for _, id := range etcdLeases {
@@ -63,7 +65,7 @@ func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former [
 	return m.finishCreate(ctx, c, rev)
 }
 
-// rangeOf is the answer to step i of a transaction, which must be a Get; empty if the server left it out.
+// rangeOf returns the result of step i of a transaction, which must be a Get. It is empty if the server left it out.
 func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
 	if i < len(resp.Responses) {
 		if r := resp.Responses[i].GetResponseRange(); r != nil {
@@ -73,21 +75,21 @@ func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
 	return &pb.RangeResponse{}
 }
 
-// left is the time until ctx ends.
+// left returns the time until the deadline of ctx.
 func left(ctx context.Context) time.Duration {
 	end, _ := ctx.Deadline()
 	return time.Until(end)
 }
 
-// again finishes a claim of which only the answer was lost.
+// finishCreate completes a createKey whose transaction succeeded although its answer was lost.
 func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
-	err = m.retry(ctx, "claim a subnet", func(attempt context.Context) (err error) {
+	err = m.retry(ctx, "create our lease", func(attempt context.Context) (err error) {
 		newcomers, err = m.list(ctx, m.leases(""), left(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("claim %s: %w", c.key, err)
+		return false, fmt.Errorf("create %s: %w", c.key, err)
 	}
 	for _, kv := range newcomers.kvs {
 		if string(kv.Key) == c.key {
@@ -97,14 +99,15 @@ func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won 
 	return false, nil
 }
 
-// keep keeps the claim that was made at rev, unless one of the newcomers was there before and overlaps it.
+// keepUnlessOverlapping records that c was created at rev, and returns true; or it deletes c and returns false, if an
+// overlapping key was created before. newcomers are the keys created since the list.
 func (m *Manager) keepUnlessOverlapping(ctx context.Context, c *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
 	for _, r := range m.records(newcomers) {
 		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {
 			continue
 		}
-		err := m.retry(ctx, "give a claim back", func(ctx context.Context) error {
+		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
 			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key), "=", rev)).Then(clientv3.OpDelete(c.key)).Commit()
 			return err
 		})

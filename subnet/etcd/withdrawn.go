@@ -9,25 +9,26 @@ import (
 	"flannel/subnet"
 )
 
-// A deleted key of ours means that the lease was revoked, and the node ends. But when most other keys go with it
-// (etcdctl del --prefix, a store restored from an old snapshot), nobody revoked anything, and hundreds of nodes that
-// end at once are an outage: then the network stays as it is, and the key is put back.
+// A deleted key means that our lease was revoked, and the daemon exits. But if most other keys are deleted together with
+// it (etcdctl del --prefix, a store restored from an old snapshot), nobody meant to revoke it, and hundreds of daemons
+// that exit at once are an outage. Then the network stays as it is, and the key is written again.
 //
-//	our key                         action
-//	missing, but not for the peers  wait: what we know of the others is older, and many may be gone with us
-//	missing for less than burst     wait: the order of a burst's events says nothing
-//	missing, nothing else handle  the lease is lost
-//	missing, a mass withdrawal      wait for a while with jitter, for somebody may restore it, then put it back
-//	missing, most of a few peers    put it back at once, since none of these is retained
-//	there again, ours               go on
-//	there again, another node's     the lease is lost
-//	the subnet is another's         the lease is lost
-//	the withdrawal was accepted     the lease is lost
+//	our key                                 action
+//	missing, but the peers still have it    wait: the peers' watch lags, and most of them may be deleted as well
+//	missing for less than burst             wait: the events of one burst come in any order
+//	missing, few others are missing         the lease is lost
+//	missing in a mass withdrawal            wait for a random time, in which someone may restore it, then write it
+//	missing with most of few peers          write it now, because none of so few peers is retained
+//	exists again, with our address          continue
+//	exists again, of another node           the lease is lost
+//	missing, the subnet is another node's   the lease is lost
+//	missing, the withdrawal was accepted    the lease is lost
 
-// burst is how far the events of one burst may be apart for us.
+// burst is the longest time between the first and the last event of one burst, as we receive them.
 const burst = 3 * time.Second
 
-// missing decides what to do about our key, which is not there. m.mu must be held.
+// handleMissing decides what to do about our missing key, by the table above. m.mu must be held. It returns ErrLost if the
+// lease is lost.
 func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 	now, peers := time.Now(), m.watched.Load()
 	if c.gone.IsZero() {
@@ -45,13 +46,14 @@ func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 			m.checkKeyAfter(left)
 			return nil
 		case peers == nil || !peers.InForce() && !peers.MostGone():
-			return m.giveUp(ctx, c, "its key was deleted")
+			return m.giveUp(ctx, c, "the key was deleted")
 		}
-		if c.putBack = now; peers.InForce() {
-			// Not all at once, and soon enough for the others, who retain us no longer than that.
+		c.putBack = now
+		if peers.InForce() {
+			// Spread over all nodes, and before the end of the time for which the others retain us.
 			c.putBack = now.Add(m.retain/20 + rand.N(m.retain*3/20))
 		}
-		m.log.Error("our lease was withdrawn together with most others: the network stays as it is, and the lease is put back if its subnet is free",
+		m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
 			"key", c.key, "at", c.putBack.Round(time.Second))
 		peers.SetOwnWithdrawn(true)
 	}
@@ -60,34 +62,36 @@ func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 		return nil
 	}
 	if own := c.lease(); peers.Claimed(&own) {
-		return m.giveUp(ctx, c, "its subnet or our address is another node's")
+		return m.giveUp(ctx, c, "another node has its subnet or our public address")
 	}
 	c.mod, c.created, c.stored = 0, 0, nil
 	return m.writeKeyNow(ctx)
 }
 
+// checkKeyAfter has Hold check our key after a pause.
 func (m *Manager) checkKeyAfter(after time.Duration) {
 	time.AfterFunc(after, func() { notify(m.checkKey) })
 }
 
-// revoked ends the claim. m.mu must be held.
+// giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must be held.
 func (m *Manager) giveUp(ctx context.Context, c *heldKey, why string) error {
-	m.revokeUnused(ctx, c.id) // a deleted key leaves its etcd lease behind
+	m.revokeUnused(ctx, c.id) // deleting a key does not end its etcd lease
 	return fmt.Errorf("%s: %s: %w", c.key, why, subnet.ErrLost)
 }
 
-// returned notes that our key is there. m.mu must be held.
+// endMissing records that our key exists. m.mu must be held.
 func (m *Manager) endMissing(c *heldKey) {
 	if c.gone.IsZero() {
 		return
 	}
-	if c.gone = (time.Time{}); !c.putBack.IsZero() {
-		m.log.Info("our lease is back", "key", c.key)
+	c.gone = time.Time{}
+	if !c.putBack.IsZero() {
+		m.log.Info("lease is restored", "key", c.key)
 		m.watched.Load().SetOwnWithdrawn(false)
 	}
 }
 
-// lease is our lease as it should be.
+// lease returns our lease as it should be stored.
 func (c *heldKey) lease() subnet.Lease {
 	return subnet.Lease{Name: c.key,
 		V4: subnet.Endpoint{Subnet: c.v4, PublicIP: c.want.PublicIP},
