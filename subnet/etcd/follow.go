@@ -13,29 +13,29 @@ import (
 	"flannel/subnet/patience"
 )
 
-// feed is a part of the store and who wants to know about it.
+// feed is a part of the store, and the consumer of its changes.
 type feed struct {
 	name     string          // for messages
-	key, end string          // [key, end); without end: key alone
-	leases   bool            // all keys should hold leases: what cannot is dropped, see list
-	notified <-chan struct{} // calls the consumer's woken; may be nil
+	key, end string          // the keys from key to end, without end; if end is "", only key
+	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
+	notified <-chan struct{} // makes follow call handleNotify; may be nil
 	consumer consumer
 }
 
-// consumer is called from one goroutine. An error makes follow list again after a pause, subnet.ErrLost ends it.
+// consumer is called from one goroutine. After an error, follow lists again after a pause; subnet.ErrLost ends follow.
 type consumer interface {
-	// listed gets everything, sorted by key. replaced: the store is not the one of the call before, or an older one.
-	handleList(ctx context.Context, all *snapshot, replaced bool) error
-	// handle gets what changed since, in order.
+	// handleList gets all keys, in order. replaced: the store is another or an older one than at the call before.
+	handleList(ctx context.Context, list *snapshot, replaced bool) error
+	// handle gets the changes after the list, in order.
 	handle(ctx context.Context, events []*mvccpb.Event) error
 	handleNotify(ctx context.Context) error
 }
 
-// errRelist says that the watch cannot go on from where it was.
-var errRelist = errors.New("the position in the store is lost")
+// errRelist says that the watch cannot continue where it ended, and the keys must be listed again.
+var errRelist = errors.New("lost the position in the store")
 
-// follow keeps f's consumer in step with the store, over outages of any length, until ctx ends (nil) or the consumer
-// says that our lease is lost. With a start, it goes on from there; its list is handed over unless it is nil.
+// follow hands over the keys of f and their changes, over outages of any length, until ctx ends (nil) or the consumer
+// returns ErrLost. With a start, it continues from that position; the keys of start are handed over unless they are nil.
 func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
@@ -61,17 +61,17 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	return nil
 }
 
-// session is a follower's state from one connection to the next.
+// session is what follow knows from one connection to the next. It belongs to the goroutine of follow.
 type session struct {
 	m        *Manager
 	feed     feed
-	at       position // zero: list first
-	replaced bool     // the store was found to be another one
-	checked  bool     // at was read from this store just now
+	at       position // the zero position: list first
+	replaced bool     // check has found that the store was replaced
+	checked  bool     // at was just read from this store: do not check it
 	pause    patience.Backoff
 }
 
-// err notes that the consumer could not take what it got, so that it gets the whole again.
+// recordResult records an error of the consumer, so that it gets a new list.
 func (s *session) recordResult(err error) error {
 	if err != nil {
 		s.at.stale = true
@@ -79,7 +79,7 @@ func (s *session) recordResult(err error) error {
 	return err
 }
 
-// run gets in step, and stays so until something breaks.
+// run lists the keys or checks the store if necessary, and watches until something fails.
 func (s *session) run(ctx context.Context) error {
 	if s.at.rev == 0 || s.at.stale || s.replaced {
 		if err := s.list(ctx); err != nil {
@@ -94,15 +94,16 @@ func (s *session) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
+// list hands over all keys.
 func (s *session) list(ctx context.Context) error {
-	// The first attempt is short, for that the store does not answer, and why, comes out only at its end.
+	// The first attempt is short, because an outage is only noticed when it fails.
 	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.pause.Tries, 3))
 	if err != nil {
 		return err
 	}
 	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
 	if err := s.recordResult(s.feed.consumer.handleList(ctx, snap, replaced)); err != nil {
-		// The consumer must hear again that the store is another one, else it takes what is missing for deleted.
+		// The next list must also be marked as replaced, or the consumer takes missing keys for deleted ones.
 		s.replaced = replaced
 		return err
 	}
@@ -110,11 +111,11 @@ func (s *session) list(ctx context.Context) error {
 	return nil
 }
 
-// steady is how long a watch must have stood for the next break to count as the first: what breaks each watch at once,
-// such as a message above our limit with every write of somebody else, must not make us list without a pause.
+// steady is how long a watch must have lasted for the next failure to count as the first. Something may break every watch
+// at once, such as a message above our limit with each write of someone else, and must not make us list without a pause.
 const steady = 5 * time.Second
 
-// watch delivers events from the position on until the stream breaks.
+// watch hands over events after the position until the stream fails.
 func (s *session) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,7 +149,7 @@ func (s *session) watch(ctx context.Context) error {
 	}
 }
 
-// take hands over one batch and moves the position behind it.
+// handleBatch hands over a batch and moves the position behind it.
 func (s *session) handleBatch(ctx context.Context, b batch) error {
 	if len(b.events) > 0 {
 		if err := s.recordResult(s.feed.consumer.handle(ctx, b.events)); err != nil {
@@ -164,12 +165,12 @@ func (s *session) handleBatch(ctx context.Context, b batch) error {
 		return errRelist
 	}
 	if tooLarge(b.err) {
-		s.at.stale = true // the same message would come again; a list gets past it
+		s.at.stale = true // a new watch would get the same message, but a list skips its value
 	}
 	return b.err
 }
 
-// standing is what every answer carries.
+// positionOf returns the position of a response, without a witness.
 func positionOf(h *pb.ResponseHeader) position {
 	return position{cluster: h.GetClusterId(), rev: h.GetRevision()}
 }

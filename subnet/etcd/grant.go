@@ -12,11 +12,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// newLeaseID is for a grant that can be repeated: with an ID of our own, a second request after a lost answer does
-// not leave a first lease behind.
+// newLeaseID chooses the ID of an etcd lease. Because we choose it, and not etcd, the grant can be repeated after a lost
+// response without creating a second lease.
 func newLeaseID() clientv3.LeaseID { return clientv3.LeaseID(rand.Int64N(1<<63-1) + 1) }
 
-// grant makes the etcd lease id; that it exists already is no error.
+// grant creates the etcd lease id. It is not an error if it exists already.
 func (m *Manager) grant(ctx context.Context, id clientv3.LeaseID) error {
 	_, err := pb.NewLeaseClient(m.client.ActiveConnection()).LeaseGrant(ctx,
 		&pb.LeaseGrantRequest{ID: int64(id), TTL: int64((m.ttl + time.Second - 1) / time.Second)}, streamOptions()...)
@@ -26,7 +26,7 @@ func (m *Manager) grant(ctx context.Context, id clientv3.LeaseID) error {
 	return nil
 }
 
-// drop revokes an etcd lease that holds no key any more. It is worth one try, no more: else it expires by itself.
+// revokeUnused revokes an etcd lease if no key is on it. It tries only once, because the lease expires anyway.
 func (m *Manager) revokeUnused(ctx context.Context, id clientv3.LeaseID) {
 	if id == clientv3.NoLease {
 		return
@@ -38,8 +38,8 @@ func (m *Manager) revokeUnused(ctx context.Context, id clientv3.LeaseID) {
 	}
 }
 
-// prolong renews id and returns the time it then has. It asks once, where the library's KeepAliveOnce asks a server
-// in trouble again and again without a pause.
+// renewOnce renews an etcd lease and returns the remaining time, 0 if the lease does not exist. It sends one request, while
+// KeepAliveOnce of the client library retries without a pause.
 func (m *Manager) renewOnce(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,5 +54,5 @@ func (m *Manager) renewOnce(ctx context.Context, id clientv3.LeaseID) (time.Dura
 	if err != nil {
 		return 0, fmt.Errorf("renew the lease: %w", rpctypes.Error(err))
 	}
-	return time.Duration(resp.TTL) * time.Second, nil // 0: there is no such lease any more
+	return time.Duration(resp.TTL) * time.Second, nil
 }

@@ -16,33 +16,33 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// Whoever can write to the store can write values of etcd's request limit (1.5 MB, unless its operator raised it) under
-// any number of keys. What the daemon holds of them is bounded: one message at a time, of each value at most format.MaxValue,
-// and of keys that hold no lease the first maxRejects.
+// Anyone with write permission can store values of up to etcd's request limit (1.5 MB by default) under any number of keys.
+// What the daemon keeps in memory is bounded: one message at a time, format.MaxValue bytes of each value, and the first
+// maxRejects of the keys that are not those of leases.
 const (
-	// maxMessage bounds one answer of etcd, in bytes. It exceeds etcd's default request limit, so that one key always fits.
+	// maxMessage bounds one response of etcd, in bytes. It exceeds the default request limit, so that every value fits.
 	maxMessage = 4 << 20
-	// firstPage and largestPage bound the keys of one answer. A page grows only after one that was small in bytes.
+	// firstPage and largestPage bound the keys of one page. The page size grows while pages are small in bytes.
 	firstPage, largestPage = 500, 8000
-	// maxKey is the length in bytes up to which a key that holds no lease is named: a lease's key has less than 100.
+	// maxKey is the longest invalid key that is reported by name, in bytes. Keys of leases have less than 100.
 	maxKey = 2048
-	// maxRejects is how many keys that hold no lease are named; others are only counted.
+	// maxRejects is how many invalid keys are reported by name. The others are only counted.
 	maxRejects = 1000
 )
 
-// oversized stands for every value above format.MaxValue: one slice for all, which DecodeValue rejects by its length.
+// oversized replaces every value above format.MaxValue. DecodeValue rejects it for its length.
 var oversized = make([]byte, format.MaxValue+1)
 
-// snapshot is a complete list and where it stands in the store's history.
+// snapshot is a complete list and its position in the store.
 type snapshot struct {
-	kvs  []*mvccpb.KeyValue // with an oversized value replaced by the slice of that name
-	more int                // keys that cannot be a lease's and are not in kvs
+	kvs  []*mvccpb.KeyValue // too large values are replaced by oversized
+	more int                // number of invalid keys that are not in kvs
 	at   position
 	read time.Time
 }
 
-// list reads all of f at one revision, in pages. perPage bounds the wait for each: the whole may take longer, as long as
-// pages arrive. opts must not change key, order or revision.
+// list reads all keys of f at one revision, in pages. perPage bounds the time for each page, not for the whole list. opts
+// must not change the keys, their order or the revision.
 func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts ...clientv3.OpOption) (*snapshot, error) {
 	for try := 0; ; try++ {
 		l := listing{m: m, feed: f, perPage: perPage, opts: opts, next: f.key, limit: firstPage}
@@ -50,14 +50,14 @@ func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts 
 		switch {
 		case err == nil:
 			return &l.snap, nil
-		case errors.Is(err, rpctypes.ErrCompacted) && try < 3: // the first page's revision is gone: list a newer one
+		case errors.Is(err, rpctypes.ErrCompacted) && try < 3: // the revision of the first page was compacted: start again
 			continue
 		}
 		return nil, fmt.Errorf("list %s: %w", f.key, m.denied(err, "read", f.key, f.end != ""))
 	}
 }
 
-// listing is a list under way.
+// listing is the state of a list that is being read.
 type listing struct {
 	m       *Manager
 	feed    feed
@@ -66,7 +66,7 @@ type listing struct {
 
 	next  string // where the next page begins
 	limit int64  // its keys
-	junk  int    // keys in snap that cannot be a lease's
+	junk  int    // number of invalid keys
 	snap  snapshot
 }
 
@@ -76,14 +76,15 @@ func (l *listing) readAll(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if more, err := l.take(resp); err != nil || !more {
+		more, err := l.take(resp)
+		if err != nil || !more {
 			return err
 		}
 	}
 }
 
-// page reads the next page, of fewer keys while it exceeds maxMessage. A single value that exceeds it is not
-// transferred: its key alone is read.
+// page reads the next page. While the response exceeds maxMessage, it retries with fewer keys. If a single value exceeds it,
+// only its key is read.
 func (l *listing) page(ctx context.Context) (*clientv3.GetResponse, error) {
 	for {
 		resp, err := l.get(ctx)
@@ -114,18 +115,18 @@ func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3
 	return l.m.client.Get(ctx, l.next, append(opts, l.opts...)...)
 }
 
-// tooLarge reports whether the client library refused an answer for its size. A server that is overloaded answers with
-// the same gRPC code, which the client library turns into an error of etcd's own.
+// tooLarge reports whether the client library rejected a response for its size. An overloaded server uses the same gRPC
+// code, but the client library turns that into an error of its own.
 func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
-// take adds a page to the list and reports whether another one follows.
+// take adds a page to the list and reports whether there is another one.
 func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	at := position{cluster: resp.Header.GetClusterId(), rev: resp.Header.GetRevision()}
 	switch {
 	case l.snap.at.rev == 0:
 		l.snap.at, l.snap.read = at, time.Now()
 	case l.snap.at.replacedBy(at):
-		return false, errors.New("the store was replaced between two pages of a list")
+		return false, errors.New("store was replaced between two pages of a list")
 	}
 	size, last := 0, ""
 	for _, kv := range resp.Kvs {
@@ -163,7 +164,7 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.snap.kvs = append(l.snap.kvs, kv)
 }
 
-// holds reports whether kv was asked for. A server that sends another key must not mislead or end us.
+// holds reports whether kv was requested. A faulty server may send other keys, or none.
 func (f feed) holds(kv *mvccpb.KeyValue) bool {
 	switch {
 	case kv == nil:
@@ -174,20 +175,20 @@ func (f feed) holds(kv *mvccpb.KeyValue) bool {
 	return bytes.HasPrefix(kv.Key, []byte(f.key))
 }
 
-// shrink drops a value that no lease has.
+// shrink replaces a value that is too large for a lease.
 func (f feed) shrink(kv *mvccpb.KeyValue) {
 	if f.leases && len(kv.Value) > format.MaxValue {
 		kv.Value = oversized
 	}
 }
 
-// warnUnrequested warns once of a server that sends what it was not asked for.
+// warnUnrequested logs once that the server sends keys that were not requested.
 func (m *Manager) warnUnrequested(kv *mvccpb.KeyValue) {
 	if kv == nil {
 		kv = &mvccpb.KeyValue{}
 	}
 	m.unrequestedOnce.Do(func() {
-		m.log.Warn("ignoring a key that etcd was not asked for; check the etcd servers and what is between",
+		m.log.Warn("ignoring a key that was not requested from etcd; check the etcd servers and any proxy",
 			"key", format.Clip(string(kv.Key)), "prefix", m.prefix)
 	})
 }

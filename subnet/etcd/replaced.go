@@ -11,24 +11,30 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A store can be replaced under us: restored from a backup, or started anew with an empty disk. What is missing in it
-// was not deleted by anybody, and revisions of the former store mean nothing in it. It must not cost the cluster its
-// network: peers stay until they come back, and our own key is put back. This file notices it.
+// The store can be replaced while we run: restored from a backup, or started anew with an empty disk. Nobody deleted the
+// keys that it lacks, and revisions of the former store have no meaning in it. This must not interrupt the pod network:
+// peers are retained until they return, and our own key is written again.
+//
+// A replaced store may have the same cluster ID, and may have reached a later revision. So a position has a witness, a key
+// that exists at its revision. Example: we have followed the store up to revision 120, where the last change was that of
+// /coreos.com/network/subnets/10.5.34.0-24. After a lost connection we read that key at revision 120. The same store
+// returns it with ModRevision 120. A store that was restored from a backup of revision 80 rejects the request, as it
+// has not reached revision 120, or returns another ModRevision, or no key.
 
 // position is a point in the history of one store.
 type position struct {
 	cluster uint64
-	rev     int64 // everything up to this revision is known; 0: nothing is
-	stale   bool  // the watch cannot go on from here
+	rev     int64 // all changes up to this revision are known; 0: none, list first
+	stale   bool  // a watch cannot begin here: list first
 
-	witness string // a key that exists at rev, empty if none is known
-	mod     int64  // its last change
+	witness string // a key that exists at rev; "": none is known
+	mod     int64  // the ModRevision of witness
 }
 
-// seen makes a key the witness of the position that it was read at.
+// setWitness makes a key that was read at this position its witness.
 func (p *position) setWitness(kv *mvccpb.KeyValue) { p.witness, p.mod = string(kv.Key), kv.ModRevision }
 
-// handle moves the position behind an event.
+// advance moves the position behind an event.
 func (p *position) advance(e *mvccpb.Event) {
 	p.rev = max(p.rev, e.Kv.ModRevision)
 	switch {
@@ -39,22 +45,22 @@ func (p *position) advance(e *mvccpb.Event) {
 	}
 }
 
-// replacedBy tells whether a store that stands at o cannot be the one of p: histories only grow.
+// replacedBy reports whether o is a position of another store than p, or of an older one: revisions only grow.
 func (p position) replacedBy(o position) bool {
 	return p.rev != 0 && (p.cluster != o.cluster || o.rev < p.rev)
 }
 
-// rewound reports whether a list that should be later than p is of an older store: a change that we know of never
-// handle there. One that was restored from a snapshot says nothing else of it when its revisions were bumped; if the
-// snapshot lacks the witness, it cannot be told from a store in which somebody deleted much.
+// rewound reports whether a list after p comes from an older store, because it has an older version of the witness. This
+// detects a store restored with --bump-revision, whose revisions tell nothing. A list without the witness is not enough:
+// someone may have deleted it.
 func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
 		return string(kv.Key) == p.witness && kv.ModRevision < p.mod
 	})
 }
 
-// check asks, after a lost connection, whether the store is still the one of our position: what we know to have been
-// there at that revision must be in its history. A new store may have the same cluster ID, and may have come as far.
+// check asks, after a lost connection, whether the store still is that of our position. It returns errRelist if it is not,
+// or if that cannot be found out.
 func (s *session) check(ctx context.Context) error {
 	if s.at.witness == "" {
 		s.at.stale = true
@@ -65,7 +71,7 @@ func (s *session) check(ctx context.Context) error {
 	resp, err := s.m.client.Get(ctx, s.at.witness, clientv3.WithRev(s.at.rev), clientv3.WithKeysOnly())
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
-		s.at.stale = true // the list will show
+		s.at.stale = true // the list will tell
 		return errRelist
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		s.replaced = true

@@ -14,25 +14,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The client library's own watcher hides reconnections, and with them that the store behind may have become another
-// one, in which our position means nothing. Hence the bare stream: when it breaks, the session checks and goes on.
+// The watcher of the client library reconnects without telling its user. But after each reconnection the store must be
+// checked, because it may have been replaced and our position may have no meaning in it. So this file uses the gRPC stream
+// itself: when it fails, the session checks the store and opens the next one.
 
+// received is a message of the watch, or the error that ended it.
 type received struct {
 	resp     *pb.WatchResponse
-	progress bool // resp says only how far the store is
+	progress bool // resp has no events: all of them up to its revision were sent
 	err      error
 }
 
-// openWatch starts a watch behind the position at and returns when it stands. It ends with ctx, or after an error.
+// openWatch starts a watch behind the position at, and returns when the server has confirmed it. The watch ends with ctx or
+// after an error.
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	// Opening waits for a connection. If that takes long, the outage must be told, and the position checked again.
+	// Opening waits for a connection. After requestTimeout it fails, so that the outage is recorded and the store checked.
 	impatience := time.AfterFunc(requestTimeout, cancel)
 	stream, err := pb.NewWatchClient(m.client.ActiveConnection()).Watch(ctx, streamOptions()...)
 	if err == nil {
 		err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
 			Key: []byte(f.key), RangeEnd: []byte(f.end), StartRevision: at.rev + 1,
-			ProgressNotify: true, // keeps the position of a quiet key ahead of compactions
+			ProgressNotify: true, // moves the position forward even without events, ahead of compactions
 			Fragment:       true,
 		}}})
 	}
@@ -70,7 +73,7 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	return in, nil
 }
 
-// created checks the answer to the request for a watch.
+// created checks the response to the request for a watch.
 func created(r *pb.WatchResponse, at position) error {
 	switch {
 	case r.Canceled && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
@@ -80,13 +83,13 @@ func created(r *pb.WatchResponse, at position) error {
 	case !r.Created:
 		return errors.New("the watch was not created")
 	case at.replacedBy(positionOf(r.Header)):
-		// Either a member that lags behind, or another store: the check that comes next will tell.
-		return errors.New("this member has not yet got as far as we")
+		// Either this etcd member lags, or the store was replaced. The next check finds out.
+		return errors.New("etcd member is behind our position")
 	}
 	return nil
 }
 
-// bound drops from a response what was not asked for and what no lease has, before it waits to be handed over.
+// bound drops keys that were not requested and oversized values, before the response waits in the channel.
 func (m *Manager) bound(f feed, r *pb.WatchResponse) {
 	if r == nil {
 		return
@@ -105,21 +108,21 @@ func (m *Manager) bound(f feed, r *pb.WatchResponse) {
 	})
 }
 
-// So many events, or bytes of them, are handed over even if still more arrive.
+// A batch is handed over when it exceeds these numbers of events or bytes, even if more events are waiting.
 const enough, enoughBytes = 10_000, 4 << 20
 
-// batch is what several responses said.
+// batch is the content of one response or several.
 type batch struct {
 	events    []*mvccpb.Event
-	carry     []*mvccpb.Event // of a revision whose other events are still to come
-	rev       int64           // of the store when it said so; 0: unknown
+	carry     []*mvccpb.Event // events of a revision of which more events will come
+	rev       int64           // all events up to this revision were sent; 0: unknown
 	compacted bool
 	err       error
 }
 
-// gather takes r and what else has already arrived: a burst of changes becomes one call of the consumer. carry is that
-// of the batch before. A position must not lie within a revision, and a response in fragments may end within one: what
-// is incomplete is carried over to the next batch.
+// gather combines r with the responses that have already arrived, so that a burst of changes becomes one call of the
+// consumer. A position must not lie within a revision, but a fragmented response may end within one: its last revision is
+// carried over to the next batch. carry is what the batch before has carried over.
 func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan received) batch {
 	b := batch{events: carry}
 	size := 0
@@ -145,7 +148,7 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 		}
 		fragment = r.resp.Fragment
 		if r.progress {
-			b.rev = r.resp.Header.GetRevision() // a progress report: everything up to here has been sent
+			b.rev = r.resp.Header.GetRevision() // all events up to here have been sent
 		}
 		full := len(b.events) > enough || size > enoughBytes
 		switch {
@@ -167,8 +170,8 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 	}
 }
 
-// cut moves the events of the last revision to carry. It reports whether events of other revisions are left, and does
-// nothing else if not.
+// cut moves the events of the last revision to carry and reports whether events of other revisions are left. If all events
+// are of one revision, it does nothing.
 func (b *batch) cut() bool {
 	if len(b.events) == 0 {
 		return false
