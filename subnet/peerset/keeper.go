@@ -8,28 +8,29 @@ import (
 	"flannel/subnet"
 )
 
-// Keeper is a Set at work: it hands the set on whenever it changes, ends the time of retained peers, and logs when
-// peers are retained and when none is any longer. Its methods may be called side by side.
+// Keeper runs a Set: it hands the set over whenever it changes, expires retained peers by a timer, and logs when the first
+// peers are retained and when none is any more. Its methods may be called concurrently.
 type Keeper struct {
 	log     *slog.Logger
 	changed func(subnet.Set) // called with mu held
 
 	mu           sync.Mutex
 	set          *Set
-	complete     bool // the first list has come
+	complete     bool // the first list was applied; nothing is handed over before
 	closed       bool
 	expiry       *time.Timer
 	next         time.Time // when expiry fires
-	ownWithdrawn bool
-	episode      bool // peers are retained, and it was logged
+	ownWithdrawn bool      // see SetOwnWithdrawn
+	retaining    bool      // peers are retained, which was logged
 }
 
-// NewKeeper hands sets to changed, one call at a time, from the first ReplaceAll on. See New; close it in the end.
+// NewKeeper returns a Keeper that calls changed with each new set, one call at a time, from the first ApplyAll on. See New
+// for own and retain. Close it at the end.
 func NewKeeper(own string, retain time.Duration, log *slog.Logger, changed func(subnet.Set)) *Keeper {
 	return &Keeper{log: log, changed: changed, set: New(own, retain)}
 }
 
-// Close stops it: changed is not called any more.
+// Close stops the Keeper: changed is not called any more.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,38 +40,38 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Apply takes in changes; see Set.Apply.
+// Apply applies changes; see Set.Apply.
 func (k *Keeper) Apply(changes []Change, replaced bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.handOn(k.set.Apply(changes, replaced, time.Now()))
+	k.handOver(k.set.Apply(changes, replaced, time.Now()))
 }
 
-// ApplyAll takes in a complete list; see Set.ApplyAll.
+// ApplyAll applies a complete list; see Set.ApplyAll.
 func (k *Keeper) ApplyAll(all []Change, replaced bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	changed := k.set.ApplyAll(all, replaced, time.Now())
 	first := !k.complete
 	k.complete = true
-	k.handOn(changed || first)
+	k.handOver(changed || first)
 }
 
-// SetOwn changes which name is ours.
+// SetOwn sets the name of this node; see Set.SetOwn.
 func (k *Keeper) SetOwn(own string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.handOn(k.set.SetOwn(own))
+	k.handOver(k.set.SetOwn(own))
 }
 
-// SetOwnWithdrawn says whether the store lacks our own lease, too, and it is about to be put back.
+// SetOwnWithdrawn records whether the store has lost our own lease, too, which will be written again.
 func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	changed := k.ownWithdrawn != withdrawn
 	k.ownWithdrawn = withdrawn
-	k.set.changes = nil // they were handed on
-	k.handOn(changed)
+	k.set.changes = nil // they were handed over before
+	k.handOver(changed)
 }
 
 // InForce reports whether peers of a mass withdrawal are retained.
@@ -94,27 +95,27 @@ func (k *Keeper) Claimed(l *subnet.Lease) bool {
 	return k.set.Claimed(l)
 }
 
-// Has reports whether the store has something that counts under a name.
+// Has reports whether the store has an entry under a name.
 func (k *Keeper) Has(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.set.known[name] != Entry{}
 }
 
-// Accept lets every retained peer go and returns how many they were.
+// Accept removes all retained peers and returns their number.
 func (k *Keeper) Accept() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	count := len(k.set.retained)
 	if changed := k.set.Accept(); count > 0 {
-		k.log.Warn("the withdrawal was accepted: retained peers go", "retained", count)
-		k.handOn(changed)
+		k.log.Warn("withdrawal accepted, removing retained peers", "retained", count)
+		k.handOver(changed)
 	}
 	return count
 }
 
-// handOn hands on what has changed, and sets the time of the next end.
-func (k *Keeper) handOn(changed bool) {
+// handOver hands the set over if it has changed, and sets the timer for the next expiry.
+func (k *Keeper) handOver(changed bool) {
 	if k.closed || !k.complete {
 		return
 	}
@@ -136,19 +137,19 @@ func (k *Keeper) handOn(changed bool) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.next = time.Time{}
-			k.handOn(k.set.Expire(time.Now()))
+			k.handOver(k.set.Expire(time.Now()))
 		})
 	}
 }
 
-// report logs the beginning and the end of an episode.
+// report logs when the first peers are retained, and when none is any more.
 func (k *Keeper) report(set subnet.Set) {
 	switch retained := set.Retained; {
-	case len(retained) > 0 && !k.episode:
-		k.log.Error("the store lost many leases at once: retaining these peers; if they are gone for good: flanneld accept-withdrawal",
+	case len(retained) > 0 && !k.retaining:
+		k.log.Error("store lost many leases at once, retaining these peers; to remove them run flanneld accept-withdrawal",
 			"cause", retained[0].Cause, "retained", len(retained), "present", k.set.present, "until", retained[0].Until.Round(time.Second))
-	case len(retained) == 0 && k.episode:
-		k.log.Info("no peer is retained any longer", "present", k.set.present)
+	case len(retained) == 0 && k.retaining:
+		k.log.Info("no peers are retained any more", "present", k.set.present)
 	}
-	k.episode = len(set.Retained) > 0
+	k.retaining = len(set.Retained) > 0
 }

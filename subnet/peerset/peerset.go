@@ -1,12 +1,16 @@
-// Package peerset keeps the peers that a store describes, and those for a while that it describes no longer although
-// nobody may have meant to remove them: retained peers. The lease managers hand it changes; what they hand on is its
-// subnet.Set.
+// Package peerset keeps the set of peers that a store describes. It also retains, for a limited time, peers that the store
+// has lost although probably nobody meant to remove them. The lease managers pass it the changes of the store, and get a
+// subnet.Set to hand over.
 //
-// A peer whose lease the store no longer has, or has in a form that cannot be read, is withdrawn. As a rule it goes at
-// once. It is retained, with all that leads to it, in two cases: the store was replaced by another or an older one
-// (ReplacedFor), or more peers were withdrawn within the retention time than a cluster loses by itself (see Mass). A
-// retained peer goes when its time is over, when another lease claims its subnet or its public address, or when the
-// operator accepts the withdrawal.
+// A peer is withdrawn when the store no longer has its lease, or has it in a form that cannot be read. Normally it is
+// removed from the set at once. It is retained, and traffic to it continues, in two cases: the store was replaced by
+// another or an older one (for ReplacedFor), or more peers were withdrawn within the retention time than a cluster loses
+// in normal operation (see Mass). A retained peer is removed when its time is over, when another lease claims its subnet
+// or its public address, or when the operator accepts the withdrawal.
+//
+// Example: a command deletes all 20 peers, one after the other. The first four are removed, because 4 of 20 are not more
+// than 20 %. The fifth makes it a mass withdrawal: the first four are added to the set again, and the fifth and all
+// later ones stay in it.
 package peerset
 
 import (
@@ -18,56 +22,57 @@ import (
 	"flannel/subnet"
 )
 
-// ReplacedFor is how long a peer is retained that a replaced store lacks: as long as its lease could have lasted.
+// ReplacedFor is how long a peer is retained that is missing in a replaced store: the longest life of its lease.
 const ReplacedFor = 24 * time.Hour
 
-// Entry is what the store says under one name; the zero Entry: nothing that counts.
+// Entry is what the store has under one name. The zero Entry means that it has nothing there that matters.
 type Entry struct {
 	Lease   *subnet.Lease
-	Reject  string // why there is no lease, though there should be one
+	Reject  string // why the lease could not be read
 	Windows bool   // the node runs Windows
 }
 
-// Change is what the store has under a name now.
+// Change is the new Entry under a name.
 type Change struct {
 	Name string
 	Entry
-	Deleted bool // somebody deleted it in this store, which says more than that it is not there
+	Deleted bool // it was deleted in this store; else, a missing entry may only be unknown to a replaced store
 }
 
-// Set is pure: times are handed in, and must not decrease. It belongs to one goroutine at a time. Make one with New.
+// Set is a set of peers. It reads no clock: the caller passes the time, which must not decrease. It must not be used
+// concurrently. Make one with New.
 type Set struct {
 	own    string
 	retain time.Duration
 
-	known     map[string]Entry // what the store has, our own entry included
-	present   int              // those of known that are peers with a lease
-	withdrawn map[string]*departed
-	fresh     []*departed // of withdrawn, those that this call has added
-	shrunk    bool        // in this call, present became smaller
-	next      time.Time   // no time is over before; zero: withdrawn is empty
+	known     map[string]Entry     // by name, what the store has, our own entry included
+	present   int                  // number of peers with a lease in known
+	withdrawn map[string]*departed // by name
+	fresh     []*departed          // those of withdrawn that the running call has added
+	shrunk    bool                 // the running call has removed a peer
+	next      time.Time            // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 
-	// What was handed out last. These slices are never written to again.
+	// What Subnets returns. These slices are never modified.
 	leases   []*subnet.Lease
-	changes  []changes.Change[subnet.Lease] // by which leases differ since the call before
+	changes  []changes.Change[subnet.Lease] // the difference of leases to the call before
 	retained []*subnet.Retained
 	rejects  []subnet.Rejected
 	windows  string
 
-	// What a call has changed so far.
+	// What the running call has changed so far; finish applies it.
 	leaseEdits    changes.Pending[subnet.Lease]
 	retainedEdits changes.Pending[subnet.Retained]
 	rejectsDirty  bool
 	windowsDirty  bool
 }
 
-// departed is a peer whose lease the store no longer has. It is remembered for the retention time even if it is not
-// retained, to be counted, and to be put back when it turns out to be one of many.
+// departed is a withdrawn peer. It is kept for the retention time even if it is not retained: to be counted, and to be added
+// again when so many follow that it is a mass withdrawal.
 //
 //	state     cause                                               action                        next state
 //	present   missing in a store that replaced another            keep it for ReplacedFor       retained
-//	present   missing or deleted, or its lease is unreadable      remove it, count it           departed
-//	departed  more left within the retention time than Mass says  add it again, and all others  retained
+//	present   missing, deleted or unreadable                      remove it, count it           departed
+//	departed  the peers counted are a mass withdrawal             add all of them again         retained
 //	departed  the retention time is over                          -                             forgotten
 //	retained  its time is over                                    remove it                     forgotten
 //	retained  of a replaced store: deleted there, or unreadable   remove it, count it           departed
@@ -75,32 +80,32 @@ type Set struct {
 //	either    another lease claims its subnet or public address   remove it                     forgotten
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
-// present is an entry in Set.known; departed and retained are entries in Set.withdrawn, which the field retained tells
-// apart. Cause says what is counted: departed peers, and those that are retained for a mass withdrawal.
+// present is an entry in Set.known. departed and retained are entries in Set.withdrawn, which differ in the field retained.
+// Cause decides what is counted for Mass: departed peers and those retained for a mass withdrawal, but not those of a
+// replaced store.
 type departed struct {
 	subnet.Retained
 	windows  bool
 	retained bool
 }
 
-// New is an empty set of a node whose own name is own ("": not known yet). A mass withdrawal is retained for retain; 0:
-// not at all.
+// New returns an empty set. own is the name of this node in the store, "" if it is not known yet. The peers of a mass
+// withdrawal are retained for the time retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
 	return &Set{own: own, retain: retain, known: map[string]Entry{}, withdrawn: map[string]*departed{}}
 }
 
-// Subnets is the set as it is to be handed on, with what the last call changed. Its slices are not written to again.
+// Subnets returns the set to hand over, with what the last call has changed. Its slices are never modified.
 func (s *Set) Subnets() subnet.Set {
 	return subnet.Set{Leases: s.leases, Changes: s.changes, Retained: s.retained, Rejects: s.rejects, Windows: s.windows}
 }
 
-// Apply takes in changes, in order, and reports whether the set differs for it. replaced: the store is not the one of
-// the call before, or an older one, so nobody deleted what it lacks. A lease that says what it said before keeps its
-// pointer.
-func (s *Set) Apply(news []Change, replaced bool, now time.Time) (changed bool) {
+// Apply applies changes, in order, and reports whether the set has changed. replaced: the store is another or an older one
+// than at the call before, so that nobody deleted the entries that it lacks. An unchanged lease keeps its pointer.
+func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	var claimants []*subnet.Lease
-	for _, c := range news {
+	for _, c := range updates {
 		if l := s.take(c, replaced, now); l != nil {
 			claimants = append(claimants, l)
 		}
@@ -112,7 +117,7 @@ func (s *Set) Apply(news []Change, replaced bool, now time.Time) (changed bool) 
 	return s.finish()
 }
 
-// ApplyAll is Apply for a complete list: what it lacks the store no longer has.
+// ApplyAll is Apply for a complete list: names that are not in it are missing in the store.
 func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(all))
 	for _, c := range all {
@@ -127,7 +132,7 @@ func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool
 	return s.Apply(all, replaced, now)
 }
 
-// SetOwn changes which name is ours and therefore no peer.
+// SetOwn sets the name of this node, which is not a peer, and reports whether the set has changed.
 func (s *Set) SetOwn(own string) (changed bool) {
 	if own == s.own {
 		return false
@@ -149,7 +154,7 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	return s.finish()
 }
 
-// take takes in one change and returns the lease that it brings, if any.
+// take applies one change. It returns the lease if it is a new one, which may claim the subnet of a departed peer.
 func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
 	old, e := s.known[c.Name], c.Entry
 	last := old.Lease
@@ -163,9 +168,10 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 		s.deleteRetained(c.Name, now)
 	}
 	if e == old {
-		return nil // a heartbeat, most likely
+		return nil // most changes of a Node are heartbeats
 	}
-	if s.known[c.Name] = e; e == (Entry{}) {
+	s.known[c.Name] = e
+	if e == (Entry{}) {
 		delete(s.known, c.Name)
 	}
 	if c.Name == s.own {
@@ -174,7 +180,7 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
 	if e.Lease != nil {
-		s.drop(c.Name) // it is back
+		s.drop(c.Name) // its lease exists again
 	}
 	if old.Lease != e.Lease {
 		s.leaseEdits.Add(c.Name, changes.Change[subnet.Lease]{Old: old.Lease, New: e.Lease})
@@ -195,7 +201,7 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 	return nil
 }
 
-// finish puts the edits into what is handed out, and reports whether they changed it.
+// finish applies the edits of the running call to what Subnets returns, and reports whether that has changed.
 func (s *Set) finish() (changed bool) {
 	s.changes = s.leaseEdits.Take(subnet.Compare)
 	retained := s.retainedEdits.Take(compareRetained)
@@ -214,7 +220,7 @@ func (s *Set) finish() (changed bool) {
 	return changed
 }
 
-// allRejects are the names that hold no lease though they should, in order. Our own is not reported: it is put back.
+// allRejects returns the unreadable leases, sorted by name. Our own is left out, because its owner, this node, restores it.
 func (s *Set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for name, e := range s.known {
@@ -226,18 +232,19 @@ func (s *Set) allRejects() []subnet.Rejected {
 	return rejects
 }
 
-// firstWindows looks at all peers, which is only for when one begins or ceases to run Windows.
+// firstWindows returns the first name of a peer that runs Windows, "" if there is none. It visits all peers: call it only
+// after such a change.
 func (s *Set) firstWindows() (first string) {
-	look := func(name string, windows bool) {
+	consider := func(name string, windows bool) {
 		if windows && name != s.own && (first == "" || name < first) {
 			first = name
 		}
 	}
 	for name, e := range s.known {
-		look(name, e.Windows)
+		consider(name, e.Windows)
 	}
 	for name, d := range s.withdrawn {
-		look(name, d.retained && d.windows)
+		consider(name, d.retained && d.windows)
 	}
 	return first
 }

@@ -8,20 +8,20 @@ import (
 	"flannel/subnet"
 )
 
-// Few peers may go at once whatever the size of the cluster, and one in share of a larger one.
+// A mass withdrawal has more than few peers, and more than one in share of the cluster.
 const (
 	few   = 3
 	share = 5
 )
 
-// Mass reports whether the withdrawals within the retention time are more than a cluster loses by itself: more than
-// max(3, 20 %) of the peers that it had. They are counted over this window, not per event, because a command that
-// deletes all nodes deletes one after another.
+// Mass reports whether so many withdrawn peers, while so many are present, are a mass withdrawal: more than three, and more
+// than 20 % of both together. All withdrawals of the retention time count, and not only those of one event, because a
+// command that deletes all nodes deletes one after the other.
 func Mass(withdrawn, present int) bool {
 	return withdrawn > few && withdrawn*share > withdrawn+present
 }
 
-// withdraw notes that the store no longer has the lease of e.
+// withdraw records that the store no longer has the lease of e. The peer is retained at once if the store was replaced.
 func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
@@ -31,12 +31,14 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	}
 	s.expireAt(d.Until)
 	s.fresh = append(s.fresh, d)
-	if s.withdrawn[e.Lease.Name] = d; replaced {
+	s.withdrawn[e.Lease.Name] = d
+	if replaced {
 		s.keep(d)
 	}
 }
 
-// deleteRetained makes what a replaced store lacked a withdrawal like any other: there it was deleted indeed.
+// deleteRetained handles the deletion, in a replaced store, of a peer that is retained because this store lacked it. It is
+// a normal withdrawal now, and counts.
 func (s *Set) deleteRetained(name string, now time.Time) {
 	if d := s.withdrawn[name]; d.Cause == subnet.StoreReplaced {
 		s.drop(name)
@@ -45,7 +47,7 @@ func (s *Set) deleteRetained(name string, now time.Time) {
 	}
 }
 
-// keep makes a departed peer a retained one.
+// keep retains a departed peer: it is added to the set again.
 func (s *Set) keep(d *departed) {
 	d.retained = true
 	s.leaseEdits.Add(d.Lease.Name, changes.Change[subnet.Lease]{New: d.Lease})
@@ -53,7 +55,7 @@ func (s *Set) keep(d *departed) {
 	s.windowsDirty = s.windowsDirty || d.windows
 }
 
-// drop forgets a departed peer; a retained one goes.
+// drop forgets a withdrawn peer, and removes it from the set if it was retained.
 func (s *Set) drop(name string) {
 	d := s.withdrawn[name]
 	if d == nil {
@@ -67,7 +69,7 @@ func (s *Set) drop(name string) {
 	}
 }
 
-// expire drops those whose time is over.
+// expire drops the withdrawn peers whose time is over.
 func (s *Set) expire(now time.Time) {
 	if s.next.IsZero() || now.Before(s.next) {
 		return
@@ -82,22 +84,23 @@ func (s *Set) expire(now time.Time) {
 	}
 }
 
+// expireAt makes Next return t or an earlier time.
 func (s *Set) expireAt(t time.Time) {
 	if s.next.IsZero() || t.Before(s.next) {
 		s.next = t
 	}
 }
 
-// Expire drops those whose time is over, and reports whether the set differs for it.
+// Expire drops the withdrawn peers whose time is over, and reports whether the set has changed.
 func (s *Set) Expire(now time.Time) (changed bool) {
 	s.expire(now)
 	return s.finish()
 }
 
-// Next is when Expire is due; the zero Time: never.
+// Next returns when Expire should be called; the zero Time: not at all.
 func (s *Set) Next() time.Time { return s.next }
 
-// Accept lets everything go that was withdrawn, and begins to count anew.
+// Accept drops all withdrawn peers, whose count begins at zero again, and reports whether the set has changed.
 func (s *Set) Accept() (changed bool) {
 	for name := range s.withdrawn {
 		s.drop(name)
@@ -131,6 +134,7 @@ func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
 
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
+// presentLeases returns the peers' leases that the store has.
 func (s *Set) presentLeases() []*subnet.Lease {
 	leases := make([]*subnet.Lease, 0, s.present)
 	for name, e := range s.known {
@@ -141,8 +145,11 @@ func (s *Set) presentLeases() []*subnet.Lease {
 	return leases
 }
 
-// displace drops the departed peers whose subnet or node turns up under another name: what the store says now counts
-// for more. Those that departed just now are compared with all that the store has, the others with what is new there.
+// displace drops the withdrawn peers whose subnet or public address another lease claims. Peers that the running call has
+// withdrawn are compared with all present leases, and earlier ones only with claimants, the leases that are new.
+//
+// Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease of node-b for the same subnet. Traffic for
+// it must go to node-b, so node-a is no longer retained.
 func (s *Set) displace(claimants []*subnet.Lease) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
@@ -155,7 +162,7 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 	}
 	for _, l := range claimants {
 		if s.known[l.Name].Lease != l {
-			continue // and gone again
+			continue // it was removed by a later change of the same call
 		}
 		for name, d := range s.withdrawn {
 			if l.Displaces(d.Lease) {
@@ -165,7 +172,7 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 	}
 }
 
-// retainMass retains what was withdrawn if it is too much, the first of a burst included, which were gone for a moment.
+// retainMass retains all withdrawn peers if they are a mass withdrawal, also those that were removed before it was one.
 func (s *Set) retainMass() {
 	if !Mass(s.massCount(), s.present) {
 		return
@@ -177,7 +184,7 @@ func (s *Set) retainMass() {
 	}
 }
 
-// massCount is how many peers were withdrawn within the retention time from a store that was not replaced.
+// massCount counts the peers withdrawn within the retention time, without those that a replaced store lacked.
 func (s *Set) massCount() (count int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {
