@@ -15,7 +15,7 @@ import (
 	"flannel/pkg/file"
 )
 
-// Env is what the subnet file (subnet.env) tells the CNI plugin.
+// Env is the content of the subnet file (subnet.env), which the CNI plugin reads.
 type Env struct {
 	V4Network, V4Subnet netip.Prefix // masked; zero: family off
 	V6Network, V6Subnet netip.Prefix
@@ -23,10 +23,10 @@ type Env struct {
 	IPMasq              bool
 }
 
-// maxEnv bounds what is read of a file that another hand may have written, in bytes.
+// maxEnv bounds what is read of the file, which others may have written, in bytes.
 const maxEnv = 64 << 10
 
-// Format writes the file's text. A subnet stands there as its first usable address, which the bridge will have.
+// Format returns the file's text. A subnet is written as its first usable address, which the bridge gets.
 func Format(e Env) []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {
@@ -45,8 +45,7 @@ func Format(e Env) []byte {
 	return b.Bytes()
 }
 
-// ParseEnv reads what Format or flannel wrote. Lines that it does not know are skipped; a text with no subnet at all
-// is an error.
+// ParseEnv parses a text of Format or of flannel. It skips unknown lines. A text without any subnet is an error.
 func ParseEnv(raw []byte) (Env, error) {
 	var e Env
 	for line := range strings.Lines(string(raw)) {
@@ -79,26 +78,26 @@ func ParseEnv(raw []byte) (Env, error) {
 		}
 	}
 	if !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() {
-		return Env{}, errors.New("neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is in it")
+		return Env{}, errors.New("no FLANNEL_SUBNET and no FLANNEL_IPV6_SUBNET")
 	}
 	return e, nil
 }
 
-// envPrefix reads a network, masked; of several with commas between, the first.
+// envPrefix parses a network and masks it. Of several networks, separated by commas, it takes the first.
 func envPrefix(value string, bits int) (netip.Prefix, error) {
 	first, _, _ := strings.Cut(value, ",")
 	p, err := netip.ParsePrefix(strings.TrimSpace(first))
 	if err != nil || p.Addr().BitLen() != bits || p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("no IPv%d network", map[int]int{32: 4, 128: 6}[bits])
+		return netip.Prefix{}, fmt.Errorf("not an IPv%d network", map[int]int{32: 4, 128: 6}[bits])
 	}
 	return p.Masked(), nil
 }
 
-// ErrMalformed is in the error about a subnet file that could be read and is not one.
+// ErrMalformed is wrapped by the error about a file that was read and is not a valid subnet file.
 var ErrMalformed = errors.New("not a subnet file")
 
-// ReadEnv reads the file at path. One that is missing is the zero Env and no error. An error without ErrMalformed says
-// nothing about the file's content, and may be gone the next time.
+// ReadEnv reads the file at path. For a missing file it returns the zero Env and no error. An error without ErrMalformed is
+// one of reading, and says nothing about the content.
 func ReadEnv(path string) (Env, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,8 +118,8 @@ func ReadEnv(path string) (Env, error) {
 	return e, nil
 }
 
-// WriteEnv makes the file at path say e, and tells whether it had to write. Readers see the old text or the new one,
-// never a part. A missing directory is made.
+// WriteEnv writes e to the file at path, if its content differs, and reports whether it did. Readers see the old text or the
+// new one, never a part. A missing directory is created.
 func WriteEnv(path string, e Env) (changed bool, err error) {
 	text := Format(e)
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {

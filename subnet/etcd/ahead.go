@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Ahead tells by how much the clock of the first server that answers is ahead of ours, precise to two seconds. etcd's
-// own protocol tells no time; its answers to plain HTTP do, by the header Date (RFC 9110, section 6.6.1).
+// Ahead returns the clock of the first server that answers minus ours, precise to two seconds. etcd's own protocol has no
+// time, but its responses to plain HTTP have the header Date (RFC 9110, section 6.6.1).
 func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 	secure, err := o.tls(&errorTracker{})
 	if err != nil {
@@ -22,7 +22,7 @@ func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 	for _, endpoint := range o.Endpoints {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/version", nil)
 		if err != nil {
-			return 0, fmt.Errorf("ask etcd for the time: %w", err)
+			return 0, fmt.Errorf("read the time from etcd: %w", err)
 		}
 		before := time.Now()
 		resp, err := client.Do(req)
@@ -34,10 +34,10 @@ func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 		_ = resp.Body.Close() // only the header matters
 		date, err := http.ParseTime(resp.Header.Get("Date"))
 		if err != nil {
-			why = fmt.Errorf("its answer has no date: %w", err)
+			why = fmt.Errorf("response without a valid Date header: %w", err)
 			continue
 		}
 		return date.Add(time.Second / 2).Sub(middle), nil
 	}
-	return 0, fmt.Errorf("ask etcd for the time: %w", cmp.Or(why, errors.New("no endpoint given")))
+	return 0, fmt.Errorf("read the time from etcd: %w", cmp.Or(why, errors.New("no endpoint given")))
 }

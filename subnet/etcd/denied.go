@@ -8,12 +8,12 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// DeniedError says that etcd's authorization refuses this node's user what the daemon needs.
+// DeniedError means that this node's etcd user lacks a permission that the daemon needs.
 type DeniedError struct {
-	User string // "" with a client certificate, whose common name it is
+	User string // "": the common name of the client certificate
 	Need string // "read" or "readwrite"
 	Key  string
-	All  bool // all keys that begin with Key, too
+	All  bool // for all keys that begin with Key
 }
 
 func (e *DeniedError) Error() string {
@@ -29,7 +29,7 @@ func (e *DeniedError) Error() string {
 // Refused implements patience.Refusal.
 func (e *DeniedError) Refused() {}
 
-// denied puts what is missing in the place of etcd's "permission denied".
+// denied replaces etcd's "permission denied" by a DeniedError, which names the permission.
 func (m *Manager) denied(err error, need, key string, all bool) error {
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return &DeniedError{User: m.user, Need: need, Key: key, All: all}
@@ -37,8 +37,8 @@ func (m *Manager) denied(err error, need, key string, all bool) error {
 	return err
 }
 
-// deniedClaim is for a node without the permission to take a free subnet: it may write a key that is reserved for it, and
-// has not found it. Waiting in here does not help: the caller tells the reason and tries again from the start.
+// deniedClaim adds advice for a node that may write only the one key that is reserved for it, and tries to create another
+// one because the reserved key does not have its address. The error is final: the caller logs it and calls Acquire again.
 func (m *Manager) deniedClaim(err error, key, publicIP string) error {
 	var denied *DeniedError
 	if errors.As(m.denied(err, "readwrite", key, false), &denied) {

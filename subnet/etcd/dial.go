@@ -30,7 +30,7 @@ var (
 	errCertWanted = errors.New("the server asks for a client certificate, and none is configured")
 )
 
-// client turns the options into those of the etcd client.
+// client translates the options into those of the etcd client.
 func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	var endpoints []string
 	for _, e := range o.Endpoints {
@@ -52,14 +52,14 @@ func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	cfg := clientv3.Config{
 		Endpoints:   endpoints,
 		TLS:         secure,
-		DialTimeout: 10 * time.Second, // of the login; each attempt ends earlier
-		// A peer that falls silent is noticed after 13 s. gRPC takes no less than 10 s, and a server closes
-		// connections that are pinged while no request is open on them.
+		DialTimeout: 10 * time.Second, // of the login; each attempt has a shorter one
+		// A dead connection is detected after 13 s. gRPC allows no less than 10 s, and the server closes connections that
+		// are pinged without a running request.
 		DialKeepAliveTime:    positive(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
 		MaxCallRecvMsgSize:   maxMessage,
-		Logger:               zap.NewNop(), // an outage would be a line per retry
+		Logger:               zap.NewNop(), // it logs every retry during an outage
 	}
 	if o.Username != "" && o.Password != "" {
 		cfg.Username, cfg.Password = o.Username, o.Password
@@ -68,8 +68,8 @@ func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	return cfg, nil
 }
 
-// plaintext is the endpoint to which a password would go unencrypted, "" if there is none. The first endpoint's scheme
-// counts for all.
+// plaintext returns the endpoint to which the password would be sent unencrypted, "" if there is none. The scheme of the
+// first endpoint is used for all.
 func plaintext(cfg clientv3.Config) string {
 	if cfg.Username == "" || strings.HasPrefix(strings.ToLower(cfg.Endpoints[0]), "https://") {
 		return ""
@@ -77,7 +77,7 @@ func plaintext(cfg clientv3.Config) string {
 	return cfg.Endpoints[0]
 }
 
-// tls is what an https endpoint is spoken to with; without a CA file it is checked against the system's authorities.
+// tls returns the TLS configuration for https endpoints. Without a CA file, the system's authorities are trusted.
 func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -102,7 +102,7 @@ func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 	case o.KeyFile == "":
 		return nil, fmt.Errorf("etcd certificate file %s is given without a key file", o.CertFile)
 	}
-	// A wrong file is an error now, where somebody reads it, rather than at the first handshake.
+	// The files are read here once, so that New returns their errors; and again for each handshake.
 	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -113,21 +113,21 @@ func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 	if _, err := load(nil); err != nil {
 		return nil, err
 	}
-	c.GetClientCertificate = load // a certificate renewed on disk is taken at the next connection
+	c.GetClientCertificate = load // reads the files again, because the certificate may be renewed
 	return c, nil
 }
 
-// wire watches the requests go by. It keeps why the last one failed: the client's own error for a server that cannot
-// be reached is "context deadline exceeded", whatever the reason.
+// errorTracker intercepts the requests and keeps the error of the last failed one: when etcd cannot be reached, the client
+// library returns "context deadline exceeded", whatever the reason. It also keeps the connections, to drop them.
 type errorTracker struct {
 	last  atomic.Pointer[string]
 	calls atomic.Int64 // requests and streams so far
-	asked atomic.Bool  // the server wanted a client certificate, and we have none
+	asked atomic.Bool  // the server requested a client certificate, and we have none
 	conns patience.Conns
 }
 
-// credentials are those that the client library would use for the endpoint, and through them pass all connections:
-// gRPC closes none before it has waited for an answer.
+// credentials returns the credentials that the client library would use for the endpoint, wrapped so that all connections
+// are kept for dropping: gRPC itself closes a connection only after a timeout.
 func (w *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
 	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
 		return handshakes{insecure.NewCredentials(), w}
@@ -135,7 +135,7 @@ func (w *errorTracker) credentials(endpoint string, secure *tls.Config) credenti
 	return handshakes{credentials.NewTLS(secure), w}
 }
 
-// handshakes notes each connection before it is used.
+// handshakes keeps each connection before the handshake.
 type handshakes struct {
 	credentials.TransportCredentials
 	tracker *errorTracker
@@ -160,12 +160,12 @@ func (w *errorTracker) dialOptions() []grpc.DialOption {
 			s, err := open(ctx, desc, cc, method, opts...)
 			return s, w.note(err)
 		}),
-		// A server that is back must be noticed within seconds, however long it was away.
+		// After an outage of any length, the connection must be restored within seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
-		// The list of 10,000 leases has 2.5 MB: with gRPC's first windows of 64 KB it takes a dozen round trips.
+		// A list of 10,000 leases has 2.5 MB. gRPC's initial windows of 64 KB would require a dozen round trips.
 		grpc.WithInitialWindowSize(4 << 20),
 		grpc.WithInitialConnWindowSize(8 << 20),
 	}
@@ -180,9 +180,9 @@ func (w *errorTracker) note(err error) error {
 	return err
 }
 
-// explain puts the reason in the place of a mere timeout.
+// explain replaces a timeout by the error of the last failed request.
 func (w *errorTracker) explain(err error) error {
-	// The client library gives the context's errors, gRPC its own.
+	// The client library returns the context's errors, gRPC its own codes.
 	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
 		vague = true
@@ -190,13 +190,13 @@ func (w *errorTracker) explain(err error) error {
 	if text := w.last.Load(); vague && text != nil {
 		err = errors.New(*text)
 	}
-	if w.asked.Load() { // a server that insists just hangs up
+	if w.asked.Load() { // a server that requires one closes the connection without a reason
 		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err
 }
 
-// streamOptions are for streams that are opened without the help of the client library.
+// streamOptions are the options of streams that are opened without the client library.
 func streamOptions() []grpc.CallOption {
 	return []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxMessage)}
 }

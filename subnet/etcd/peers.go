@@ -12,31 +12,31 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// peers reads what is below <prefix>/subnets/ into a set of peers.
+// peers is the consumer of the keys below <prefix>/subnets/. It translates them into changes of a set of peers.
 type peers struct {
 	log    *slog.Logger
 	prefix string
-	own    func() string // our key, which is left out
+	own    func() string // returns our own key, which is no peer
 	set    *peerset.Keeper
 
-	// Keys that hold no lease. Anybody who may write makes as many as they like: the first maxRejects are in the set by
-	// name, the others are only counted.
+	// Keys that are not those of leases. Their number is not limited, so the first maxRejects are in the set by name, and
+	// the others are only counted.
 	named   map[string]bool
 	unnamed int
 }
 
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
 	p.named, p.unnamed = map[string]bool{}, snap.more
-	all := make([]peerset.Change, 0, len(snap.kvs)+1)
+	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
 	for _, kv := range snap.kvs {
-		if c, counts := p.read(kv); counts {
-			all = append(all, c)
+		if c, below := p.read(kv); below {
+			entries = append(entries, c)
 		}
 	}
 	if replaced {
-		p.log.Error("etcd holds another or an older store than before: peers that it lacks are retained", "cause", causeStoreChanged, "present", len(snap.kvs))
+		p.log.Error("etcd store was replaced, retaining missing peers", "cause", causeStoreChanged, "present", len(snap.kvs))
 	}
-	p.set.ApplyAll(append(all, p.others()), replaced)
+	p.set.ApplyAll(append(entries, p.others()), replaced)
 	return nil
 }
 
@@ -46,14 +46,14 @@ func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	for _, e := range events {
 		if e.Type != mvccpb.DELETE {
 			if e.Kv.CreateRevision != e.Kv.ModRevision {
-				p.leave(string(e.Kv.Key))
+				p.removeReject(string(e.Kv.Key))
 			}
-			if c, counts := p.read(e.Kv); counts {
+			if c, below := p.read(e.Kv); below {
 				changes = append(changes, c)
 			}
 			continue
 		}
-		p.leave(string(e.Kv.Key))
+		p.removeReject(string(e.Kv.Key))
 		changes = append(changes, peerset.Change{Name: string(e.Kv.Key), Deleted: true})
 	}
 	if hasOthers := p.unnamed > 0; hasOthers != hadOthers {
@@ -63,16 +63,17 @@ func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	return nil
 }
 
-// woken is called when our own key is another.
+// handleNotify is called when our own key changed.
 func (p *peers) handleNotify(context.Context) error {
 	p.set.SetOwn(p.own())
 	return nil
 }
 
-// read returns what a key says now. It does not count if the key is not below the prefix, which nobody asked for.
-func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, counts bool) {
+// read translates a key. below is false if it is not below the prefix, and was not requested.
+func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, below bool) {
 	c.Name = string(kv.Key)
-	name, below := strings.CutPrefix(c.Name, p.prefix)
+	var name string
+	name, below = strings.CutPrefix(c.Name, p.prefix)
 	if !below {
 		return c, false
 	}
@@ -91,8 +92,8 @@ func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, counts bool) {
 	return c, true
 }
 
-// leave takes a key that was there before out of those that hold no lease.
-func (p *peers) leave(key string) {
+// removeReject removes a key that existed before from the invalid ones, if it was one.
+func (p *peers) removeReject(key string) {
 	if p.named[key] {
 		delete(p.named, key)
 	} else if !p.set.Has(key) && p.unnamed > 0 {
@@ -100,15 +101,15 @@ func (p *peers) leave(key string) {
 	}
 }
 
-// others stands for the keys that are not named. It does not say how many they are, which each event may change.
+// others is an entry that stands for all keys that are only counted. It has no number, which would change with every key.
 func (p *peers) others() peerset.Change {
 	c := peerset.Change{Name: p.prefix + "*"}
 	if p.unnamed > 0 {
-		c.Reject = "more keys that hold no lease; they are not named"
+		c.Reject = "more invalid keys, which are not listed by name"
 	}
 	return c
 }
 
-// microsofts is the OUI of virtual adapters that Windows makes, as flannel and we write it. That a node runs Windows is
-// a guess, since nothing in etcd says it: MAC addresses that HNS gives begin so, and those that Linux chooses never do.
+// microsofts matches a VTEP MAC address with the OUI of virtual adapters of Windows. etcd does not say which nodes run
+// Windows; but MAC addresses that HNS assigns begin with this OUI, and those that Linux chooses never do.
 var microsofts = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)

@@ -14,11 +14,11 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// seedLife is how old the list that Acquire made may be to serve as the first set of Watch.
+// seedLife is how old the list of Acquire may be when Watch uses it as its first set.
 const seedLife = 5 * time.Second
 
-// Watch hands over the others' leases; see subnet.Manager. It waits for Acquire, which says which lease is ours, and
-// returns nil when ctx ends. changed owns the Set's slices for reading only.
+// Watch implements subnet.Manager. It waits for Acquire, which finds out which lease is our own. changed must not modify the
+// slices of the Set.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	select {
 	case <-m.acquired:
@@ -33,23 +33,24 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	m.seed = nil
 	m.mu.Unlock()
 	switch {
-	// An old list would show peers that are gone by now, if only for the moment until the watch catches up.
+	// An older list may have peers that are gone by now, which would be in the set until the watch has caught up.
 	case start == nil:
 	case time.Since(start.read) > seedLife:
 		start = nil
 	case start.kvs == nil:
-		start.kvs = []*mvccpb.KeyValue{} // an empty list is one, too
+		start.kvs = []*mvccpb.KeyValue{} // not nil: hand the empty list over
 	}
 	f := m.leases("watch leases")
 	f.notified, f.consumer = m.ownChanged, p
 	return m.follow(ctx, f, start)
 }
 
-// leases is everything below <prefix>/subnets/.
+// leases is the feed of all keys below <prefix>/subnets/.
 func (m *Manager) leases(name string) feed {
 	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
 }
 
+// ownKey returns the key of our lease, "" before Acquire.
 func (m *Manager) ownKey() string {
 	if key := m.ownName.Load(); key != nil {
 		return *key
@@ -57,14 +58,14 @@ func (m *Manager) ownKey() string {
 	return ""
 }
 
-// WatchConfig hands over the network configuration; see subnet.Manager. It returns nil when ctx ends.
+// WatchConfig implements subnet.Manager.
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
 	return m.follow(ctx, feed{name: "watch the network configuration", key: key,
 		consumer: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
 }
 
-// mistakenPrefix looks for a network configuration below the same prefix with a leading slash, or without it.
+// mistakenPrefix looks for a network configuration below the prefix with its leading slash removed, or with one added.
 func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool) {
 	prefix, had := strings.CutPrefix(m.prefix, "/")
 	if !had {
@@ -73,16 +74,16 @@ func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	resp, err := m.client.Get(ctx, prefix+"/config", clientv3.WithCountOnly())
-	return prefix, err == nil && resp.Count > 0 // else nobody may know, but it does not matter
+	return prefix, err == nil && resp.Count > 0 // an error does not matter: this is only a hint
 }
 
-// config passes the network configuration on when it differs from what was passed on last.
+// config is the consumer of the network configuration.
 type config struct {
 	log     *slog.Logger
 	changed func([]byte)
-	last    []byte // nil before the first
-	missing bool   // and it was said
-	// mistaken returns another prefix under which there is a configuration; it is asked when there is none under ours.
+	last    []byte // the configuration handed over last; nil: none yet
+	missing bool   // there is none, which was logged
+	// mistaken returns another prefix that has a configuration. It is called when ours has none.
 	mistaken func(context.Context) (prefix string, found bool)
 }
 
@@ -106,9 +107,10 @@ func (c *config) handle(ctx context.Context, events []*mvccpb.Event) error {
 
 func (c *config) handleNotify(context.Context) error { return nil }
 
+// set hands the configuration over if it differs from the last one.
 func (c *config) set(raw []byte) {
 	c.missing = false
-	// Another list, after an outage, is no change.
+	// The list after an outage may have the same value.
 	if c.last != nil && bytes.Equal(raw, c.last) {
 		return
 	}
@@ -116,6 +118,7 @@ func (c *config) set(raw []byte) {
 	c.changed(raw)
 }
 
+// setMissing logs once that there is no configuration.
 func (c *config) setMissing(ctx context.Context) {
 	if c.missing {
 		return
@@ -124,10 +127,11 @@ func (c *config) setMissing(ctx context.Context) {
 	prefix, found := c.mistaken(ctx)
 	switch {
 	case c.last == nil && found:
-		c.log.Warn("waiting for the network configuration: etcd has none here, but one below another prefix; is --etcd-prefix right?", "cause", causeNoConfig, "other", prefix)
+		c.log.Warn("waiting for the network configuration, which exists under another prefix; check --etcd-prefix",
+			"cause", causeNoConfig, "other", prefix)
 	case c.last == nil:
-		c.log.Info("waiting for the network configuration: etcd has none yet", "cause", causeNoConfig)
+		c.log.Info("waiting for the network configuration", "cause", causeNoConfig)
 	default:
-		c.log.Warn("the network configuration was deleted from etcd: the last one stands", "cause", causeConfigGone)
+		c.log.Warn("network configuration was deleted from etcd, keeping the last one", "cause", causeConfigGone)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Conns are a client's open connections, so that all can be dropped at once. The zero Conns has none.
+// Conns keeps the open connections of a client, to drop all of them at once. The zero Conns is empty and ready to use.
 type Conns struct {
 	mu   sync.Mutex
 	open map[*kept]struct{}
@@ -16,7 +16,7 @@ type kept struct {
 	in *Conns
 }
 
-// Keep notes a connection until it is closed, by the returned one or by Drop.
+// Keep adds a connection and returns it wrapped: closing the wrapped one removes it.
 func (c *Conns) Keep(conn net.Conn) net.Conn {
 	k := &kept{conn, c}
 	c.mu.Lock()
@@ -36,13 +36,13 @@ func (k *kept) Close() error {
 	return k.Conn.Close()
 }
 
-// Drop closes all that are open. Whoever uses one gets an error at once.
+// Drop closes all open connections. Reads and writes that use them fail at once.
 func (c *Conns) Drop() {
 	c.mu.Lock()
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
 	for k := range open {
-		_ = k.Conn.Close() // its user closes it, too, and hears whatever there is to hear
+		_ = k.Conn.Close() // its user closes it, too, and gets the error
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// silence is how long a store may be away without a word in the log: a member that restarts is no outage.
+// silence is how long an outage lasts before it is logged, so that the restart of a store is not.
 const silence = time.Second
 
 // Causes in the log.
@@ -18,60 +18,60 @@ const (
 	causeBack    = "store-back"
 )
 
-// Outage says once that a store is away, and once that it is back: however many activities notice it, and retry.
+// Outage logs once that a store does not answer, and once that it answers again, for all activities that use the store.
 type Outage struct {
 	log   *slog.Logger
 	store string
 
 	mu      sync.Mutex
-	failing map[string]bool // the activities that wait for the store
+	failing map[string]bool // the activities that retry
 	since   time.Time
 	reason  error
-	say     *time.Timer // nil: it answers
-	number  int         // of the outage, so that the timer of an earlier one stays silent
-	said    bool
+	timer   *time.Timer // logs the outage after silence; nil: there is no outage
+	number  int         // of the outage, so that a late timer of an earlier one logs nothing
+	logged  bool
 }
 
-// NewOutage is for the store of that name, as it is to be called in the log.
+// NewOutage returns the Outage of a store, whose name is used in the log.
 func NewOutage(log *slog.Logger, store string) *Outage {
 	return &Outage{log: log, store: store, failing: map[string]bool{}}
 }
 
-// Failed says that an activity did not get through; it will try again.
+// Failed records that an activity failed and will retry.
 func (o *Outage) Failed(activity string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.failing[activity], o.reason = true, err
-	if o.say == nil {
+	if o.timer == nil {
 		o.since = time.Now()
 		o.number++
 		number := o.number
-		o.say = time.AfterFunc(silence, func() { o.speak(number) })
+		o.timer = time.AfterFunc(silence, func() { o.logOutage(number) })
 	}
 }
 
-func (o *Outage) speak(number int) {
+func (o *Outage) logOutage(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.say != nil && o.number == number {
-		o.said = true
+	if o.timer != nil && o.number == number {
+		o.logged = true
 		text, cause := trouble(o.reason)
-		o.log.Warn(o.store+" "+text+": waiting for it, the network stays as it is", "cause", cause, "error", o.reason)
+		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", o.reason)
 	}
 }
 
-// Err is why the store does not answer, nil while it does.
+// Err returns why the store does not answer, nil if it does.
 func (o *Outage) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.say == nil {
+	if o.timer == nil {
 		return nil
 	}
 	text, _ := trouble(o.reason)
 	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
 }
 
-// Refusal is an error of a store that does answer, and refuses what was asked.
+// Refusal is the error of a store that answers and denies the request.
 type Refusal interface {
 	error
 	Refused()
@@ -84,22 +84,22 @@ func trouble(reason error) (text, cause string) {
 	return "does not answer", causeSilent
 }
 
-// Over says that an activity got through.
+// Over records that an activity succeeded.
 func (o *Outage) Over(activity string) { o.end(activity, true) }
 
-// Forget says that an activity waits no longer, for its own reasons.
+// Forget records that an activity ended, and no longer waits for the store.
 func (o *Outage) Forget(activity string) { o.end(activity, false) }
 
 func (o *Outage) end(activity string, through bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.failing, activity)
-	if o.say == nil || len(o.failing) > 0 {
+	if o.timer == nil || len(o.failing) > 0 {
 		return
 	}
-	o.say.Stop()
-	if o.said && through {
+	o.timer.Stop()
+	if o.logged && through {
 		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
 	}
-	o.say, o.said = nil, false
+	o.timer, o.logged = nil, false
 }
