@@ -189,7 +189,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, c) })
 }
 
-var errNoNode = errors.New("Node of this node does not exist, or has no podCIDR")
+var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
 // writeAnnotations writes those of our annotations that differ from c.want.
 func (m *Manager) writeAnnotations(ctx context.Context, c *ownNode) error {
