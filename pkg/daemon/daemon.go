@@ -163,7 +163,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)
 		n.peers, n.known = peers.Leases, true
-		n.valid = len(peers.Leases) - len(planned.Rejects) - n.plan.Silent()
+		n.valid = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
 		n.rejects = slices.Concat(planned.Rejects, peers.Rejects)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())

@@ -11,52 +11,72 @@ import (
 	"flannel/subnet"
 )
 
-// resolveConflicts decides between those who are in each other's way, alike on every node, and says why the others lose.
-// Only they are looked at, and only when one of them comes or goes: a thousand conflicts do not make the change of a peer
-// that has none more expensive.
-func (p *Plan) resolveConflicts() map[*peer]string {
-	if len(p.rivals) == 0 && len(p.odd) == 0 {
+// resolveConflicts decides which of the peers that claim the same resource, or overlapping subnets, are used, and returns
+// the others with the reason. All nodes decide alike, because they compare the same leases in the same order. The cost
+// depends on the number of peers in conflicts only.
+//
+// The peers are visited in the order of comparePrecedence. Each is rejected if it
+//  1. claims a VTEP address that is derived from the subnet of another peer,
+//  2. claims a resource that a peer before it has got, or
+//  3. has a subnet of unusual size that overlaps a subnet of a peer that is used.
+//
+// Otherwise it gets its resources. A rejected peer gets none, so it cannot cause the rejection of a later one.
+//
+// Example, in a network with subnets of length /24, in the order in which the peers are visited:
+//
+//	lease  Since  subnet         VtepMAC  result
+//	A      10     10.5.50.0/24   m1       used
+//	B      20     10.5.60.0/24   m1       rejected by 2: A has m1
+//	D      30     10.5.60.0/24   m4       used: B is rejected, so it has not got the subnet
+//	C      5      10.5.60.0/22   m3       rejected by 3: it overlaps the subnet of D; it is the oldest lease, but comes last
+//	                                      because of its size
+//
+// If m1 were derived from the subnet of B, then A would be rejected by 1 although its lease is older, B would be used, and
+// D would be rejected by 2.
+func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
+	if len(p.claimants) == 0 && len(p.unusual) == 0 {
 		return nil
 	}
-	parties := maps.Clone(p.odd)
-	derived := map[claim]*peer{} // of VTEP addresses that several claim, one from whose subnet it is derived
-	for c, all := range p.rivals {
-		for _, one := range all {
-			parties[one] = struct{}{}
-			if p.derives(one, c) && (derived[c] == nil || precedence(one, derived[c]) < 0) {
-				derived[c] = one
+	parties := maps.Clone(p.unusual)
+	derivedBy := map[resource]*peer{} // for contested VTEP addresses: the first peer from whose subnet they are derived
+	for r, claimants := range p.claimants {
+		for _, peer := range claimants {
+			parties[peer] = struct{}{}
+			if p.derives(peer, r) && (derivedBy[r] == nil || comparePrecedence(peer, derivedBy[r]) < 0) {
+				derivedBy[r] = peer
 			}
 		}
 	}
-	lost := map[*peer]string{}
-	owners := map[claim]*peer{} // of what several claim
-	others := spaces{plan: p, lost: lost}
-	for _, one := range slices.SortedFunc(maps.Keys(parties), precedence) {
-		reason := cmp.Or(p.usurps(one, derived), beaten(one, owners))
-		if reason == "" && one.odd {
-			reason = others.overlap(one)
+	conflicting = map[*peer]string{}
+	owners := map[resource]*peer{} // of contested resources
+	used := usedSubnets{plan: p, conflicting: conflicting}
+	for _, peer := range slices.SortedFunc(maps.Keys(parties), comparePrecedence) {
+		reason := cmp.Or(p.conflictWithDerived(peer, derivedBy), conflictWithOwner(peer, owners))
+		if reason == "" && peer.unusual {
+			reason = used.overlap(peer)
 		}
 		if reason != "" {
-			lost[one] = reason
+			conflicting[peer] = reason
 			continue
 		}
-		for c := range one.claims() {
-			if p.rivals[c] != nil {
-				owners[c] = one
+		for r := range peer.claims() {
+			if p.claimants[r] != nil {
+				owners[r] = peer
 			}
 		}
-		if one.odd {
-			others.take(one)
+		if peer.unusual {
+			used.add(peer)
 		}
 	}
-	return lost
+	return conflicting
 }
 
-// precedence: a subnet of the usual size goes before one of another size, and the older lease before the younger, so
-// that who comes later with another's address does not drive it out. Of the same age, the order of the leases counts.
-func precedence(a, b *peer) int {
-	if a.odd != b.odd {
-		if b.odd {
+// comparePrecedence orders peers by who gets a contested resource. A peer with subnets of the usual size comes before
+// one with a subnet of unusual size. Among these the older lease comes first, so that a new lease cannot displace an
+// existing one; among leases of the same age the order of subnet.Compare decides.
+func comparePrecedence(a, b *peer) int {
+	if a.unusual != b.unusual {
+		if b.unusual {
 			return -1
 		}
 		return 1
@@ -64,58 +84,60 @@ func precedence(a, b *peer) int {
 	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), subnet.Compare(a.lease, b.lease))
 }
 
-// derives reports whether c is a VTEP address that is derived from a subnet of the peer's. With a subnet of an odd size
-// it does not count: there are so many of them in an IPv6 network that some subnet has any address that one looks for.
-func (p *Plan) derives(one *peer, c claim) bool {
-	return p.tunnel != nil && !one.odd && slices.ContainsFunc(one.paths, func(path *dataplane.Path) bool {
-		return vtep(path) == c && p.tunnel.Derived(path)
+// derives reports whether r is a VTEP address that is derived from a subnet of the peer. Subnets of unusual size do not
+// count: an IPv6 network has so many of them that for any MAC address there is a subnet from which it is derived.
+func (p *Plan) derives(peer *peer, r resource) bool {
+	return p.tunnel != nil && !peer.unusual && slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool {
+		return vtep(path) == r && p.tunnel.Derived(path)
 	})
 }
 
-// usurps finds a VTEP address that the peer claims although it is derived from another's subnet. However old the lease
-// is, such a claim never counts: else a node that was broken into could drive out each node that is younger.
-func (p *Plan) usurps(one *peer, derived map[claim]*peer) string {
-	for c := range one.claims() {
-		if owner := derived[c]; owner != nil && !p.derives(one, c) {
-			return fmt.Sprintf("its VtepMAC %s is that of %s, from whose subnet it is derived", c.mac, owner.lease.Name)
+// conflictWithDerived returns a reason if the peer claims a VTEP address that is derived from the subnet of another peer.
+// The age of the lease does not matter: otherwise a compromised node could displace every node with a younger lease.
+func (p *Plan) conflictWithDerived(peer *peer, derivedBy map[resource]*peer) string {
+	for r := range peer.claims() {
+		if owner := derivedBy[r]; owner != nil && !p.derives(peer, r) {
+			return fmt.Sprintf("VtepMAC %s is derived from the subnet of %s", r.mac, owner.lease.Name)
 		}
 	}
 	return ""
 }
 
-// beaten finds what of one's claims one with precedence has.
-func beaten(one *peer, owners map[claim]*peer) string {
-	for c := range one.claims() {
-		other, taken := owners[c]
+// conflictWithOwner returns a reason if the peer claims a resource that has an owner.
+func conflictWithOwner(peer *peer, owners map[resource]*peer) string {
+	for r := range peer.claims() {
+		owner, owned := owners[r]
 		switch {
-		case !taken:
-		case c.subnet.IsValid():
-			return fmt.Sprintf("its subnet %s is also that of %s", c.subnet, other.lease.Name)
+		case !owned:
+		case r.subnet.IsValid():
+			return fmt.Sprintf("subnet %s is in use by %s", r.subnet, owner.lease.Name)
 		default:
-			return fmt.Sprintf("its VtepMAC %s is also that of %s", c.mac, other.lease.Name)
+			return fmt.Sprintf("VtepMAC %s is in use by %s", r.mac, owner.lease.Name)
 		}
 	}
 	return ""
 }
 
-// spaces are the subnets that are given away, in order. Only a subnet of another size can overlap without being the
-// same: they are made when there is one.
-type spaces struct {
-	plan   *Plan
-	lost   map[*peer]string // complete for subnets of the usual size by the time of the first overlap
-	usual  [2]space         // IPv4, IPv6
-	filled [2]bool
-	odd    [2]space
+// usedSubnets are the subnets of the peers that are used. Only subnets of unusual size need them, so the lists of the
+// subnets of the usual size are made when the first overlap is looked for. By then all peers with such subnets have been
+// visited, so conflicting is complete for them.
+type usedSubnets struct {
+	plan        *Plan
+	conflicting map[*peer]string
+	usual       [2]ownedSubnets // index: see family
+	listed      [2]bool         // usual is made
+	unusual     [2]ownedSubnets
 }
 
-// space is a list of subnets that do not overlap, in order.
-type space []given
+// ownedSubnets are sorted by address. No two of them overlap.
+type ownedSubnets []ownedSubnet
 
-type given struct {
+type ownedSubnet struct {
 	subnet netip.Prefix
-	to     *peer
+	owner  *peer
 }
 
+// family returns 0 for IPv4 and 1 for IPv6.
 func family(s netip.Prefix) int {
 	if s.Addr().Is6() {
 		return 1
@@ -123,63 +145,61 @@ func family(s netip.Prefix) int {
 	return 0
 }
 
-// overlap finds a subnet that is given away and overlaps one of one's.
-func (s *spaces) overlap(one *peer) string {
-	for _, path := range one.paths {
+// overlap returns a reason if a subnet of the peer overlaps one that is in use.
+func (u *usedSubnets) overlap(peer *peer) string {
+	for _, path := range peer.paths {
 		f := family(path.Dst)
-		s.fill(f)
-		for _, in := range []space{s.usual[f], s.odd[f]} {
-			if other, found := in.find(path.Dst); found {
-				return fmt.Sprintf("its subnet %s overlaps %s of %s", path.Dst, other.subnet, other.to.lease.Name)
+		u.listUsual(f)
+		for _, subnets := range []ownedSubnets{u.usual[f], u.unusual[f]} {
+			if other, found := subnets.findOverlap(path.Dst); found {
+				return fmt.Sprintf("subnet %s overlaps %s of %s", path.Dst, other.subnet, other.owner.lease.Name)
 			}
 		}
 	}
 	return ""
 }
 
-func (s *spaces) take(one *peer) {
-	for _, path := range one.paths {
-		in := &s.odd[family(path.Dst)]
-		*in = slices.Insert(*in, in.position(path.Dst), given{path.Dst, one})
+func (u *usedSubnets) add(peer *peer) {
+	for _, path := range peer.paths {
+		subnets := &u.unusual[family(path.Dst)]
+		*subnets = slices.Insert(*subnets, subnets.position(path.Dst), ownedSubnet{path.Dst, peer})
 	}
 }
 
-func (s *spaces) fill(f int) {
-	if s.filled[f] {
+func (u *usedSubnets) listUsual(f int) {
+	if u.listed[f] {
 		return
 	}
-	s.filled[f] = true
-	all := make(space, 0, len(s.plan.peers))
-	for _, one := range s.plan.peers {
-		if one.odd || s.lost[one] != "" {
+	u.listed[f] = true
+	subnets := make(ownedSubnets, 0, len(u.plan.peers))
+	for _, peer := range u.plan.peers {
+		if peer.unusual || u.conflicting[peer] != "" {
 			continue
 		}
-		for _, path := range one.paths {
+		for _, path := range peer.paths {
 			if family(path.Dst) == f {
-				all = append(all, given{path.Dst, one})
+				subnets = append(subnets, ownedSubnet{path.Dst, peer})
 			}
 		}
 	}
-	order := func(a, b given) int { return a.subnet.Addr().Compare(b.subnet.Addr()) }
-	if !slices.IsSortedFunc(all, order) { // leases are in the order of their IPv4 subnets
-		slices.SortFunc(all, order)
-	}
-	s.usual[f] = all
+	slices.SortFunc(subnets, func(a, b ownedSubnet) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
+	u.usual[f] = subnets
 }
 
-// position is where a subnet is, or would be.
-func (s space) position(of netip.Prefix) int {
-	i, _ := slices.BinarySearchFunc(s, of.Addr(), func(g given, a netip.Addr) int { return g.subnet.Addr().Compare(a) })
+// position returns the index at which s is, or would be inserted.
+func (o ownedSubnets) position(s netip.Prefix) int {
+	i, _ := slices.BinarySearchFunc(o, s.Addr(), func(e ownedSubnet, a netip.Addr) int { return e.subnet.Addr().Compare(a) })
 	return i
 }
 
-// find returns one that overlaps: of those in order, it begins right before, or at or after where this one begins.
-func (s space) find(overlapping netip.Prefix) (given, bool) {
-	i := s.position(overlapping)
-	for _, g := range s[max(i-1, 0):min(i+1, len(s))] {
-		if g.subnet.Overlaps(overlapping) {
-			return g, true
+// findOverlap returns a subnet that overlaps s. Since the list is sorted and has no overlaps, it is enough to look at the
+// subnet at the position of s and at the one before.
+func (o ownedSubnets) findOverlap(s netip.Prefix) (ownedSubnet, bool) {
+	i := o.position(s)
+	for _, e := range o[max(i-1, 0):min(i+1, len(o))] {
+		if e.subnet.Overlaps(s) {
+			return e, true
 		}
 	}
-	return given{}, false
+	return ownedSubnet{}, false
 }

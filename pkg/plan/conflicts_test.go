@@ -52,15 +52,15 @@ func TestTheOlderLeaseStays(t *testing.T) {
 	}
 }
 
-// naive settles a set by comparing everybody with everybody.
+// naive resolves the conflicts of a set by comparing everybody with everybody.
 func naive(p *Plan, set []*subnet.Lease) (in []string) {
 	var all, won []*peer
 	for _, l := range set {
-		if one := p.judge(l); one.reason == "" {
+		if one := p.newPeer(l); one.reason == "" {
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, precedence)
+	slices.SortFunc(all, comparePrecedence)
 	for _, one := range all {
 		usurper := slices.ContainsFunc(all, func(other *peer) bool { return usurped(p, one, other) })
 		if !usurper && !slices.ContainsFunc(won, func(other *peer) bool { return inTheWay(one, other) }) {
@@ -76,7 +76,7 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 func usurped(p *Plan, one, other *peer) bool {
 	for _, x := range one.paths {
 		for _, y := range other.paths {
-			if x.Device == y.Device && x.Encap == y.Encap && !other.odd && p.tunnel.Derived(y) && (one.odd || !p.tunnel.Derived(x)) {
+			if x.Device == y.Device && x.Encap == y.Encap && !other.unusual && p.tunnel.Derived(y) && (one.unusual || !p.tunnel.Derived(x)) {
 				return true
 			}
 		}
@@ -97,7 +97,7 @@ func inTheWay(a, b *peer) bool {
 
 // The short cuts give what comparing everybody with everybody gives, and every node decides alike but for what
 // touches its own.
-func TestSettledAlike(t *testing.T) {
+func TestResolvedAlike(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		var set []*subnet.Lease

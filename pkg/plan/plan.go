@@ -1,6 +1,6 @@
-// Package plan turns the peers' leases into paths. A peer's lease is foreign input: what cannot be believed leaves
-// that peer out, with a reason, and never touches another. A Plan is pure but for its memory of what it worked out
-// for leases that have not changed, which makes one peer's change cost one peer's work.
+// Package plan translates the peers' leases into paths. A lease is written by another node, so it is untrusted: an
+// invalid lease gets its peer rejected, with a reason, and does not affect any other peer. A Plan does no I/O. It keeps
+// what it computed for each lease, so that a change of one lease costs the work for one peer.
 package plan
 
 import (
@@ -16,68 +16,71 @@ import (
 	"flannel/subnet"
 )
 
-// Plan is for one configuration, one local lease and one backend; when one of them changes, make a new one.
+// Plan belongs to one configuration, one local lease and one backend; when one of them changes, make a new Plan.
+// It is not safe for concurrent use.
+//
+// A subnet is of unusual size if its length differs from that of this node's subnet. Subnets of the usual size are
+// either equal or disjoint, so a map finds their conflicts; only subnets of unusual size need to be compared with others.
 type Plan struct {
-	cfg     subnet.Config
-	local   subnet.Lease
-	backend backend.Backend
-	addrs   []netip.Addr   // the node's, in order
-	tunnel  backend.Tunnel // the backend, if it is one; else nil
-	own     map[claim]bool // the VTEP addresses in it; value: derived from our subnet
+	cfg      subnet.Config
+	local    subnet.Lease
+	backend  backend.Backend
+	addrs    []netip.Addr      // of this node, sorted
+	tunnel   backend.Tunnel    // the backend if it is a tunnel, else nil
+	ownVTEPs map[resource]bool // VTEP addresses of this node; the value: it is derived from our subnet
 
-	begun  bool                    // the first Update has taken in the whole set
-	peers  map[*subnet.Lease]*peer // what each lease comes to
-	stale  []*peer                 // those to be judged again, because the node's addresses changed
-	silent int                     // leases whose owner has yet to describe itself
+	started    bool                    // the first Update has read the whole set
+	peers      map[*subnet.Lease]*peer // the result for each lease
+	revalidate []*peer                 // affected by a change of addrs
+	pending    int                     // leases whose owners have not published backend data yet
 
-	// While nobody claims what another has, and nobody's subnet has an odd size, no peer can be in another's way.
-	claims map[claim]*peer      // who claims it; of several, one of them
-	rivals map[claim][]*peer    // what several claim, and all who do
-	odd    map[*peer]struct{}   // those with a subnet of another size than the usual one
-	better map[*peer]struct{}   // those that have a VTEP address of ours before us
-	inside map[*peer]struct{}   // those with a public IP inside the pod network
-	hosts  map[netip.Prefix]int // how many of these public IPs lie in a subnet of the usual size
+	holders      map[resource]*peer   // one of the peers that claim the resource
+	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
+	unusual      map[*peer]struct{}   // with a subnet of unusual size
+	outranking   map[*peer]struct{}   // that have precedence over this node for one of its VTEP addresses
+	inside       map[*peer]struct{}   // with a public IP inside the pod network
+	hostSubnets  map[netip.Prefix]int // how many of these public IPs each subnet of the usual size contains
+	invalid      map[*peer]struct{}   // rejected whatever other leases there are
+	conflicting  map[*peer]string     // rejected because of another lease, with the reason
+	needsResolve bool                 // conflicting is stale: a peer that may be in a conflict was added or removed
 
-	bad       map[*peer]struct{} // those that are rejected on their own
-	lost      map[*peer]string   // those that are rejected for the sake of another, and why
-	contested bool               // lost may be out of date: somebody who has a conflict came or went
-
-	paths   []*dataplane.Path // as returned last; never written to again
+	paths   []*dataplane.Path // as the last Update returned them; never modified in place
 	rejects []subnet.Rejected // likewise
 }
 
-// peer is a lease judged on its own.
+// peer is the result for one lease, computed without regard to the other leases.
 type peer struct {
-	lease  *subnet.Lease
-	paths  []*dataplane.Path
-	odd    bool
-	reason string  // why it is rejected
-	local  bool    // and the others may not reject it
-	better []claim // the VTEP addresses of ours that it has before us
-	used   bool    // its paths are in Plan.paths
-	gone   bool    // it is not in Plan.peers any more
+	lease    *subnet.Lease
+	paths    []*dataplane.Path
+	unusual  bool       // one of its subnets is of unusual size
+	reason   string     // why the lease is invalid; "": it is valid
+	local    bool       // reason concerns something of this node, so other nodes may accept the lease
+	outranks []resource // VTEP addresses of this node that other nodes attribute to the peer
+	active   bool       // its paths are in Plan.paths
+	removed  bool       // it is no longer in Plan.peers
 }
 
 func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 
-// claim is something that only one peer can have: a subnet, or a VTEP address on a device.
-type claim struct {
+// resource is something that only one peer can have: either a subnet, or a VTEP address on a device.
+type resource struct {
 	subnet netip.Prefix
 	device string
 	mac    mac.Addr
 }
 
-// vtep is the claim to the VTEP address that a path through a tunnel leads to.
-func vtep(path *dataplane.Path) claim {
+// vtep returns the VTEP address that a path leads to; its mac is zero if the path does not use a tunnel.
+func vtep(path *dataplane.Path) resource {
 	end, _ := path.VTEP()
-	return claim{device: path.Device, mac: end}
+	return resource{device: path.Device, mac: end}
 }
 
-// claims are worked out when asked for: kept, they would be the largest part of a plan.
-func (one *peer) claims() iter.Seq[claim] {
-	return func(yield func(claim) bool) {
-		for _, path := range one.paths {
-			if !yield(claim{subnet: path.Dst}) {
+// claims yields the resources that the peer claims. They are computed on each call: stored, they would be the largest
+// part of a Plan.
+func (p *peer) claims() iter.Seq[resource] {
+	return func(yield func(resource) bool) {
+		for _, path := range p.paths {
+			if !yield(resource{subnet: path.Dst}) {
 				return
 			}
 			if _, tunnelled := path.VTEP(); tunnelled && !yield(vtep(path)) {
@@ -87,35 +90,35 @@ func (one *peer) claims() iter.Seq[claim] {
 	}
 }
 
-// New returns a plan without peers. local is our own lease as published.
+// New returns a Plan without peers. local is this node's lease as published.
 func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
-	// Kubernetes gives subnets of a length of its own. What all nodes have is the usual one, whatever the configuration
-	// says: else every peer would be compared with every other.
+	// Kubernetes may assign subnets of another length than the configuration has. The usual length is the one that nodes
+	// really have: otherwise every subnet would be of unusual size, and be compared with all others.
 	if s := local.V4.Subnet; s.IsValid() {
 		cfg.V4.SubnetLen = s.Bits()
 	}
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	p := &Plan{cfg: cfg, local: local, backend: b, own: map[claim]bool{}, claims: map[claim]*peer{},
-		rivals: map[claim][]*peer{}, odd: map[*peer]struct{}{}, better: map[*peer]struct{}{}, inside: map[*peer]struct{}{},
-		hosts: map[netip.Prefix]int{}, bad: map[*peer]struct{}{}}
+	p := &Plan{cfg: cfg, local: local, backend: b, ownVTEPs: map[resource]bool{}, holders: map[resource]*peer{},
+		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
+		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
-		ends, _ := p.tunnel.Ends(&local) // an error: we have not described ourselves yet
+		ends, _ := p.tunnel.Ends(&local) // an error means that our lease has no backend data yet
 		for _, end := range ends {
-			p.own[vtep(end)] = p.tunnel.Derived(end)
+			p.ownVTEPs[vtep(end)] = p.tunnel.Derived(end)
 		}
 	}
 	return p
 }
 
-// SetAddrs takes in which addresses the node has, in order: no peer can be at one of them. The next Update judges those
-// again whose public IP the node got or lost; the others cost a look. The slice must not be changed afterwards.
+// SetAddrs sets the sorted addresses of this node; a peer whose public IP is one of them is rejected. The next Update
+// validates the peers again whose public IP was added or removed. The caller must not modify the slice afterwards.
 func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
 	}
-	changed := map[netip.Addr]bool{} // those that only one of the two lists holds
+	changed := map[netip.Addr]bool{} // in one of the two lists only
 	had, has := p.addrs, addrs
 	for len(had) > 0 || len(has) > 0 {
 		switch {
@@ -128,28 +131,31 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 		}
 	}
 	p.addrs = addrs
-	for _, one := range p.peers {
-		if changed[one.lease.V4.PublicIP] || changed[one.lease.V6.PublicIP] {
-			p.stale = append(p.stale, one)
+	for _, peer := range p.peers {
+		if changed[peer.lease.V4.PublicIP] || changed[peer.lease.V6.PublicIP] {
+			p.revalidate = append(p.revalidate, peer)
 		}
 	}
 }
 
-func among(addrs []netip.Addr, ip netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(addrs, ip, netip.Addr.Compare)
+// hasAddr reports whether ip is an address of this node.
+func (p *Plan) hasAddr(ip netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(p.addrs, ip, netip.Addr.Compare)
 	return found
 }
 
-// Silent tells how many of the leases have an owner that has yet to describe itself: neither paths nor rejected.
-func (p *Plan) Silent() int { return p.silent }
+// Pending returns the number of leases whose owners have not published backend data yet. They have no paths, and are
+// not rejected either.
+func (p *Plan) Pending() int { return p.pending }
 
-// Outranked returns the devices whose MAC address another lease has before ours, and that lease's name: the other nodes
-// reject ours for as long as both have it. One that is derived from our own subnet nobody has before us.
+// Outranked maps each device whose MAC address another lease also has, with precedence over ours, to that lease's name.
+// All other nodes reject our lease for as long as both have the address. Nobody has precedence over this node for an
+// address that is derived from our own subnet.
 func (p *Plan) Outranked() map[string]string {
 	by := map[string]string{}
-	for _, one := range slices.SortedFunc(maps.Keys(p.better), precedence) {
-		for _, c := range one.better {
-			by[c.device] = cmp.Or(by[c.device], one.lease.Name)
+	for _, peer := range slices.SortedFunc(maps.Keys(p.outranking), comparePrecedence) {
+		for _, r := range peer.outranks {
+			by[r.device] = cmp.Or(by[r.device], peer.lease.Name)
 		}
 	}
 	return by

@@ -132,10 +132,10 @@ func TestSuspects(t *testing.T) {
 	}
 	half := &subnet.Lease{V4: good.V4}
 	p := newPlan(t, false)
-	if paths, rejects := p.Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 || p.Silent() != 1 {
-		t.Errorf("a peer that has yet to describe itself gives %v and %v, %d silent", paths, rejects, p.Silent())
+	if paths, rejects := p.Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 || p.Pending() != 1 {
+		t.Errorf("a peer that has yet to describe itself gives %v and %v, %d pending", paths, rejects, p.Pending())
 	}
-	if p.Paths([]*subnet.Lease{good}); p.Silent() != 0 {
+	if p.Paths([]*subnet.Lease{good}); p.Pending() != 0 {
 		t.Error("it stays silent though it has described itself")
 	}
 	odd := peerLease("10.5.64.0/20", "192.168.100.9", 9)
@@ -218,8 +218,8 @@ func TestLengthOfPodCIDRs(t *testing.T) {
 	p := newPlan(t, false)
 	p = New(p.cfg, subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/26"), PublicIP: netip.MustParseAddr("192.168.100.1")}}, p.backend)
 	paths, rejects := p.Paths([]*subnet.Lease{peerLease("10.5.1.64/26", "192.168.100.2", 2), peerLease("10.5.1.128/26", "192.168.100.3", 3)})
-	if len(paths) != 2 || len(rejects) != 0 || len(p.odd) != 0 {
-		t.Errorf("%d paths, %d odd, left out %v", len(paths), len(p.odd), rejects)
+	if len(paths) != 2 || len(rejects) != 0 || len(p.unusual) != 0 {
+		t.Errorf("%d paths, %d odd, left out %v", len(paths), len(p.unusual), rejects)
 	}
 }
 

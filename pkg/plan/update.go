@@ -10,188 +10,191 @@ import (
 	"flannel/subnet"
 )
 
-// Outcome is what the leases come to. Its slices are never written to again.
+// Outcome is the result of an Update. Its slices are never modified.
 type Outcome struct {
-	Paths   []*dataplane.Path                // of the peers that can be believed, in the order of their destinations
-	Since   []*dataplane.Path                // Paths as the Update before returned them, none by the first one
-	Changes []changes.Change[dataplane.Path] // how Paths differ from these
-	Rejects []subnet.Rejected                // the other peers, in the order of their leases
+	Paths   []*dataplane.Path                // of the peers that are used, sorted by destination
+	Since   []*dataplane.Path                // the Paths of the Update before; empty for the first one
+	Changes []changes.Change[dataplane.Path] // the differences between Since and Paths
+	Rejects []subnet.Rejected                // the rejected peers, in the order of their leases
 }
 
-// Update takes in how the others' leases changed since the last Update. The first one goes through the whole set, all
-// others only through what changed. A path whose lease keeps its pointer keeps its own.
+// Update applies the changes of the peers' leases since the last Update. The first Update reads all leases and ignores
+// changed; each later one looks only at changed. As long as the pointer to a lease stays the same, so do the pointers to
+// its paths.
 func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Lease]) Outcome {
-	if !p.begun {
-		p.begun, changed = true, changes.Added(leases)
-		// To grow them step by step takes longer than all else here.
-		p.peers, p.claims = make(map[*subnet.Lease]*peer, len(leases)), make(map[claim]*peer, 2*len(leases))
+	if !p.started {
+		p.started, changed = true, changes.Added(leases)
+		// Growing these maps step by step would take longer than the rest of the first Update.
+		p.peers, p.holders = make(map[*subnet.Lease]*peer, len(leases)), make(map[resource]*peer, 2*len(leases))
 	}
-	touched := p.replace(changed)
-	listed := slices.ContainsFunc(touched, func(one *peer) bool { return one.reason != "" }) // the rejects are others
-	if p.contested {
-		p.contested, listed = false, true
-		touched = slices.AppendSeq(touched, maps.Keys(p.lost))
-		p.lost = p.rejectLoops(p.resolveConflicts())
-		touched = slices.AppendSeq(touched, maps.Keys(p.lost))
+	touched := p.applyLeases(changed)
+	rejectsChanged := slices.ContainsFunc(touched, func(peer *peer) bool { return peer.reason != "" })
+	if p.needsResolve {
+		p.needsResolve, rejectsChanged = false, true
+		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting))
+		p.conflicting = p.rejectLoops(p.resolveConflicts())
+		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting))
 	}
-	if listed {
+	if rejectsChanged {
 		p.rejects = p.listRejects()
 	}
-	made, since := p.use(touched), p.paths
-	p.paths = changes.Apply(since, made, comparePaths)
-	return Outcome{Paths: p.paths, Since: since, Changes: made, Rejects: p.rejects}
+	pathChanges, before := p.activate(touched), p.paths
+	p.paths = changes.Apply(before, pathChanges, comparePaths)
+	return Outcome{Paths: p.paths, Since: before, Changes: pathChanges, Rejects: p.rejects}
 }
 
-// replace forgets the peers of leases that are no more, judges those that are new or to be judged again, and returns all
-// of them.
-func (p *Plan) replace(changed []changes.Change[subnet.Lease]) (touched []*peer) {
-	touched = make([]*peer, 0, 2*(len(changed)+len(p.stale)))
-	var fresh []*subnet.Lease
+// applyLeases removes the peers of old leases, adds those of new leases, replaces those that must be validated again,
+// and returns all of these peers.
+func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*peer) {
+	touched = make([]*peer, 0, 2*(len(changed)+len(p.revalidate)))
+	var added []*subnet.Lease
 	for _, c := range changed {
-		if one := p.peers[c.Old]; one != nil {
-			p.forget(one)
-			touched = append(touched, one)
+		if peer := p.peers[c.Old]; peer != nil {
+			p.remove(peer)
+			touched = append(touched, peer)
 		}
 		if c.New != nil {
-			fresh = append(fresh, c.New)
+			added = append(added, c.New)
 		}
 	}
-	for _, one := range p.stale {
-		if !one.gone {
-			p.forget(one)
-			touched, fresh = append(touched, one), append(fresh, one.lease)
+	for _, peer := range p.revalidate {
+		if !peer.removed {
+			p.remove(peer)
+			touched, added = append(touched, peer), append(added, peer.lease)
 		}
 	}
-	p.stale = nil
-	for _, l := range fresh { // only now: what one peer gives away, another may have taken
-		one := p.judge(l)
-		p.enter(one)
-		touched = append(touched, one)
+	p.revalidate = nil
+	for _, l := range added { // after all removals, because a resource may move from one peer to another
+		peer := p.newPeer(l)
+		p.add(peer)
+		touched = append(touched, peer)
 	}
 	return touched
 }
 
-// use decides which of the peers have paths, and returns what that changes, in the order of the paths.
-func (p *Plan) use(peers []*peer) (made []changes.Change[dataplane.Path]) {
-	for _, one := range peers {
-		used := !one.gone && one.reason == "" && p.lost[one] == ""
-		if used == one.used {
+// activate updates which of the peers are active, and returns the resulting changes of the paths, sorted by destination.
+func (p *Plan) activate(peers []*peer) (pathChanges []changes.Change[dataplane.Path]) {
+	for _, peer := range peers {
+		active := !peer.removed && peer.reason == "" && p.conflicting[peer] == ""
+		if active == peer.active {
 			continue
 		}
-		one.used = used
-		for _, path := range one.paths {
-			if used {
-				made = append(made, changes.Change[dataplane.Path]{New: path})
+		peer.active = active
+		for _, path := range peer.paths {
+			if active {
+				pathChanges = append(pathChanges, changes.Change[dataplane.Path]{New: path})
 			} else {
-				made = append(made, changes.Change[dataplane.Path]{Old: path})
+				pathChanges = append(pathChanges, changes.Change[dataplane.Path]{Old: path})
 			}
 		}
 	}
-	slices.SortStableFunc(made, func(a, b changes.Change[dataplane.Path]) int { return comparePaths(a.Either(), b.Either()) })
-	return made
+	slices.SortStableFunc(pathChanges, func(a, b changes.Change[dataplane.Path]) int {
+		return comparePaths(a.Either(), b.Either())
+	})
+	return pathChanges
 }
 
 func comparePaths(a, b *dataplane.Path) int { return a.Dst.Compare(b.Dst) }
 
-// listRejects names the peers without paths that should have some.
 func (p *Plan) listRejects() (rejects []subnet.Rejected) {
-	out := slices.AppendSeq(slices.Collect(maps.Keys(p.bad)), maps.Keys(p.lost))
-	slices.SortFunc(out, comparePeers)
-	for _, one := range out {
-		rejects = append(rejects, subnet.Rejected{Name: one.lease.Name, Reason: cmp.Or(one.reason, p.lost[one]), Local: one.local})
+	rejected := slices.AppendSeq(slices.Collect(maps.Keys(p.invalid)), maps.Keys(p.conflicting))
+	slices.SortFunc(rejected, comparePeers)
+	for _, peer := range rejected {
+		rejects = append(rejects, subnet.Rejected{
+			Name: peer.lease.Name, Reason: cmp.Or(peer.reason, p.conflicting[peer]), Local: peer.local})
 	}
 	return rejects
 }
 
-// enter keeps the books of who claims what.
-func (p *Plan) enter(one *peer) {
-	p.peers[one.lease] = one
-	if one.reason != "" {
-		p.bad[one] = struct{}{}
+// add puts the peer into the indexes of the Plan.
+func (p *Plan) add(added *peer) {
+	p.peers[added.lease] = added
+	if added.reason != "" {
+		p.invalid[added] = struct{}{}
 	}
-	if one.odd {
-		p.odd[one] = struct{}{}
+	if added.unusual {
+		p.unusual[added] = struct{}{}
 	}
-	if one.better != nil {
-		p.better[one] = struct{}{}
+	if added.outranks != nil {
+		p.outranking[added] = struct{}{}
 	}
-	if one.reason == "" && p.isInside(one) {
-		p.inside[one] = struct{}{}
-		for host := range p.hostsOf(one) {
-			p.hosts[host]++
+	if added.reason == "" && p.isInside(added) {
+		p.inside[added] = struct{}{}
+		for s := range p.hostSubnetsOf(added) {
+			p.hostSubnets[s]++
 		}
 	}
-	if one.lease.Backend == "" {
-		p.silent++
+	if added.lease.Backend == "" {
+		p.pending++
 	}
-	for c := range one.claims() {
-		holder, taken := p.claims[c]
-		switch all := p.rivals[c]; {
-		case !taken:
-			p.claims[c] = one
-		case all == nil:
-			p.rivals[c] = []*peer{holder, one}
+	for r := range added.claims() {
+		holder, held := p.holders[r]
+		switch claimants := p.claimants[r]; {
+		case !held:
+			p.holders[r] = added
+		case claimants == nil:
+			p.claimants[r] = []*peer{holder, added}
 		default:
-			p.rivals[c] = append(all, one)
+			p.claimants[r] = append(claimants, added)
 		}
 	}
-	p.contested = p.contested || p.hasConflict(one)
+	p.needsResolve = p.needsResolve || p.mayConflict(added)
 }
 
-// forget undoes enter.
-func (p *Plan) forget(one *peer) {
-	p.contested = p.contested || p.hasConflict(one)
-	one.gone = true
-	delete(p.peers, one.lease)
-	delete(p.bad, one)
-	delete(p.odd, one)
-	delete(p.better, one)
-	if _, inside := p.inside[one]; inside {
-		delete(p.inside, one)
-		for host := range p.hostsOf(one) {
-			if p.hosts[host]--; p.hosts[host] == 0 {
-				delete(p.hosts, host)
+// remove undoes add.
+func (p *Plan) remove(peer *peer) {
+	p.needsResolve = p.needsResolve || p.mayConflict(peer)
+	peer.removed = true
+	delete(p.peers, peer.lease)
+	delete(p.invalid, peer)
+	delete(p.unusual, peer)
+	delete(p.outranking, peer)
+	if _, inside := p.inside[peer]; inside {
+		delete(p.inside, peer)
+		for s := range p.hostSubnetsOf(peer) {
+			if p.hostSubnets[s]--; p.hostSubnets[s] == 0 {
+				delete(p.hostSubnets, s)
 			}
 		}
 	}
-	if one.lease.Backend == "" {
-		p.silent--
+	if peer.lease.Backend == "" {
+		p.pending--
 	}
-	for c := range one.claims() {
-		all := p.rivals[c]
-		if all == nil {
-			delete(p.claims, c)
+	for r := range peer.claims() {
+		claimants := p.claimants[r]
+		if claimants == nil {
+			delete(p.holders, r)
 			continue
 		}
-		i := slices.Index(all, one)
-		all = slices.Delete(all, i, i+1)
-		if p.claims[c], p.rivals[c] = all[0], all; len(all) == 1 {
-			delete(p.rivals, c)
+		i := slices.Index(claimants, peer)
+		claimants = slices.Delete(claimants, i, i+1)
+		if p.holders[r], p.claimants[r] = claimants[0], claimants; len(claimants) == 1 {
+			delete(p.claimants, r)
 		}
 	}
 }
 
-// hasConflict reports whether a peer that is entered may be in another's way, or another in its way. One that is not can
-// come and go without a look at any other peer.
-func (p *Plan) hasConflict(one *peer) bool {
-	if one.odd {
+// mayConflict reports whether a peer in the indexes may be in a conflict with another one. If it is not, it can be added
+// and removed without a look at any other peer.
+func (p *Plan) mayConflict(peer *peer) bool {
+	if peer.unusual {
 		return true
 	}
-	for c := range one.claims() {
-		if p.rivals[c] != nil || p.hosts[c.subnet] > 0 {
+	for r := range peer.claims() {
+		if p.claimants[r] != nil || p.hostSubnets[r.subnet] > 0 {
 			return true
 		}
 	}
-	if _, inside := p.inside[one]; inside {
-		for host := range p.hostsOf(one) {
-			if p.claims[claim{subnet: host}] != nil || len(p.odd) > 0 {
+	if _, inside := p.inside[peer]; inside {
+		for s := range p.hostSubnetsOf(peer) {
+			if p.holders[resource{subnet: s}] != nil || len(p.unusual) > 0 {
 				return true
 			}
 		}
 	}
-	for odd := range p.odd {
-		for _, theirs := range odd.paths {
-			if slices.ContainsFunc(one.paths, func(path *dataplane.Path) bool { return path.Dst.Overlaps(theirs.Dst) }) {
+	for unusual := range p.unusual {
+		for _, theirs := range unusual.paths {
+			if slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool { return path.Dst.Overlaps(theirs.Dst) }) {
 				return true
 			}
 		}

@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// The pod network may contain the nodes' own addresses, because only the leased subnets are routed. But a public IP
+// inside a leased subnet makes a loop: packets for that peer, encapsulated or not, would be sent to the subnet's owner.
+
+// isInside reports whether a public IP of the peer is inside the pod network.
+func (p *Plan) isInside(peer *peer) bool {
+	for _, e := range peer.lease.Endpoints() {
+		if p.network(e.PublicIP).On() && p.network(e.PublicIP).Prefix.Contains(e.PublicIP) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostSubnetsOf yields for each public IP of the peer the subnet of the usual size that contains it. Whether that subnet
+// is leased does not matter.
+func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for _, e := range peer.lease.Endpoints() {
+			network := p.network(e.PublicIP)
+			if s, err := e.PublicIP.Prefix(network.SubnetLen); err == nil && network.On() && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// rejectLoops returns conflicting together with the peers that are rejected because a public IP is inside the subnet of
+// another peer:
+//   - If the subnet is of the usual size, the peer with the public IP is rejected, however old its lease is. The store
+//     assigns subnets, whereas a node publishes whatever public IP it likes.
+//   - If the subnet is of unusual size, its owner is rejected. Otherwise one lease with a large subnet could get many
+//     peers rejected.
+//
+// The cost is one lookup for each public IP inside the pod network and each length that subnets have.
+func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
+	if len(p.inside) == 0 {
+		return conflicting
+	}
+	loops := map[*peer]string{}
+	lengths := p.unusualLengths()
+	for peer := range p.inside {
+		if conflicting[peer] != "" {
+			continue
+		}
+		for _, e := range peer.lease.Endpoints() {
+			if owner, s := p.subnetOwner(e.PublicIP, p.network(e.PublicIP).SubnetLen, conflicting); owner != nil {
+				loops[peer] = fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name)
+			}
+			for _, bits := range lengths {
+				owner, s := p.subnetOwner(e.PublicIP, bits, conflicting)
+				if owner != nil && owner.unusual && conflicting[owner] == "" && loops[owner] == "" {
+					// The text does not name the other node, because the order of a map must not change the text.
+					loops[owner] = fmt.Sprintf("subnet %s contains the public IP of another node", s)
+				}
+			}
+		}
+	}
+	maps.Copy(loops, conflicting)
+	return loops
+}
+
+// unusualLengths returns the lengths of all subnets of the peers that have one of unusual size.
+func (p *Plan) unusualLengths() (lengths []int) {
+	for peer := range p.unusual {
+		for _, path := range peer.paths {
+			if bits := path.Dst.Bits(); !slices.Contains(lengths, bits) {
+				lengths = append(lengths, bits)
+			}
+		}
+	}
+	return lengths
+}
+
+// subnetOwner returns the peer with the subnet of length bits that contains ip, and that subnet. If several peers claim
+// the subnet, those that are not in conflicting come first, then those with precedence.
+func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string) (*peer, netip.Prefix) {
+	s, err := ip.Prefix(bits)
+	if err != nil || !p.network(ip).On() {
+		return nil, netip.Prefix{}
+	}
+	r := resource{subnet: s}
+	if p.claimants[r] == nil {
+		return p.holders[r], s
+	}
+	return slices.MinFunc(p.claimants[r], func(a, b *peer) int {
+		return cmp.Or(cmp.Compare(min(len(conflicting[a]), 1), min(len(conflicting[b]), 1)), comparePrecedence(a, b))
+	}), s
+}

@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// newPeer validates one lease and translates it into paths, without regard to the other leases.
+func (p *Plan) newPeer(l *subnet.Lease) *peer {
+	peer := &peer{lease: l}
+	if l.Backend == "" {
+		return peer // pending: the owner has reserved its subnet and not published its backend data yet
+	}
+	if peer.reason = p.validate(l); peer.reason != "" {
+		peer.local = p.involvesThisNode(l)
+		return peer
+	}
+	paths, err := p.backend.Paths(l)
+	if err != nil {
+		peer.reason = err.Error()
+		return peer
+	}
+	for _, path := range paths {
+		peer.unusual = peer.unusual || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
+	}
+	peer.outranks = p.outrankedBy(peer, paths)
+	for _, path := range paths {
+		end := vtep(path)
+		if _, own := p.ownVTEPs[end]; own {
+			peer.local, peer.reason = true, fmt.Sprintf("VtepMAC %s is the same as this node's", end.mac)
+			peer.unusual = false // a rejected peer has no paths that could be in a conflict
+			return peer
+		}
+	}
+	peer.paths = paths
+	return peer
+}
+
+// involvesThisNode reports whether the lease has an address or a subnet that is in conflict with this node's. Other nodes
+// may accept such a lease.
+func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
+	for _, e := range l.Endpoints() {
+		if p.hasAddr(e.PublicIP) {
+			return true
+		}
+		for _, own := range p.local.Endpoints() {
+			if e.PublicIP == own.PublicIP || e.Subnet.Overlaps(own.Subnet) || own.Subnet.Contains(e.PublicIP) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// outrankedBy returns the VTEP addresses of this node that the peer claims, too, and that all other nodes attribute to
+// the peer.
+func (p *Plan) outrankedBy(peer *peer, paths []*dataplane.Path) (outranked []resource) {
+	if len(p.ownVTEPs) == 0 {
+		return nil
+	}
+	ends := paths
+	// Some paths may not use the tunnel (DirectRouting), but other nodes may reach the same peer through the tunnel.
+	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.VTEP(); return !tunnelled }) {
+		ends, _ = p.tunnel.Ends(peer.lease) // an error: the nodes that need the tunnel reject the peer
+	}
+	for _, end := range ends {
+		derived, own := p.ownVTEPs[vtep(end)]
+		if own && !derived && (comparePrecedence(peer, p.ownPeer()) < 0 || !peer.unusual && p.tunnel.Derived(end)) {
+			outranked = append(outranked, vtep(end))
+		}
+	}
+	return outranked
+}
+
+// ownPeer is this node as the other nodes see it.
+func (p *Plan) ownPeer() *peer { return &peer{lease: &p.local} }
+
+// network returns the pod network of the address family of a.
+func (p *Plan) network(a netip.Addr) subnet.Network {
+	if a.Is6() {
+		return p.cfg.V6
+	}
+	return p.cfg.V4
+}
+
+// validate returns why the lease is invalid, or "".
+func (p *Plan) validate(l *subnet.Lease) string {
+	if l.Backend != p.cfg.Backend {
+		return fmt.Sprintf("backend is %.40q, this node uses %q; all nodes must use the same backend", l.Backend, p.cfg.Backend)
+	}
+	common := 0
+	for _, e := range l.Endpoints() {
+		network := p.network(e.Subnet.Addr())
+		if !network.On() {
+			continue // the peer is dual-stack, and this node uses one family
+		}
+		common++
+		if reason := p.validateSubnet(e.Subnet, network); reason != "" {
+			return reason
+		}
+		if reason := p.validatePublicIP(l, e); reason != "" {
+			return reason
+		}
+	}
+	if common == 0 {
+		return "no address family in common with this node"
+	}
+	return ""
+}
+
+func (p *Plan) validateSubnet(s netip.Prefix, network subnet.Network) string {
+	switch {
+	case s != s.Masked():
+		return fmt.Sprintf("subnet %s has host bits set", s)
+	case !network.Holds(s):
+		return fmt.Sprintf("subnet %s is not a part of the network %s", s, network.Prefix)
+	case s.Bits() > s.Addr().BitLen()-2: // the same limit as in the configuration
+		return fmt.Sprintf("subnet %s is too small for pods", s)
+	}
+	for _, own := range p.local.Endpoints() {
+		if s.Overlaps(own.Subnet) {
+			return fmt.Sprintf("subnet %s overlaps this node's subnet %s", s, own.Subnet)
+		}
+	}
+	if under, covers := p.cfg.Covers(s); covers {
+		return fmt.Sprintf("subnet %s covers %s of the underlay", s, under)
+	}
+	return ""
+}
+
+func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
+	ip := e.PublicIP
+	switch {
+	case !ip.IsValid() || ip.IsUnspecified():
+		return fmt.Sprintf("no public IP for subnet %s", e.Subnet)
+	case ip.Is6() != e.Subnet.Addr().Is6():
+		return fmt.Sprintf("public IP %s and subnet %s are of different address families", ip, e.Subnet)
+	case ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Sprintf("public IP %s cannot be a node's address on the underlay", ip)
+	}
+	for _, own := range l.Endpoints() {
+		if own.Subnet.Contains(ip) {
+			return fmt.Sprintf("public IP %s is inside the peer's own subnet %s", ip, own.Subnet)
+		}
+	}
+	for _, own := range p.local.Endpoints() {
+		switch {
+		case ip == own.PublicIP:
+			return fmt.Sprintf("public IP %s is the same as this node's", ip)
+		case own.Subnet.Contains(ip):
+			return fmt.Sprintf("public IP %s is inside this node's subnet %s", ip, own.Subnet)
+		}
+	}
+	if p.hasAddr(ip) { // a secondary or virtual address, or docker0's: packets to it would not leave this node
+		return fmt.Sprintf("public IP %s is an address of this node", ip)
+	}
+	return ""
+}
