@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,166 +15,168 @@ import (
 	"flannel/subnet"
 )
 
-// adoption brings a new configuration into force: at once if the peers can still be reached with it, else as package
-// rollout decides. Only the loop uses it, but heard, asking and silence are shared with the goroutine that asks peers.
-// The zero adoption has never seen a configuration.
+// adoption puts a new configuration in force: at once if this node still reaches its peers with it, or else when package
+// rollout decides so; such a configuration is called disruptive. Two nodes reach each other if their configurations have
+// the same wire (VNI and port, for instance). Only the loop uses an adoption, except for the atomic fields, which the
+// goroutine of probePeers uses, too. In the zero adoption no rollout is in progress.
 type adoption struct {
 	rollout rollout.Rollout
-	offered configured // what the rollout is about
-	former  configured // in force before a trial, and what going back leads to
+	offered validConfig // the subject of the rollout
+	former  validConfig // in force before the trial, and again after a failed one
 
-	again   *time.Timer            // calls for the next step; nil: none is due
-	asking  atomic.Bool            // a peer is being asked for an answer
-	heard   atomic.Pointer[string] // the ID of the configuration in which a peer has answered
-	silence atomic.Pointer[string] // why the last question had no answer
+	stepTimer  *time.Timer            // notifies the loop of the next step; nil: none is due
+	probing    atomic.Bool            // the goroutine of probePeers runs
+	answeredID atomic.Pointer[string] // the ID of the configuration with which a peer has answered
+	probeErr   atomic.Pointer[string] // why the last probe got no answer; nil: there was none
 }
 
-// configured is a validated configuration and how the nodes that have it reach each other.
-type configured struct {
+// validConfig is a validated configuration and its wire.
+type validConfig struct {
 	config subnet.Config
 	maker  backend.Maker
 	wire   backend.Wire
 }
 
-func (n *node) configured() configured { return configured{n.config, n.maker, n.backend.Wire()} }
+func (n *node) validConfig() validConfig { return validConfig{n.config, n.maker, n.backend.Wire()} }
 
-// offer takes in a configuration that this node can work with; next is the node with it.
+// offer puts a valid configuration in force, or starts its rollout. next is a copy of n with that configuration.
 func (d *Daemon) offer(n *node, next node) error {
-	a, to := &d.adoption, next.configured()
+	a, to := &d.adoption, next.validConfig()
 	a.rollout.Stagger = d.Settings.ConfigStagger
 	trying := a.rollout.State() == rollout.Trying
 	switch {
-	case to.wire == n.backend.Wire(): // peers do not notice the change, or the configuration in force is offered again
+	case to.wire == n.backend.Wire(): // not disruptive, or a return to the configuration in force
 		if !trying {
 			d.withdraw()
 		}
 	case trying && to.wire == a.former.wire:
 		d.withdraw()
-	case a.rollout.Stagger == 0 || !n.backend.Wire().Paths: // without paths to peers there is nothing to lose
+	case a.rollout.Stagger == 0 || !n.backend.Wire().Paths: // or no peer is reached now
 		d.withdraw()
 	case !to.wire.Paths:
-		return fmt.Errorf("%s would cut this node off from every other: this takes effect only when flanneld is restarted", to.wire.Name)
+		return fmt.Errorf("%s would disconnect this node from all others, so it takes effect only when flanneld is restarted", to.wire.Name)
 	default:
 		if trying {
-			if err := d.enforce(n, a.former, causeConfigReverted, "going back to the former network configuration, because another one is offered"); err != nil {
+			if err := d.activate(n, a.former, causeConfigReverted, "ending the trial of a network configuration, because the configuration changed again"); err != nil {
 				return err
 			}
 			d.withdraw()
 		}
 		a.offered = to
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
-			d.Log.Warn("the new network configuration would cut this node off from those that have the former one: "+
-				"two nodes try it first, and the others follow when these reach each other; put the former one back to stop that",
+			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
+				"two nodes will try it first, and the others follow when these reach each other; restore the former configuration to stop the rollout",
 				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", n.backend.Wire().Name, "hold", a.rollout.Hold())
 		}
 		return nil
 	}
-	d.Log.Info("the network configuration changed", "cause", causeConfigChanged, "backend", next.config.Backend)
+	d.Log.Info("network configuration changed", "cause", causeConfigChanged, "backend", next.config.Backend)
 	*n = next
 	return nil
 }
 
+// withdraw ends the rollout, if one is in progress.
 func (d *Daemon) withdraw() {
 	if s := d.adoption.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
-		d.Log.Info("the disruptive network configuration was taken back", "was", d.adoption.offered.wire.Name)
+		d.Log.Info("the disruptive network configuration was withdrawn", "was", d.adoption.offered.wire.Name)
 	}
 	d.adoption.rollout.Withdraw()
 }
 
-// roll does what is due with a disruptive configuration.
-func (d *Daemon) roll(ctx context.Context, n *node, in *inbox) error {
+// stepRollout does the next step of the rollout, if one is in progress; see the table in package rollout.
+func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
 	if s := a.rollout.State(); s == rollout.Settled {
-		n.pending = ""
+		n.pendingConfig = ""
 		return nil
 	}
 	peers, complete := in.peers()
 	if !complete {
 		return nil
 	}
-	if id := a.heard.Load(); id != nil && *id == a.rollout.Mark().ID && a.rollout.State() == rollout.Trying {
+	if id := a.answeredID.Load(); id != nil && *id == a.rollout.Mark().ID && a.rollout.State() == rollout.Trying {
 		a.rollout.Answered()
-		d.Log.Info("another node answers in the new network configuration: it stays", "wire", a.offered.wire.Name)
+		d.Log.Info("another node answers with the new network configuration, keeping it", "wire", a.offered.wire.Name)
 	}
 	cluster := rollout.Cluster{Self: n.lease.Name, Follower: d.Settings.OS == "windows"}
 	for _, l := range peers.Leases {
 		cluster.Peers = append(cluster.Peers, rollout.Peer{Name: l.Name, Mark: markOf(l)})
 	}
-	was := a.rollout.State()
-	action, again := a.rollout.Step(cluster, time.Now())
+	before := a.rollout.State()
+	action, delay := a.rollout.Step(cluster, time.Now())
 	var err error
 	switch {
 	case action == rollout.Adopt:
-		a.former = n.configured()
-		a.silence.Store(nil) // of an earlier trial
-		err = d.enforce(n, a.offered, causeConfigTrial, "trying the new network configuration")
-	case a.rollout.State() == rollout.Refused && n.backend.Wire() == a.offered.wire: // until going back succeeds
-		err = d.enforce(n, a.former, causeConfigReverted, "no node answered in the new network configuration: going back to the former one")
-	case was != a.rollout.State() && a.rollout.State() == rollout.Refused:
-		d.Log.Error("no node could prove the new network configuration: the former one stays in force; "+
-			"to take the new one all the same, restart flanneld on every node", "cause", causeConfigUnproven, "refused", a.offered.wire.Name)
+		a.former = n.validConfig()
+		a.probeErr.Store(nil) // of an earlier trial
+		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
+	case a.rollout.State() == rollout.Refused && n.backend.Wire() == a.offered.wire: // repeated until activate succeeds
+		err = d.activate(n, a.former, causeConfigReverted, "no node answered with the new network configuration, restoring the former one")
+	case before != a.rollout.State() && a.rollout.State() == rollout.Refused:
+		d.Log.Error("no pair of nodes reached each other with the new network configuration, keeping the former one; "+
+			"to force the new one, restart flanneld on every node", "cause", causeConfigUnproven, "refused", a.offered.wire.Name)
 	}
 	if a.rollout.State() == rollout.Trying {
-		d.ask(ctx, n, in, peers.Leases)
+		d.probePeers(ctx, n, in, peers.Leases)
 	}
-	if a.again != nil {
-		a.again.Stop()
+	if a.stepTimer != nil {
+		a.stepTimer.Stop()
 	}
-	if again > 0 {
-		a.again = time.AfterFunc(again, func() { poke(in.changed) })
+	if delay > 0 {
+		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
 	}
-	n.pending = a.describe()
+	n.pendingConfig = a.pendingReason()
 	return err
 }
 
-// enforce puts a configuration in force.
-func (d *Daemon) enforce(n *node, c configured, cause, why string) error {
+// activate puts a configuration in force, and logs msg.
+func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n
 	next.config, next.maker = c.config, c.maker
 	if err := d.build(&next); err != nil {
 		return err
 	}
 	args := []any{"cause", cause, "to", c.wire.Name, "from", n.backend.Wire().Name}
-	if s := d.adoption.silence.Swap(nil); s != nil {
-		args = append(args, "last", *s)
+	if probeErr := d.adoption.probeErr.Swap(nil); probeErr != nil {
+		args = append(args, "last", *probeErr)
 	}
-	d.Log.Warn(why, args...)
+	d.Log.Warn(msg, args...)
 	*n = next
 	return nil
 }
 
-// describe says what waits to be adopted, the same text for as long as nothing has changed; "": nothing.
-func (a *adoption) describe() string {
+// pendingReason returns why the offered configuration is not in force for good; "": it is, or none is offered. The text
+// changes only when the state does.
+func (a *adoption) pendingReason() string {
 	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	to := a.offered.wire.Name
 	switch a.rollout.State() {
 	case rollout.Waiting:
 		if turn := a.rollout.Turn(); !turn.IsZero() {
-			return fmt.Sprintf("the network configuration with %s is not adopted yet: this node tries it at %s, or when others have proven it", to, at(turn))
+			return fmt.Sprintf("the network configuration with %s is pending: this node tries it at %s, or earlier when it works on other nodes", to, at(turn))
 		}
-		return fmt.Sprintf("the network configuration with %s is not adopted yet: other nodes try it first", to)
+		return fmt.Sprintf("the network configuration with %s is pending: other nodes try it first", to)
 	case rollout.Trying:
-		return fmt.Sprintf("the network configuration with %s is on trial: this node goes back at %s unless another node answers", to, at(a.rollout.Deadline()))
+		return fmt.Sprintf("the network configuration with %s is on trial: this node restores the former one at %s unless another node answers", to, at(a.rollout.Deadline()))
 	case rollout.Refused:
-		return fmt.Sprintf("the network configuration with %s was refused: no node answered in it; put the former one back, or restart flanneld on every node to force it", to)
+		return fmt.Sprintf("the network configuration with %s was refused: no node answered with it; restore the former one in the store, or restart flanneld on every node to force the new one", to)
 	}
 	return ""
 }
 
 const (
-	// askFor bounds the wait for one address's answer.
-	askFor = 500 * time.Millisecond
-	// askAgain is the pause before the next peer is asked.
-	askAgain = 500 * time.Millisecond
-	// askMany bounds how many peers are asked in a row, so that those that adopt it meanwhile are asked soon, too.
-	askMany = 8
+	probeTimeout = 500 * time.Millisecond // for one address
+	probePause   = 500 * time.Millisecond // after a round without an answer
+	// maxProbes limits the peers of one round, so that peers that adopt the configuration meanwhile are probed soon.
+	maxProbes = 8
 )
 
-// ask finds out, in a goroutine of its own, whether a node that has the configuration on trial answers. With a backend
-// where no address of a peer answers, it is enough that the peer's lease is accepted.
-func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
+// probePeers starts a goroutine that finds out whether a peer with the configuration on trial answers, unless one runs
+// already, and notifies the loop at its end. With a backend with which no address of a peer answers (wire.Echo is false),
+// a peer whose lease is valid counts as answering.
+func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
 	a, id := &d.adoption, d.adoption.rollout.Mark().ID
-	var addrs []netip.Addr // the first of each peer's subnet
+	var addrs []netip.Addr // the first address of each peer's subnet
 	for _, l := range peers {
 		if markOf(l).ID != id {
 			continue
@@ -184,48 +185,61 @@ func (d *Daemon) ask(ctx context.Context, n *node, in *inbox, peers []*subnet.Le
 			addrs = append(addrs, l.Endpoints()[0].Subnet.Addr())
 		}
 	}
-	if len(addrs) == 0 || a.asking.Swap(true) {
+	if len(addrs) == 0 || a.probing.Swap(true) {
 		return
 	}
-	// Each row has other peers: those with the first leases may not answer, as Windows nodes may not.
+	// Each round probes other peers, because some never answer, such as Windows nodes.
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	addrs = addrs[:min(len(addrs), askMany)]
+	addrs = addrs[:min(len(addrs), maxProbes)]
 	echo := a.offered.wire.Echo && d.Echo != nil
 	go func() {
-		// The tunnel device has the first address. Kernels before 5.14 take that for a broadcast address, and do not
-		// answer, if the pods' bridge was there before the device; then the bridge has the second address.
-		ok := !echo || slices.ContainsFunc(addrs, func(first netip.Addr) bool {
-			return d.answers(ctx, first) || d.answers(ctx, first.Next())
-		})
-		if ok {
-			a.heard.Store(&id)
+		var err error
+		if echo {
+			err = d.probe(ctx, addrs)
+		}
+		if err == nil {
+			a.answeredID.Store(&id)
 		} else {
 			select {
 			case <-ctx.Done():
-			case <-time.After(askAgain):
+			case <-time.After(probePause):
 			}
 		}
-		a.asking.Store(false)
-		poke(in.changed)
+		a.probing.Store(false)
+		notify(in.changed)
 	}()
 }
 
-// answers asks an address, and keeps why it does not answer.
-func (d *Daemon) answers(ctx context.Context, addr netip.Addr) bool {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
-	defer cancel()
-	err := d.Echo(ctx, addr)
-	if err != nil {
-		text := fmt.Sprintf("%v: %v", addr, err)
-		d.adoption.silence.Store(&text)
+// probe returns nil as soon as a peer answers, else the last error. It keeps each error in probeErr. addrs are the first addresses of the peers' subnets.
+//
+// The first address is that of the tunnel device, and the second one that of the pods' bridge. Both are tried, because
+// kernels before 5.14 take the first one for a broadcast address, and do not answer, if the bridge is older than the device.
+func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
+	for _, first := range addrs {
+		for _, addr := range []netip.Addr{first, first.Next()} {
+			err := d.echo(ctx, addr)
+			if err == nil {
+				return nil
+			}
+			last = fmt.Errorf("%v: %w", addr, err)
+			text := last.Error()
+			d.adoption.probeErr.Store(&text)
+		}
 	}
-	return err == nil
+	return last
 }
 
-// marks is what a node adds to its lease's backend data for a configuration that it has adopted while it ran. flannel
-// ignores keys that it does not know.
+func (d *Daemon) echo(ctx context.Context, addr netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return d.Echo(ctx, addr)
+}
+
+// marks are the keys that a node adds to the backend data of its lease while it takes part in a rollout, and afterwards.
+// flannel ignores keys that it does not know.
 type marks struct{ Adopting, Adopted string }
 
+// markOf returns the mark in a lease; zero: there is none.
 func markOf(l *subnet.Lease) rollout.Mark {
 	for _, e := range l.Endpoints() {
 		var m marks
@@ -242,7 +256,7 @@ func markOf(l *subnet.Lease) rollout.Mark {
 	return rollout.Mark{}
 }
 
-// withMark adds a mark to a lease that a backend has described.
+// withMark adds a mark to the backend data of the lease's first endpoint that has a JSON object or no data.
 func withMark(l subnet.Lease, m rollout.Mark) subnet.Lease {
 	if m == (rollout.Mark{}) {
 		return l

@@ -72,8 +72,8 @@ func (a *adopting) run(d time.Duration) (changes int) {
 
 func (a *adopting) has(when, backend string, state rollout.State, pending bool) {
 	a.t.Helper()
-	if got := a.n.backend.(namedBackend).name; got != backend || a.adoption.rollout.State() != state || (a.n.pending != "") != pending {
-		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.pending, backend, state, a.log)
+	if got := a.n.backend.(namedBackend).name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
+		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.pendingConfig, backend, state, a.log)
 	}
 }
 

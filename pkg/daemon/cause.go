@@ -2,17 +2,18 @@ package daemon
 
 import "errors"
 
-// What a line of the log says in the attribute cause, for those who search the log and for tests.
+// The values of the attribute cause in the log. Operators and tests search for them, so they do not change when a message
+// is reworded.
 const (
 	causeNoConfig         = "no-config"
 	causeCannotStart      = "cannot-start"
 	causeRejoin           = "rejoin"
-	causeInStep           = "in-step"
-	causeNotInStep        = "not-in-step"
+	causeSynced           = "in-step"
+	causeNotSynced        = "not-in-step"
 	causePeerRejected     = "peer-rejected"
-	causePeerRefused      = "peer-refused" // by the system
+	causePeerRefused      = "peer-refused" // by the operating system
 	causePeerRecovered    = "peer-recovered"
-	causePeersOmitted     = "peers-omitted" // from the log
+	causePeersOmitted     = "peers-omitted" // from the log, to limit its size
 	causeWindowsMismatch  = "windows-mismatch"
 	causeDuplicateMAC     = "duplicate-mac"
 	causeUnderlayChanged  = "underlay-changed"
@@ -26,7 +27,7 @@ const (
 	causeConfigUnproven   = "config-unproven"
 )
 
-// causeOf is the cause of the first error in the tree of err that has one.
+// causeOf returns the cause of the first error in the tree of err that has one, or else otherwise.
 func causeOf(err error, otherwise string) string {
 	if c := (interface{ Cause() string })(nil); errors.As(err, &c) {
 		return c.Cause()

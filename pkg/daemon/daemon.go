@@ -1,6 +1,11 @@
-// Package daemon is the program in one page: acquire a subnet, ensure the devices, publish how to reach us, watch the
-// others, apply; forever. Every pass compares all that shall be with what is there, so that a start, a restart, a new
-// peer, drift and a changed address are the same case.
+// Package daemon runs a node of the network. It joins: it waits for a network configuration and acquires a subnet. Then
+// its loop makes passes. A pass reconciles all parts in order: configuration, devices, this node's lease, the paths to the
+// peers, firewall and subnet file. Each pass compares the desired state with the actual state, so that a start, a restart,
+// a new peer, drift and a changed address need no code of their own.
+//
+// The goroutines of a Daemon are: the loop; the watches of the lease manager, which put what they receive into the inbox;
+// the publisher, which writes this node's lease; and the one that feeds the service manager's watchdog. Only the loop
+// uses a node.
 package daemon
 
 import (
@@ -22,7 +27,8 @@ import (
 	"flannel/subnet"
 )
 
-// Daemon joins its parts. All fields but the last group must be set; Run may be called once.
+// Daemon holds the parts that it coordinates. All exported fields must be set unless they say otherwise. Run may be called
+// once.
 type Daemon struct {
 	Manager   subnet.Manager
 	Dataplane dataplane.Dataplane
@@ -36,10 +42,10 @@ type Daemon struct {
 	View     *View
 	Metrics  *metrics.Metrics
 
-	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: none is needed
-	Notify   func(state string)                               // tells the service manager ("READY=1"); never nil
-	Watchdog time.Duration                                    // the service manager ends a process that is silent for so long; 0: never
-	EnvFile  <-chan struct{}                                  // somebody else touched the subnet file
+	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, peers count as answering
+	Notify   func(state string)                               // reports to the service manager ("READY=1")
+	Watchdog time.Duration                                    // the service manager kills a process that has not reported for so long; 0: never
+	EnvFile  <-chan struct{}                                  // receives when another process changed the subnet file; may be nil
 
 	adoption adoption
 	orphans  orphans
@@ -53,11 +59,11 @@ type Settings struct {
 	RandomFully  bool
 	ForwardRules bool
 	BlackholeOwn bool          // a blackhole route for the node's own subnet
-	CompareAll   time.Duration // how often everything is compared although nothing was told to have changed
+	CompareAll   time.Duration // the interval of resyncs, which read all actual state again
 
-	RetainPeers   time.Duration // how long many peers stay that the store lacks at the start; 0: not at all
-	KeepConfig    bool          // the configuration of the start stays in force
-	ConfigStagger time.Duration // see package rollout; 0: every configuration is adopted at once
+	RetainPeers   time.Duration // how long orphans stay; see there. 0: not at all
+	KeepConfig    bool          // ignore changes of the configuration after the start
+	ConfigStagger time.Duration // see package rollout; 0: adopt every configuration at once
 }
 
 // Firewall is *firewall.Firewall.
@@ -66,17 +72,18 @@ type Firewall interface {
 	Changes() <-chan struct{}
 }
 
-// Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may be others. An
-// error of Choose that reconcile.IsUnknown means that it could not look, any other that no interface can be chosen.
+// Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may have changed.
+// If Choose could not read the interfaces, reconcile.IsUnknown reports true for its error; with any other error the
+// interfaces are known, and none of them is suitable.
 type Underlay interface {
-	// Choose returns the interface with an address of each enabled family, and all addresses of the node. What an operator
-	// set counts for more than the options.
+	// Choose returns the interface with an address of each enabled family, and all addresses of the node. The addresses
+	// that the operator has set in the store override the options.
 	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 
-// Run works until ctx ends (nil), the lease is lost (subnet.ErrLost) or a part fails for good. It leaves the network
-// as it is.
+// Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the permanent error of a part. It leaves the
+// network as it is. When the lease moves to another subnet (subnet.ErrMoved), Run joins again.
 func (d *Daemon) Run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
@@ -85,9 +92,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	tasks.Go(func() error {
 		err := d.member(ctx, in)
 		for errors.Is(err, subnet.ErrMoved) {
-			d.Log.Warn("joining again with another subnet; until then the network stays as it is", "cause", causeRejoin, "reason", err)
-			d.waiting(err)
-			in.forget()
+			d.Log.Warn("joining again with another subnet, leaving the network unchanged until then", "cause", causeRejoin, "reason", err)
+			d.reportWaiting(err)
+			in.reset()
 			err = d.member(ctx, in)
 		}
 		return err
@@ -95,7 +102,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// member joins the network and works in it for as long as it has one and the same lease.
+// member joins the network and runs the loop until the lease is lost or moves.
 func (d *Daemon) member(ctx context.Context, in *inbox) error {
 	n, err := d.join(ctx, in)
 	if err != nil {
@@ -109,10 +116,10 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 	return tasks.Wait()
 }
 
-// loop passes once, then whenever something may have changed.
+// loop makes a pass at once, and then whenever something may have changed.
 func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
-	alarm := newAlarm(d.Settings.CompareAll)
-	defer alarm.stop()
+	timers := newTimers(d.Settings.CompareAll)
+	defer timers.stop()
 	for {
 		d.Status.Begin()
 		began := time.Now()
@@ -121,15 +128,16 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 			return nil
 		}
 		d.report(n, failed, time.Since(began))
-		alarm.rest(ctx, time.Since(began))
-		if d.wait(ctx, n, in, alarm.retry(len(failed)+len(n.behind) > 0)); ctx.Err() != nil {
+		timers.pause(ctx, time.Since(began))
+		timers.scheduleRetry(len(failed)+len(n.refused) > 0)
+		if d.wait(ctx, n, in, timers); ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// wait returns when a pass is due. What it learns, it leaves in the node.
-func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
+// wait returns when a pass is due. It sets n.underlayStale if the pass has to choose the underlay again.
+func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	select {
 	case <-ctx.Done():
 	case <-in.changed:
@@ -137,33 +145,33 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, alarm *alarm) {
 	case <-d.Firewall.Changes():
 	case <-d.EnvFile:
 	case <-d.Underlay.Changes():
-		n.underlayMoved = true
+		n.underlayStale = true
 	case <-d.publicIPsChanged():
-		n.underlayMoved = true
-	case <-alarm.retryC():
-		n.underlayMoved = true
-	case <-alarm.compare.C:
-		n.underlayMoved = true
+		n.underlayStale = true
+	case <-timers.retryC():
+		n.underlayStale = true
+	case <-timers.resync.C:
+		n.underlayStale = true
 		d.Dataplane.QueueResync()
 	}
 }
 
-// pass brings everything in step, each part as far as it can go, and returns what failed.
+// pass reconciles all parts, and returns those that failed. A failed part does not keep the others from being reconciled.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(ctx, n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.devices())
 	f.add("devices", err)
 	n.links = links
-	if published := d.describe(n, in, links); err == nil { // else what is wrong has been said
-		f.add("publish", published)
+	if publishErr := d.updateLease(n, in, links); err == nil { // otherwise it is a consequence of the failed devices
+		f.add("publish", publishErr)
 	}
 	if peers, complete := in.takePeers(); complete {
 		n.plan.SetAddrs(n.addrs)
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)
-		n.peers, n.known = peers.Leases, true
-		n.valid = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
+		n.peers, n.peersKnown = peers.Leases, true
+		n.validPeers = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
 		n.rejects = slices.Concat(planned.Rejects, peers.Rejects)
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())

@@ -108,7 +108,7 @@ func TestReconfigure(t *testing.T) {
 		log.Reset()
 		if step.link != nil {
 			step.link()
-			n.underlayMoved = true
+			n.underlayStale = true
 		} else {
 			in.setConfig([]byte(step.config))
 		}
@@ -223,28 +223,28 @@ func TestWindowsNodes(t *testing.T) {
 	}
 }
 
-func TestAlarm(t *testing.T) {
+func TestTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAlarm(time.Hour)
+		a := newTimers(time.Hour)
 		defer a.stop()
 		began := time.Now()
 		for range 12 {
-			<-a.retry(true).retryC()
+			<-retryAfter(a, true)
 		}
 		// 0.1 + 0.2 + … + 12.8 + 4 × 15 seconds.
 		if took := time.Since(began); took < 80*time.Second || took > 90*time.Second {
 			t.Errorf("12 tries took %v", took)
 		}
-		if a.retry(false).retryC() != nil {
+		if retryAfter(a, false) != nil {
 			t.Error("retries though nothing failed")
 		}
 		began = time.Now()
-		<-a.retry(true).retryC()
+		<-retryAfter(a, true)
 		if took := time.Since(began); took != firstRetry {
 			t.Errorf("the first retry after success comes after %v", took)
 		}
 		for range 20 { // passes that something else called for
-			a.retry(true)
+			a.scheduleRetry(true)
 			time.Sleep(time.Millisecond)
 		}
 		began = time.Now()
@@ -253,9 +253,9 @@ func TestAlarm(t *testing.T) {
 			t.Errorf("after many passes in a moment, the next try comes after %v", took)
 		}
 		began = time.Now()
-		a.rest(t.Context(), time.Millisecond)
-		a.rest(t.Context(), time.Minute)
-		if took := time.Since(began); took != time.Millisecond+longestRest {
+		a.pause(t.Context(), time.Millisecond)
+		a.pause(t.Context(), time.Minute)
+		if took := time.Since(began); took != time.Millisecond+maxPause {
 			t.Errorf("rested %v", took)
 		}
 	})
@@ -265,17 +265,17 @@ func TestPublishOnlyWhatDiffers(t *testing.T) {
 	in := newInbox()
 	one := subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24")}}
 	in.published = &one
-	if seen, err := in.tell(one); !seen || err != nil {
+	if seen, err := in.requestPublish(one); !seen || err != nil {
 		t.Errorf("what is published already: %t, %v", seen, err)
 	}
 	other := one
 	other.V4.Data = []byte("{}")
 	<-in.publish
-	if seen, _ := in.tell(other); seen {
+	if seen, _ := in.requestPublish(other); seen {
 		t.Error("what is not published yet counts as seen")
 	}
 	<-in.publish
-	in.tell(other)
+	in.requestPublish(other)
 	select {
 	case <-in.publish:
 		t.Error("asked twice for the same")
@@ -312,4 +312,9 @@ func TestWatchdogIsFedUnlessAPassHangs(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func retryAfter(t *timers, failed bool) <-chan time.Time {
+	t.scheduleRetry(failed)
+	return t.retryC()
 }

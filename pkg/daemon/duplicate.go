@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/mac"
 )
 
-// devices are those that the backend needs, with what the daemon decided about their MAC addresses.
+// devices returns the desired devices: those that the backend needs, with Readdress set by resolveDuplicates and acquire.
 func (n *node) devices() []dataplane.Device {
 	devices := n.backend.Devices(n.lease)
 	for i := range devices {
@@ -17,10 +17,13 @@ func (n *node) devices() []dataplane.Device {
 	return devices
 }
 
-// resolveDuplicates gives a device another MAC address when another lease has the one that it has, and has it before
-// us: every other node rejects our lease then. Of two nodes only one finds itself outranked, and nobody is before us
-// with the address that is derived from our own subnet, so that this happens once at most. The next pass changes the
-// device and publishes the new address.
+// resolveDuplicates changes the MAC address of a device if another lease has the same address, with precedence (see
+// plan.Outranked): otherwise all other nodes would reject our lease. The next pass changes the device and publishes the
+// new address, which is derived from our subnet. Nobody has precedence over us for that address, so a device is changed
+// once at most.
+//
+// For example, two virtual machines are clones, and flannel.1 has the address m on both. The node with the younger lease
+// is outranked and takes its derived address; the other node keeps m.
 func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	outranked := n.plan.Outranked()
 	if len(outranked) == 0 {
@@ -32,20 +35,20 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 		derived[dev.Name] = dev.MAC
 	}
 	for _, device := range slices.Sorted(maps.Keys(outranked)) {
-		peer, has := outranked[device], n.links[device].MAC
+		peer, current := outranked[device], n.links[device].MAC
 		switch {
-		case derived[device] == (mac.Addr{}): // HNS chooses it
+		case derived[device] == (mac.Addr{}): // HNS chooses the address
 			if n.duplicate != peer {
 				n.duplicate = peer
-				d.Log.Warn("another node has the MAC address of this node's network and precedence, so other nodes reject this one: "+
-					"run flanneld cleanup and start flanneld again, and HNS chooses an address for a new network",
-					"cause", causeDuplicateMAC, "network", device, "peer", peer, "mac", has)
+				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
+					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
+					"cause", causeDuplicateMAC, "network", device, "peer", peer, "mac", current)
 			}
 		case !n.readdressed[device]:
-			d.Log.Warn("another node has the MAC address of this node's device and precedence, changing ours",
-				"cause", causeDuplicateMAC, "device", device, "peer", peer, "from", has, "to", derived[device])
+			d.Log.Warn("duplicate MAC address: changing the address of this node's device",
+				"cause", causeDuplicateMAC, "device", device, "peer", peer, "from", current, "to", derived[device])
 			n.readdressed[device] = true
-			poke(in.changed)
+			notify(in.changed)
 		}
 	}
 }

@@ -8,27 +8,31 @@ import (
 	"flannel/subnet"
 )
 
-// inbox holds what other goroutines hand to the loop, always the latest, and wakes it.
+// inbox passes data between the goroutines of the daemon. The lease manager puts the network configuration and the set of
+// peers into it, always replacing the value before, and the loop takes them. The loop puts this node's lease into it, and
+// the publisher takes that. Each channel has room for one notification, so that notify never blocks, and several changes
+// cause one pass.
 type inbox struct {
-	changed chan struct{} // to the loop
-	publish chan struct{} // to the publisher
+	changed chan struct{} // notifies the loop
+	publish chan struct{} // notifies the publisher
 
-	mu        sync.Mutex
-	config    []byte
-	fresh     bool // config has not been looked at
-	set       subnet.Set
-	leases    changes.Pending[subnet.Lease] // how set differs from the one that was taken last
-	complete  bool                          // set has come
-	described *subnet.Lease                 // to be published
-	published *subnet.Lease                 // what the others see
-	refused   error                         // why the last try to publish failed
+	mu           sync.Mutex
+	config       []byte // nil: none was received
+	configUnread bool   // the loop has not taken config
+	set          subnet.Set
+	setChanges   changes.Pending[subnet.Lease] // the differences of set to the one that the loop has taken
+	complete     bool                          // set was received
+	desired      *subnet.Lease                 // to publish; nil: none, or the last attempt failed
+	published    *subnet.Lease                 // as the store has it; nil: unknown
+	publishErr   error                         // of the last attempt
 }
 
 func newInbox() *inbox {
 	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
 }
 
-func poke(c chan struct{}) {
+// notify sends a notification unless one is pending.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -38,66 +42,68 @@ func poke(c chan struct{}) {
 func (in *inbox) setConfig(raw []byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.config, in.fresh = raw, true
-	poke(in.changed)
+	in.config, in.configUnread = raw, true
+	notify(in.changed)
 }
 
-// newConfig returns a configuration that was not looked at yet.
-func (in *inbox) newConfig() (raw []byte, fresh bool) {
+// takeConfig returns the latest configuration, and whether it was received since the last call.
+func (in *inbox) takeConfig() (raw []byte, unread bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	fresh, in.fresh = in.fresh, false
-	return in.config, fresh
+	unread, in.configUnread = in.configUnread, false
+	return in.config, unread
 }
 
-// forget is for a node that joins again: all but the configuration belongs to its former lease.
-func (in *inbox) forget() {
+// reset prepares for joining again: it keeps the configuration, as unread, and drops what belongs to the former lease.
+func (in *inbox) reset() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.fresh = in.config != nil
-	in.set, in.leases, in.complete = subnet.Set{}, nil, false
-	in.described, in.published, in.refused = nil, nil, nil
+	in.configUnread = in.config != nil
+	in.set, in.setChanges, in.complete = subnet.Set{}, nil, false
+	in.desired, in.published, in.publishErr = nil, nil, nil
 }
 
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, c := range s.Changes {
-		in.leases.Add(c.Either().Name, c)
+		in.setChanges.Add(c.Either().Name, c)
 	}
 	in.set, in.complete = s, true
-	poke(in.changed)
+	notify(in.changed)
 }
 
-// peers returns the latest set.
+// peers returns the latest set; complete is false as long as none was received.
 func (in *inbox) peers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.set, in.complete
 }
 
-// takePeers returns the latest set with how it differs from the one that it returned before, however many came between.
+// takePeers is like peers, but its Changes are the differences to the set that it returned last, even if several sets
+// were received in between.
 func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	s = in.set
-	s.Changes = in.leases.Take(subnet.Compare)
+	s.Changes = in.setChanges.Take(subnet.Compare)
 	return s, in.complete
 }
 
-// tell has a lease published unless the others see it already, and says whether they do.
-func (in *inbox) tell(l subnet.Lease) (seen bool, refused error) {
+// requestPublish has the publisher write l to the store if it is a new value. It returns whether the store has l
+// already, and the error of the last attempt.
+func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.described == nil || !in.described.Equal(&l) {
-		in.described = &l
-		poke(in.publish)
+	if in.desired == nil || !in.desired.Equal(&l) {
+		in.desired = &l
+		notify(in.publish)
 	}
-	return in.published != nil && in.published.Equal(&l), in.refused
+	return in.published != nil && in.published.Equal(&l), in.publishErr
 }
 
-// publish keeps what the others see up to date. It is a task of its own, because an outage of the store may last for
-// hours and must not keep the node from repairing its network.
+// publish writes this node's lease to the store whenever the loop requests it. It runs in a goroutine of its own: Publish
+// may block for hours while the store is unavailable, and the loop must keep repairing the network meanwhile.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 	for {
 		select {
@@ -106,14 +112,14 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 		case <-in.publish:
 		}
 		in.mu.Lock()
-		if in.described == nil { // a note from before the last forget
+		if in.desired == nil { // the notification is from before a reset
 			in.mu.Unlock()
 			continue
 		}
-		l := *in.described
-		seen := in.published != nil && in.published.Equal(&l)
+		l := *in.desired
+		published := in.published != nil && in.published.Equal(&l)
 		in.mu.Unlock()
-		if seen {
+		if published {
 			continue
 		}
 		err := d.Manager.Publish(ctx, l)
@@ -121,13 +127,13 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 			return nil
 		}
 		in.mu.Lock()
-		if in.refused = err; err == nil {
+		if in.publishErr = err; err == nil {
 			in.published = &l
-			d.Log.Info("published how to reach this node", "lease", &l)
+			d.Log.Info("published this node's lease", "lease", &l)
 		} else {
-			in.described = nil // try again with the next pass
+			in.desired = nil // so that the next pass requests it again
 		}
-		poke(in.changed)
+		notify(in.changed)
 		in.mu.Unlock()
 	}
 }

@@ -40,7 +40,7 @@ func TestChangesOfSeveralSetsAreOne(t *testing.T) {
 	take("four sets", c)
 	take("none", c)
 	put([]*subnet.Lease{b, c}, changes.Change[subnet.Lease]{New: b})
-	in.forget()
+	in.reset()
 	if set, complete := in.takePeers(); complete || len(set.Changes) > 0 {
 		t.Errorf("joining again: complete %t, %d changes", complete, len(set.Changes))
 	}

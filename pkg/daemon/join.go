@@ -12,11 +12,11 @@ import (
 	"flannel/subnet"
 )
 
-// join brings the node into the network: it waits for a configuration that can work and for the underlay, and claims
-// a subnet. Waiting is said in the log at once and then once a minute, and in /readyz.
+// join waits for a valid configuration and for the underlay, and acquires a subnet. It retries until it succeeds or ctx
+// ends. While it waits, /readyz and the log give the reason: the log at once, and then once a minute.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
-	d.adoption.rollout.Withdraw() // the latest configuration is read as at a start
+	d.adoption.rollout.Withdraw() // adopt the latest configuration at once, as at a start
 	for {
 		err := d.prepare(ctx, n, in)
 		if err == nil {
@@ -34,16 +34,16 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	}
 }
 
-// acquire claims a subnet that fits the configuration.
+// acquire acquires a lease with a subnet of the configuration's networks, the same subnet as before if possible.
 func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
-	d.waiting(errNoLease)
+	d.reportWaiting(errNoLease)
 	want := subnet.Lease{}
 	env, err := subnet.ReadEnv(d.Settings.SubnetFile)
 	switch {
 	case errors.Is(err, subnet.ErrMalformed):
-		d.Log.Warn("the subnet file does not say which subnet this node had; another may be taken", "error", err)
+		d.Log.Warn("the subnet file is malformed, so this node may get another subnet than before", "error", err)
 	case err != nil:
-		return fmt.Errorf("find out which subnet this node had: %w", err) // which waiting may mend
+		return fmt.Errorf("read the former subnet: %w", err) // join retries
 	}
 	if n.config.V4.On() {
 		want.V4 = subnet.Endpoint{Subnet: env.V4Subnet, PublicIP: n.link.PublicV4}
@@ -55,9 +55,9 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
-	for _, was := range []netip.Prefix{env.V4Network, env.V6Network} {
-		if was.IsValid() && !slices.Contains(n.networks(), was) {
-			n.former = append(n.former, was)
+	for _, former := range []netip.Prefix{env.V4Network, env.V6Network} {
+		if former.IsValid() && !slices.Contains(n.networks(), former) {
+			n.formerNetworks = append(n.formerNetworks, former)
 		}
 	}
 	in.published = &lease
@@ -67,23 +67,25 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	n.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
-		// Whoever gets the former subnet derives from it the MAC address that our device may still have.
+		// A device may still have the MAC address that is derived from the former subnet. The next owner of that subnet
+		// derives the same address, so the device must get another one.
 		for _, dev := range n.backend.Devices(n.lease) {
 			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
 		}
 	}
-	d.Log.Info("this node's subnet", "lease", &n.lease, "underlay", n.link.Name)
+	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.link.Name)
 	return nil
 }
 
-// prepare needs a configuration and an underlay that go together.
+// prepare reads the configuration, chooses the underlay and builds the backend. It fails if one of them is not available, or
+// if they do not fit together.
 func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
-	if raw, fresh := in.newConfig(); fresh {
-		n.refused = d.readConfig(n, raw)
+	if raw, unread := in.takeConfig(); unread {
+		n.configErr = d.readConfig(n, raw)
 	}
 	switch {
-	case n.refused != nil:
-		return caused{fmt.Errorf("the network configuration cannot work: %w", n.refused), causeConfigRefused}
+	case n.configErr != nil:
+		return caused{fmt.Errorf("invalid network configuration: %w", n.configErr), causeConfigRefused}
 	case n.maker == nil:
 		return errNoConfig
 	}
@@ -96,39 +98,39 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 }
 
 var (
-	errNoConfig = error(caused{errors.New("the network configuration is not known yet"), causeNoConfig})
+	errNoConfig = error(caused{errors.New("no network configuration received yet"), causeNoConfig})
 	errNoLease  = errors.New("waiting for a subnet lease")
 )
 
-// waiting tells what the daemon waits for before it can join.
-func (d *Daemon) waiting(why error) {
-	d.Status.Waiting(why.Error())
+// reportWaiting reports, to readiness and to the store, why the daemon has not joined yet.
+func (d *Daemon) reportWaiting(reason error) {
+	d.Status.Waiting(reason.Error())
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(why, nil, "")
+		r.Report(reason, nil, "")
 	}
 }
 
 const (
-	// tellAgain is how often a daemon that cannot start says why.
-	tellAgain = time.Minute
-	// joinAgain is when to try again though nothing is known to have changed: another node's lease may have ended.
-	joinAgain = 5 * time.Second
+	// repeatLog is the interval at which a lasting problem is logged again.
+	repeatLog = time.Minute
+	// joinRetry is when to try again without a notification: another node's lease may have expired.
+	joinRetry = 5 * time.Second
 )
 
-// waitToJoin waits for a change that may help, and says what it waits for. A change that did not help is no reason
-// to say it again.
-func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) error {
-	d.waiting(why)
-	said, quiet := &n.report, time.Duration(0)
-	if why.Error() == said.problem {
-		quiet = tellAgain - time.Since(said.at)
+// waitToJoin returns when another attempt to join may succeed, and logs why meanwhile. A reason that was logged less than
+// repeatLog ago is not logged again.
+func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason error) error {
+	d.reportWaiting(reason)
+	logged, delay := &n.logged, time.Duration(0)
+	if reason.Error() == logged.problem {
+		delay = repeatLog - time.Since(logged.at)
 	}
-	if errors.Is(why, errNoConfig) {
-		quiet = max(quiet, time.Second) // it is on its way from the store, which says itself when it cannot be reached
+	if errors.Is(reason, errNoConfig) {
+		delay = max(delay, time.Second) // normally it arrives soon; if not, the lease manager logs an unreachable store
 	}
-	speak, again := time.NewTimer(quiet), time.NewTimer(joinAgain)
-	defer speak.Stop()
-	defer again.Stop()
+	log, retry := time.NewTimer(delay), time.NewTimer(joinRetry)
+	defer log.Stop()
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,12 +139,12 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, why error) 
 			return nil
 		case <-d.Underlay.Changes():
 			return nil
-		case <-again.C:
+		case <-retry.C:
 			return nil
-		case <-speak.C:
-			d.Log.Warn("cannot start yet; waiting", "cause", causeOf(why, causeCannotStart), "reason", why)
-			said.problem, said.at = why.Error(), time.Now()
-			speak.Reset(tellAgain)
+		case <-log.C:
+			d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", reason)
+			logged.problem, logged.at = reason.Error(), time.Now()
+			log.Reset(repeatLog)
 		}
 	}
 }

@@ -17,72 +17,76 @@ import (
 	"flannel/subnet"
 )
 
-// node is what the loop knows: the configuration in force, where we are, and what follows from both.
+// node is the state of the loop. Only the loop uses it; View keeps copies of it. The zero node has not joined.
 type node struct {
-	config  subnet.Config
-	maker   backend.Maker
-	refused error // why the only configuration that there was cannot work
-	link    underlay.Link
-	addrs   []netip.Addr // the node's own
-	backend backend.Backend
-	lease   subnet.Lease // as described last
-	plan    *plan.Plan
-	former  []netip.Prefix // networks that the subnet file remembers, other than the configuration's
-	warned  []string       // what the backend had to say of the configuration
+	// The inputs, and what build makes of them.
+	config         subnet.Config // in force
+	maker          backend.Maker // of config; nil: no configuration was valid yet
+	configErr      error         // why the configuration is invalid; only before joining
+	link           underlay.Link
+	addrs          []netip.Addr // of this node, sorted
+	underlayStale  bool         // link and addrs must be chosen again
+	backend        backend.Backend
+	lease          subnet.Lease // this node's, as updateLease has set it last
+	plan           *plan.Plan
+	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
+	warnings       []string       // of build, as logged last
 
-	readdressed map[string]bool // devices that take the MAC address that the backend derives, whatever they had
-	duplicate   string          // the lease that has our MAC address before us, where we cannot take another; "": none
+	readdressed map[string]bool // devices that must have the MAC address that the backend derives
+	duplicate   string          // the lease that has our MAC address and precedence, if we cannot change ours; "": none
 
-	underlayMoved bool // the underlay may be another; look again
+	// The results of the last pass.
 	links         dataplane.Links
-	known         bool // the peers are
-	peers         []*subnet.Lease
-	valid         int
+	peersKnown    bool            // peers is complete
+	peers         []*subnet.Lease // with the rejected ones
+	validPeers    int             // those with paths
 	rejects       []subnet.Rejected
-	pending       string            // what the configuration that was offered last waits for; "": it is in force
-	behind        []subnet.Rejected // peers of which the system refuses an entry
-	windows       string            // a node that runs Windows; "": none is known
+	refused       []subnet.Rejected // peers for which the operating system refused an entry
+	pendingConfig string            // why the latest configuration is not in force; "": it is
+	windows       string            // the name of a node that runs Windows; "": none is known
 	retained      []*subnet.Retained
-	ownWithdrawn  bool              // the store lacks our own lease, which is about to be put back
-	judged        bool              // what the system had at the start
-	orphans       []*dataplane.Path // retained without a lease; a slice that is never written to again
+	ownWithdrawn  bool // the store lacks this node's lease, which is about to be restored
+	orphansKnown  bool // see type orphans
+	orphans       []*dataplane.Path
 	orphansUntil  time.Time
-	report        reported
+	logged        logState
 }
 
 var (
-	errNoPeers      = errors.New("the set of peers is not complete yet")
-	errNotPublished = errors.New("the others do not know yet how to reach this node")
+	errNoPeers      = errors.New("waiting for the complete set of peers")
+	errNotPublished = errors.New("this node's lease is not published yet")
 )
 
-// reconfigure follows the underlay and the configuration. What cannot work is refused, and the last good state kept.
+// reconfigure applies changes of the underlay and of the configuration. If a new configuration is invalid, the one in
+// force stays.
 func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	err := d.followUnderlay(ctx, n)
-	raw, fresh := in.newConfig()
+	raw, unread := in.takeConfig()
 	switch {
-	case fresh && d.Settings.KeepConfig:
-		d.Log.Info("the network configuration changed; it takes effect when flanneld is restarted (--config-follow=false)", "cause", causeConfigKept)
-	case fresh:
+	case unread && d.Settings.KeepConfig:
+		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
+	case unread:
 		if err := d.followConfig(n, raw); err != nil {
-			d.Log.Error("refused the changed network configuration; the last good one stays in force", "cause", causeConfigRefused, "error", err)
-			d.View.note("config", fmt.Errorf("refused the changed network configuration: %w", err))
-			if d.adoption.rollout.State() == rollout.Waiting { // for what the store no longer offers
+			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
+			d.View.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
+			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
 				d.withdraw()
 			}
 		}
 	}
-	return errors.Join(err, d.roll(ctx, n, in))
+	return errors.Join(err, d.stepRollout(ctx, n, in))
 }
 
+// followUnderlay chooses the underlay again if it may have changed.
 func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
-	if !n.underlayMoved {
+	if !n.underlayStale {
 		return nil
 	}
 	link, addrs, err := d.chooseUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
-	n.addrs, n.underlayMoved = addrs, false
+	n.addrs, n.underlayStale = addrs, false
 	next := *n
 	if link.Equal(n.link) {
 		return nil
@@ -91,7 +95,7 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("the underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
+	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
 	}
@@ -99,7 +103,7 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	return nil
 }
 
-// chooseUnderlay chooses the interface to the other nodes, with regard to what an operator says in the store.
+// chooseUnderlay chooses the interface to the other nodes, with the public IPs that the operator has set in the store.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []netip.Addr, error) {
 	var operator subnet.PublicIPs
 	if a, ok := d.Manager.(subnet.Addresser); ok {
@@ -111,7 +115,7 @@ func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []
 	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
 }
 
-// publicIPsChanged is nil, which never receives, where an operator cannot say anything in the store.
+// publicIPsChanged returns nil, from which nothing is ever received, if the store has no public IPs set by an operator.
 func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	if a, ok := d.Manager.(subnet.Addresser); ok {
 		return a.PublicIPsChanged()
@@ -119,6 +123,7 @@ func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	return nil
 }
 
+// followConfig validates a new configuration, and puts it in force or has package rollout decide when.
 func (d *Daemon) followConfig(n *node, raw []byte) error {
 	next := *n
 	if err := d.readConfig(&next, raw); err != nil {
@@ -133,7 +138,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 	return d.offer(n, next)
 }
 
-// readConfig validates a raw configuration into n.
+// readConfig validates a raw configuration and sets it in n.
 func (d *Daemon) readConfig(n *node, raw []byte) error {
 	config, maker, warnings, err := d.Parse(raw)
 	for _, w := range warnings {
@@ -146,7 +151,7 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 	return nil
 }
 
-// build makes what follows from configuration, underlay and lease.
+// build makes the backend and the plan from configuration, underlay and lease, and sets the public IPs of the lease.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
@@ -157,12 +162,12 @@ func (d *Daemon) build(n *node) error {
 		return err
 	}
 	warnings = append(warnings, n.config.InsideNetwork()...)
-	if !slices.Equal(warnings, n.warned) { // a node that waits builds again and again
+	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)
 		}
 	}
-	n.backend, n.warned = b, warnings
+	n.backend, n.warnings = b, warnings
 	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
 	if n.config.V4.On() {
 		n.lease.V4.PublicIP = n.link.PublicV4
@@ -174,8 +179,9 @@ func (d *Daemon) build(n *node) error {
 	return nil
 }
 
-// describe has the lease published if the devices make it another.
-func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
+// updateLease completes this node's lease with the data of the devices, such as their MAC addresses, and requests that it
+// is published. It fails as long as the store does not have it.
+func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 	described, err := n.backend.Describe(n.lease, links)
 	if err != nil {
 		return err
@@ -184,29 +190,30 @@ func (d *Daemon) describe(n *node, in *inbox, links dataplane.Links) error {
 	if !n.lease.Equal(&described) {
 		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
 	}
-	seen, refused := in.tell(described)
+	published, err := in.requestPublish(described)
 	switch {
-	case refused != nil:
-		return fmt.Errorf("publish the lease: %w", refused)
-	case !seen:
+	case err != nil:
+		return fmt.Errorf("publish the lease: %w", err)
+	case !published:
 		return errNotPublished
 	}
 	return nil
 }
 
-func (n *node) networks() []netip.Prefix {
-	var on []netip.Prefix
-	for _, net := range []subnet.Network{n.config.V4, n.config.V6} {
-		if net.On() {
-			on = append(on, net.Prefix)
+// networks returns the pod networks of the enabled families.
+func (n *node) networks() (networks []netip.Prefix) {
+	for _, network := range []subnet.Network{n.config.V4, n.config.V6} {
+		if network.On() {
+			networks = append(networks, network.Prefix)
 		}
 	}
-	return on
+	return networks
 }
 
-// state is what the dataplane shall hold; with keep it deletes nothing.
+// state returns the desired state of the dataplane. With keep, the dataplane deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
-	state := dataplane.State{Networks: n.networks(), Former: n.former, Unrouted: len(n.backend.Devices(n.lease)) == 0, Paths: paths, Keep: keep}
+	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
+		Unrouted: len(n.backend.Devices(n.lease)) == 0, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
 		for _, e := range n.lease.Endpoints() {
 			state.Blackholes = append(state.Blackholes, e.Subnet)
@@ -215,6 +222,7 @@ func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.S
 	return state
 }
 
+// firewall returns the desired configuration of the firewall.
 func (n *node) firewall(s Settings) firewall.Config {
 	c := firewall.Config{
 		Writer:     firewall.IPTables,
@@ -228,6 +236,7 @@ func (n *node) firewall(s Settings) firewall.Config {
 	return c
 }
 
+// writeEnv writes the subnet file if its content differs.
 func (d *Daemon) writeEnv(n *node) error {
 	changed, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{
 		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,

@@ -15,29 +15,37 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// orphans are paths that the system has from an earlier run, of flanneld or of flannel, and to which no lease of the
-// first complete set leads. A manager's memory of peers begins with that set, so what the store lost before only the
-// system knows. Orphans stay for the retention time if they are more than a cluster loses by itself; see package
-// peerset. The zero orphans: there are none.
+// orphans are paths without a lease: the system has them from an earlier run of flanneld or flannel, and the first
+// complete set of leases does not have them. The lease manager retains peers that disappear from the store while it
+// runs (see package peerset), but not those that disappeared before it started. If more paths have no lease than a cluster
+// normally loses at once, the store has probably lost data, so they stay for the retention time.
+//
+//	state      cause                                            next       action
+//	unknown    the paths of the system were read: few orphans   none       the dataplane deletes them
+//	unknown    the paths of the system were read: many orphans  retained   log, start the timer
+//	retained   a path in force needs a resource of an orphan    retained   drop that orphan; none if it was the last
+//	retained   the retention time is over                       none       the dataplane deletes them
+//	retained   flanneld accept-withdrawal                       none       the dataplane deletes them
+//
+// Until the state is known (node.orphansKnown), the dataplane deletes nothing. The zero orphans has none.
 type orphans struct {
-	mu    sync.Mutex
-	paths []*dataplane.Path // a slice that is never written to again
-	until time.Time
-	wake  func() // has the loop pass
+	mu     sync.Mutex
+	paths  []*dataplane.Path // never modified in place
+	until  time.Time
+	notify func() // causes a pass of the loop
 }
 
-// orphaned returns those of the found paths that are in nobody's way and that no lease leads to, if they are more than a
-// cluster loses by itself; and how many paths have a lease. What the system holds does not say which subnets belong to
-// one peer, so each family is judged alone.
-func orphaned(found []*dataplane.Path, inForce claims) (missing []*dataplane.Path, present int) {
-	missing = inForce.free(found)
-	lost, kept := map[bool]int{}, map[bool]int{}
-	for _, p := range missing {
-		lost[p.Dst.Addr().Is6()]++
+// findOrphans returns the found paths without a lease, if they are to be retained, and the number of paths with a lease.
+// The system does not record which IPv4 and IPv6 subnets belong to the same peer, so each family is counted alone.
+func findOrphans(found []*dataplane.Path, inForce resources) (missing []*dataplane.Path, present int) {
+	missing = inForce.withoutConflict(found)
+	lost, kept := map[bool]int{}, map[bool]int{} // key: IPv6
+	for _, path := range missing {
+		lost[path.Dst.Addr().Is6()]++
 	}
-	for _, p := range found {
-		if inForce.leadsTo(p.Dst) {
-			kept[p.Dst.Addr().Is6()]++
+	for _, path := range found {
+		if inForce.peers[path.Dst] {
+			kept[path.Dst.Addr().Is6()]++
 			present++
 		}
 	}
@@ -47,9 +55,9 @@ func orphaned(found []*dataplane.Path, inForce claims) (missing []*dataplane.Pat
 	return missing, present
 }
 
-// claims are what only one path can have, of all paths in force.
-type claims struct {
-	subnets  []netip.Prefix // in the order of their addresses; none overlap
+// resources are what two paths cannot share. These are all that the paths in force and this node use.
+type resources struct {
+	subnets  []netip.Prefix // sorted by address, without overlaps
 	peers    map[netip.Prefix]bool
 	gateways map[netip.Addr]bool
 	vteps    map[vtep]bool
@@ -60,129 +68,127 @@ type vtep struct {
 	mac    mac.Addr
 }
 
-// claimsOf are those of the paths, and of this node: its own subnets and addresses.
-func claimsOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) claims {
-	c := claims{peers: make(map[netip.Prefix]bool, len(paths)), gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
-	for _, p := range paths {
-		c.subnets = append(c.subnets, p.Dst)
-		c.peers[p.Dst], c.gateways[p.Via] = true, true
-		if end, tunnelled := p.VTEP(); tunnelled {
-			c.vteps[vtep{p.Device, end}] = true
+// resourcesOf returns the resources of the paths and those of this node: its subnets and its addresses.
+func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) resources {
+	r := resources{peers: make(map[netip.Prefix]bool, len(paths)), gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
+	for _, path := range paths {
+		r.subnets = append(r.subnets, path.Dst)
+		r.peers[path.Dst], r.gateways[path.Via] = true, true
+		if end, tunnelled := path.VTEP(); tunnelled {
+			r.vteps[vtep{path.Device, end}] = true
 		}
 	}
 	for _, e := range own.Endpoints() {
-		c.subnets = append(c.subnets, e.Subnet)
+		r.subnets = append(r.subnets, e.Subnet)
 	}
 	for _, a := range addrs {
-		c.gateways[a] = true
+		r.gateways[a] = true
 	}
-	slices.SortFunc(c.subnets, byAddr)
-	return c
+	slices.SortFunc(r.subnets, compareAddrs)
+	return r
 }
 
-func byAddr(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
+func compareAddrs(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
 
-func (c claims) leadsTo(dst netip.Prefix) bool { return c.peers[dst] }
-
-// taken reports whether a prefix overlaps a subnet in force. Since none of these overlap, that is the next one in order
-// or the one before.
-func (c claims) taken(dst netip.Prefix) bool {
-	i, _ := slices.BinarySearchFunc(c.subnets, dst, byAddr)
-	return i < len(c.subnets) && c.subnets[i].Overlaps(dst) || i > 0 && c.subnets[i-1].Overlaps(dst)
+// overlaps reports whether a prefix overlaps a subnet in use. Since these are sorted and do not overlap each other, only
+// the next one and the one before need to be compared.
+func (r resources) overlaps(dst netip.Prefix) bool {
+	i, _ := slices.BinarySearchFunc(r.subnets, dst, compareAddrs)
+	return i < len(r.subnets) && r.subnets[i].Overlaps(dst) || i > 0 && r.subnets[i-1].Overlaps(dst)
 }
 
-// free returns those of the paths, which are in the order of their subnets, that claim nothing of what is in force, nor
-// of what one before them has.
-func (c claims) free(paths []*dataplane.Path) []*dataplane.Path {
-	var free []*dataplane.Path
-	mine := map[vtep]bool{}
-	for _, p := range paths {
-		addr, tunnelled := p.VTEP()
-		end := vtep{p.Device, addr}
+// withoutConflict returns those of the paths that need none of the resources, nor one of a path before them. The paths
+// must be sorted by destination.
+func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.Path) {
+	ends := map[vtep]bool{} // of the paths in free
+	for _, path := range paths {
+		addr, tunnelled := path.VTEP()
+		end := vtep{path.Device, addr}
 		switch n := len(free); {
-		case c.taken(p.Dst), c.gateways[p.Via], c.vteps[end]:
-		case tunnelled && mine[end], n > 0 && free[n-1].Dst.Overlaps(p.Dst):
+		case r.overlaps(path.Dst), r.gateways[path.Via], r.vteps[end]:
+		case tunnelled && ends[end], n > 0 && free[n-1].Dst.Overlaps(path.Dst):
 		default:
-			free, mine[end] = append(free, p), true
+			free, ends[end] = append(free, path), true
 		}
 	}
 	return free
 }
 
-// judge takes over what was found, if it is to be retained.
-func (o *orphans) judge(found []*dataplane.Path, inForce claims, retain time.Duration, wake func(), log *slog.Logger) {
-	missing, present := orphaned(found, inForce)
+// retain keeps the orphans among the found paths for the retention time, if there are enough of them.
+func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention time.Duration, notify func(), log *slog.Logger) {
+	missing, present := findOrphans(found, inForce)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.paths = missing; len(missing) == 0 {
 		return
 	}
-	o.until, o.wake = time.Now().Add(retain), wake
-	time.AfterFunc(retain, wake)
-	log.Error("the store lacks many peers that this node has routes to: retaining them; if they are gone for good: flanneld accept-withdrawal",
+	o.until, o.notify = time.Now().Add(retention), notify
+	time.AfterFunc(retention, notify)
+	log.Error("the store lacks many peers that this node has routes to, retaining the routes; if these peers are gone for good, run flanneld accept-withdrawal",
 		"cause", subnet.MissingAtStart, "retained", len(missing), "present", present, "until", o.until.Round(time.Second))
 }
 
-// remaining returns those whose time is not over and that claim nothing of what is in force. The others are forgotten.
-func (o *orphans) remaining(inForce func() claims, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
+// prune drops the orphans that conflict with what is in force, and all of them when the retention time is over. It returns
+// the remaining ones.
+func (o *orphans) prune(inForce func() resources, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.paths) == 0 {
 		return nil, time.Time{}
 	}
-	if o.paths = inForce().free(o.paths); !time.Now().Before(o.until) {
+	if o.paths = inForce().withoutConflict(o.paths); !time.Now().Before(o.until) {
 		o.paths = nil
 	}
 	if len(o.paths) == 0 {
-		log.Info("no peer is retained any longer of those that were missing at the start")
+		log.Info("no route of a peer that was missing at the start is retained any longer")
 	}
 	return o.paths, o.until
 }
 
-// accept lets all go, and returns how many they were.
-func (o *orphans) accept(log *slog.Logger) int {
+// release drops all orphans, and returns how many there were.
+func (o *orphans) release(log *slog.Logger) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	count := len(o.paths)
 	if count > 0 {
-		log.Warn("the withdrawal was accepted: what was missing at the start goes", "retained", count)
+		log.Warn("withdrawal accepted, removing the routes of peers that were missing at the start", "retained", count)
 		o.paths = nil
-		o.wake()
+		o.notify()
 	}
 	return count
 }
 
-// AcceptWithdrawal lets all peers go that are retained, and returns how many they were; see subnet.Accepter. Of those
-// that were missing at the start each subnet counts.
+// AcceptWithdrawal stops retaining peers, and returns how many were retained; see subnet.Accepter. Of the peers that
+// were missing at the start, each subnet counts.
 func (d *Daemon) AcceptWithdrawal() (count int) {
 	if a, ok := d.Manager.(subnet.Accepter); ok {
 		count = a.AcceptWithdrawal()
 	}
-	return count + d.orphans.accept(d.Log)
+	return count + d.orphans.release(d.Log)
 }
 
-// apply brings the dataplane to the paths of the leases, and to those that are retained without one.
+// apply has the dataplane hold the paths of state, which come from leases, and the orphans.
 func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) error {
-	inForce := func() claims { return claimsOf(state.Paths, n.lease, n.addrs) }
-	unread := d.judgeOrphans(ctx, n, in, &state, inForce)
-	paths, until := d.orphans.remaining(inForce, d.Log)
+	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.addrs) }
+	foundErr := d.readOrphans(ctx, n, in, &state, inForce)
+	paths, until := d.orphans.prune(inForce, d.Log)
 	n.orphans, n.orphansUntil = nil, until
-	for _, p := range paths {
-		if _, found := n.links[p.Device]; found { // else it is of a former configuration by now
-			n.orphans = append(n.orphans, p)
+	for _, path := range paths {
+		if _, found := n.links[path.Device]; found { // otherwise the device belongs to a former configuration
+			n.orphans = append(n.orphans, path)
 		}
 	}
 	if len(n.orphans) > 0 {
 		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
 	}
-	err := n.attribute(d.Dataplane.Apply(ctx, n.links, state))
-	return cmp.Or(err, unread) // what Apply cannot read either, it says itself
+	err := n.recordRefused(d.Dataplane.Apply(ctx, n.links, state))
+	return cmp.Or(err, foundErr) // Apply reports itself what it could not read
 }
 
-// judgeOrphans looks once at what the system holds. Until it could, because something could not be read or a device is
-// not there yet, nothing may be deleted.
-func (d *Daemon) judgeOrphans(ctx context.Context, n *node, in *inbox, state *dataplane.State, inForce func() claims) error {
-	if n.judged || d.Settings.RetainPeers == 0 {
+// readOrphans reads once which paths the system has, before Apply can delete any of them. As long as this fails, or a
+// device does not exist yet, it sets state.Keep, so that nothing is deleted.
+func (d *Daemon) readOrphans(ctx context.Context, n *node, in *inbox, state *dataplane.State, inForce func() resources) error {
+	if n.orphansKnown || d.Settings.RetainPeers == 0 {
 		return nil
 	}
 	missing := func(dev dataplane.Device) bool { _, found := n.links[dev.Name]; return !found }
@@ -194,7 +200,7 @@ func (d *Daemon) judgeOrphans(ctx context.Context, n *node, in *inbox, state *da
 		state.Keep = true
 		return err
 	}
-	n.judged = true
-	d.orphans.judge(found, inForce(), d.Settings.RetainPeers, func() { poke(in.changed) }, d.Log)
+	n.orphansKnown = true
+	d.orphans.retain(found, inForce(), d.Settings.RetainPeers, func() { notify(in.changed) }, d.Log)
 	return nil
 }

@@ -86,7 +86,7 @@ func TestOrphaned(t *testing.T) {
 		{"our own subnet and address", join([]*dataplane.Path{path(1), pathVia(7, 1, 7)}, pathsOf(path, 8, 11)), nil, 4, 0},
 		{"in each other's way", join([]*dataplane.Path{path(2), sized(pathVia(2, 22, 22), 25)}, pathsOf(path, 3, 5), []*dataplane.Path{pathVia(6, 6, 5)}), nil, 4, 0},
 	} {
-		orphans, leased := orphaned(c.found, claimsOf(c.inForce, own, addrs))
+		orphans, leased := findOrphans(c.found, resourcesOf(c.inForce, own, addrs))
 		if len(orphans) != c.orphans || leased != c.leased {
 			t.Errorf("%s: %d orphans, %d with a lease; want %d, %d", c.name, len(orphans), leased, c.orphans, c.leased)
 		}
@@ -137,7 +137,7 @@ type started struct {
 
 func startOver(t *testing.T, retain time.Duration, found ...*dataplane.Path) *started {
 	d, _, logs := newDaemon(t)
-	s := &started{d, &node{backend: tunnelBackend{}, links: dataplane.Links{tunnelDevice: {Index: 7}}, known: true}, newInbox(), &leftKernel{found: found}, logs}
+	s := &started{d, &node{backend: tunnelBackend{}, links: dataplane.Links{tunnelDevice: {Index: 7}}, peersKnown: true}, newInbox(), &leftKernel{found: found}, logs}
 	s.plan = plan.New(subnet.Config{}, subnet.Lease{}, s.backend)
 	d.Dataplane, d.Settings.RetainPeers = s.kernel, retain
 	return s
@@ -233,7 +233,7 @@ func TestOrphansAreNotJudgedBlindly(t *testing.T) {
 	s.holds(t, "without the device", nil, 0, true)
 	s.links[tunnelDevice] = dataplane.Link{Index: 7}
 	s.holds(t, "both are there", nil, 8, false)
-	s.judged = false // it joins again
+	s.orphansKnown = false // it joins again
 	s.holds(t, "after joining again", nil, 8, false)
 	if s.kernel.asked != 3 {
 		t.Errorf("asked %d times", s.kernel.asked)

@@ -40,7 +40,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 		{"nothing again", func() {}, 2},
 	} {
 		step.change()
-		n.underlayMoved = true
+		n.underlayStale = true
 		if err := d.reconfigure(t.Context(), n, in); err != nil || m.times != step.times {
 			t.Errorf("%s: dialled anew %d times (%v), want %d", step.name, m.times, err, step.times)
 		}
@@ -77,7 +77,7 @@ func TestFollowsTheOperator(t *testing.T) {
 			m.public.V4 = netip.MustParseAddr(want)
 		}
 		m.changed <- struct{}{}
-		timers := newAlarm(time.Hour)
+		timers := newTimers(time.Hour)
 		d.wait(t.Context(), n, in, timers)
 		timers.stop()
 		if err := d.reconfigure(t.Context(), n, in); err != nil || n.lease.V4.PublicIP.String() != want {

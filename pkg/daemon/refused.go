@@ -10,15 +10,15 @@ import (
 	"flannel/subnet"
 )
 
-// attribute takes the outcome of Dataplane.Apply and notes of which peers the system refused an entry. That is those
-// peers' problem: this node stays ready, for all others can be reached, and the next pass, or else the next retry, tries
-// again. With more than half of the peers, and with two at least, it is the node's own, whatever the reasons are, and so
-// in the error.
-func (n *node) attribute(refused []dataplane.Refused, err error) error {
+// recordRefused sets n.refused from the results of Dataplane.Apply. An entry that the operating system refused is a problem
+// of that peer alone: the node stays ready, because it reaches all other peers, and the entry is retried. But if the
+// system refuses entries of at least two peers and of more than half of them, it is a problem of this node, and the
+// returned error names it.
+func (n *node) recordRefused(refused []dataplane.Refused, err error) error {
 	if len(refused) == 0 && reconcile.IsUnknown(err) {
-		return err // the entries were not tried
+		return err // no entry was tried, so n.refused stays as it is
 	}
-	n.behind = nil
+	n.refused = nil
 	if len(refused) == 0 {
 		return err
 	}
@@ -28,21 +28,21 @@ func (n *node) attribute(refused []dataplane.Refused, err error) error {
 	}
 	for _, l := range n.peers {
 		for _, e := range l.Endpoints() {
-			if why, found := reasons[e.Subnet]; found {
-				n.behind = append(n.behind, subnet.Rejected{Name: l.Name, Reason: why.Error(), Local: true})
+			if reason, found := reasons[e.Subnet]; found {
+				n.refused = append(n.refused, subnet.Rejected{Name: l.Name, Reason: reason.Error(), Local: true})
 				break
 			}
 		}
 	}
-	if len(n.behind) < 2 || 2*len(n.behind) <= n.valid {
+	if len(n.refused) < 2 || 2*len(n.refused) <= n.validPeers {
 		return err
 	}
-	named := []error{err}
+	errs := []error{err}
 	for _, r := range refused[:min(len(refused), maxNamed)] {
-		named = append(named, r.Err)
+		errs = append(errs, r.Err)
 	}
-	return fmt.Errorf("the system refuses %d of %d peers: %w", len(n.behind), n.valid, errors.Join(named...))
+	return fmt.Errorf("the system refused entries of %d of %d peers: %w", len(n.refused), n.validPeers, errors.Join(errs...))
 }
 
-// maxNamed bounds how many refused entries the error names.
+// maxNamed limits how many refused entries the error names.
 const maxNamed = 5

@@ -17,7 +17,7 @@ import (
 // What the system refuses of a few peers is theirs; of more than half, the node's. That of an only peer is the peer's.
 func TestRefusedPeers(t *testing.T) {
 	d, _, log := newDaemon(t)
-	n := &node{backend: namedBackend{}, known: true}
+	n := &node{backend: namedBackend{}, peersKnown: true}
 	var all []dataplane.Refused
 	for i := range 4 {
 		l := &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: "one", V4: subnet.Endpoint{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24)}}
@@ -27,7 +27,7 @@ func TestRefusedPeers(t *testing.T) {
 			all = append(all, dataplane.Refused{Dst: e.Subnet, Err: errors.New("no " + e.Subnet.String())})
 		}
 	}
-	n.valid = len(n.peers)
+	n.validPeers = len(n.peers)
 	for _, step := range []struct {
 		refused []dataplane.Refused
 		behind  []string
@@ -41,7 +41,7 @@ func TestRefusedPeers(t *testing.T) {
 		{all[3:4], []string{"peer1"}, false},
 		{nil, nil, false},
 	} {
-		err := n.attribute(step.refused, nil)
+		err := n.recordRefused(step.refused, nil)
 		var f failures
 		f.add("dataplane", err)
 		d.report(n, f, time.Millisecond)
@@ -57,16 +57,16 @@ func TestRefusedPeers(t *testing.T) {
 			}
 		}
 		if !slices.Equal(behind, step.behind) {
-			t.Errorf("%d refused: behind are %v, want %v", len(step.refused), behind, step.behind)
+			t.Errorf("%d refused: refused are %v, want %v", len(step.refused), behind, step.behind)
 		}
 	}
-	n.behind = []subnet.Rejected{{Name: "peer1"}}
-	if unread := reconcile.Unknown(errors.New("no descriptors")); n.attribute(nil, unread) != unread || len(n.behind) != 1 {
-		t.Errorf("what was not tried is no longer behind: %v", n.behind)
+	n.refused = []subnet.Rejected{{Name: "peer1"}}
+	if unread := reconcile.Unknown(errors.New("no descriptors")); n.recordRefused(nil, unread) != unread || len(n.refused) != 1 {
+		t.Errorf("what was not tried is no longer refused: %v", n.refused)
 	}
-	n.peers, n.valid = n.peers[:1], 1
-	if err := n.attribute(all[:2], nil); err != nil || len(n.behind) != 1 {
-		t.Errorf("the only peer is refused: %v, behind are %v", err, n.behind)
+	n.peers, n.validPeers = n.peers[:1], 1
+	if err := n.recordRefused(all[:2], nil); err != nil || len(n.refused) != 1 {
+		t.Errorf("the only peer is refused: %v, refused are %v", err, n.refused)
 	}
 	if got := log.Count("peer=peer1", "level=WARN"); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)

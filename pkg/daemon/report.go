@@ -28,208 +28,229 @@ func (f *failures) add(part string, err error) {
 	}
 }
 
-// err joins them to one error that names each part.
+// err joins the errors into one that names each part; nil: nothing failed.
 func (f failures) err() error {
-	var all []error
-	for _, one := range f {
-		all = append(all, fmt.Errorf("%s: %w", one.part, one.err))
+	var errs []error
+	for _, failure := range f {
+		errs = append(errs, fmt.Errorf("%s: %w", failure.part, failure.err))
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
-// unknown reports whether something could not be read.
+// unknown reports whether a part could not read the actual state.
 func (f failures) unknown() bool { return reconcile.IsUnknown(f.err()) }
 
-// parts names those that failed; waiting for the store is no failure.
-func (f failures) parts() []string {
-	var names []string
-	for _, one := range f {
-		if !errors.Is(one.err, errNoPeers) && !errors.Is(one.err, errNotPublished) {
-			names = append(names, one.part)
+// parts returns the names of the failed parts, without those that only wait for the store.
+func (f failures) parts() (names []string) {
+	for _, failure := range f {
+		if !errors.Is(failure.err, errNoPeers) && !errors.Is(failure.err, errNotPublished) {
+			names = append(names, failure.part)
 		}
 	}
 	return names
 }
 
-// reported is what was said last, so that nothing is said twice.
-type reported struct {
-	inStep  bool
-	ready   bool // the service manager knows that we are
+// logState is what was logged last, so that the same is not logged twice.
+type logState struct {
+	synced  bool // the last pass succeeded
+	ready   bool // the service manager was notified; stays true
 	problem string
-	at      time.Time
+	at      time.Time // of problem
 
-	rejects  map[string]string // the reason by name, of peers that are left out
-	lines    lines             // that may still be said of them
-	untoldAt time.Time         // when it was said that some are not named
-	advice   string
+	rejects   map[string]string // by the name of a rejected or refused peer: the reason
+	budget    lineBudget        // for rejects
+	omittedAt time.Time         // when it was logged that some rejects are omitted
+	advice    string
 }
 
-// report tells the outcome of a pass: to metrics and readiness always, to the log only what is new.
+// report reports the result of a pass to readiness, status, metrics and the store, and logs what has changed since the
+// pass before.
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.InStep(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(metrics.Peers{Used: n.valid + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.behind),
+	d.Metrics.Peers(metrics.Peers{Used: n.validPeers + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.refused),
 		Retained: len(n.retained) + len(n.orphans)})
-	d.Metrics.ConfigPending(n.pending != "")
+	d.Metrics.ConfigPending(n.pendingConfig != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, slices.Concat(n.rejects, n.behind), strings.TrimSpace(n.advice()+" "+n.pending))
+		r.Report(err, slices.Concat(n.rejects, n.refused), strings.TrimSpace(n.advice()+" "+n.pendingConfig))
 	}
 	d.reportAdvice(n)
 
-	r := &n.report
+	last := &n.logged
 	if err == nil {
-		if !r.inStep {
-			d.Log.Info("the network is in step", "cause", causeInStep, "peers", n.valid, "took", took.Round(time.Microsecond))
+		if !last.synced {
+			d.Log.Info("network is up to date", "cause", causeSynced, "peers", n.validPeers, "took", took.Round(time.Microsecond))
 		}
-		if !r.ready {
+		if !last.ready {
 			d.Notify("READY=1")
 		}
-		r.inStep, r.ready, r.problem = true, true, ""
+		last.synced, last.ready, last.problem = true, true, ""
 		return
 	}
-	r.inStep = false
+	last.synced = false
 	if len(failed.parts()) == 0 {
-		return // the store has yet to answer; nothing is wrong
+		return // waiting for the store is no problem of this node
 	}
-	if text := err.Error(); text != r.problem || time.Since(r.at) > tellAgain {
-		d.Log.Warn("the network is not in step; trying again", "cause", causeOf(err, causeNotInStep), "problem", strings.ReplaceAll(text, "\n", "; "))
-		r.problem, r.at = text, time.Now()
+	if text := err.Error(); text != last.problem || time.Since(last.at) > repeatLog {
+		d.Log.Warn("could not update the network, will retry", "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(text, "\n", "; "))
+		last.problem, last.at = text, time.Now()
 	}
 }
 
-// reportRejects warns once for each reason of each peer that is left out or refused by the system, as far as there are
-// lines left; the others' turn comes with a later pass.
+// reportRejects logs each rejected or refused peer once, and again when its reason changes, and logs when the problem is
+// over. What exceeds the budget is logged after a later pass.
 func (d *Daemon) reportRejects(n *node) {
-	r, now := &n.report, time.Now()
-	told := make(map[string]string, len(n.rejects))
-	untold := 0
-	for i, reject := range slices.Concat(n.rejects, n.behind) {
-		was, known := r.rejects[reject.Name]
-		switch {
-		case known && was == reject.Reason:
-			told[reject.Name] = was
-		case r.lines.take(now):
-			msg, cause := "left out a peer", causePeerRejected
-			if i >= len(n.rejects) {
-				msg, cause = "the system refuses a peer", causePeerRefused
+	last, now := &n.logged, time.Now()
+	last.budget.refill(now)
+	reasons := make(map[string]string, len(n.rejects)) // as logged, now or before
+	omitted := 0
+	for i, reject := range slices.Concat(n.rejects, n.refused) {
+		former, known := last.rejects[reject.Name]
+		if known && former == reject.Reason {
+			reasons[reject.Name] = former
+			continue
+		}
+		if last.budget.empty() {
+			omitted++
+			if known {
+				reasons[reject.Name] = former
 			}
-			d.Log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)
-			told[reject.Name] = reject.Reason
-		case known:
-			told[reject.Name] = was
-			untold++
-		default:
-			untold++
+			continue
+		}
+		last.budget.used++
+		msg, cause := "peer rejected", causePeerRejected
+		if i >= len(n.rejects) {
+			msg, cause = "the system refused an entry of a peer", causePeerRefused
+		}
+		d.Log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)
+		reasons[reject.Name] = reject.Reason
+	}
+	for name := range last.rejects {
+		if _, still := reasons[name]; !still && !last.budget.empty() {
+			last.budget.used++
+			d.Log.Info("peer recovered", "cause", causePeerRecovered, "peer", name)
 		}
 	}
-	for name := range r.rejects {
-		if _, still := told[name]; !still && r.lines.take(now) {
-			d.Log.Info("problem with a peer is over", "cause", causePeerRecovered, "peer", name)
-		}
+	if omitted > 0 && now.Sub(last.omittedAt) > repeatLog {
+		d.Log.Warn("too many rejected peers to log each of them", "cause", causePeersOmitted, "count", omitted)
+		last.omittedAt = now
 	}
-	if untold > 0 && now.Sub(r.untoldAt) > tellAgain {
-		d.Log.Warn("left out more peers than there are lines for", "cause", causePeersOmitted, "count", untold)
-		r.untoldAt = now
-	}
-	r.rejects = told
+	last.rejects = reasons
 }
 
-// lines bounds how much the log says of peers that are left out: hundreds may turn up at once, and each is to be named;
-// but one that changes ten times a second is not to fill the disk. The zero value is full.
-type lines struct {
-	used float64
-	at   time.Time // of the last line
+// lineBudget limits the log lines about rejected peers: hundreds of them may appear at once, and each should be named, but
+// a peer whose problem changes ten times a second must not fill the disk. The zero lineBudget allows maxLines.
+type lineBudget struct {
+	used float64   // of maxLines
+	at   time.Time // of the last refill
 }
 
 const (
-	maxLines    = 1000 // at once
-	linesRegain = 1    // a second
+	maxLines       = 1000
+	linesPerSecond = 1
 )
 
-// take tells whether there is a line left, and takes it.
-func (l *lines) take(now time.Time) bool {
-	l.used = max(0, l.used-linesRegain*now.Sub(l.at).Seconds())
-	l.at = now
-	if l.used > maxLines-1 {
-		return false
-	}
-	l.used++
-	return true
+func (b *lineBudget) refill(now time.Time) {
+	b.used = max(0, b.used-linesPerSecond*now.Sub(b.at).Seconds())
+	b.at = now
 }
 
-// advice is what the operator should change for the Windows nodes that there are; "": nothing.
+func (b *lineBudget) empty() bool { return b.used > maxLines-1 }
+
+// advice returns what the operator should change so that Linux and Windows nodes reach each other; "": nothing.
 func (n *node) advice() string {
 	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
-		if why := b.ForWindows(); why != "" {
-			return fmt.Sprintf("%s runs Windows, and does not go with this node's configuration. %s", n.windows, why)
+		if reason := b.ForWindows(); reason != "" {
+			return fmt.Sprintf("%s runs Windows, which does not support this node's configuration. %s", n.windows, reason)
 		}
 	}
 	return ""
 }
 
 func (d *Daemon) reportAdvice(n *node) {
-	now := n.advice()
-	if now != "" && now != n.report.advice {
-		d.Log.Warn("Linux and Windows nodes may not reach each other", "cause", causeWindowsMismatch, "reason", now)
+	advice := n.advice()
+	if advice != "" && advice != n.logged.advice {
+		d.Log.Warn("Linux and Windows nodes may not reach each other", "cause", causeWindowsMismatch, "reason", advice)
 	}
-	n.report.advice = now
+	n.logged.advice = advice
 }
 
-// alarm wakes the loop when nothing else does.
-type alarm struct {
-	compare *time.Ticker
-	backoff time.Duration
-	again   *time.Timer // nil: nothing failed
+// timers cause passes when no notification does: resyncs at a fixed interval, and retries of failed passes.
+//
+//	state      cause                               next       action
+//	idle       a pass failed                       retrying   start the timer with firstRetry
+//	retrying   the timer fired, the pass failed    retrying   start it with twice the delay, at most lastRetry
+//	retrying   another pass failed                 retrying   start it again with the same delay
+//	retrying   a pass succeeded                    idle       stop the timer
+//
+// Only failed retries increase the delay. Passes that notifications cause do not, because there may be many of them in a
+// short time.
+type timers struct {
+	resync  *time.Ticker
+	backoff time.Duration // 0: idle
+	retry   *time.Timer   // nil: idle
 }
 
-func newAlarm(compareAll time.Duration) *alarm {
-	return &alarm{compare: time.NewTicker(compareAll)}
+func newTimers(resyncInterval time.Duration) *timers {
+	return &timers{resync: time.NewTicker(resyncInterval)}
 }
 
-func (a *alarm) stop() {
-	a.compare.Stop()
-	if a.again != nil {
-		a.again.Stop()
+func (t *timers) stop() {
+	t.resync.Stop()
+	if t.retry != nil {
+		t.retry.Stop()
 	}
 }
 
-// A failed pass is tried again after firstRetry, then ever more rarely: what the kernel refuses for good must not
-// keep the machine busy. A notification still wakes us at once.
+// The delay of retries. It grows because an entry that the kernel refuses permanently must not keep the machine busy.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 15 * time.Second
 )
 
-// retry sets when a pass is due though nothing happened. Only what the alarm itself has called for and what then failed
-// makes it more patient: passes that something else called for, of which there may be many in a moment, do not.
-func (a *alarm) retry(failed bool) *alarm {
-	rung := a.again != nil && !a.again.Stop()
-	a.again = nil
+// scheduleRetry sets the retry timer after a pass.
+func (t *timers) scheduleRetry(failed bool) {
+	fired := t.retry != nil && !t.retry.Stop()
+	t.retry = nil
 	switch {
 	case !failed:
-		a.backoff = 0
-		return a
-	case a.backoff == 0:
-		a.backoff = firstRetry
-	case rung:
-		a.backoff = min(a.backoff*2, lastRetry)
+		t.backoff = 0
+		return
+	case t.backoff == 0:
+		t.backoff = firstRetry
+	case fired:
+		t.backoff = min(t.backoff*2, lastRetry)
 	}
-	a.again = time.NewTimer(a.backoff)
-	return a
+	t.retry = time.NewTimer(t.backoff)
 }
 
-func (a *alarm) retryC() <-chan time.Time {
-	if a.again == nil {
+// retryC receives when a retry is due. It is nil, from which nothing is ever received, if none is scheduled.
+func (t *timers) retryC() <-chan time.Time {
+	if t.retry == nil {
 		return nil
 	}
-	return a.again.C
+	return t.retry.C
 }
 
-// feedWatchdog reports to the service manager until ctx ends, for as long as no pass hangs. It is a task of its own: a
-// node that waits to join, for its store or for a configuration, is well however long that takes.
+// maxPause limits how long a change waits because the pass before it took long.
+const maxPause = 100 * time.Millisecond
+
+// pause waits for as long as the last pass took, at most maxPause, so that passes do not use all of the CPU time while
+// notifications keep arriving.
+func (t *timers) pause(ctx context.Context, passTook time.Duration) {
+	timer := time.NewTimer(min(passTook, maxPause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// feedWatchdog reports to the service manager that the process is alive, unless a pass hangs. It runs in a goroutine of its
+// own, because a node may wait for the store or a configuration for any time, and must not be killed for that.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	if d.Watchdog <= 0 {
 		return nil
@@ -245,18 +266,5 @@ func (d *Daemon) feedWatchdog(ctx context.Context) error {
 				d.Notify("WATCHDOG=1")
 			}
 		}
-	}
-}
-
-// longestRest bounds how long a change waits because the pass before it was expensive.
-const longestRest = 100 * time.Millisecond
-
-// rest makes passes take at most half of the time, however many things happen.
-func (a *alarm) rest(ctx context.Context, passTook time.Duration) {
-	t := time.NewTimer(min(passTook, longestRest))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

@@ -14,16 +14,17 @@ import (
 	"flannel/subnet"
 )
 
-// View is what the loop leaves behind after each pass for those who ask how the node is. The zero View knows nothing.
+// View holds the result of the last pass for flanneld status. The loop writes it, and the goroutines that serve the status
+// read it. The zero View is from before the first pass.
 type View struct {
 	mu     sync.Mutex
-	last   *seen
-	errors []status.Error // the last that were met, oldest first
+	last   *snapshot
+	errors []status.Error // sorted by when they occurred last, the oldest first
 }
 
-// seen is a node after a pass. What a node points to is never changed (but for the plan, which only passes use), so
-// that keeping one costs nothing; what is to be said of it is worked out when somebody asks.
-type seen struct {
+// snapshot is a node after a pass. It is a shallow copy: what a node points to is never modified in place, except for the
+// plan, which a snapshot does not use. The report is computed from it when somebody asks.
+type snapshot struct {
 	node
 	settings Settings
 	failed   []string // the parts that failed
@@ -31,40 +32,39 @@ type seen struct {
 	took     time.Duration
 }
 
-// keepErrors bounds how many errors a View remembers, and keepText how much of each, in bytes.
 const (
-	keepErrors = 10
-	keepText   = 2000
+	maxErrors    = 10
+	maxErrorText = 2000 // bytes
 )
 
 func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 	for _, f := range failed {
 		if slices.Contains(failed.parts(), f.part) {
-			v.note(f.part, f.err)
+			v.addError(f.part, f.err)
 		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.last = &seen{*n, s, failed.parts(), time.Now(), took}
+	v.last = &snapshot{*n, s, failed.parts(), time.Now(), took}
 }
 
-// note remembers an error; one that is known counts once more.
-func (v *View) note(part string, err error) {
+// addError records an error. If the same text is recorded already, its count increases.
+func (v *View) addError(part string, err error) {
 	text, now := err.Error(), time.Now()
-	text = strings.ToValidUTF8(text[:min(len(text), keepText)], "")
+	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	one := status.Error{Part: part, Text: text, First: now}
+	entry := status.Error{Part: part, Text: text, First: now}
 	if i := slices.IndexFunc(v.errors, func(e status.Error) bool { return e.Part == part && e.Text == text }); i >= 0 {
-		one = v.errors[i]
+		entry = v.errors[i]
 		v.errors = slices.Delete(v.errors, i, i+1)
 	}
-	one.Count++
-	one.Last = now
-	v.errors = append(v.errors[max(0, len(v.errors)+1-keepErrors):], one)
+	entry.Count++
+	entry.Last = now
+	v.errors = append(v.errors[max(0, len(v.errors)+1-maxErrors):], entry)
 }
 
-// Fill writes what is known of the node, its peers and the last errors into r.
+// Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
 	last := v.last
@@ -74,13 +74,13 @@ func (v *View) Fill(r *status.Report) {
 	if last == nil {
 		return
 	}
-	r.Node, r.Advice = last.describe(), last.advice()
-	r.Pending = last.pending
-	r.PeersKnown = last.known
-	r.Peers, r.Retained = last.list(), last.retainedPeers()
+	r.Node, r.Advice = last.nodeStatus(), last.advice()
+	r.Pending = last.pendingConfig
+	r.PeersKnown = last.peersKnown
+	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
 }
 
-func (s *seen) describe() *status.Node {
+func (s *snapshot) nodeStatus() *status.Node {
 	n := &status.Node{
 		Backend: cmp.Or(s.lease.Backend, s.config.Backend), NFTables: s.config.NFTables,
 		IPMasq: s.settings.IPMasq, SubnetFile: s.settings.SubnetFile, MTU: s.backend.MTU(),
@@ -93,14 +93,14 @@ func (s *seen) describe() *status.Node {
 		}
 	}
 	for _, e := range s.lease.Endpoints() {
-		one := status.Network{Network: s.config.V4.Prefix, Subnet: e.Subnet, PublicIP: e.PublicIP}
+		network := status.Network{Network: s.config.V4.Prefix, Subnet: e.Subnet, PublicIP: e.PublicIP}
 		if e.Subnet.Addr().Is6() {
-			one.Network = s.config.V6.Prefix
+			network.Network = s.config.V6.Prefix
 		}
 		if json.Valid(e.Data) {
-			one.Data = e.Data
+			network.Data = e.Data
 		}
-		n.Networks = append(n.Networks, one)
+		n.Networks = append(n.Networks, network)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
@@ -109,15 +109,15 @@ func (s *seen) describe() *status.Node {
 	return n
 }
 
-// list tells of each peer in the order of the leases, then of those whose lease cannot even be read.
-func (s *seen) list() []status.Peer {
-	used := status.InStep
+// peerStatuses returns the peers in the order of their leases, then those whose lease could not be decoded, then the orphans.
+func (s *snapshot) peerStatuses() []status.Peer {
+	state := status.InStep // of peers without a problem of their own
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
-		used = status.Behind
+		state = status.Behind
 	}
-	behind := make(map[string]string, len(s.behind))
-	for _, r := range s.behind {
-		behind[r.Name] = r.Reason
+	refused := make(map[string]string, len(s.refused))
+	for _, r := range s.refused {
+		refused[r.Name] = r.Reason
 	}
 	reasons := make(map[string]string, len(s.rejects))
 	for _, r := range s.rejects {
@@ -129,8 +129,8 @@ func (s *seen) list() []status.Peer {
 	}
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
-		p := peer(l, used, reasons)
-		if reason, found := behind[l.Name]; found {
+		p := peerStatus(l, state, reasons)
+		if reason, found := refused[l.Name]; found {
 			p.State, p.Reason = status.Behind, reason
 		}
 		if p.Until = until[l.Name]; p.State == status.InStep && !p.Until.IsZero() {
@@ -140,7 +140,7 @@ func (s *seen) list() []status.Peer {
 		delete(reasons, l.Name)
 	}
 	for _, r := range s.rejects {
-		if reason, unread := reasons[r.Name]; unread {
+		if reason, noLease := reasons[r.Name]; noLease {
 			peers = append(peers, status.Peer{Name: r.Name, State: status.LeftOut, Reason: reason})
 		}
 	}
@@ -151,8 +151,8 @@ func (s *seen) list() []status.Peer {
 	return peers
 }
 
-// retainedPeers sums up the retained peers, nil if there is none.
-func (s *seen) retainedPeers() *status.Retained {
+// retainedStatus summarizes the retained peers; nil: there are none.
+func (s *snapshot) retainedStatus() *status.Retained {
 	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
 		return nil
 	}
@@ -168,12 +168,13 @@ func (s *seen) retainedPeers() *status.Retained {
 	return sum
 }
 
-func peer(l *subnet.Lease, used status.State, reasons map[string]string) status.Peer {
-	p := status.Peer{Name: l.Name, State: used}
+// peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.
+func peerStatus(l *subnet.Lease, state status.State, reasons map[string]string) status.Peer {
+	p := status.Peer{Name: l.Name, State: state}
 	for _, e := range l.Endpoints() {
 		p.Subnets, p.PublicIPs = append(p.Subnets, e.Subnet), append(p.PublicIPs, e.PublicIP)
 	}
-	if reason, out := reasons[l.Name]; out {
+	if reason, rejected := reasons[l.Name]; rejected {
 		p.State, p.Reason = status.LeftOut, reason
 	} else if l.Backend == "" {
 		p.State = status.Silent

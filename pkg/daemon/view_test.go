@@ -24,7 +24,7 @@ func viewed(peers ...*subnet.Lease) *node {
 		link:    underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: addr},
 		links:   dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}},
 		lease:   subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.0.1.0/24"), PublicIP: addr, Data: []byte(`{"VNI":1}`)}},
-		backend: namedBackend{"vxlan"}, peers: peers, known: true,
+		backend: namedBackend{"vxlan"}, peers: peers, peersKnown: true,
 	}
 }
 
@@ -92,29 +92,29 @@ func TestViewRemembersErrors(t *testing.T) {
 	n := viewed()
 	v.set(n, Settings{}, failures{{"peers", errNoPeers}, {"publish", errNotPublished}}, 0) // waiting is no error
 	for range 3 {
-		v.set(n, Settings{}, failures{{"firewall", errors.New("often")}, {"dataplane", errors.New("x" + strings.Repeat("ä", keepText))}}, 0)
+		v.set(n, Settings{}, failures{{"firewall", errors.New("often")}, {"dataplane", errors.New("x" + strings.Repeat("ä", maxErrorText))}}, 0)
 	}
-	for i := range keepErrors - 1 {
+	for i := range maxErrors - 1 {
 		v.set(n, Settings{}, failures{{"devices", fmt.Errorf("error %d", i)}}, 0)
 	}
 	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
 	var r status.Report
 	v.Fill(&r)
-	if len(r.Errors) != keepErrors {
+	if len(r.Errors) != maxErrors {
 		t.Fatalf("%d errors are kept", len(r.Errors))
 	}
-	last, long := r.Errors[keepErrors-1], r.Errors[0]
+	last, long := r.Errors[maxErrors-1], r.Errors[0]
 	// The one that happens often was pushed out by others before, and begins anew.
 	if last.Part != "firewall" || last.Count != 1 || long.Part == "firewall" {
 		t.Errorf("first %v, last %v", long.Part, last)
 	}
 	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
 	v.Fill(&r)
-	if last := r.Errors[keepErrors-1]; last.Count != 2 || last.First.After(last.Last) {
+	if last := r.Errors[maxErrors-1]; last.Count != 2 || last.First.After(last.Last) {
 		t.Errorf("met twice: %+v", last)
 	}
 	for _, e := range r.Errors {
-		if len(e.Text) > keepText || strings.ContainsRune(e.Text, '\ufffd') {
+		if len(e.Text) > maxErrorText || strings.ContainsRune(e.Text, '\ufffd') {
 			t.Errorf("kept %d bytes", len(e.Text))
 		}
 	}
