@@ -11,54 +11,54 @@ import (
 
 func daemonChecks() []Check {
 	return []Check{
-		{"FL101", "the daemon runs and the network is in step", anySystem, inStep},
-		{"FL102", "one flanneld runs on the node", anySystem, oneDaemon},
-		{"FL103", "the subnet file is there and says what the daemon has", anySystem, subnetFile},
-		{"FL104", "no peer is left out", anySystem, noneLeftOut},
+		{"FL101", "the daemon runs and the network is up to date", anySystem, upToDate},
+		{"FL102", "no more than one flanneld runs on the node", anySystem, oneDaemon},
+		{"FL103", "the subnet file exists and matches the daemon's lease", anySystem, subnetFile},
+		{"FL104", "no peer is rejected", anySystem, noPeerRejected},
 		{"FL105", "the store of leases answers", anySystem, storeAnswers},
-		{"FL106", "what pods send fits through the tunnel and the underlay", anySystem, mtuFits},
-		{"FL107", "what lies between the nodes lets pods' addresses pass (host-gw)", anySystem, betweenNodes},
-		{"FL108", "no peer is retained that the store lost with many others", anySystem, noneRetained},
+		{"FL106", "the MTU of pods fits the tunnel and the underlay", anySystem, mtuFits},
+		{"FL107", "the network between the nodes forwards packets with pods' addresses (host-gw)", anySystem, nodesForward},
+		{"FL108", "no peer is retained because the store lost its lease", anySystem, noPeerRetained},
 	}
 }
 
-// inStep comes first, since what the daemon says of itself names most causes better than a look from outside can.
-func inStep(s Snapshot) Finding {
+// upToDate is the first check, because the daemon's own report names most causes.
+func upToDate(s Snapshot) Finding {
 	if !s.Daemon.Known {
 		return s.Daemon.missing()
 	}
 	r := s.Daemon.Value.Report
 	switch {
 	case r == nil:
-		return fail("Start flanneld, or look at its log for why it ended or hangs.", "%s", s.Daemon.Value.Problem)
+		return fail("Start flanneld, or see in its log why it stopped or hangs.", "%s", s.Daemon.Value.Problem)
 	case !r.Ready:
-		return fail("Mend what it names; flanneld goes on by itself.", "not in step since %s: %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"), oneLine(r.Problem))
+		return fail("Correct the named cause; flanneld retries by itself.", "not up to date since %s: %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"), oneLine(r.Problem))
 	}
-	return ok("in step since %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"))
+	return ok("up to date since %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"))
 }
 
-// oneDaemon counts processes: a second daemon, or a flannel of the same name, writes other routes and the same rules, so
-// that neither is ever in step for long.
+// oneDaemon finds a second flanneld or flannel. It writes other routes and the same firewall rules, so that the two keep
+// undoing each other's changes.
 func oneDaemon(s Snapshot) Finding {
 	if !s.Processes.Known {
 		return s.Processes.missing()
 	}
-	var all []string
+	var daemons []string
 	for _, p := range s.Processes.Value {
-		all = append(all, fmt.Sprintf("%s (pid %d)", p.Name, p.PID))
+		daemons = append(daemons, fmt.Sprintf("%s (pid %d)", p.Name, p.PID))
 	}
-	switch len(all) {
+	switch len(daemons) {
 	case 0:
-		return ok("none is seen among the processes that are visible from here")
+		return ok("no flanneld among the visible processes")
 	case 1:
-		return ok("%s", all[0])
+		return ok("%s", daemons[0])
 	}
-	return fail("Stop all but one: they undo each other's work.", "%s", strings.Join(all, ", "))
+	return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
 }
 
-// subnetFile matters because the CNI plugin reads nothing else: pods come up with what stands there, right or wrong.
+// subnetFile compares the subnet file with the daemon's lease. The CNI plugin configures pods from this file alone.
 func subnetFile(s Snapshot) Finding {
-	const restart = "Start flanneld: it writes the file once it has a subnet. Pods cannot start before."
+	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
 	if !s.Env.Known && s.Env.WhyNot == "" {
 		return s.Env.missing()
 	}
@@ -67,10 +67,10 @@ func subnetFile(s Snapshot) Finding {
 	}
 	env, n := s.Env.Value, s.node()
 	if !env.V4Subnet.IsValid() && !env.V6Subnet.IsValid() {
-		return fail(restart, "there is no %s", s.SubnetFile)
+		return fail(restart, "%s does not exist", s.SubnetFile)
 	}
 	if n == nil {
-		return skip("%s has %s; the daemon has no lease to compare it with", s.SubnetFile, join(env.V4Subnet, env.V6Subnet))
+		return skip("%s has %s; it cannot be compared, because the daemon has no lease or does not answer", s.SubnetFile, join(env.V4Subnet, env.V6Subnet))
 	}
 	if n.SubnetFile != s.SubnetFile {
 		return skip("the daemon writes another file: %s", n.SubnetFile)
@@ -81,110 +81,110 @@ func subnetFile(s Snapshot) Finding {
 			network, own = env.V6Network, env.V6Subnet
 		}
 		if own != net.Subnet || network != net.Network {
-			return fail("See whether something else writes it, such as a second flanneld or a copy from another node.",
-				"the file says %s of %s, the daemon %s of %s", show(own), show(network), net.Subnet, net.Network)
+			return fail("Find out whether another program writes the file, such as a second flanneld, or whether it is a copy from another node.",
+				"the file has %s of %s, the daemon %s of %s", show(own), show(network), net.Subnet, net.Network)
 		}
 	}
 	if env.MTU != n.MTU {
-		return fail("See whether something else writes it.", "the file says FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU)
+		return fail("Find out whether another program writes the file.", "the file has FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU)
 	}
 	return ok("%s, MTU %d", join(env.V4Subnet, env.V6Subnet), env.MTU)
 }
 
-// maxNamed bounds how many things of a kind one finding names.
+// maxNamed limits how many items of a list a Finding names.
 const maxNamed = 5
 
-// noneLeftOut is no failure of this node, which does well to leave such a peer out; its pods and ours do not meet, though.
-func noneLeftOut(s Snapshot) Finding {
+// noPeerRejected only warns: the fault is in the peer's lease, not on this node. But the pods of both do not reach each other.
+func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
 	if r == nil || !r.PeersKnown {
 		return skip("the daemon does not know the peers, or does not answer")
 	}
-	var out []string
+	var rejected []string
 	for _, p := range r.Peers {
 		if p.State == status.LeftOut || p.State == status.Behind && p.Reason != "" {
-			out = append(out, p.Name+": "+p.Reason)
+			rejected = append(rejected, p.Name+": "+p.Reason)
 		}
 	}
-	if len(out) == 0 {
+	if len(rejected) == 0 {
 		return ok("%d peers", len(r.Peers))
 	}
-	return warn("Correct the lease that is named, or the configuration of the node that published it; delete it if nobody owns it.",
-		"%d of %d: %s", len(out), len(r.Peers), several(out))
+	return warn("Correct the named lease, or the configuration of the node that published it; delete the lease if no node owns it.",
+		"%d of %d: %s", len(rejected), len(r.Peers), several(rejected))
 }
 
-// noneRetained only warns: what is retained works, and goes by itself. But somebody may have made a mistake.
-func noneRetained(s Snapshot) Finding {
+// noPeerRetained only warns: retained peers work, and are removed by themselves. But the leases may be missing by mistake.
+func noPeerRetained(s Snapshot) Finding {
 	r := s.report()
 	switch {
 	case r == nil || !r.PeersKnown:
 		return skip("the daemon does not know the peers, or does not answer")
 	case r.Retained == nil:
-		return ok("none is")
+		return ok("none")
 	case r.Retained.Count == 0:
-		return warn("Find out who deleted it; flanneld puts it back if its subnet is free.", "the store lost this node's own lease with many others")
+		return warn("Find out who deleted the lease; flanneld restores it if its subnet is free.", "the store lost this node's lease together with many others")
 	}
-	return warn("Find out who took them out of the store, or restore it; if they are gone for good: flanneld accept-withdrawal.",
-		"%d are retained until %s or later (%s)", r.Retained.Count, r.Retained.Until.UTC().Format("2006-01-02 15:04:05Z"), r.Retained.Cause)
+	return warn("Find out who deleted the leases, or restore the store; if these nodes are gone for good, run flanneld accept-withdrawal.",
+		"%d peers, until %s or later (%s)", r.Retained.Count, r.Retained.Until.UTC().Format("2006-01-02 15:04:05Z"), r.Retained.Cause)
 }
 
-// storeAnswers only warns: an outage freezes the network as it is, and harms nobody until something changes.
+// storeAnswers only warns: during an outage the network stays as it is, and works until something changes.
 func storeAnswers(s Snapshot) Finding {
 	r := s.report()
 	switch {
 	case r == nil:
 		return skip("the daemon does not answer")
 	case r.Outage != "":
-		return warn("Pods go on talking as they do; look at the store, the way to it and the credentials.", "%s: %s", r.Store, oneLine(r.Outage))
+		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods is not affected.", "%s: %s", r.Store, oneLine(r.Outage))
 	}
 	return ok("%s", r.Store)
 }
 
-// mtuFits finds what lets small packets pass and large ones vanish. Only this machine's own interfaces can be judged: a
-// smaller MTU further on shows itself to nobody but the packets.
+// mtuFits finds an MTU that is too large, with which small packets pass and large ones are dropped. It knows the MTU of this
+// machine's interfaces only, and not that of links further on.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	if n == nil {
-		return skip("only the daemon knows the underlay, and it has no lease or does not answer")
+		return skip("the underlay is not known: the daemon has no lease or does not answer")
 	}
-	const lower = "Set Backend.MTU to what the underlay really carries, and start the pods anew: they keep the MTU that they began with."
+	const lower = "Set Backend.MTU to the real MTU of the underlay, and restart the pods: the MTU of a running pod does not change."
 	under := n.Underlay.MTU
-	if in := s.byName(n.Underlay.Name); in != 0 {
-		under = in
+	if mtu := s.interfaceMTU(n.Underlay.Name); mtu != 0 {
+		under = mtu
 	}
 	for _, d := range s.tunnels() {
 		if d.MTU+encap.VXLAN(d.OuterIsIPv6) > under {
-			return fail(lower, "%s has MTU %d, which with the tunnel's %d is more than the %d of %s", d.Name, d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
+			return fail(lower, "the MTU of %s is %d; with %d bytes for the tunnel's headers, that is more than the %d of %s", d.Name, d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
 		}
 		if env := s.Env.Value.MTU; env > d.MTU {
-			return fail("See whether something else writes the subnet file.", "FLANNEL_MTU is %d, and the MTU of %s only %d", env, d.Name, d.MTU)
+			return fail("Find out whether another program writes the subnet file.", "FLANNEL_MTU is %d, but the MTU of %s is %d", env, d.Name, d.MTU)
 		}
 	}
 	if n.MTU > under {
-		return fail(lower, "pods get MTU %d, and %s has only %d", n.MTU, n.Underlay.Name, under)
+		return fail(lower, "the MTU of pods is %d, but that of %s is %d", n.MTU, n.Underlay.Name, under)
 	}
-	return ok("%d for pods, %d on %s (whether what is behind it carries that much cannot be seen from here)", n.MTU, under, n.Underlay.Name)
+	return ok("%d for pods, %d on %s (the MTU of links beyond it is not known)", n.MTU, under, n.Underlay.Name)
 }
 
-// betweenNodes is here so that its code leads people to the answer, though nothing on the node can tell.
-func betweenNodes(s Snapshot) Finding {
+// nodesForward is always skipped, because the cause is not on the node. It exists for its text, which says what to check.
+func nodesForward(s Snapshot) Finding {
 	n := s.node()
 	_, overlay, found := s.hns()
 	switch {
 	case n != nil && n.Backend != "host-gw", n == nil && found && overlay:
-		return skip("only host-gw sends pods' addresses over the wire")
+		return skip("only host-gw sends packets with pods' addresses to the underlay")
 	case n == nil && !found:
-		return skip("which backend is in use is not known: the daemon has no lease or does not answer")
+		return skip("the backend is not known: the daemon has no lease or does not answer")
 	}
-	const need = "a cloud wants a route for each node's subnet (user-defined routes), and its check of addresses off (AWS: source/destination check; Azure: IP forwarding; Google: canIpForward)"
+	const need = "in a cloud, add a route for each node's subnet (user-defined routes), and allow packets with other addresses than the node's (AWS: disable the source/destination check; Azure: enable IP forwarding; Google: canIpForward)"
 	if by := s.Machine.Value.String(); by != "" {
-		return skip("only what lies between the nodes knows, and this machine is of %s: %s", by, need)
+		return skip("cannot be checked on the node, and this machine is of %s: %s", by, need)
 	}
-	return skip("only what lies between the nodes knows: %s", need)
+	return skip("cannot be checked on the node: %s", need)
 }
 
-// byName is the MTU of an interface, 0 where it is not known.
-func (s Snapshot) byName(name string) int {
+// interfaceMTU returns the MTU of an interface; 0: it is not known.
+func (s Snapshot) interfaceMTU(name string) int {
 	for _, in := range s.Interfaces.Value.Interfaces {
 		if in.Name == name {
 			return in.MTU
@@ -193,11 +193,12 @@ func (s Snapshot) byName(name string) int {
 	return 0
 }
 
-func several(all []string) string {
-	if n := len(all) - maxNamed; n > 0 {
-		all = append(all[:maxNamed:maxNamed], fmt.Sprintf("and %d more", n))
+// several joins the first maxNamed texts, and counts the others.
+func several(texts []string) string {
+	if n := len(texts) - maxNamed; n > 0 {
+		texts = append(texts[:maxNamed:maxNamed], fmt.Sprintf("and %d more", n))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(texts, "; ")
 }
 
 func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
@@ -209,10 +210,10 @@ func show(p netip.Prefix) string {
 	return p.String()
 }
 
-// join names those that there are.
-func join(all ...netip.Prefix) string {
+// join joins the valid prefixes.
+func join(prefixes ...netip.Prefix) string {
 	var texts []string
-	for _, p := range all {
+	for _, p := range prefixes {
 		if p.IsValid() {
 			texts = append(texts, p.String())
 		}

@@ -1,5 +1,5 @@
-// Package doctor judges what was seen of a node: each check is a pure function over a Snapshot, so that every one of
-// them can be tested on every operating system. Looking is the work of pkg/probe; nothing here touches the machine.
+// Package doctor checks a Snapshot of a node for known problems. Each check is a pure function, so that it can be tested on
+// every operating system. Package probe makes the Snapshot; nothing here accesses the machine.
 package doctor
 
 import (
@@ -8,33 +8,33 @@ import (
 	"strings"
 )
 
-// Verdict is what a check comes to.
+// Verdict is the result of a check.
 type Verdict string
 
 const (
-	// OK means that it was looked at and nothing is wrong.
+	// OK means that the check found no problem.
 	OK Verdict = "ok"
-	// Warn means that it may be the cause of trouble, or will be.
+	// Warn means that it may cause a problem, now or later.
 	Warn Verdict = "warn"
-	// Fail means that it is wrong.
+	// Fail means that it is a problem.
 	Fail Verdict = "fail"
-	// Skipped means that it was not judged; Finding.Seen says why.
+	// Skipped means that the check could not be made or does not apply; Finding.Seen gives the reason.
 	Skipped Verdict = "skipped"
 )
 
-// Finding is a check's verdict on one node.
+// Finding is the verdict of a check on one node, with its reason.
 type Finding struct {
 	Verdict Verdict `json:"verdict"`
-	Seen    string  `json:"seen"`          // what was seen; of a skipped check, why it was
-	Fix     string  `json:"fix,omitempty"` // a sentence; only with Warn and Fail
+	Seen    string  `json:"seen"`          // what the check found; if it was skipped, the reason
+	Fix     string  `json:"fix,omitempty"` // what the operator should do; only with Warn and Fail
 }
 
-// Check is one thing that people run into.
+// Check looks for one known problem.
 type Check struct {
-	Code    string // "FL101"; it never changes its meaning
-	Title   string // how it shall be
-	Systems []string
-	judge   func(Snapshot) Finding
+	Code    string // "FL101"; its meaning never changes
+	Title   string // the desired state
+	Systems []string // values of runtime.GOOS
+	run     func(Snapshot) Finding
 }
 
 // Result is a check with its finding.
@@ -50,29 +50,28 @@ var (
 	windows   = []string{"windows"}
 )
 
-// Checks lists all, in the order of their codes.
+// Checks returns all checks, sorted by code.
 func Checks() []Check {
 	return slices.Concat(daemonChecks(), linuxChecks(), cniChecks(), clusterChecks(), windowsChecks())
 }
 
-// Examine applies every check.
-func Examine(s Snapshot) []Result {
-	var all []Result
+// Examine runs all checks; those for other systems are skipped.
+func Examine(s Snapshot) (results []Result) {
 	for _, c := range Checks() {
 		r := Result{Code: c.Code, Title: c.Title}
 		if slices.Contains(c.Systems, s.OS) {
-			r.Finding = c.judge(s)
+			r.Finding = c.run(s)
 		} else {
-			r.Finding = skip("not on this system: it is for %s", strings.Join(c.Systems, ", "))
+			r.Finding = skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
 		}
-		all = append(all, r)
+		results = append(results, r)
 	}
-	return all
+	return results
 }
 
-// Count tells how many results have the verdict.
-func Count(all []Result, v Verdict) (n int) {
-	for _, r := range all {
+// Count returns the number of results with the verdict.
+func Count(results []Result, v Verdict) (n int) {
+	for _, r := range results {
 		if r.Verdict == v {
 			n++
 		}

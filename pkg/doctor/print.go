@@ -8,17 +8,17 @@ import (
 	"flannel/pkg/status"
 )
 
-// Print writes the results for a person: what is wrong first, then the rest, and what is for other systems in a word.
-func Print(w io.Writer, all []Result) error {
+// Print writes the results as text, problems first. It counts the checks for other systems, but does not list them.
+func Print(w io.Writer, results []Result) error {
 	var b strings.Builder
-	elsewhere := 0
+	otherSystems := 0
 	for _, v := range []Verdict{Fail, Warn, OK, Skipped} {
-		for _, r := range all {
+		for _, r := range results {
 			if r.Verdict != v {
 				continue
 			}
 			if v == Skipped && strings.HasPrefix(r.Seen, "not on this system") {
-				elsewhere++
+				otherSystems++
 				continue
 			}
 			fmt.Fprintf(&b, "%s %-7s %s\n", r.Code, v, r.Title)
@@ -28,9 +28,9 @@ func Print(w io.Writer, all []Result) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(all, Fail), Count(all, Warn), Count(all, OK), Count(all, Skipped)-elsewhere)
-	if elsewhere > 0 {
-		fmt.Fprintf(&b, "; %d more are not for this system", elsewhere)
+	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(results, Fail), Count(results, Warn), Count(results, OK), Count(results, Skipped)-otherSystems)
+	if otherSystems > 0 {
+		fmt.Fprintf(&b, "; %d checks are for other systems", otherSystems)
 	}
 	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())

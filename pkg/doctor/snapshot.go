@@ -10,35 +10,35 @@ import (
 	"flannel/subnet"
 )
 
-// Fact is something that was looked for. The zero Fact was not.
+// Fact is a value that package probe may have read. The zero Fact means that probe did not try to read it.
 type Fact[T any] struct {
 	Value  T      `json:"value"`
 	Known  bool   `json:"known"`
-	WhyNot string `json:"whyNot,omitempty"` // why it is not known
+	WhyNot string `json:"whyNot,omitempty"` // why reading failed; "" if Known, or not tried
 }
 
-// Known is a fact that was found.
+// Known returns a Fact with a value.
 func Known[T any](v T) Fact[T] { return Fact[T]{Value: v, Known: true} }
 
-// Unknown is a fact that could not be found, and why.
+// Unknown returns a Fact that could not be read, with the reason.
 func Unknown[T any](why string) Fact[T] { return Fact[T]{WhyNot: why} }
 
-// missing is why a fact is not known, in a sentence for the check that needs it.
+// missing returns the Finding of a check that needs a Fact which is not known.
 func (f Fact[T]) missing() Finding {
 	if f.WhyNot == "" {
-		return skip("it was not looked at")
+		return skip("not examined")
 	}
 	return skip("%s", f.WhyNot)
 }
 
-// Snapshot is a node at one moment, as far as it could be seen.
+// Snapshot is the state of a node at one time, as far as it could be read.
 type Snapshot struct {
 	OS      string    `json:"os"` // runtime.GOOS
 	At      time.Time `json:"at"`
-	Version string    `json:"version"` // of the program that looks
+	Version string    `json:"version"` // of the program that made the Snapshot
 
 	SubnetFile string                  `json:"subnetFile"`
-	Env        Fact[subnet.Env]        `json:"env"` // what the subnet file says; the zero Env: there is none
+	Env        Fact[subnet.Env]        `json:"env"` // the content of the subnet file; zero: the file does not exist
 	Daemon     Fact[Answer]            `json:"daemon"`
 	Processes  Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
 	Interfaces Fact[underlay.Snapshot] `json:"interfaces"`
@@ -49,15 +49,15 @@ type Snapshot struct {
 	Windows    Windows                 `json:"windows"`
 }
 
-// Machine is what the firmware says of its maker: of a virtual machine, the hypervisor or cloud.
+// Machine is the vendor and product in the firmware: on a virtual machine, those of the hypervisor or cloud.
 type Machine struct {
 	Vendor  string `json:"vendor"`
 	Product string `json:"product"`
 }
 
-// Answer is what the daemon says of itself, or how it fails to.
+// Answer is the daemon's status report, or why there is none.
 type Answer struct {
-	Problem string         `json:"problem,omitempty"` // "" with a report
+	Problem string         `json:"problem,omitempty"` // why Report is nil; else ""
 	Report  *status.Report `json:"report,omitempty"`
 }
 
@@ -68,38 +68,38 @@ type Process struct {
 	Args []string `json:"args,omitempty"` // without its name, and without secrets
 }
 
-// CNI is what container runtimes find.
+// CNI is the CNI configuration and the plugins that container runtimes use.
 type CNI struct {
 	ConfDir string          `json:"confDir"`
 	Files   []CNIFile       `json:"files"` // in the order in which runtimes look at them
 	BinDir  string          `json:"binDir"`
-	Plugins map[string]bool `json:"plugins"` // the programs, and whether they can be run; nil: there is no BinDir
+	Plugins map[string]bool `json:"plugins"` // by program name, whether it is executable; nil: BinDir does not exist
 }
 
-// CNIFile is a network configuration.
+// CNIFile is a CNI network configuration.
 type CNIFile struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
 }
 
-// Cluster is what only the store can tell.
+// Cluster is what was read from the store of leases.
 type Cluster struct {
-	// Ahead is by how much the store's clock is ahead of ours; precise to two seconds.
+	// Ahead is the store's time minus this node's, with an error of up to two seconds.
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
 	Node         string              `json:"node,omitempty"` // this node's name there; "": not known
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
-	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; at most a few
-	// Proxy is the HTTP proxy on the way to the API server, without its password; "": there is none.
+	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; only the first few
+	// Proxy is the URL of the HTTP proxy for requests to the API server, without its password; "": there is none.
 	Proxy   Fact[string] `json:"proxy"`
-	Unheard string       `json:"unheard,omitempty"` // what came in place of the API server's answer; "": nothing, or it was not asked
-	// Services are the networks of Services; asked for only where a check needs them.
+	Unheard string       `json:"unheard,omitempty"` // the error or foreign answer instead of the API server's answer; "": it answered, or was not asked
+	// Services are the networks of Services; read only on systems where a check needs them.
 	Services Fact[[]netip.Prefix] `json:"serviceNetworks"`
 }
 
-// Linux is what only Linux has.
+// Linux is the part of a Snapshot that exists only on Linux.
 type Linux struct {
 	Kernel    string              `json:"kernel"`  // release, "6.1.0-28-amd64"
-	Sysctls   Fact[Sysctls]       `json:"sysctls"` // those that matter here
+	Sysctls   Fact[Sysctls]       `json:"sysctls"` // those that a check needs
 	Devices   Fact[[]Device]      `json:"devices"` // without loopback
 	IPTables  Fact[[]Listing]     `json:"iptables"`
 	IP6Tables Fact[[]Listing]     `json:"ip6tables"`
@@ -107,7 +107,7 @@ type Linux struct {
 	Managers  Fact[[]LinkManager] `json:"linkManagers"`
 }
 
-// Sysctls are kernel parameters by path ("net/ipv4/ip_forward"); one that is absent is one that the kernel lacks.
+// Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their values. The kernel lacks the others.
 type Sysctls map[string]string
 
 // Device is a network device.
@@ -121,12 +121,12 @@ type Device struct {
 	Port        int        `json:"port,omitempty"`   // UDP
 	Parent      int        `json:"parent,omitempty"` // index of the device beneath a tunnel
 	Driver      string     `json:"driver,omitempty"` // of hardware
-	TxChecksum  Fact[bool] `json:"txChecksum"`       // it has the checksums of what it sends left to others
+	TxChecksum  Fact[bool] `json:"txChecksum"`       // checksum offload is on: the device below computes the checksums
 	OuterIsIPv6 bool       `json:"outerIsIPv6,omitempty"`
 }
 
-// Listing is the filter table as one variant of iptables has it: lines of iptables-save, those of kube-proxy's chains
-// left out. A packet must pass every variant's.
+// Listing is the filter table of one variant of iptables (legacy or nft), as lines of iptables-save without kube-proxy's
+// chains. A packet must pass the tables of all variants.
 type Listing struct {
 	Variant string   `json:"variant"`
 	Lines   []string `json:"lines"`
@@ -139,7 +139,7 @@ type LinkManager struct {
 	Manages []string `json:"manages"` // devices
 }
 
-// report is the daemon's, nil where there is none.
+// report returns the daemon's status report; nil: there is none.
 func (s Snapshot) report() *status.Report {
 	if !s.Daemon.Known {
 		return nil
@@ -147,7 +147,7 @@ func (s Snapshot) report() *status.Report {
 	return s.Daemon.Value.Report
 }
 
-// node is what the daemon says of its node, nil where it has none.
+// node returns the node in the daemon's report; nil: there is no report, or the node has no lease.
 func (s Snapshot) node() *status.Node {
 	if r := s.report(); r != nil {
 		return r.Node
@@ -155,23 +155,22 @@ func (s Snapshot) node() *status.Node {
 	return nil
 }
 
-// tunnels are our tunnel devices: by the daemon's word, or else by their names.
-func (s Snapshot) tunnels() []Device {
-	var all []Device
+// tunnels returns flanneld's tunnel devices: those in the daemon's report, or without a report those with a usual name.
+func (s Snapshot) tunnels() (tunnels []Device) {
 	n := s.node()
 	for _, d := range s.Linux.Devices.Value {
 		ours := strings.HasPrefix(d.Name, "flannel.") || strings.HasPrefix(d.Name, "flannel-v6.")
 		if n != nil {
 			ours = false
-			for _, known := range n.Devices {
-				ours = ours || known.Name == d.Name && d.Name != n.Underlay.Name
+			for _, reported := range n.Devices {
+				ours = ours || reported.Name == d.Name && d.Name != n.Underlay.Name
 			}
 		}
 		if ours && d.Type == "vxlan" {
-			all = append(all, d)
+			tunnels = append(tunnels, d)
 		}
 	}
-	return all
+	return tunnels
 }
 
 func (s Snapshot) device(index int) (Device, bool) {
@@ -183,7 +182,7 @@ func (s Snapshot) device(index int) (Device, bool) {
 	return Device{}, false
 }
 
-// families tells which are in use, by the daemon's word, or else by the subnet file's.
+// families reports whether IPv4 and IPv6 are in use, by the daemon's report, or without one by the subnet file.
 func (s Snapshot) families() (v4, v6 bool) {
 	if n := s.node(); n != nil {
 		for _, net := range n.Networks {
