@@ -1,4 +1,5 @@
-// Package health tells others how the daemon is: over HTTP (/healthz, /readyz, /metrics) and to systemd.
+// Package health serves the daemon's liveness and readiness over HTTP (/healthz, /readyz), together with /metrics. The
+// daemon's loop also uses its Status for the watchdog of the service manager.
 package health
 
 import (
@@ -12,30 +13,31 @@ import (
 	"time"
 )
 
-// Status is what the daemon knows of itself. The zero Status is not ready.
+// Status is the liveness and readiness of the daemon. The loop writes it; any goroutine may read it. The zero Status is
+// not ready.
 type Status struct {
 	mu      sync.Mutex
 	ready   bool
 	since   time.Time // of the last change of ready
-	problem string
-	began   time.Time // of the pass under way; zero between passes
-	why     func() error
+	problem string    // why it is not ready
+	began   time.Time // of the running pass; zero between passes
+	explain func() error
 }
 
-// stuckAfter is how long a pass may take before the process counts as dead: far longer than the largest cluster needs.
+// stuckAfter is how long a pass may take before the process counts as hung. The largest cluster needs far less.
 const stuckAfter = 2 * time.Minute
 
-// Explain adds to every answer "not ready" what why returns, unless nil: an outage of the store, say.
-func (s *Status) Explain(why func() error) {
+// Explain sets a function whose error, unless nil, is added to the answer "not ready", for example an outage of the store.
+func (s *Status) Explain(explain func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.why = why
+	s.explain = explain
 }
 
-// Waiting says that the daemon is not ready, and what for it waits.
+// Waiting sets the daemon not ready, with what it waits for.
 func (s *Status) Waiting(reason string) { s.set(false, reason) }
 
-// InStep says that the last pass left the network as it shall be (nil), or what is not.
+// InStep records the end of a pass: nil if the network is up to date, otherwise the problem.
 func (s *Status) InStep(problem error) {
 	if problem == nil {
 		s.set(true, "")
@@ -53,31 +55,31 @@ func (s *Status) set(ready bool, problem string) {
 	s.ready, s.problem, s.began = ready, problem, time.Time{}
 }
 
-// Since tells when the daemon became ready, or ceased to be; zero: it has not said anything yet.
+// Since returns when the daemon became ready or not ready; zero: neither was set yet.
 func (s *Status) Since() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since
 }
 
-// Explanation is what Explain adds to the answer "not ready", whether that is the answer or not.
+// Explanation returns the result of the function that Explain has set; nil: there is none.
 func (s *Status) Explanation() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.why == nil {
+	if s.explain == nil {
 		return nil
 	}
-	return s.why()
+	return s.explain()
 }
 
-// Begin says that a pass begins; it ends with InStep.
+// Begin records the start of a pass; InStep records its end.
 func (s *Status) Begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = time.Now()
 }
 
-// Ready returns nil while the network is in step, else what is not.
+// Ready returns nil if the last pass left the network up to date, otherwise the problem.
 func (s *Status) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,24 +87,24 @@ func (s *Status) Ready() error {
 		return nil
 	}
 	problem := errors.New(cmp.Or(s.problem, "starting"))
-	if s.why != nil {
-		return errors.Join(problem, s.why())
+	if s.explain != nil {
+		return errors.Join(problem, s.explain())
 	}
 	return problem
 }
 
-// Alive returns nil unless the daemon hangs in a pass.
+// Alive returns an error if a pass hangs.
 func (s *Status) Alive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.began.IsZero() && time.Since(s.began) > stuckAfter {
-		return fmt.Errorf("a pass has been under way for %s", time.Since(s.began).Round(time.Second))
+		return fmt.Errorf("a pass has been running for %s", time.Since(s.began).Round(time.Second))
 	}
 	return nil
 }
 
-// Handler answers /healthz (200 while the process works), /readyz (200 while the network is in step; else 503 and
-// what is not) and /metrics.
+// Handler serves /healthz (200 while no pass hangs), /readyz (200 while the network is up to date; otherwise 503 and the
+// problem) and /metrics.
 func Handler(s *Status, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", answer(s.Alive))
@@ -123,7 +125,7 @@ func answer(check func() error) http.HandlerFunc {
 	}
 }
 
-// Listen binds the address, so that a port that is taken is told at once; Serve takes the listener over.
+// Listen binds the address, so that the start fails at once if the port is in use. Serve closes the listener.
 func Listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -132,17 +134,17 @@ func Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// What a client may take before its connection is closed: this port may face the network, and a client that sends or
-// reads nothing must not hold a goroutine and a file descriptor. The answers have some ten kilobytes at most.
+// Limits for a client before its connection is closed. This port may be reachable from the network, and a client that sends
+// or reads nothing must not occupy a goroutine and a file descriptor. Answers have some ten kilobytes at most.
 const (
-	headerTimeout = 5 * time.Second  // to send the header of a request
-	readTimeout   = 10 * time.Second // to send all of it
-	writeTimeout  = 10 * time.Second // from the header's end until it has read the answer
+	headerTimeout = 5 * time.Second  // for sending the header of a request
+	readTimeout   = 10 * time.Second // for sending the whole request
+	writeTimeout  = 10 * time.Second // from the end of the header until the answer is read
 	idleTimeout   = time.Minute      // between two requests
 	maxHeader     = 16 << 10         // bytes
 )
 
-// Serve answers until ctx ends.
+// Serve serves h until ctx ends.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}

@@ -1,4 +1,4 @@
-// Package metrics counts what the daemon does, in a Prometheus registry of its own.
+// Package metrics holds the daemon's Prometheus metrics, in a registry of its own.
 package metrics
 
 import (
@@ -12,7 +12,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Metrics are the daemon's own; New registers them.
+// Metrics are the daemon's metrics. Make them with New.
 type Metrics struct {
 	registry *prometheus.Registry
 	peers    prometheus.Gauge
@@ -35,21 +35,21 @@ func New(version string) *Metrics {
 	}
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		peers:    gauge("peers", "Leases of other nodes that lead to a path."),
-		invalid:  gauge("invalid_peers", "Leases of other nodes that are left out because they cannot be believed."),
-		retained: gauge("retained_peers", "Peers that the store lost together with many others, and that stay for a while."),
-		refused:  gauge("refused_peers", "Leases of other nodes that are used, of which the system refuses an entry."),
-		inStep:   gauge("in_step", "1 while the last pass left the network as it shall be."),
-		pending:  gauge("config_pending", "1 while a network configuration waits to be adopted, is on trial or was refused."),
-		lastSync: gauge("last_sync_timestamp_seconds", "When the network was last found or brought in step, in Unix seconds."),
+		peers:    gauge("peers", "Peers that are used: their leases are valid, or they are retained."),
+		invalid:  gauge("invalid_peers", "Peers that are rejected, because of an invalid or conflicting lease."),
+		retained: gauge("retained_peers", "Peers that are retained although the store has lost their leases, together with many others."),
+		refused:  gauge("refused_peers", "Peers that are used, but for which the operating system refused an entry."),
+		inStep:   gauge("in_step", "1 if the last pass left the network up to date, else 0."),
+		pending:  gauge("config_pending", "1 if a network configuration is pending, on trial or refused, else 0."),
+		lastSync: gauge("last_sync_timestamp_seconds", "Unix time of the last pass that left the network up to date."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
-			Help: "Duration of a pass that compares what shall be with what is.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
+			Help: "Duration of passes, each of which reconciles the desired with the actual state.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "entries",
-			Help: "Entries of ours that shall be in a table of the kernel."}, []string{"table"}),
+			Help: "Desired entries in a table of the operating system."}, []string{"table"}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
-			Help: "Entries that were set, deleted, or refused by the kernel."}, []string{"table", "op"}),
+			Help: "Entries that were set, deleted, or refused by the operating system."}, []string{"table", "op"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
-			Help: "Passes that failed, by the part that did."}, []string{"part"}),
+			Help: "Failed passes, by the part that failed."}, []string{"part"}),
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
 		ConstLabels: prometheus.Labels{"version": version}})
@@ -64,15 +64,15 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Peers counts peers. Refused and Retained are among Used.
+// Peers holds numbers of peers. Refused and Retained are part of Used.
 type Peers struct {
 	Used     int
-	Invalid  int // left out
-	Refused  int // of which the system refuses an entry
-	Retained int // that the store no longer has
+	Invalid  int // rejected
+	Refused  int // the operating system refused an entry
+	Retained int // the store has no lease any more
 }
 
-// Peers sets how many peers there are.
+// Peers sets the numbers of peers.
 func (m *Metrics) Peers(p Peers) {
 	m.peers.Set(float64(p.Used))
 	m.invalid.Set(float64(p.Invalid))
@@ -80,15 +80,15 @@ func (m *Metrics) Peers(p Peers) {
 	m.retained.Set(float64(p.Retained))
 }
 
-// ConfigPending sets whether the network configuration that was offered last is not in force for good.
-func (m *Metrics) ConfigPending(is bool) {
+// ConfigPending sets whether the latest network configuration is pending, on trial or refused.
+func (m *Metrics) ConfigPending(pending bool) {
 	m.pending.Set(0)
-	if is {
+	if pending {
 		m.pending.Set(1)
 	}
 }
 
-// Table takes what was done to a table, and how many entries of ours it shall hold.
+// Table sets the number of desired entries of a table, and counts the changes of one reconciliation.
 func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	m.entries.WithLabelValues(name).Set(float64(entries))
 	for op, n := range map[string]int{"set": done.Set, "delete": done.Deleted, "refused": done.Failed} {
@@ -96,7 +96,7 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	}
 }
 
-// Pass takes the outcome of a pass: its duration, whether it left the network in step, and the parts that failed.
+// Pass records a pass: its duration, whether it left the network up to date, and the parts that failed.
 func (m *Metrics) Pass(took time.Duration, inStep bool, failed []string) {
 	m.sync.Observe(took.Seconds())
 	for _, part := range failed {

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// maxListed bounds how many peers that are not in step a short text names.
+// maxListed limits the number of peers that Print lists without everyPeer.
 const maxListed = 20
 
-// Print writes the report for a person who has a minute; every peer on request, else those that are not in step.
+// Print writes the report as text: with everyPeer all peers, otherwise those with a problem of their own.
 func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p := printer{now: now}
 	p.row("flanneld", "%s, running %s", r.Version, p.since(r.Started))
-	state := "in step"
+	state := "up to date"
 	if !r.Ready {
-		state = "NOT in step"
+		state = "NOT up to date"
 	}
 	p.row("network", "%s %s", state, p.since(r.Since))
 	p.rows("problem", r.Problem)
@@ -49,7 +49,7 @@ func (p *printer) row(name, format string, args ...any) {
 	fmt.Fprintf(&p.text, "%-10s%s\n", name, fmt.Sprintf(format, args...))
 }
 
-// rows prints a text of several lines, the name before the first; nothing for no text.
+// rows prints each line of a text as a row, the name only before the first. It prints nothing if the text is empty.
 func (p *printer) rows(name, text string) {
 	for line := range strings.Lines(text) {
 		p.row(name, "%s", Printable(strings.TrimRight(line, "\n")))
@@ -57,10 +57,10 @@ func (p *printer) rows(name, text string) {
 	}
 }
 
-// clock is a time in the zone of now.
+// clock formats a time in the time zone of now.
 func (p *printer) clock(t time.Time) string { return t.In(p.now.Location()).Format(time.DateTime) }
 
-// since tells when something began, and how long ago.
+// since formats a time, with how long ago it was.
 func (p *printer) since(t time.Time) string {
 	return fmt.Sprintf("since %s (%s)", p.clock(t), p.now.Sub(t).Round(time.Second))
 }
@@ -79,7 +79,7 @@ func (p *printer) node(n Node) {
 	p.row("last pass", "%s, took %s", p.clock(n.LastPass), time.Duration(n.Took).Round(time.Microsecond))
 }
 
-// count is one line on all peers, whatever their number.
+// count returns the number of peers in each state.
 func count(r Report) string {
 	if !r.PeersKnown {
 		return "not known yet"
@@ -88,51 +88,48 @@ func count(r Report) string {
 	for _, p := range r.Peers {
 		n[p.State]++
 	}
-	text := fmt.Sprintf("%d in step", n[InStep])
-	for _, s := range []struct {
-		state State
-		name  string
-	}{{Behind, "behind"}, {RetainedPeer, "retained"}, {Silent, "yet to describe themselves"}, {LeftOut, "left out"}} {
-		if n[s.state] > 0 {
-			text += fmt.Sprintf(", %d %s", n[s.state], s.name)
+	text := fmt.Sprintf("%d in-step", n[InStep])
+	for _, state := range []State{Behind, RetainedPeer, Silent, LeftOut} {
+		if n[state] > 0 {
+			text += fmt.Sprintf(", %d %s", n[state], state)
 		}
 	}
 	return text
 }
 
-// retained says what the state of that name means for the operator.
+// retained prints what the operator needs to know about retained peers.
 func (p *printer) retained(r *Retained) {
 	if r == nil {
 		return
 	}
 	if r.Count > 0 {
-		p.row("retained", "%d of them the store no longer has (%s); they stay until %s or later", r.Count, Printable(r.Cause), p.clock(r.Until))
+		p.row("retained", "the store has lost the leases of %d peers (%s); they are used until %s or later", r.Count, Printable(r.Cause), p.clock(r.Until))
 	}
 	if r.Own {
-		p.row("retained", "this node's own lease was withdrawn, too; it is put back if its subnet is free")
+		p.row("retained", "this node's lease was withdrawn, too; it will be restored if its subnet is free")
 	}
-	p.row("", "if they are gone for good: flanneld accept-withdrawal")
+	p.row("", "if these nodes are gone for good, run flanneld accept-withdrawal")
 }
 
-func (p *printer) peers(all []Peer, every bool) {
+func (p *printer) peers(peers []Peer, every bool) {
 	listed, more := 0, 0
-	for _, one := range all {
+	for _, peer := range peers {
 		switch {
 		case every:
-		case one.State == InStep || one.State == Behind && one.Reason == "": // the problem above says why
+		case peer.State == InStep || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
 			continue
 		case listed == maxListed:
 			more++
 			continue
 		}
 		listed++
-		text := Printable(one.Name)
-		if len(one.Subnets) > 0 {
-			text += ": " + join(one.Subnets) + " at " + join(one.PublicIPs)
+		text := Printable(peer.Name)
+		if len(peer.Subnets) > 0 {
+			text += ": " + join(peer.Subnets) + " at " + join(peer.PublicIPs)
 		}
-		p.row(string(one.State), "%s", text)
-		if one.Reason != "" {
-			p.row("", "%s", Printable(one.Reason))
+		p.row(string(peer.State), "%s", text)
+		if peer.Reason != "" {
+			p.row("", "%s", Printable(peer.Reason))
 		}
 	}
 	if more > 0 {
@@ -147,15 +144,15 @@ func (p *printer) times(e Error) string {
 	return fmt.Sprintf(" (%d times since %s)", e.Count, p.clock(e.First))
 }
 
-func join[T netip.Addr | netip.Prefix](all []T) string {
+func join[T netip.Addr | netip.Prefix](values []T) string {
 	var texts []string
-	for _, one := range all {
-		texts = append(texts, fmt.Sprint(one))
+	for _, v := range values {
+		texts = append(texts, fmt.Sprint(v))
 	}
 	return strings.Join(texts, ", ")
 }
 
-// Printable is one line, and keeps what others wrote from acting on the terminal.
+// Printable makes one line of a text, and escapes control characters: the text may come from other nodes.
 func Printable(s string) string {
 	quoted := strconv.Quote(strings.ReplaceAll(s, "\n", "; "))
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1]) // paths of Windows stay as they are

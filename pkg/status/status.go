@@ -1,5 +1,5 @@
-// Package status is what a running daemon tells those on its own machine: one JSON document, made when somebody asks,
-// over a unix socket beside the subnet file.
+// Package status serves the state of a running daemon to users of the same machine: as one JSON document, made for each
+// request, on a unix socket in the directory of the subnet file.
 package status
 
 import (
@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// Report is the document. Fields may be added to it; none changes its meaning. Times are RFC 3339, MTUs bytes.
+// Report is that document. Fields may be added, but none changes its meaning. Times are in RFC 3339, MTUs in bytes.
 type Report struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"` // in the daemon's PID namespace
 	Started time.Time `json:"started"`
 
-	Ready   bool      `json:"ready"`             // the last pass left the network in step
-	Since   time.Time `json:"since"`             // it has been ready, or not ready, since then
-	Problem string    `json:"problem,omitempty"` // what is not in step, or what the daemon waits for
+	Ready   bool      `json:"ready"`             // the last pass left the network up to date
+	Since   time.Time `json:"since"`             // of the last change of Ready
+	Problem string    `json:"problem,omitempty"` // why it is not ready, or what the daemon waits for
 	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
-	Outage  string    `json:"outage,omitempty"`  // why it cannot be asked; the network stays as it is
-	Pending string    `json:"pending,omitempty"` // what the network configuration that was offered last waits for
-	Advice  string    `json:"advice,omitempty"`  // what to change for the sake of Windows nodes, although all is in step here
+	Outage  string    `json:"outage,omitempty"`  // why the store is unavailable; the network stays as it is
+	Pending string    `json:"pending,omitempty"` // why the latest network configuration is not in force
+	Advice  string    `json:"advice,omitempty"`  // what to change so that Windows nodes are reached; does not affect Ready
 
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
-	PeersKnown bool   `json:"peersKnown"`     // the set of peers was complete at least once
+	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`
 
-	Retained *Retained `json:"retained,omitempty"` // absent while no peer is retained and our lease is there
+	Retained *Retained `json:"retained,omitempty"` // absent while no peer is retained and the store has this node's lease
 
-	Errors []Error `json:"errors"` // the last that passes met, oldest first
+	Errors []Error `json:"errors"` // the last errors of passes, oldest first
 }
 
 // Retained is about leases that the store lost together with many others: see flanneld accept-withdrawal.
 type Retained struct {
 	Count int       `json:"count"` // of peers
 	Cause string    `json:"cause,omitempty"`
-	Until time.Time `json:"until,omitzero"` // the first of them stay no longer
-	Own   bool      `json:"own"`            // this node's own lease was withdrawn, too, and is put back
+	Until time.Time `json:"until,omitzero"` // when the first of them are removed
+	Own   bool      `json:"own"`            // this node's lease was withdrawn, too, and will be restored
 }
 
 // Node is this node's part of the network, as of the last pass.
@@ -62,7 +62,7 @@ type Network struct {
 	Data     json.RawMessage `json:"backendData,omitempty"` // as published
 }
 
-// Underlay is the interface on which this node meets the others.
+// Underlay is the interface through which this node reaches the others.
 type Underlay struct {
 	Name  string       `json:"name"`
 	Index int          `json:"index"`
@@ -70,7 +70,7 @@ type Underlay struct {
 	Addrs []netip.Addr `json:"addresses"`
 }
 
-// Device is one that the kernel has.
+// Device is a network device of the system.
 type Device struct {
 	Name  string `json:"name"`
 	Index int    `json:"index"`
@@ -78,20 +78,20 @@ type Device struct {
 	MAC   string `json:"mac"`
 }
 
-// State is how a peer is.
+// State is the state of a peer.
 type State string
 
 const (
-	// InStep means that all that leads to the peer is in the kernel.
+	// InStep means that the system has all entries for the peer.
 	InStep State = "in-step"
-	// Behind means that the peer is used, and that the last pass could not do all that it should: see Peer.Reason where
-	// the system refuses what leads to this peer, else Report.Problem.
+	// Behind means that the last pass could not set all entries for the peer: see Peer.Reason if the operating system refused
+	// an entry of this peer, otherwise Report.Problem.
 	Behind State = "behind"
-	// Silent means that the peer has claimed its subnet and has yet to say how it is reached.
+	// Silent means that the peer has reserved its subnet, but not published its backend data yet.
 	Silent State = "silent"
-	// RetainedPeer means that the peer is used although the store no longer has it: see Peer.Until.
+	// RetainedPeer means that the peer is used although the store has lost its lease: see Peer.Until.
 	RetainedPeer State = "retained"
-	// LeftOut means that the peer's lease cannot be believed: see Peer.Reason.
+	// LeftOut means that the peer is rejected, because its lease is invalid or in conflict with another: see Peer.Reason.
 	LeftOut State = "left-out"
 )
 
@@ -99,17 +99,17 @@ const (
 type Peer struct {
 	Name      string         `json:"name"` // the etcd key or the name of the Kubernetes node
 	State     State          `json:"state"`
-	Reason    string         `json:"reason,omitempty"` // why it is left out or behind
+	Reason    string         `json:"reason,omitempty"` // with LeftOut, and with Behind if the reason is the peer's own
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
-	Until     time.Time      `json:"until,omitzero"` // a retained peer stays no longer
+	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
 }
 
-// Error is one that passes met.
+// Error is an error of one part of a pass.
 type Error struct {
 	Part  string    `json:"part"` // as in the metric flanneld_errors_total
 	Text  string    `json:"text"`
-	Count int       `json:"count"` // how many passes met it
+	Count int       `json:"count"` // of passes with this error
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 }
@@ -127,7 +127,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Socket is where a daemon with that subnet file is asked.
+// Socket returns the path of the socket of the daemon with that subnet file.
 func Socket(subnetFile string) string { return beside(subnetFile, ".sock") }
 
 // Lock is the file that a daemon with that subnet file holds for as long as it runs.
