@@ -31,8 +31,8 @@ type Finding struct {
 
 // Check looks for one known problem.
 type Check struct {
-	Code    string // "FL101"; its meaning never changes
-	Title   string // the desired state
+	Code    string   // "FL101"; its meaning never changes
+	Title   string   // the desired state
 	Systems []string // values of runtime.GOOS
 	run     func(Snapshot) Finding
 }

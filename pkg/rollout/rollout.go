@@ -1,20 +1,26 @@
-// Package rollout decides when a running node adopts a network configuration that cuts it off from all nodes that have
-// the former one, and when it goes back. Two nodes try it first; the others follow once these have reached each other.
+// Package rollout decides when a running node adopts a disruptive network configuration, and when it restores the former
+// one. A configuration is disruptive if a node with it cannot reach the nodes that have the former one, for example because
+// of another VNI. Two nodes try it first. When these reach each other, the configuration is proven, and the others follow.
 //
 //	state     cause                                                next      action
 //	settled   a disruptive configuration is offered                waiting
-//	waiting   no other node is there                               settled   Adopt
-//	waiting   its turn to be among the first has come              trying    Adopt
-//	waiting   another node has proven it, and the jitter passed    trying    Adopt
-//	waiting   all turns have passed, and nobody has proven it      refused
-//	waiting   the one in force is offered                          settled
-//	trying    a node that has it, too, answers                     settled   (Mark says so)
-//	trying    none does for as long as Stagger                     refused   GoBack
-//	trying    the former one is offered                            settled   (the caller goes back)
+//	waiting   there are no other nodes                             settled   Adopt
+//	waiting   it is this node's turn to try it                     trying    Adopt
+//	waiting   another node has proven it, and the jitter is over   trying    Adopt
+//	waiting   all turns are over, and nobody has proven it         refused
+//	waiting   the configuration in force is offered                settled
+//	trying    another node that has it answers                     settled   (the Mark becomes Proven)
+//	trying    none answers for as long as Stagger                  refused   GoBack
+//	trying    the former configuration is offered                  settled   (the caller restores it)
 //	refused   another node has proven it; not tried since          trying    Adopt
-//	refused   another one is offered                               as settled
+//	refused   another configuration is offered                     as settled
 //
-// The package is pure: time, peers and answers are handed in, and the caller does what an Action says.
+// Example with a Stagger of 60 s: nothing happens for the first 15 s (Hold), so that the operator can correct a mistake.
+// Then nodes A and B try the configuration. If one of them gets an answer from the other, both publish a proven Mark, and
+// the other nodes follow within 15 s (Spread), each at a random time. Otherwise A and B restore the former configuration
+// at 75 s, and C and D try it; after four such turns all nodes refuse it.
+//
+// The package does no I/O: the caller passes in the time, the peers and the answers, and does what an Action says.
 package rollout
 
 import (
@@ -24,10 +30,10 @@ import (
 	"time"
 )
 
-// State is where a node stands with the configuration that was offered last.
+// State is the state of a node's rollout; see the table above. It concerns the configuration that was offered last.
 type State int
 
-// The states; see the table above.
+// The states.
 const (
 	Settled State = iota
 	Waiting
@@ -38,7 +44,7 @@ const (
 // Action is what the caller must do.
 type Action int
 
-// The actions. After Adopt and GoBack the state is already the next one.
+// The actions. When Step returns Adopt or GoBack, the state is already the next one.
 const (
 	Nothing Action = iota
 	Adopt
@@ -46,73 +52,72 @@ const (
 )
 
 const (
-	// turns is how often two nodes try: those of one turn may not be able to follow (a flannel, a Windows node) or to
-	// reach each other for reasons of their own.
+	// turns is how often perTurn nodes try. The nodes of one turn may be unable to adopt the configuration (flannel, or a
+	// Windows node), or to reach each other for another reason.
 	turns = 4
 	// perTurn is how many nodes try at the same time.
 	perTurn = 2
 )
 
-// Mark is what a node says of itself in its lease. The zero Mark says nothing.
+// Mark is what a node publishes in its lease about the rollout. The zero Mark means that it has adopted nothing while it ran.
 type Mark struct {
 	ID     string // of the configuration that the node has adopted while it ran
-	Proven bool   // a node that has it, too, has answered
+	Proven bool   // another node that has it has answered
 }
 
 // Peer is another node.
 type Peer struct {
-	Name string // as Cluster.Self is this node's
+	Name string // comparable with Cluster.Self
 	Mark Mark
 }
 
-// Cluster is what a decision depends on. Every node must see the same names.
+// Cluster is the input of Step. All nodes must use the same names, because the turns depend on them.
 type Cluster struct {
-	Self  string
-	Peers []Peer
-	// Follower nodes are never among the first.
-	Follower bool
+	Self     string
+	Peers    []Peer
+	Follower bool // this node takes no turn; it waits until other nodes have proven the configuration
 }
 
-// Rollout is a node's state. The zero Rollout is settled, with a Stagger of 0.
+// Rollout is the state machine of one node. The zero Rollout is settled, with a Stagger of 0.
 type Rollout struct {
-	// Stagger is how long two nodes try, and the measure of all other times.
+	// Stagger is the duration of one turn. Hold and Spread are fractions of it.
 	Stagger time.Duration
 
 	state  State
 	id     string
 	since  time.Time // of the offer; when trying, of the adoption
 	seen   time.Time // when another node's proof was first seen
-	turn   time.Time // when this node's turn is; zero: it has none
-	tried  bool      // after another node's proof, and nobody answered
+	turn   time.Time // when this node's turn begins; zero: it has none
+	tried  bool      // this node tried it after another node's proof, and got no answer
 	marked Mark
 }
 
-// ID names a configuration by what nodes must have in common.
+// ID returns the ID of a configuration, given the part that nodes must have in common to reach each other.
 func ID(wire string) string {
 	sum := sha256.Sum256([]byte(wire))
 	return hex.EncodeToString(sum[:6])
 }
 
-// Hold is how long nothing happens after an offer, so that it can be taken back.
+// Hold is the time between an offer and the first turn, in which the operator can withdraw the configuration.
 func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 
-// Spread bounds the jitter with which nodes follow a proof.
+// Spread is the maximum jitter with which nodes follow a proof.
 func (r *Rollout) Spread() time.Duration { return r.Stagger / 4 }
 
 // State returns the state.
 func (r *Rollout) State() State { return r.state }
 
-// Mark is what this node's lease should say.
+// Mark returns the Mark that this node must publish.
 func (r *Rollout) Mark() Mark { return r.marked }
 
-// Turn is when this node tries if nobody else proves the configuration before; zero: never.
+// Turn returns when this node tries the configuration unless another node proves it before; zero: never.
 func (r *Rollout) Turn() time.Time { return r.turn }
 
-// Deadline is when a trial ends.
+// Deadline returns when a trial ends.
 func (r *Rollout) Deadline() time.Time { return r.since.Add(r.Stagger) }
 
-// Offer takes in a disruptive configuration and reports whether it is another one than before. What is offered already,
-// or was refused, stays so. A trial must have been ended by Withdraw.
+// Offer starts the rollout of a disruptive configuration, and returns whether it is a new one. If it is the current or the
+// refused one, nothing changes. The caller must end a trial by Withdraw before.
 func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
@@ -121,7 +126,7 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 	return true
 }
 
-// Withdraw ends everything that is under way: the configuration in force, or at a trial the former one, counts.
+// Withdraw ends the rollout. The configuration in force stays; during a trial, the caller restores the former one.
 func (r *Rollout) Withdraw() {
 	marked := r.marked
 	if r.state == Trying {
@@ -130,14 +135,14 @@ func (r *Rollout) Withdraw() {
 	*r = Rollout{Stagger: r.Stagger, marked: marked}
 }
 
-// Answered takes in that a node with the configuration on trial has answered.
+// Answered records that another node with the configuration on trial has answered.
 func (r *Rollout) Answered() {
 	if r.state == Trying {
 		r.state, r.marked.Proven = Settled, true
 	}
 }
 
-// Step returns what is due, and after how long to call again although nothing else has changed (0: never).
+// Step returns the action that is due, and after what time to call Step again if nothing changes before (0: never).
 func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
 	switch r.state {
 	case Trying:
@@ -194,7 +199,8 @@ func (r *Rollout) proven(peers []Peer) bool {
 	return false
 }
 
-// rank is how many nodes come before this one, in an order that differs from one configuration to the next.
+// rank returns how many nodes come before this one, in an order that differs between configurations, so that not the same
+// nodes try each of them.
 func (r *Rollout) rank(c Cluster) (rank int) {
 	own := r.hash(c.Self)
 	for _, p := range c.Peers {

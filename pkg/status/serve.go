@@ -18,11 +18,11 @@ import (
 	"flannel/pkg/health"
 )
 
-// acceptPath is what a withdrawal is accepted at, by POST.
+// acceptPath is the path for POST requests that accept a withdrawal.
 const acceptPath = "/accept-withdrawal"
 
-// Handler answers /status with what report returns, has accept let retained peers go when that is posted, and leaves
-// the rest to others. Whoever reaches it may do so: it is for a socket that only root can open.
+// Handler serves the result of report at /status, calls accept for a POST to acceptPath, and passes all other requests to
+// others. It does not authenticate clients: the socket must be accessible to root only.
 func Handler(report func() Report, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
@@ -37,37 +37,37 @@ func Handler(report func() Report, accept func() (dropped int), others http.Hand
 	return mux
 }
 
-// causeNoSocket is a cause in the log.
+// causeNoSocket is a value of the attribute cause in the log.
 const causeNoSocket = "no-status-socket"
 
 var errTaken = errors.New("another flanneld answers")
 
-// lookAgain is how often the socket is tried again when it cannot be made, and looked at when it can.
-const lookAgain = 2 * time.Second
+// checkInterval is how often Keep retries to create the socket, and checks that it still exists.
+const checkInterval = 2 * time.Second
 
-// Keep answers on a socket at path, which only its owner may use, until ctx ends. It is made anew when another hand
-// removes it. Where it cannot be made, that is said once: the network does not need it.
+// Keep serves h on a socket at path, which only its owner may use, until ctx ends. It creates the socket again when somebody
+// removes it. If the socket cannot be created, Keep logs each reason once and retries: the network does not need it.
 func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
-	said := ""
+	logged := ""
 	for ctx.Err() == nil {
 		err := serve(ctx, path, h)
-		if err != nil && err.Error() != said {
-			said = err.Error()
-			log.Warn("nobody can ask this flanneld for its status; trying again, and going on without", "cause", causeNoSocket, "error", err)
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
+			log.Warn("cannot serve the status, will retry", "cause", causeNoSocket, "error", err)
 		}
 		if err == nil {
-			said = ""
-			continue // its socket is gone
+			logged = ""
+			continue // the socket was removed
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookAgain):
+		case <-time.After(checkInterval):
 		}
 	}
 	return nil
 }
 
-// serve returns nil when ctx ends or the socket is gone, and an error where it cannot be made.
+// serve returns nil when ctx ends or the socket was removed, and an error if it could not be created.
 func serve(ctx context.Context, path string, h http.Handler) error {
 	l, err := listen(path)
 	if err != nil {
@@ -79,7 +79,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 		for ctx.Err() == nil && exists(path) {
 			select {
 			case <-ctx.Done():
-			case <-time.After(lookAgain):
+			case <-time.After(checkInterval):
 			}
 		}
 		cancel()
@@ -92,13 +92,13 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// listen makes the socket. One that is there already belongs to another flanneld if it answers; else it was left
-// behind.
+// listen creates the socket. If a socket exists already and answers, another flanneld owns it; if it does not answer, it is
+// stale, and listen replaces it.
 func listen(path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && (info.IsDir() || info.Mode().IsRegular()):
-		return nil, fmt.Errorf("status socket: %s is no socket; remove it", path)
+		return nil, fmt.Errorf("status socket: %s is not a socket; remove it", path)
 	case err == nil:
 		c, err := net.DialTimeout("unix", path, time.Second)
 		if err == nil {
@@ -108,7 +108,7 @@ func listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("status socket: %w at %s; one node needs one", errTaken, path)
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("status socket: remove what was left behind: %w", err)
+			return nil, fmt.Errorf("status socket: remove the stale socket: %w", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -122,7 +122,7 @@ func listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}
 	if runtime.GOOS == "windows" {
-		return l, nil // the directory's access list says who may
+		return l, nil // the access control list of the directory restricts access
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("status socket: %w", err), l.Close())
@@ -130,7 +130,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// busy tells whether a socket that refused us has an owner, who is slow to answer.
+// busy reports whether a failed connection means that the socket has an owner that does not accept it in time.
 func busy(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 }
