@@ -107,7 +107,7 @@ func TestApplyIsCheapWhenInStep(t *testing.T) {
 				apply(t, f, both(IPTables))
 			}
 			t.Logf("1000 Applies in %v", time.Since(began))
-			if n := count(); n == 0 && time.Since(start) > 2*interval {
+			if n := count(); n == 0 && time.Since(start) > 2*minInterval {
 				return
 			} else if time.Since(start) > patience {
 				t.Fatalf("%d programs started", n)
@@ -148,8 +148,8 @@ func TestFight(t *testing.T) {
 				t.Fatalf("round %d: not repaired", rounds)
 			}
 		}
-		if rounds != burst {
-			t.Errorf("repaired %d times until the warning, want %d", rounds, burst)
+		if rounds != repairBurst {
+			t.Errorf("repaired %d times until the warning, want %d", rounds, repairBurst)
 		}
 		if n := undone(); n != 0 {
 			t.Errorf("repaired again, before the next resync")

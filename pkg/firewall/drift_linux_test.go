@@ -35,7 +35,7 @@ func TestTableThatIPTablesCannotRead(t *testing.T) {
 			for time.Since(start) < patience {
 				if exec.Command("sh", "-c", script).Run() == nil {
 					t.Logf("%s within %v", what, time.Since(start).Round(time.Millisecond))
-					time.Sleep(2 * interval)
+					time.Sleep(2 * minInterval)
 					return
 				}
 				time.Sleep(5 * time.Millisecond)

@@ -116,7 +116,7 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 		}
 		// A try writes 3 times with and 3 times without --random-fully, for two families; a slow machine has time for more.
 		most := 12
-		for pause, left := minPause, time.Since(began); left >= pause; pause *= 2 {
+		for pause, left := minBackoff, time.Since(began); left >= pause; pause *= 2 {
 			left -= pause
 			most += 12
 		}
@@ -132,7 +132,7 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 		for {
 			select {
 			case <-f.Changes():
-			case <-time.After(maxPause + patience):
+			case <-time.After(maxBackoff + patience):
 				t.Fatal("nobody asks for another try")
 			}
 			if _, err := f.Apply(t.Context(), both(IPTables)); err == nil {

@@ -1,26 +1,28 @@
-// Package firewall keeps the node's masquerade and forward rules in the kernel: one pure list of rules, brought there
-// by one of two writers.
+// Package firewall keeps the node's masquerade and forward rules in the kernel. The rules are one list, computed by a
+// pure function from a Config (Rules). One of two writers translates them for the kernel:
 //
-// iptables (the nft or the legacy variant, whichever the host uses): read with one iptables-save, compared as parsed
-// rules, and replaced as a whole by one iptables-restore transaction. nftables: tables of our own, read and written by
-// netlink alone, no program is started. Both hold the same rules. One difference lies in the kernel: an ACCEPT of our
-// FLANNEL-FWD ends iptables' FORWARD chain, whereas an accept in an nftables chain overrules no other table's drop.
+//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads with iptables-save,
+//     compares parsed rules, and replaces differing chains in one iptables-restore transaction.
+//   - NFTables has tables of its own, flannel-ipv4 and flannel-ipv6. It reads and writes them by netlink and starts no
+//     program.
 //
-// Because of that ACCEPT, the rules of others come first. The jumps to our chains are appended to FORWARD and
-// POSTROUTING, and a jump is never moved: network policy engines, kube-proxy and administrators put rules before it and
-// rely on them. Only the end of FORWARD may be no place for a new jump: it stands right before a DROP or REJECT of
-// everything there. A jump that is missing, doubled or has other arguments is repaired (see planJump).
+// The kernel treats the two differently in one point: an ACCEPT in our FLANNEL-FWD ends iptables' FORWARD chain, while
+// an accept in an nftables chain does not override a drop in another table.
 //
-// Cost: each resync asks the kernel directly whether anything changed (our chains and the jumps to them in nf_tables, the
-// whole table in the legacy variant), a few system calls. Only then, once for each family, iptables-save is started.
-// In steady state no program is.
+// Because of that ACCEPT, our jumps come after the rules of others. They are appended to FORWARD and POSTROUTING, and an
+// existing jump is never moved, because network policy engines, kube-proxy and administrators insert rules before it
+// and rely on them. There is one exception: if FORWARD ends with a DROP or REJECT of every packet, a new jump is
+// inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
+//
+// Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
+// legacy variant: whether the whole table changed). Only if they did, iptables-save is started, once per family.
 package firewall
 
 import (
 	"net/netip"
 )
 
-// Writer says how rules come into the kernel.
+// Writer selects how rules are written into the kernel.
 type Writer string
 
 const (
@@ -28,18 +30,18 @@ const (
 	NFTables Writer = "nftables"
 )
 
-// Config is what the rules are made of; comparable.
+// Config is the input of Rules. It is comparable, and Apply plans anew only when it changes.
 type Config struct {
 	Writer      Writer
-	V4, V6      Family // a zero Family: off
+	V4, V6      Family // a zero Family is disabled: rules of that family are removed
 	Masquerade  bool   // --ip-masq
 	Forward     bool   // --iptables-forward-rules
-	RandomFully bool   // pick source ports at random; left out (with a warning) where the kernel or iptables refuses it
+	RandomFully bool   // masquerade with random source ports; ignored (with a warning) where it is not supported
 }
 
 // Family is one address family of the pod network.
 type Family struct {
-	Network netip.Prefix // the whole cluster's, masked; the zero Prefix: family off
+	Network netip.Prefix // the whole cluster's, masked; the zero Prefix: family disabled
 	Subnet  netip.Prefix // this node's part of it, masked
 }
 
@@ -56,18 +58,18 @@ const (
 type Rule struct {
 	Mark           uint32       // set bits of the packet's mark; the mask is the same value
 	Src, Dst       netip.Prefix // zero: any
-	NotSrc, NotDst bool         // turn the match of Src or Dst around
+	NotSrc, NotDst bool         // invert the match of Src or Dst
 	Verdict        Verdict
 	RandomFully    bool // Masquerade only
 }
 
-// Chain is a list of rules and where packets come to it.
+// Chain is a list of rules, and the hook from which packets reach it.
 type Chain struct {
-	Name    string // in iptables
-	Table   string // iptables table; nftables chain type
-	Parent  string // iptables chain that jumps here, after the rules of others
+	Name    string // of the iptables chain
+	Table   string // of the iptables chain, "nat" or "filter"; also the type of the nftables chain
+	Parent  string // the builtin iptables chain that jumps here, after the rules of others
 	Comment string // on the jump and on every rule
-	NFTName string // in our nftables table
+	NFTName string // of the chain in our nftables table
 	Rules   []Rule
 }
 
@@ -78,7 +80,7 @@ const (
 	forwardChain = "FORWARD"
 )
 
-// chains are all that the usual flanneld may ever own in a family, without rules.
+// chains returns all chains that the default flanneld instance can own in one family, without rules.
 func chains() []Chain {
 	return []Chain{
 		{Name: postrtg, Table: "nat", Parent: "POSTROUTING", Comment: "flanneld masq", NFTName: "postrtg"},
@@ -86,8 +88,8 @@ func chains() []Chain {
 	}
 }
 
-// instance is the name of one flanneld among several on a host (package instance); "" is the usual one, whose chains and
-// tables are called as flannel's.
+// instance is the name of a flanneld, if several run on one host (see package instance). "" is the default instance,
+// whose chains and tables have flannel's names.
 type instance string
 
 func (i instance) suffix() string {
@@ -97,10 +99,10 @@ func (i instance) suffix() string {
 	return "-" + string(i)
 }
 
-// chains are all that this flanneld may ever own in a family, without rules.
+// chains returns all chains that this instance can own in one family, without rules.
 func (i instance) chains() []Chain { return i.name(chains()) }
 
-// name gives chains this flanneld's names. In nftables they need none, being in a table of its own.
+// name appends this instance's suffix to the chains' names. In nftables the table has the suffix instead.
 func (i instance) name(chains []Chain) []Chain {
 	for j := range chains {
 		chains[j].Name += i.suffix()
@@ -111,7 +113,7 @@ func (i instance) name(chains []Chain) []Chain {
 // kubeMark is set by kube-proxy on packets that it masquerades itself.
 const kubeMark = 0x4000
 
-// Rules are the chains that c asks for in family f, nil where f is off or nothing is asked for.
+// Rules returns the chains that c asks for in family f; nil if f is disabled or c asks for no rules.
 func Rules(c Config, f Family) []Chain {
 	if !f.Network.IsValid() {
 		return nil
@@ -134,13 +136,13 @@ func Rules(c Config, f Family) []Chain {
 func masquerade(f Family, random bool) []Rule {
 	return []Rule{
 		{Mark: kubeMark, Verdict: Return},
-		// Pods see each other's true addresses, wherever they run.
+		// Pods see each other's own addresses, on every node.
 		{Src: f.Subnet, Dst: f.Network, Verdict: Return},
 		{Src: f.Network, Dst: f.Subnet, Verdict: Return},
-		// Who comes from outside to a pod of this node gets its answer through this node: no need to hide the client.
+		// From outside to a pod of this node: the answer passes this node anyway, so the pod may see the client's address.
 		{Src: f.Network, NotSrc: true, Dst: f.Subnet, Verdict: Return},
 		{Src: f.Network, Dst: multicast(f.Network), NotDst: true, Verdict: Masquerade, RandomFully: random},
-		// To a pod of another node by way of this one: the answer must come back this way too.
+		// From outside through this node to a pod of another node: the answer must return through this node.
 		{Src: f.Network, NotSrc: true, Dst: f.Network, Verdict: Masquerade, RandomFully: random},
 	}
 }
@@ -152,7 +154,7 @@ func multicast(p netip.Prefix) netip.Prefix {
 	return netip.MustParsePrefix("ff00::/8")
 }
 
-// withoutRandom is want for a kernel or an iptables that knows no --random-fully.
+// withoutRandom returns a copy of want for a kernel or an iptables that does not support --random-fully.
 func withoutRandom(want []Chain) []Chain {
 	plain := make([]Chain, len(want))
 	for i, c := range want {

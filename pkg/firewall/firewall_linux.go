@@ -18,67 +18,71 @@ import (
 type Options struct {
 	Log      *slog.Logger
 	Instance string // see package instance
-	// Resync is how often the rules are looked at without a notification (--iptables-resync); 0 or less: never.
+	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
 	Resync time.Duration
 }
 
-// place is somewhere in the kernel that can hold our rules.
+// place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or iptables in one
+// variant, each for one address family.
 type place interface {
 	String() string
-	// sync makes exactly want be there, and nothing of ours for nil; it returns how many chains it wrote or removed.
+	// sync makes our chains there equal to want, or removes them if want is nil. It returns how many chains it wrote or
+	// removed.
 	sync(ctx context.Context, want []Chain) (int, error)
-	// list says what of ours is there, for a person.
+	// list describes for a person what is ours there, one line for each chain, jump or table.
 	list(ctx context.Context) ([]string, error)
-	// digest is the same number twice only if what concerns us is the same, without starting a program; 0: cannot tell.
+	// digest returns a hash of what concerns us there, without starting a program. If two calls return the same hash,
+	// nothing changed between them. 0 means unknown.
 	digest() uint64
 }
 
-// spot is a place and what we know of it.
-type spot struct {
+// placeState is a place, the rules that it shall hold, and the state of reconciling it. See the table at reconcile.
+type placeState struct {
 	place
-	six     bool  // of IPv6
-	note    notes // the notifications that concern it
-	want    []Chain
-	check   bool   // to be looked at
-	settled bool   // it was in step since want was set: whatever differs now was done by another hand
-	clean   uint64 // its digest when it was as wanted; 0: look closer
-	err     error
-	pause   time.Duration // between two tries after an error
-	notBy   time.Time     // not looked at before
-	mends   bucket
-	told    bool // that another program works against us
+	v6           bool
+	topics       topics        // notifications about the place; 0: it has none
+	want         []Chain       // nil: nothing of ours
+	needsCheck   bool          // reconcile has to look at it
+	synced       bool          // a check has succeeded since want was set; a later difference was made by others
+	syncedDigest uint64        // digest of the place when it was last found equal to want; 0: unknown
+	lastErr      error         // of the last check
+	backoff      time.Duration // after lastErr, doubled each time; 0: none yet
+	notBefore    time.Time     // no check before this time
+	repairs      tokenBucket   // limits how often others' changes are repaired at once
+	warned       bool          // that another program undoes our rules again and again
 }
 
-// Firewall keeps the rules of the Config that it was last given. One goroutine calls Apply.
+// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The watch
+// goroutine and timers share only notifier and changes with it.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance
 	resync time.Duration
-	socket *os.File // notifications; nil where the kernel has no nf_tables
-	done   sync.WaitGroup
+	socket *os.File       // receives notifications; nil where the kernel has no nf_tables
+	done   sync.WaitGroup // of watch
 
-	applied bool
-	config  Config
-	variant variant // of the IPTables writer
-	spots   []*spot
-	tick    time.Time // when the next resync is due
-	plain   bool      // --random-fully was refused
+	applied    bool // config is valid
+	config     Config
+	variant    variant // of iptables; "" before it was needed
+	places     []*placeState
+	nextResync time.Time
+	noRandom   bool // --random-fully is not supported
 
-	wake  chan struct{}
-	timer *time.Timer
-	inbox inbox
+	changes  chan struct{} // capacity 1, see Changes
+	timer    *time.Timer   // for the next resync or retry
+	notifier notifier
 }
 
-// New subscribes to notifications, in the network namespace of the calling thread; Apply has to be called in the same
-// one. It changes nothing.
+// New subscribes to notifications in the network namespace of the calling thread. Apply must be called in the same
+// namespace. New changes no rules.
 func New(o Options) (*Firewall, error) {
-	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, wake: make(chan struct{}, 1)}
-	f.inbox.wake = f.signal
-	f.timer = time.AfterFunc(time.Hour, f.signal)
+	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, changes: make(chan struct{}, 1)}
+	f.notifier.notify = f.notify
+	f.timer = time.AfterFunc(time.Hour, f.notify)
 	f.timer.Stop()
 	socket, err := listen()
 	if err != nil {
-		f.log.Info("no notifications about firewall rules, they are looked at only now and then", "err", err, "every", o.Resync)
+		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
 		return f, nil
 	}
 	f.socket = socket
@@ -86,21 +90,21 @@ func New(o Options) (*Firewall, error) {
 	return f, nil
 }
 
-// Changes receives a value when Apply should be called: something of ours may have changed, or is to be looked at.
-func (f *Firewall) Changes() <-chan struct{} { return f.wake }
+// Changes receives a value when Apply should be called: our rules may have changed, or a resync or retry is due.
+func (f *Firewall) Changes() <-chan struct{} { return f.changes }
 
-// signal never blocks: one value waiting says all there is to say.
-func (f *Firewall) signal() {
+// notify never blocks: one value in the channel is enough for any number of changes.
+func (f *Firewall) notify() {
 	select {
-	case f.wake <- struct{}{}:
+	case f.changes <- struct{}{}:
 	default:
 	}
 }
 
-// Close ends the watching. The rules stay.
+// Close unsubscribes from notifications. The rules stay.
 func (f *Firewall) Close() error {
 	f.timer.Stop()
-	f.inbox.stop()
+	f.notifier.stop()
 	if f.socket == nil {
 		return nil
 	}
@@ -109,86 +113,89 @@ func (f *Firewall) Close() error {
 	return err
 }
 
-// Apply brings the rules of c into the kernel and takes away all others of ours, by whichever writer. It returns how
-// many chains it wrote or removed. New rules come first, so that no packet goes without. What is known to be in step
-// is not looked at: Apply is cheap then, and starts no program. After an error it tries again with growing pauses,
-// tells the old error in between, and reports on Changes when it wants to be called.
+// Apply writes the rules of c into the kernel and removes all other rules of ours, whichever writer made them. It
+// returns how many chains it wrote or removed. It writes before it removes, so that no packet passes without rules.
+//
+// Places that no notification, resync or new Config concerns are skipped, therefore a call in steady state is cheap
+// and starts no program. After an error, Apply retries with a backoff. A call before the backoff ends returns the
+// previous error. Changes receives a value when the next call is due.
 func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error) {
 	now := time.Now()
 	if !f.applied || c != f.config {
-		if err := f.plan(ctx, c); err != nil {
+		if err := f.planPlaces(ctx, c); err != nil {
 			return 0, err
 		}
 	}
-	f.due(now)
+	f.queueChecks(now)
 	var errs []error
-	failed := map[bool]bool{} // by spot.six
+	failed := map[bool]bool{} // by placeState.v6
 	for _, wanted := range []bool{true, false} {
-		for _, s := range f.spots {
-			// A family's old rules serve until its new ones are there.
-			if len(s.want) > 0 != wanted || !wanted && failed[s.six] {
+		for _, s := range f.places {
+			// If the new rules of a family could not be written, its old rules stay.
+			if len(s.want) > 0 != wanted || !wanted && failed[s.v6] {
 				continue
 			}
-			n, err := f.look(ctx, s, now)
+			n, err := f.reconcile(ctx, s, now)
 			changed += n
 			if err != nil {
-				failed[s.six] = true
+				failed[s.v6] = true
 				errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
 			}
 		}
 	}
-	f.sleep(now)
+	f.armTimer(now)
 	return changed, errors.Join(errs...)
 }
 
-// plan lays out what shall be where. Every spot is looked at once after it: what a former run left is found here.
-func (f *Firewall) plan(ctx context.Context, c Config) error {
+// planPlaces decides which rules each place shall hold under c, finding out which programs are installed. It marks all
+// places for a check, also those that shall hold nothing: a previous run may have left rules there.
+func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 	t, err := findTools(ctx)
 	if err != nil {
-		f.timer.Reset(maxPause)
+		f.timer.Reset(maxBackoff)
 		return err
 	}
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
-		v, err := t.choose(ctx)
+		v, err := t.chooseVariant(ctx)
 		if err != nil {
-			f.timer.Reset(maxPause) // it may be installed meanwhile
+			f.timer.Reset(maxBackoff) // iptables may be installed later
 			return err
 		}
 		if v != f.variant {
-			f.log.Info("firewall rules go through iptables", "variant", v)
+			f.log.Info("using iptables for firewall rules", "variant", v)
 		}
-		random, err := t.randomFully(ctx, v)
+		random, err := t.supportsRandomFully(ctx, v)
 		if err != nil {
-			f.timer.Reset(maxPause)
+			f.timer.Reset(maxBackoff)
 			return err
 		}
-		f.variant, f.plain = v, f.plain || !random
+		f.variant, f.noRandom = v, f.noRandom || !random
 	}
-	f.spots = allSpots(t, f.owner, f.log)
-	var active notes
-	for _, s := range f.spots {
-		s.check = true
-		if f.holds(c.Writer, s.place) {
+	f.places = allPlaces(t, f.owner, f.log)
+	var active topics
+	for _, s := range f.places {
+		s.needsCheck = true
+		if f.usesPlace(c.Writer, s.place) {
 			family := c.V4
-			if s.six {
+			if s.v6 {
 				family = c.V6
 			}
 			s.want = f.owner.name(Rules(c, family))
 		}
-		if f.plain {
+		if f.noRandom {
 			s.want = withoutRandom(s.want)
 		}
 		if len(s.want) > 0 {
-			active |= s.note
+			active |= s.topics
 		}
 	}
 	f.applied, f.config = true, c
-	f.inbox.listenTo(active)
+	f.notifier.subscribe(active)
 	return nil
 }
 
-// holds tells whether writer w keeps its rules at p.
-func (f *Firewall) holds(w Writer, p place) bool {
+// usesPlace reports whether writer w keeps its rules at p.
+func (f *Firewall) usesPlace(w Writer, p place) bool {
 	switch p := p.(type) {
 	case nftPlace:
 		return w == NFTables
@@ -198,49 +205,49 @@ func (f *Firewall) holds(w Writer, p place) bool {
 	return false
 }
 
-// allSpots are all places where rules of ours can be.
-func allSpots(t tools, owner instance, log *slog.Logger) []*spot {
-	spots := []*spot{
-		{place: nftPlace{nftables.TableFamilyIPv4, owner}, note: noteNFT4},
-		{place: nftPlace{nftables.TableFamilyIPv6, owner}, note: noteNFT6, six: true},
+// allPlaces returns all places that can hold rules of ours, with an unknown state.
+func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
+	places := []*placeState{
+		{place: nftPlace{nftables.TableFamilyIPv4, owner}, topics: topicNFT4},
+		{place: nftPlace{nftables.TableFamilyIPv6, owner}, topics: topicNFT6, v6: true},
 	}
 	for _, v := range []variant{variantNFT, variantLegacy} {
 		suffix, ok := t.suffix[v]
 		if !ok {
 			continue
 		}
-		four := &spot{place: &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}}
-		six := &spot{place: &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}, six: true}
+		v4 := &placeState{place: &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}}
+		v6 := &placeState{place: &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}, v6: true}
 		if v == variantNFT {
-			four.note, six.note = noteIPTables4, noteIPTables6
+			v4.topics, v6.topics = topicIPTables4, topicIPTables6
 		}
-		spots = append(spots, four, six)
+		places = append(places, v4, v6)
 	}
-	return spots
+	return places
 }
 
-// due marks what notifications and the clock want looked at.
-func (f *Firewall) due(now time.Time) {
-	seen := f.inbox.take()
-	// Spots without rules are not polled: nobody but us has a reason to write there.
-	tick := f.resync > 0 && !now.Before(f.tick)
-	if tick {
-		f.tick = now.Add(f.resync)
+// queueChecks marks the places that notifications or the resync concern.
+func (f *Firewall) queueChecks(now time.Time) {
+	notified := f.notifier.take()
+	// Places that shall hold no rules are not polled: no other program has a reason to write our chains there.
+	resync := f.resync > 0 && !now.Before(f.nextResync)
+	if resync {
+		f.nextResync = now.Add(f.resync)
 	}
-	for _, s := range f.spots {
-		if len(s.want) > 0 && (tick || s.note&seen != 0) {
-			s.check = true
+	for _, s := range f.places {
+		if len(s.want) > 0 && (resync || s.topics&notified != 0) {
+			s.needsCheck = true
 		}
 	}
 }
 
-// sleep sets the timer to the next moment at which something is to be looked at.
-func (f *Firewall) sleep(now time.Time) {
+// armTimer sets the timer to the earliest end of a backoff, else to the next resync.
+func (f *Firewall) armTimer(now time.Time) {
 	var next time.Time
-	for _, s := range f.spots {
-		at := s.notBy
-		if !s.check || !at.After(now) {
-			if at = f.tick; len(s.want) == 0 || f.resync <= 0 {
+	for _, s := range f.places {
+		at := s.notBefore
+		if !s.needsCheck || !at.After(now) {
+			if at = f.nextResync; len(s.want) == 0 || f.resync <= 0 {
 				continue
 			}
 		}
@@ -255,13 +262,13 @@ func (f *Firewall) sleep(now time.Time) {
 	f.timer.Reset(max(next.Sub(now), time.Millisecond))
 }
 
-// Cleanup removes everything of ours by whichever writer, and nothing else, and returns what it was, one line each.
-// A dry run only lists. An error about one place stops no other.
+// Cleanup removes all rules of ours, whichever writer made them, and returns what it removed, one line each. A dry run
+// only lists. After an error at one place it continues with the others.
 func Cleanup(ctx context.Context, o Options, dryRun bool) (removed []string, err error) {
 	t, err := findTools(ctx)
 	errs := []error{err}
-	// Listed and removed one after the other: what is reported is what was there when it was removed.
-	for _, s := range allSpots(t, instance(o.Instance), o.Log) {
+	// Each place is listed right before it is cleaned, so that the report matches what was removed.
+	for _, s := range allPlaces(t, instance(o.Instance), o.Log) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
 			_, err = s.sync(ctx, nil)

@@ -15,7 +15,7 @@ type Options struct {
 	Resync   time.Duration
 }
 
-// Firewall does nothing here: masquerading is HNS's affair.
+// Firewall does nothing on Windows, where HNS masquerades.
 type Firewall struct{}
 
 func New(Options) (*Firewall, error) { return &Firewall{}, nil }

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// spec is the rule as the arguments of iptables, in the order in which iptables-save prints them.
+// spec returns the rule as arguments of iptables, in the order in which iptables-save prints them. Addresses come as
+// netip.Prefix and comments are constants, so no text from a peer or a configuration can add a word to a script.
 func (r Rule) spec(comment string) string {
 	var b strings.Builder
 	address := func(flag string, not bool, p fmt.Stringer, set bool) {
@@ -30,24 +31,22 @@ func (r Rule) spec(comment string) string {
 	return b.String()
 }
 
-// jump is the rule in the parent chain.
+// jump returns the arguments of the rule in the parent chain.
 func (c Chain) jump() string {
 	return fmt.Sprintf("-m comment --comment %q -j %s", c.Comment, c.Name)
 }
 
-// change is what brings the chains of a place in order.
+// change is the difference between the rules of a place and the wanted ones.
 type change struct {
 	script string // for iptables-restore; "" if nothing differs
-	chains int    // that it writes or removes
-	// numbered are the jumps that are inserted by number, by chain: what shall stand behind each.
+	chains int    // number of chains that it writes or removes
+	// numbered holds, for each chain whose jump is inserted at a position, the rules that shall follow the jump.
 	numbered map[string][]string
 }
 
-// Addresses come as netip.Prefix and comments are constants, so nothing that a peer or a configuration says can put a
-// word of its own into a script.
-
-// restore compares what there is with want. Each table is one transaction: a chain is never seen empty.
-func restore(have saved, want []Chain) change {
+// planChange compares have with want. Each table is one transaction of iptables-restore, therefore packets never meet a
+// half-written chain.
+func planChange(have savedRules, want []Chain) change {
 	var b strings.Builder
 	c := change{numbered: map[string][]string{}}
 	for _, own := range have.owner.chains() {
@@ -56,7 +55,7 @@ func restore(have saved, want []Chain) change {
 		if i < 0 {
 			if h.exists {
 				c.chains++
-				remove(&b, own, h)
+				writeRemove(&b, own, h)
 			}
 			continue
 		}
@@ -65,7 +64,7 @@ func restore(have saved, want []Chain) change {
 			continue
 		}
 		c.chains++
-		replace(&b, want[i], plan)
+		writeReplace(&b, want[i], plan)
 		if plan.at > 0 {
 			c.numbered[own.Name] = plan.behind
 		}
@@ -74,25 +73,26 @@ func restore(have saved, want []Chain) change {
 	return c
 }
 
-// plan is what has to be done about the jump to a chain.
+// plan returns the changes that the jump to a chain needs.
 func (h savedChain) plan(want Chain) jumpPlan {
-	if h.anew {
+	if h.misplaced {
 		return placeJump(h.parent)
 	}
 	return planJump(h.parent, want.jump())
 }
 
-// sameRules compares order and number too: a foreign rule in our chain differs as much as a missing one.
+// sameRules reports whether the chain holds exactly the wanted rules, in their order. A foreign rule in our chain is a
+// difference like a missing one.
 func sameRules(have savedChain, want Chain) bool {
 	return slices.EqualFunc(have.rules, want.Rules, func(line string, r Rule) bool {
 		return normalise(line) == normalise(r.spec(want.Comment))
 	})
 }
 
-// replace rewrites the chain and carries out the plan for its jump. A rule is deleted by the very text that
-// iptables-save gave for it; one that is gone meanwhile fails the transaction.
-func replace(b *strings.Builder, want Chain, plan jumpPlan) {
-	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // makes the chain, or empties it
+// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule is deleted by the text
+// that iptables-save printed for it. If it was deleted since, the transaction fails.
+func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) {
+	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // creates or flushes the chain
 	for _, jump := range plan.remove {
 		fmt.Fprintf(b, "-D %s %s\n", want.Parent, jump)
 	}
@@ -108,15 +108,15 @@ func replace(b *strings.Builder, want Chain, plan jumpPlan) {
 	b.WriteString("COMMIT\n")
 }
 
-// remove takes the chain away and every rule that leads to it, also those that others made: a chain that is still
-// referred to cannot be deleted.
-func remove(b *strings.Builder, own Chain, have savedChain) {
+// writeRemove writes the commands that delete a chain and every rule that jumps to it, including rules of others,
+// because a chain that is still referred to cannot be deleted.
+func writeRemove(b *strings.Builder, own Chain, have savedChain) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", own.Table, own.Name)
 	for _, jump := range have.jumps() {
 		fmt.Fprintf(b, "-D %s %s\n", own.Parent, jump)
 	}
-	// These stand in other programs' chains, and only here, where our chain goes for good, are they touched.
-	for _, f := range have.foreign {
+	// These rules stand in chains of other programs. This is the only place where we delete such rules.
+	for _, f := range have.foreignJumps {
 		fmt.Fprintf(b, "-D %s\n", f)
 	}
 	fmt.Fprintf(b, "-X %s\nCOMMIT\n", own.Name)

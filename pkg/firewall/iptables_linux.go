@@ -18,16 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errRefused marks that the kernel (or iptables) did not take rules that we made.
+// errRefused means that the kernel or iptables rejected our rules.
 var errRefused = errors.New("rules refused")
 
 // errChanging means that another program changed a chain while it was read.
 var errChanging = errors.New("another program is changing the rules")
 
-// exitLocked is what iptables ends with when another one holds the lock all the time.
+// exitLocked is the exit code of iptables-legacy when another process holds its lock for too long.
 const exitLocked = 4
 
-// variant is where iptables keeps its rules: two worlds in one kernel that do not see each other.
+// variant says where iptables keeps its rules. The rules of the two variants are separate: one does not list the other's,
+// but a packet passes both.
 type variant string
 
 const (
@@ -35,14 +36,14 @@ const (
 	variantLegacy variant = "legacy"
 )
 
-// iptablesPlace is one family in one variant.
+// iptablesPlace holds our rules of one address family in one variant of iptables.
 type iptablesPlace struct {
 	owner   instance
 	command string // "iptables" or "ip6tables"
-	suffix  string
+	suffix  string // of the command's name: "-nft", "-legacy" or ""
 	variant variant
 	log     *slog.Logger
-	written map[string]string // content of our chains in tables that iptables-save cannot read, by chain
+	written map[string]string // chainText of our chains in tables that iptables-save omits, by chain; see readByNetlink
 }
 
 func (p *iptablesPlace) String() string { return p.command + " (" + string(p.variant) + ")" }
@@ -54,8 +55,8 @@ func (p *iptablesPlace) family() nftables.TableFamily {
 	return nftables.TableFamilyIPv6
 }
 
-// digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. The nft variant's
-// covers our chains and the jumps to them: the rules of others, before our jumps or behind, are not our concern.
+// digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. In the nft variant
+// it covers our chains and the jumps to them, but not the rules of others around the jumps.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -79,7 +80,7 @@ func (p *iptablesPlace) digest() uint64 {
 func (p *iptablesPlace) legacyDigest() uint64 {
 	var tables []string
 	for _, own := range p.owner.chains() {
-		there, err := p.loaded(own.Table)
+		there, err := p.tableLoaded(own.Table)
 		if err != nil {
 			return 0
 		}
@@ -93,25 +94,25 @@ func (p *iptablesPlace) legacyDigest() uint64 {
 	return layout6.digest(tables)
 }
 
-// loaded tells whether the legacy table exists. Asking iptables-legacy for it by name would make it.
-func (p *iptablesPlace) loaded(table string) (bool, error) {
+// tableLoaded reports whether the legacy table exists. Asking iptables-legacy for it by name would create it.
+func (p *iptablesPlace) tableLoaded(table string) (bool, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if p.command == "ip6tables" {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
 	names, err := os.ReadFile(file)
-	if shortage(err) {
+	if isTransient(err) {
 		return false, fmt.Errorf("list tables: %w", err)
 	}
 	return err == nil && slices.Contains(strings.Fields(string(names)), table), nil
 }
 
-// present tells, without starting a program, whether there can be anything of ours. A host that uses one variant only
-// is thereby spared from the other's programs, which may not even work there.
-func (p *iptablesPlace) present() (there bool, err error) {
+// mayHoldRules reports whether the place can hold anything of ours, without starting a program. On a host that uses one
+// variant, the programs of the other are therefore never started; they may not even work there.
+func (p *iptablesPlace) mayHoldRules() (there bool, err error) {
 	for _, c := range p.owner.chains() {
 		if p.variant == variantLegacy {
-			there, err = p.loaded(c.Table)
+			there, err = p.tableLoaded(c.Table)
 		} else {
 			there, err = hasChain(p.family(), c.Table, c.Name)
 		}
@@ -123,7 +124,7 @@ func (p *iptablesPlace) present() (there bool, err error) {
 }
 
 func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
-	if there, err := p.present(); !there || err != nil {
+	if there, err := p.mayHoldRules(); !there || err != nil {
 		return nil, err
 	}
 	s, err := p.read(ctx, nil)
@@ -136,7 +137,7 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 		for _, jump := range c.jumps() {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
 		}
-		for _, f := range c.foreign {
+		for _, f := range c.foreignJumps {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s", p, own.Table, f))
 		}
 		if c.exists {
@@ -146,16 +147,17 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// sync reads, compares and writes. Deleting a jump names it by its text, so somebody who changes it in between makes
-// the transaction fail as a whole: then it is read again.
+// sync reads, compares and writes, up to three times. It retries after a refused transaction, since another program may
+// have changed a jump that the script deletes by its text. It also reads again after inserting a jump at a position, to
+// see whether the position was still right.
 func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, err error) {
 	if len(want) == 0 {
-		if there, err := p.present(); !there || err != nil {
+		if there, err := p.mayHoldRules(); !there || err != nil {
 			return 0, err
 		}
 	}
-	// Without --noflush, iptables-restore would throw away everybody's rules. --wait is for the legacy variant's lock,
-	// in seconds; the nft variant takes it and needs none.
+	// Without --noflush, iptables-restore would delete the rules of all programs. --wait is for the lock of the legacy
+	// variant, in seconds; the nft variant accepts and ignores it.
 	var numbered map[string][]string
 	for range 3 {
 		have, readErr := p.read(ctx, want)
@@ -163,24 +165,24 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 			return 0, readErr
 		}
 		for chain, behind := range numbered {
-			h := have.of(chain)
-			h.anew = misplaced(h.parent, behind)
+			h := have.entry(chain)
+			h.misplaced = misplaced(h.parent, behind)
 		}
-		c := restore(have, want)
+		c := planChange(have, want)
 		if c.chains == 0 {
 			return changed, nil
 		}
 		_, err = run(ctx, []byte(c.script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
 		if err == nil {
-			p.remember(have)
+			p.recordWritten(have)
 			changed = max(changed, c.chains)
 			if numbered = c.numbered; len(numbered) == 0 {
 				return changed, nil
 			}
-			continue // to see whether the numbers were still right
+			continue
 		}
 		var exit *exec.ExitError
-		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil || shortage(err) {
+		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil || isTransient(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
@@ -188,7 +190,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 	return changed, err
 }
 
-func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s saved, err error) {
+func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s savedRules, err error) {
 	for range 3 {
 		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
 			break
@@ -197,48 +199,48 @@ func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s saved, err er
 	return s, err
 }
 
-func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (saved, error) {
+func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (savedRules, error) {
 	out, err := run(ctx, nil, p.command+p.suffix+"-save")
 	if err != nil {
-		return saved{}, fmt.Errorf("read rules: %w", err)
+		return savedRules{}, fmt.Errorf("read rules: %w", err)
 	}
 	s := parseSave(p.owner, out)
-	if s.torn {
-		return saved{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
+	if s.truncated {
+		return savedRules{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
 	}
 	for _, own := range p.owner.chains() {
 		if slices.Contains(s.unreadable, own.Table) {
-			s.chains[own.Name], err = p.glimpse(own, want)
+			s.chains[own.Name], err = p.readByNetlink(own, want)
 		} else if c := s.chains[own.Name]; c != nil && p.variant == variantNFT {
-			err = p.confirm(own, c.parent)
+			err = p.confirmBlocking(own, c.parent)
 		}
 		if err != nil {
-			return saved{}, err
+			return savedRules{}, err
 		}
 	}
 	return s, nil
 }
 
-// shortage reports whether err is for want of descriptors, memory or processes, or came of a change meanwhile. It says
-// nothing about what there is, nor about what was to be written.
-func shortage(err error) bool {
+// isTransient reports whether err means a lack of descriptors, memory or processes, or a change during the call. Such an
+// error says nothing about the rules that exist, nor about those to be written.
+func isTransient(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, os.ErrDeadlineExceeded},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
-// run starts a program and waits for it, or kills it when ctx ends: a transaction is then in the kernel as a whole, or
-// not at all. Its error holds the first line of what it complained.
+// run starts a program and waits for it, or kills it when ctx ends. A transaction of a killed iptables-restore is in the
+// kernel as a whole or not at all. The error contains the first line that the program wrote to stderr.
 func run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = bytes.NewReader(input)
-	var complaint bytes.Buffer
-	cmd.Stderr = &complaint
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("%w: install the package iptables", err)
 	}
 	if err != nil {
-		line, _, _ := bytes.Cut(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
+		line, _, _ := bytes.Cut(bytes.TrimSpace(stderr.Bytes()), []byte("\n"))
 		return nil, fmt.Errorf("%s: %w: %s", name, err, line)
 	}
 	return out, nil

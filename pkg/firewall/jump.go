@@ -6,53 +6,59 @@ import (
 	"flannel/pkg/firewall/iptsave"
 )
 
-// The place of our jump in its parent chain. A new jump is appended, and an existing one is never moved: rules that other
-// programs or the administrator put before it come first, on purpose. Only behind a rule that lets no packet pass a new
-// jump would do nothing, so it is placed right before that rule if the chain ends with it (Red Hat's default FORWARD).
+// The position of our jump in its parent chain. A new jump is appended, and an existing one is never moved, because
+// other programs and the administrator insert rules before it on purpose. But behind a rule that drops every packet a
+// jump has no effect, therefore a new one is inserted right before such a rule at the end of the chain, as in Red Hat's
+// default FORWARD:
+//
+//	-A FORWARD -j CALICO-FORWARD
+//	                                  <- position 2, where the new jump goes
+//	-A FORWARD -j REJECT --reject-with icmp-host-prohibited
 
-// parentRule is a rule of a chain that jumps to one of ours.
+// parentRule is a rule of a parent chain.
 type parentRule struct {
-	text   string // its arguments; only compared, and deleted by
-	jump   bool   // leads to our chain
+	text   string // its arguments, to compare and to delete it by
+	jump   bool   // it jumps to our chain
 	blocks bool   // in FORWARD: a DROP or REJECT of every packet
 }
 
-// jumpPlan is what brings the jump of a parent chain in order; the zero jumpPlan: nothing to do.
+// jumpPlan lists the changes that repair the jump in a parent chain. The zero jumpPlan changes nothing.
 type jumpPlan struct {
-	remove []string // rules that are deleted first, by their arguments; the first match of each goes
-	insert bool
-	// at is where the new jump goes: its number from 1 on, as iptables -I counts, after the removal; 0: the end.
+	remove []string // rules to delete first, by their arguments; iptables deletes the first match of each
+	insert bool     // a new jump
+	// at is the position of the new jump after the deletions, from 1 as iptables -I counts; 0: append it.
 	at int
-	// behind are the rules of others that follow the new jump unless another program changed the chain in between.
+	// behind are the rules of others that follow the new jump, unless another program changes the chain first. They are
+	// only known with a position.
 	behind []string
 }
 
-// planJump compares the jumps in parent with want, the arguments of ours. A missing jump is placed as a new one; one of
-// several stays and the others go; one with other arguments is replaced where it stands.
+// planJump compares the jumps in parent with want, the arguments of our jump. A missing jump is placed as a new one. Of
+// several, one is kept and the others are deleted. One with other arguments is replaced at its position.
 func planJump(parent []parentRule, want string) jumpPlan {
 	right := func(r parentRule) bool { return r.jump && normalise(r.text) == normalise(want) }
-	stays := kept(parent, right)
-	if stays < 0 {
-		stays = kept(parent, func(r parentRule) bool { return r.jump })
+	keep := keptJump(parent, right)
+	if keep < 0 {
+		keep = keptJump(parent, func(r parentRule) bool { return r.jump })
 	}
-	if stays < 0 {
+	if keep < 0 {
 		return placeJump(parent)
 	}
 	var p jumpPlan
-	// Rules are deleted by their text, the first match each time: of equal ones only the last can stay.
-	p.insert = !right(parent[stays]) || slices.ContainsFunc(parent[stays+1:], right)
+	// A deletion removes the first rule with the same text, so of equal rules only the last can be kept.
+	p.insert = !right(parent[keep]) || slices.ContainsFunc(parent[keep+1:], right)
 	for i, r := range parent {
-		if r.jump && (p.insert || i != stays) {
+		if r.jump && (p.insert || i != keep) {
 			p.remove = append(p.remove, r.text)
 		}
 	}
 	if p.insert {
-		p.at, p.behind = number(parent, stays)
+		p.at, p.behind = insertPosition(parent, keep)
 	}
 	return p
 }
 
-// placeJump deletes every jump and places a new one.
+// placeJump deletes every jump and adds a new one: before the rules at the end of the chain that block, else at the end.
 func placeJump(parent []parentRule) jumpPlan {
 	before := len(parent)
 	for i, r := range slices.Backward(parent) {
@@ -68,13 +74,13 @@ func placeJump(parent []parentRule) jumpPlan {
 			p.remove = append(p.remove, r.text)
 		}
 	}
-	p.at, p.behind = number(parent, before)
+	p.at, p.behind = insertPosition(parent, before)
 	return p
 }
 
-// kept is the index of the candidate that stays: the last one, because it overrides the fewest rules of others, but
-// not behind a rule that lets nothing pass if there is one before it. It is -1 without candidates.
-func kept(parent []parentRule, candidate func(parentRule) bool) int {
+// keptJump returns the index of the candidate to keep, -1 if there are none. That is the last one, because the fewest
+// rules of others follow it, but a candidate before the first blocking rule is preferred to those behind it.
+func keptJump(parent []parentRule, candidate func(parentRule) bool) int {
 	last := -1
 	for i, r := range parent {
 		if r.blocks && last >= 0 {
@@ -87,18 +93,18 @@ func kept(parent []parentRule, candidate func(parentRule) bool) int {
 	return last
 }
 
-// number is the number that a rule at index i has when all jumps are gone, and the rules of others behind it. It is 0 if
-// there are none: to append needs no number, which may be outdated when it is used.
-func number(parent []parentRule, i int) (at int, behind []string) {
-	behind = others(parent[i:])
+// insertPosition returns the position of index i after all jumps are deleted, and the rules of others behind it. If
+// there are none, the position is 0: appending needs no position, which could be outdated when it is used.
+func insertPosition(parent []parentRule, i int) (at int, behind []string) {
+	behind = foreignRules(parent[i:])
 	if len(behind) == 0 {
 		return 0, nil
 	}
-	return len(others(parent[:i])) + 1, behind
+	return len(foreignRules(parent[:i])) + 1, behind
 }
 
 // others lists the rules that are not jumps to our chain.
-func others(rules []parentRule) (texts []string) {
+func foreignRules(rules []parentRule) (texts []string) {
 	for _, r := range rules {
 		if !r.jump {
 			texts = append(texts, r.text)
@@ -107,18 +113,18 @@ func others(rules []parentRule) (texts []string) {
 	return texts
 }
 
-// misplaced reports whether a jump that was inserted by number stands elsewhere than planned: another program added or
-// deleted a rule between our reading and writing. What was appended meanwhile does not matter.
+// misplaced reports whether a jump that was inserted at a position is not followed by the planned rules, because
+// another program added or deleted a rule between our read and write. Rules appended since do not matter.
 func misplaced(parent []parentRule, planned []string) bool {
 	i := slices.IndexFunc(parent, func(r parentRule) bool { return r.jump })
 	if i < 0 {
 		return false
 	}
-	behind := others(parent[i:])
+	behind := foreignRules(parent[i:])
 	return len(behind) < len(planned) || !slices.Equal(behind[:len(planned)], planned)
 }
 
-// blocks reports whether a rule with these arguments lets no packet pass: REJECT or DROP, and nothing that it matches.
+// blocks reports whether a rule with these arguments drops or rejects every packet: it has no match.
 func blocks(args string) bool {
 	end := false
 	for _, o := range iptsave.Options(args) {

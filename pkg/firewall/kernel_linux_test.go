@@ -160,7 +160,7 @@ func drift(t *testing.T, s seen, resync time.Duration, damages []string) {
 // settled waits until the answer to the damage before is over: one notification is told 200 ms after the last.
 func settled(t *testing.T, s seen, want string) {
 	t.Helper()
-	time.Sleep(2 * interval)
+	time.Sleep(2 * minInterval)
 	if got := s.show(t); got != want {
 		t.Fatalf("the rules changed again:\n%s", cmp.Diff(want, got))
 	}

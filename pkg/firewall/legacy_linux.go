@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The legacy variant has neither notifications nor a generation, and iptables-legacy-save is dear on a host with many
-// rules. But the kernel hands out a table as it keeps it, and a digest of that tells whether anybody changed it.
+// The legacy variant has neither notifications nor a generation number, and iptables-legacy-save is expensive on a host
+// with many rules. But getsockopt returns a table as the kernel stores it, and a hash of that shows any change.
 
-// layout is where struct ipt_entry and ip6t_entry have what we need, in bytes.
+// layout holds byte offsets within struct ipt_entry or ip6t_entry: of the offset of the next entry, and of the counters.
 type layout struct {
 	domain, level  int
 	next, counters int
@@ -34,8 +34,8 @@ const (
 	countersSize = 16
 )
 
-// digest is a number for the content of legacy tables, packet counts left out; 0: cannot tell. Only tables that exist
-// may be asked for, since asking makes them. 20,000 rules take some 10 ms, and no process.
+// digest returns a hash of legacy tables without their packet counters; 0: unknown. The tables must exist, because
+// asking for one creates it. 20,000 rules take about 10 ms.
 func (l layout) digest(tables []string) uint64 {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -45,15 +45,16 @@ func (l layout) digest(tables []string) uint64 {
 	h := fnv.New64a()
 	for _, table := range tables {
 		h.Write([]byte(table))
-		if !l.add(h, fd, table) {
+		if !l.hashTable(h, fd, table) {
 			return 0
 		}
 	}
 	return h.Sum64()
 }
 
-// add hashes one table; false if the kernel does not answer as expected, or the table changes right now.
-func (l layout) add(h hash.Hash, fd int, table string) bool {
+// hashTable adds one table to h. It returns false if the kernel does not answer as expected, or if the table changes
+// meanwhile.
+func (l layout) hashTable(h hash.Hash, fd int, table string) bool {
 	info := make([]byte, infoSize)
 	copy(info[:nameSize-1], table)
 	if !getsockopt(fd, l.level, soGetInfo, info) {
@@ -63,11 +64,11 @@ func (l layout) add(h hash.Hash, fd int, table string) bool {
 	all := make([]byte, headSize+int(size))
 	copy(all[:nameSize-1], table)
 	binary.NativeEndian.PutUint32(all[nameSize:], size)
-	// A table that changed its size since gives an error here, and "cannot tell" is the right answer then.
+	// This fails if the size of the table changed since the first call.
 	if !getsockopt(fd, l.level, soGetEntries, all) {
 		return false
 	}
-	// Nothing the kernel says is believed without a look at the bounds: a 32-bit program may get another layout.
+	// All offsets are checked, because a 32-bit program may get another layout.
 	for entries := all[headSize:]; len(entries) > 0; {
 		if len(entries) < l.counters+countersSize {
 			return false
@@ -76,7 +77,7 @@ func (l layout) add(h hash.Hash, fd int, table string) bool {
 		if next < l.counters+countersSize || next > len(entries) {
 			return false
 		}
-		// Packets must not look like a change. What matches such as limit count is not handed out by the kernel.
+		// Packets must not look like a change. The state of matches such as limit is not in the entries.
 		clear(entries[l.counters : l.counters+countersSize])
 		h.Write(entries[:next])
 		entries = entries[next:]
@@ -84,7 +85,7 @@ func (l layout) add(h hash.Hash, fd int, table string) bool {
 	return true
 }
 
-// getsockopt fills all of buf, whose beginning the kernel reads.
+// getsockopt reports whether the kernel filled all of buf. The beginning of buf is the request.
 func getsockopt(fd, level, option int, buf []byte) bool {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),

@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftPlace is our nftables table of one family. It has its own hooks, so there is no jump, and nothing of others in it.
+// nftPlace is our nftables table of one family. The table is ours alone, and its chains are hooks, so there are no jumps.
 //
-// Its chains have the priorities that flannel's have: forward filter (0), postrouting srcnat (100). An accept of ours
-// overrules no other table's drop, whatever the order. In postrouting the first table that translates a connection wins,
-// and of chains with one priority the kernel asks the youngest first. So a repair leaves the chains registered, and does
-// not move ours ahead of younger ones. Another priority would keep a flannel from taking over the table: the kernel
-// refuses to change that of a chain.
+// Its chains have the same priorities as flannel's: forward filter (0), postrouting srcnat (100). With others, flannel
+// could not take over the table, because the kernel refuses to change the priority of a chain. In forward, the order of
+// tables does not matter: our accept does not override a drop in another table. In postrouting, the first table that
+// translates a connection wins, and of chains with the same priority the kernel runs the youngest first. Therefore a
+// repair flushes the rules and keeps the chains, which keeps their order relative to other tables.
 type nftPlace struct {
 	family nftables.TableFamily
 	owner  instance
@@ -46,7 +46,7 @@ func (p nftPlace) String() string {
 	return "nftables table " + family + " " + p.table().Name
 }
 
-// digest: reading the table is cheap enough.
+// digest returns 0, because reading the table is cheap enough.
 func (p nftPlace) digest() uint64 { return 0 }
 
 func (p nftPlace) list(context.Context) ([]string, error) {
@@ -57,8 +57,8 @@ func (p nftPlace) list(context.Context) ([]string, error) {
 	return []string{p.String()}, nil
 }
 
-// sync compares the whole table as text and, if anything differs, rewrites it in one transaction: packets see the old
-// rules or the new ones, and connections that are masqueraded already are conntrack's affair.
+// sync compares the whole table as text and, if anything differs, rewrites it in one transaction: a packet sees either
+// the old or the new rules. Connections that are already masqueraded stay so, by conntrack.
 func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	have, err := readTable(p.family, p.table().Name)
 	if err != nil {
@@ -73,7 +73,7 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 		return 0, fmt.Errorf("open nftables: %w", err)
 	}
 	table := p.table()
-	// Adding first makes the next step succeed whether or not the table is (still) there.
+	// Adding the table first makes the next step succeed whether or not it exists.
 	conn.AddTable(table)
 	if len(want) > 0 && withoutRules(have) == withoutRules(tableText(wanted)) {
 		conn.FlushTable(table)
@@ -85,12 +85,12 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	}
 	for _, c := range wanted {
 		c.Table = table
-		conn.AddChain(&c.Chain) // registers its hook, unless it is there already
+		conn.AddChain(&c.Chain) // registers its hook, unless the chain exists
 		for _, r := range c.rules {
 			conn.AddRule(&nftables.Rule{Table: table, Chain: &c.Chain, Exprs: r.exprs, UserData: commentData(r.comment)})
 		}
 	}
-	if err := conn.Flush(); shortage(err) {
+	if err := conn.Flush(); isTransient(err) {
 		return 0, fmt.Errorf("write table: %w", err)
 	} else if err != nil {
 		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
@@ -98,7 +98,7 @@ func (p nftPlace) sync(_ context.Context, want []Chain) (int, error) {
 	return max(len(want), 1), nil
 }
 
-// nftChain and nftRule are in the kernel's terms what Chain and Rule are in ours.
+// nftChain is a Chain as translated for the kernel.
 type nftChain struct {
 	nftables.Chain
 	rules []nftRule
@@ -109,8 +109,8 @@ type nftRule struct {
 	comment string
 }
 
-// wanted puts chains in the kernel's terms. Priorities are those of the iptables tables of the same name, so that both
-// writers see a packet at the same point of its way.
+// wanted translates chains for the kernel. The priorities are those of the iptables tables of the same name, so that a
+// packet meets the rules of either writer at the same point.
 func (p nftPlace) wanted(want []Chain) []nftChain {
 	var all []nftChain
 	for _, c := range want {
@@ -129,8 +129,8 @@ func (p nftPlace) wanted(want []Chain) []nftChain {
 	return all
 }
 
-// exprs is the rule as the kernel keeps it, in the form that nft uses too, so that it lists them as a person would
-// write them.
+// exprs translates the rule to expressions of the kernel. They have the form that nft generates, so that "nft list"
+// prints the rule as a person would write it.
 func (r Rule) exprs() []expr.Any {
 	var e []expr.Any
 	if r.Mark != 0 {
@@ -152,7 +152,8 @@ func (r Rule) exprs() []expr.Any {
 	}
 }
 
-// match compares an address of the IP header; the offsets, in bytes, are for IPv4 and IPv6.
+// match returns expressions that compare an address in the IP header with p. The offsets are those of the address, in
+// bytes, in an IPv4 and in an IPv6 header.
 func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 	if !p.IsValid() {
 		return nil
@@ -167,7 +168,7 @@ func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 	}
 	addr := p.Masked().Addr().AsSlice()
 	size := (p.Bits() + 7) / 8
-	// As nft does, a prefix of whole bytes is compared without a mask.
+	// Like nft, compare a prefix of whole bytes without a mask.
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset}
 	if p.Bits()%8 == 0 && size > 0 {
 		load.Len = uint32(size)
@@ -183,19 +184,19 @@ func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 		&expr.Cmp{Op: op, Register: 1, Data: addr}}
 }
 
-// commentData is a comment in the form that nft shows; the kernel only keeps it.
+// commentData returns the userdata of a rule, which the kernel only stores, and in which nft finds a comment.
 func commentData(comment string) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, comment)
 }
 
-// tableText is all of a table that matters, "" for no table. Two tables are equal if their texts are.
+// tableText returns all that matters of a table as text, "" for no table. Two tables are equal if their texts are.
 func tableText(chains []nftChain) string {
 	if len(chains) == 0 {
 		return ""
 	}
 	lines := []string{tableLine(0, uint32(len(chains)))}
 	chains = slices.Clone(chains)
-	// The order of chains means nothing.
+	// The order of chains does not matter.
 	slices.SortFunc(chains, func(a, b nftChain) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range chains {
 		lines = append(lines, chainLine(&c.Chain))
@@ -210,13 +211,14 @@ func tableText(chains []nftChain) string {
 	return strings.Join(lines, "\n")
 }
 
-// withoutRules is what of a table's text is not a rule.
+// withoutRules removes the lines of rules from a table's text.
 func withoutRules(text string) string {
 	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.HasPrefix(line, " ") })
 	return strings.Join(lines, "\n")
 }
 
-// tableLine: use counts everything that a table holds beside rules, so a foreign set or chain shows.
+// tableLine describes the table itself. use is the kernel's number of chains, sets and other objects in it, so a
+// foreign one shows as a difference.
 func tableLine(flags, use uint32) string { return fmt.Sprintf("table flags %d holds %d", flags, use) }
 
 func chainLine(c *nftables.Chain) string {
@@ -230,7 +232,7 @@ func nftRuleLine(exprs []string, user []byte) string {
 	return " " + strings.Join(exprs, " ") + " " + hex.EncodeToString(user)
 }
 
-// exprText leaves out what counters count.
+// exprText returns an expression as text, without the values of counters.
 func exprText(e expr.Any) string {
 	if _, ok := e.(*expr.Counter); ok {
 		return "counter"
@@ -238,7 +240,7 @@ func exprText(e expr.Any) string {
 	return fmt.Sprintf("%T%+v", e, e)
 }
 
-// absent reports whether err says that a table or chain is not there, or (all but ENOENT) nf_tables itself.
+// absent reports whether err means that a table or chain does not exist (ENOENT), or that the kernel has no nf_tables.
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, unix.EPROTONOSUPPORT)

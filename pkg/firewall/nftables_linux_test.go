@@ -132,7 +132,7 @@ func TestNFTablesRepairKeepsOrder(t *testing.T) {
 			E`)
 		for _, damage := range []string{"true", "nft flush table ip flannel-ipv4", "nft insert rule ip flannel-ipv4 postrtg ip saddr 10.9.0.0/16 return"} {
 			sh(t, damage)
-			f.spots[0].check = true
+			f.places[0].needsCheck = true
 			apply(t, f, both(NFTables))
 			receiver := flows[0].listen(t)
 			if got, err := flows[0].send(t, receiver); err != nil || got.String() != "192.168.7.9" {

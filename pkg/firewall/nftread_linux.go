@@ -14,26 +14,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The google/nftables library writes for us, but does not read faithfully enough to compare: it leaves out expressions
-// that it does not know. So the few questions below are asked directly.
+// We write with the library google/nftables, but do not read with it: it omits expressions that it does not know, so
+// that a foreign rule could look like ours. The few requests that we need are sent here.
 
-// dumpTries bounds how often a list is requested again that the kernel marks as interrupted. It does so whenever any rule
-// of the network namespace changes meanwhile, also one of another table.
+// dumpTries bounds how often a dump is requested again that the kernel marks as interrupted. The kernel does so when any
+// rule of the network namespace changes during the dump, also a rule of another table.
 const dumpTries = 10
 
-// ask sends one request to nf_tables; names are its first attributes, by type.
-func ask(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
+// request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
+// A dump that was interrupted dumpTries times is returned as EINTR.
+func request(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
 	for range dumpTries {
-		if answer, err = askOnce(msg, flags, family, names); err != unix.EINTR {
+		if answer, err = requestOnce(msg, flags, family, names); err != unix.EINTR {
 			break
 		}
 	}
 	return answer, err
 }
 
-// askOnce opens a socket for each request: they are few, and after an error on a shared one the answers that are still
-// under way would be taken for those of the next request. Its error is EINTR if the rules changed while they were listed.
-func askOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
+// requestOnce opens a socket for each request. On a shared one, answers that arrive after an error would be taken for
+// answers to the next request. Its error is EINTR if the kernel marks the dump as interrupted.
+func requestOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, err
@@ -51,15 +52,15 @@ func askOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, na
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
 		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
 	})
-	torn := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
-	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, torn) {
+	interrupted := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
+	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, interrupted) {
 		return nil, unix.EINTR
 	}
 	return answer, err
 }
 
-// each skips the four bytes of nfgenmsg and calls f with every attribute of a message.
-func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
+// eachAttr skips the four bytes of nfgenmsg and calls f with every attribute of a message.
+func eachAttr(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	if len(data) < 4 {
 		return fmt.Errorf("nf_tables message of %d bytes", len(data))
 	}
@@ -74,18 +75,19 @@ func each(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// hasChain reports whether the chain is there; a kernel without nf_tables has none. Its error means that it could not look.
+// hasChain reports whether the chain exists. Without nf_tables in the kernel it does not. An error means that the
+// kernel could not answer for want of resources.
 func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
-	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
-	if shortage(err) {
+	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
+	if isTransient(err) {
 		return false, fmt.Errorf("look for chain %s %s: %w", table, chain, err)
 	}
 	return err == nil && len(answer) > 0, nil
 }
 
-// readTable is the table as tableText has it.
+// readTable returns the table of that name in the format of tableText, "" if it does not exist.
 func readTable(family nftables.TableFamily, name string) (string, error) {
-	answer, err := ask(unix.NFT_MSG_GETTABLE, 0, family, map[uint16]string{unix.NFTA_TABLE_NAME: name})
+	answer, err := request(unix.NFT_MSG_GETTABLE, 0, family, map[uint16]string{unix.NFTA_TABLE_NAME: name})
 	if absent(err) || err == nil && len(answer) == 0 {
 		return "", nil
 	}
@@ -93,7 +95,7 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 		return "", fmt.Errorf("read nftables table %s: %w", name, err)
 	}
 	var flags, use uint32
-	if err := each(answer[0].Data, func(ad *netlink.AttributeDecoder) {
+	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_TABLE_FLAGS:
 			flags = ad.Uint32()
@@ -104,7 +106,7 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 		return "", fmt.Errorf("read nftables table %s: %w", name, err)
 	}
 	lines := []string{tableLine(flags, use)}
-	// Only the chains that we know are read; any other is visible in the table's count.
+	// Only chains with our names are read. Any other chain shows in the number of objects of tableLine.
 	names := []string{}
 	for _, c := range chains() {
 		names = append(names, c.NFTName)
@@ -120,11 +122,11 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// readChain is a chain and its rules as tableText has them, nothing if it is not there: the table's count tells that it
-// is missing.
+// readChain returns a chain and its rules as lines of tableText, no lines if it does not exist. A missing chain also
+// shows in the number of objects of tableLine.
 func readChain(family nftables.TableFamily, table, name string) ([]string, error) {
 	key := map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name}
-	answer, err := ask(unix.NFT_MSG_GETCHAIN, 0, family, key)
+	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, key)
 	if absent(err) || err == nil && len(answer) == 0 {
 		return nil, nil
 	}
@@ -132,7 +134,7 @@ func readChain(family nftables.TableFamily, table, name string) ([]string, error
 		return nil, err
 	}
 	c := nftables.Chain{Name: name}
-	if err := each(answer[0].Data, func(ad *netlink.AttributeDecoder) {
+	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TYPE:
 			c.Type = nftables.ChainType(ad.String())
@@ -165,18 +167,19 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 	return nil
 }
 
-// readRule is a rule as it is in the kernel, without counters.
+// readRule is a rule as the kernel returns it, without the values of counters.
 type readRule struct {
-	exprs []string // exprText of those that we use, the name and bytes of any other
-	user  []byte
-	jump  string // the chain that it leads to, if any
-	text  string // iptables' arguments of a rule that leads to a chain and is not narrow
-	// narrow: it has a condition, or an expression that we do not know. blocks: it ends with DROP or REJECT.
-	narrow, blocks bool
+	exprs []string // exprText of the expressions that our rules use, "name:bytes" of any other
+	user  []byte   // userdata, which holds the comment
+	jump  string   // the chain that the rule jumps or goes to; "": none
+	text  string   // iptables' arguments; only for a rule with a jump that is not conditional
+	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
+	// blocks: its verdict is DROP or REJECT.
+	conditional, blocks bool
 }
 
 func readRules(family nftables.TableFamily, table, chain string) ([]readRule, error) {
-	answer, err := ask(unix.NFT_MSG_GETRULE, netlink.Dump, family,
+	answer, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family,
 		map[uint16]string{unix.NFTA_RULE_TABLE: table, unix.NFTA_RULE_CHAIN: chain})
 	if err != nil {
 		return nil, err
@@ -193,7 +196,7 @@ func readRules(family nftables.TableFamily, table, chain string) ([]readRule, er
 }
 
 func parseRule(family nftables.TableFamily, data []byte) (r readRule, err error) {
-	err = each(data, func(ad *netlink.AttributeDecoder) {
+	err = eachAttr(data, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_RULE_EXPRESSIONS:
 			ad.Nested(func(list *netlink.AttributeDecoder) error {
@@ -209,7 +212,7 @@ func parseRule(family nftables.TableFamily, data []byte) (r readRule, err error)
 	return r, err
 }
 
-// read adds one expression.
+// read decodes one expression and adds it to r.
 func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 	var name string
 	var data []byte
@@ -221,39 +224,40 @@ func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 			data = ad.Bytes()
 		}
 	}
-	// Any other immediate (one that loads a value) reads as a verdict that none of our rules has.
+	// An immediate that loads a value instead of a verdict decodes as a verdict that none of our rules has.
 	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
 		"counter": &expr.Counter{}, "immediate": &expr.Verdict{}, "masq": &expr.Masq{}}
 	e := kinds[name]
 	if e == nil || expr.Unmarshal(family, data, e) != nil {
 		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
-		r.judge(name, data)
+		r.classify(name, data)
 		return nil
 	}
 	r.exprs = append(r.exprs, exprText(e))
 	if v, ok := e.(*expr.Verdict); ok {
-		r.verdict(v)
+		r.addVerdict(v)
 	} else {
-		r.narrow = r.narrow || name != "counter"
+		r.conditional = r.conditional || name != "counter"
 	}
 	return nil
 }
 
-// judge notes what an expression that we do not use means for the place of our jump.
-func (r *readRule) judge(kind string, data []byte) {
-	// The first attribute of an extension of iptables is its name, the third what only it understands.
-	switch extension := name(data, unix.NFTA_MATCH_NAME); {
+// classify sets blocks, text or conditional for an expression that our own rules do not use. planJump needs them to
+// place our jump before a rule that drops everything.
+func (r *readRule) classify(kind string, data []byte) {
+	// Extensions of iptables come as "match" and "target". Attribute 1 is the extension's name, 3 its private data.
+	switch extension := stringAttr(data, unix.NFTA_MATCH_NAME); {
 	case kind == "reject", kind == "target" && extension == "REJECT":
 		r.blocks = true
 	case kind == "match" && extension == "comment":
-		comment, _, _ := strings.Cut(name(data, unix.NFTA_MATCH_INFO), "\x00")
+		comment, _, _ := strings.Cut(stringAttr(data, unix.NFTA_MATCH_INFO), "\x00")
 		r.text = fmt.Sprintf("-m comment --comment %q ", comment)
 	case kind != "log":
-		r.narrow = true
+		r.conditional = true
 	}
 }
 
-func (r *readRule) verdict(v *expr.Verdict) {
+func (r *readRule) addVerdict(v *expr.Verdict) {
 	switch v.Kind {
 	case expr.VerdictJump:
 		r.jump = v.Chain

@@ -182,8 +182,8 @@ func besideOthers(t *testing.T, f family, name, later string, refused bool) {
 	again := func(when, damage string, forward, nat []string) {
 		t.Helper()
 		sh(t, damage)
-		for _, s := range fw.spots {
-			s.check = true
+		for _, s := range fw.places {
+			s.needsCheck = true
 		}
 		apply(t, fw, config)
 		check(when, forward, nat)
@@ -286,8 +286,8 @@ func TestPlaceInTableThatIPTablesCannotRead(t *testing.T) {
 			{"nft flush chain ip filter FORWARD; nft add rule ip filter FORWARD ip saddr '{10.9.0.1, 10.9.0.2}' drop", "10.9.0.1 FLANNEL"},
 		} {
 			sh(t, step.change)
-			for _, s := range f.spots {
-				s.check = true
+			for _, s := range f.places {
+				s.needsCheck = true
 			}
 			apply(t, f, both(IPTables))
 			got := regexp.MustCompile(`return|10\.[89]\.0\.1|FLANNEL|reject|\bdrop\b`).FindAllString(sh(t, chain+" | grep handle | grep -v chain | sed 's/} drop/}/'"), -1)

@@ -9,25 +9,26 @@ import (
 	"flannel/pkg/firewall/iptsave"
 )
 
-// saved is what iptables-save said about us.
-type saved struct {
-	owner  instance               // whose rules are noted
+// savedRules is the part of iptables-save's output that concerns us.
+type savedRules struct {
+	owner  instance               // only rules of this instance are recorded
 	chains map[string]*savedChain // by name
-	// unreadable are tables that hold rules of nft which iptables-save cannot express. It leaves them out whole.
+	// unreadable are tables that iptables-save omits because they hold rules made with nft that it cannot express.
 	unreadable []string
-	kubelet    bool // the chains are there by which kubelet marks the variant that it uses
-	torn       bool // the output ends within a table
+	kubelet    bool // kubelet's chains exist, by which it marks the variant that it uses
+	truncated  bool // the output ends within a table
 }
 
+// savedChain is one of our chains. The zero savedChain: it does not exist, and nothing refers to it.
 type savedChain struct {
-	exists  bool
-	rules   []string // arguments of its rules, in order
-	parent  []parentRule
-	foreign []string // "CHAIN arguments" of rules elsewhere that lead here
-	anew    bool     // the jump is to be placed as a new one, wherever it stands
+	exists       bool
+	rules        []string     // arguments of its rules, in order
+	parent       []parentRule // all rules of its parent, in order
+	foreignJumps []string     // "CHAIN arguments" of rules in other chains that jump to it
+	misplaced    bool         // its jump must be deleted and placed anew, see func misplaced
 }
 
-// jumps are the arguments of those rules of the parent that lead here.
+// jumps returns the arguments of the rules in the parent that jump to the chain.
 func (h savedChain) jumps() (all []string) {
 	for _, r := range h.parent {
 		if r.jump {
@@ -37,17 +38,17 @@ func (h savedChain) jumps() (all []string) {
 	return all
 }
 
-func (s saved) chain(c Chain) savedChain {
+func (s savedRules) chain(c Chain) savedChain {
 	if h := s.chains[c.Name]; h != nil {
 		return *h
 	}
 	return savedChain{}
 }
 
-// parseSave reads the output of iptables-save. Lines that do not concern us are skipped without being taken apart:
-// a host may have tens of thousands.
-func parseSave(owner instance, out []byte) saved {
-	s := saved{owner: owner, chains: map[string]*savedChain{}}
+// parseSave parses the output of iptables-save. Lines that do not concern us are skipped without being split, because a
+// host may have tens of thousands.
+func parseSave(owner instance, out []byte) savedRules {
+	s := savedRules{owner: owner, chains: map[string]*savedChain{}}
 	var table string
 	for line := range bytes.Lines(out) {
 		line = bytes.TrimSpace(line)
@@ -56,23 +57,23 @@ func parseSave(owner instance, out []byte) saved {
 		}
 		switch line[0] {
 		case 'C': // COMMIT
-			s.torn = false
+			s.truncated = false
 		case '#':
 			s.unreadable = append(s.unreadable, incompatible(line)...)
 		case '*':
-			table, s.torn = string(line[1:]), true
+			table, s.truncated = string(line[1:]), true
 		case ':':
-			s.declare(table, iptsave.Chain(line))
-		case '[', '-': // all others are comments, COMMIT, and what a later version may think of
+			s.addChain(table, iptsave.Chain(line))
+		case '[', '-':
 			if chain, args, ok := iptsave.Rule(line); ok {
-				s.rule(table, chain, args)
+				s.addRule(table, chain, args)
 			}
 		}
 	}
 	return s
 }
 
-// incompatible finds the table in: # Table `nat' is incompatible, use 'nft' tool.
+// incompatible returns the table named in a line like: # Table `nat' is incompatible, use 'nft' tool.
 func incompatible(line []byte) []string {
 	if !bytes.Contains(line, []byte("is incompatible")) {
 		return nil
@@ -85,19 +86,20 @@ func incompatible(line []byte) []string {
 	return []string{string(name)}
 }
 
-// declare notes a line that makes a chain. Names count only in the table where we would use them.
-func (s *saved) declare(table string, name []byte) {
+// addChain records a line that declares a chain, if it is kubelet's or ours. A chain with the name of one of ours in
+// another table is not ours.
+func (s *savedRules) addChain(table string, name []byte) {
 	if table == "mangle" && (string(name) == "KUBE-IPTABLES-HINT" || string(name) == "KUBE-KUBELET-CANARY") {
 		s.kubelet = true
 	}
 	for _, own := range s.owner.chains() {
 		if own.Table == table && own.Name == string(name) {
-			s.of(own.Name).exists = true
+			s.entry(own.Name).exists = true
 		}
 	}
 }
 
-func (s *saved) of(name string) *savedChain {
+func (s *savedRules) entry(name string) *savedChain {
 	c := s.chains[name]
 	if c == nil {
 		c = &savedChain{}
@@ -106,9 +108,9 @@ func (s *saved) of(name string) *savedChain {
 	return c
 }
 
-// rule notes a rule if it stands in a chain of ours or in a parent, or leads to one of ours.
-func (s *saved) rule(table string, chain, args []byte) {
-	// Nearly all rules end here, before anything is taken apart.
+// addRule records a rule that stands in a chain of ours or in a parent chain, or that jumps to a chain of ours.
+func (s *savedRules) addRule(table string, chain, args []byte) {
+	// Nearly all rules of a host end here, before they are split into options.
 	if !isParent(chain) && !bytes.Contains(args, []byte("FLANNEL-")) && !bytes.HasPrefix(chain, []byte("FLANNEL-")) {
 		return
 	}
@@ -117,24 +119,24 @@ func (s *saved) rule(table string, chain, args []byte) {
 			continue
 		}
 		text := string(args)
-		leads := iptsave.Target(iptsave.Options(text)) == own.Name
+		jumps := iptsave.Target(iptsave.Options(text)) == own.Name
 		switch c := string(chain); {
 		case c == own.Name:
-			s.of(c).rules = append(s.of(c).rules, text)
+			s.entry(c).rules = append(s.entry(c).rules, text)
 		case c == own.Parent:
-			r := parentRule{text: text, jump: leads, blocks: own.Parent == forwardChain && blocks(text)}
-			s.of(own.Name).parent = append(s.of(own.Name).parent, r)
-		case leads:
-			s.of(own.Name).foreign = append(s.of(own.Name).foreign, c+" "+text)
+			r := parentRule{text: text, jump: jumps, blocks: own.Parent == forwardChain && blocks(text)}
+			s.entry(own.Name).parent = append(s.entry(own.Name).parent, r)
+		case jumps:
+			s.entry(own.Name).foreignJumps = append(s.entry(own.Name).foreignJumps, c+" "+text)
 		}
 	}
 }
 
 func isParent(chain []byte) bool { return string(chain) == "FORWARD" || string(chain) == "POSTROUTING" }
 
-// normalise is one text for all spellings of a rule: the variants and versions of iptables differ in the order of
-// matches. Options are sorted, each with its "!" and its values; "-m" of the modules that always have options is left
-// out.
+// normalise returns the same text for all spellings of a rule, since the variants and versions of iptables differ in the
+// order of matches. Options are sorted, each with its "!" and its values. "-m comment" and "-m mark" are omitted because
+// their options imply them.
 func normalise(args string) string {
 	var options []string
 	for _, o := range iptsave.Options(args) {
@@ -155,7 +157,7 @@ func normalise(args string) string {
 	return strings.Join(options, "\x01")
 }
 
-// canonical gives one text to all spellings of a prefix, e.g. those with host bits.
+// canonical returns the same text for all spellings of a prefix: 10.5.0.0/16 for 10.5.0.1/16.
 func canonical(address string) string {
 	if p, err := netip.ParsePrefix(address); err == nil {
 		return p.Masked().String()

@@ -71,7 +71,7 @@ func TestRestore(t *testing.T) {
 		{"one more match", edit("-A FLANNEL-FWD -s 10.5.0.0/16", "-A FLANNEL-FWD -s 10.5.0.0/16 -m conntrack --ctstate NEW"), 1, nil},
 		{"a foreign chain leads to ours", edit(jump, jump+"-A MINE -j FLANNEL-POSTRTG\n"), 0, nil},
 	} {
-		got := restore(parseSave("", []byte(c.save)), wanted)
+		got := planChange(parseSave("", []byte(c.save)), wanted)
 		if got.chains != c.chains || (got.chains == 0) != (got.script == "") {
 			t.Errorf("%s: %d chains are written, want %d:\n%s", c.name, got.chains, c.chains, got.script)
 		}
@@ -85,7 +85,7 @@ func TestRestore(t *testing.T) {
 
 func TestRestoreRemoves(t *testing.T) {
 	save := strings.Replace(flannelSave, "-A FLANNEL-FWD -s", "-A MINE -i eth0 -j FLANNEL-FWD\n-A FLANNEL-FWD -s", 1)
-	got := restore(parseSave("", []byte(save)), nil)
+	got := planChange(parseSave("", []byte(save)), nil)
 	want := `*nat
 :FLANNEL-POSTRTG - [0:0]
 -D POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
@@ -156,11 +156,11 @@ func manyForeign() []byte {
 func TestParseSaveSkipsForeignRulesCheaply(t *testing.T) {
 	save := manyForeign()
 	allocations := testing.AllocsPerRun(1, func() {
-		if n := restore(parseSave("", save), wanted).chains; n != 0 {
+		if n := planChange(parseSave("", save), wanted).chains; n != 0 {
 			t.Errorf("%d chains to write, want 0", n)
 		}
 	})
-	alone := testing.AllocsPerRun(1, func() { restore(parseSave("", []byte(flannelSave)), wanted) })
+	alone := testing.AllocsPerRun(1, func() { planChange(parseSave("", []byte(flannelSave)), wanted) })
 	t.Logf("%v allocations, without foreign rules %v", allocations, alone)
 	if allocations > alone+1000 {
 		t.Errorf("%v allocations for 20,000 foreign rules, without them %v", allocations, alone)
@@ -181,7 +181,7 @@ func FuzzParseSave(f *testing.F) {
 	f.Add([]byte("*nat\n[1:2] -A POSTROUTING -j FLANNEL-POSTRTG\n-A \n-A X\n:\n*\n[\n# Table `x is incompatible\n"))
 	f.Add([]byte("*nat\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG ! -s\n-A POSTROUTING -m comment --comment \"\\\" -j FLANNEL-POSTRTG\n"))
 	f.Fuzz(func(t *testing.T, out []byte) {
-		c := restore(parseSave("", out), wanted)
+		c := planChange(parseSave("", out), wanted)
 		if (c.chains == 0) != (c.script == "") {
 			t.Errorf("%d chains, script %q", c.chains, c.script)
 		}
@@ -190,7 +190,7 @@ func FuzzParseSave(f *testing.F) {
 				t.Errorf("line that is not about us: %q", line)
 			}
 		}
-		restore(parseSave("", out), nil)
+		planChange(parseSave("", out), nil)
 	})
 }
 
@@ -198,7 +198,7 @@ func FuzzParseSave(f *testing.F) {
 func TestTornSave(t *testing.T) {
 	const whole = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j ACCEPT\nCOMMIT\n# Completed\n"
 	for text, torn := range map[string]bool{"": false, whole: false, whole + whole: false, whole[:40]: true, whole + "*nat\n": true} {
-		if got := parseSave("", []byte(text)).torn; got != torn {
+		if got := parseSave("", []byte(text)).truncated; got != torn {
 			t.Errorf("%q: torn %t, want %t", text, got, torn)
 		}
 	}

@@ -13,20 +13,20 @@ import (
 	"github.com/google/nftables"
 )
 
-// tools are the variants that are installed, by the name that their commands begin with after "iptables"/"ip6tables".
+// tools describes the variants of iptables that are installed.
 type tools struct {
-	suffix   map[variant]string // "-nft", "-legacy" or ""
-	standard variant            // that of plain "iptables"; "" where there is none
+	suffix   map[variant]string // what follows "iptables" or "ip6tables" in the commands' names: "-nft", "-legacy" or ""
+	standard variant            // of plain "iptables"; "" if it is not installed
 }
 
-// findTools looks for the programs. It starts one: what plain iptables is, only it can tell. Its error means that this
-// could not be found out.
+// findTools looks for the programs in PATH. It starts "iptables --version" to learn the variant of plain iptables, and
+// returns an error only if that could not be started for want of resources.
 func findTools(ctx context.Context) (tools, error) {
 	t := tools{suffix: map[variant]string{}}
 	if _, err := exec.LookPath("iptables-restore"); err == nil {
-		// Before 1.8 there was only one variant, and the version says nothing about it.
+		// Before 1.8 there was only the legacy variant, and the version does not mention it.
 		out, err := run(ctx, nil, "iptables", "--version")
-		if shortage(err) {
+		if isTransient(err) {
 			return t, fmt.Errorf("find out what iptables is: %w", err)
 		}
 		if err == nil {
@@ -37,7 +37,7 @@ func findTools(ctx context.Context) (tools, error) {
 			t.suffix[t.standard] = ""
 		}
 	}
-	// The name with a suffix is preferred: an administrator may turn plain iptables from one to the other at any time.
+	// Names with a suffix are preferred: an administrator may switch plain iptables to the other variant at any time.
 	for v, suffix := range map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"} {
 		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
 			t.suffix[v] = suffix
@@ -46,40 +46,40 @@ func findTools(ctx context.Context) (tools, error) {
 	return t, nil
 }
 
-// choose returns the variant that this host uses: the one that kubelet has left its mark in (the rule that the
-// Kubernetes project gives for containers, whose own default says nothing about the host), else plain iptables.
-func (t tools) choose(ctx context.Context) (variant, error) {
+// chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
+// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host.
+func (t tools) chooseVariant(ctx context.Context) (variant, error) {
 	if len(t.suffix) == 0 {
 		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
 	}
-	_, nft := t.suffix[variantNFT]
-	legacy, old := t.suffix[variantLegacy]
-	var unread error
+	_, hasNFT := t.suffix[variantNFT]
+	legacy, hasLegacy := t.suffix[variantLegacy]
+	var readErr error
 	marked := func(found bool, err error) bool {
-		unread = errors.Join(unread, err)
+		readErr = errors.Join(readErr, err)
 		return found
 	}
 	switch {
-	case nft && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
+	case hasNFT && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
 		return variantNFT, nil
-	case old && (marked(kubeletLegacy(ctx, "iptables", legacy)) || marked(kubeletLegacy(ctx, "ip6tables", legacy))):
-		return variantLegacy, unread
-	case unread != nil:
-		return "", fmt.Errorf("look for kubelet's chains: %w", unread)
+	case hasLegacy && (marked(kubeletLegacy(ctx, "iptables", legacy)) || marked(kubeletLegacy(ctx, "ip6tables", legacy))):
+		return variantLegacy, readErr
+	case readErr != nil:
+		return "", fmt.Errorf("look for kubelet's chains: %w", readErr)
 	case t.standard != "":
 		return t.standard, nil
-	case nft:
+	case hasNFT:
 		return variantNFT, nil
 	}
 	return variantLegacy, nil
 }
 
-// randomFully tells whether the programs of v are new enough for --random-fully; whether the kernel is, it tells when
-// it is asked to take it.
-func (t tools) randomFully(ctx context.Context, v variant) (bool, error) {
+// supportsRandomFully reports whether the programs of v support --random-fully. An old kernel refuses the rules that use
+// it, see syncPlace.
+func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error) {
 	name := "iptables" + t.suffix[v]
-	for range 2 { // the library does not say whether it could start the program
-		if _, err := run(ctx, nil, name, "--version"); shortage(err) {
+	for range 2 { // the library's error does not show whether it could start the program
+		if _, err := run(ctx, nil, name, "--version"); isTransient(err) {
 			return false, fmt.Errorf("find out the version of iptables: %w", err)
 		}
 		if ipt, err := iptables.New(iptables.Path(name)); err == nil {
@@ -97,14 +97,15 @@ func kubeletChain(family nftables.TableFamily) (bool, error) {
 	return hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
 }
 
-// kubeletLegacy reads all tables: asking for mangle alone would make it.
+// kubeletLegacy reports whether the legacy variant holds kubelet's chains. It reads all tables, because asking for
+// mangle alone would create it.
 func kubeletLegacy(ctx context.Context, command, suffix string) (bool, error) {
 	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
-	if there, err := p.loaded("mangle"); !there || err != nil {
+	if there, err := p.tableLoaded("mangle"); !there || err != nil {
 		return false, err
 	}
 	s, err := p.read(ctx, nil)
-	if shortage(err) {
+	if isTransient(err) {
 		return false, err
 	}
 	return err == nil && s.kubelet, nil

@@ -14,21 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notes is a set of what notifications were about.
-type notes uint32
+// topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for
+// are subscribed to their topic.
+type topics uint32
 
 const (
-	noteNFT4 notes = 1 << iota
-	noteNFT6
-	noteIPTables4 // the nft variant; the legacy one tells nobody anything
-	noteIPTables6
-	noteAll = noteNFT4 | noteNFT6 | noteIPTables4 | noteIPTables6
+	topicNFT4      topics = 1 << iota // our own nftables table for IPv4
+	topicNFT6                         // the same for IPv6
+	topicIPTables4                    // our chains and their parents in iptables-nft's tables
+	topicIPTables6
+	allTopics = topicNFT4 | topicNFT6 | topicIPTables4 | topicIPTables6
 )
 
+// The legacy variant of iptables sends no notifications, therefore it has no topic: its changes are found at the resync.
+
 const (
-	settle   = 30 * time.Millisecond  // a program's changes come in several messages
-	interval = 200 * time.Millisecond // between two wake-ups
-	overflow = time.Second            // after messages were lost in a storm, which is hardly about us
+	// coalesceDelay is the pause between a notification and the value on Changes. One command of another program
+	// arrives as several messages.
+	coalesceDelay = 30 * time.Millisecond
+	// minInterval is the shortest time between two values on Changes.
+	minInterval = 200 * time.Millisecond
+	// overflowDelay replaces coalesceDelay after the kernel dropped messages. That happens when another program
+	// writes thousands of rules, few of which concern us.
+	overflowDelay = time.Second
 )
 
 // listen subscribes to all changes of nf_tables in the calling thread's network namespace.
@@ -45,12 +53,13 @@ func listen() (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("subscribe to nftables notifications: %w", err)
 	}
-	// kube-proxy may write thousands of rules in one go. A refusal is no harm: lost messages are noticed.
+	// kube-proxy may write thousands of rules at once. The error can be ignored: without the larger buffer, the kernel
+	// reports lost messages with ENOBUFS, which watch handles.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
 	return os.NewFile(uintptr(fd), "nftables notifications"), nil
 }
 
-// watch reads notifications until Close.
+// watch reads notifications in a goroutine of its own until Close closes the socket.
 func (f *Firewall) watch() {
 	// Larger than any message of the kernel, which fills at most a page or two.
 	buf := make([]byte, 64<<10)
@@ -58,85 +67,91 @@ func (f *Firewall) watch() {
 		n, err := f.socket.Read(buf)
 		switch {
 		case err == nil:
-			f.inbox.arrive(interest(buf[:n]), settle)
+			f.notifier.add(topicsOf(buf[:n]), coalesceDelay)
 		case errors.Is(err, unix.ENOBUFS):
-			f.inbox.arrive(noteAll, overflow)
+			f.notifier.add(allTopics, overflowDelay)
 		case errors.Is(err, os.ErrClosed):
 			return
 		default:
-			f.log.Warn("reading firewall notifications ended, rules are looked at only now and then", "err", err)
+			f.log.Warn("stopped reading firewall notifications, relying on the resync", "err", err)
 			return
 		}
 	}
 }
 
-// inbox gathers notes and paces the wake-ups.
-type inbox struct {
-	wake func()
+// notifier collects topics, and calls notify for them at most once per minInterval. A topic moves through three sets:
+//
+//	set        entered by                    left by
+//	pending    add, at a notification        deliver, when the timer fires
+//	delivered  deliver, before it notifies   take, at the next Apply
+//
+// and topics that are not in subscribed are dropped by add.
+type notifier struct {
+	notify func()
 
-	mu      sync.Mutex
-	active  notes // what somebody wants to hear about
-	pending notes // arrived, not yet told
-	ready   notes // told, to be taken
-	last    time.Time
-	due     time.Time   // when pending is told
-	timer   *time.Timer // tells it
+	mu         sync.Mutex
+	subscribed topics
+	pending    topics
+	delivered  topics
+	lastNotify time.Time   // zero: never
+	dueAt      time.Time   // when the timer fires; only valid while pending is not empty
+	timer      *time.Timer // calls deliver; nil before the first notification
 }
 
-// listenTo: the place of a writer that is not in use wakes nobody.
-func (b *inbox) listenTo(active notes) {
+// subscribe replaces the set of topics that cause a notification.
+func (b *notifier) subscribe(active topics) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.active = active
+	b.subscribed = active
 }
 
-// arrive tells about n after delay, unless a wake-up is on its way already.
-func (b *inbox) arrive(n notes, delay time.Duration) {
+// add schedules a notification about n after delay. If one is already scheduled, the earlier of both times is used.
+func (b *notifier) add(n topics, delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n &= b.active; n == 0 {
+	if n &= b.subscribed; n == 0 {
 		return
 	}
-	// Whoever changes several things is answered once, and whoever does not stop, a few times a second.
-	at := time.Now().Add(max(delay, time.Until(b.last.Add(interval))))
+	at := time.Now().Add(max(delay, time.Until(b.lastNotify.Add(minInterval))))
 	if b.pending == 0 {
-		b.due, b.timer = at, time.AfterFunc(time.Until(at), b.tell)
-	} else if at.Before(b.due) {
-		b.due = at
+		b.dueAt, b.timer = at, time.AfterFunc(time.Until(at), b.deliver)
+	} else if at.Before(b.dueAt) {
+		b.dueAt = at
 		b.timer.Reset(time.Until(at))
 	}
 	b.pending |= n
 }
 
-// tell hands over before it wakes: Apply never finds a wake-up without its reason.
-func (b *inbox) tell() {
+// deliver moves the pending topics to delivered before it notifies, so that the Apply that follows finds them.
+func (b *notifier) deliver() {
 	b.mu.Lock()
-	b.ready |= b.pending
-	b.pending, b.last = 0, time.Now()
+	b.delivered |= b.pending
+	b.pending, b.lastNotify = 0, time.Now()
 	b.mu.Unlock()
-	b.wake()
+	b.notify()
 }
 
-// take returns what was told since it was last called.
-func (b *inbox) take() notes {
+// take returns the topics delivered since the last call.
+func (b *notifier) take() topics {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.ready
-	b.ready = 0
+	n := b.delivered
+	b.delivered = 0
 	return n
 }
 
-func (b *inbox) stop() {
+// stop cancels a scheduled notification and ignores all later ones.
+func (b *notifier) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.active = 0
+	b.subscribed = 0
 	if b.timer != nil {
 		b.timer.Stop()
 	}
 }
 
-// interest says what of ours the messages are about.
-func interest(datagram []byte) (n notes) {
+// topicsOf returns the topics of all messages in a datagram. It stops at a message with an impossible length.
+func topicsOf(datagram []byte) (n topics) {
 	// Every message has a netlink header and the four bytes of nfgenmsg, the first of which is the family.
 	for len(datagram) >= unix.NLMSG_HDRLEN+4 {
 		size := int(binary.NativeEndian.Uint32(datagram))
@@ -146,23 +161,31 @@ func interest(datagram []byte) (n notes) {
 		kind := binary.NativeEndian.Uint16(datagram[4:])
 		if kind>>8 == unix.NFNL_SUBSYS_NFTABLES {
 			family, attrs := datagram[unix.NLMSG_HDRLEN], datagram[unix.NLMSG_HDRLEN+4:size]
-			n |= concerns(int(kind&0xff), family, attrs)
+			n |= messageTopics(int(kind&0xff), family, attrs)
 		}
-		datagram = datagram[min(align(size), len(datagram)):]
+		datagram = datagram[min(nlaAlign(size), len(datagram)):]
 	}
 	return n
 }
 
-// concerns judges one message by its table and chain; the numbers are of nfnetlink's attributes. A storm of changes to
-// other programs' chains must not wake us.
-func concerns(kind int, family byte, attrs []byte) notes {
-	own, foreign := noteNFT4, noteIPTables4
+// messageTopics returns the topic of one message, by the names of its table and chain. Messages about chains of other
+// programs have none: kube-proxy changes thousands of rules, and must not start a comparison of ours each time.
+//
+// Examples, all of family IPv4:
+//
+//	message    table         chain            topic
+//	NEWRULE    nat           KUBE-SERVICES    none
+//	DELRULE    nat           FLANNEL-POSTRTG  topicIPTables4
+//	NEWRULE    filter        FORWARD          topicIPTables4, our jump stands there
+//	DELTABLE   flannel-ipv4                   topicNFT4
+func messageTopics(kind int, family byte, attrs []byte) topics {
+	nftTopic, iptablesTopic := topicNFT4, topicIPTables4
 	if family == unix.NFPROTO_IPV6 {
-		own, foreign = noteNFT6, noteIPTables6
+		nftTopic, iptablesTopic = topicNFT6, topicIPTables6
 	} else if family != unix.NFPROTO_IPV4 {
 		return 0
 	}
-	chainAttr := uint16(0) // sets, objects and flowtables have no chain; in tables that are not ours they do not matter
+	chainAttr := uint16(0) // messages about sets, objects and flowtables name no chain
 	switch kind {
 	case unix.NFT_MSG_NEWGEN:
 		return 0
@@ -171,40 +194,40 @@ func concerns(kind int, family byte, attrs []byte) notes {
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
 		chainAttr = unix.NFTA_RULE_CHAIN
 	}
-	// Every kind of message has the table's name as its first attribute. Of several flannelds, a change of one's rules makes
-	// the others look, too; that is seldom.
-	switch table := name(attrs, 1); {
+	// In every kind of message, attribute 1 is the name of the table. The prefixes also match the tables and chains of
+	// another flanneld instance on this host. Its changes are rare, and only cost a comparison.
+	switch table := stringAttr(attrs, 1); {
 	case strings.HasPrefix(table, "flannel-ipv"):
-		return own
+		return nftTopic
 	case table == "nat" || table == "filter":
-		if kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_NEWTABLE { // gone, or made dormant
-			return foreign
+		if kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_NEWTABLE { // deleted, or made dormant
+			return iptablesTopic
 		}
-		chain := name(attrs, chainAttr)
+		chain := stringAttr(attrs, chainAttr)
 		if chain == "POSTROUTING" || chain == forwardChain || strings.HasPrefix(chain, postrtg) || strings.HasPrefix(chain, fwd) {
-			return foreign
+			return iptablesTopic
 		}
 	}
 	return 0
 }
 
-// name is the text of the attribute of that type, "" if there is none.
-func name(attrs []byte, want uint16) string {
+// stringAttr returns the text of the first attribute with the type attrType, "" if there is none.
+func stringAttr(attrs []byte, attrType uint16) string {
 	for len(attrs) >= unix.SizeofNlAttr {
 		size := int(binary.NativeEndian.Uint16(attrs))
 		if size < unix.SizeofNlAttr || size > len(attrs) {
 			return ""
 		}
-		if binary.NativeEndian.Uint16(attrs[2:])&^unix.NLA_F_NESTED == want {
+		if binary.NativeEndian.Uint16(attrs[2:])&^unix.NLA_F_NESTED == attrType {
 			text := attrs[unix.SizeofNlAttr:size]
 			for len(text) > 0 && text[len(text)-1] == 0 {
 				text = text[:len(text)-1]
 			}
 			return string(text)
 		}
-		attrs = attrs[min(align(size), len(attrs)):]
+		attrs = attrs[min(nlaAlign(size), len(attrs)):]
 	}
 	return ""
 }
 
-func align(n int) int { return (n + 3) &^ 3 }
+func nlaAlign(n int) int { return (n + 3) &^ 3 }

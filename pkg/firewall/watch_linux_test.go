@@ -11,7 +11,7 @@ import (
 )
 
 // heard subscribes, runs a script and returns what the notifications were about.
-func heard(t *testing.T, script string) (n notes) {
+func heard(t *testing.T, script string) (n topics) {
 	t.Helper()
 	socket, err := listen()
 	if err != nil {
@@ -27,7 +27,7 @@ func heard(t *testing.T, script string) (n notes) {
 		if err != nil {
 			t.Fatalf("%s: %v", script, err)
 		}
-		n |= interest(buf[:size])
+		n |= topicsOf(buf[:size])
 		if bytes.Contains(buf[:size], []byte(end)) {
 			return n
 		}
@@ -39,23 +39,23 @@ func TestInterest(t *testing.T) {
 		sh(t, "for f in iptables-nft ip6tables-nft; do $f -t nat -A OUTPUT -j RETURN; $f -A OUTPUT -j RETURN; done") // makes the tables
 		for _, c := range []struct {
 			script string
-			want   notes
+			want   topics
 		}{
 			{"iptables-nft -t nat -N KUBE-SERVICES", 0},
 			{"iptables-nft -t nat -A KUBE-SERVICES -j RETURN", 0},
-			{"iptables-nft -t nat -A POSTROUTING -j RETURN", noteIPTables4},
-			{"ip6tables-nft -A FORWARD -j RETURN", noteIPTables6},
+			{"iptables-nft -t nat -A POSTROUTING -j RETURN", topicIPTables4},
+			{"ip6tables-nft -A FORWARD -j RETURN", topicIPTables6},
 			{"iptables-nft -A INPUT -j RETURN", 0},
-			{"iptables-nft -t nat -N FLANNEL-POSTRTG", noteIPTables4},
-			{"iptables-nft -t nat -A FLANNEL-POSTRTG -j RETURN", noteIPTables4},
+			{"iptables-nft -t nat -N FLANNEL-POSTRTG", topicIPTables4},
+			{"iptables-nft -t nat -A FLANNEL-POSTRTG -j RETURN", topicIPTables4},
 			{"iptables-nft -t mangle -A POSTROUTING -j RETURN", 0},
-			{"nft delete table ip nat", noteIPTables4},
-			{"nft add table ip flannel-ipv4", noteNFT4},
-			{"nft add set ip flannel-ipv4 s '{type ipv4_addr;}'", noteNFT4},
-			{"nft add element ip flannel-ipv4 s '{1.2.3.4}'", noteNFT4},
-			{"nft add table ip6 flannel-ipv6; nft delete table ip6 flannel-ipv6", noteNFT6},
+			{"nft delete table ip nat", topicIPTables4},
+			{"nft add table ip flannel-ipv4", topicNFT4},
+			{"nft add set ip flannel-ipv4 s '{type ipv4_addr;}'", topicNFT4},
+			{"nft add element ip flannel-ipv4 s '{1.2.3.4}'", topicNFT4},
+			{"nft add table ip6 flannel-ipv6; nft delete table ip6 flannel-ipv6", topicNFT6},
 			{"nft add table inet flannel-ipv4", 0},
-			{"nft flush ruleset", noteNFT4 | noteIPTables4 | noteIPTables6},
+			{"nft flush ruleset", topicNFT4 | topicIPTables4 | topicIPTables6},
 		} {
 			if got := heard(t, c.script); got != c.want {
 				t.Errorf("%s: notes %b, want %b", c.script, got, c.want)
@@ -75,7 +75,7 @@ func TestStorm(t *testing.T) {
 			for quiet := false; !quiet; {
 				select {
 				case <-f.Changes():
-				case <-time.After(5 * interval):
+				case <-time.After(5 * minInterval):
 					quiet = true
 				}
 			}
@@ -108,7 +108,7 @@ func TestStorm(t *testing.T) {
 			E
 			nft flush chain ip nat KUBE`)
 		t.Logf("wake-ups: %d in %v by a storm in FORWARD, %d by one elsewhere", ours, took.Round(time.Millisecond), theirs)
-		if most := int(took/interval) + 1; ours < 1 || ours > most || theirs != 0 {
+		if most := int(took/minInterval) + 1; ours < 1 || ours > most || theirs != 0 {
 			t.Errorf("%d wake-ups by a storm in our chain, want 1 to %d; %d by one elsewhere, want none", ours, most, theirs)
 		}
 	})
@@ -118,7 +118,7 @@ func FuzzInterest(f *testing.F) {
 	f.Add([]byte{24, 0, 0, 0, unix.NFT_MSG_DELTABLE, unix.NFNL_SUBSYS_NFTABLES, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 1, 0, 'n', 'a', 't', 0})
 	f.Add([]byte{20, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		if n := interest(datagram); n&^noteAll != 0 {
+		if n := topicsOf(datagram); n&^allTopics != 0 {
 			t.Errorf("notes %b", n)
 		}
 	})

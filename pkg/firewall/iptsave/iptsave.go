@@ -1,4 +1,4 @@
-// Package iptsave reads the lines that iptables-save prints. It is pure: what a rule means is for others to say.
+// Package iptsave parses the lines that iptables-save prints. It is pure, and knows nothing about our own rules.
 package iptsave
 
 import (
@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Option is one option of a rule with its values, such as -s 10.5.0.0/16, or ! --dport 53.
+// Option is one option of a rule with its values, such as "-s 10.5.0.0/16" or "! --dport 53" (Not, "--dport", "53").
 type Option struct {
 	Not    bool
 	Name   string
 	Values []string
 }
 
-// Value is the first of its values, "" if it has none.
+// Value returns the first value, "" if there is none.
 func (o Option) Value() string {
 	if len(o.Values) == 0 {
 		return ""
@@ -21,17 +21,17 @@ func (o Option) Value() string {
 	return o.Values[0]
 }
 
-// Chain is the name in a line that declares a chain, ":FORWARD DROP [0:0]".
+// Chain returns the name in a line that declares a chain: FORWARD in ":FORWARD DROP [0:0]".
 func Chain(line []byte) []byte { return firstWord(line[1:]) }
 
-// Policy is the verdict for what reaches the end of the chain that a line declares; "-" for a chain that was made.
+// Policy returns the policy in such a line: DROP in the example. It is "-" for a chain that is not builtin.
 func Policy(line []byte) string {
 	_, rest, _ := bytes.Cut(line, []byte(" "))
 	return string(firstWord(rest))
 }
 
-// Rule splits "[0:0] -A CHAIN arguments"; the counters are there only if asked for. A line of another kind is
-// not ok.
+// Rule splits "[0:0] -A CHAIN arguments"; the counters are only there with iptables-save -c. ok is false for a line
+// that is no rule.
 func Rule(line []byte) (chain, args []byte, ok bool) {
 	if line[0] == '[' {
 		_, line, _ = bytes.Cut(line, []byte("] "))
@@ -51,7 +51,7 @@ func firstWord(b []byte) []byte {
 	return b
 }
 
-// Options takes the arguments of a rule apart.
+// Options parses the arguments of a rule. A word that starts with "-" begins the next option.
 func Options(args string) (all []Option) {
 	w := words(args)
 	for i := 0; i < len(w); {
@@ -69,7 +69,7 @@ func Options(args string) (all []Option) {
 	return all
 }
 
-// Target is the chain or verdict that a rule with these options leads to, "" if it leads nowhere.
+// Target returns the chain or verdict that a rule with these options jumps or goes to, "" if it has neither.
 func Target(options []Option) string {
 	for _, o := range options {
 		if o.Name == "-j" || o.Name == "-g" || o.Name == "--jump" || o.Name == "--goto" {
@@ -79,8 +79,8 @@ func Target(options []Option) string {
 	return ""
 }
 
-// words splits as a shell would, but for variables: blanks part, double quotes hold together, a backslash takes the
-// next character as it is.
+// words splits s at blanks, as a shell does without expanding anything. Double quotes keep blanks, and a backslash
+// keeps the next character.
 func words(s string) []string {
 	var all []string
 	var w strings.Builder
