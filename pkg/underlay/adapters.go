@@ -10,7 +10,7 @@ import (
 	"flannel/pkg/mac"
 )
 
-// FromStack takes a Snapshot of a Windows machine.
+// FromStack reads a Snapshot from the IP stack of a Windows machine.
 func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	adapters, err := stack.Adapters()
 	if err != nil {
@@ -36,22 +36,26 @@ func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// toInterfaces joins a physical adapter that gave its addresses to a virtual switch with the adapter that stands for it
-// since: for whoever named one of the two, and for all that follows from the name, nothing has changed.
+// toInterfaces converts adapters to interfaces. A physical adapter that gave its addresses to a virtual switch, and the
+// virtual adapter that has them since, become one Interface: with the index, MAC and addresses of the virtual adapter,
+// and the name of the physical one, so that --iface and all that depends on the name work as before. Example:
+//
+//	adapters   7 "Ethernet" (no addresses), 12 "vEthernet (Ethernet)" (10.0.0.5/24)
+//	interface  12 "Ethernet" (10.0.0.5/24), Alias "vEthernet (Ethernet)"
 func toInterfaces(adapters []hns.Adapter) []Interface {
-	heirs := heirs(adapters)
-	inherited := map[int]bool{}
-	for _, heir := range heirs {
-		inherited[heir] = true
+	virtualOf := virtualAdapters(adapters)
+	merged := map[int]bool{}
+	for _, j := range virtualOf {
+		merged[j] = true
 	}
 	var all []Interface
 	for i, a := range adapters {
-		if inherited[i] {
+		if merged[i] {
 			continue
 		}
 		in := toWindowsInterface(a)
-		if heir, ok := heirs[i]; ok {
-			in = toWindowsInterface(adapters[heir])
+		if j, ok := virtualOf[i]; ok {
+			in = toWindowsInterface(adapters[j])
 			in.Alias = in.Name
 			in.Name = a.Name
 			in.AltNames = append(in.AltNames, in.Alias, a.GUID)
@@ -62,17 +66,18 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 	return all
 }
 
-// heirs maps physical adapters that have no address any more to the virtual ones that took them over, by positions.
-func heirs(adapters []hns.Adapter) map[int]int {
+// virtualAdapters maps each physical adapter that gave its addresses to a virtual switch to the virtual adapter that has
+// them, both as indices into adapters. The name is compared for all adapters before the MAC is.
+func virtualAdapters(adapters []hns.Adapter) map[int]int {
 	found := map[int]int{}
 	taken := map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
-		// A switch that a person made has a name of its own, but its adapter for the host has the physical one's MAC.
+		// A switch that an administrator created can have any name, but the host's adapter on it has the physical MAC.
 		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (mac.Addr{}) },
 	} {
 		for i, p := range adapters {
-			if _, done := found[i]; done || p.Virtual() || p.Loopback || slices.ContainsFunc(p.Addrs, proper) {
+			if _, done := found[i]; done || p.Virtual() || p.Loopback || slices.ContainsFunc(p.Addrs, inUse) {
 				continue
 			}
 			for j, v := range adapters {
@@ -86,8 +91,8 @@ func heirs(adapters []hns.Adapter) map[int]int {
 	return found
 }
 
-// proper tells an address that means that the adapter is in use: Windows gives link-local ones to any.
-func proper(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
+// inUse reports whether the address shows that its adapter is in use. Windows gives link-local ones to every adapter.
+func inUse(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
 func toWindowsInterface(a hns.Adapter) Interface {
 	in := Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.MAC, Up: a.Up, Loopback: a.Loopback}
@@ -97,9 +102,9 @@ func toWindowsInterface(a hns.Adapter) Interface {
 	for _, w := range a.Addrs {
 		ip := w.Prefix.Addr()
 		addr := Addr{
-			IP: ip, Global: proper(w) && !ip.IsLoopback(), Temporary: w.Temporary, Tentative: w.Tentative,
-			Deprecated: !w.Preferred && !w.Tentative,
-			MadeUp:     ip.Is4() && ip.IsLinkLocalUnicast() && !w.Manual,
+			IP: ip, Global: inUse(w) && !ip.IsLoopback(), Temporary: w.Temporary, Tentative: w.Tentative,
+			Deprecated:   !w.Preferred && !w.Tentative,
+			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !w.Manual,
 		}
 		if w.Prefix.Bits() < ip.BitLen() {
 			addr.Net = w.Prefix.Masked()
@@ -109,8 +114,8 @@ func toWindowsInterface(a hns.Adapter) Interface {
 	return in
 }
 
-// addAdapterRoute takes default routes, and those to networks without a gateway; Windows has the latter for each single
-// address, its broadcast and multicast, too.
+// addAdapterRoute adds a default route to s.Defaults, and the network of a route without a gateway to its interface.
+// Windows also has routes without a gateway to each single address, broadcast and multicast, which are ignored.
 func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	direct := !r.NextHop.IsValid() || r.NextHop.IsUnspecified()
 	if r.Dst.Bits() > 0 {
@@ -134,7 +139,7 @@ func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	s.Defaults = append(s.Defaults, d)
 }
 
-// hostEndpoint tells the names that HNS gives the host's adapters on endpoints of pod networks, "vEthernet (cbr0_ep)".
+// hostEndpoint reports whether HNS gave this name to the host's adapter on a pod network, as "vEthernet (cbr0_ep)".
 func hostEndpoint(name string) bool {
 	return strings.HasPrefix(name, "vEthernet (") && strings.HasSuffix(name, "_ep)")
 }

@@ -186,7 +186,7 @@ func TestWindowsRoutes(t *testing.T) {
 		v4, v6 bool
 		want   string
 	}{
-		{"none", nil, true, false, "there is none; name an interface with --iface"},
+		{"none", nil, true, false, "--iface"},
 		{"the interface's metric counts", []hns.Route{defaults(5, 0, "192.168.1.1"), defaults(3, 10, "10.1.0.1")}, true, false, "Ethernet 2 10.1.0.5 -"},
 		{"and the route's", []hns.Route{defaults(5, 0, "192.168.1.1"), defaults(3, 50, "10.1.0.1")}, true, false, "Wi-Fi 192.168.1.5 -"},
 		{"equal", []hns.Route{defaults(5, 0, "192.168.1.1"), defaults(3, 45, "10.1.0.1")}, true, false, "Wi-Fi 192.168.1.5 -"},

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Addrs returns the addresses that the node has, in order and each once, whichever interface they are on and whether it
-// is up. Those that every node has (loopback, link-local) are not among them, nor those that another node may have
-// (tentative).
+// Addrs returns the addresses of all interfaces, up or down, sorted and without duplicates. It omits loopback and
+// link-local addresses, which every node has, and tentative ones, which another node may have.
 func (s Snapshot) Addrs() []netip.Addr {
 	var all []netip.Addr
 	for _, in := range s.Interfaces {

@@ -9,61 +9,68 @@ import (
 	"strings"
 )
 
-// Choose picks the interface on which this node meets the others, with an address of each enabled family. The error
-// tells of every interface why it was not picked.
+// Choose returns the first candidate that can be the underlay, with an address of each enabled family. The error lists
+// why each candidate cannot be it, and which other interfaces there are.
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
-	var whynot []string
-	for _, w := range wishes(s, o, v4, v6) {
+	var problems []string
+	for _, w := range candidates(s, o, v4, v6) {
 		if w.iface == nil {
-			whynot = append(whynot, w.why+": "+w.problem)
+			problems = append(problems, w.why+": "+w.problem)
 			continue
 		}
-		l, err := fit(*w.iface, w.source, v4, v6)
+		l, err := toLink(*w.iface, w.source, v4, v6)
 		if err == nil {
-			return publish(l, o), nil
+			return setPublic(l, o), nil
 		}
-		whynot = append(whynot, fmt.Sprintf("%s: %s %v", w.why, w.iface.Name, err))
+		problems = append(problems, fmt.Sprintf("%s: %s %v", w.why, w.iface.Name, err))
 	}
-	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(whynot, verdicts(s, v4, v6)...), "\n  "))
+	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
-// wish is one thing that the user, or else the routing table, asks for.
-type wish struct {
-	why     string       // "--iface=eth0"
-	iface   *Interface   // nil: there is none
-	source  []netip.Addr // addresses to prefer; one that was named may be link-local
-	problem string       // where iface is nil
+// candidate is an interface that a flag or the routing table selects, or the reason why that selects none.
+type candidate struct {
+	why     string       // what selects it: "--iface=eth0"
+	iface   *Interface   // nil: no interface is selected, see problem
+	source  []netip.Addr // addresses on iface to prefer; only these may be link-local
+	problem string       // set if iface is nil
 }
 
-// wishes lists what to try, the best first: --iface, --iface-regex, and --iface-can-reach if neither matched; without
-// any of these the interface that has the public address; else those of the default routes. Someone who names
-// interfaces gets one of them or an error, never another.
-func wishes(s Snapshot, o Options, v4, v6 bool) []wish {
-	var all []wish
+// candidates returns the interfaces to try, in this order:
+//
+//	flags that are set                   candidates
+//	--iface, --iface-regex               the interfaces that they name or match, in the order of the flags
+//	  and --iface-can-reach              the interface of the route there, if the others match no interface
+//	only --public-ip or --public-ipv6    the interface that has this address
+//	none, or nobody has the address      the interfaces of the default routes, by metric
+//
+// If the user selects interfaces with the first three flags, no other interface is ever chosen, even if none of them
+// can be the underlay at the moment.
+func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
+	var all []candidate
 	for _, name := range o.Iface {
-		all = append(all, named(s, name))
+		all = append(all, byName(s, name))
 	}
 	for _, re := range o.IfaceRegex {
-		all = append(all, matching(s, re.String(), re.MatchString)...)
+		all = append(all, byRegex(s, re.String(), re.MatchString)...)
 	}
-	// An interface that matches is waited for, even if it is down at the moment.
-	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(w wish) bool { return w.iface != nil }) {
-		all = append(all, reaching(s, o.CanReach))
+	// An interface that matches but is down suffices: we wait until it is up instead of using another.
+	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(w candidate) bool { return w.iface != nil }) {
+		all = append(all, byReach(s, o.CanReach))
 	}
 	if len(all) > 0 {
 		return all
 	}
-	if all = owning(s, o, v4, v6); len(all) > 0 {
+	if all = withPublicAddress(s, o, v4, v6); len(all) > 0 {
 		return all
 	}
 	return byDefaultRoute(s, v4, v6)
 }
 
-// owning finds the interface that has the public address. An address of the loopback interface (which routing
-// protocols announce) selects none, and one that no interface has is that of a NAT gateway.
-func owning(s Snapshot, o Options, v4, v6 bool) []wish {
+// withPublicAddress returns the interfaces that have a public address given by a flag. There are none if it is the
+// address of a NAT gateway, or an address of the loopback interface that a routing protocol announces.
+func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var public []netip.Addr
-	var all []wish
+	var all []candidate
 	for _, family := range []struct {
 		on   bool
 		ip   netip.Addr
@@ -76,7 +83,7 @@ func owning(s Snapshot, o Options, v4, v6 bool) []wish {
 		for i := range s.Interfaces {
 			in := &s.Interfaces[i]
 			if !in.Loopback && !Ours(in.Name) && in.has(family.ip) {
-				all = append(all, wish{why: family.flag + family.ip.String(), iface: in})
+				all = append(all, candidate{why: family.flag + family.ip.String(), iface: in})
 			}
 		}
 	}
@@ -90,8 +97,8 @@ func (in *Interface) has(ip netip.Addr) bool {
 	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }
 
-func named(s Snapshot, name string) wish {
-	w := wish{why: "--iface=" + name, problem: "there is no such interface"}
+func byName(s Snapshot, name string) candidate {
+	w := candidate{why: "--iface=" + name, problem: "no such interface"}
 	ip, err := netip.ParseAddr(name)
 	for i := range s.Interfaces {
 		in := &s.Interfaces[i]
@@ -110,38 +117,39 @@ func named(s Snapshot, name string) wish {
 	return w
 }
 
-func matching(s Snapshot, text string, match func(string) bool) []wish {
+func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	why := "--iface-regex=" + text
-	var byAddr, byName []wish
+	var byAddr, byName []candidate
 	for i := range s.Interfaces {
 		in := &s.Interfaces[i]
 		for _, a := range in.Addrs {
 			if match(a.IP.String()) {
-				byAddr = append(byAddr, wish{why: why, iface: in, source: []netip.Addr{a.IP}})
+				byAddr = append(byAddr, candidate{why: why, iface: in, source: []netip.Addr{a.IP}})
 			}
 		}
 		if match(in.Name) || in.Alias != "" && match(in.Alias) {
-			byName = append(byName, wish{why: why, iface: in})
+			byName = append(byName, candidate{why: why, iface: in})
 		}
 	}
 	if all := append(byAddr, byName...); len(all) > 0 {
 		return all
 	}
-	return []wish{{why: why, problem: "no interface has an address or name that matches"}}
+	return []candidate{{why: why, problem: "no interface has a matching address or name"}}
 }
 
-func reaching(s Snapshot, to netip.Addr) wish {
-	w := wish{why: "--iface-can-reach=" + to.String(), source: []netip.Addr{s.Reach.Source}}
-	if s.Reach.Index > 0 { // adapters that nothing is bound to have index 0
+func byReach(s Snapshot, to netip.Addr) candidate {
+	w := candidate{why: "--iface-can-reach=" + to.String(), source: []netip.Addr{s.Reach.Source}}
+	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
 		w.iface = s.byIndex(s.Reach.Index)
 	}
-	w.problem = cmp.Or(s.Reach.Problem, "no route leads there")
+	w.problem = cmp.Or(s.Reach.Problem, "no route to this address")
 	return w
 }
 
-// byDefaultRoute follows the default routes of IPv4, where that is on, else of IPv6. In dual-stack the IPv6 address
-// must be on the same interface; what the IPv6 default route says of that interface's source address counts.
-func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
+// byDefaultRoute returns the interfaces of the default routes, the lowest metric first. With IPv4 enabled these are
+// IPv4's routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred source address of
+// that interface's IPv6 default route, if it has one.
+func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	family := "IPv4"
 	if !v4 {
 		family = "IPv6"
@@ -149,15 +157,15 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
 	why := "the " + family + " default route"
 	defaults := slices.Clone(s.Defaults)
 	slices.SortStableFunc(defaults, func(a, b Default) int { return cmp.Compare(a.Metric, b.Metric) })
-	var all []wish
+	var all []candidate
 	for _, d := range defaults {
 		in := s.byIndex(d.Index)
 		if d.V6 == v4 || in == nil {
 			continue
 		}
-		w := wish{why: why, iface: in}
+		w := candidate{why: why, iface: in}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
-			w.why += " (that of IPv6 leads through " + elsewhere + ")"
+			w.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
 		for _, other := range defaults {
 			if other.Index == d.Index && other.Source.IsValid() {
@@ -169,10 +177,10 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []wish {
 	if len(all) > 0 {
 		return all
 	}
-	return []wish{{why: why, problem: "there is none; name an interface with --iface"}}
+	return []candidate{{why: why, problem: "not found; select an interface with --iface"}}
 }
 
-// v6Default names the interface of the best IPv6 default route, "" if there is none.
+// v6Default returns the name of the interface of the first IPv6 default route, "" if there is none.
 func (s Snapshot) v6Default(sorted []Default) string {
 	for _, d := range sorted {
 		if in := s.byIndex(d.Index); d.V6 && in != nil {
@@ -191,7 +199,7 @@ func (s Snapshot) byIndex(index int) *Interface {
 	return nil
 }
 
-func publish(l Link, o Options) Link {
+func setPublic(l Link, o Options) Link {
 	l.PublicV4, l.PublicV6 = l.V4, l.V6
 	if l.V4.IsValid() && o.PublicV4.IsValid() {
 		l.PublicV4 = o.PublicV4

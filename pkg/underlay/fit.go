@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// maxVerdicts bounds the interfaces told of in an error; a node may have a device per pod.
-const maxVerdicts = 40
+// maxDescribed limits how many interfaces an error lists, because a node may have a device for each pod.
+const maxDescribed = 40
 
-// fit makes a Link of the interface, with an address of each enabled family, or says why it cannot be one.
-func fit(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
+// toLink returns the interface as a Link with an address of each enabled family. The error, which continues a sentence
+// that begins with the interface's name, says why it cannot be the underlay.
+func toLink(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
 	switch {
 	case in.Loopback:
 		return Link{}, errors.New("is the loopback interface")
 	case Ours(in.Name):
-		return Link{}, errors.New("belongs to the pod network itself")
+		return Link{}, errors.New("is a device of the pod network")
 	case !in.Up:
 		return Link{}, errors.New("is down")
 	}
@@ -39,16 +40,17 @@ func fit(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
 	return l, nil
 }
 
-// Ours tells by its name whether an interface is one that the pod network made, flannel's or the CNI plugin's.
+// Ours reports whether the name is that of a device of the pod network, created by flanneld, flannel or the CNI plugin.
 func Ours(name string) bool {
 	if name == "cni0" || hostEndpoint(name) || strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-") {
 		return true
 	}
-	number, ok := strings.CutPrefix(name, "flannel") // a TUN device of the udp backend
+	number, ok := strings.CutPrefix(name, "flannel") // flannel0, a TUN device of the udp backend
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// address picks the best address of a family: one of source if it is there, else the one that will live longest.
+// address returns the best address of a family: one of source if the interface has it, else the one that is likely to
+// exist for the longest time (see rank).
 func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
 	family := "IPv4"
 	if v6 {
@@ -62,7 +64,7 @@ func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
 		}
 		switch why := unusable(a, source); {
 		case why != "":
-			reason = fmt.Sprintf(" that can be used: %s is %s", a.IP, why)
+			reason = fmt.Sprintf(" that is usable: %s is %s", a.IP, why)
 		case !best.IP.IsValid() || rank(a, source) < rank(best, source):
 			best = a
 		}
@@ -76,19 +78,19 @@ func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
 func unusable(a Addr, source []netip.Addr) string {
 	switch {
 	case a.Tentative:
-		return "not yet checked for duplicates (tentative)"
+		return "tentative (duplicate address detection has not succeeded)"
 	case a.IP.IsLoopback():
 		return "a loopback address"
-	case a.MadeUp:
-		return "made up by the system, which was given no other (APIPA)"
+	case a.SelfAssigned:
+		return "self-assigned because there is no DHCP server (APIPA)"
 	case a.IP.IsLinkLocalUnicast() && !slices.Contains(source, a.IP):
 		return "link-local"
 	}
 	return ""
 }
 
-// rank is lower for the better address; equal ones are taken in the order of their age, so that a new address does
-// not move a node.
+// rank returns a lower number for a better address. Each property weighs more than all before it. Of addresses with the
+// same rank the oldest is used, so that a new address does not change the choice.
 func rank(a Addr, source []netip.Addr) int {
 	r := 0
 	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(source, a.IP)} {
@@ -99,8 +101,8 @@ func rank(a Addr, source []netip.Addr) int {
 	return r
 }
 
-// onLink lists what the link reaches without a gateway, from addresses and from routes: a device that is down for a
-// moment has no routes. Link-local networks count only for somebody who uses one.
+// onLink returns the networks that the link reaches without a gateway, from routes and also from addresses, because an
+// interface that is down for a moment has no routes. Link-local networks count only if l uses a link-local address.
 func onLink(in Interface, l Link) []netip.Prefix {
 	all := slices.Clone(in.OnLink)
 	for _, a := range in.Addrs {
@@ -115,15 +117,15 @@ func onLink(in Interface, l Link) []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// verdicts says of every interface whether it could be the underlay.
-func verdicts(s Snapshot, v4, v6 bool) []string {
-	all := []string{"the interfaces are:"}
+// describeAll describes the interfaces for an error, each with the reason why it cannot be the underlay, if any.
+func describeAll(s Snapshot, v4, v6 bool) []string {
+	all := []string{"interfaces of this node:"}
 	for i, in := range s.Interfaces {
-		if i == maxVerdicts {
+		if i == maxDescribed {
 			return append(all, fmt.Sprintf("  and %d more", len(s.Interfaces)-i))
 		}
 		text := "can be chosen with --iface=" + in.Name
-		if _, err := fit(in, nil, v4, v6); err != nil {
+		if _, err := toLink(in, nil, v4, v6); err != nil {
 			text = err.Error()
 		}
 		all = append(all, fmt.Sprintf("  %s%s %s", in.Name, addrList(in), text))

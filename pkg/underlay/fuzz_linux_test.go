@@ -16,7 +16,7 @@ func FuzzNotifications(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		known := filter{}
 		for range 2 {
-			known.counts(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data})
+			known.concerns(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data})
 		}
 		if len(known) > 1 {
 			t.Errorf("one message told of %d interfaces", len(known))

@@ -15,10 +15,10 @@ import (
 	"flannel/pkg/mac"
 )
 
-// dumps is how often a listing that changed while it was read is read again.
-const dumps = 20
+// maxDumps is how often a list is requested while changes interrupt it.
+const maxDumps = 20
 
-// Read takes a Snapshot of the network namespace of the calling goroutine's thread.
+// Read reads a Snapshot of the network namespace of the calling goroutine's thread.
 func Read(o Options) (Snapshot, error) {
 	links, err := dump(netlink.LinkList)
 	if err == nil && len(links) == 0 {
@@ -59,9 +59,9 @@ func Read(o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// dump reads a list until the kernel did not change it meanwhile.
+// dump requests a list again, after a growing pause, while a change in the kernel interrupts it.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
-	for i := range dumps {
+	for i := range maxDumps {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return all, err
 		}
@@ -89,7 +89,7 @@ func toAddr(a netlink.Addr) Addr {
 		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
 		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
 	}
-	// The kernel has one bit for both.
+	// The kernel uses the same bit for both.
 	if again := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
 		addr.Secondary = again
 	} else {
@@ -107,7 +107,7 @@ func toAddr(a netlink.Addr) Addr {
 	return addr
 }
 
-// oldestFirst undoes the kernel's order of IPv6 addresses, which is newest first; that of IPv4 is oldest first.
+// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It lists IPv4 addresses oldest first.
 func oldestFirst(addrs []Addr) []Addr {
 	var v4, v6 []Addr
 	for _, a := range addrs {
@@ -121,7 +121,7 @@ func oldestFirst(addrs []Addr) []Addr {
 	return append(v4, v6...)
 }
 
-// reach returns an error only if the kernel did not answer; what it answers where no route leads there is a Problem.
+// reach looks up the route to an address. If the kernel answers that there is none, that is a Problem, not an error.
 func reach(to netip.Addr) (Reach, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	switch {

@@ -155,7 +155,7 @@ func drain(changed <-chan struct{}) {
 	for {
 		select {
 		case <-changed:
-		case <-time.After(10 * settle):
+		case <-time.After(10 * coalesceDelay):
 			return
 		}
 	}
@@ -189,7 +189,7 @@ func TestFilterBridgePort(t *testing.T) {
 		{message(unix.RTM_NEWROUTE, nil), false},
 		{message(unix.RTM_NEWNEIGH, nil), false},
 	} {
-		if got := f.counts(step.m); got != step.want {
+		if got := f.concerns(step.m); got != step.want {
 			t.Errorf("step %d: %t", i, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Read takes a Snapshot of the machine, if it runs Windows.
+// Read reads a Snapshot of a Windows machine.
 func Read(o Options) (Snapshot, error) {
 	stack, err := hns.OpenStack()
 	if err != nil {
@@ -17,8 +17,8 @@ func Read(o Options) (Snapshot, error) {
 	return FromStack(stack, o)
 }
 
-// Watch tells that what Read reads may have changed: the channel receives one value for any number of changes, and
-// nothing more once ctx has ended; it is never closed. What changes after Watch has returned is not missed.
+// Watch returns a channel that receives a value when the result of Read may have changed: one value for any number of
+// changes, and none after ctx has ended. It is never closed. No change after the return of Watch is missed.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	stack, err := hns.OpenStack()
 	if err != nil {

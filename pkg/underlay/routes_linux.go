@@ -10,33 +10,33 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// route is what of a route matters to the choice of the underlay.
+// route is the part of a route that matters for choosing the underlay.
 type route struct {
 	dst            netip.Prefix
-	source         netip.Addr
+	source         netip.Addr // preferred source address; zero: not set
 	metric         int
-	hops           []hop
-	viaOtherFamily bool
+	hops           []hop // never empty
+	viaOtherFamily bool  // the gateway is of the other address family (RTA_VIA)
 }
 
 type hop struct {
-	index   int
-	gateway netip.Addr // zero: none needed
+	index   int        // of the interface
+	gateway netip.Addr // zero: no gateway
 }
 
-// direct tells whether the route needs no gateway.
+// direct reports whether the route needs no gateway.
 func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid()
 }
 
-// listRoutes lists the main table's default routes and those without a gateway. A node has a route for each peer
-// besides: the first bytes of their messages are all that is looked at, which the netlink library cannot do.
+// listRoutes lists the main table's default routes and those without a gateway. Of all other routes, and a node has one
+// for each peer, only the header is read, which the netlink library cannot do.
 func listRoutes() ([]route, error) {
 	var all []route
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
-		if len(m) >= unix.SizeofRtMsg && interesting(m) {
+		if len(m) >= unix.SizeofRtMsg && mayMatter(m) {
 			if r := parseRoute(m); r.dst.Bits() == 0 || r.direct() {
 				all = append(all, r)
 			}
@@ -46,8 +46,8 @@ func listRoutes() ([]route, error) {
 	return all, err
 }
 
-// interesting tells from struct rtmsg whether a route can be a default route, or one to what is on the link.
-func interesting(m []byte) bool {
+// mayMatter reports whether, by its struct rtmsg, a route can be a default route or an on-link route.
+func mayMatter(m []byte) bool {
 	family, bits, table, scope, kind := m[0], m[1], m[4], m[6], m[7]
 	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && (bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
 }
@@ -57,7 +57,7 @@ func parseRoute(m []byte) (r route) {
 	if m[0] == unix.AF_INET6 {
 		base = netip.IPv6Unspecified()
 	}
-	var one hop
+	var next hop
 	for kind, value := range rtnetlink.Attrs(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
@@ -67,9 +67,9 @@ func parseRoute(m []byte) (r route) {
 		case unix.RTA_PRIORITY:
 			r.metric = number(value)
 		case unix.RTA_OIF:
-			one.index = number(value)
+			next.index = number(value)
 		case unix.RTA_GATEWAY:
-			one.gateway = toIP(value)
+			next.gateway = toIP(value)
 		case unix.RTA_VIA:
 			r.viaOtherFamily = true
 		case unix.RTA_MULTIPATH:
@@ -78,25 +78,25 @@ func parseRoute(m []byte) (r route) {
 	}
 	r.dst = netip.PrefixFrom(base, int(m[1])).Masked()
 	if r.hops == nil {
-		r.hops = []hop{one}
+		r.hops = []hop{next}
 	}
 	return r
 }
 
-// parseHops reads a list of struct rtnexthop, each with attributes of its own.
+// parseHops parses a list of struct rtnexthop, each followed by its attributes.
 func parseHops(b []byte) (all []hop) {
 	for len(b) >= unix.SizeofRtNexthop {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			break
 		}
-		one := hop{index: number(b[4:8])}
+		next := hop{index: number(b[4:8])}
 		for kind, value := range rtnetlink.Attrs(b[unix.SizeofRtNexthop:size]) {
 			if kind == unix.RTA_GATEWAY {
-				one.gateway = toIP(value)
+				next.gateway = toIP(value)
 			}
 		}
-		all = append(all, one)
+		all = append(all, next)
 		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}
 	return all

@@ -7,30 +7,30 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Options are what the user said about the underlay.
+// Options are the user's flags for the underlay. See candidates for their order.
 type Options struct {
-	Iface              []string         // names or addresses, tried in order
-	IfaceRegex         []*regexp.Regexp // tried after every Iface; matched against addresses first, then names
-	CanReach           netip.Addr       // take what leads there; zero: not asked for
-	PublicV4, PublicV6 netip.Addr       // told to the others instead of the interface's; zero: not asked for
+	Iface              []string         // --iface: names or addresses, tried in order
+	IfaceRegex         []*regexp.Regexp // --iface-regex: tried after every Iface, against addresses first, then names
+	CanReach           netip.Addr       // --iface-can-reach: use the interface of the route to it; zero: not set
+	PublicV4, PublicV6 netip.Addr       // published instead of the interface's address; zero: not set
 }
 
-// Snapshot is what the operating system says about its interfaces at one moment.
+// Snapshot is the state of the operating system's interfaces and routes at one moment.
 type Snapshot struct {
-	Interfaces []Interface // by index
+	Interfaces []Interface // sorted by index
 	Defaults   []Default   // default routes of the main table, both families
-	Reach      Reach       // the way to Options.CanReach, where that was asked for
+	Reach      Reach       // the route to Options.CanReach; zero if that is not set
 }
 
 // Interface is a network interface.
 type Interface struct {
 	Name     string
-	AltNames []string // other names that it answers to
-	Alias    string   // one of them that a regex may match, too; may be empty
+	AltNames []string // other names by which --iface finds it
+	Alias    string   // one of AltNames that a regex may also match; "": none
 	Index    int
 	MTU      int      // bytes
-	MAC      mac.Addr // zero where it has none of 48 bits
-	Up       bool     // switched on; whether the cable is plugged in makes no difference to the choice
+	MAC      mac.Addr // zero if it has no 48-bit address
+	Up       bool     // Linux: set up, with or without a cable; Windows: see hns.Adapter
 	Loopback bool
 	Addrs    []Addr         // oldest first within a family
 	OnLink   []netip.Prefix // networks with a route to the interface and no gateway
@@ -38,28 +38,28 @@ type Interface struct {
 
 // Addr is an address of an interface.
 type Addr struct {
-	IP         netip.Addr
-	Net        netip.Prefix // what it makes reachable without a gateway; zero: nothing
-	Global     bool         // of global scope, as the system has it
-	Secondary  bool         // IPv4: there is an older one in the same network
-	Temporary  bool         // IPv6: a privacy address, soon to be replaced
-	Deprecated bool         // IPv6: no longer for new connections
-	Tentative  bool         // not yet, or not successfully, checked for duplicates
-	MadeUp     bool         // IPv4: chosen by chance because nobody gave another (APIPA)
+	IP           netip.Addr
+	Net          netip.Prefix // the network that is on-link because of this address; zero: none
+	Global       bool         // has global scope in the operating system
+	Secondary    bool         // IPv4: the interface has an older address in the same network
+	Temporary    bool         // IPv6: a privacy address, replaced after hours or days
+	Deprecated   bool         // not to be used for new connections
+	Tentative    bool         // duplicate address detection is running or has failed
+	SelfAssigned bool         // IPv4: Windows chose it because there is no DHCP server (APIPA)
 }
 
 // Default is a default route.
 type Default struct {
 	Index   int // of the interface
 	V6      bool
-	Gateway netip.Addr // zero: none needed
-	Source  netip.Addr // the preferred source address; zero: none given
+	Gateway netip.Addr // zero: no gateway
+	Source  netip.Addr // the preferred source address; zero: not set
 	Metric  int        // the lowest wins
 }
 
-// Reach is the answer to the question by what interface and with what source address another address is reached.
+// Reach is the result of a route lookup.
 type Reach struct {
-	Index   int
-	Source  netip.Addr
-	Problem string // why there is no answer
+	Index   int        // of the interface; 0: no route was found
+	Source  netip.Addr // address that packets on this route have
+	Problem string     // the system's reason why no route was found; may be empty
 }

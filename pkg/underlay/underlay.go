@@ -1,5 +1,5 @@
-// Package underlay finds the interface and the addresses on which this node meets the others.
-// The choice is a pure function over a Snapshot; only reading one needs the operating system.
+// Package underlay chooses the interface and the addresses by which this node reaches the other nodes. Choose is a pure
+// function of a Snapshot; only Read and Watch need the operating system.
 package underlay
 
 import (
@@ -18,18 +18,18 @@ type Link struct {
 	Index  int
 	MTU    int // bytes
 	MAC    mac.Addr
-	V4, V6 netip.Addr // our own addresses on it; zero where the family is off
-	// PublicV4 and PublicV6 are told to the others: V4 and V6 unless --public-ip says otherwise.
+	V4, V6 netip.Addr // our own addresses on it; zero if the family is disabled
+	// PublicV4 and PublicV6 are published in our lease. They are V4 and V6 unless --public-ip or --public-ipv6 is set.
 	PublicV4, PublicV6 netip.Addr
 	OnLink             []netip.Prefix // networks that are reached through it without a gateway
 }
 
-// Reaches tells whether a is a neighbour on the link, to be reached without a gateway.
+// Reaches reports whether a is on the link, so that packets to it need no gateway.
 func (l Link) Reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(l.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Prefixes are the link's own addresses, as single ones, and the networks that are reached through it without a gateway.
+// Prefixes returns OnLink and the link's own addresses as prefixes of one address.
 func (l Link) Prefixes() []netip.Prefix {
 	all := slices.Clone(l.OnLink)
 	for _, a := range []netip.Addr{l.V4, l.V6} {
@@ -40,7 +40,7 @@ func (l Link) Prefixes() []netip.Prefix {
 	return all
 }
 
-// String names the link for a person.
+// String describes the link for log lines.
 func (l Link) String() string {
 	var addrs []string
 	for _, a := range []netip.Addr{l.V4, l.V6} {
@@ -51,23 +51,23 @@ func (l Link) String() string {
 	return fmt.Sprintf("%s (%s, MTU %d)", l.Name, strings.Join(addrs, ", "), l.MTU)
 }
 
-// Since says for a person what is another than it was.
-func (l Link) Since(was Link) string {
+// Since lists for log lines the fields that differ from an earlier state of the link; "" if none do.
+func (l Link) Since(before Link) string {
 	var all []string
 	for _, f := range []struct {
-		what    string
-		was, is any
+		what        string
+		before, now any
 	}{
-		{"name", was.Name, l.Name}, {"index", was.Index, l.Index}, {"MTU", was.MTU, l.MTU}, {"MAC", was.MAC, l.MAC},
-		{"IPv4", was.V4, l.V4}, {"IPv6", was.V6, l.V6}, {"public IPv4", was.PublicV4, l.PublicV4}, {"public IPv6", was.PublicV6, l.PublicV6},
-		{"neighbouring networks", was.OnLink, l.OnLink},
+		{"name", before.Name, l.Name}, {"index", before.Index, l.Index}, {"MTU", before.MTU, l.MTU}, {"MAC", before.MAC, l.MAC},
+		{"IPv4", before.V4, l.V4}, {"IPv6", before.V6, l.V6}, {"public IPv4", before.PublicV4, l.PublicV4}, {"public IPv6", before.PublicV6, l.PublicV6},
+		{"neighbouring networks", before.OnLink, l.OnLink},
 	} {
-		if !reflect.DeepEqual(f.was, f.is) {
-			all = append(all, fmt.Sprintf("%s was %v and is %v", f.what, f.was, f.is))
+		if !reflect.DeepEqual(f.before, f.now) {
+			all = append(all, fmt.Sprintf("%s was %v and is %v", f.what, f.before, f.now))
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-// Equal tells whether nothing of the link differs.
+// Equal reports whether all fields are equal.
 func (l Link) Equal(o Link) bool { return reflect.DeepEqual(l, o) }

@@ -8,43 +8,44 @@ import (
 	"flannel/pkg/hns"
 )
 
-// settle is how long further changes are waited for before one is told: they come in bursts.
-const settle = 50 * time.Millisecond
+// coalesceDelay is the pause between the first of a burst of changes and the notification.
+const coalesceDelay = 50 * time.Millisecond
 
-// WatchStack tells that what FromStack reads may have changed, in the manner of Watch.
+// WatchStack is Watch for a Snapshot read by FromStack.
 func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
-	raw, changed := make(chan struct{}, 1), make(chan struct{}, 1)
-	stop, err := stack.Watch(func() { poke(raw) })
+	events, changed := make(chan struct{}, 1), make(chan struct{}, 1)
+	stop, err := stack.Watch(func() { notify(events) })
 	if err != nil {
 		return nil, fmt.Errorf("watch adapters: %w", err)
 	}
 	context.AfterFunc(ctx, stop)
-	go coalesce(ctx, raw, changed)
+	go coalesce(ctx, events, changed)
 	return changed, nil
 }
 
-func coalesce(ctx context.Context, raw <-chan struct{}, changed chan<- struct{}) {
+// coalesce sends one value to changed for all events within coalesceDelay, until ctx ends.
+func coalesce(ctx context.Context, events <-chan struct{}, changed chan<- struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-raw:
+		case <-events:
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(settle):
+		case <-time.After(coalesceDelay):
 		}
 		select {
-		case <-raw:
+		case <-events:
 		default:
 		}
-		poke(changed)
+		notify(changed)
 	}
 }
 
-// poke leaves one value in a channel of capacity 1.
-func poke(c chan<- struct{}) {
+// notify sends a value to a channel of capacity 1, unless it already holds one.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -13,37 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch tells that what Read reads may have changed: the channel receives one value for any number of changes, and
-// nothing more once ctx has ended; it is never closed. What changes after Watch has returned is not missed. It
-// watches the network namespace of the calling goroutine's thread.
+// Watch returns a channel that receives a value when the result of Read may have changed: one value for any number of
+// changes, and none after ctx has ended. It is never closed. No change after the return of Watch is missed. Watch
+// subscribes in the network namespace of the calling goroutine's thread.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
-	if err := deaf(s.GetFd()); err != nil {
+	if err := filterRoutes(s.GetFd()); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
-	raw, changed := make(chan struct{}, 1), make(chan struct{}, 1)
+	events, changed := make(chan struct{}, 1), make(chan struct{}, 1)
 	context.AfterFunc(ctx, s.Close)
-	go receive(ctx, s, raw)
-	go coalesce(ctx, raw, changed)
+	go receive(ctx, s, events)
+	go coalesce(ctx, events, changed)
 	return changed, nil
 }
 
-// deaf makes the kernel keep the notifications of most routes to itself: one for each peer would wake us for nothing.
-// Those of the default routes and of what is on the link come through, and all that are not of routes. What came
-// before the filter, receive looks at.
-func deaf(fd int) error {
+// filterRoutes attaches a socket filter that drops notifications about most routes, so that a route for each peer does
+// not wake us. It passes those about default routes and on-link routes (scope link), and all that are not about routes.
+// Messages that arrived before the filter was attached are filtered by receive.
+func filterRoutes(fd int) error {
 	const (
 		kind  = 4 // nlmsg_type
 		route = unix.NLMSG_HDRLEN
 		dst   = route + 1 // rtm_dst_len
 		scope = route + 6 // rtm_scope
 	)
-	swapped := func(v uint16) uint32 { // a filter reads words in the order of the network
+	swapped := func(v uint16) uint32 { // a filter loads words in network byte order, netlink has the host's
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 	}
 	program := []unix.SockFilter{
@@ -60,9 +60,9 @@ func deaf(fd int) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// receive ends with ctx, which closes the socket. The kernel drops messages when we are slow (our own routes pass by
-// here too) and says so: that counts as a change.
-func receive(ctx context.Context, s *nl.NetlinkSocket, raw chan<- struct{}) {
+// receive reads notifications until ctx ends, which closes the socket. An error, such as ENOBUFS after the kernel dropped
+// messages, counts as a change.
+func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 	f := filter{}
 	for {
 		msgs, from, err := s.Receive()
@@ -71,33 +71,35 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, raw chan<- struct{}) {
 		}
 		if err != nil {
 			clear(f)
-			poke(raw)
-			time.Sleep(settle) // whatever it is, it must not make us spin
+			notify(events)
+			time.Sleep(coalesceDelay) // a persistent error must not use up the CPU
 			continue
 		}
 		if from.Pid != nl.PidKernel {
 			continue
 		}
 		for _, m := range msgs {
-			if f.counts(m) {
-				poke(raw)
+			if f.concerns(m) {
+				notify(events)
 			}
 		}
 	}
 }
 
-// filter holds the indices of interfaces that cannot be the underlay: ours, and ports of bridges, which pods' are.
+// filter is the set of interfaces, by index, that cannot be the underlay: our own, and ports of bridges, which most
+// interfaces of a node are because of its pods.
 type filter map[int32]bool
 
-// counts tells from the first bytes of a message whether it is of interest; most are not.
-func (f filter) counts(m syscall.NetlinkMessage) bool {
+// concerns reports whether a message can change the choice, and keeps the set of ignored interfaces up to date. It only
+// reads the beginning of a message where that is enough.
+func (f filter) concerns(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			return false
 		}
 		info := nl.DeserializeIfInfomsg(m.Data)
-		if info.Family == unix.AF_BRIDGE { // of a port's state within its bridge
+		if info.Family == unix.AF_BRIDGE { // state of a port within its bridge
 			return false
 		}
 		index := info.Index
@@ -106,7 +108,7 @@ func (f filter) counts(m syscall.NetlinkMessage) bool {
 			delete(f, index)
 			return !known
 		}
-		if boring(m.Data[unix.SizeofIfInfomsg:]) {
+		if cannotBeUnderlay(m.Data[unix.SizeofIfInfomsg:]) {
 			f[index] = true
 			return false
 		}
@@ -124,7 +126,8 @@ func (f filter) counts(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-func boring(attributes []byte) bool {
+// cannotBeUnderlay reports whether a link's attributes show that it is ours or a port of a bridge.
+func cannotBeUnderlay(attributes []byte) bool {
 	for _, a := range parse(attributes) {
 		switch a.Attr.Type &^ unix.NLA_F_NESTED {
 		case unix.IFLA_IFNAME:
@@ -142,7 +145,8 @@ func boring(attributes []byte) bool {
 	return false
 }
 
-// parse reads attributes, none where they cannot be read. The library panics where the last one lacks its padding.
+// parse returns the attributes in b, none if they are malformed. It adds missing padding of the last one, without which
+// the library panics.
 func parse(b []byte) []syscall.NetlinkRouteAttr {
 	if short := -len(b) & (unix.RTA_ALIGNTO - 1); short > 0 {
 		b = append(slices.Clip(b), make([]byte, short)...)
