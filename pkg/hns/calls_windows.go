@@ -1,10 +1,11 @@
 package hns
 
-// HNS is called through Microsoft's library, hcsshim: package hcn for documents of schema 2, its root package for what
-// only the older API knows. Where hcsshim loses what we need, the documented entry points are called as they are: see
-// dll_windows.go and notify_windows.go, and for the reasons Documentation/adr/0003.
+// HNS is called through Microsoft's library hcsshim: its package hcn for documents of schema 2, its root package for what
+// only the older API can do. Where hcsshim loses information that we need, dll_windows.go and notify_windows.go call the
+// documented entry points directly. Documentation/adr/0003 has the reasons.
 //
-// Documents pass through hcn's structs, which have every field that we read or write. Settings of policies are raw there.
+// Documents are converted to and from hcn's structs, which have every field that we read or write, and hold the settings
+// of policies as raw JSON.
 
 import (
 	"bytes"
@@ -22,42 +23,42 @@ import (
 // hostCompartment is the network compartment of the host itself.
 const hostCompartment = 1
 
-// States of an endpoint that is in use, by one or by several.
+// States of an endpoint that is attached to one compartment, or shared by several.
 const (
 	attached        = 2
 	attachedSharing = 3
 )
 
-// listAgain is how often a list is read before we believe that it cannot be.
-const listAgain = 5
+// maxLists is how often a list is requested while objects disappear from it.
+const maxLists = 5
 
-// service is the HNS of this machine.
+// service implements Calls with the HNS of this machine.
 type service struct {
 	dll       *windows.LazyDLL // computenetwork.dll
 	listeners listeners
 }
 
-// Open returns the HNS of this machine. That it is not installed, or not up, shows itself at the first call.
+// Open returns the HNS of this machine. If it is not installed or not running, the first call returns an error.
 func Open() (Calls, error) {
 	return &service{dll: windows.NewLazySystemDLL("computenetwork.dll")}, nil
 }
 
 func (s *service) Networks() ([]json.RawMessage, error) {
-	if err := s.offers("HcnEnumerateNetworks"); err != nil {
+	if err := s.require("HcnEnumerateNetworks"); err != nil {
 		return nil, err
 	}
 	return list(hcn.ListNetworks, networkText)
 }
 
 func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
-	if err := s.offers("HcnCreateNetwork"); err != nil {
+	if err := s.require("HcnCreateNetwork"); err != nil {
 		return nil, err
 	}
-	var asked hcn.HostComputeNetwork
-	if err := json.Unmarshal(document, &asked); err != nil {
+	var requested hcn.HostComputeNetwork
+	if err := json.Unmarshal(document, &requested); err != nil {
 		return nil, err
 	}
-	made, err := asked.Create()
+	made, err := requested.Create()
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -65,14 +66,14 @@ func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, erro
 }
 
 func (s *service) DeleteNetwork(id string) error {
-	if err := s.offers("HcnDeleteNetwork"); err != nil {
+	if err := s.require("HcnDeleteNetwork"); err != nil {
 		return err
 	}
 	return translate((&hcn.HostComputeNetwork{Id: id}).Delete())
 }
 
 func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
-	if err := s.offers("HcnEnumerateEndpoints"); err != nil {
+	if err := s.require("HcnEnumerateEndpoints"); err != nil {
 		return nil, err
 	}
 	return list(func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) },
@@ -80,7 +81,7 @@ func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
 }
 
 func (s *service) DeleteEndpoint(id string) error {
-	if err := s.offers("HcnDeleteEndpoint"); err != nil {
+	if err := s.require("HcnDeleteEndpoint"); err != nil {
 		return err
 	}
 	return translate((&hcn.HostComputeEndpoint{Id: id}).Delete())
@@ -102,10 +103,10 @@ func (s *service) ManagementIP(network string) (netip.Addr, error) {
 	return netip.ParseAddr(n.ManagementIP)
 }
 
-// AttachHost learns from the endpoint itself what a refusal means: hcsshim has no code for it, only a text in the user's
-// language.
+// AttachHost implements Calls. A refusal has no code in hcsshim, only a text in the user's language. Therefore the state
+// of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist.
 func (s *service) AttachHost(endpoint string) error {
-	if err := s.offers("HcnOpenEndpoint"); err != nil {
+	if err := s.require("HcnOpenEndpoint"); err != nil {
 		return err
 	}
 	refused := (&hcsshim.HNSEndpoint{Id: endpoint}).HostAttach(hostCompartment)
@@ -122,27 +123,27 @@ func (s *service) AttachHost(endpoint string) error {
 	return translate(refused)
 }
 
-// list reads again when one of the list goes while it is read, for which hcsshim gives up all. That it went on and on is
-// not to be taken for a network that is not there.
+// list calls hcsshim again when it returns ErrNotFound: it does so for the whole list if one object is deleted while it
+// reads the list. If that persists, the error is another one, so that it is not taken for a missing network.
 func list[T any](call func() ([]T, error), document func(T) json.RawMessage) ([]json.RawMessage, error) {
-	var theirs []T
+	var objects []T
 	err := ErrNotFound
-	for again := 0; again < listAgain && errors.Is(err, ErrNotFound); again++ {
-		theirs, err = call()
+	for attempt := 0; attempt < maxLists && errors.Is(err, ErrNotFound); attempt++ {
+		objects, err = call()
 		err = translate(err)
 	}
 	if errors.Is(err, ErrNotFound) {
-		return nil, fmt.Errorf("they come and go: %v", err)
+		return nil, fmt.Errorf("objects are being deleted all the time: %v", err)
 	}
 	var all []json.RawMessage
-	for _, one := range theirs {
-		all = append(all, document(one))
+	for _, object := range objects {
+		all = append(all, document(object))
 	}
 	return all, err
 }
 
-// networkText is a network's document, the settings of its policies byte for byte as HNS has them: the encoder would
-// change their white space.
+// networkText encodes a network's document with the settings of its policies byte for byte as HNS returned them, while
+// json.Marshal would change their white space.
 func networkText(n hcn.HostComputeNetwork) json.RawMessage {
 	var policies []Policy
 	for _, p := range n.Policies {
@@ -152,18 +153,19 @@ func networkText(n hcn.HostComputeNetwork) json.RawMessage {
 	var b bytes.Buffer
 	b.WriteByte('{')
 	writePolicies(&b, policies)
-	b.WriteByte(',') // the rest has the version of its schema at least
+	b.WriteByte(',') // at least SchemaVersion follows
 	b.Write(bytes.TrimPrefix(encode(n), []byte("{")))
 	return b.Bytes()
 }
 
-// translate finds the code in an error of hcsshim. What has none stays as it is: a refusal by the older API among others.
+// translate converts an error of hcsshim to an *Error with its code. Errors without a code, such as most of the older
+// API, are returned unchanged.
 func translate(err error) error {
 	if errors.As(err, new(hcn.EndpointNotFoundError)) {
 		return &Error{Call: "hcnEnumerateEndpoints", Code: EndpointNotFound}
 	}
 	var cause error
-	// The type of the inner error has no name outside of hcsshim, and neither unwraps.
+	// The type of the inner error is not exported by hcsshim, and neither type has a method Unwrap.
 	var outer *hcn.HcnError
 	inner := hcn.HcnError{}.HcsError
 	if errors.As(err, &outer) {
@@ -171,12 +173,12 @@ func translate(err error) error {
 	} else if errors.As(err, &inner) {
 		cause = inner.Err
 	}
-	var number windows.Errno
-	if !errors.As(cause, &number) {
+	var errno windows.Errno
+	if !errors.As(cause, &errno) {
 		return err
 	}
-	code := Code(number)
-	if number <= 0xffff { // of Win32, which hcsshim takes out of its HRESULT
+	code := Code(errno)
+	if errno <= 0xffff { // a Win32 code, which hcsshim extracted from its HRESULT
 		code |= 0x80070000
 	}
 	before, detail, _ := strings.Cut(err.Error(), " failed in Win32: ")

@@ -6,38 +6,39 @@ import (
 	"time"
 )
 
-// Changes tells that networks, or HNS itself, may have come or gone: the channel receives one value for any number of
-// changes; it is never closed. Where HNS does not tell, it receives one whenever Timing.Poll has passed.
+// Changes returns a channel that receives a value after networks were created or deleted, or after the service stopped
+// or started: one value for any number of changes. If HNS has no notifications, it receives a value every Timing.Poll.
+// The channel is never closed.
 func (c *Client) Changes(ctx context.Context) <-chan struct{} {
-	told := make(chan struct{}, 1)
+	changes := make(chan struct{}, 1)
 	go c.listen(ctx, func() {
 		select {
-		case told <- struct{}{}:
+		case changes <- struct{}{}:
 		default:
 		}
 	})
-	return told
+	return changes
 }
 
-// listen ends with ctx.
-func (c *Client) listen(ctx context.Context, tell func()) {
+// listen calls notify after changes until ctx ends. While HNS refuses the subscription, it polls. It subscribes again
+// after each Timing.Poll, except if HNS has no notifications at all (ErrUnsupported).
+func (c *Client) listen(ctx context.Context, notify func()) {
 	for {
-		stop, err := run(ctx, c, "ask HNS to tell of changes", c.timing.Query,
-			func() (func(), error) { return c.calls.Notify(tell) }, func(stop func()) { stop() })
+		stop, err := run(ctx, c, "subscribe to HNS notifications", c.timing.Query,
+			func() (func(), error) { return c.calls.Notify(notify) }, func(stop func()) { stop() })
 		if err == nil {
-			tell() // what changed before we listened
+			notify() // for changes before the subscription
 			context.AfterFunc(ctx, stop)
 			return
 		}
-		// Poll. An HNS that was not up is asked again each time; one that cannot tell is not.
-		for again := !errors.Is(err, ErrUnsupported); ; {
+		for retry := !errors.Is(err, ErrUnsupported); ; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(c.timing.Poll):
 			}
-			tell()
-			if again {
+			notify()
+			if retry {
 				break
 			}
 		}

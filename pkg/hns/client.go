@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// Timing bounds what a Client waits for; a zero field takes the default.
+// Timing holds the timeouts of a Client. A zero field means the default.
 type Timing struct {
-	Query  time.Duration // a call that reads: 10 s
-	Change time.Duration // one that creates, modifies or deletes: 60 s
-	Poll   time.Duration // between looks at an HNS that does not tell of changes: 10 s
+	Query  time.Duration // for a call that reads: 10 s
+	Change time.Duration // for a call that creates, modifies or deletes: 60 s
+	Poll   time.Duration // interval of Changes if HNS has no notifications: 10 s
 }
 
-// Client calls HNS without ever waiting longer for it than Timing and the context say.
+// Client calls HNS with timeouts, which HNS itself does not have. It is safe for concurrent use.
 type Client struct {
 	calls  Calls
 	timing Timing
 
 	mu   sync.Mutex
-	hung map[*pending]bool // calls that nobody waits for any more
+	hung map[*pendingCall]bool // calls that timed out and have not returned yet
 
-	made, changed atomic.Uint64
+	made, changed atomic.Uint64 // see Counts
 }
 
-// NewClient makes one. All use of calls must go through it.
+// NewClient returns a Client. All use of calls must go through it, because it makes no call while another one hangs.
 func NewClient(calls Calls, t Timing) *Client {
 	for _, d := range []struct {
 		field *time.Duration
@@ -39,20 +39,20 @@ func NewClient(calls Calls, t Timing) *Client {
 			*d.field = d.value
 		}
 	}
-	return &Client{calls: calls, timing: t, hung: map[*pending]bool{}}
+	return &Client{calls: calls, timing: t, hung: map[*pendingCall]bool{}}
 }
 
-// Counts tells how many calls were made, and how many of them were to change something.
+// Counts returns how many calls were made, and how many of them create, modify or delete something.
 func (c *Client) Counts() (calls, changes uint64) { return c.made.Load(), c.changed.Load() }
 
-// Features asks for the version, and says what comes with it.
+// Features returns the version of HNS and the features that this version has.
 func (c *Client) Features(ctx context.Context) (Version, Features, error) {
 	v, err := query(ctx, c, "ask HNS for its version", c.calls.Version)
 	return v, v.Features(), err
 }
 
-// Networks returns all networks, by whomever they were made; of those whose documents we cannot read ID, name and
-// Unread. The management address of an L2Bridge is not in them; ask ManagementIP.
+// Networks returns all networks, including those of other programs. A network whose document cannot be decoded has only
+// ID, Name and Unread. An L2Bridge has no ManagementIP here; use method ManagementIP.
 func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	documents, err := query(ctx, c, "list networks", c.calls.Networks)
 	if err != nil {
@@ -69,15 +69,14 @@ func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	return all, nil
 }
 
-// Network finds a network by its name, ErrNotFound if there is none. Of several with one name (HNS does not mind) it is
-// the first.
+// Network returns the first network with a name, which need not be unique in HNS, or ErrNotFound.
 func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 	all, err := query(ctx, c, "list networks", c.calls.Networks)
 	if err != nil {
 		return Network{}, err
 	}
 	for _, document := range all {
-		// Others' networks may be of kinds that we do not understand.
+		// Only decode the network asked for: others may be of kinds that we do not know.
 		if nameOf(document) != name {
 			continue
 		}
@@ -90,7 +89,7 @@ func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 	return Network{}, fmt.Errorf("network %s: %w", name, ErrNotFound)
 }
 
-// Documents returns what HNS says of all networks, and of the endpoints of each, as it says it.
+// Documents returns the documents of all networks and of all their endpoints, unchanged.
 func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawMessage, err error) {
 	if networks, err = query(ctx, c, "list networks", c.calls.Networks); err != nil {
 		return nil, nil, err
@@ -109,7 +108,7 @@ func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawM
 	return networks, endpoints, nil
 }
 
-// withManagementIP asks for what documents of an L2Bridge do not tell.
+// withManagementIP adds the management address of an L2Bridge, whose document does not contain it.
 func (c *Client) withManagementIP(ctx context.Context, n Network) (Network, error) {
 	if n.Type != L2Bridge || n.ManagementIP.IsValid() {
 		return n, nil
@@ -119,15 +118,15 @@ func (c *Client) withManagementIP(ctx context.Context, n Network) (Network, erro
 	return n, err
 }
 
-// ManagementIP asks for the host's address on a network, by its ID; zero while it is not there yet.
+// ManagementIP returns the host's address on the network with this ID; zero while HNS has not assigned it.
 func (c *Client) ManagementIP(ctx context.Context, id string) (netip.Addr, error) {
 	return query(ctx, c, "ask for the management address of network "+id, func() (netip.Addr, error) {
 		return c.calls.ManagementIP(id)
 	})
 }
 
-// CreateNetwork returns it as HNS made it. The call may bind the adapter to a virtual switch, so that the host loses
-// its addresses for a while; addresses and policies may follow later.
+// CreateNetwork creates a network and returns it as HNS created it. This may bind the adapter to a virtual switch, so
+// that the host loses its addresses for some seconds. HNS may set ManagementIP, DRMAC and policies only after the return.
 func (c *Client) CreateNetwork(ctx context.Context, n Network) (Network, error) {
 	document, err := EncodeNetwork(n)
 	if err != nil {
@@ -142,17 +141,18 @@ func (c *Client) CreateNetwork(ctx context.Context, n Network) (Network, error) 
 	return DecodeNetwork(made)
 }
 
-// DeleteNetwork takes a network's ID.
+// DeleteNetwork deletes the network with this ID.
 func (c *Client) DeleteNetwork(ctx context.Context, id string) error {
 	return c.change(ctx, "delete network "+id, func() error { return c.calls.DeleteNetwork(id) })
 }
 
-// AddPolicies adds all to a network, by its ID, in one call.
+// AddPolicies adds policies to the network with this ID, in one call.
 func (c *Client) AddPolicies(ctx context.Context, id string, policies []Policy) error {
 	return c.modify(ctx, id, "Add", policies)
 }
 
-// RemovePolicies removes all from a network, by its ID, in one call. Their settings must be those that Network told.
+// RemovePolicies removes policies from the network with this ID, in one call. Their settings must be byte for byte those
+// that Network returned.
 func (c *Client) RemovePolicies(ctx context.Context, id string, policies []Policy) error {
 	return c.modify(ctx, id, "Remove", policies)
 }
@@ -166,7 +166,7 @@ func (c *Client) modify(ctx context.Context, id, request string, policies []Poli
 	return c.change(ctx, what, func() error { return c.calls.ModifyNetwork(id, document) })
 }
 
-// Endpoints returns all of a network, given by its ID.
+// Endpoints returns the endpoints of the network with this ID.
 func (c *Client) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
 	documents, err := query(ctx, c, "list endpoints of network "+network, func() ([]json.RawMessage, error) {
 		return c.calls.Endpoints(network)
@@ -180,14 +180,14 @@ func (c *Client) Endpoints(ctx context.Context, network string) ([]Endpoint, err
 		if err != nil {
 			return nil, fmt.Errorf("endpoints of network %s: %w", network, err)
 		}
-		if strings.EqualFold(e.Network, network) { // HNS may know of no such filter
+		if strings.EqualFold(e.Network, network) { // HNS may ignore the filter
 			all = append(all, e)
 		}
 	}
 	return all, nil
 }
 
-// CreateEndpoint makes one on the network that it names, and returns it as HNS made it.
+// CreateEndpoint creates an endpoint on e.Network and returns it as HNS created it.
 func (c *Client) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
 	document := EncodeEndpoint(e)
 	made, err := change(ctx, c, "create endpoint "+e.Name, func() (json.RawMessage, error) {
@@ -199,13 +199,13 @@ func (c *Client) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, erro
 	return DecodeEndpoint(made)
 }
 
-// DeleteEndpoint takes an endpoint's ID.
+// DeleteEndpoint deletes the endpoint with this ID.
 func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.change(ctx, "delete endpoint "+id, func() error { return c.calls.DeleteEndpoint(id) })
 }
 
-// AttachHost gives an endpoint, by its ID, to the host: an adapter with its addresses appears. One that has been given
-// to it already is no error.
+// AttachHost attaches the endpoint with this ID to the host, which gets an adapter with the endpoint's addresses. If it
+// is already attached, that is no error.
 func (c *Client) AttachHost(ctx context.Context, id string) error {
 	return c.change(ctx, "attach endpoint "+id, func() error { return c.calls.AttachHost(id) })
 }

@@ -1,8 +1,8 @@
 package hns
 
-// Entry points of computenetwork.dll (https://learn.microsoft.com/virtualization/api/hcn/hns_overview) that are called
-// without hcsshim, which leaves a network's handle open when HNS refuses the change or the endpoint, and reads the whole
-// network after each change. All return an HRESULT; strings are UTF-16, those that come back are freed with
+// This file calls entry points of computenetwork.dll (https://learn.microsoft.com/virtualization/api/hcn/hns_overview)
+// without hcsshim. hcsshim leaves a network's handle open when HNS refuses a change or an endpoint, and reads the whole
+// network after each change. All entry points return an HRESULT. Strings are UTF-16; returned strings must be freed with
 // CoTaskMemFree:
 //
 //	HcnOpenNetwork(*guid, *handle, *record)
@@ -41,37 +41,37 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 		return nil, err
 	}
 	err = s.withNetwork(network, func(on uintptr) error {
-		var id windows.GUID // HNS gives it
+		var id windows.GUID // zero: HNS chooses it
 		var handle uintptr
 		err := s.call(nil, "HcnCreateEndpoint", on, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&handle)))
 		if err != nil {
 			return err
 		}
-		defer s.shut("HcnCloseEndpoint", handle)
+		defer s.closeHandle("HcnCloseEndpoint", handle)
 		var out *uint16
 		err = s.call(&out, "HcnQueryEndpointProperties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
-		made = json.RawMessage(take(&out))
+		made = json.RawMessage(takeText(&out))
 		return err
 	})
 	return made, err
 }
 
-// withNetwork opens a network for f.
+// withNetwork opens the network with this ID, calls f with its handle and closes it.
 func (s *service) withNetwork(id string, f func(handle uintptr) error) error {
 	guid, err := windows.GUIDFromString("{" + id + "}")
 	if err != nil {
-		return fmt.Errorf("%q is not an ID of HNS", id)
+		return fmt.Errorf("invalid HNS ID %q", id)
 	}
 	var handle uintptr
 	if err := s.call(nil, "HcnOpenNetwork", uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
 		return err
 	}
-	defer s.shut("HcnCloseNetwork", handle)
+	defer s.closeHandle("HcnCloseNetwork", handle)
 	return f(handle)
 }
 
-// shut closes a handle. That it cannot be closed changes nothing for the caller.
-func (s *service) shut(name string, handle uintptr) {
+// closeHandle closes a handle. Errors are ignored, since the caller cannot do anything about them.
+func (s *service) closeHandle(name string, handle uintptr) {
 	if proc := s.dll.NewProc(name); proc.Find() == nil {
 		_, _, _ = proc.Call(handle)
 	}
@@ -80,36 +80,38 @@ func (s *service) shut(name string, handle uintptr) {
 // unspecified is E_FAIL.
 const unspecified Code = 0x80004005
 
-// offers is an error where this Windows has no such entry point. There hcsshim panics, so it is asked before that, too.
-func (s *service) offers(name string) error {
+// require returns an error if the DLL of this Windows lacks an entry point. It must also be called before using hcsshim,
+// which panics in this case.
+func (s *service) require(name string) error {
 	if s.dll.NewProc(name).Find() != nil {
 		return &Error{Call: name, Code: NoSuchFunction}
 	}
 	return nil
 }
 
-// call calls an entry point whose last argument is the error record; out, if not nil, is where it leaves a text.
+// call calls an entry point whose last argument is the error record. out is nil, or the address of a string that the
+// entry point returns; it is freed after an error.
 //
 //go:uintptrescapes
 func (s *service) call(out **uint16, name string, args ...uintptr) error {
-	if err := s.offers(name); err != nil {
+	if err := s.require(name); err != nil {
 		return err
 	}
 	var text *uint16
-	var stays runtime.Pinner // its address hides in a slice
-	stays.Pin(&text)
-	defer stays.Unpin()
+	var pinner runtime.Pinner // the slice of arguments hides the address of text from the garbage collector
+	pinner.Pin(&text)
+	defer pinner.Unpin()
 	hr, _, _ := s.dll.NewProc(name).Call(append(args, uintptr(unsafe.Pointer(&text)))...)
-	err := failure(name, hr, take(&text))
+	err := hcnError(name, hr, takeText(&text))
 	if err != nil && out != nil {
-		take(out)
+		takeText(out)
 	}
 	return err
 }
 
-// failure makes an error of an HRESULT and the record that came with it. A record is an error even where the HRESULT
-// says otherwise.
-func failure(name string, hr uintptr, text string) error {
+// hcnError returns the error for an HRESULT and the text of its error record; nil if the HRESULT means success and there
+// is no record. A record with a successful HRESULT is also an error.
+func hcnError(name string, hr uintptr, text string) error {
 	failed := int32(hr) < 0
 	if !failed && text == "" {
 		return nil
@@ -127,8 +129,8 @@ func failure(name string, hr uintptr, text string) error {
 	return &Error{Call: name, Code: cmp.Or(Code(r.ErrorCode), unspecified), Detail: r.Error}
 }
 
-// take reads and frees a text that HNS allocated; "" for none.
-func take(text **uint16) string {
+// takeText returns a string that HNS allocated and frees it; "" if there is none.
+func takeText(text **uint16) string {
 	if *text == nil {
 		return ""
 	}

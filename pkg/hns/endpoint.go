@@ -8,10 +8,10 @@ import (
 	"flannel/pkg/mac"
 )
 
-// HostEndpoint is the name of the endpoint by which the host itself is on an L2Bridge.
+// HostEndpoint returns the name of the host's own endpoint on an L2Bridge.
 func HostEndpoint(network string) string { return network + "_ep" }
 
-// remoteEndpoint is the flag of an endpoint on another host.
+// remoteEndpoint is the flag of an endpoint that is on another host.
 const remoteEndpoint = 1
 
 // endpointDocument is HostComputeEndpoint of the HCN schema.
@@ -32,7 +32,7 @@ type ipConfig struct {
 	PrefixLength int    `json:",omitempty"`
 }
 
-// EncodeEndpoint makes the document that asks for an endpoint. Its gateways become default routes, one for each family.
+// EncodeEndpoint encodes the document to create an endpoint. Its gateways become default routes, one for each family.
 func EncodeEndpoint(e Endpoint) json.RawMessage {
 	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, SchemaVersion: schema()}
 	for _, p := range e.IPs {
@@ -53,7 +53,7 @@ func EncodeEndpoint(e Endpoint) json.RawMessage {
 	return encode(d)
 }
 
-// DecodeEndpoint reads what HNS has; of an endpoint that is not ours, what it shares with ours.
+// DecodeEndpoint decodes a document from HNS. Properties that only endpoints of other programs have are ignored.
 func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	var d endpointDocument
 	if err := json.Unmarshal(document, &d); err != nil {
@@ -78,7 +78,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 		}
 		e.IPs = append(e.IPs, p)
 	}
-	// A route that cannot be read is nothing to us: pods' endpoints have their own.
+	// Ignore routes that cannot be parsed: endpoints of pods may have routes of other kinds.
 	for _, r := range d.Routes {
 		to, err := netip.ParsePrefix(r.DestinationPrefix)
 		if err != nil || to.Bits() != 0 {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Errors of HNS, told apart by code, for its texts are in the user's language.
+// Errors of HNS and of the IP stack, for errors.Is. They are derived from the code, since the texts are localized.
 var (
 	ErrNotFound    = errors.New("not found")
-	ErrExists      = errors.New("exists already")
+	ErrExists      = errors.New("already exists")
 	ErrUnavailable = errors.New("the Host Networking Service does not answer")
 	ErrUnsupported = errors.New("not supported by this Windows")
 	ErrTimeout     = errors.New("no answer in time")
@@ -18,7 +18,7 @@ var (
 // (https://learn.microsoft.com/windows/win32/com/com-error-codes-10).
 type Code uint32
 
-// Codes that mean something to us, and those that the simulated HNS answers besides.
+// Codes that have a meaning below, and others that the simulated HNS returns.
 const (
 	NetworkNotFound      Code = 0x803b0001
 	EndpointNotFound     Code = 0x803b0002
@@ -74,11 +74,11 @@ var meanings = map[Code]error{
 	RPCNoEndpoint: ErrUnavailable,
 }
 
-// Error is the answer of a call that failed.
+// Error is the error of a call that failed.
 type Error struct {
 	Call   string // "HcnModifyNetwork"
 	Code   Code
-	Detail string // what HNS says of it, in any language: for people only
+	Detail string // localized text of HNS, only for people
 }
 
 func (e *Error) Error() string {
@@ -92,5 +92,5 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap gives the sentinel error that the code means, if there is one.
+// Unwrap returns the error above that the code means, nil if there is none.
 func (e *Error) Unwrap() error { return meanings[e.Code] }

@@ -1,6 +1,6 @@
-// Package hns is what a Windows machine offers to a network daemon, in our own types: the Host Networking Service
-// (HNS, reached through hcsshim) and the IP stack (reached through the IP Helper API). Files for Windows bring both
-// into it; all else is pure, and runs against the simulated machine of package hnstest on any system.
+// Package hns gives access to the networking of a Windows machine in our own types: to the Host Networking Service (HNS,
+// called through hcsshim), and to the IP stack (called through the IP Helper API). Only the _windows.go files call
+// Windows. All else is pure Go, and runs on any system against the simulated machine of package hnstest.
 package hns
 
 import (
@@ -12,9 +12,9 @@ import (
 
 // Calls are the calls of HNS, one method each. Documents are JSON of the HCN schema, version 2.0
 // (https://learn.microsoft.com/windows-server/networking/technologies/hcn/hcn-json-document-schemas).
-// A call may hang: whoever calls must not wait for it without end; Client does not. Every handle that a call opens is
-// closed before it returns, but for what Documentation/adr/0003 says of HNS in trouble. Errors are told apart by
-// errors.Is (ErrNotFound …).
+//
+// A call may hang forever. Therefore use Client, which has a timeout for each call. A call closes every handle that it
+// opened before it returns, with the exceptions of Documentation/adr/0003. Compare errors with errors.Is (ErrNotFound …).
 type Calls interface {
 	Version() (Version, error)
 	// Networks returns all networks.
@@ -24,68 +24,69 @@ type Calls interface {
 	DeleteNetwork(id string) error
 	// ModifyNetwork takes a ModifyNetworkSettingRequest: policies to add or remove.
 	ModifyNetwork(id string, request json.RawMessage) error
-	// ManagementIP is the host's address on a network, by the older API (v1): documents of v2 do not tell that of an
-	// L2Bridge. It is not there at once after the network was made: the zero Addr.
+	// ManagementIP returns the host's address on a network, the zero Addr while HNS has not assigned it after the
+	// creation. It uses the older API (v1), because documents of v2 do not contain the address of an L2Bridge.
 	ManagementIP(network string) (netip.Addr, error)
 
-	// Endpoints returns those of one network.
+	// Endpoints returns the endpoints of one network.
 	Endpoints(network string) ([]json.RawMessage, error)
 	CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error)
 	DeleteEndpoint(id string) error
-	// AttachHost gives an endpoint to the host itself (compartment 1), by the older API: v2 cannot.
-	// One that is attached already is no error.
+	// AttachHost attaches an endpoint to the host itself (compartment 1). It uses the older API, because v2 cannot do
+	// it. If the endpoint is already attached, that is no error.
 	AttachHost(endpoint string) error
 
-	// Notify calls changed (from any goroutine, without blocking it) when HNS says that networks changed or that the
-	// service itself came or went. stop ends that. ErrUnsupported: this HNS tells nothing, so poll.
+	// Notify calls changed when networks changed, or when the service stopped or started, until stop is called.
+	// changed may be called from any goroutine and must not block. ErrUnsupported means that this HNS has no
+	// notifications, so that the caller must poll.
 	Notify(changed func()) (stop func(), err error)
 }
 
-// Stack is the machine's IP stack, as the IP Helper API shows it. Writing goes to the active store alone: what we set is
-// gone after a reboot.
+// Stack is the machine's IP stack, accessed through the IP Helper API. Routes and addresses are written to the active
+// store only, therefore they are gone after a reboot.
 type Stack interface {
-	// Adapters returns all of the default compartment, hidden and disconnected ones too.
+	// Adapters returns all adapters of the default compartment, including hidden and disconnected ones.
 	Adapters() ([]Adapter, error)
 	Routes() ([]Route, error)
-	// BestRoute is the way to dst and the source address of packets that go there.
+	// BestRoute returns the route to dst, and the source address of packets that are sent there.
 	BestRoute(dst netip.Addr) (Route, netip.Addr, error)
-	// AddRoute makes a route, or changes the metric of one that is there.
+	// AddRoute creates a route, or changes the metric of an existing one.
 	AddRoute(Route) error
-	// DeleteRoute removes one; one that is gone already is no error.
+	// DeleteRoute deletes a route. If it does not exist, that is no error.
 	DeleteRoute(Route) error
-	// Forwarding tells whether packets of a family that arrive on the adapter are forwarded.
+	// Forwarding reports whether packets of a family that arrive on the adapter are forwarded.
 	Forwarding(index int, v6 bool) (bool, error)
 	SetForwarding(index int, v6, on bool) error
 	AddAddress(index int, address netip.Prefix) error
 	SetDNS(index int, servers []netip.Addr) error
-	// Watch calls changed (from any goroutine) after a change of adapters, addresses or routes. stop ends that.
+	// Watch calls changed, from any goroutine, after a change of adapters, addresses or routes, until stop is called.
 	Watch(changed func()) (stop func(), err error)
 }
 
 // Adapter is a network adapter.
 type Adapter struct {
-	Name        string // as the user knows it: "Ethernet", "vEthernet (Ethernet)"
+	Name        string // the friendly name: "Ethernet", "vEthernet (Ethernet)"
 	Description string // of the driver: "Hyper-V Virtual Ethernet Adapter"
-	GUID        string // lower case, without braces; survives renaming
+	GUID        string // lower case, without braces; does not change when the adapter is renamed
 	Index       int
 	MTU         int // bytes
 	MAC         mac.Addr
-	Up          bool // for IP: switched on, and the cable is plugged in
+	Up          bool // enabled, and the cable is plugged in
 	Loopback    bool
-	V4Metric    int // what Windows adds to the metric of its routes
+	V4Metric    int // Windows adds it to the metric of the adapter's routes
 	V6Metric    int
 	Addrs       []Address
 	DNS         []netip.Addr
-	DHCP        bool // IPv4 addresses come by DHCP
+	DHCP        bool // for IPv4
 }
 
-// Address is one of an adapter.
+// Address is an address of an adapter.
 type Address struct {
 	Prefix    netip.Prefix // the address, with the length of its on-link prefix
-	Manual    bool         // set by a person or a program, not by DHCP, router advertisement or chance
-	Preferred bool         // for new connections
-	Tentative bool         // not yet, or not successfully, checked for duplicates
-	Temporary bool         // IPv6: random, soon to be replaced
+	Manual    bool         // set by a person or a program, not by DHCP, router advertisement or APIPA
+	Preferred bool         // may be used for new connections
+	Tentative bool         // duplicate address detection is running or has failed
+	Temporary bool         // IPv6: a privacy address, replaced after hours or days
 }
 
 // Route is a row of the routing table.
@@ -93,6 +94,6 @@ type Route struct {
 	Dst     netip.Prefix
 	NextHop netip.Addr // unspecified: on-link
 	Index   int        // of the adapter
-	Metric  int        // of the route alone; Windows adds the interface's
-	Ours    bool       // made by a program like ours (MIB_IPPROTO_NETMGMT), not by the stack itself
+	Metric  int        // of the route without that of the interface, which Windows adds
+	Ours    bool       // created by a program (MIB_IPPROTO_NETMGMT), which may be us, not by the stack itself
 }

@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/mac"
 )
 
-// nonPersistent is the flag of networks that HNS forgets when it restarts.
+// nonPersistent is the flag of networks that HNS deletes when it restarts.
 const nonPersistent = 8
 
 // Types of policies.
@@ -22,8 +22,8 @@ const (
 	typeRemoteSubnet = "RemoteSubnetRoute"
 )
 
-// networkDocument is HostComputeNetwork of the HCN schema. Fields that we do not know are left out when it is read, so
-// that a newer HNS is no error; a network is never written back, but its policies are, one by one.
+// networkDocument is HostComputeNetwork of the HCN schema. Decoding ignores unknown fields, so that a newer HNS causes no
+// error. Nothing is lost thereby, because we never write a whole network back, only single policies.
 type networkDocument struct {
 	ID            string   `json:",omitempty"`
 	Name          string   `json:",omitempty"`
@@ -66,15 +66,15 @@ type routeDocument struct {
 	DestinationPrefix string `json:",omitempty"`
 }
 
-// isolation is the settings of VSID.
+// isolation are the settings of policy VSID.
 type isolation struct {
 	IsolationID uint32 `json:"IsolationId"`
 }
 
-// schema is the version of all documents here. Those of the older API have none.
+// schema returns the schema version of all documents that we write. Documents of the older API have none.
 func schema() Version { return Version{Major: 2} }
 
-// EncodeNetwork makes the document that asks for a network.
+// EncodeNetwork encodes the document to create a network.
 func EncodeNetwork(n Network) (json.RawMessage, error) {
 	d := networkDocument{Name: n.Name, Type: n.Type, DNS: dns{n.DNS}, SchemaVersion: schema()}
 	if n.NonPersistent {
@@ -115,7 +115,7 @@ func defaultRoute(gateway netip.Addr) routeDocument {
 	return routeDocument{NextHop: gateway.String(), DestinationPrefix: netip.PrefixFrom(zero, 0).String()}
 }
 
-// DecodeNetwork reads what HNS has. What we have no use for is left out, but of policies, which are kept byte for byte.
+// DecodeNetwork decodes a document from HNS. It ignores properties that Network does not have, but keeps all policies.
 func DecodeNetwork(document json.RawMessage) (Network, error) {
 	var d networkDocument
 	if err := json.Unmarshal(document, &d); err != nil {
@@ -132,7 +132,7 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 			n.Subnets = append(n.Subnets, s)
 		}
 	}
-	// HNS may have made more than one range of what it was asked for; the first is where it begins.
+	// HNS may have split the range that it was asked for. The first range begins at the requested address.
 	if len(d.MacPool.Ranges) > 0 && d.MacPool.Ranges[0] != (macRange{}) {
 		for i, text := range []string{d.MacPool.Ranges[0].StartMacAddress, d.MacPool.Ranges[0].EndMacAddress} {
 			mac, err := mac.Parse(text)
@@ -143,16 +143,16 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 		}
 	}
 	for _, p := range n.Policies {
-		if err := n.learn(p); err != nil {
+		if err := n.applyPolicy(p); err != nil {
 			return Network{}, fmt.Errorf("policy %s: %w", p.Type, err)
 		}
 	}
 	return n, nil
 }
 
-// learn takes out of a policy what it says of the network.
-func (n *Network) learn(p Policy) (err error) {
-	// The settings of all that are of interest, by names that are unlike.
+// applyPolicy sets the field of n that a policy is about, if any.
+func (n *Network) applyPolicy(p Policy) (err error) {
+	// The settings of all four types; their field names do not collide.
 	var s struct {
 		NetworkAdapterName, ProviderAddress, Address string
 		Port                                         uint16
@@ -172,7 +172,7 @@ func (n *Network) learn(p Policy) (err error) {
 	case typeVxlanPort:
 		n.VxlanPort = s.Port
 	case typeProvider:
-		// Empty while the management address is on its way.
+		// Empty while HNS has not assigned the management address.
 		if s.ProviderAddress != "" {
 			n.ManagementIP, err = netip.ParseAddr(s.ProviderAddress)
 		}
@@ -188,7 +188,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	if s.Prefix, err = netip.ParsePrefix(d.IPAddressPrefix); err != nil {
 		return s, fmt.Errorf("subnet: %w", err)
 	}
-	// The gateway is that of the default route. Others may have routes of other kinds.
+	// The gateway is that of the first default route. Networks of other programs may have other routes, too.
 	for _, r := range d.Routes {
 		to, err := netip.ParsePrefix(r.DestinationPrefix)
 		if err != nil || to.Bits() != 0 || s.Gateway.IsValid() {
@@ -198,7 +198,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 			return s, fmt.Errorf("gateway of subnet %s: %w", s.Prefix, err)
 		}
 	}
-	// Of others' subnets there may be VLANs instead.
+	// Networks of other programs may have policies for VLANs instead.
 	for _, p := range d.Policies {
 		var i isolation
 		if p.Type != typeVSID {
@@ -212,7 +212,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	return s, nil
 }
 
-// idOf reads a network's ID alone, "" where it cannot be read.
+// idOf decodes only the ID of a network, "" if that fails.
 func idOf(document json.RawMessage) string {
 	var d struct{ ID string }
 	if json.Unmarshal(document, &d) != nil {
@@ -221,7 +221,7 @@ func idOf(document json.RawMessage) string {
 	return d.ID
 }
 
-// nameOf reads a network's name alone, "" where it cannot be read.
+// nameOf decodes only the name of a network, "" if that fails.
 func nameOf(document json.RawMessage) string {
 	var d struct{ Name string }
 	if json.Unmarshal(document, &d) != nil {

@@ -8,67 +8,81 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Notifications, as they reach the callback:
+// HNS sends notifications to a callback:
 //
 //	HcnRegisterServiceCallback(callback, context, *handle)
-//	void callback(DWORD type, void *context, HRESULT status, PCWSTR data)   on a thread of its own
+//	void callback(DWORD type, void *context, HRESULT status, PCWSTR data)   on a thread of HNS's library
 //	HcnUnregisterServiceCallback(handle)
 //
-// Types are networks before and after creation (1, 2) and deletion (3, 4), namespaces (5, 6), and the end of the
-// service (https://learn.microsoft.com/virtualization/api/hcn/reference/hcn_notifications). Policies are not told of.
+// The types are: before and after the creation (1, 2) and the deletion (3, 4) of a network, the same for namespaces
+// (5, 6), and serviceGone (https://learn.microsoft.com/virtualization/api/hcn/reference/hcn_notifications). There are
+// none for policies. When the HNS service restarts, it forgets all registrations, so Notify registers again.
+
+// serviceGone is the type of the notification that the HNS service has stopped.
 const serviceGone = 0x01000000
 
-// registerAgain is how often to try to be told again, once HNS has restarted.
-const registerAgain = 2 * time.Second
+// reregisterInterval is the pause between attempts to register again after HNS has stopped.
+const reregisterInterval = 2 * time.Second
 
-// listeners are those who are told. Go cannot give a callback back, so there is one for all.
+// listeners maps the context of each registration to its Go function. All registrations share one callback, because Go
+// cannot free a callback.
 type listeners struct {
-	mu       sync.Mutex
-	callback uintptr
-	last     uintptr
-	all      map[uintptr]func(gone bool)
+	mu          sync.Mutex
+	callback    uintptr // 0 before the first add
+	lastContext uintptr
+	byContext   map[uintptr]func(gone bool) // gone: the type was serviceGone
 }
 
 func (l *listeners) add(f func(gone bool)) (context uintptr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.all == nil {
-		l.all = map[uintptr]func(bool){}
+	if l.byContext == nil {
+		l.byContext = map[uintptr]func(bool){}
 		l.callback = windows.NewCallback(func(kind uint32, context uintptr, _ uintptr, _ uintptr) uintptr {
-			l.tell(context, kind)
+			l.dispatch(context, kind)
 			return 0
 		})
 	}
-	l.last++
-	l.all[l.last] = f
-	return l.last
+	l.lastContext++
+	l.byContext[l.lastContext] = f
+	return l.lastContext
 }
 
 func (l *listeners) remove(context uintptr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.all, context)
+	delete(l.byContext, context)
 }
 
-func (l *listeners) tell(context uintptr, kind uint32) {
+// dispatch calls the function of a registration, unless it has been removed.
+func (l *listeners) dispatch(context uintptr, kind uint32) {
 	l.mu.Lock()
-	f := l.all[context]
+	f := l.byContext[context]
 	l.mu.Unlock()
 	if f != nil {
 		f(kind == serviceGone)
 	}
 }
 
-// Notify goes on when HNS restarts, which forgets who wants to be told.
+// Notify implements Calls. A goroutine keeps the registration until stop is called:
+//
+//	state          handle    cause                     action
+//	registered     not 0     serviceGone               unregister the old handle, register again
+//	                         stop                      unregister, end
+//	unregistered   0         reregisterInterval ends   register again; if that succeeds, call changed
+//	                         stop                      end
 func (s *service) Notify(changed func()) (stop func(), err error) {
 	gone := make(chan struct{}, 1)
-	context := s.listeners.add(func(disconnected bool) {
+	setGone := func() {
+		select {
+		case gone <- struct{}{}:
+		default:
+		}
+	}
+	context := s.listeners.add(func(isGone bool) {
 		changed()
-		if disconnected {
-			select {
-			case gone <- struct{}{}:
-			default:
-			}
+		if isGone {
+			setGone()
 		}
 	})
 	handle, err := s.register(context)
@@ -79,47 +93,44 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 	quit := make(chan struct{})
 	go func() {
 		defer s.listeners.remove(context)
-		for s.stays(handle, gone, quit) {
-			var err error // the other may just be on its way to the caller
+		for s.awaitGone(handle, gone, quit) {
+			var err error // not Notify's result, which the caller may be reading
 			if handle, err = s.register(context); err == nil {
 				changed()
 				continue
 			}
 			handle = 0
-			select {
-			case gone <- struct{}{}:
-			default:
-			}
+			setGone()
 			select {
 			case <-quit:
 				return
-			case <-time.After(registerAgain):
+			case <-time.After(reregisterInterval):
 			}
 		}
 	}()
 	return sync.OnceFunc(func() { close(quit) }), nil
 }
 
-// stays waits until HNS has gone or the listener quits, false for the latter, and gives the handle back: not within the
-// callback, which would wait for itself.
-func (s *service) stays(handle uintptr, gone, quit <-chan struct{}) bool {
-	stay := true
+// awaitGone waits until HNS has stopped (true) or quit is closed (false), and then unregisters the handle, if it is not
+// 0. The callback itself must not do that, since unregistering waits for callbacks to return.
+func (s *service) awaitGone(handle uintptr, gone, quit <-chan struct{}) bool {
+	isGone := true
 	select {
 	case <-quit:
-		stay = false
+		isGone = false
 	case <-gone:
 	}
 	if proc := s.dll.NewProc("HcnUnregisterServiceCallback"); handle != 0 && proc.Find() == nil {
-		go proc.Call(handle) // to a service that is gone it may take long
+		go proc.Call(handle) // may take long if the service has stopped
 	}
-	return stay
+	return isGone
 }
 
 func (s *service) register(context uintptr) (handle uintptr, err error) {
 	const name = "HcnRegisterServiceCallback"
-	if err := s.offers(name); err != nil {
+	if err := s.require(name); err != nil {
 		return 0, err
 	}
 	hr, _, _ := s.dll.NewProc(name).Call(s.listeners.callback, context, uintptr(unsafe.Pointer(&handle)))
-	return handle, failure(name, hr, "")
+	return handle, hcnError(name, hr, "")
 }

@@ -9,8 +9,8 @@ import (
 
 var errNotWindows = fmt.Errorf("%s has no Host Networking Service: %w", runtime.GOOS, ErrUnsupported)
 
-// Open refuses: only Windows has an HNS.
+// Open returns an error, because only Windows has HNS.
 func Open() (Calls, error) { return nil, errNotWindows }
 
-// OpenStack refuses: only Windows has the IP Helper API.
+// OpenStack returns an error, because only Windows has the IP Helper API.
 func OpenStack() (Stack, error) { return nil, errNotWindows }

@@ -12,7 +12,7 @@ import (
 // maxVSID is the highest number of a VXLAN network.
 const maxVSID = 1<<24 - 1
 
-// remoteSubnet is the settings of RemoteSubnetRoute. (IsolationId has 16 bits elsewhere, which truncates.)
+// remoteSubnet are the settings of RemoteSubnetRoute. (hcsshim's IsolationId has 16 bits, which would truncate a VSID.)
 type remoteSubnet struct {
 	DestinationPrefix           string
 	IsolationID                 uint32 `json:"IsolationId"`
@@ -20,11 +20,11 @@ type remoteSubnet struct {
 	DistributedRouterMacAddress string
 }
 
-// HostRoutePolicy lets the host and its pods reach each other over an overlay. HNS may need the network's management
-// address for it, so it is added after that is there.
+// HostRoutePolicy returns the policy by which the host and its pods reach each other over an overlay. Add it after the
+// network has its ManagementIP, which HNS may need for it.
 func HostRoutePolicy() Policy { return policy(typeHostRoute, struct{}{}) }
 
-// Policy is what HNS is asked to add.
+// Policy encodes r as the policy to add.
 func (r RemoteSubnet) Policy() Policy {
 	return policy(typeRemoteSubnet, remoteSubnet{
 		DestinationPrefix:           r.Prefix.Masked().String(),
@@ -34,10 +34,10 @@ func (r RemoteSubnet) Policy() Policy {
 	})
 }
 
-// IsRemoteSubnet tells the policies that RemoteSubnet can read.
+// IsRemoteSubnet reports whether the policy is a RemoteSubnetRoute.
 func (p Policy) IsRemoteSubnet() bool { return p.Type == typeRemoteSubnet }
 
-// RemoteSubnet reads a policy that leads to a peer, as we or another wrote it.
+// RemoteSubnet decodes a RemoteSubnetRoute, which another program may have written.
 func (p Policy) RemoteSubnet() (r RemoteSubnet, err error) {
 	if !p.IsRemoteSubnet() {
 		return r, fmt.Errorf("policy %s is not %s", p.Type, typeRemoteSubnet)
@@ -61,7 +61,7 @@ func (p Policy) RemoteSubnet() (r RemoteSubnet, err error) {
 
 func policy(kind string, settings any) Policy { return Policy{kind, encode(settings)} }
 
-// encodeRequest makes a ModifyNetworkSettingRequest.
+// encodeRequest encodes a ModifyNetworkSettingRequest; request is "Add" or "Remove".
 func encodeRequest(request string, policies []Policy) json.RawMessage {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"ResourceType":"Policy","RequestType":%s,"Settings":{`, encode(request))
@@ -70,8 +70,8 @@ func encodeRequest(request string, policies []Policy) json.RawMessage {
 	return b.Bytes()
 }
 
-// writePolicies writes a document's field Policies by hand: the encoder would change white space within settings, and
-// HNS is to get them as it had them.
+// writePolicies writes a document's field Policies. It does not use the encoder, which would change white space within
+// settings, while HNS must get them byte for byte.
 func writePolicies(b *bytes.Buffer, policies []Policy) {
 	b.WriteString(`"Policies":[`)
 	for i, p := range policies {
@@ -87,7 +87,7 @@ func writePolicies(b *bytes.Buffer, policies []Policy) {
 	b.WriteByte(']')
 }
 
-// encode marshals what cannot fail to be marshalled: our own structs and strings.
+// encode marshals our own structs and strings, for which json.Marshal cannot fail.
 func encode(v any) json.RawMessage {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pending is a call that was made.
-type pending struct {
+// pendingCall is a call of HNS that a Client made.
+type pendingCall struct {
 	what  string
 	since time.Time
 	ended bool // guarded by Client.mu
@@ -27,8 +27,9 @@ func (c *Client) change(ctx context.Context, what string, f func() error) error 
 	return err
 }
 
-// run makes a call in a goroutine of its own, for nothing can end one that hangs. A result that nobody waits for any
-// more goes to late, which may be nil.
+// run makes a call in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
+// or the end of ctx. After that the call is abandoned: it counts as hung until it returns, and its result is passed to
+// late, unless that is nil.
 func run[T any](ctx context.Context, c *Client, what string, limit time.Duration, f func() (T, error), late func(T)) (T, error) {
 	type answer struct {
 		value T
@@ -39,7 +40,7 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 	if err != nil {
 		return zero, err
 	}
-	done := make(chan answer, 1) // so that a late answer blocks nobody
+	done := make(chan answer, 1) // with a buffer, so that the goroutine of an abandoned call ends
 	go func() {
 		v, err := f()
 		if abandoned := c.end(p); abandoned && err == nil && late != nil {
@@ -62,7 +63,7 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 		if c.abandon(p) {
 			a.err = gaveUp
 		} else {
-			a = <-done // it ended this very moment
+			a = <-done // it returned at the last moment
 		}
 	}
 	if a.err != nil {
@@ -71,20 +72,20 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 	return a.value, nil
 }
 
-// begin refuses to make another call while one hangs: HNS works on one after the other, and every call that hangs costs
-// a thread.
-func (c *Client) begin(what string) (*pending, error) {
+// begin registers a new call. It returns ErrTimeout while another call hangs, because HNS works on one call after the
+// other, and because each hanging call occupies a thread.
+func (c *Client) begin(what string) (*pendingCall, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.hung {
 		return nil, fmt.Errorf("%s: %w: HNS has been busy since %s with: %s", what, ErrTimeout, p.since.Format(time.TimeOnly), p.what)
 	}
 	c.made.Add(1)
-	return &pending{what: what, since: time.Now()}, nil
+	return &pendingCall{what: what, since: time.Now()}, nil
 }
 
-// end tells whether the call was abandoned.
-func (c *Client) end(p *pending) bool {
+// end marks the call as returned, and reports whether it was abandoned before.
+func (c *Client) end(p *pendingCall) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	abandoned := c.hung[p]
@@ -93,9 +94,9 @@ func (c *Client) end(p *pending) bool {
 	return abandoned
 }
 
-// abandon is for a call that nobody waits for any more: it counts as hanging until it ends. False: it has ended, and its
-// answer is on its way.
-func (c *Client) abandon(p *pending) bool {
+// abandon marks the call as hung, unless it has returned. It reports whether it did so. If not, the answer is about to
+// arrive.
+func (c *Client) abandon(p *pendingCall) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !p.ended {

@@ -1,6 +1,6 @@
 package hns
 
-// Of iphlpapi.dll this uses:
+// This file uses these functions of iphlpapi.dll:
 //
 //	GetAdaptersAddresses(AF_UNSPEC, SKIP_ANYCAST | SKIP_MULTICAST | INCLUDE_ALL_INTERFACES): adapters that gave their
 //	  addresses to a virtual switch, too; GetIfTable2Ex(MibIfTableNormal), to know filters from adapters; FreeMibTable
@@ -24,7 +24,7 @@ import (
 	"flannel/pkg/mac"
 )
 
-// ipHelper is the IP stack of this machine.
+// ipHelper implements Stack with the IP stack of this machine.
 type ipHelper struct{ bestRoute *windows.LazyProc }
 
 // OpenStack returns the IP stack of this machine.
@@ -36,13 +36,13 @@ func (ipHelper) Adapters() ([]Adapter, error) {
 	const flags = winipcfg.GAAFlagSkipAnycast | winipcfg.GAAFlagSkipMulticast | winipcfg.GAAFlagIncludeAllInterfaces
 	rows, err := winipcfg.GetAdaptersAddresses(windows.AF_UNSPEC, flags)
 	if err != nil {
-		return nil, failed("GetAdaptersAddresses", err)
+		return nil, ipHelperError("GetAdaptersAddresses", err)
 	}
 	interfaces, err := winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)
 	if err != nil {
-		return nil, failed("GetIfTable2Ex", err)
+		return nil, ipHelperError("GetIfTable2Ex", err)
 	}
-	// With all interfaces come those of filter drivers, which have the name, the MAC, and no address of an adapter.
+	// The list of all interfaces includes those of filter drivers, which have an adapter's name and MAC, but no address.
 	filters := map[winipcfg.LUID]bool{}
 	for i := range interfaces {
 		filters[interfaces[i].InterfaceLUID] = interfaces[i].InterfaceAndOperStatusFlags&winipcfg.IAOSFFilterInterface != 0
@@ -56,7 +56,7 @@ func (ipHelper) Adapters() ([]Adapter, error) {
 	return all, nil
 }
 
-// toAdapter copies all: the row lies in memory that is about to be freed.
+// toAdapter converts a row. It copies everything, because the memory of the row is freed afterwards.
 func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 	a := Adapter{
 		Name: row.FriendlyName(), Description: row.Description(),
@@ -67,7 +67,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		V4Metric: int(row.Ipv4Metric), V6Metric: int(row.Ipv6Metric),
 		DHCP: row.Flags&winipcfg.IPAAFlagDhcpv4Enabled != 0,
 	}
-	if a.Index == 0 { // it has IPv6 only
+	if a.Index == 0 { // the adapter has IPv6 only
 		a.Index = int(row.IPv6IfIndex)
 	}
 	if hw := row.PhysicalAddress(); len(hw) == len(a.MAC) {
@@ -92,7 +92,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 	return a
 }
 
-// toIP leaves out the zone, which is the adapter itself.
+// toIP converts an address without its zone, which is the adapter itself.
 func toIP(a windows.SocketAddress) netip.Addr {
 	ip, _ := netip.AddrFromSlice(a.IP())
 	return ip.Unmap()
@@ -101,7 +101,7 @@ func toIP(a windows.SocketAddress) netip.Addr {
 func (ipHelper) Routes() ([]Route, error) {
 	rows, err := winipcfg.GetIPForwardTable2(windows.AF_UNSPEC)
 	if err != nil {
-		return nil, failed("GetIpForwardTable2", err)
+		return nil, ipHelperError("GetIpForwardTable2", err)
 	}
 	var all []Route
 	for i := range rows {
@@ -129,19 +129,19 @@ func (s ipHelper) BestRoute(dst netip.Addr) (Route, netip.Addr, error) {
 	if err := to.SetAddr(dst); err != nil {
 		return Route{}, netip.Addr{}, fmt.Errorf("best route to %s: %w", dst, err)
 	}
-	// LUID, index, source address: any. Sorting of addresses: the usual.
+	// The arguments 0 mean: any LUID, index and source address, and the default order of addresses.
 	status, _, _ := s.bestRoute.Call(0, 0, 0, uintptr(unsafe.Pointer(&to)), 0,
 		uintptr(unsafe.Pointer(&row)), uintptr(unsafe.Pointer(&source)))
 	if status != 0 {
-		return Route{}, netip.Addr{}, failed(s.bestRoute.Name, windows.Errno(status))
+		return Route{}, netip.Addr{}, ipHelperError(s.bestRoute.Name, windows.Errno(status))
 	}
 	return toRoute(&row), source.Addr().WithZone(""), nil
 }
 
-// entry is the row that stands for a route.
-func entry(r Route) (*winipcfg.MibIPforwardRow2, error) {
+// forwardRow converts a route to a row.
+func forwardRow(r Route) (*winipcfg.MibIPforwardRow2, error) {
 	row := &winipcfg.MibIPforwardRow2{}
-	row.Init() // for ever, by MIB_IPPROTO_NETMGMT
+	row.Init() // sets an infinite lifetime and protocol MIB_IPPROTO_NETMGMT
 	row.InterfaceIndex, row.Metric = uint32(r.Index), uint32(r.Metric)
 	hop := r.NextHop
 	if !hop.IsValid() {
@@ -153,25 +153,25 @@ func entry(r Route) (*winipcfg.MibIPforwardRow2, error) {
 	return row, errors.Join(row.DestinationPrefix.SetPrefix(r.Dst.Masked()), row.NextHop.SetAddr(hop))
 }
 
-// AddRoute writes to the active store, the only one that this API knows; so does AddAddress.
+// AddRoute implements Stack. Like AddAddress, it writes to the active store, the only one that this API has.
 func (ipHelper) AddRoute(r Route) error {
-	row, err := entry(r)
+	row, err := forwardRow(r)
 	if err != nil {
 		return err
 	}
 	err = row.Create()
 	if errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
-		return failed("SetIpForwardEntry2", row.Set())
+		return ipHelperError("SetIpForwardEntry2", row.Set())
 	}
-	return failed("CreateIpForwardEntry2", err)
+	return ipHelperError("CreateIpForwardEntry2", err)
 }
 
 func (ipHelper) DeleteRoute(r Route) error {
-	row, err := entry(r)
+	row, err := forwardRow(r)
 	if err != nil {
 		return err
 	}
-	if err = failed("DeleteIpForwardEntry2", row.Delete()); errors.Is(err, ErrNotFound) {
+	if err = ipHelperError("DeleteIpForwardEntry2", row.Delete()); errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	return err
@@ -191,44 +191,44 @@ func (ipHelper) SetForwarding(index int, v6, on bool) error {
 		return err
 	}
 	row.ForwardingEnabled = on
-	return failed("SetIpInterfaceEntry", row.Set())
+	return ipHelperError("SetIpInterfaceEntry", row.Set())
 }
 
-// ipInterface reads all settings of a family on an adapter: to change one, all are written back.
+// ipInterface returns all settings of a family on an adapter. To change one of them, all have to be written.
 func ipInterface(index int, v6 bool) (*winipcfg.MibIPInterfaceRow, error) {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
-		return nil, failed("ConvertInterfaceIndexToLuid", err)
+		return nil, ipHelperError("ConvertInterfaceIndexToLuid", err)
 	}
 	family := winipcfg.AddressFamily(windows.AF_INET)
 	if v6 {
 		family = windows.AF_INET6
 	}
 	row, err := luid.IPInterface(family)
-	return row, failed("GetIpInterfaceEntry", err)
+	return row, ipHelperError("GetIpInterfaceEntry", err)
 }
 
 func (ipHelper) AddAddress(index int, address netip.Prefix) error {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
-		return failed("ConvertInterfaceIndexToLuid", err)
+		return ipHelperError("ConvertInterfaceIndexToLuid", err)
 	}
-	if err = failed("CreateUnicastIpAddressEntry", luid.AddIPAddress(address)); errors.Is(err, ErrExists) {
+	if err = ipHelperError("CreateUnicastIpAddressEntry", luid.AddIPAddress(address)); errors.Is(err, ErrExists) {
 		return nil
 	}
 	return err
 }
 
-// SetDNS sets the servers of each family that has one in the list. Windows keeps them across a reboot: it has no other
-// store for them. Search lists stay as they are.
+// SetDNS implements Stack. It sets the servers of each family that has one in the list, and does not change search lists.
+// Unlike routes and addresses, they persist over a reboot, because Windows has no other store for them.
 func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
-		return failed("ConvertInterfaceIndexToLuid", err)
+		return ipHelperError("ConvertInterfaceIndexToLuid", err)
 	}
 	guid, err := luid.GUID()
 	if err != nil {
-		return failed("ConvertInterfaceLuidToGuid", err)
+		return ipHelperError("ConvertInterfaceLuidToGuid", err)
 	}
 	families := map[uint64][]string{}
 	for _, ip := range servers {
@@ -245,23 +245,24 @@ func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 		}
 		settings := winipcfg.DnsInterfaceSettings{Version: winipcfg.DnsInterfaceSettingsVersion1, Flags: flags, NameServer: text}
 		if err := winipcfg.SetInterfaceDnsSettings(*guid, &settings); err != nil {
-			return failed("SetInterfaceDnsSettings", err)
+			return ipHelperError("SetInterfaceDnsSettings", err)
 		}
 	}
 	return nil
 }
 
-// Watch asks for all three kinds of changes: an adapter that comes up changes neither addresses nor routes at first.
+// Watch implements Stack. It subscribes to changes of interfaces too, because an adapter that comes up does not change
+// addresses or routes at first.
 func (ipHelper) Watch(changed func()) (stop func(), err error) {
 	var all []winipcfg.ChangeCallback
 	stop = func() {
 		for _, c := range all {
-			_ = c.Unregister() // nothing can be done about one that stays
+			_ = c.Unregister() // the caller could do nothing about an error
 		}
 	}
 	add := func(c winipcfg.ChangeCallback, name string, e error) {
 		if e != nil {
-			err = errors.Join(err, failed(name, e))
+			err = errors.Join(err, ipHelperError(name, e))
 			return
 		}
 		all = append(all, c)
@@ -279,8 +280,8 @@ func (ipHelper) Watch(changed func()) (stop func(), err error) {
 	return stop, nil
 }
 
-// failed makes our error of one of Windows, nil of none; the text is the system's own.
-func failed(call string, err error) error {
+// ipHelperError converts an error of Windows to an *Error with its code and Windows' text; nil for nil.
+func ipHelperError(call string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/mac"
 )
 
-// dashed is how HNS writes a MAC address. It keeps what others wrote, and some write colons.
+// dashed formats a MAC address as HNS does, 00-15-5D-01-02-03. Documents of other programs may have colons, which HNS
+// does not change.
 func dashed(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
 
 // Types of networks.
@@ -17,45 +18,45 @@ const (
 	L2Bridge = "L2Bridge"
 )
 
-// DefaultVxlanPort is what an overlay uses that was not told another.
+// DefaultVxlanPort is the UDP port of an overlay without policy VxlanPort.
 const DefaultVxlanPort = 4789
 
-// Network is an HNS network, as far as we know of such.
+// Network is an HNS network, reduced to the properties that we use.
 type Network struct {
-	ID            string // HNS gives it
+	ID            string // chosen by HNS
 	Name          string
 	Type          string
 	Adapter       string // the physical adapter's name
 	Subnets       []Subnet
 	DNS           []string
 	MACs          [2]mac.Addr // first and last of the pool for endpoints; zero: HNS chooses
-	VxlanPort     uint16      // 0: HNS's own, 4789
-	NonPersistent bool        // gone when the service restarts
+	VxlanPort     uint16      // 0: DefaultVxlanPort
+	NonPersistent bool        // HNS deletes the network when it restarts
 
-	// What HNS has besides; CreateNetwork does not ask for it.
-	ManagementIP netip.Addr // the host's address on it; zero: not there yet
-	DRMAC        mac.Addr   // of the distributed router, the VTEP; zero: not there yet
-	HostRoute    bool       // pods and host reach each other; see HostRoutePolicy
-	Policies     []Policy   // all of the network itself, not of its subnets
+	// The following fields are set by HNS, and ignored by CreateNetwork.
+	ManagementIP netip.Addr // the host's address on it; zero: not assigned yet
+	DRMAC        mac.Addr   // of the distributed router, which is the VTEP; zero: not assigned yet
+	HostRoute    bool       // it has HostRoutePolicy
+	Policies     []Policy   // all policies of the network itself, not of its subnets
 
-	Unread error // why of others' networks, of kinds that we do not know, only ID and Name are here
+	Unread error // not nil: the document could not be decoded, and only ID and Name are set
 }
 
-// Subnet is one of a network.
+// Subnet is a subnet of a network.
 type Subnet struct {
 	Prefix  netip.Prefix
 	Gateway netip.Addr
 	VSID    uint32 // 24 bits; 0: none
 }
 
-// Policy is a policy of a network, its settings byte for byte as HNS has them: it removes only what it is given back as
-// it was.
+// Policy is a policy of a network. Settings are byte for byte those that HNS returned, because HNS only removes a policy
+// whose settings are equal to the request's.
 type Policy struct {
 	Type     string
 	Settings json.RawMessage `json:",omitempty"`
 }
 
-// RemoteSubnet is the way to a peer's subnet on an overlay (policy RemoteSubnetRoute).
+// RemoteSubnet is the route to a peer's subnet on an overlay (policy RemoteSubnetRoute).
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	VSID     uint32     // 24 bits
@@ -63,21 +64,22 @@ type RemoteSubnet struct {
 	MAC      mac.Addr   // of the peer's VTEP
 }
 
-// Endpoint is an HNS endpoint, as far as we make such: that of the host on a bridge, or one that stands for a peer
-// where HNS has no RemoteSubnetRoute.
+// Endpoint is an HNS endpoint of one of the kinds that we create: that of the host on an L2Bridge, or a remote one that
+// represents a peer if HNS does not support RemoteSubnetRoute.
 type Endpoint struct {
-	ID       string // HNS gives it
+	ID       string // chosen by HNS
 	Name     string
-	Network  string // its ID
+	Network  string // ID of the network
 	IPs      []netip.Prefix
 	Gateways []netip.Addr
 	MAC      mac.Addr // zero: HNS chooses
 	Remote   bool
-	Provider netip.Addr // of a remote one: the peer's address on the underlay
+	Provider netip.Addr // only if Remote: the peer's address on the underlay
 }
 
-// Virtual tells the host's adapters on virtual switches from all others; those of Hyper-V's guests are "Microsoft Hyper-V
-// Network Adapter". A name may have been changed, and a description be in the user's language.
+// Virtual reports whether this is the host's adapter on a virtual switch. It accepts the name or the description, since
+// the name may have been changed, and the description may be in the user's language. The adapter of a Hyper-V guest,
+// "Microsoft Hyper-V Network Adapter", is not virtual in this sense.
 func (a Adapter) Virtual() bool {
 	return strings.HasPrefix(a.Name, "vEthernet") || strings.HasPrefix(a.Description, "Hyper-V") && strings.Contains(a.Description, "Ethernet")
 }
