@@ -15,8 +15,9 @@ func setAPIFrom(o *options, v string) error {
 	return nil
 }
 
-// apiServer is the URL of the API server where that is known other than by the credentials: a pod knows it by the
-// address of a Service, which does not work before kube-proxy, and on Windows kube-proxy waits for our network.
+// apiServer returns the API server's URL from --kube-api-url or --kube-api-from, "" if neither has one. A pod's service
+// account has the address of a Service instead, which does not work before kube-proxy runs, and on Windows kube-proxy
+// waits for our network.
 func apiServer(o kubeOptions, log *slog.Logger) string {
 	if o.APIURL != "" {
 		return o.APIURL
@@ -25,7 +26,7 @@ func apiServer(o kubeOptions, log *slog.Logger) string {
 		c, err := clientcmd.LoadFromFile(path)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				log.Warn("cannot take the API server's address from a kubeconfig", "path", path, "error", err)
+				log.Warn("cannot read the API server's address from a kubeconfig", "path", path, "error", err)
 			}
 			continue
 		}

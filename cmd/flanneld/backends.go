@@ -11,7 +11,7 @@ import (
 	"flannel/subnet"
 )
 
-// backends is the table of what Backend.Type may name. A new backend is one package and one line here.
+// backends returns the kinds of backend that Backend.Type can name. A new backend needs one package and one entry here.
 func backends() netconf.Backends {
 	return netconf.Backends{vxlan.Kind(), hostgw.Kind(), alloc.Kind()}
 }

@@ -68,7 +68,7 @@ func TestBundle(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		args := []string{"--kube-subnet-mgr", "--kubeconfig-file=/run/kubeconfig", "--net-config-path=/run/net-conf.json", "--etcd-username=u",
 			"doctor", "--json", "--timeout=1m", "--cni-conf-dir=/run/conf", "--bundle=/run/bundle.tar.gz"}
-		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: &stdout, stderr: &stderr}); code != exitNotWell {
+		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: &stdout, stderr: &stderr}); code != exitNotReady {
 			t.Fatalf("exit code %d\n%s\n%s", code, &stdout, &stderr)
 		}
 		var results []doctor.Result

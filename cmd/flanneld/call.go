@@ -14,12 +14,12 @@ import (
 	"flannel/pkg/flags"
 )
 
-// process is what the program was started with.
+// process holds what the program takes from its process, so that tests can replace it.
 type process struct {
-	args, environ  []string // without the program's name; as of os.Environ
+	args, environ  []string // args without the program's name, environ as from os.Environ
 	stdout, stderr io.Writer
-	events         slog.Handler // of a Windows service, which has no stderr; else nil
-	confine        func() error // gives up the use of the network for good; nil where others share the process
+	events         slog.Handler // event log of a Windows service, which has no stderr; nil in the foreground
+	confine        func() error // forbids the process to use the network for good; nil in tests
 }
 
 func (p process) giveUpNetwork() error {
@@ -29,7 +29,7 @@ func (p process) giveUpNetwork() error {
 	return p.confine()
 }
 
-// call is a command as it was called.
+// call is one invocation of a command.
 type call struct {
 	options // Args are the command's own arguments
 	process
@@ -38,13 +38,13 @@ type call struct {
 	json  bool // print one JSON document
 }
 
-// parse reads the command's own arguments; about stands before its flags in its help. done: there is nothing left to do but to
-// end with code.
+// parse parses the command's own arguments. about is printed before the flags in the command's help. If done is true, the
+// caller must return code, because help or an error was printed.
 func (c *call) parse(about string) (done bool, code int) {
-	var help strings.Builder // of a mistake too, who would look for the reason above a page of help
+	var help strings.Builder // only printed if asked for: after a mistake it would hide the error
 	c.flags.Init("flanneld "+c.Command, goflag.ContinueOnError)
 	c.flags.SetOutput(&help)
-	if about != "" { // else Go's own, which begins with the command's name
+	if about != "" { // else Go's default, which begins with the command's name
 		c.flags.Usage = func() {
 			help.WriteString(about)
 			c.flags.PrintDefaults()
@@ -54,7 +54,7 @@ func (c *call) parse(about string) (done bool, code int) {
 	switch {
 	case errors.Is(err, goflag.ErrHelp):
 		_, err := io.WriteString(c.stdout, help.String())
-		return true, c.codeOf(err)
+		return true, c.reportError(err)
 	case err != nil:
 		err = fmt.Errorf("%s: %w", c.Command, err)
 	case c.flags.NArg() > 0:
@@ -62,37 +62,39 @@ func (c *call) parse(about string) (done bool, code int) {
 	default:
 		return false, exitOK
 	}
-	return true, c.refuse(fmt.Errorf("%w; see flanneld %s --help", err, c.Command))
+	return true, c.reportUsage(fmt.Errorf("%w; see flanneld %s --help", err, c.Command))
 }
 
 // jsonFlag declares --json.
 func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
 
-// failure is what a command that could do nothing answers with --json.
+// failure is the JSON document of a command that failed before it could do anything.
 type failure struct {
 	Problem string `json:"problem"`
 }
 
-// refuse tells all problems of the command's arguments.
-func (c *call) refuse(err error) int { return c.process.refuse(c.Args, err) }
+// reportUsage reports all problems of the command's arguments.
+func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args, err) }
 
-// answer prints what the command has to say, as text or as one JSON document, and then its error, if any.
+// answer prints the command's result, as text or as one JSON document, and its error to stderr, if any. It returns the
+// exit code.
 func (c *call) answer(document any, text string, err error) int {
 	return c.process.answer(c.json, document, text, err)
 }
 
-// fail answers with nothing but an error.
+// fail is answer for a command that has no result but an error.
 func (c *call) fail(err error) int { return c.answer(failure{err.Error()}, "", err) }
 
-// refuse tells all problems of a command line, one a line, and in a document too if that is asked for.
-func (p process) refuse(args []string, err error) int {
+// reportUsage prints all problems of a command line to stderr, one per line, and with --json also a document to stdout.
+// It returns exitUsage.
+func (p process) reportUsage(args []string, err error) int {
 	if _, asJSON := withoutJSON(args); asJSON {
 		quiet := p
 		quiet.stderr = io.Discard
 		quiet.answer(true, failure{err.Error()}, "", nil)
 	}
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // there is no other way to tell
+		fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // stderr is the last resort
 	}
 	return exitUsage
 }
@@ -104,7 +106,7 @@ func (p process) answer(asJSON bool, document any, text string, err error) int {
 	} else if text != "" {
 		_, printed = fmt.Fprintln(p.stdout, text)
 	}
-	return p.codeOf(errors.Join(err, printed))
+	return p.reportError(errors.Join(err, printed))
 }
 
 // print prints one JSON document.
@@ -114,12 +116,12 @@ func (p process) print(document any) error {
 	return enc.Encode(document)
 }
 
-// codeOf tells an error, if there is one, and is the exit code that goes with it.
-func (p process) codeOf(err error) int {
+// reportError prints an error to stderr and returns exitError; for nil it returns exitOK.
+func (p process) reportError(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(p.stderr, "flanneld:", err) //nolint:errcheck // there is no other way to tell
+	fmt.Fprintln(p.stderr, "flanneld:", err) //nolint:errcheck // stderr is the last resort
 	return exitError
 }
 
@@ -130,7 +132,7 @@ func problem(err error) string {
 	return err.Error()
 }
 
-// withoutJSON takes --json out of arguments, which may be wrong otherwise; those behind "--" are another program's.
+// withoutJSON removes --json from arguments that may be invalid otherwise. Arguments after "--" are not the command's.
 func withoutJSON(args []string) (rest []string, found bool) {
 	for i, arg := range args {
 		switch {
@@ -145,7 +147,7 @@ func withoutJSON(args []string) (rest []string, found bool) {
 	return rest, found
 }
 
-// limitFlag declares a flag for a length of time above zero.
+// limitFlag declares a flag for a positive duration.
 func (c *call) limitFlag(name string, usual time.Duration, help string) *time.Duration {
 	c.flags.Var((*flags.Limit)(&usual), name, help)
 	return &usual

@@ -86,10 +86,10 @@ func TestCNIConf(t *testing.T) {
 	if err := os.WriteFile(to, []byte(edited), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	expect("edited", exitNotWell, "--force")
+	expect("edited", exitNotReady, "--force")
 	expect("kept", exitOK, "--force", "--keep")
 	expect("kept, though asked for something else", exitOK, "--force", "--keep", "--cluster-cidr=10.0.0.0/8")
-	expect("edited: the difference", exitNotWell, "\n-                   \"10.250.0.0/16\",\n+                   \"10.244.0.0/16\",\n")
+	expect("edited: the difference", exitNotReady, "\n-                   \"10.250.0.0/16\",\n+                   \"10.244.0.0/16\",\n")
 	if read() != edited {
 		t.Error("an edit is gone")
 	}
@@ -143,18 +143,18 @@ func TestCNIConfAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.write("10-flannel.conf", strings.Replace(string(raw), "10.96.0.0/12", "10.100.0.0/12", 1))
-	expect("edited", exitNotWell, "--force", "10.100.0.0/12")
+	expect("edited", exitNotReady, "--force", "10.100.0.0/12")
 	n.write("10-flannel.conf", string(raw))
 	expect("the edit is taken back", exitOK, "updated", `"net0"`)
 	expect("Services of a family that pods do not have", exitOK, "unchanged", `"net0"`, "--service-cidr=fd00::/112")
 	if err := os.Remove(filepath.Join(n.dir, "run", "cni-conf.json")); err != nil {
 		t.Fatal(err)
 	}
-	expect("the record is lost", exitNotWell, "--force", `"net0"`, "--network-name=mine")
+	expect("the record is lost", exitNotReady, "--force", `"net0"`, "--network-name=mine")
 	expect("it says what it shall, so it is ours", exitOK, "unchanged", `"net0"`)
 	expect("another parameter", exitOK, "updated", `"mine"`, "--network-name=mine")
 	n.write("run/cni-conf.json", "{")
-	expect("the record cannot be read", exitNotWell, "--force", `"mine"`)
+	expect("the record cannot be read", exitNotReady, "--force", `"mine"`)
 
 	expect("no plugins", exitError, n.dir+" flannel.exe win-bridge.exe host-local.exe", `"mine"`, "--plugin-dir="+n.dir)
 	for _, name := range []string{"flannel.exe", "win-bridge.exe", "host-local.exe"} {

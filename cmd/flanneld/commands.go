@@ -6,43 +6,44 @@ import (
 	"slices"
 )
 
-// command is a row in the table of commands, from which follow the help, what the command line takes, and what runs.
+// command is a row in the table of commands. The table defines the help, the names that the command line accepts, and
+// the functions to run.
 type command struct {
 	name, help string
-	about      string // stands before the flags in the command's own help; "": Go's own heading
-	// flags declares the command's own flags and returns what runs once they are parsed.
+	about      string // printed before the flags in the command's own help; "": the heading of Go's flag package
+	// flags declares the command's own flags and returns the function to run after they are parsed.
 	flags func(*call) func(context.Context) int
-	// run stands in place of flags where a command reads its arguments itself.
+	// run replaces flags if a command parses its arguments itself.
 	run func(context.Context, *call) int
 }
 
-// commands is the table. A new command is one function and one row here.
+// commands returns the table. A new command needs one function and one row here.
 func commands() []command {
 	return []command{
 		{name: "status", flags: showStatus,
-			help: "tell how the running daemon is: lease, devices, peers, errors (--help tells more)"},
+			help: "show the state of the running daemon: lease, devices, peers, errors (see its --help)"},
 		{name: "accept-withdrawal", flags: acceptWithdrawal, about: aboutAcceptWithdrawal,
-			help: "let the peers go that the store lost all at once, and that the daemon retains (--help tells more)"},
-		{name: "doctor", flags: examine,
-			help: "look for what people run into, and say how to mend it (--help tells more)"},
+			help: "drop the peers that the daemon retains after the store lost many at once (see its --help)"},
+		{name: "doctor", flags: doctorCommand,
+			help: "check this node for common problems, and suggest fixes (see its --help)"},
 		{name: "wait", flags: wait, about: aboutWait,
-			help: "wait until the daemon is ready, and say what it waits for (--help tells more)"},
+			help: "wait until the daemon is ready, and print what it waits for (see its --help)"},
 		{name: "cni-conf", flags: makeCNIConf, about: aboutCNIConf,
-			help: "write the CNI configuration of a Windows node (--help tells more)"},
+			help: "write the CNI configuration of a Windows node (see its --help)"},
 		{name: "install-cni", flags: installCNI, about: aboutInstallCNI,
-			help: "put the CNI plugin and its configuration in place (--help tells more)"},
+			help: "install the CNI plugin and its configuration (see its --help)"},
 		{name: "net-conf", flags: makeNetConf, about: aboutNetConf,
-			help: "write the network configuration of a Windows node where there is none (--help tells more)"},
+			help: "write the network configuration of a Windows node if it does not exist (see its --help)"},
 		{name: "prepare", flags: prepare, about: aboutPrepare,
-			help: "Windows: bind the adapter's virtual switch, once, before anything depends on it (--help tells more)"},
+			help: "Windows: create the adapter's virtual switch before anything depends on the network (see its --help)"},
 		{name: "source-vip", flags: sourceVIP, about: aboutSourceVIP,
-			help: "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (--help tells more)"},
+			help: "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (see its --help)"},
 		{name: "service", run: service,
-			help: "Windows: install, uninstall, start, stop or show the service (--help tells more)"},
+			help: "Windows: install, uninstall, start, stop or show the service (see its --help)"},
 		{name: "handback", flags: handback, about: aboutHandback,
-			help: "Linux: give the routes flannel's form, before a flannel runs here again (--dry-run shows it)"},
-		{name: "cleanup", flags: removeAll,
-			help: "remove everything that flanneld and flannel left on this node (--dry-run shows it)"},
+			help: "Linux: convert the routes to flannel's form, before flannel runs here again (--dry-run only shows it)"},
+		{name: "cleanup", flags: cleanupCommand,
+			help: "remove everything that flanneld and flannel left on this node (--dry-run only shows it)"},
 	}
 }
 
@@ -53,13 +54,14 @@ func commandNames() (names []string) {
 	return names
 }
 
-// runCommand runs the command that the options name.
+// runCommand runs the command o.Command.
 func runCommand(ctx context.Context, o options, p process, log *slog.Logger) int {
 	all := commands()
 	i := slices.IndexFunc(all, func(c command) bool { return c.name == o.Command })
 	return all[i].do(ctx, &call{options: o, process: p, log: log})
 }
 
+// do parses the command's flags, unless the command does that itself, and runs it.
 func (cmd command) do(ctx context.Context, c *call) int {
 	if cmd.run != nil {
 		return cmd.run(ctx, c)

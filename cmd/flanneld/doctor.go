@@ -15,20 +15,20 @@ import (
 	"flannel/subnet/etcd"
 )
 
-// examine is the command that looks for what people run into. It changes nothing.
-func examine(c *call) func(context.Context) int {
-	c.jsonFlag("print one JSON document: a list of checks with verdict, what was seen, and the fix")
-	pack := c.flags.String("bundle", "", "also pack what a maintainer needs, without secrets, into this `file` (.tar.gz)")
+// doctorCommand is the command doctor. It changes nothing on the node.
+func doctorCommand(c *call) func(context.Context) int {
+	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
+	pack := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
 	look := c.look()
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
-	each := c.limitFlag("timeout", 5*time.Second, "`bound` of each look; what takes longer is skipped")
+	each := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is skipped")
 	return func(ctx context.Context) int {
 		look.Each = *each
 		snapshot := probe.Look(ctx, look)
 		if ctx.Err() != nil {
-			return c.fail(errors.New("doctor: interrupted; what was not looked at cannot be judged"))
+			return c.fail(errors.New("doctor: interrupted before all probes were done"))
 		}
 		results := doctor.Examine(snapshot)
 		var err error
@@ -39,20 +39,20 @@ func examine(c *call) func(context.Context) int {
 		}
 		if err == nil && *pack != "" {
 			if err = bundle.Write(ctx, c.bundle(), *pack, snapshot, results); err == nil {
-				_, err = fmt.Fprintf(c.stderr, "packed %s; look through it before you give it away: it has addresses and names of your nodes\n", *pack)
+				_, err = fmt.Fprintf(c.stderr, "wrote %s; check it before you share it: it contains addresses and names of your nodes\n", *pack)
 			}
 		}
 		if err != nil {
-			return c.codeOf(err)
+			return c.reportError(err)
 		}
 		if doctor.Count(results, doctor.Fail) > 0 {
-			return exitNotWell
+			return exitNotReady
 		}
 		return exitOK
 	}
 }
 
-// look says where to look, but for what the command's flags say.
+// look returns the options of the probe, except for those set by the command's own flags.
 func (o *options) look() probe.Options {
 	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: etcd.Options{Endpoints: o.Etcd.Endpoints, CAFile: o.Etcd.CAFile, CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile}}
 	if o.Kube.On {
@@ -61,12 +61,12 @@ func (o *options) look() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
 		Commands: commandNames(), Cluster: store.Look}
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
-		look.Left = append(look.Left, systemPath(path)) // of Microsoft/SDN and of sig-windows-tools
+		look.Left = append(look.Left, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools
 	}
 	return look
 }
 
-// bundle says what a bundle is made of, beside what was seen.
+// bundle returns what a bundle contains besides the snapshot and the results of the doctor.
 func (o *options) bundle() bundle.Options {
 	return bundle.Options{
 		SubnetFile: o.SubnetFile, LogFile: o.LogFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),

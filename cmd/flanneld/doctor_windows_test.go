@@ -62,7 +62,7 @@ func TestDoctorOnWindows(t *testing.T) {
 
 	code, out, problems := do("doctor", "--json", "--timeout=1m", "--cni-conf-dir="+filepath.Dir(conf), "--cni-bin-dir="+dir, "--cni-data-dir="+filepath.Join(dir, "networks"),
 		"--bundle="+filepath.Join(dir, "b.tar.gz"))
-	if code != exitNotWell {
+	if code != exitNotReady {
 		t.Fatalf("doctor: %d %s %s", code, out, problems)
 	}
 	if len(m.Changes()) > 0 || len(m.Log()) == 0 || m.OpenHandles() != 0 {

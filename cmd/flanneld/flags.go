@@ -13,14 +13,14 @@ import (
 // flagRow is a row in the table of the daemon's flags.
 type flagRow = flags.Flag[options]
 
-// flagTable is the table. A new flag is one row, in one of these groups.
+// flagTable returns the table of the daemon's flags. A new flag needs one row, in one of these groups.
 func flagTable() []flags.Group[options] {
 	return []flags.Group[options]{
 		{Title: "Leases in etcd", Flags: etcdFlags()},
 		{Title: "Leases in Kubernetes", Flags: kubeFlags()},
-		{Title: "Underlay: the interface by which nodes meet; without these, that of the default route", Flags: underlayFlags()},
+		{Title: "Underlay: the interface that connects the nodes; default: that of the default route", Flags: underlayFlags()},
 		{Title: "Network of this node", Flags: networkFlags()},
-		{Title: "CNI plugin: kept in place while the daemon runs, see also install-cni", Flags: cniFlags()},
+		{Title: "CNI plugin: installed, and restored while the daemon runs; see also install-cni", Flags: cniFlags()},
 		{Title: "Health and logs", Flags: healthFlags()},
 	}
 }
@@ -30,80 +30,80 @@ func etcdFlags() []flagRow {
 		{Name: "etcd-endpoints", Arg: "URL,…", Def: "http://127.0.0.1:4001,http://127.0.0.1:2379", Set: setEndpoints,
 			Help: "etcd servers"},
 		{Name: "etcd-prefix", Arg: "PATH", Def: "/coreos.com/network", Set: setPrefix,
-			Help: "where in etcd the configuration and the leases are"},
-		flags.Text("etcd-cafile", "FILE", "", "authority that the servers' certificates must be from", func(o *options) *string { return &o.Etcd.CAFile }),
-		flags.Text("etcd-certfile", "FILE", "", "our certificate", func(o *options) *string { return &o.Etcd.CertFile }),
-		flags.Text("etcd-keyfile", "FILE", "", "its key", func(o *options) *string { return &o.Etcd.KeyFile }),
-		flags.Text("etcd-username", "NAME", "", "user", func(o *options) *string { return &o.Etcd.Username }),
-		{Name: "etcd-password", Arg: "TEXT", Help: "its password; better given as a variable, for other processes see a command line",
+			Help: "prefix of the keys of the configuration and the leases"},
+		flags.Text("etcd-cafile", "FILE", "", "CA certificates that the servers' certificates must be signed by", func(o *options) *string { return &o.Etcd.CAFile }),
+		flags.Text("etcd-certfile", "FILE", "", "client certificate", func(o *options) *string { return &o.Etcd.CertFile }),
+		flags.Text("etcd-keyfile", "FILE", "", "key of the client certificate", func(o *options) *string { return &o.Etcd.KeyFile }),
+		flags.Text("etcd-username", "NAME", "", "user name", func(o *options) *string { return &o.Etcd.Username }),
+		{Name: "etcd-password", Arg: "TEXT", Help: "password of the user; prefer the environment variable, because other processes can see the command line",
 			Set: func(o *options, v string) error { o.Etcd.Password = redact.NewSecret(v); return nil }},
-		flags.Int("subnet-lease-renew-margin", "MINUTES", "60", 1, 1439, "how long before its end the lease (24 h) is renewed",
+		flags.Int("subnet-lease-renew-margin", "MINUTES", "60", 1, 1439, "renew the lease (24 h) this long before it expires",
 			func(o *options, n int) { o.Etcd.RenewMargin = time.Duration(n) * time.Minute }),
 	}
 }
 
 func kubeFlags() []flagRow {
 	return []flagRow{
-		flags.Bool("kube-subnet-mgr", "false", "take leases from the Kubernetes API instead of etcd", func(o *options) *bool { return &o.Kube.On }),
-		{Name: "kube-api-url", Arg: "URL", Set: setAPIURL, Help: "API server; default: as the kubeconfig or the pod's service account has it"},
+		flags.Bool("kube-subnet-mgr", "false", "keep leases in the Kubernetes API instead of etcd", func(o *options) *bool { return &o.Kube.On }),
+		{Name: "kube-api-url", Arg: "URL", Set: setAPIURL, Help: "API server; default: that of the kubeconfig or of the pod's service account"},
 		{Name: "kube-api-from", Arg: "FILE", Repeat: true, Set: setAPIFrom,
-			Help: "kubeconfig to take the API server's address from, and nothing else; the first that is there and names one counts, --kube-api-url counts for more"},
+			Help: "kubeconfig from which only the API server's address is used; the first file that exists and has one is used, --kube-api-url takes precedence"},
 		flags.Text("kubeconfig-file", "FILE", "", "kubeconfig; default: the pod's service account", func(o *options) *string { return &o.Kube.Kubeconfig }),
 		{Name: "kube-annotation-prefix", Arg: "TEXT", Def: "flannel.alpha.coreos.com", Set: setAnnotationPrefix,
 			Help: "prefix of our annotations on the Node"},
 		flags.Text("net-config-path", "FILE", systemPath("/etc/kube-flannel/net-conf.json"), "the network configuration", func(o *options) *string { return &o.Kube.NetConfPath }),
-		flags.Bool("set-node-network-unavailable", "true", "set the Node's condition NetworkUnavailable to False when in step",
+		flags.Bool("set-node-network-unavailable", "true", "set the Node's condition NetworkUnavailable to False once the network is up to date",
 			func(o *options) *bool { return &o.Kube.SetNetworkUnavailable }),
 	}
 }
 
 func underlayFlags() []flagRow {
 	return []flagRow{
-		{Name: "iface", Arg: "NAME|IP", Repeat: true, Set: setIface, Help: "interface; tried in order"},
+		{Name: "iface", Arg: "NAME|IP", Repeat: true, Set: setIface, Help: "interface to use, by name or address; tried in order"},
 		{Name: "iface-regex", Arg: "REGEX", Repeat: true, Set: setIfaceRegex,
-			Help: "likewise, tried after every --iface; matched against addresses first, then names"},
-		{Name: "iface-can-reach", Arg: "IP", Set: setCanReach, Help: "likewise, tried when neither of these matches: the interface and source address that the route to IP uses"},
-		{Name: "public-ip", Arg: "IP", Set: setPublicV4, Help: "IPv4 address told to the other nodes; default: the interface's. Without the flags above it selects the interface that has it, if one has"},
+			Help: "likewise, tried after all --iface; matched against addresses first, then names"},
+		{Name: "iface-can-reach", Arg: "IP", Set: setCanReach, Help: "likewise, if none of the above matches an interface: use the interface and source address of the route to IP"},
+		{Name: "public-ip", Arg: "IP", Set: setPublicV4, Help: "IPv4 address that is published to the other nodes; default: the interface's. Without the flags above it selects the interface that has this address, if there is one"},
 		{Name: "public-ipv6", Arg: "IP", Set: setPublicV6, Help: "likewise for IPv6"},
 	}
 }
 
 func networkFlags() []flagRow {
 	return []flagRow{
-		{Name: "subnet-file", Arg: "FILE", Def: systemPath("/run/flannel/subnet.env"), Set: setSubnetFile, Help: "file that tells the CNI plugin about the subnet"},
-		flags.Bool("ip-masq", "false", "masquerade what leaves the pod network", func(o *options) *bool { return &o.IPMasq }),
+		{Name: "subnet-file", Arg: "FILE", Def: systemPath("/run/flannel/subnet.env"), Set: setSubnetFile, Help: "file that passes the subnet to the CNI plugin"},
+		flags.Bool("ip-masq", "false", "masquerade traffic that leaves the pod network", func(o *options) *bool { return &o.IPMasq }),
 		{Name: "ip-masq-fully-random-disable", Def: "false", Help: "masquerade without --random-fully",
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.RandomFully = !b; return err }},
 		flags.Bool("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
-		flags.Int("iptables-resync", "SECONDS", "5", 1, 86400, "how often the rules are compared with what they shall be",
+		flags.Int("iptables-resync", "SECONDS", "5", 1, 86400, "interval of comparing the firewall rules with the desired ones",
 			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
-		flags.Int("retain-peers", "SECONDS", "300", 0, 86400, "how long peers stay when more than max(3, 20 %) of them leave the store within that time; 0: not at all",
+		flags.Int("retain-peers", "SECONDS", "300", 0, 86400, "how long to retain peers if more than max(3, 20 %) of them are deleted from the store within this time; 0: do not retain",
 			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
-		{Name: "config-follow", Def: "true", Help: "follow a network configuration that changes; false: what is read at the start stays in force",
+		{Name: "config-follow", Def: "true", Help: "adopt changes of the network configuration; false: use the one that was read at the start",
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.KeepConfig = !b; return err }},
 		{Name: "config-stagger", Arg: "DURATION", Def: "2m", Set: setStagger,
-			Help: "of a configuration that cuts nodes off from each other (backend, VNI, port): how long two nodes try it before others do; 0: all adopt it at once"},
-		flags.Bool("ip-blackhole-route", "false", "drop what is for pods of this node that are gone", func(o *options) *bool { return &o.Blackhole }),
+			Help: "for a change that disconnects old from new nodes (backend, VNI, port): how long two nodes try it before the others adopt it; 0: all adopt it at once"},
+		flags.Bool("ip-blackhole-route", "false", "drop traffic to addresses of this node's subnet that no pod has", func(o *options) *bool { return &o.Blackhole }),
 	}
 }
 
 func cniFlags() []flagRow {
 	return []flagRow{
-		flags.Text("cni-conf-from", "FILE", "", "configuration list; plugins of others in it stay", func(o *options) *string { return &o.CNI.ConfFrom }),
-		flags.Text("cni-conf-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.ConfTo }),
-		flags.Text("cni-plugin-from", "FILE", "", "plugin, or a directory of them", func(o *options) *string { return &o.CNI.PluginFrom }),
-		flags.Text("cni-plugin-to", "FILE", "", "where to", func(o *options) *string { return &o.CNI.PluginTo }),
+		flags.Text("cni-conf-from", "FILE", "", "configuration list to install", func(o *options) *string { return &o.CNI.ConfFrom }),
+		flags.Text("cni-conf-to", "FILE", "", "where to install it; plugins that others added there are kept", func(o *options) *string { return &o.CNI.ConfTo }),
+		flags.Text("cni-plugin-from", "FILE", "", "plugin to install, or a directory of plugins", func(o *options) *string { return &o.CNI.PluginFrom }),
+		flags.Text("cni-plugin-to", "FILE", "", "where to install it", func(o *options) *string { return &o.CNI.PluginTo }),
 	}
 }
 
 func healthFlags() []flagRow {
 	return []flagRow{
 		{Name: "healthz-ip", Arg: "IP", Def: "0.0.0.0", Set: setHealthzIP, Help: "address of /healthz, /readyz and /metrics"},
-		flags.Int("healthz-port", "PORT", "0", 0, math.MaxUint16, "their port; 0: off", setHealthzPort),
-		{Name: "log-format", Arg: "text|json", Def: "text", Set: setLogFormat, Help: "how log lines are written"},
-		flags.Text("log-file", "FILE", "", "write the log there instead of to stderr; at 10 MiB it becomes FILE.1",
+		flags.Int("healthz-port", "PORT", "0", 0, math.MaxUint16, "port of /healthz, /readyz and /metrics; 0: disabled", setHealthzPort),
+		{Name: "log-format", Arg: "text|json", Def: "text", Set: setLogFormat, Help: "format of log lines"},
+		flags.Text("log-file", "FILE", "", "write the log to FILE instead of stderr; at 10 MiB it is renamed to FILE.1",
 			func(o *options) *string { return &o.LogFile }),
-		flags.Int("v", "LEVEL", "0", 0, 10, "log more; 0 to 10", func(o *options, n int) { o.Verbosity = n }),
+		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10", func(o *options, n int) { o.Verbosity = n }),
 		flags.Text("vmodule", "FILE=LEVEL,…", "", "likewise, for single source files", func(o *options) *string { return &o.VModule }),
 		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.LogBacktraceAt }),
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),
@@ -114,7 +114,7 @@ func healthFlags() []flagRow {
 func setIfaceRegex(o *options, v string) error {
 	re, err := regexp.Compile(v)
 	if err != nil {
-		return fmt.Errorf("%.60q is no regular expression: %w", v, err)
+		return fmt.Errorf("invalid regular expression %.60q: %w", v, err)
 	}
 	if v != "" {
 		o.Underlay.IfaceRegex = append(o.Underlay.IfaceRegex, re)

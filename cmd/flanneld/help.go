@@ -10,7 +10,7 @@ import (
 // printHelp writes what --help shows.
 func printHelp(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString(`flanneld gives this node a subnet of the pod network and makes the other nodes' subnets reachable.
+	b.WriteString(`flanneld assigns this node a subnet of the pod network and makes the other nodes' subnets reachable.
 
 Usage:
 `)
@@ -19,9 +19,9 @@ Usage:
 		flags.Row(&b, "flanneld [flags] "+c.name, c.help)
 	}
 	b.WriteString(`
-One dash is as good as two. Every flag can also be given as an environment variable: FLANNELD_ and
-its name in upper case, with _ for -; --iface-regex is FLANNELD_IFACE_REGEX. The command line wins.
-Booleans take =true or =false; flags marked with * may be given more than once.
+Flags may start with one or two dashes. Each flag can also be set by an environment variable, which
+is FLANNELD_ and the name in upper case with _ for -: FLANNELD_IFACE_REGEX is --iface-regex. The
+command line takes precedence. Boolean flags take =true or =false. Flags with * may be repeated.
 `)
 	flags.Help(&b, flagTable())
 	_, err := io.WriteString(w, b.String())

@@ -9,7 +9,7 @@ import (
 	"flannel/pkg/cniinstall"
 )
 
-// cniAnswer is what install-cni answers with --json.
+// cniAnswer is the JSON document of install-cni.
 type cniAnswer struct {
 	Files   []cniFile `json:"files"`
 	Problem string    `json:"problem,omitempty"`
@@ -18,47 +18,48 @@ type cniAnswer struct {
 type cniFile struct {
 	Path   string   `json:"path"`
 	Result string   `json:"result"`         // "written", "unchanged"
-	Kept   []string `json:"kept,omitempty"` // types of other plugins in a configuration
+	Kept   []string `json:"kept,omitempty"` // types of plugins that others added to a configuration
 }
 
-const aboutInstallCNI = `Puts CNI plugins, their configuration, or both in place, for an init container, or before kubelet starts.
-A file that is up to date is left alone. In a configuration the plugins and keys of others, such as a service mesh's, stay.
+const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
+Files that are up to date are not touched. Plugins and keys that others, such as a service mesh, added to
+the configuration are kept.
 
   flanneld install-cni [flags]
 `
 
-// installCNI is a command for an init container: it installs once, or with --watch keeps all in place.
+// installCNI is the command install-cni. It installs once, or with --watch also restores the files until it is stopped.
 func installCNI(c *call) func(context.Context) int {
 	files := c.CNI
-	c.flags.StringVar(&files.ConfFrom, "conf-from", files.ConfFrom, "install the configuration list that this `file` has")
+	c.flags.StringVar(&files.ConfFrom, "conf-from", files.ConfFrom, "install the configuration list in this `file`")
 	c.flags.StringVar(&files.ConfTo, "conf-to", files.ConfTo, "as this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
-	c.flags.StringVar(&files.PluginFrom, "plugin-from", files.PluginFrom, "install the plugin that is this `file`, or all that a directory has")
+	c.flags.StringVar(&files.PluginFrom, "plugin-from", files.PluginFrom, "install this `file`, a plugin, or all plugins in this directory")
 	c.flags.StringVar(&files.PluginTo, "plugin-to", files.PluginTo, "as this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or into this directory")
-	watch := c.flags.Bool("watch", false, "go on: restore them when they are deleted or broken, and follow the configuration's source")
+	watch := c.flags.Bool("watch", false, "keep running: restore the files when they are deleted or damaged, and install changes of --conf-from")
 	c.jsonFlag("print one JSON document: files, each with path, result and kept plugins, and problem")
 	return func(ctx context.Context) int {
 		switch {
 		case files.ConfFrom == "" && files.PluginFrom == "":
-			return c.refuse(errors.New("install-cni: nothing to copy; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four"))
+			return c.reportUsage(errors.New("install-cni: nothing to install; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four"))
 		case (files.ConfFrom == "") != (files.ConfTo == "") || (files.PluginFrom == "") != (files.PluginTo == ""):
-			return c.refuse(errors.New("install-cni: --conf-from goes with --conf-to, and --plugin-from with --plugin-to"))
+			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to, and --plugin-from requires --plugin-to, and vice versa"))
 		}
 		if err := c.giveUpNetwork(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			c.log.Warn("could not give up the use of the network, going on with it", "error", err)
+			c.log.Warn("cannot drop network access, continuing with it", "error", err)
 		}
 		log := c.log
-		if !*watch { // the answer says what was done
+		if !*watch { // the answer lists the same changes
 			log = slog.New(slog.DiscardHandler)
 		}
 		results, err := files.Install(log)
 		done, text := describe(results, err)
-		if *watch { // the log says it
+		if *watch { // the log has the same
 			text = ""
 		}
 		if exit := c.answer(done, text, err); exit != exitOK || !*watch {
 			return exit
 		}
-		return c.codeOf(files.Keep(ctx, log))
+		return c.reportError(files.Keep(ctx, log))
 	}
 }
 

@@ -1,4 +1,5 @@
-// Command flanneld gives this node its part of a cluster's pod network and makes every other node's part reachable.
+// Command flanneld assigns this node a subnet of a cluster's pod network, and makes the subnets of all other nodes
+// reachable.
 package main
 
 import (
@@ -21,25 +22,26 @@ func main() {
 }
 
 func runForeground(p process) int {
-	// On Windows these are Ctrl-C and Ctrl-Break, and the closing of the console, logging off and the shutdown.
+	// On Windows, Interrupt is Ctrl-C and Ctrl-Break; SIGTERM is closing the console, logging off and shutting down.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return run(ctx, p)
 }
 
-// runService runs the program under Windows' service manager, with the event log as its stderr.
+// runService runs the program as a Windows service, with the event log as its stderr. Errors of the service itself go to
+// the real stderr.
 func runService(p process) int {
 	p.args = winservice.Arguments(p.args)
 	log, closeLog, err := winservice.OpenEventLog()
 	if err != nil {
-		return p.codeOf(err)
+		return p.reportError(err)
 	}
-	defer closeLog() //nolint:errcheck // it only frees
+	defer closeLog() //nolint:errcheck // nothing is lost, it only frees the handle
 	console := p
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
 	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil {
-		console.codeOf(err)
+		console.reportError(err)
 		return exitUsage
 	}
 	return code

@@ -45,11 +45,11 @@ func TestNewNode(t *testing.T) {
 		t.Errorf("a mode that is none: %d %s %s", code, out, problems)
 	}
 	code, out, problems := do("prepare", "--network-mode=overlay", "--json")
-	if p := read[prepared](t, out); code != exitOK || !p.Made || p.Network != "External" || p.Interface != "vEthernet (Ethernet)" || p.Problem != "" ||
+	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Network != "External" || p.Interface != "vEthernet (Ethernet)" || p.Problem != "" ||
 		!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 		t.Fatalf("prepare: %d %+v\n%s", code, p, problems)
 	}
-	if code, out, _ := do("prepare", "--network-mode=overlay", "--json"); code != exitOK || read[prepared](t, out).Made {
+	if code, out, _ := do("prepare", "--network-mode=overlay", "--json"); code != exitOK || read[prepareAnswer](t, out).Made {
 		t.Errorf("a second time: %d %s", code, out)
 	}
 	host := m.Hand().Adapter("vEthernet (Ethernet)")
@@ -88,14 +88,14 @@ func TestNewNode(t *testing.T) {
 	if left := reservations(t, dir); !slices.Equal(left, []string{"10.244.9.2"}) {
 		t.Errorf("reserved are %q", left)
 	}
-	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleaned](t, out).Removed) != 5 || len(m.Hand().Networks()) != 2 {
+	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleanupAnswer](t, out).Removed) != 5 || len(m.Hand().Networks()) != 2 {
 		t.Errorf("would remove %s", out)
 	}
 	code, out, problems = do("cleanup")
 	if code != exitOK || len(m.Hand().Networks())+len(m.Hand().Endpoints())+len(reservations(t, dir)) > 0 {
 		t.Errorf("cleanup: %d %s %s", code, out, problems)
 	}
-	if code, out, _ := do("cleanup", "--json"); code != exitOK || len(read[cleaned](t, out).Removed) > 0 {
+	if code, out, _ := do("cleanup", "--json"); code != exitOK || len(read[cleanupAnswer](t, out).Removed) > 0 {
 		t.Errorf("a second cleanup: %d %s", code, out)
 	}
 }

@@ -8,57 +8,58 @@ import (
 	"flannel/pkg/instance"
 )
 
-// node is this node, for commands that change what is on it.
+// node returns this node for commands that change its state.
 func (c *call) node() cleanup.Node {
 	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log}
 }
 
-// cleaned is what cleanup answers with --json.
-type cleaned struct {
+// cleanupAnswer is the JSON document of cleanup.
+type cleanupAnswer struct {
 	DryRun  bool     `json:"dryRun"`
-	Removed []string `json:"removed"` // or would be
+	Removed []string `json:"removed"` // in a dry run: what would be removed
 	Problem string   `json:"problem,omitempty"`
 }
 
-// removeAll is the command cleanup.
-func removeAll(c *call) func(context.Context) int {
+// cleanupCommand is the command cleanup.
+func cleanupCommand(c *call) func(context.Context) int {
 	return nodeCommand{
-		keys: "dryRun, removed, problem", did: "removed ", would: "would remove ", nothing: "nothing of flannel is on this node",
+		keys: "dryRun, removed, problem", did: "removed ", would: "would remove ", nothing: "found nothing of flannel on this node",
 		do:       c.node().Remove,
-		document: func(dryRun bool, done []string, problem string) any { return cleaned{dryRun, done, problem} },
+		document: func(dryRun bool, done []string, problem string) any { return cleanupAnswer{dryRun, done, problem} },
 	}.flags(c)
 }
 
-const aboutHandback = `flanneld handback prepares this node for flannel: it gives flanneld's routes the form that flannel gives
-them, and removes the nexthop objects, through which flannel can neither delete nor replace a route. No
-packet is lost. Stop flanneld first, and start flannel afterwards; a flanneld that starts instead takes
-everything over again.
+const aboutHandback = `flanneld handback prepares this node for flannel: it converts flanneld's routes to the form of flannel's
+routes, and removes the nexthop objects, because flannel can neither delete nor replace a route that uses
+one. No packet is lost. Stop flanneld first, and start flannel afterwards. If flanneld is started
+instead, it takes over the routes again.
 
 `
 
-// handedBack is what handback answers with --json.
-type handedBack struct {
+// handbackAnswer is the JSON document of handback.
+type handbackAnswer struct {
 	DryRun  bool     `json:"dryRun"`
-	Done    []string `json:"done"` // or would be
+	Done    []string `json:"done"` // in a dry run: what would be done
 	Problem string   `json:"problem,omitempty"`
 }
 
-// handback is the command that gives what flanneld put into this node's kernel the form that flannel can go on with.
+// handback is the command handback.
 func handback(c *call) func(context.Context) int {
 	return nodeCommand{
 		keys: "dryRun, done, problem", would: "would ",
-		nothing:  "there is nothing to hand back: no route or nexthop object is of flanneld's form",
+		nothing:  "nothing to convert: no route or nexthop object has flanneld's form",
 		do:       c.node().Handback,
-		document: func(dryRun bool, done []string, problem string) any { return handedBack{dryRun, done, problem} },
+		document: func(dryRun bool, done []string, problem string) any { return handbackAnswer{dryRun, done, problem} },
 	}.flags(c)
 }
 
-// nodeCommand is a command that changes what flanneld left on this node, and so must not run beside the daemon.
+// nodeCommand is a command that changes what flanneld left on this node. It must not run at the same time as the daemon,
+// therefore it takes the daemon's lock, except for a dry run.
 type nodeCommand struct {
-	keys       string // of the JSON document
-	did, would string // before each thing that was, or in a dry run would be, done
-	nothing    string // the answer if there is nothing to do
-	// do returns what it did, or would do.
+	keys       string // of the JSON document, for the help
+	did, would string // prefix of each line of the text; would is for a dry run
+	nothing    string // the text if there is nothing to do
+	// do returns what it did, or would do in a dry run.
 	do       func(ctx context.Context, dryRun bool) (done []string, err error)
 	document func(dryRun bool, done []string, problem string) any
 }

@@ -21,7 +21,7 @@ func TestNodeCommand(t *testing.T) {
 		code = command{flags: nodeCommand{
 			did: "removed ", would: "would remove ", nothing: "nothing is there",
 			do:       func(context.Context, bool) ([]string, error) { return did, failure },
-			document: func(dryRun bool, done []string, problem string) any { return cleaned{dryRun, done, problem} },
+			document: func(dryRun bool, done []string, problem string) any { return cleanupAnswer{dryRun, done, problem} },
 		}.flags}.do(t.Context(), &call{options: o, process: process{stdout: &stdout, stderr: &stderr}, log: slog.New(slog.DiscardHandler)})
 		return code, stdout.String()
 	}
@@ -50,7 +50,7 @@ func TestNodeCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release() //nolint:errcheck // the test ends
-	if code, out := says("--json"); code != exitHeld || read[cleaned](t, out).Problem == "" {
+	if code, out := says("--json"); code != exitHeld || read[cleanupAnswer](t, out).Problem == "" {
 		t.Errorf("beside the daemon it ends with %d and says %s", code, out)
 	}
 	if code, _ := says("--dry-run"); code != exitOK {

@@ -15,8 +15,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// options are the command line and the environment, checked. They hold no file's content and no result of a look at
-// the machine.
+// options are the values of the command line and the environment after validation. Nothing in them is read from files or
+// from the machine.
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
@@ -29,11 +29,11 @@ type options struct {
 	ForwardRules bool
 	Blackhole    bool
 	Resync       time.Duration
-	RetainPeers  time.Duration // 0: off
+	RetainPeers  time.Duration // 0: disabled
 	KeepConfig   bool
 	Stagger      time.Duration
 
-	Healthz netip.AddrPort // port 0: off
+	Healthz netip.AddrPort // port 0: disabled
 
 	LogFormat      string // "text" or "json"
 	LogFile        string // "": stderr
@@ -42,9 +42,9 @@ type options struct {
 	LogBacktraceAt string // klog's, as given
 
 	Version, Help bool
-	Command       string   // "" runs the daemon; else a name of the table of commands
-	Args          []string // what follows Command
-	Warnings      []string // likely mistakes that do no harm
+	Command       string   // a name from the table of commands; "": run the daemon
+	Args          []string // arguments after Command
+	Warnings      []string // likely mistakes that have no effect
 }
 
 type etcdOptions struct {
@@ -60,15 +60,15 @@ type kubeOptions struct {
 	On                    bool
 	APIURL, Kubeconfig    string
 	APIFrom               []string // kubeconfigs
-	AnnotationPrefix      string   // complete: what follows is the annotation's own name
+	AnnotationPrefix      string   // ends with "/" or "-"; only the annotation's name is appended
 	NetConfPath           string
 	SetNetworkUnavailable bool
-	// From the variables that every DaemonSet sets, which are no flags.
+	// These are not flags, but environment variables that flannel's manifests set.
 	NodeName, PodName, PodNamespace string
 }
 
-// parseOptions reads args (without the program's name) and environ (as of os.Environ). The error joins all problems,
-// one a line. Neither it nor Warnings ever hold a secret.
+// parseOptions parses args (without the program's name) and environ (as from os.Environ). The error joins all problems,
+// one per line. Neither the error nor Warnings contain secrets.
 func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
@@ -81,9 +81,9 @@ func parseOptions(args, environ []string) (options, error) {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
 	if o.Help || o.Version {
-		return o, nil // who asks for help may have got the rest wrong
+		return o, nil // print the help even if other flags are wrong
 	}
-	return o, errors.Join(append(problems, o.contradictions(given.Flags)...)...)
+	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
 }
 
 func (o *options) setCommand(rest []string) []error {
@@ -96,27 +96,28 @@ func (o *options) setCommand(rest []string) []error {
 		return nil
 	}
 	if _, err := strconv.ParseBool(rest[0]); err == nil {
-		return []error{fmt.Errorf("%q stands alone; give a truth value with =, as in --ip-masq=%s", rest[0], rest[0])}
+		return []error{fmt.Errorf("unexpected argument %q; give a Boolean value with =, as in --ip-masq=%s", rest[0], rest[0])}
 	}
-	return []error{fmt.Errorf("%.60q is no command; there is %s", rest[0], strings.Join(names, ", "))}
+	return []error{fmt.Errorf("unknown command %.60q; use one of %s", rest[0], strings.Join(names, ", "))}
 }
 
-// contradictions finds what cannot be together; what merely has no effect becomes a warning.
-func (o *options) contradictions(given map[string]flags.Values) []error {
+// checkCombinations returns an error for each flag that lacks another one, and adds a warning for each flag that has no
+// effect.
+func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	var problems []error
-	together := func(one string, hasOne bool, other string, hasOther bool) {
-		if hasOne && !hasOther {
-			problems = append(problems, fmt.Errorf("%s: needs --%s too", given[one].Source, other))
+	requires := func(flag string, hasFlag bool, needed string, hasNeeded bool) {
+		if hasFlag && !hasNeeded {
+			problems = append(problems, fmt.Errorf("%s: also requires --%s", given[flag].Source, needed))
 		}
 	}
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
 	user, password := o.Etcd.Username != "", o.Etcd.Password.Reveal() != ""
-	together("cni-conf-from", o.CNI.ConfFrom != "", "cni-conf-to", o.CNI.ConfTo != "")
-	together("cni-plugin-from", o.CNI.PluginFrom != "", "cni-plugin-to", o.CNI.PluginTo != "")
-	together("etcd-certfile", cert, "etcd-keyfile", key)
-	together("etcd-keyfile", key, "etcd-certfile", cert)
-	together("etcd-username", user, "etcd-password", password)
-	together("etcd-password", password, "etcd-username", user)
+	requires("cni-conf-from", o.CNI.ConfFrom != "", "cni-conf-to", o.CNI.ConfTo != "")
+	requires("cni-plugin-from", o.CNI.PluginFrom != "", "cni-plugin-to", o.CNI.PluginTo != "")
+	requires("etcd-certfile", cert, "etcd-keyfile", key)
+	requires("etcd-keyfile", key, "etcd-certfile", cert)
+	requires("etcd-username", user, "etcd-password", password)
+	requires("etcd-password", password, "etcd-username", user)
 
 	unused, why := kubeFlags(), "off"
 	if o.Kube.On {
@@ -124,7 +125,7 @@ func (o *options) contradictions(given map[string]flags.Values) []error {
 	}
 	for _, f := range unused {
 		if v, ok := given[f.Name]; ok && f.Name != "kube-subnet-mgr" {
-			o.Warnings = append(o.Warnings, v.Source+": without effect, because --kube-subnet-mgr is "+why)
+			o.Warnings = append(o.Warnings, v.Source+": has no effect, because --kube-subnet-mgr is "+why)
 		}
 	}
 	return problems

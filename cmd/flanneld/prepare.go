@@ -14,72 +14,73 @@ import (
 	"flannel/pkg/winnode"
 )
 
-const aboutPrepare = `Takes the outage of a Windows node once, before anything depends on its network.
+const aboutPrepare = `Creates the virtual switch of a Windows node, before anything depends on the node's network.
 
-The first HNS network on an adapter binds a virtual switch to it: the host's address is away for 5 to
-25 seconds, and every connection ends. prepare makes a network without pods, named External, that
-holds the switch from then on, over reboots too, and waits until addresses, routes and DNS servers
-are back, or puts them back. The daemon then makes its own network on that switch, without an outage.
-It needs neither a lease nor the Kubernetes API. Where the adapter has a switch it only waits for the
-addresses. flanneld cleanup takes External away. Do not run prepare beside a daemon that starts.
+The first HNS network on an adapter binds a virtual switch to it. During that, the host has no address
+for 5 to 25 seconds, and all connections are closed. prepare creates a network without pods, named
+External, which keeps the switch from then on, also over reboots. It waits until addresses, routes and
+DNS servers are back, or restores them. The daemon can then create its own network on the same switch
+without an outage. prepare needs neither a lease nor the Kubernetes API. If the adapter already has a
+switch, it only waits for the addresses. flanneld cleanup deletes External. Do not run prepare while
+the daemon starts.
 
   flanneld [flags of the daemon, such as --iface] prepare [flags]
 `
 
-// prepared is what prepare answers with --json.
-type prepared struct {
+// prepareAnswer is the JSON document of prepare.
+type prepareAnswer struct {
 	dataplane.Prepared
 	Problem string `json:"problem,omitempty"`
 }
 
-// prepare is the command that binds the adapter's switch.
+// prepare is the command prepare.
 func prepare(c *call) func(context.Context) int {
-	mode := c.flags.String("network-mode", "", "overlay or l2bridge; default: what the network configuration's backend needs")
-	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this `time`, with the reason; run again, it goes on from there")
-	c.jsonFlag("print one JSON document: adapter, network, whether it was made, interface, addresses, problem")
+	mode := c.flags.String("network-mode", "", "overlay or l2bridge; default: as the backend of the network configuration needs")
+	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this `time`; another run continues from there")
+	c.jsonFlag("print one JSON document: adapter, network, whether it was created, interface, addresses, problem")
 	return func(ctx context.Context) int {
 		if runtime.GOOS != "windows" {
-			return c.fail(errors.New("prepare: this is for Windows, where making a network takes the host's address away for a while; " + runtime.GOOS + " needs no such thing"))
+			return c.fail(errors.New("prepare: only needed on Windows, not on " + runtime.GOOS))
 		}
 		var raw []byte
 		if *mode != "" {
 			var err error
 			if raw, err = backends().Compose(*mode, anyNetwork); err != nil {
-				return c.refuse(fmt.Errorf("prepare: %w", err))
+				return c.reportUsage(fmt.Errorf("prepare: %w", err))
 			}
 		}
 		ctx, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()
 		p, err := c.bindSwitch(ctx, raw)
-		p.Addresses = append([]netip.Prefix{}, p.Addresses...) // in JSON a list, also where there is none
+		p.Addresses = append([]netip.Prefix{}, p.Addresses...) // in JSON an empty list instead of null
 		if err != nil {
 			err = fmt.Errorf("prepare: %w", err)
-			return c.answer(prepared{p, err.Error()}, "", err)
+			return c.answer(prepareAnswer{p, err.Error()}, "", err)
 		}
-		has := "has had a virtual switch already"
+		has := "already had a virtual switch"
 		if p.Made {
-			has = "has a virtual switch now"
+			has = "now has a virtual switch"
 		}
-		return c.answer(prepared{p, ""}, fmt.Sprintf("%s %s, by the HNS network %s; the host's addresses %v are on %s", p.Adapter, has, p.Network, p.Addresses, p.Interface), nil)
+		return c.answer(prepareAnswer{p, ""}, fmt.Sprintf("%s %s with HNS network %s; the host's addresses %v are on %s", p.Adapter, has, p.Network, p.Addresses, p.Interface), nil)
 	}
 }
 
-// bindSwitch has the switch made that the network configuration asks for: raw, or if that is empty the daemon's.
+// bindSwitch creates the switch for the network configuration raw. If raw is empty, it reads the daemon's configuration.
 func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, error) {
 	var err error
 	if len(raw) == 0 {
 		if raw, err = readNetConf(ctx, c.options, c.log); err != nil {
-			return dataplane.Prepared{}, fmt.Errorf("%w; or say --network-mode", err)
+			return dataplane.Prepared{}, fmt.Errorf("%w; or give --network-mode", err)
 		}
 	}
 	config, maker, _, err := parseConfig(raw)
 	if err != nil {
-		return dataplane.Prepared{}, fmt.Errorf("%s cannot work: %w", netConfName(c.options), err)
+		return dataplane.Prepared{}, fmt.Errorf("%s is invalid: %w", netConfName(c.options), err)
 	}
 	choice, err := newUnderlay(ctx, c.Underlay)
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	told := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, choice, told)
+	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
+	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, choice, onWaiting)
 }

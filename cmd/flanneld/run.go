@@ -34,35 +34,35 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Exit codes; they are in Documentation/running.md.
+// Exit codes, as documented in Documentation/running.md.
 const (
-	exitOK    = 0 // stopped by a signal, or a command that did its work
-	exitError = 1 // the lease was lost, or a part failed in a way that waiting cannot mend
-	exitUsage = 2 // the command line or the environment cannot work
+	exitOK    = 0 // stopped by a signal, or a command that succeeded
+	exitError = 1 // the lease was lost, or an error that retrying cannot fix
+	exitUsage = 2 // invalid command line or environment
 
-	exitNotWell    = 3 // status, wait, doctor, cni-conf: what was asked about is not as it shall be
-	exitNotRunning = 4 // status, wait: the daemon does not run
-	exitNoAnswer   = 5 // status: the daemon runs and does not answer
+	exitNotReady   = 3 // status, wait: not ready; doctor: a check failed; cni-conf: the file differs
+	exitNotRunning = 4 // status, wait: the daemon is not running
+	exitNoAnswer   = 5 // status: the daemon is running but does not answer
 
-	exitHeld = 6 // another flanneld runs with the same subnet file
+	exitHeld = 6 // another flanneld is running with the same subnet file
 )
 
-// run is the program without the process around it.
+// run runs the daemon or a command and returns the exit code. Tests call it in place of the process.
 func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
 	case err != nil:
-		return p.refuse(p.args, err)
+		return p.reportUsage(p.args, err)
 	case o.Help:
-		return p.codeOf(printHelp(p.stdout))
+		return p.reportError(printHelp(p.stdout))
 	case o.Version:
 		_, err := fmt.Fprintln(p.stdout, version.String())
-		return p.codeOf(err)
+		return p.reportError(err)
 	}
 	log, closeLog, err := logging.New(logging.Options{Format: o.LogFormat, File: o.LogFile, Stderr: p.stderr, Events: p.events,
 		Verbosity: o.Verbosity, VModule: o.VModule, LogBacktraceAt: o.LogBacktraceAt})
 	if err != nil {
-		return p.refuse(p.args, err)
+		return p.reportUsage(p.args, err)
 	}
 	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {
@@ -75,12 +75,12 @@ func run(ctx context.Context, p process) int {
 	return serve(ctx, o, log)
 }
 
-// waitForOther is how long a daemon that starts waits for one with the same subnet file. A service manager may start
-// the next one before the last has ended. So does a DaemonSet with maxSurge: the kubelet asks the health port, where the
-// old one still answers, and then ends the old one.
+// waitForOther is how long a starting daemon waits for another one with the same subnet file to end. Service managers
+// may start the new daemon before the old one has ended. A DaemonSet with maxSurge always does: kubelet probes the
+// health port, where the old daemon still answers, and ends the old one only after that.
 const waitForOther = 30 * time.Second
 
-// heldCode is the exit code of an error of instance.Hold, else other.
+// heldCode returns exitHeld if err is from instance.Hold because another flanneld runs, else other.
 func heldCode(err error, other int) int {
 	if held := (*file.HeldError)(nil); errors.As(err, &held) {
 		return exitHeld
@@ -94,12 +94,12 @@ const (
 	causeFailed    = "failed"
 )
 
-// stopWithin bounds how long an orderly end may take after a signal, whatever the store does.
+// stopWithin is the longest time between a signal and the exit, even if the store does not answer.
 const stopWithin = 1500 * time.Millisecond
 
-// serve runs the daemon until a signal comes or it fails.
+// serve runs the daemon until it fails or ctx ends, and returns the exit code.
 func serve(ctx context.Context, o options, log *slog.Logger) int {
-	log.Info("flanneld starts", "version", version.String())
+	log.Info("starting flanneld", "version", version.String())
 	ended := make(chan error, 1)
 	go func() { ended <- start(ctx, o, log) }()
 	var err error
@@ -109,23 +109,23 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 		select {
 		case err = <-ended:
 		case <-time.After(stopWithin):
-			log.Warn("stopping although not every part has ended", "after", stopWithin)
+			log.Warn("stopping before all tasks have ended", "after", stopWithin)
 		}
 	}
 	switch {
 	case errors.Is(err, subnet.ErrLost):
-		log.Error("this node's lease was revoked; its pods need new addresses, so restart it all. The network stays as it is", "cause", causeLeaseLost, "error", err)
+		log.Error("this node's lease was revoked; restart flanneld and the pods, which need new addresses; leaving the network in place", "cause", causeLeaseLost, "error", err)
 		return exitError
 	case err != nil && ctx.Err() == nil:
-		log.Error("flanneld ends", "cause", causeFailed, "error", err)
+		log.Error("flanneld failed", "cause", causeFailed, "error", err)
 		return heldCode(err, exitError)
 	}
-	log.Info("flanneld stops; the network stays as it is")
+	log.Info("stopping flanneld, leaving the network in place")
 	return exitOK
 }
 
-// start puts the parts together and runs them. Sockets to the kernel are opened here, before any other goroutine
-// could do so in another network namespace.
+// start creates all parts of the daemon and runs them until ctx ends or one fails. Sockets to the kernel are opened on
+// this goroutine, before others start, so that all are in the same network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
@@ -191,8 +191,8 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	return err
 }
 
-// compareEvery is how often everything is compared though the kernel told of no change. It tells of all that matters,
-// so this is for what nobody thought of, and rare: with 10,000 peers it takes some 50 ms.
+// compareEvery is the interval of full comparisons with the kernel, in addition to those after notifications. There are
+// notifications about everything that matters, so this is only a safety net. With 10,000 peers it takes about 50 ms.
 const compareEvery = 5 * time.Minute
 
 func settings(o options) daemon.Settings {
@@ -203,7 +203,7 @@ func settings(o options) daemon.Settings {
 	}
 }
 
-// manager is where leases live, and what there is to close of it.
+// manager is a subnet.Manager with the methods that only this package calls.
 type manager interface {
 	subnet.Manager
 	subnet.Accepter
@@ -231,13 +231,13 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 	})
 }
 
-// client says how to reach the API, and as whom.
+// client returns the options of a client of the Kubernetes API.
 func (o *kubeOptions) client() *kube.Options {
 	return &kube.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, NodeName: o.NodeName, PodName: o.PodName, PodNamespace: o.PodNamespace,
 		Prefix: o.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
 }
 
-// underlayOf is the machine's own daemon.Underlay.
+// underlayOf implements daemon.Underlay with this machine's interfaces.
 type underlayOf struct {
 	options underlay.Options
 	changes <-chan struct{}
@@ -266,19 +266,21 @@ func (u underlayOf) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Lin
 	return link, snapshot.Addrs(), err
 }
 
-// notify tells systemd, if it wants to know.
+// notify returns a function that sends a state to systemd, if flanneld is a service of type notify.
 func notify(log *slog.Logger) func(string) {
 	return func(state string) {
 		if _, err := sd.SdNotify(false, state); err != nil {
-			log.Warn("tell systemd how we are", "state", state, "error", err)
+			log.Warn("cannot notify systemd", "state", state, "error", err)
 		}
 	}
 }
 
+// watchdog returns the interval in which systemd expects a notification; 0: none.
+// watchdog returns the interval in which systemd expects a notification; 0: none.
 func watchdog(log *slog.Logger) time.Duration {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("read systemd's watchdog settings", "error", err)
+		log.Warn("cannot read systemd's watchdog settings", "error", err)
 	}
 	return every
 }

@@ -50,7 +50,7 @@ func TestParseInstall(t *testing.T) {
 				`"--iface=%COMPUTERNAME%": Windows % --env`,
 		},
 	} {
-		got, err := winservice.ParseInstall(exe, c.args, asService)
+		got, err := winservice.ParseInstall(exe, c.args, parseServiceOptions)
 		fail := ""
 		if err != nil {
 			fail = err.Error()
@@ -64,7 +64,7 @@ func TestParseInstall(t *testing.T) {
 
 func TestServiceStart(t *testing.T) {
 	for _, start := range []bool{true, false} {
-		if got, err := winservice.ParseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}, asService); err != nil || got.Start != start {
+		if got, err := winservice.ParseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}, parseServiceOptions); err != nil || got.Start != start {
 			t.Errorf("%+v, %v; want %t", got, err, start)
 		}
 	}
@@ -77,14 +77,14 @@ func TestServiceCommand(t *testing.T) {
 		"start x": `start "x"`,
 	} {
 		var out strings.Builder
-		err := winservice.Command(t.Context(), strings.Fields(args), asService, slog.New(slog.DiscardHandler), &out)
+		err := winservice.Command(t.Context(), strings.Fields(args), parseServiceOptions, slog.New(slog.DiscardHandler), &out)
 		if err == nil || !logtest.Names(err.Error(), strings.Fields(want)...) {
 			t.Errorf("%s: %v, want %s", args, err, want)
 		}
 	}
 	for _, args := range []string{"--help", "-h", "install --help"} {
 		var out strings.Builder
-		if err := winservice.Command(t.Context(), strings.Fields(args), asService, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != winservice.Usage {
+		if err := winservice.Command(t.Context(), strings.Fields(args), parseServiceOptions, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != winservice.Usage {
 			t.Errorf("%s: %v\n%s", args, err, &out)
 		}
 	}
@@ -94,7 +94,7 @@ func TestServiceCommand(t *testing.T) {
 		}
 	}
 	if runtime.GOOS != "windows" {
-		if err := winservice.Command(t.Context(), []string{"start"}, asService, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
+		if err := winservice.Command(t.Context(), []string{"start"}, parseServiceOptions, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
 			t.Error(err)
 		}
 	}

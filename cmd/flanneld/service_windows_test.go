@@ -44,7 +44,7 @@ const (
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
 		var out strings.Builder
-		err := winservice.Command(t.Context(), strings.Fields(verb), asService, slog.New(slog.DiscardHandler), &out)
+		err := winservice.Command(t.Context(), strings.Fields(verb), parseServiceOptions, slog.New(slog.DiscardHandler), &out)
 		return out.String(), err
 	}
 	works := func(verb string, names ...string) {

@@ -17,7 +17,7 @@ import (
 	"flannel/pkg/version"
 )
 
-// answerStatus answers, until ctx ends, whoever asks how the daemon is, and accepts a withdrawal for root.
+// answerStatus serves the status socket until ctx ends: reports of the daemon's state, and for root accept-withdrawal.
 func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
@@ -40,25 +40,25 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, accept, others), log)
 }
 
-// showStatus is the command that asks the daemon and prints what it says.
+// showStatus is the command status.
 func showStatus(c *call) func(context.Context) int {
-	c.jsonFlag("print the daemon's answer as it is: one JSON document; without one: ready, problem")
-	peers := c.flags.Bool("peers", false, "list every peer, not only those that are not in step")
+	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem")
+	peers := c.flags.Bool("peers", false, "list all peers, not only those with problems")
 	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the `answer`")
 	return func(ctx context.Context) int {
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		r, err := status.Ask(ctx, status.Socket(c.SubnetFile))
 		if err != nil {
-			return c.notAnswered(err)
+			return c.reportNoAnswer(err)
 		}
 		var text strings.Builder
 		if err = status.Print(&text, r, time.Now(), *peers); err != nil {
-			return c.codeOf(err)
+			return c.reportError(err)
 		}
 		exit := c.answer(r, strings.TrimSuffix(text.String(), "\n"), nil)
 		if exit == exitOK && !r.Ready {
-			return exitNotWell
+			return exitNotReady
 		}
 		return exit
 	}
@@ -66,34 +66,35 @@ func showStatus(c *call) func(context.Context) int {
 
 const aboutAcceptWithdrawal = `flanneld accept-withdrawal [flags]
 
-When the store loses more than max(3, 20 %) of the peers within --retain-peers, or lacks them when the daemon starts, the
-daemon retains them for that long: nobody may have meant it. If they are gone for good, this lets them go at once, on this node. If this node's own lease
-was withdrawn with them, the daemon ends.
+If more than max(3, 20 %) of the peers are deleted from the store within --retain-peers, or are missing
+when the daemon starts, the daemon retains them for that time, because it may be a mistake. If it was
+intended, this command drops them at once, on this node. If this node's own lease was deleted with them,
+the daemon exits.
 
 `
 
-// acceptWithdrawal is the command that lets retained peers go.
+// acceptWithdrawal is the command accept-withdrawal.
 func acceptWithdrawal(c *call) func(context.Context) int {
-	c.jsonFlag("print one JSON document: dropped, the number of peers; without an answer: ready, problem")
+	c.jsonFlag("print one JSON document: dropped, the number of peers; if there is no answer: ready, problem")
 	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the `answer`")
 	return func(ctx context.Context) int {
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		done, err := status.Accept(ctx, status.Socket(c.SubnetFile))
 		if err != nil {
-			return c.notAnswered(err)
+			return c.reportNoAnswer(err)
 		}
-		text := fmt.Sprintf("%d retained peers are let go", done.Dropped)
+		text := fmt.Sprintf("dropped %d retained peers", done.Dropped)
 		if done.Dropped == 0 {
-			text = "no peer was retained"
+			text = "no peers were retained"
 		}
 		return c.answer(done, text, nil)
 	}
 }
 
-// notAnswered tells that the daemon could not be asked, and why.
-func (c *call) notAnswered(err error) int {
-	exit := c.answer(waited{false, problem(err)}, "", err)
+// reportNoAnswer reports that the daemon did not answer, and returns the exit code for the reason.
+func (c *call) reportNoAnswer(err error) int {
+	exit := c.answer(waitAnswer{false, problem(err)}, "", err)
 	switch {
 	case errors.Is(err, status.ErrNotRunning):
 		return exitNotRunning

@@ -58,7 +58,7 @@ func TestStatus(t *testing.T) {
 	const waits, away = "waiting for a subnet lease", "etcd is away"
 	h.Waiting(waits)
 	h.Explain(func() error { return errors.New(away) })
-	expect("a daemon that waits", exitNotWell, waits+"\n          "+away+"\noutage    "+away, "")
+	expect("a daemon that waits", exitNotReady, waits+"\n          "+away+"\noutage    "+away, "")
 	h.InStep(nil)
 	expect("a daemon in step", exitOK, "network ", "")
 	code, stdout, _ := ask("--json")

@@ -2,5 +2,5 @@
 
 package main
 
-// systemPath is where a file of the system is, given as on Linux.
+// systemPath returns the path of a system file, given as on Linux.
 func systemPath(path string) string { return path }

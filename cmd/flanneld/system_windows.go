@@ -2,6 +2,6 @@ package main
 
 import "path/filepath"
 
-// systemPath is where a file of the system is, given as on Linux: on C:, where the CNI plugin finds it, whatever the
-// drive from which flanneld was started.
+// systemPath converts the Linux path of a system file. The file is on drive C:, where the CNI plugin looks for it, even
+// if flanneld was started from another drive.
 func systemPath(path string) string { return "C:" + filepath.FromSlash(path) }

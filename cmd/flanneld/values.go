@@ -26,36 +26,37 @@ func setEndpoints(o *options, v string) error {
 		o.Etcd.Endpoints = append(o.Etcd.Endpoints, strings.TrimSuffix(e, "/"))
 	}
 	if len(o.Etcd.Endpoints) == 0 {
-		return errors.New("there is none; use one like http://127.0.0.1:2379")
+		return errors.New("no endpoint; use one like http://127.0.0.1:2379")
 	}
 	return nil
 }
 
-// checkEndpoint quotes an endpoint only when it holds no password.
+// checkEndpoint validates an endpoint. An endpoint with a user may contain a password, therefore its error does not
+// quote it.
 func checkEndpoint(e string) error {
 	if strings.Contains(e, "@") {
-		return errors.New("an endpoint must not hold a user; use --etcd-username and --etcd-password")
+		return errors.New("an endpoint must not contain a user; use --etcd-username and --etcd-password")
 	}
 	full := e
 	if !strings.Contains(e, "://") {
-		full = "http://" + e // a bare host:port is fine; complete gives it its scheme
+		full = "http://" + e // host:port is valid; complete adds the scheme
 	}
 	u, err := url.Parse(full)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("%.60q begins with neither http:// nor https://; use one like http://127.0.0.1:2379", e)
+		return fmt.Errorf("%.60q has neither http:// nor https://; use one like http://127.0.0.1:2379", e)
 	case u.Hostname() == "" || u.Port() == "":
 		return fmt.Errorf("%.60q lacks a host or a port; use one like http://127.0.0.1:2379", e)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("%.60q holds a path; use only %s://%s", e, u.Scheme, u.Host)
+		return fmt.Errorf("%.60q has a path; use only %s://%s", e, u.Scheme, u.Host)
 	}
 	if n, err := strconv.Atoi(u.Port()); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("%.60q has an impossible port; use 1 to 65535", e)
+		return fmt.Errorf("%.60q has an invalid port; use 1 to 65535", e)
 	}
 	return nil
 }
 
-// complete gives endpoints without a scheme theirs: TLS where there is anything to do it with.
+// complete adds a scheme to endpoints without one: https if a CA or client certificate is given, else http.
 func (o *etcdOptions) complete() {
 	scheme := "http://"
 	if o.CAFile != "" || o.CertFile != "" {
@@ -68,7 +69,7 @@ func (o *etcdOptions) complete() {
 	}
 }
 
-// complete takes the names of the node and the pod from the environment.
+// complete sets the names of the node and the pod from the environment.
 func (o *kubeOptions) complete(environ []string) {
 	for _, e := range environ {
 		switch key, value, _ := strings.Cut(e, "="); key {
@@ -82,15 +83,15 @@ func (o *kubeOptions) complete(environ []string) {
 	}
 }
 
-// setPrefix cleans the prefix as a path, for keys are made by adding to it. A leading slash is a part of the keys' names,
-// so none is added.
+// setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not added,
+// since it is a part of the keys' names.
 func setPrefix(o *options, v string) error {
 	if strings.Trim(v, "/") == "" {
-		return fmt.Errorf("%.60q is not a path of etcd; use one like /coreos.com/network", v)
+		return fmt.Errorf("invalid etcd prefix %.60q; use one like /coreos.com/network", v)
 	}
 	o.Etcd.Prefix = path.Clean(v)
 	if !strings.HasPrefix(v, "/") {
-		o.Warnings = append(o.Warnings, fmt.Sprintf("--etcd-prefix: %.60q has no leading slash, and neither will the keys; they are others than those below %.60q", v, "/"+o.Etcd.Prefix))
+		o.Warnings = append(o.Warnings, fmt.Sprintf("--etcd-prefix: %.60q has no leading slash, so its keys differ from those below %.60q", v, "/"+o.Etcd.Prefix))
 	}
 	return nil
 }
@@ -101,7 +102,7 @@ func setAPIURL(o *options, v string) error {
 	}
 	u, err := url.Parse(v)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return errors.New("this is no URL of an API server; use one like https://10.0.0.1:6443")
+		return errors.New("invalid URL of an API server; use one like https://10.0.0.1:6443")
 	}
 	o.Kube.APIURL = v
 	return nil
@@ -125,7 +126,7 @@ func annotationPrefix(v string) (string, error) {
 		p += "-"
 	}
 	if !annotationForm.MatchString(p) {
-		return "", fmt.Errorf("%.60q is no prefix of an annotation; use a domain, with at most one / and a word after it", v)
+		return "", fmt.Errorf("invalid annotation prefix %.60q; use a domain, with at most one / and a word after it", v)
 	}
 	return p, nil
 }
@@ -165,7 +166,7 @@ func setPublic(to *netip.Addr, v string, v6 bool) error {
 	case a.Is6() && !v6:
 		return fmt.Errorf("%s is an IPv6 address; give it as --public-ipv6", a)
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fmt.Errorf("%s is no address that other nodes could reach; use this node's own", a)
+		return fmt.Errorf("other nodes cannot reach address %s; use this node's own", a)
 	}
 	*to = a
 	return nil
@@ -173,7 +174,7 @@ func setPublic(to *netip.Addr, v string, v6 bool) error {
 
 func setSubnetFile(o *options, v string) error {
 	if v == "" {
-		return errors.New("the name is empty; use one like " + systemPath("/run/flannel/subnet.env"))
+		return errors.New("empty file name; use one like " + systemPath("/run/flannel/subnet.env"))
 	}
 	o.SubnetFile = v
 	return nil
@@ -200,7 +201,7 @@ func setHealthzPort(o *options, n int) {
 
 func setLogFormat(o *options, v string) error {
 	if v != "text" && v != "json" {
-		return fmt.Errorf("%.60q is no format; use text or json", v)
+		return fmt.Errorf("unknown log format %.60q; use text or json", v)
 	}
 	o.LogFormat = v
 	return nil
@@ -209,7 +210,7 @@ func setLogFormat(o *options, v string) error {
 func setStagger(o *options, v string) error {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 || d > 24*time.Hour {
-		return fmt.Errorf("%.60q is not a duration from 0 to 24h; use one like 2m", v)
+		return fmt.Errorf("invalid duration %.60q; use one from 0 to 24h, like 2m", v)
 	}
 	o.Stagger = d
 	return nil

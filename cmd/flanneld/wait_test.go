@@ -50,7 +50,7 @@ func TestWait(t *testing.T) {
 		ctx, enough := context.WithCancel(t.Context())
 		code := run(ctx, process{args: []string{"--subnet-file=" + file, way, "wait"}, stdout: &out, stderr: io.MultiWriter(&problems, afterWrite(enough))})
 		enough()
-		if code != exitNotWell || out.String() != "" || strings.Count(problems.String(), why) != 2 { // while it waits, and at the end
+		if code != exitNotReady || out.String() != "" || strings.Count(problems.String(), why) != 2 { // while it waits, and at the end
 			t.Errorf("%s, not ready: %d %q %q", way, code, out.String(), problems.String())
 		}
 		done := make(chan int)

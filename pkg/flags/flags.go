@@ -1,5 +1,5 @@
-// Package flags reads a command line, and the environment variables that stand for its flags, by one table that says all
-// that there is to say about a flag. The help is printed from the same table.
+// Package flags parses a command line, and the environment variables of its flags, by one table with all properties of a
+// flag. The help is printed from the same table.
 package flags
 
 import (
@@ -12,7 +12,7 @@ import (
 	"flannel/pkg/conf"
 )
 
-// Flag is a row in the table. O is what the flags set.
+// Flag is a row in the table. O is the type of the options that Set changes.
 type Flag[O any] struct {
 	Name, Arg, Def, Help string // Arg names the value in the help; a boolean flag has none
 	Repeat               bool   // may be given more than once; no default
@@ -20,29 +20,28 @@ type Flag[O any] struct {
 	Set                  func(o *O, text string) error
 }
 
-// Group is a part of the table with a heading of its own in the help.
+// Group is a part of the table with its own heading in the help.
 type Group[O any] struct {
 	Title string
 	Flags []Flag[O]
 }
 
-// Values are what was given for one flag.
+// Values are the values given for one flag, in order.
 type Values struct {
 	Source string // "--iface" or "FLANNELD_IFACE"
 	texts  []string
 }
 
-// Given is what a command line and an environment have. Neither Problems nor Warnings ever hold a secret.
+// Given is the result of Parse. Neither Problems nor Warnings contain secrets.
 type Given struct {
-	Flags    map[string]Values // by name
-	OnLine   bool              // there are flags on the command line
-	Rest     []string          // what follows the flags
+	Flags    map[string]Values // by name; without flags that have their default
+	OnLine   bool              // the command line has flags
+	Rest     []string          // the arguments after the flags
 	Problems []error
-	Warnings []string // likely mistakes that do no harm
+	Warnings []string // likely mistakes that have no effect
 }
 
-// Parse sets o from args (without the program's name) and environ (as of os.Environ), or else to the defaults. The command
-// line counts for more.
+// Parse sets o from args (without the program's name), else from environ (as from os.Environ), else to the defaults.
 func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	known := map[string]Flag[O]{}
 	for _, g := range table {
@@ -76,8 +75,8 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	return g
 }
 
-// scan takes flags from args as Go's flag package does: one dash or two, a value after = or as the next argument
-// (not for booleans), the first other argument or "--" ends them.
+// scan parses args like Go's flag package: one or two dashes, the value after = or (except for a Boolean) as the next
+// argument. The flags end before the first other argument or after "--".
 func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Values, rest []string, problems []error) {
 	given = map[string]Values{}
 	for len(args) > 0 {
@@ -96,13 +95,13 @@ func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Valu
 		f, ok := known[name]
 		switch {
 		case !ok:
-			// What follows may be its value or not: there is no going on.
+			// The next argument may be its value or not, so parsing cannot continue.
 			return given, nil, append(problems, unknown(name, slices.Sorted(maps.Keys(known))))
 		case hasValue:
 		case f.Arg == "":
 			value = "true"
 		case len(args) == 0:
-			problems = append(problems, fmt.Errorf("--%s: the value is missing; write --%s=%s", name, name, f.Arg))
+			problems = append(problems, fmt.Errorf("--%s: missing value; use --%s=%s", name, name, f.Arg))
 			continue
 		default:
 			value, args = args[0], args[1:]
@@ -120,8 +119,8 @@ func unknown(name string, known []string) error {
 	return fmt.Errorf("--%.60s: unknown flag; %s", strings.Trim(strconv.Quote(name), `"`), hint)
 }
 
-// scanEnv takes flags from variables. An empty one counts as absent; one that is no flag is a warning, for an
-// orchestrator may have set it for a service of that name.
+// scanEnv parses environment variables. An empty variable counts as absent. An unknown one is only a warning, because
+// Kubernetes may have set it for a Service with that name.
 func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Values, []string) {
 	given := map[string]Values{}
 	var warnings []string
@@ -140,7 +139,7 @@ func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Valu
 			given[name] = Values{key, []string{value}}
 			continue
 		}
-		text := strings.Trim(strconv.Quote(fmt.Sprintf("%.60s", key)), `"`) + ": no flag goes by this variable"
+		text := strings.Trim(strconv.Quote(fmt.Sprintf("%.60s", key)), `"`) + ": unknown environment variable"
 		name := strings.ReplaceAll(strings.TrimPrefix(key, prefix), "_", "-")
 		if near := conf.Nearest(name, slices.Sorted(maps.Values(variables))); near != "" {
 			text += ", did you mean " + Variable(near) + "?"
@@ -152,17 +151,17 @@ func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Valu
 
 const prefix = "FLANNELD_" // of variables
 
-// Variable names a flag's environment variable.
+// Variable returns the name of a flag's environment variable.
 func Variable(name string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// Text makes a flag for any text.
+// Text returns a flag for any text.
 func Text[O any](name, arg, def, help string, at func(*O) *string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error { *at(o) = v; return nil }}
 }
 
-// Bool makes a flag for a truth value.
+// Bool returns a Boolean flag.
 func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
 	return Flag[O]{Name: name, Def: def, Help: help, Set: func(o *O, v string) (err error) {
 		*at(o), err = ParseBool(v)
@@ -170,7 +169,7 @@ func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
 	}}
 }
 
-// Int makes a flag for a whole number.
+// Int returns a flag for an integer from least to most.
 func Int[O any](name, arg, def string, least, most int, help string, to func(*O, int)) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error {
 		n, err := ParseInt(v, least, most)
@@ -181,5 +180,5 @@ func Int[O any](name, arg, def string, least, most int, help string, to func(*O,
 	}}
 }
 
-// LineOnly keeps a flag off the environment: FLANNELD_VERSION may well be the version of an image.
+// LineOnly removes a flag's environment variable: FLANNELD_VERSION, for example, may be the version of an image.
 func LineOnly[O any](f Flag[O]) Flag[O] { f.NoEnv = true; return f }

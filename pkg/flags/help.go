@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// HelpWidth is how many characters a line of help has at most.
+// HelpWidth is the maximum length of a line of help, in characters.
 const HelpWidth = 100
 
-const helpColumn = 36 // where the explanations begin
+const helpColumn = 36 // the column of the explanations
 
-// Help writes the table for people.
+// Help writes the help of all flags.
 func Help[O any](b *strings.Builder, table []Group[O]) {
 	for _, g := range table {
 		fmt.Fprintf(b, "\n%s:\n", g.Title)
@@ -36,7 +36,7 @@ func (f Flag[O]) print(b *strings.Builder) {
 	Row(b, left, right)
 }
 
-// Row writes two columns, the second wrapped.
+// Row writes two columns, wrapping the second one.
 func Row(b *strings.Builder, left, right string) {
 	line := "  " + left
 	if utf8.RuneCountInString(line) >= helpColumn {

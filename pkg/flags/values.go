@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// ParseBool reads a truth value.
+// ParseBool parses a Boolean value.
 func ParseBool(v string) (bool, error) {
 	b, err := strconv.ParseBool(v)
 	if err != nil {
-		return false, fmt.Errorf("%.60q is no truth value; use true or false", v)
+		return false, fmt.Errorf("invalid Boolean %.60q; use true or false", v)
 	}
 	return b, nil
 }
 
-// ParseInt reads a whole number in the notations that Go's flags take.
+// ParseInt parses an integer in the notations of Go's flag package.
 func ParseInt(v string, least, most int) (int, error) {
 	n, err := strconv.ParseInt(v, 0, 64)
 	switch {
 	case errors.Is(err, strconv.ErrSyntax):
-		return 0, fmt.Errorf("%.60q is no whole number; use %d to %d", v, least, most)
+		return 0, fmt.Errorf("invalid integer %.60q; use %d to %d", v, least, most)
 	case n < int64(least):
 		return 0, fmt.Errorf("%.60s is below %d; use %d to %d", v, least, least, most)
 	case n > int64(most):
@@ -32,25 +32,25 @@ func ParseInt(v string, least, most int) (int, error) {
 	return int(n), nil
 }
 
-// ParseAddress reads an IP address without a zone.
+// ParseAddress parses an IP address without a zone.
 func ParseAddress(v string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(v)
 	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%.60q is no IP address", v)
+		return netip.Addr{}, fmt.Errorf("invalid IP address %.60q", v)
 	}
 	return a.Unmap(), nil
 }
 
-// ParseNetwork reads a network; host bits are cleared.
+// ParseNetwork parses a network and clears host bits.
 func ParseNetwork(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
-		return p, fmt.Errorf("%.60q is no network; use one like 10.96.0.0/12", text)
+		return p, fmt.Errorf("invalid network %.60q; use one like 10.96.0.0/12", text)
 	}
 	return p.Masked(), nil
 }
 
-// ListOf is a flag that may be given more than once, with commas between values.
+// ListOf returns a function that parses a comma-separated list and appends its values. The flag may be repeated.
 func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		for one := range strings.SplitSeq(text, ",") {
@@ -64,7 +64,7 @@ func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// Limit is a flag for a length of time above zero.
+// Limit is a flag.Value for a positive duration.
 type Limit time.Duration
 
 func (l *Limit) String() string { return time.Duration(*l).String() }
@@ -73,7 +73,7 @@ func (l *Limit) String() string { return time.Duration(*l).String() }
 func (l *Limit) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return errors.New("use a length of time above 0, such as 90s or 5m")
+		return errors.New("use a duration above 0, such as 90s or 5m")
 	}
 	*l = Limit(d)
 	return nil
