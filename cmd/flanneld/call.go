@@ -38,8 +38,8 @@ type call struct {
 	json  bool // print one JSON document
 }
 
-// parse parses the command's own arguments. about is printed before the flags in the command's help. If done is true, the
-// caller must return code, because help or an error was printed.
+// parse parses the command's own arguments. about is printed before the flags in the command's help. If done is true,
+// the caller must return code, because help or an error was printed.
 func (c *call) parse(about string) (done bool, code int) {
 	var help strings.Builder // only printed if asked for: after a mistake it would hide the error
 	c.flags.Init("flanneld "+c.Command, goflag.ContinueOnError)

@@ -28,8 +28,8 @@ func runForeground(p process) int {
 	return run(ctx, p)
 }
 
-// runService runs the program as a Windows service, with the event log as its stderr. Errors of the service itself go to
-// the real stderr.
+// runService runs the program as a Windows service, with the event log as its stderr. Errors of the service itself go
+// to the real stderr.
 func runService(p process) int {
 	p.args = winservice.Arguments(p.args)
 	log, closeLog, err := winservice.OpenEventLog()

@@ -15,8 +15,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// options are the values of the command line and the environment after validation. Nothing in them is read from files or
-// from the machine.
+// options are the values of the command line and the environment after validation. Nothing in them is read from files
+// or from the machine.
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions

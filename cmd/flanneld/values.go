@@ -83,8 +83,8 @@ func (o *kubeOptions) complete(environ []string) {
 	}
 }
 
-// setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not added,
-// since it is a part of the keys' names.
+// setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not
+// added, since it is a part of the keys' names.
 func setPrefix(o *options, v string) error {
 	if strings.Trim(v, "/") == "" {
 		return fmt.Errorf("invalid etcd prefix %.60q; use one like /coreos.com/network", v)

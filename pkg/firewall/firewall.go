@@ -9,8 +9,8 @@
 // The kernel treats the two differently in one point: an ACCEPT in our FLANNEL-FWD ends iptables' FORWARD chain, while
 // an accept in an nftables chain does not override a drop in another table.
 //
-// Because of that ACCEPT, our jumps come after the rules of others. They are appended to FORWARD and POSTROUTING, and an
-// existing jump is never moved, because network policy engines, kube-proxy and administrators insert rules before it
+// Because of that ACCEPT, our jumps come after the rules of others. They are appended to FORWARD and POSTROUTING, and
+// an existing jump is never moved, because network policy engines, kube-proxy and administrators insert rules before it
 // and rely on them. There is one exception: if FORWARD ends with a DROP or REJECT of every packet, a new jump is
 // inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
 //
@@ -139,7 +139,8 @@ func masquerade(f Family, random bool) []Rule {
 		// Pods see each other's own addresses, on every node.
 		{Src: f.Subnet, Dst: f.Network, Verdict: Return},
 		{Src: f.Network, Dst: f.Subnet, Verdict: Return},
-		// From outside to a pod of this node: the answer passes this node anyway, so the pod may see the client's address.
+		// From outside to a pod of this node: the answer passes this node anyway, so the pod may see the client's
+		// address.
 		{Src: f.Network, NotSrc: true, Dst: f.Subnet, Verdict: Return},
 		{Src: f.Network, Dst: multicast(f.Network), NotDst: true, Verdict: Masquerade, RandomFully: random},
 		// From outside through this node to a pod of another node: the answer must return through this node.

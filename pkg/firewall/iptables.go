@@ -89,8 +89,8 @@ func sameRules(have savedChain, want Chain) bool {
 	})
 }
 
-// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule is deleted by the text
-// that iptables-save printed for it. If it was deleted since, the transaction fails.
+// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule is deleted by the
+// text that iptables-save printed for it. If it was deleted since, the transaction fails.
 func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // creates or flushes the chain
 	for _, jump := range plan.remove {

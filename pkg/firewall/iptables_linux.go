@@ -27,8 +27,8 @@ var errChanging = errors.New("another program is changing the rules")
 // exitLocked is the exit code of iptables-legacy when another process holds its lock for too long.
 const exitLocked = 4
 
-// variant says where iptables keeps its rules. The rules of the two variants are separate: one does not list the other's,
-// but a packet passes both.
+// variant says where iptables keeps its rules. The rules of the two variants are separate: one does not list the
+// other's, but a packet passes both.
 type variant string
 
 const (
@@ -55,8 +55,8 @@ func (p *iptablesPlace) family() nftables.TableFamily {
 	return nftables.TableFamilyIPv6
 }
 
-// digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. In the nft variant
-// it covers our chains and the jumps to them, but not the rules of others around the jumps.
+// digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. In the nft
+// variant it covers our chains and the jumps to them, but not the rules of others around the jumps.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -221,15 +221,15 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (savedRules,
 	return s, nil
 }
 
-// isTransient reports whether err means a lack of descriptors, memory or processes, or a change during the call. Such an
-// error says nothing about the rules that exist, nor about those to be written.
+// isTransient reports whether err means a lack of descriptors, memory or processes, or a change during the call. Such
+// an error says nothing about the rules that exist, nor about those to be written.
 func isTransient(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, os.ErrDeadlineExceeded},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
-// run starts a program and waits for it, or kills it when ctx ends. A transaction of a killed iptables-restore is in the
-// kernel as a whole or not at all. The error contains the first line that the program wrote to stderr.
+// run starts a program and waits for it, or kills it when ctx ends. A transaction of a killed iptables-restore is in
+// the kernel as a whole or not at all. The error contains the first line that the program wrote to stderr.
 func run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = bytes.NewReader(input)

@@ -58,7 +58,8 @@ func planJump(parent []parentRule, want string) jumpPlan {
 	return p
 }
 
-// placeJump deletes every jump and adds a new one: before the rules at the end of the chain that block, else at the end.
+// placeJump deletes every jump and adds a new one: before the rules at the end of the chain that block, else at the
+// end.
 func placeJump(parent []parentRule) jumpPlan {
 	before := len(parent)
 	for i, r := range slices.Backward(parent) {

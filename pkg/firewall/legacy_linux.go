@@ -14,7 +14,8 @@ import (
 // The legacy variant has neither notifications nor a generation number, and iptables-legacy-save is expensive on a host
 // with many rules. But getsockopt returns a table as the kernel stores it, and a hash of that shows any change.
 
-// layout holds byte offsets within struct ipt_entry or ip6t_entry: of the offset of the next entry, and of the counters.
+// layout holds byte offsets within struct ipt_entry or ip6t_entry: of the offset of the next entry, and of the
+// counters.
 type layout struct {
 	domain, level  int
 	next, counters int
