@@ -184,8 +184,8 @@ func sound(t *testing.T, n *lab.Node) {
 	}
 	// A call may be under way.
 	withinOf(t, long, "handles are closed", func() error {
-		if open := order(t, n, windows.Order{}).OpenHandles; open > 0 {
-			return fmt.Errorf("%d handles are open", open)
+		if open := order(t, n, windows.Order{}).OpenObjects; len(open) > 0 {
+			return fmt.Errorf("these objects are open: %q", open)
 		}
 		return nil
 	})

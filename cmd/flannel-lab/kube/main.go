@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"k8s.io/klog/v2"
 )
 
 func main() {
@@ -65,6 +67,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer store.Close()
+	klog.OsExit = startAgain
 	ended := make(chan error, 2)
 	if err := startAPIServer(ctx, o, ended); err != nil {
 		return err
@@ -88,6 +91,17 @@ func run(ctx context.Context, args []string) error {
 	case err := <-ended:
 		return fmt.Errorf("kube-apiserver ended: %w", err)
 	}
+}
+
+// startAgain replaces this process by a new one, as kubelet would start another. It is called where kube-apiserver ends
+// itself: it does so when a part of its start takes over a minute, which happens on a busy machine. The store loses
+// nothing. Those who wait for the kubeconfig bound how often it is tried.
+func startAgain(code int) {
+	if self, err := os.Executable(); err == nil {
+		err = syscall.Exec(self, os.Args, os.Environ())
+		fmt.Fprintln(os.Stderr, "kube: start again:", err)
+	}
+	os.Exit(code)
 }
 
 func parse(args []string) (options, error) {

@@ -127,7 +127,7 @@ func (m machine) report() ([]byte, error) {
 	h := m.Hand()
 	r := Report{
 		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(), Adapters: h.Adapters(), Routes: h.Routes(),
-		OpenHandles: m.OpenObjects(),
+		OpenObjects: m.OpenObjects(),
 	}
 	for _, err := range m.Trouble() {
 		r.Trouble = append(r.Trouble, err.Error())

@@ -38,7 +38,7 @@ type Report struct {
 	Balancers   []json.RawMessage // load balancers
 	Adapters    []hns.Adapter
 	Routes      []hns.Route // made by programs
-	OpenHandles int         // of objects, without registrations
+	OpenObjects []string    // see [hnstest.Machine.OpenObjects]
 	Trouble     []string
 }
 

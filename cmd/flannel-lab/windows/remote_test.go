@@ -88,8 +88,8 @@ func TestRemote(t *testing.T) {
 		t.Fatal(err)
 	}
 	doc := string(report.Networks[0])
-	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") || report.OpenHandles != 0 {
-		t.Errorf("%d handles, changes %v, %s", report.OpenHandles, report.Changes(), doc)
+	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") || len(report.OpenObjects) != 0 {
+		t.Errorf("open %q, changes %v, %s", report.OpenObjects, report.Changes(), doc)
 	}
 	if got := report.Changes()[2].String(); !strings.HasPrefix(got, `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
 		t.Errorf("a change reads %s", got)

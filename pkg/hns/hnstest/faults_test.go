@@ -113,7 +113,7 @@ func TestProgramEnds(t *testing.T) {
 		for range 3 {
 			<-done
 		}
-		if m.OpenHandles() != 1 || m.OpenObjects() != 1 {
+		if m.OpenHandles() != 1 || len(m.OpenObjects()) != 1 {
 			t.Errorf("%d handles are open, want that of the other program", m.OpenHandles())
 		}
 	})

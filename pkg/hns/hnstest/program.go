@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -129,14 +130,15 @@ func (m *Machine) OpenHandles() int {
 	return len(m.handles)
 }
 
-// OpenObjects is OpenHandles without registrations, which a program keeps for as long as it runs.
-func (m *Machine) OpenObjects() (n int) {
+// OpenObjects returns a line for each open handle of an object: its kind, its ID, and whether the test itself opened it.
+// Registrations for events, which a program keeps for as long as it runs, are left out.
+func (m *Machine) OpenObjects() (open []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range m.handles {
 		if h.kind != api.CallbackKind {
-			n++
+			open = append(open, fmt.Sprintf("%s %s, by the test: %t", h.kind, h.id, h.by == m.self))
 		}
 	}
-	return n
+	return open
 }
