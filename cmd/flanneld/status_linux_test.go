@@ -59,7 +59,7 @@ func TestStatus(t *testing.T) {
 	h.Waiting(waits)
 	h.Explain(func() error { return errors.New(away) })
 	expect("a daemon that waits", exitNotReady, waits+"\n          "+away+"\noutage    "+away, "")
-	h.InStep(nil)
+	h.EndPass(nil)
 	expect("a daemon in step", exitOK, "network ", "")
 	code, stdout, _ := ask("--json")
 	var r status.Report

@@ -58,7 +58,7 @@ func TestWait(t *testing.T) {
 			code, _, _ := do("--timeout=1m")
 			done <- code
 		}()
-		h.InStep(nil)
+		h.EndPass(nil)
 		if got := <-done; got != exitOK {
 			t.Errorf("%s, ready: %d", way, got)
 		}

@@ -121,7 +121,7 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 	timers := newTimers(d.Settings.CompareAll)
 	defer timers.stop()
 	for {
-		d.Status.Begin()
+		d.Status.BeginPass()
 		began := time.Now()
 		failed := d.pass(ctx, n, in)
 		if ctx.Err() != nil {

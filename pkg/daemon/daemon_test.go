@@ -302,10 +302,10 @@ func TestWatchdogIsFedUnlessAPassHangs(t *testing.T) {
 		}
 		time.Sleep(time.Second) // between two ticks, so that none is at the end of a wait
 		expect("waiting for an hour", time.Hour, 60)
-		d.Status.Begin()
+		d.Status.BeginPass()
 		expect("a pass that takes two minutes", 2*time.Minute, 2)
 		expect("a pass that hangs", time.Hour, 0)
-		d.Status.InStep(errors.New("not all of it"))
+		d.Status.EndPass(errors.New("not all of it"))
 		expect("idle after the pass", time.Hour, 60)
 		cancel()
 		if err := <-ended; err != nil {

@@ -67,7 +67,7 @@ type logState struct {
 // pass before.
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
-	d.Status.InStep(err)
+	d.Status.EndPass(err)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(metrics.Peers{Used: n.validPeers + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.refused),

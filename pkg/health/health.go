@@ -1,5 +1,6 @@
-// Package health serves the daemon's liveness and readiness over HTTP (/healthz, /readyz), together with /metrics. The
-// daemon's loop also uses its Status for the watchdog of the service manager.
+// Package health serves the daemon's liveness and readiness over HTTP
+// (/healthz, /readyz), together with /metrics. The daemon's loop also uses its
+// Status for the watchdog of the service manager.
 package health
 
 import (
@@ -13,8 +14,8 @@ import (
 	"time"
 )
 
-// Status is the liveness and readiness of the daemon. The loop writes it; any goroutine may read it. The zero Status is
-// not ready.
+// Status is the liveness and readiness of the daemon. The loop writes it; any
+// goroutine may read it. The zero Status is not ready.
 type Status struct {
 	mu      sync.Mutex
 	ready   bool
@@ -24,10 +25,12 @@ type Status struct {
 	explain func() error
 }
 
-// stuckAfter is how long a pass may take before the process counts as hung. The largest cluster needs far less.
+// stuckAfter is how long a pass may take before the process counts as hung. The
+// largest cluster needs far less.
 const stuckAfter = 2 * time.Minute
 
-// Explain sets a function whose error, unless nil, is added to the answer "not ready", for example an outage of the store.
+// Explain sets a function whose error, unless nil, is added to the answer "not
+// ready", for example an outage of the store.
 func (s *Status) Explain(explain func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,8 +40,9 @@ func (s *Status) Explain(explain func() error) {
 // Waiting sets the daemon not ready, with what it waits for.
 func (s *Status) Waiting(reason string) { s.set(false, reason) }
 
-// InStep records the end of a pass: nil if the network is up to date, otherwise the problem.
-func (s *Status) InStep(problem error) {
+// EndPass records the end of a pass: nil if the network is up to date,
+// otherwise the problem.
+func (s *Status) EndPass(problem error) {
 	if problem == nil {
 		s.set(true, "")
 	} else {
@@ -55,14 +59,16 @@ func (s *Status) set(ready bool, problem string) {
 	s.ready, s.problem, s.began = ready, problem, time.Time{}
 }
 
-// Since returns when the daemon became ready or not ready; zero: neither was set yet.
+// Since returns when the daemon became ready or not ready; zero: neither was
+// set yet.
 func (s *Status) Since() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since
 }
 
-// Explanation returns the result of the function that Explain has set; nil: there is none.
+// Explanation returns the result of the function that Explain has set; nil:
+// there is none.
 func (s *Status) Explanation() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,14 +78,15 @@ func (s *Status) Explanation() error {
 	return s.explain()
 }
 
-// Begin records the start of a pass; InStep records its end.
-func (s *Status) Begin() {
+// BeginPass records the start of a pass; EndPass records its end.
+func (s *Status) BeginPass() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = time.Now()
 }
 
-// Ready returns nil if the last pass left the network up to date, otherwise the problem.
+// Ready returns nil if the last pass left the network up to date, otherwise the
+// problem.
 func (s *Status) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +110,8 @@ func (s *Status) Alive() error {
 	return nil
 }
 
-// Handler serves /healthz (200 while no pass hangs), /readyz (200 while the network is up to date; otherwise 503 and the
-// problem) and /metrics.
+// Handler serves /healthz (200 while no pass hangs), /readyz (200 while the
+// network is up to date; otherwise 503 and the problem) and /metrics.
 func Handler(s *Status, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", answer(s.Alive))
@@ -125,7 +132,8 @@ func answer(check func() error) http.HandlerFunc {
 	}
 }
 
-// Listen binds the address, so that the start fails at once if the port is in use. Serve closes the listener.
+// Listen binds the address, so that the start fails at once if the port is in
+// use. Serve closes the listener.
 func Listen(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -134,8 +142,10 @@ func Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Limits for a client before its connection is closed. This port may be reachable from the network, and a client that sends
-// or reads nothing must not occupy a goroutine and a file descriptor. Answers have some ten kilobytes at most.
+// Limits for a client before its connection is closed. This port may be
+// reachable from the network, and a client that sends or reads nothing must not
+// occupy a goroutine and a file descriptor. Answers have some ten kilobytes at
+// most.
 const (
 	headerTimeout = 5 * time.Second  // for sending the header of a request
 	readTimeout   = 10 * time.Second // for sending the whole request
@@ -146,8 +156,8 @@ const (
 
 // Serve serves h until ctx ends.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

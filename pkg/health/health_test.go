@@ -47,11 +47,11 @@ func TestServe(t *testing.T) {
 		{func() {}, 503, "starting"},
 		{func() { s.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
 		{func() { s.Explain(func() error { return errors.New("etcd does not answer") }) }, 503, "waiting for etcd\netcd does not answer"},
-		{func() { s.InStep(nil) }, 200, "ok"},
-		{func() { s.Begin() }, 200, "ok"},
+		{func() { s.EndPass(nil) }, 200, "ok"},
+		{func() { s.BeginPass() }, 200, "ok"},
 		{func() { s.Explain(func() error { return nil }) }, 200, "ok"},
-		{func() { s.InStep(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
-		{func() { s.InStep(nil) }, 200, "ok"},
+		{func() { s.EndPass(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
+		{func() { s.EndPass(nil) }, 200, "ok"},
 	} {
 		step.do()
 		if code, body := get(t, url+"/readyz"); code != step.code || body != step.body {
@@ -70,7 +70,7 @@ func TestServe(t *testing.T) {
 func TestAHungPassIsNotAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Status{}
-		s.Begin()
+		s.BeginPass()
 		time.Sleep(stuckAfter)
 		if err := s.Alive(); err != nil {
 			t.Errorf("dead too early: %v", err)
@@ -79,7 +79,7 @@ func TestAHungPassIsNotAlive(t *testing.T) {
 		if err := s.Alive(); err == nil {
 			t.Error("a pass that hangs is taken for alive")
 		}
-		s.InStep(nil)
+		s.EndPass(nil)
 		time.Sleep(time.Hour)
 		if err := s.Alive(); err != nil {
 			t.Errorf("idle is not dead: %v", err)
@@ -121,7 +121,8 @@ func TestSlowSenders(t *testing.T) {
 			if _, err := io.WriteString(c, sent); err != nil {
 				t.Fatal(err)
 			}
-			// The end of the connection ends the copy; a server that waits for ever is ended by go test.
+			// The end of the connection ends the copy; a server that waits for
+			// ever is ended by go test.
 			_, _ = io.Copy(io.Discard, c)
 		})
 	}

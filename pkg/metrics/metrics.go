@@ -1,4 +1,5 @@
-// Package metrics holds the daemon's Prometheus metrics, in a registry of its own.
+// Package metrics holds the daemon's Prometheus metrics, in a registry of its
+// own.
 package metrics
 
 import (
@@ -19,7 +20,7 @@ type Metrics struct {
 	invalid  prometheus.Gauge
 	retained prometheus.Gauge
 	refused  prometheus.Gauge
-	inStep   prometheus.Gauge
+	upToDate prometheus.Gauge
 	pending  prometheus.Gauge
 	lastSync prometheus.Gauge
 	sync     prometheus.Histogram
@@ -28,7 +29,8 @@ type Metrics struct {
 	errors   *prometheus.CounterVec
 }
 
-// New returns metrics in a new registry, together with those of the process and the Go runtime.
+// New returns metrics in a new registry, together with those of the process and
+// the Go runtime.
 func New(version string) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: name, Help: help})
@@ -37,13 +39,14 @@ func New(version string) *Metrics {
 		registry: prometheus.NewRegistry(),
 		peers:    gauge("peers", "Peers that are used: their leases are valid, or they are retained."),
 		invalid:  gauge("invalid_peers", "Peers that are rejected, because of an invalid or conflicting lease."),
-		retained: gauge("retained_peers", "Peers that are retained although the store has lost their leases, together with many others."),
+		retained: gauge("retained_peers", "Peers that are retained although the store has lost their leases."),
 		refused:  gauge("refused_peers", "Peers that are used, but for which the operating system refused an entry."),
-		inStep:   gauge("in_step", "1 if the last pass left the network up to date, else 0."),
+		upToDate: gauge("in_step", "1 if the last pass left the network up to date, else 0."),
 		pending:  gauge("config_pending", "1 if a network configuration is pending, on trial or refused, else 0."),
 		lastSync: gauge("last_sync_timestamp_seconds", "Unix time of the last pass that left the network up to date."),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
-			Help: "Duration of passes, each of which reconciles the desired with the actual state.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
+			Help:    "Duration of passes, each of which reconciles the desired with the actual state.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
 		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "entries",
 			Help: "Desired entries in a table of the operating system."}, []string{"table"}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
@@ -51,10 +54,11 @@ func New(version string) *Metrics {
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
 			Help: "Failed passes, by the part that failed."}, []string{"part"}),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info", Help: "1, labelled with the version.",
-		ConstLabels: prometheus.Labels{"version": version}})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
+		Help: "1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version}})
 	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.inStep, m.pending, m.lastSync, m.sync, m.entries, m.changes, m.errors, build,
+	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.upToDate, m.pending, m.lastSync, m.sync,
+		m.entries, m.changes, m.errors, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -80,7 +84,8 @@ func (m *Metrics) Peers(p Peers) {
 	m.retained.Set(float64(p.Retained))
 }
 
-// ConfigPending sets whether the latest network configuration is pending, on trial or refused.
+// ConfigPending sets whether the latest network configuration is pending, on
+// trial or refused.
 func (m *Metrics) ConfigPending(pending bool) {
 	m.pending.Set(0)
 	if pending {
@@ -88,7 +93,8 @@ func (m *Metrics) ConfigPending(pending bool) {
 	}
 }
 
-// Table sets the number of desired entries of a table, and counts the changes of one reconciliation.
+// Table sets the number of desired entries of a table, and counts the changes
+// of one reconciliation.
 func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	m.entries.WithLabelValues(name).Set(float64(entries))
 	for op, n := range map[string]int{"set": done.Set, "delete": done.Deleted, "refused": done.Failed} {
@@ -96,16 +102,17 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	}
 }
 
-// Pass records a pass: its duration, whether it left the network up to date, and the parts that failed.
-func (m *Metrics) Pass(took time.Duration, inStep bool, failed []string) {
+// Pass records a pass: its duration, whether it left the network up to date,
+// and the parts that failed.
+func (m *Metrics) Pass(took time.Duration, upToDate bool, failed []string) {
 	m.sync.Observe(took.Seconds())
 	for _, part := range failed {
 		m.errors.WithLabelValues(part).Inc()
 	}
-	if !inStep {
-		m.inStep.Set(0)
+	if !upToDate {
+		m.upToDate.Set(0)
 		return
 	}
-	m.inStep.Set(1)
+	m.upToDate.Set(1)
 	m.lastSync.SetToCurrentTime()
 }
