@@ -46,7 +46,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestProblems reads one value in every wrong way there is; all are told at once, in the order of reading.
+// TestProblems reads values that are wrong in different ways. Err must return
+// all problems in the order of reading.
 func TestProblems(t *testing.T) {
 	o := Parse([]byte(`{
 	"Backend": {"VNI": 17000000, "Port": -1, "MTU": 1450.5, "Huge": 123456789012345678901234567890, "Low": -123456789012345678901234567890,
@@ -117,7 +118,7 @@ Bool:
 	err := b.Err()
 	for _, secret := range []string{"424242", "hunter2"} {
 		if strings.Contains(err.Error(), secret) {
-			t.Errorf("a secret is told: %v", err)
+			t.Errorf("the error contains a secret: %v", err)
 		}
 	}
 	if !logtest.Lines(err.Error(), want) {
@@ -149,7 +150,7 @@ func TestSyntax(t *testing.T) {
 		{`{"a":"` + strings.Repeat("x", 1<<20) + `"}`, "1048584 1048576"},
 	} {
 		o := Parse([]byte(c.raw))
-		// What cannot be read must not give rise to complaints about what is missing in it.
+		// After a syntax error, other problems must not be reported.
 		o.Problem("Network", "missing")
 		o.Object("Backend").Problem("Type", "missing")
 		name := c.raw[:min(20, len(c.raw))]
@@ -166,7 +167,7 @@ func TestWarnings(t *testing.T) {
 	o := Parse([]byte(`{"Netwrok": "x", "network": "10.0.0.0/8", "Network": "10.5.0.0/16", "colour": 1, "SubnetLn": 3, "Name": "cbr0", "skip\n": {"a": 1, "a": 2},
 		"Backend": {"Prot": 1, "Port": 2, "prot": 3, "MacPrefix": "0E-2A", "Backend": 7, "PKS": "hunter2"}, "` + strings.Repeat("k", 100) + `": 1}`))
 	if p := o.Prefix("Network"); p != netip.MustParsePrefix("10.5.0.0/16") {
-		t.Errorf("the last of two keys must count, got %v", p)
+		t.Errorf("got %v, want the last of two values", p)
 	}
 	o.Int("SubnetLen", 0, 0, 99)
 	o.Ignore("Name", "DNSServerList")
@@ -196,7 +197,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestBounded(t *testing.T) {
+func TestMaxReports(t *testing.T) {
 	var raw strings.Builder
 	raw.WriteString("{")
 	for i := range 5000 {
@@ -228,7 +229,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// FuzzParse reads anything as the daemon reads a configuration: it must end, and say what it says in few lines.
+// FuzzParse reads an arbitrary configuration. Problems and warnings must be
+// few, short and printable.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "{}", "[", `{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":1,"PSK":"secret-value"}}`, `{"a":1,"A":2,"a":null}`,
@@ -238,21 +240,21 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		o := Parse(raw)
-		for _, x := range []*Object{o, o.Object("Backend"), o.Object("Backend").Object("Inner")} {
-			x.Bool("on", false)
-			if n := x.Int("VNI", 1, 1, 9); n < 1 || n > 9 {
+		for _, object := range []*Object{o, o.Object("Backend"), o.Object("Backend").Object("Inner")} {
+			object.Bool("on", false)
+			if n := object.Int("VNI", 1, 1, 9); n < 1 || n > 9 {
 				t.Errorf("VNI = %d", n)
 			}
-			x.String("PSK", "")
-			x.Strings("list")
-			x.Prefix("Network")
-			x.Addr("SubnetMin")
-			x.Has("other")
-			x.Problem("Type", "missing")
+			object.String("PSK", "")
+			object.Strings("list")
+			object.Prefix("Network")
+			object.Addr("SubnetMin")
+			object.Has("other")
+			object.Problem("Type", "missing")
 		}
 		lines := o.Warnings()
 		if err := o.Err(); err == nil {
-			t.Error("the problems are gone")
+			t.Error("no problems")
 		} else {
 			lines = append(lines, strings.Split(err.Error(), "\n")...)
 		}
@@ -261,7 +263,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, l := range lines {
 			if len(l) > 2000 || !utf8.ValidString(l) || strings.ContainsAny(l, "\r\n") {
-				t.Errorf("a line like %q", l)
+				t.Errorf("a line is too long or not printable: %q", l)
 			}
 		}
 	})

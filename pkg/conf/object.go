@@ -1,8 +1,16 @@
-// Package conf reads a JSON object that people wrote: keys without regard to case, all problems at once, each with
-// path, value and fix; unknown and duplicate keys as warnings.
+// Package conf reads a JSON object that a person wrote. Keys are compared
+// without regard to case. Err returns all problems at once, each with the path,
+// the value and what to write instead. Warnings returns unknown and duplicate
+// keys.
 //
-// A reader asks for every key that it knows and gets a usable value in any case; what was wrong is collected, and
-// asked for at the end by Err and Warnings.
+// The caller gets the value of each key that it knows, by methods like Int, and
+// after that calls Err and Warnings:
+//
+//	o := conf.Parse([]byte(`{"Backend": {"VNI": "7", "Prot": 8472}}`))
+//	vni := o.Object("backend").Int("VNI", 1, 1, 100) // 1, the default
+//	port := o.Object("backend").Int("Port", 0, 0, 65535) // 0, the default
+//	o.Err()      // Backend.VNI: "7" is a string; remove the quotes
+//	o.Warnings() // Backend.Prot: unknown key, did you mean Port?
 package conf
 
 import (
@@ -12,43 +20,48 @@ import (
 	"strings"
 )
 
-// maxReports bounds problems and warnings: whoever made more than these needs no list.
+// maxReports limits the number of problems, and the number of warnings. Beyond
+// it, they are only counted.
 const maxReports = 100
 
-// Object is one JSON object of a configuration. It is for one goroutine.
+// Object is a JSON object. It must not be used by several goroutines at the
+// same time.
 type Object struct {
-	tree    *tree
-	path    string             // "" for the outermost, else "Backend"
-	members map[string]*member // by folded key
-	order   []*member          // as written
-	known   map[string]string  // folded key → as the reader spells it
-	names   []string           // the values of known, in the order of reading
-	reads   []*Object          // objects within that were asked for
-	said    []string           // warnings of the reader
+	tree     *tree
+	path     string             // for example "Backend"; "": it is the outermost object
+	members  map[string]*member // by folded key
+	order    []*member          // as in the text
+	known    map[string]bool    // folded keys that the caller has read
+	names    []string           // the same keys, in the caller's spelling and order
+	children []*Object          // that the caller has read
+	warned   []string           // by Warn
 }
 
+// member is a key with its value.
 type member struct {
-	key   string // as written
-	count int    // how often it was given
+	key   string // in the spelling of the text
+	count int    // of occurrences
 	value any    // nil, bool, json.Number, string, []any or *Object
 }
 
-// tree is what all objects of one text share.
+// tree is shared by all objects of a text.
 type tree struct {
 	problems []string
 	more     int  // problems beyond maxReports
-	broken   bool // nothing could be read: what is missing then is no problem of its own
+	broken   bool // the text could not be parsed; missing keys are not reported then
 }
 
-// Has tells whether key is there with a value other than null. It counts as reading the key.
+// Has reports whether key has a value other than null. As with all methods that
+// read a key, the key is known afterwards.
 func (o *Object) Has(key string) bool { return o.get(key) != nil }
 
-// Object returns the object at key. It is never nil: one that is absent is empty, and its problems carry its path.
+// Object returns the object at key. If there is none, it returns an empty
+// object with that path.
 func (o *Object) Object(key string) *Object {
 	switch v := o.get(key).(type) {
 	case *Object:
-		if !slices.Contains(o.reads, v) {
-			o.reads = append(o.reads, v)
+		if !slices.Contains(o.children, v) {
+			o.children = append(o.children, v)
 		}
 		return v
 	case nil:
@@ -58,14 +71,16 @@ func (o *Object) Object(key string) *Object {
 	return newObject(o.tree, o.join(key))
 }
 
-// Ignore names keys that are known but mean nothing here, as those of another operating system: no warning.
+// Ignore makes keys known that have no meaning here, such as those of another
+// operating system.
 func (o *Object) Ignore(keys ...string) {
 	for _, k := range keys {
 		o.get(k)
 	}
 }
 
-// Problem adds a problem at key; "" means the object itself. The caller sees to it that no secret is in the text.
+// Problem adds a problem with the value at key, or with the object itself if
+// key is "". The text must not contain secrets.
 func (o *Object) Problem(key, format string, args ...any) {
 	t := o.tree
 	text := oneLine(fmt.Sprintf(format, args...))
@@ -81,63 +96,66 @@ func (o *Object) Problem(key, format string, args ...any) {
 	}
 }
 
-// Warn adds a warning at key: the value is possible, and most likely not what was meant.
+// Warn adds a warning about the value at key: it is valid, but probably a
+// mistake.
 func (o *Object) Warn(key, format string, args ...any) {
-	o.said = append(o.said, o.join(key)+": "+oneLine(fmt.Sprintf(format, args...)))
+	o.warned = append(o.warned, o.join(key)+": "+oneLine(fmt.Sprintf(format, args...)))
 }
 
-// Err joins all problems of the whole text in the order of their discovery, one a line; nil if there are none.
+// Err returns all problems of the whole text, one per line, in the order in
+// which they were found; nil: there are none.
 func (o *Object) Err() error {
-	var all []error
+	var errs []error
 	for _, text := range o.tree.problems {
-		all = append(all, errors.New(text))
+		errs = append(errs, errors.New(text))
 	}
 	if o.tree.more > 0 {
-		all = append(all, fmt.Errorf("and %d more", o.tree.more))
+		errs = append(errs, fmt.Errorf("and %d more", o.tree.more))
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
-// Warnings lists what is likely a mistake but does no harm: keys nobody asked for, keys given more than once, and
-// what Warn was told.
-// It speaks of this object and of those within it that were asked for; call it after everything was read.
+// Warnings returns probable mistakes in this object and in those of its objects
+// that were read: unknown keys, duplicate keys, and the warnings of Warn. The
+// caller must have read all keys before.
 func (o *Object) Warnings() []string {
-	all := o.warnings(nil)
-	if n := len(all) - maxReports; n > 0 {
-		all = append(all[:maxReports], fmt.Sprintf("and %d more", n))
+	warnings := o.appendWarnings(nil)
+	if n := len(warnings) - maxReports; n > 0 {
+		warnings = append(warnings[:maxReports], fmt.Sprintf("and %d more", n))
 	}
-	return all
+	return warnings
 }
 
-func (o *Object) warnings(all []string) []string {
+func (o *Object) appendWarnings(warnings []string) []string {
 	for _, m := range o.order {
 		path := o.join(m.key)
-		_, known := o.known[fold(m.key)]
+		known := o.known[fold(m.key)]
 		switch {
 		case known && m.count > 1:
-			all = append(all, fmt.Sprintf("%s: given %d times, the last one counts", path, m.count))
+			warnings = append(warnings, fmt.Sprintf("%s: given %d times, the last value is used", path, m.count))
 		case known:
-		case len(all) > maxReports:
-			all = append(all, "") // only counted
+		case len(warnings) > maxReports:
+			warnings = append(warnings, "") // only counted, which saves calls of Nearest
 		default:
 			text := path + ": unknown key"
 			if near := Nearest(m.key, o.names); near != "" {
 				text += ", did you mean " + near + "?"
 			}
-			all = append(all, text)
+			warnings = append(warnings, text)
 		}
 	}
-	all = append(all, o.said...)
-	for _, child := range o.reads {
-		all = child.warnings(all)
+	warnings = append(warnings, o.warned...)
+	for _, child := range o.children {
+		warnings = child.appendWarnings(warnings)
 	}
-	return all
+	return warnings
 }
 
 func newObject(t *tree, path string) *Object {
-	return &Object{tree: t, path: path, members: map[string]*member{}, known: map[string]string{}}
+	return &Object{tree: t, path: path, members: map[string]*member{}, known: map[string]bool{}}
 }
 
+// set sets the value at key; of several values, the last one stays.
 func (o *Object) set(key string, value any) {
 	m := o.members[fold(key)]
 	if m == nil {
@@ -149,19 +167,20 @@ func (o *Object) set(key string, value any) {
 	m.count++
 }
 
-// get returns the value at key, nil when it is absent or null, and notes that the key is known.
+// get makes the key known, and returns its value; nil: it is absent or null.
 func (o *Object) get(key string) any {
-	f := fold(key)
-	if _, ok := o.known[f]; !ok {
-		o.known[f] = key
+	folded := fold(key)
+	if !o.known[folded] {
+		o.known[folded] = true
 		o.names = append(o.names, key)
 	}
-	if m := o.members[f]; m != nil {
+	if m := o.members[folded]; m != nil {
 		return m.value
 	}
 	return nil
 }
 
+// join returns the path of a key, for messages.
 func (o *Object) join(key string) string {
 	key = showKey(key)
 	if o.path == "" || key == "" {
@@ -170,5 +189,7 @@ func (o *Object) join(key string) string {
 	return o.path + "." + key
 }
 
-// fold makes keys that differ in case alone equal, also in letters like the Kelvin sign, as encoding/json does.
+// fold returns the same text for keys that differ only in case. Like
+// encoding/json, it also maps letters such as the Kelvin sign, whose lower case
+// is k.
 func fold(key string) string { return strings.ToLower(strings.ToUpper(key)) }

@@ -9,23 +9,22 @@ import (
 )
 
 const (
-	maxSize  = 1 << 20 // bytes; etcd and ConfigMaps hold no more either
-	maxDepth = 16      // objects and lists within each other
+	maxSize  = 1 << 20 // of the text in bytes; etcd and ConfigMaps have about the same limit
+	maxDepth = 16      // of nested objects and lists
 )
 
-// Parse reads a text that must be one JSON object. The result is never nil: where nothing could be read, the object
-// is empty, and its Err says why and nothing else.
+// Parse parses a text that must be one JSON object. If it is not, Parse returns
+// an empty object whose Err is the reason.
 func Parse(raw []byte) *Object {
 	o := newObject(&tree{}, "")
-	// Editors on Windows like to begin a file with a byte order mark.
-	raw = bytes.TrimPrefix(raw, []byte("\ufeff"))
+	raw = bytes.TrimPrefix(raw, []byte("\ufeff")) // byte order mark, which editors on Windows write
 	if err := check(raw); err != nil {
 		return o.broken(err)
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if first, err := d.Token(); err != nil || first != json.Delim('{') {
-		return o.broken(fmt.Errorf("this is %s; write an object, {…}", kind(first)))
+		return o.broken(fmt.Errorf("the text is %s; write an object, {…}", kind(first)))
 	}
 	if err := o.fill(d, 1); err != nil {
 		return o.broken(err)
@@ -33,6 +32,7 @@ func Parse(raw []byte) *Object {
 	return o
 }
 
+// broken returns an empty object whose only problem is err.
 func (o *Object) broken(err error) *Object {
 	b := newObject(&tree{}, o.path)
 	b.Problem("", "%v", err)
@@ -40,7 +40,8 @@ func (o *Object) broken(err error) *Object {
 	return b
 }
 
-// check finds syntax errors, trailing data included, and tells where they are.
+// check returns an error with line and column if the text has a syntax error,
+// including trailing data.
 func check(raw []byte) error {
 	switch {
 	case len(raw) > maxSize:
@@ -50,20 +51,21 @@ func check(raw []byte) error {
 	case bytes.HasPrefix(raw, []byte("\xff\xfe")), bytes.HasPrefix(raw, []byte("\xfe\xff")):
 		return errors.New("the text is UTF-16; save it as UTF-8")
 	}
-	var all json.RawMessage
-	err := json.Unmarshal(raw, &all)
+	err := json.Unmarshal(raw, new(json.RawMessage))
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
 		return err
 	}
-	// Offset counts the bytes read, the wrong one included, but for an unexpected end.
+	// Offset is the number of bytes up to and including the wrong one, or the
+	// length of the text if it ends too early.
 	at := max(0, min(int(syntax.Offset)-1, len(raw)))
 	line := 1 + bytes.Count(raw[:at], []byte("\n"))
 	column := 1 + utf8.RuneCount(raw[bytes.LastIndexByte(raw[:at], '\n')+1:at])
 	return fmt.Errorf("line %d, column %d: %w%s", line, column, err, advice(raw, at))
 }
 
-// advice names the fix for the two mistakes that people make most.
+// advice returns what to do about the two most common mistakes, given the
+// position of the wrong byte.
 func advice(raw []byte, at int) string {
 	before := bytes.TrimRight(raw[:at], " \t\r\n")
 	switch c := raw[at]; {
@@ -75,7 +77,8 @@ func advice(raw []byte, at int) string {
 	return ""
 }
 
-// fill reads the members of an object whose opening brace has been read. Syntax was checked before.
+// fill reads the members of o up to the closing brace. The opening one has been
+// read, and the syntax has been checked.
 func (o *Object) fill(d *json.Decoder, depth int) error {
 	for d.More() {
 		key, err := d.Token()
@@ -93,9 +96,11 @@ func (o *Object) fill(d *json.Decoder, depth int) error {
 	return err
 }
 
+// value reads the value of a member of o, or of an item of a list in o, with
+// its path. depth is that of the value.
 func (o *Object) value(d *json.Decoder, path string, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("more than %d objects or lists within each other", maxDepth)
+		return nil, fmt.Errorf("objects and lists are nested more than %d deep", maxDepth)
 	}
 	token, err := d.Token()
 	if err != nil {

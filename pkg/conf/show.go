@@ -11,10 +11,11 @@ import (
 
 const (
 	maxValue = 60 // characters of a value in a message
-	maxKey   = 60 // likewise of a key
+	maxKey   = 60 // characters of a key in a message
 )
 
-// show writes a value for a message: bounded, on one line, and not at all where the key says that it is a secret.
+// show returns the value at key for a message: on one line and clipped. It
+// hides the value if it is a secret by its key.
 func show(key string, v any) string {
 	if redact.IsSecret(key) {
 		return "the value (hidden)"
@@ -30,12 +31,13 @@ func show(key string, v any) string {
 	return "the value"
 }
 
+// kind returns the kind of a value, or of the first token of a text.
 func kind(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "null"
 	case bool:
-		return "a truth value"
+		return "a boolean"
 	case json.Number:
 		return "a number"
 	case string:
@@ -52,7 +54,8 @@ func kind(v any) string {
 	return "something else"
 }
 
-// showKey leaves ordinary keys alone; one with strange characters is quoted, for it may come from anybody.
+// showKey returns a key for a message: clipped, and quoted if it has other
+// characters than printable ASCII.
 func showKey(key string) string {
 	for _, r := range key {
 		if r <= ' ' || r > '~' {
@@ -62,6 +65,7 @@ func showKey(key string) string {
 	return clip(key, maxKey)
 }
 
+// clip shortens s to n characters.
 func clip(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
@@ -73,9 +77,10 @@ var lineEnds = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 func oneLine(s string) string { return lineEnds.Replace(s) }
 
-// Nearest returns the word of known that key is most likely a misspelling of, or "".
+// Nearest returns the known key that the user probably meant by a misspelled
+// one; "": there is none.
 func Nearest(key string, known []string) string {
-	if len(key) < 2 || len(key) > maxKey { // one letter is near to every other
+	if len(key) < 2 || len(key) > maxKey { // every other letter would be near to a single one
 		return ""
 	}
 	best, nearest := max(1, len(key)/3)+1, ""
@@ -87,7 +92,9 @@ func Nearest(key string, known []string) string {
 	return nearest
 }
 
-// distance counts the letters to insert, delete, replace or swap with their neighbour that make a into b.
+// distance returns the number of changes from a to b: bytes to insert, delete,
+// replace, or swap with the next one (optimal string alignment). Of its matrix,
+// it keeps three rows.
 func distance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

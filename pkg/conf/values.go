@@ -8,7 +8,11 @@ import (
 	"strings"
 )
 
-// Bool returns the truth value at key, def when it is absent or is none.
+// The methods of this file return the value at key, or the default if the key
+// is absent, null, or has an invalid value. In the last case, they add a
+// problem.
+
+// Bool returns the boolean at key.
 func (o *Object) Bool(key string, def bool) bool {
 	switch v := o.get(key).(type) {
 	case nil:
@@ -26,12 +30,12 @@ func (o *Object) Bool(key string, def bool) bool {
 	return def
 }
 
-// Int returns the whole number at key, def when it is absent or not within min to max.
+// Int returns the integer at key, which must be from min to max.
 func (o *Object) Int(key string, def, min, max int) int {
 	switch v := o.get(key).(type) {
 	case nil:
 	case json.Number:
-		if n, ok := o.whole(key, string(v), min, max); ok {
+		if n, ok := o.integer(key, string(v), min, max); ok {
 			return n
 		}
 	case string:
@@ -39,32 +43,32 @@ func (o *Object) Int(key string, def, min, max int) int {
 			o.Problem(key, "%s is a string; remove the quotes", show(key, v))
 			break
 		}
-		o.wrongKind(key, v, fmt.Sprintf("a whole number, %d to %d", min, max))
+		o.wrongKind(key, v, fmt.Sprintf("an integer, %d to %d", min, max))
 	default:
-		o.wrongKind(key, v, fmt.Sprintf("a whole number, %d to %d", min, max))
+		o.wrongKind(key, v, fmt.Sprintf("an integer, %d to %d", min, max))
 	}
 	return def
 }
 
-func (o *Object) whole(key, text string, min, max int) (int, bool) {
-	n, err := strconv.Atoi(text)
-	side := ""
+func (o *Object) integer(key, text string, min, max int) (int, bool) {
+	n, err := strconv.Atoi(text) // the only possible error is that it does not fit an int
+	outside := ""
 	switch {
 	case strings.ContainsAny(text, ".eE"):
-		o.Problem(key, "%s is not written as a whole number; use %d to %d", show(key, json.Number(text)), min, max)
+		o.Problem(key, "%s is not an integer; use %d to %d", show(key, json.Number(text)), min, max)
 		return 0, false
 	case err != nil && text[0] == '-', err == nil && n < min:
-		side = fmt.Sprintf("below %d", min)
+		outside = fmt.Sprintf("below %d", min)
 	case err != nil, n > max:
-		side = fmt.Sprintf("above %d", max)
+		outside = fmt.Sprintf("above %d", max)
 	default:
 		return n, true
 	}
-	o.Problem(key, "%s is %s; use %d to %d", show(key, json.Number(text)), side, min, max)
+	o.Problem(key, "%s is %s; use %d to %d", show(key, json.Number(text)), outside, min, max)
 	return 0, false
 }
 
-// String returns the string at key, def when it is absent or is none.
+// String returns the string at key.
 func (o *Object) String(key, def string) string {
 	if s, ok := o.text(key, "a string, in quotes"); ok {
 		return s
@@ -72,7 +76,8 @@ func (o *Object) String(key, def string) string {
 	return def
 }
 
-// Strings returns the list of strings at key, nil when it is absent or is none.
+// Strings returns the list of strings at key; the default is nil. It omits
+// other items.
 func (o *Object) Strings(key string) []string {
 	switch v := o.get(key).(type) {
 	case nil:
@@ -93,7 +98,7 @@ func (o *Object) Strings(key string) []string {
 	return nil
 }
 
-// Prefix returns the network at key as it is written, host bits included; zero when it is absent or is none.
+// Prefix returns the network at key, including host bits; the default is zero.
 func (o *Object) Prefix(key string) netip.Prefix {
 	s, ok := o.text(key, "a network in quotes")
 	if !ok {
@@ -106,12 +111,13 @@ func (o *Object) Prefix(key string) netip.Prefix {
 	if _, err := netip.ParseAddr(s); err == nil {
 		o.Problem(key, "%s is an address; add the network's length, as in 10.5.0.0/16", show(key, s))
 	} else {
-		o.Problem(key, "%s is no network; use one like 10.5.0.0/16 or fd05::/56", show(key, s))
+		o.Problem(key, "%s is not a network; use one like 10.5.0.0/16 or fd05::/56", show(key, s))
 	}
 	return netip.Prefix{}
 }
 
-// Addr returns the IP address at key; zero when it is absent or is none. Zones are refused.
+// Addr returns the IP address at key; the default is zero. An address with a
+// zone is invalid.
 func (o *Object) Addr(key string) netip.Addr {
 	s, ok := o.text(key, "an address in quotes")
 	if !ok {
@@ -124,11 +130,12 @@ func (o *Object) Addr(key string) netip.Addr {
 	if _, err := netip.ParsePrefix(s); err == nil {
 		o.Problem(key, "%s is a network; use an address, without the length", show(key, s))
 	} else {
-		o.Problem(key, "%s is no address; use one like 10.5.1.0 or fd05:0:0:1::", show(key, s))
+		o.Problem(key, "%s is not an address; use one like 10.5.1.0 or fd05:0:0:1::", show(key, s))
 	}
 	return netip.Addr{}
 }
 
+// text returns the string at key. want is the expected kind, for a problem.
 func (o *Object) text(key, want string) (string, bool) {
 	v := o.get(key)
 	if v == nil {
@@ -141,8 +148,9 @@ func (o *Object) text(key, want string) (string, bool) {
 	return s, ok
 }
 
+// wrongKind adds the problem that a value is not of the expected kind.
 func (o *Object) wrongKind(key string, v any, want string) {
-	if v == nil { // within a list; elsewhere null is as good as absent
+	if v == nil { // an item of a list; elsewhere, null means absent
 		o.Problem(key, "null; use %s", want)
 		return
 	}
