@@ -9,18 +9,19 @@ import (
 
 const stagger = 2 * time.Minute
 
-// world is a cluster of nodes with a Rollout each, whose time is a number.
+// world is a simulated cluster. Each node has a Rollout.
 type world struct {
 	now     time.Time
 	nodes   []*Rollout
 	adopted []bool
-	due     []time.Time // when each wants to be called though nothing has changed; zero: never
-	changed bool        // what a node says of itself
-	log     []string    // "<seconds> <node> adopts"
-	// reach says whether two nodes that have both adopted the configuration reach each other.
+	due     []time.Time // when Step of each node is called if nothing changes before; zero: never
+	changed bool        // the offer, or a node's Mark, since the last second
+	log     []string    // like "15s 3 adopts"
+	// reach reports whether two nodes with the offered configuration reach each
+	// other.
 	reach func(a, b int) bool
-	// deaf nodes do not follow at all, as a flannel.
-	deaf map[int]bool
+	// without are nodes that never adopt the configuration, such as a flannel.
+	without map[int]bool
 }
 
 func newWorld(n int) *world {
@@ -34,7 +35,7 @@ func newWorld(n int) *world {
 func (w *world) offer(id string) {
 	w.changed = true
 	for i, r := range w.nodes {
-		if !w.deaf[i] {
+		if !w.without[i] {
 			r.Offer(id, w.now)
 		}
 	}
@@ -50,15 +51,16 @@ func (w *world) cluster(i int) Cluster {
 	return c
 }
 
-// run lets d pass, a second at a time, and returns the most nodes that were on trial at once.
+// run advances the time by d in steps of a second. It returns the highest
+// number of nodes that were on trial at the same time.
 func (w *world) run(d time.Duration) (most int) {
 	start := w.now
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
-		trying, all := 0, w.changed
+		trying, stepAll := 0, w.changed
 		w.changed = false
 		for i, r := range w.nodes {
 			action, mark := Nothing, r.Mark()
-			if due := w.due[i]; all || !due.IsZero() && !w.now.Before(due) {
+			if due := w.due[i]; stepAll || !due.IsZero() && !w.now.Before(due) {
 				var again time.Duration
 				action, again = r.Step(w.cluster(i), w.now)
 				if w.due[i] = w.now.Add(again); again == 0 {
@@ -88,16 +90,17 @@ func (w *world) run(d time.Duration) (most int) {
 	return most
 }
 
-func (w *world) count() (adopted int) {
-	for _, is := range w.adopted {
-		if is {
-			adopted++
+// count returns how many nodes have the offered configuration.
+func (w *world) count() (n int) {
+	for _, adopted := range w.adopted {
+		if adopted {
+			n++
 		}
 	}
-	return adopted
+	return n
 }
 
-func TestSpreads(t *testing.T) {
+func TestAllAdopt(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 100} {
 		w := newWorld(n)
 		w.offer("new")
@@ -110,40 +113,42 @@ func TestSpreads(t *testing.T) {
 		}
 		for i, r := range w.nodes {
 			if r.State() != Settled || n > 1 && r.Mark() != (Mark{"new", true}) {
-				t.Errorf("%d nodes: node %d is in state %d, says %v", n, i, r.State(), r.Mark())
+				t.Errorf("%d nodes: node %d is in state %d with mark %v", n, i, r.State(), r.Mark())
 			}
 		}
 	}
 }
 
-// A configuration in which nobody reaches anybody: two nodes at a time try it, eight in all; then it is refused.
-func TestWrongOneStops(t *testing.T) {
+// TestWrongConfigurationIsRefused offers a configuration with which no nodes
+// reach each other. Two nodes try it at the same time, eight in all, and then
+// all refuse it.
+func TestWrongConfigurationIsRefused(t *testing.T) {
 	w := newWorld(50)
 	w.reach = func(a, b int) bool { return false }
 	w.offer("wrong")
 	if most := w.run(10 * stagger); most > perTurn {
-		t.Errorf("%d nodes were cut off at once", most)
+		t.Errorf("%d nodes were on trial at the same time", most)
 	}
 	if len(w.log) != 2*turns*perTurn || w.count() != 0 {
-		t.Errorf("%d nodes have it in the end:\n%v", w.count(), w.log)
+		t.Errorf("%d nodes have it at the end:\n%v", w.count(), w.log)
 	}
 	for i, r := range w.nodes {
 		if r.State() != Refused || r.Mark() != (Mark{}) {
-			t.Errorf("node %d is in state %d, says %v", i, r.State(), r.Mark())
+			t.Errorf("node %d is in state %d with mark %v", i, r.State(), r.Mark())
 		}
 	}
-	w.offer("wrong") // again, in a file that was written again
+	w.offer("wrong") // the same again
 	if w.run(10 * stagger); w.count() != 0 || len(w.log) != 2*turns*perTurn {
-		t.Errorf("refused, it was tried again:\n%v", w.log)
+		t.Errorf("the refused configuration was tried again:\n%v", w.log)
 	}
 	w.reach = func(a, b int) bool { return true }
 	w.offer("right")
 	if w.run(stagger); w.count() != 50 {
-		t.Errorf("after a refused one, another was adopted by %d", w.count())
+		t.Errorf("%d of 50 nodes have adopted the next configuration", w.count())
 	}
 }
 
-func TestTakenBack(t *testing.T) {
+func TestWithdrawnDuringHold(t *testing.T) {
 	w := newWorld(10)
 	w.offer("wrong")
 	w.run(stagger/4 - 5*time.Second)
@@ -155,21 +160,23 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// Nodes that do not follow use their turn up, and the others go on; with too many of them nobody stays cut off.
-func TestDeafNodes(t *testing.T) {
+// TestNodesWithoutRollout checks that nodes which never adopt a configuration
+// only use up their turns. If all other nodes are such, the one that tries it
+// goes back.
+func TestNodesWithoutRollout(t *testing.T) {
 	w := newWorld(10)
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
-	probe := Rollout{id: "new"}
-	slices.SortFunc(order, func(a, b int) int { return probe.rank(w.cluster(a)) - probe.rank(w.cluster(b)) })
-	w.deaf = map[int]bool{order[0]: true, order[1]: true, order[3]: true}
+	r := Rollout{id: "new"}
+	slices.SortFunc(order, func(a, b int) int { return r.rank(w.cluster(a)) - r.rank(w.cluster(b)) })
+	w.without = map[int]bool{order[0]: true, order[1]: true, order[3]: true}
 	w.offer("new")
 	if w.run(6 * stagger); w.count() != 7 {
 		t.Errorf("%d have adopted, want 7\n%v", w.count(), w.log)
 	}
 	w = newWorld(10)
-	w.deaf = map[int]bool{}
+	w.without = map[int]bool{}
 	for _, i := range order[1:] {
-		w.deaf[i] = true
+		w.without[i] = true
 	}
 	w.offer("new")
 	if w.run(6 * stagger); w.count() != 0 || len(w.log) != 2 {
@@ -177,24 +184,26 @@ func TestDeafNodes(t *testing.T) {
 	}
 }
 
-// A node that cannot reach those who have proven a configuration goes back alone.
-func TestOneCannotFollow(t *testing.T) {
+// TestUnreachableNode checks that a node that gets no answer from the others
+// with a proven configuration goes back, and the others do not.
+func TestUnreachableNode(t *testing.T) {
 	w := newWorld(10)
-	first := 0
-	probe := Rollout{id: "new"}
+	last := 0
+	r := Rollout{id: "new"}
 	for i := range w.nodes {
-		if probe.rank(w.cluster(i)) == 9 {
-			first = i
+		if r.rank(w.cluster(i)) == 9 {
+			last = i
 		}
 	}
-	w.reach = func(a, b int) bool { return a != first && b != first }
+	w.reach = func(a, b int) bool { return a != last && b != last }
 	w.offer("new")
-	if w.run(6 * stagger); w.count() != 9 || w.nodes[first].State() != Refused {
+	if w.run(6 * stagger); w.count() != 9 || w.nodes[last].State() != Refused {
 		t.Errorf("%v", w.log)
 	}
 }
 
-// A follower waits for proof, however long, and takes it also after it gave up.
+// TestFollower checks that a follower waits for another node's proof, and
+// adopts the configuration even if the proof comes after all turns.
 func TestFollower(t *testing.T) {
 	r := Rollout{Stagger: stagger}
 	now := time.Unix(1e9, 0)
