@@ -94,7 +94,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestOutage: the address comes later, and Watch tells.
+// TestOutage checks that Watch notifies of an address that is added later.
 func TestOutage(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close()

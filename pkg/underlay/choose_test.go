@@ -138,7 +138,7 @@ func TestChoose(t *testing.T) {
 		{"no iface fits", host(), Options{Iface: []string{"eth9"}}, true, false, "!--iface=eth9:"},
 		{"iface down", host(), Options{Iface: []string{"eth2"}}, true, false, "!--iface=eth2: eth2"},
 		{"iface lo", host(), Options{Iface: []string{"lo"}}, true, false, "!--iface=lo:"},
-		{"iface of ours", host(), Options{Iface: []string{"flannel.1"}}, true, false, "!"},
+		{"--iface with a device of flanneld", host(), Options{Iface: []string{"flannel.1"}}, true, false, "!"},
 		{"neither family fits", host(), Options{Iface: []string{"eth9", "cni0", "eth3"}}, true, true, "!--iface=eth3:"},
 	})
 }
@@ -151,7 +151,7 @@ func TestChooseByPattern(t *testing.T) {
 		{"regexes in order", host(), Options{IfaceRegex: re("^nothing$", "^wlan", "^eth1", "^eth0")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"iface before regex", host(), Options{Iface: []string{"eth9", "eth0"}, IfaceRegex: re("eth1")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"regex after iface", host(), Options{Iface: []string{"eth9"}, IfaceRegex: re("eth1")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
-		{"regex that takes all leaves ours out", host(), Options{IfaceRegex: re(".*")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"--iface-regex does not match devices of flanneld", host(), Options{IfaceRegex: re(".*")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"regex without a match", host(), Options{IfaceRegex: re("^bond")}, true, false, "!--iface-regex=^bond:"},
 
 		{"can reach", with(func(s *Snapshot) { s.Reach = Reach{Index: 2, Source: ip("192.168.1.6")} }), Options{CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},

@@ -142,7 +142,7 @@ func TestWatch(t *testing.T) {
 			select {
 			case <-changed:
 				if tries == 0 {
-					t.Fatal("what is ours, or only a route to somewhere, woke us")
+					t.Fatal("notified of a change of flanneld's devices, or of a route that is no default route")
 				}
 			case <-time.After(time.Second):
 				return

@@ -126,7 +126,7 @@ func (f filter) concerns(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// cannotBeUnderlay reports whether a link's attributes show that it is ours or a port of a bridge.
+// cannotBeUnderlay reports whether a link's attributes show that it is flanneld's or a port of a bridge.
 func cannotBeUnderlay(attributes []byte) bool {
 	for _, a := range parse(attributes) {
 		switch a.Attr.Type &^ unix.NLA_F_NESTED {
