@@ -25,8 +25,8 @@ func doctorCommand(c *call) func(context.Context) int {
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	each := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is skipped")
 	return func(ctx context.Context) int {
-		look.Each = *each
-		snapshot := probe.Look(ctx, look)
+		look.Timeout = *each
+		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))
 		}
@@ -59,9 +59,9 @@ func (o *options) look() probe.Options {
 		store.Kube = o.Kube.client()
 	}
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
-		Commands: commandNames(), Cluster: store.Look}
+		Commands: commandNames(), Cluster: store.Read}
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
-		look.Left = append(look.Left, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools
+		look.LeftFiles = append(look.LeftFiles, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools
 	}
 	return look
 }

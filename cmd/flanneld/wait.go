@@ -41,7 +41,7 @@ func wait(c *call) func(context.Context) int {
 		}
 		exit := c.answer(waitAnswer{err == nil, problem(err)}, text, err)
 		switch {
-		case errors.Is(err, status.ErrSilent):
+		case errors.Is(err, status.ErrUnreachable):
 			return exitNotRunning
 		case err != nil:
 			return exitNotReady

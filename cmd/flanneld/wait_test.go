@@ -74,7 +74,7 @@ func TestWait(t *testing.T) {
 	}
 	for _, way := range ways {
 		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, way, "wait", "--silence=1ms", "--json")
-		if code != exitNotRunning || !strings.Contains(out, `"ready": false`) || !logtest.Names(problems, status.ErrSilent.Error(), "1ms") {
+		if code != exitNotRunning || !strings.Contains(out, `"ready": false`) || !logtest.Names(problems, status.ErrUnreachable.Error(), "1ms") {
 			t.Errorf("%s, nobody is there: %d %s %s", way, code, out, problems)
 		}
 	}

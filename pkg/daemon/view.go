@@ -111,7 +111,7 @@ func (s *snapshot) nodeStatus() *status.Node {
 
 // peerStatuses returns the peers in the order of their leases, then those whose lease could not be decoded, then the orphans.
 func (s *snapshot) peerStatuses() []status.Peer {
-	state := status.InStep // of peers without a problem of their own
+	state := status.UpToDate // of peers without a problem of their own
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
 		state = status.Behind
 	}
@@ -133,7 +133,7 @@ func (s *snapshot) peerStatuses() []status.Peer {
 		if reason, found := refused[l.Name]; found {
 			p.State, p.Reason = status.Behind, reason
 		}
-		if p.Until = until[l.Name]; p.State == status.InStep && !p.Until.IsZero() {
+		if p.Until = until[l.Name]; p.State == status.UpToDate && !p.Until.IsZero() {
 			p.State = status.RetainedPeer
 		}
 		peers = append(peers, p)
@@ -141,7 +141,7 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	}
 	for _, r := range s.rejects {
 		if reason, noLease := reasons[r.Name]; noLease {
-			peers = append(peers, status.Peer{Name: r.Name, State: status.LeftOut, Reason: reason})
+			peers = append(peers, status.Peer{Name: r.Name, State: status.Rejected, Reason: reason})
 		}
 	}
 	for _, p := range s.orphans {
@@ -175,9 +175,9 @@ func peerStatus(l *subnet.Lease, state status.State, reasons map[string]string) 
 		p.Subnets, p.PublicIPs = append(p.Subnets, e.Subnet), append(p.PublicIPs, e.PublicIP)
 	}
 	if reason, rejected := reasons[l.Name]; rejected {
-		p.State, p.Reason = status.LeftOut, reason
+		p.State, p.Reason = status.Rejected, reason
 	} else if l.Backend == "" {
-		p.State = status.Silent
+		p.State = status.Pending
 	}
 	return p
 }

@@ -8,30 +8,33 @@ import (
 
 func clusterChecks() []Check {
 	return []Check{
-		{"FL401", "the cluster has given this node a podCIDR", anySystem, podCIDR},
+		{"FL401", "the Node has a podCIDR", anySystem, podCIDR},
 		{"FL402", "the node's clock agrees with the store's", anySystem, clock},
-		{"FL403", "VNI and port are such that Linux and Windows nodes can share them", linux, mixed},
-		{"FL404", "no HTTP proxy stands between this node and the API server", anySystem, noProxy},
+		{"FL403", "Linux and Windows nodes can use the VNI and the port", linux, mixed},
+		{"FL404", "no HTTP proxy intercepts requests to the API server", anySystem, noProxy},
 	}
 }
 
-// podCIDR is what a kubeadm cluster lacks that was made without a pod network: nothing else ever gives the node one.
+// podCIDR finds a cluster that assigns no podCIDRs, for example because kubeadm
+// created it without a podSubnet.
 func podCIDR(s Snapshot) Finding {
 	if !s.Cluster.PodCIDRs.Known {
 		return s.Cluster.PodCIDRs.missing()
 	}
 	if len(s.Cluster.PodCIDRs.Value) == 0 {
-		return fail("Start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr (kubeadm: podSubnet), or patch spec.podCIDR of the Node.",
-			"its Node has no podCIDR")
+		return fail("Start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr (kubeadm: "+
+			"podSubnet), or patch spec.podCIDR of the Node.",
+			"the Node has no podCIDR")
 	}
 	return ok("%s", several(s.Cluster.PodCIDRs.Value))
 }
 
-// A clock that is off by minutes breaks what is signed with a time: tokens at once, certificates around their renewal.
-// Leases themselves are timed by the store alone.
+// Limits for the difference between this node's clock and the store's. With a
+// difference of minutes, tokens are invalid, and certificates are around their
+// renewal. It does not affect leases: only the store measures their time.
 const (
-	clockNoise = 10 * time.Second
-	clockOff   = 5 * time.Minute
+	clockWarn = 10 * time.Second
+	clockFail = 5 * time.Minute
 )
 
 func clock(s Snapshot) Finding {
@@ -40,40 +43,46 @@ func clock(s Snapshot) Finding {
 	}
 	const fix = "Run an NTP client (chrony, systemd-timesyncd, w32time) on this node and on the store's."
 	ahead := s.Cluster.Ahead.Value
-	word := "behind"
+	relation := "behind"
 	if ahead < 0 {
-		word = "ahead of"
+		relation = "ahead of"
 	}
 	switch off := ahead.Abs(); {
-	case off >= clockOff:
-		return fail(fix, "this node's clock is %s %s the store's: tokens and certificates fail", off.Round(time.Second), word)
-	case off >= clockNoise:
-		return warn(fix, "this node's clock is %s %s the store's", off.Round(time.Second), word)
+	case off >= clockFail:
+		return fail(fix, "this node's clock is %s %s the store's: tokens and certificates are invalid",
+			off.Round(time.Second), relation)
+	case off >= clockWarn:
+		return warn(fix, "this node's clock is %s %s the store's", off.Round(time.Second), relation)
 	}
-	return ok("within %s", clockNoise)
+	return ok("within %s", clockWarn)
 }
 
-// The bounds are HNS's: VNIs below 4096 are for VLANs there, and its VXLAN port is 4789 but for the latest versions; and
-// kube-proxy's, for which a VNI has 16 bits.
+// Limits of Windows nodes: HNS uses VNIs below 4096 for VLANs, and before
+// version 10.3 supports no other VXLAN port than 4789; kube-proxy reads a VNI
+// as a number of 16 bits.
 const (
-	leastWindowsVNI = 4096
-	mostWindowsVNI  = 1<<16 - 1
-	windowsPort     = 4789
+	minWindowsVNI = 4096
+	maxWindowsVNI = 1<<16 - 1
+	windowsPort   = 4789
 )
 
-// mixed finds what works among Linux nodes and fails for each Windows node that joins: the defaults of the two differ.
-// The daemon knows more than the devices show, and of Windows nodes in etcd nobody else knows.
+// mixed finds a VNI or a port with which Windows nodes cannot join: the
+// defaults on Linux are such. If the daemon reports an Advice, it is used,
+// because only the daemon knows whether there are Windows nodes if the leases
+// are in etcd.
 func mixed(s Snapshot) Finding {
-	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the one network configuration of all nodes.", leastWindowsVNI, windowsPort)
+	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the network configuration.",
+		minWindowsVNI, windowsPort)
 	tunnels, nodes, r := s.tunnels(), s.Cluster.WindowsNodes, s.report()
-	told := r != nil && r.PeersKnown
+	peersKnown := r != nil && r.PeersKnown
 	switch {
-	case told && r.Advice != "" && slices.ContainsFunc(tunnels, func(d Device) bool { return d.VNI < leastWindowsVNI }):
-		return fail(fix, "%s", oneLine(r.Advice))
-	case told && r.Advice != "":
+	case peersKnown && r.Advice != "":
+		if slices.ContainsFunc(tunnels, func(d Device) bool { return d.VNI < minWindowsVNI }) {
+			return fail(fix, "%s", oneLine(r.Advice))
+		}
 		return warn(fix, "%s", oneLine(r.Advice))
-	case !nodes.Known && told:
-		return ok("the daemon knows no Windows node that this node's configuration keeps apart")
+	case !nodes.Known && peersKnown:
+		return ok("the daemon knows no Windows node that cannot use this node's configuration")
 	case !nodes.Known:
 		return nodes.missing()
 	case len(nodes.Value) == 0:
@@ -81,31 +90,37 @@ func mixed(s Snapshot) Finding {
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	case len(tunnels) == 0:
-		return skip("there is no VXLAN device of ours")
+		return skip(noTunnel)
 	}
 	for _, d := range tunnels {
-		if d.VNI < leastWindowsVNI || d.Port != windowsPort {
-			return fail(fix, "%s has VNI %d and port %d, and the cluster has Windows nodes (%s), which need VNI %d or more and port %d",
-				d.Name, d.VNI, d.Port, several(nodes.Value), leastWindowsVNI, windowsPort)
+		if d.VNI < minWindowsVNI || d.Port != windowsPort {
+			return fail(fix,
+				"%s has VNI %d and port %d, but the cluster has Windows nodes (%s), which need a VNI of at least "+
+					"%d and port %d",
+				d.Name, d.VNI, d.Port, several(nodes.Value), minWindowsVNI, windowsPort)
 		}
 	}
 	return ok("VNI %d, port %d", tunnels[0].VNI, tunnels[0].Port)
 }
 
-// noProxy matters where variables for the whole machine send every program to a proxy, as a Windows node behind one
-// needs for images: one that does not know the cluster's addresses answers for the API server.
+// noProxy finds a proxy that is asked for the API server and cannot reach it.
+// This happens where HTTPS_PROXY is set for all programs of a machine, which
+// Windows nodes behind a proxy need for pulling images, and NO_PROXY is
+// incomplete.
 func noProxy(s Snapshot) Finding {
 	c := s.Cluster
 	switch {
 	case !c.Proxy.Known:
 		return c.Proxy.missing()
 	case c.Proxy.Value == "":
-		return ok("there is none")
-	case c.Unheard != "":
-		return fail("Put the API server's address, and the pod and service networks, into NO_PROXY for the whole machine, and start flanneld and kubelet anew.",
-			"requests go to %s, and the API server does not answer: %s", c.Proxy.Value, oneLine(c.Unheard))
+		return ok("no proxy is used")
+	case c.Unreachable != "":
+		return fail("Put the API server's address, and the pod and service networks, into NO_PROXY for the whole "+
+			"machine, and restart flanneld and kubelet.",
+			"requests go to %s, but the API server does not answer: %s", c.Proxy.Value, oneLine(c.Unreachable))
 	case !c.PodCIDRs.Known:
-		return skip("requests go to %s; whether the API server answers there is not known: %s", c.Proxy.Value, oneLine(c.PodCIDRs.WhyNot))
+		return skip("requests go to %s; whether the API server answers is not known: %s", c.Proxy.Value,
+			oneLine(c.PodCIDRs.WhyNot))
 	}
 	return ok("requests go to %s, and the API server answers", c.Proxy.Value)
 }

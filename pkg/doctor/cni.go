@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -9,13 +10,14 @@ import (
 
 func cniChecks() []Check {
 	return []Check{
-		{"FL301", "the CNI configuration that runtimes take is flannel's", anySystem, cniConf},
-		{"FL302", "every plugin that it calls is there", anySystem, cniPlugins},
+		{"FL301", "the first CNI configuration is flannel's", anySystem, cniConf},
+		{"FL302", "the CNI plugins that the configuration calls are installed", anySystem, cniPlugins},
 	}
 }
 
-// plugin is what these checks must know of a plugin's configuration. The formats are those of the CNI specification
-// and of the flannel plugin's documentation (cni.dev).
+// plugin holds those parts of a plugin's configuration that the checks need.
+// The format is defined by the CNI specification and by the flannel plugin's
+// documentation (cni.dev).
 type plugin struct {
 	Name         string `json:"name"` // of the network
 	Type         string `json:"type"`
@@ -26,7 +28,8 @@ type plugin struct {
 	Delegate     *plugin        `json:"delegate"`
 }
 
-// parseCNI reads a .conf or a .conflist.
+// parseCNI parses the content of a .conf file, which has one plugin, or a
+// .conflist file. It returns at least one plugin.
 func parseCNI(text string) ([]plugin, error) {
 	var list struct {
 		plugin
@@ -38,27 +41,29 @@ func parseCNI(text string) ([]plugin, error) {
 	if list.Plugins == nil && list.Type != "" {
 		list.Plugins = []plugin{list.plugin}
 	}
-	for i := range list.Plugins { // the plugins of a list have no name of their own
-		list.Plugins[i].Name = list.Name
-	}
 	if len(list.Plugins) == 0 {
-		return nil, errors.New("it names no plugin")
+		return nil, errors.New("no plugins")
+	}
+	for i := range list.Plugins { // a .conflist has the network's name beside the plugins
+		list.Plugins[i].Name = list.Name
 	}
 	return list.Plugins, nil
 }
 
-// flannelConf is the first configuration that calls the flannel plugin.
-func (s Snapshot) flannelConf() (name string, plugins []plugin) {
+// flannelConf returns the first configuration that calls the flannel plugin,
+// and its plugins; no plugins: there is none.
+func (s Snapshot) flannelConf() (file CNIFile, plugins []plugin) {
 	for _, f := range s.CNI.Value.Files {
-		all, err := parseCNI(f.Text)
-		if err == nil && slices.ContainsFunc(all, func(p plugin) bool { return p.Type == "flannel" }) {
-			return f.Name, all
+		plugins, err := parseCNI(f.Text)
+		if err == nil && slices.ContainsFunc(plugins, func(p plugin) bool { return p.Type == "flannel" }) {
+			return f, plugins
 		}
 	}
-	return "", nil
+	return CNIFile{}, nil
 }
 
-// bridgeNames are the bridges of the flannel configuration.
+// bridgeNames returns the names that the pods' bridge can have: the default,
+// and those in the flannel configuration.
 func (s Snapshot) bridgeNames() []string {
 	names := []string{"cni0"}
 	_, plugins := s.flannelConf()
@@ -70,77 +75,85 @@ func (s Snapshot) bridgeNames() []string {
 	return names
 }
 
-// cniConf minds the order of names: runtimes take the first file, so one that another network has left wins over ours.
+// cniConf finds a configuration that sorts before flannel's, for example of a
+// network that was installed before: runtimes use the first file only.
 func cniConf(s Snapshot) Finding {
-	const install = "Let flanneld keep it in place (--cni-conf-from and --cni-conf-to; the Kubernetes manifest does so), or on Windows write it by flanneld cni-conf."
+	const install = "Let flanneld install it (--cni-conf-from and --cni-conf-to, as in the Kubernetes manifest), " +
+		"or on Windows run flanneld cni-conf."
 	if !s.CNI.Known {
 		return s.CNI.missing()
 	}
 	c := s.CNI.Value
 	if len(c.Files) == 0 {
-		return warn(install, "there is no configuration in %s", c.ConfDir)
+		return warn(install, "no configuration in %s", c.ConfDir)
 	}
-	name, _ := s.flannelConf()
+	conf, plugins := s.flannelConf()
 	first := c.Files[0]
 	_, err := parseCNI(first.Text)
 	switch {
 	case err != nil:
-		return fail("Correct it or remove it: runtimes take the first file by name.", "%s: %v", first.Name, err)
-	case name == "":
-		return warn(install, "none of %s calls flannel; runtimes take %s", fileNames(c.Files), first.Name)
-	case name != first.Name:
-		return fail("Remove it, or give it a name that sorts after flannel's.", "runtimes take %s, which comes before %s", first.Name, name)
+		return fail("Correct or remove it: runtimes use the first file by name.", "%s: %v", first.Name, err)
+	case len(plugins) == 0:
+		return warn(install, "none of %s calls flannel; runtimes use %s", fileNames(c.Files), first.Name)
+	case conf.Name != first.Name:
+		return fail("Remove it, or give it a name that sorts after flannel's.",
+			"runtimes use %s, which sorts before %s", first.Name, conf.Name)
 	}
-	return ok("%s", name)
+	return ok("%s", conf.Name)
 }
 
 func fileNames(files []CNIFile) string {
-	var all []string
+	var names []string
 	for _, f := range files {
-		all = append(all, f.Name)
+		names = append(names, f.Name)
 	}
-	return several(all)
+	return several(names)
 }
 
-// cniPlugins finds what kubelet says only in the events of a pod that never starts.
+// cniPlugins finds missing plugins. Without this check, only the events of a
+// pod that does not start name them.
 func cniPlugins(s Snapshot) Finding {
-	install := "Install them: flannel's own comes with our image (flanneld install-cni), the others with the distribution's containernetworking-plugins."
+	install := "Install them: flanneld install-cni installs flannel's own, the distribution's package " +
+		"containernetworking-plugins the others."
 	if s.OS == "windows" {
-		install = "Install them by flanneld install-cni; if containerd's bin_dir is another directory, there, and give it by --cni-bin-dir."
+		install = "Run flanneld install-cni, with --cni-bin-dir if containerd's bin_dir is another directory."
 	}
 	_, plugins := s.flannelConf()
 	switch {
 	case !s.CNI.Known:
 		return s.CNI.missing()
 	case len(plugins) == 0:
-		return skip("there is no configuration of flannel that would name them")
+		return skip(noConf)
 	case s.CNI.Value.Plugins == nil && s.OS == "windows":
-		return fail(install, "there is no %s", s.CNI.Value.BinDir)
+		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
 	case s.CNI.Value.Plugins == nil:
-		return skip("there is no %s here; in a container, that of the host may not be mounted", s.CNI.Value.BinDir)
+		return skip("%s does not exist here; in a container, the host's directory may not be mounted",
+			s.CNI.Value.BinDir)
 	}
-	var gone []string
-	for _, name := range needed(plugins, s.OS) {
-		switch runs, there := s.CNI.Value.Plugins[name]; {
-		case !there:
-			gone = append(gone, name+" is missing")
-		case !runs:
-			gone = append(gone, name+" cannot be run")
+	var problems []string
+	names := calledPlugins(plugins, s.OS)
+	for _, name := range names {
+		switch executable, exists := s.CNI.Value.Plugins[name]; {
+		case !exists:
+			problems = append(problems, name+" is missing")
+		case !executable:
+			problems = append(problems, name+" is not executable")
 		}
 	}
-	if len(gone) > 0 {
-		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(gone))
+	if len(problems) > 0 {
+		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
 	}
-	return ok("%s", strings.Join(needed(plugins, s.OS), ", "))
+	return ok("%s", strings.Join(names, ", "))
 }
 
-// needed lists the programs that a configuration calls: flannel calls bridge on Linux and what its delegate names
-// elsewhere, with host-local for addresses.
-func needed(plugins []plugin, os string) []string {
-	var all []string
+// calledPlugins returns the names of the programs that a configuration calls.
+// The flannel plugin calls the one that its delegate names (default on Linux:
+// bridge), and that calls an IPAM plugin (default: host-local).
+func calledPlugins(plugins []plugin, os string) []string {
+	var names []string
 	add := func(name string) {
-		if name != "" && !slices.Contains(all, name) {
-			all = append(all, name)
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	for _, p := range plugins {
@@ -154,10 +167,10 @@ func needed(plugins []plugin, os string) []string {
 			delegate = "bridge"
 		}
 		if p.Delegate != nil {
-			delegate, ipam = or(p.Delegate.Type, delegate), or(p.Delegate.IPAM.Type, ipam)
+			delegate, ipam = cmp.Or(p.Delegate.Type, delegate), cmp.Or(p.Delegate.IPAM.Type, ipam)
 		}
 		add(delegate)
 		add(ipam)
 	}
-	return all
+	return names
 }

@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"flannel/pkg/encap"
 	"flannel/pkg/status"
@@ -17,12 +19,13 @@ func daemonChecks() []Check {
 		{"FL104", "no peer is rejected", anySystem, noPeerRejected},
 		{"FL105", "the store of leases answers", anySystem, storeAnswers},
 		{"FL106", "the MTU of pods fits the tunnel and the underlay", anySystem, mtuFits},
-		{"FL107", "the network between the nodes forwards packets with pods' addresses (host-gw)", anySystem, nodesForward},
+		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)", anySystem, nodesForward},
 		{"FL108", "no peer is retained because the store lost its lease", anySystem, noPeerRetained},
 	}
 }
 
-// upToDate is the first check, because the daemon's own report names most causes.
+// upToDate is the first check, because the daemon's own report names most
+// causes.
 func upToDate(s Snapshot) Finding {
 	if !s.Daemon.Known {
 		return s.Daemon.missing()
@@ -32,13 +35,14 @@ func upToDate(s Snapshot) Finding {
 	case r == nil:
 		return fail("Start flanneld, or see in its log why it stopped or hangs.", "%s", s.Daemon.Value.Problem)
 	case !r.Ready:
-		return fail("Correct the named cause; flanneld retries by itself.", "not up to date since %s: %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"), oneLine(r.Problem))
+		return fail("Correct the named cause; flanneld retries by itself.",
+			"not up to date since %s: %s", utc(r.Since), oneLine(r.Problem))
 	}
-	return ok("up to date since %s", r.Since.UTC().Format("2006-01-02 15:04:05Z"))
+	return ok("up to date since %s", utc(r.Since))
 }
 
-// oneDaemon finds a second flanneld or flannel. It writes other routes and the same firewall rules, so that the two keep
-// undoing each other's changes.
+// oneDaemon finds a second flanneld or flannel. It writes other routes and the
+// same firewall rules, so that the two keep undoing each other's changes.
 func oneDaemon(s Snapshot) Finding {
 	if !s.Processes.Known {
 		return s.Processes.missing()
@@ -56,7 +60,8 @@ func oneDaemon(s Snapshot) Finding {
 	return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
 }
 
-// subnetFile compares the subnet file with the daemon's lease. The CNI plugin configures pods from this file alone.
+// subnetFile compares the subnet file with the daemon's lease. The CNI plugin
+// configures pods from this file alone.
 func subnetFile(s Snapshot) Finding {
 	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
 	if !s.Env.Known && s.Env.WhyNot == "" {
@@ -70,7 +75,8 @@ func subnetFile(s Snapshot) Finding {
 		return fail(restart, "%s does not exist", s.SubnetFile)
 	}
 	if n == nil {
-		return skip("%s has %s; it cannot be compared, because the daemon has no lease or does not answer", s.SubnetFile, join(env.V4Subnet, env.V6Subnet))
+		return skip("%s has %s; it cannot be compared, because the daemon has no lease or does not answer",
+			s.SubnetFile, join(env.V4Subnet, env.V6Subnet))
 	}
 	if n.SubnetFile != s.SubnetFile {
 		return skip("the daemon writes another file: %s", n.SubnetFile)
@@ -81,12 +87,15 @@ func subnetFile(s Snapshot) Finding {
 			network, own = env.V6Network, env.V6Subnet
 		}
 		if own != net.Subnet || network != net.Network {
-			return fail("Find out whether another program writes the file, such as a second flanneld, or whether it is a copy from another node.",
-				"the file has %s of %s, the daemon %s of %s", show(own), show(network), net.Subnet, net.Network)
+			return fail("Find out whether another program writes the file, such as a second flanneld, or whether "+
+				"it is a copy from another node.",
+				"the file has %s of %s, the daemon %s of %s", cmp.Or(join(own), "nothing"),
+				cmp.Or(join(network), "nothing"), net.Subnet, net.Network)
 		}
 	}
 	if env.MTU != n.MTU {
-		return fail("Find out whether another program writes the file.", "the file has FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU)
+		return fail("Find out whether another program writes the file.",
+			"the file has FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU)
 	}
 	return ok("%s, MTU %d", join(env.V4Subnet, env.V6Subnet), env.MTU)
 }
@@ -94,70 +103,84 @@ func subnetFile(s Snapshot) Finding {
 // maxNamed limits how many items of a list a Finding names.
 const maxNamed = 5
 
-// noPeerRejected only warns: the fault is in the peer's lease, not on this node. But the pods of both do not reach each other.
+// noPeerRejected only warns, because the problem is in the peer's lease and not
+// on this node. The pods of both nodes do not reach each other.
 func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
 	if r == nil || !r.PeersKnown {
-		return skip("the daemon does not know the peers, or does not answer")
+		return skip(noPeers)
 	}
 	var rejected []string
 	for _, p := range r.Peers {
-		if p.State == status.LeftOut || p.State == status.Behind && p.Reason != "" {
+		if p.State == status.Rejected || p.State == status.Behind && p.Reason != "" {
 			rejected = append(rejected, p.Name+": "+p.Reason)
 		}
 	}
 	if len(rejected) == 0 {
 		return ok("%d peers", len(r.Peers))
 	}
-	return warn("Correct the named lease, or the configuration of the node that published it; delete the lease if no node owns it.",
+	return warn("Correct the named lease, or the configuration of the node that published it; delete the lease if "+
+		"no node owns it.",
 		"%d of %d: %s", len(rejected), len(r.Peers), several(rejected))
 }
 
-// noPeerRetained only warns: retained peers work, and are removed by themselves. But the leases may be missing by mistake.
+// noPeerRetained only warns: retained peers work, and are removed by
+// themselves. But the leases may be missing by mistake.
 func noPeerRetained(s Snapshot) Finding {
 	r := s.report()
 	switch {
 	case r == nil || !r.PeersKnown:
-		return skip("the daemon does not know the peers, or does not answer")
+		return skip(noPeers)
 	case r.Retained == nil:
 		return ok("none")
 	case r.Retained.Count == 0:
-		return warn("Find out who deleted the lease; flanneld restores it if its subnet is free.", "the store lost this node's lease together with many others")
+		return warn("Find out who deleted the lease; flanneld restores it if its subnet is free.",
+			"the store lost this node's lease together with many others")
 	}
-	return warn("Find out who deleted the leases, or restore the store; if these nodes are gone for good, run flanneld accept-withdrawal.",
-		"%d peers, until %s or later (%s)", r.Retained.Count, r.Retained.Until.UTC().Format("2006-01-02 15:04:05Z"), r.Retained.Cause)
+	return warn("Find out who deleted the leases, or restore the store; if these nodes are gone for good, run "+
+		"flanneld accept-withdrawal.",
+		"%d peers, until %s or later (%s)", r.Retained.Count, utc(r.Retained.Until),
+		r.Retained.Cause)
 }
 
-// storeAnswers only warns: during an outage the network stays as it is, and works until something changes.
+// storeAnswers only warns: during an outage the network stays as it is, and
+// works until something changes.
 func storeAnswers(s Snapshot) Finding {
 	r := s.report()
 	switch {
 	case r == nil:
 		return skip("the daemon does not answer")
 	case r.Outage != "":
-		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods is not affected.", "%s: %s", r.Store, oneLine(r.Outage))
+		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods "+
+			"is not affected.",
+			"%s: %s", r.Store, oneLine(r.Outage))
 	}
 	return ok("%s", r.Store)
 }
 
-// mtuFits finds an MTU that is too large, with which small packets pass and large ones are dropped. It knows the MTU of this
-// machine's interfaces only, and not that of links further on.
+// mtuFits finds an MTU that is too large, with which small packets pass and
+// large ones are dropped. It knows the MTU of this machine's interfaces only,
+// and not that of links further on.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	if n == nil {
 		return skip("the underlay is not known: the daemon has no lease or does not answer")
 	}
-	const lower = "Set Backend.MTU to the real MTU of the underlay, and restart the pods: the MTU of a running pod does not change."
+	const lower = "Set Backend.MTU to the real MTU of the underlay, and restart the pods: the MTU of a running pod " +
+		"does not change."
 	under := n.Underlay.MTU
 	if mtu := s.interfaceMTU(n.Underlay.Name); mtu != 0 {
 		under = mtu
 	}
 	for _, d := range s.tunnels() {
 		if d.MTU+encap.VXLAN(d.OuterIsIPv6) > under {
-			return fail(lower, "the MTU of %s is %d; with %d bytes for the tunnel's headers, that is more than the %d of %s", d.Name, d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
+			return fail(lower,
+				"the MTU of %s is %d; with %d bytes for the tunnel's headers, that is more than the %d of %s", d.Name,
+				d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
 		}
 		if env := s.Env.Value.MTU; env > d.MTU {
-			return fail("Find out whether another program writes the subnet file.", "FLANNEL_MTU is %d, but the MTU of %s is %d", env, d.Name, d.MTU)
+			return fail("Find out whether another program writes the subnet file.",
+				"FLANNEL_MTU is %d, but the MTU of %s is %d", env, d.Name, d.MTU)
 		}
 	}
 	if n.MTU > under {
@@ -166,7 +189,8 @@ func mtuFits(s Snapshot) Finding {
 	return ok("%d for pods, %d on %s (the MTU of links beyond it is not known)", n.MTU, under, n.Underlay.Name)
 }
 
-// nodesForward is always skipped, because the cause is not on the node. It exists for its text, which says what to check.
+// nodesForward is always skipped, because the cause is not on the node. It
+// exists for its text, which says what to check.
 func nodesForward(s Snapshot) Finding {
 	n := s.node()
 	_, overlay, found := s.hns()
@@ -176,9 +200,11 @@ func nodesForward(s Snapshot) Finding {
 	case n == nil && !found:
 		return skip("the backend is not known: the daemon has no lease or does not answer")
 	}
-	const need = "in a cloud, add a route for each node's subnet (user-defined routes), and allow packets with other addresses than the node's (AWS: disable the source/destination check; Azure: enable IP forwarding; Google: canIpForward)"
+	const need = "in a cloud, add a route for each node's subnet (user-defined routes), and allow packets with " +
+		"other addresses than the node's (AWS: disable the source/destination check; Azure: enable IP forwarding; " +
+		"Google: canIpForward)"
 	if by := s.Machine.Value.String(); by != "" {
-		return skip("cannot be checked on the node, and this machine is of %s: %s", by, need)
+		return skip("cannot be checked on the node (%s): %s", by, need)
 	}
 	return skip("cannot be checked on the node: %s", need)
 }
@@ -201,14 +227,10 @@ func several(texts []string) string {
 	return strings.Join(texts, "; ")
 }
 
-func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-func show(p netip.Prefix) string {
-	if !p.IsValid() {
-		return "nothing"
-	}
-	return p.String()
-}
+// oneLine joins the lines of a text.
+func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
 
 // join joins the valid prefixes.
 func join(prefixes ...netip.Prefix) string {

@@ -14,8 +14,9 @@ import (
 
 var code = regexp.MustCompile(`\bFL[0-9]{3}\b`)
 
-// TestCodes holds each code to what it means, and codes to their order: people have them in notes and alerts. A line of
-// the golden file may come, and its words may be mended, but never become another check's.
+// TestCodes compares the checks with a golden file, so that a code never gets
+// another meaning: people have codes in their notes and alerts. Checks can be
+// added, and titles reworded.
 func TestCodes(t *testing.T) {
 	var b strings.Builder
 	for _, c := range Checks() {
@@ -34,34 +35,35 @@ func TestCodes(t *testing.T) {
 		t.Error(d)
 	}
 	if lines := strings.Split(strings.TrimSpace(b.String()), "\n"); !slices.IsSorted(lines) {
-		t.Error("codes are not in order")
+		t.Error("the checks are not sorted by code")
 	}
 }
 
-// systemsOf are the checks by their codes.
-func systemsOf() map[string][]string {
-	all := map[string][]string{}
+// systemsByCode returns the systems of each check.
+func systemsByCode() map[string][]string {
+	systems := map[string][]string{}
 	for _, c := range Checks() {
-		all[c.Code] = c.Systems
+		systems[c.Code] = c.Systems
 	}
-	return all
+	return systems
 }
 
-// TestTables holds the tables of Documentation/troubleshooting.md to the checks, both ways: every check has a row among
-// those of its system, and every row names checks of its system.
+// TestTables compares the tables of Documentation/troubleshooting.md with the
+// checks: every check must have a row in the table for its systems, and every
+// row must name only checks that run on the systems of its table.
 func TestTables(t *testing.T) {
 	text, err := os.ReadFile("../../Documentation/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables := map[string][]string{"On any node:": anySystem, "On Linux:": linux, "On Windows:": windows}
-	checks, rows := systemsOf(), map[string]bool{}
-	var system []string
-	seen := 0
+	checks, rows := systemsByCode(), map[string]bool{}
+	var system []string // of the current table; nil outside of the tables
+	found := 0
 	for line := range strings.Lines(string(text)) {
-		if systems, begins := tables[strings.TrimSpace(line)]; begins {
+		if systems, isHeading := tables[strings.TrimSpace(line)]; isHeading {
 			system = systems
-			seen++
+			found++
 		} else if strings.HasPrefix(line, "#") {
 			system = nil
 		}
@@ -70,11 +72,11 @@ func TestTables(t *testing.T) {
 			continue
 		}
 		if len(cells) != 4 || !code.MatchString(cells[1]) {
-			t.Errorf("a row of another shape, or without a code: %s", line)
+			t.Errorf("row with a wrong number of cells, or without a code: %s", line)
 		}
 		for _, c := range code.FindAllString(cells[1], -1) {
 			if slices.ContainsFunc(system, func(s string) bool { return !slices.Contains(checks[c], s) }) {
-				t.Errorf("%s is no check for %v: %s", c, system, line)
+				t.Errorf("%s is not a check for %v: %s", c, system, line)
 			}
 			rows[c] = rows[c] || slices.Equal(checks[c], system)
 		}
@@ -84,14 +86,15 @@ func TestTables(t *testing.T) {
 			t.Errorf("%s has no row in the table for %v", c, systems)
 		}
 	}
-	if seen != len(tables) {
-		t.Errorf("%d of %d tables", seen, len(tables))
+	if found != len(tables) {
+		t.Errorf("found %d of %d tables", found, len(tables))
 	}
 }
 
-// TestMentions finds codes that other documents and scripts name and that no check has, or none for their system.
+// TestMentions finds codes in documents and scripts that no check has, and in
+// those for Windows, codes of checks that do not run there.
 func TestMentions(t *testing.T) {
-	checks, files := systemsOf(), 0
+	checks, files := systemsByCode(), 0
 	for _, pattern := range []string{"../../*.md", "../../Documentation/*", "../../dist/windows/*"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
@@ -107,16 +110,16 @@ func TestMentions(t *testing.T) {
 			}
 			files++
 			for line := range strings.Lines(string(text)) {
-				ofWindows := strings.Contains(path, "windows") && !strings.Contains(line, "Linux")
+				forWindows := strings.Contains(path, "windows") && !strings.Contains(line, "Linux")
 				for _, c := range code.FindAllString(line, -1) {
-					if checks[c] == nil || ofWindows && !slices.Contains(checks[c], "windows") {
-						t.Errorf("%s names %s, which is a check for %v: %s", path, c, checks[c], line)
+					if checks[c] == nil || forWindows && !slices.Contains(checks[c], "windows") {
+						t.Errorf("%s names %s, which is a check for %v (none: there is no such check): %s", path, c, checks[c], line)
 					}
 				}
 			}
 		}
 	}
 	if files < 10 {
-		t.Errorf("only %d files found: the test looks in the wrong place", files)
+		t.Errorf("only %d files found: the paths are wrong", files)
 	}
 }

@@ -1,5 +1,6 @@
-// Package doctor checks a Snapshot of a node for known problems. Each check is a pure function, so that it can be tested on
-// every operating system. Package probe makes the Snapshot; nothing here accesses the machine.
+// Package doctor checks a Snapshot of a node for known problems. Each check is
+// a pure function, so that it can be tested on every operating system. Package
+// probe makes the Snapshot; nothing here accesses the machine.
 package doctor
 
 import (
@@ -18,7 +19,8 @@ const (
 	Warn Verdict = "warn"
 	// Fail means that it is a problem.
 	Fail Verdict = "fail"
-	// Skipped means that the check could not be made or does not apply; Finding.Seen gives the reason.
+	// Skipped means that the check could not be made or does not apply;
+	// Finding.Seen gives the reason.
 	Skipped Verdict = "skipped"
 )
 

@@ -18,7 +18,7 @@ import (
 	"flannel/subnet"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 var (
 	pfx  = netip.MustParsePrefix
@@ -28,13 +28,14 @@ var (
 
 const conflist = `{"name":"cbr0","cniVersion":"1.0.0","plugins":[{"type":"flannel","delegate":{"isDefaultGateway":true}},{"type":"portmap"}]}`
 
-// healthy is a Linux node on which every check finds nothing; each test breaks one thing of it.
+// healthy returns a Linux node without problems. Each test case changes one
+// thing.
 func healthy() Snapshot {
 	return Snapshot{
 		OS: "linux", At: noon, SubnetFile: "/run/flannel/subnet.env",
 		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.3.0/24"), MTU: 1450}),
 		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true,
-			Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
+			Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
 			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
 				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: pfx("10.5.3.0/24"), PublicIP: addr("192.168.0.3")}},
 				Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500},
@@ -55,35 +56,38 @@ func healthy() Snapshot {
 	}
 }
 
+// rules replaces the rules of iptables.
 func (s *Snapshot) rules(lines ...string) { s.Linux.IPTables = Known([]Listing{{"iptables", lines}}) }
 
+// files replaces the CNI configurations.
 func (s *Snapshot) files(files ...CNIFile) { s.CNI.Value.Files = files }
 
-// tweak changes one device.
-func (s *Snapshot) tweak(name string, change func(*Device)) {
-	all := slices.Clone(s.Linux.Devices.Value)
-	for i := range all {
-		if all[i].Name == name {
-			change(&all[i])
+// changeDevice changes one device.
+func (s *Snapshot) changeDevice(name string, change func(*Device)) {
+	devices := slices.Clone(s.Linux.Devices.Value)
+	for i := range devices {
+		if devices[i].Name == name {
+			change(&devices[i])
 		}
 	}
-	s.Linux.Devices.Value = all
+	s.Linux.Devices.Value = devices
 }
 
-func find(t *testing.T, all []Result, code string) Result {
+func find(t *testing.T, results []Result, code string) Result {
 	t.Helper()
-	i := slices.IndexFunc(all, func(r Result) bool { return r.Code == code })
+	i := slices.IndexFunc(results, func(r Result) bool { return r.Code == code })
 	if i < 0 {
 		t.Fatalf("there is no check %s", code)
 	}
-	return all[i]
+	return results[i]
 }
 
-// TestNothingWrong holds all checks to silence where nothing is wrong, and to skipping what they know nothing of.
-func TestNothingWrong(t *testing.T) {
+// TestHealthy checks that on a healthy node all checks are ok, and that without
+// any facts all checks are skipped.
+func TestHealthy(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" { // of which nothing on a node can tell
+		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" { // for Windows; FL107 is always skipped
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -93,24 +97,25 @@ func TestNothingWrong(t *testing.T) {
 	for _, os := range anySystem {
 		for _, r := range Examine(Snapshot{OS: os}) {
 			if r.Verdict != Skipped || r.Seen == "" {
-				t.Errorf("%s of a node of which nothing is known, on %s: %s, %q", r.Code, os, r.Verdict, r.Seen)
+				t.Errorf("%s without facts on %s: %s, %q", r.Code, os, r.Verdict, r.Seen)
 			}
 		}
 	}
 }
 
-// finding is what a check must find after a change.
-type finding struct {
+// testCase is the expected result of one check after a change of a healthy
+// node.
+type testCase struct {
 	code    string
 	verdict Verdict
-	seen    string // what the result names
+	seen    string // words that Finding.Seen must contain
 	change  func(*Snapshot)
 }
 
-func checkAll(t *testing.T, begin func() Snapshot, all []finding) {
+func checkAll(t *testing.T, healthy func() Snapshot, cases []testCase) {
 	t.Helper()
-	for _, c := range all {
-		s := begin()
+	for _, c := range cases {
+		s := healthy()
 		c.change(&s)
 		check(t, s, c.code, c.verdict, c.seen)
 	}
@@ -119,7 +124,7 @@ func checkAll(t *testing.T, begin func() Snapshot, all []finding) {
 func reportOf(s *Snapshot) *status.Report { return s.Daemon.Value.Report }
 
 func TestDaemonChecks(t *testing.T) {
-	checkAll(t, healthy, []finding{
+	checkAll(t, healthy, []testCase{
 		{"FL101", Fail, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "x was left behind"}) }},
 		{"FL101", Fail, "2026-05-01 12:00:00Z", func(s *Snapshot) {
 			reportOf(s).Ready, reportOf(s).Problem = false, "devices: no\nfirewall: no"
@@ -139,13 +144,13 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL103", Skipped, "/x", func(s *Snapshot) { reportOf(s).Node.SubnetFile = "/x" }},
 		{"FL104", Warn, "7 8 2", func(s *Snapshot) {
 			for range 7 {
-				reportOf(s).Peers = append(reportOf(s).Peers, status.Peer{Name: "bad", State: status.LeftOut, Reason: "why"})
+				reportOf(s).Peers = append(reportOf(s).Peers, status.Peer{Name: "bad", State: status.Rejected, Reason: "why"})
 			}
 		}},
 		{"FL105", Warn, "etcd", func(s *Snapshot) { reportOf(s).Outage = "etcd does not answer" }},
 		{"FL106", Fail, "flannel.1 MTU 1450 50 1400 eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
 		{"FL106", Fail, "FLANNEL_MTU 1451 MTU flannel.1 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
-		{"FL106", Fail, "70", func(s *Snapshot) { s.tweak("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
+		{"FL106", Fail, "70", func(s *Snapshot) { s.changeDevice("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},
 		{"FL106", Fail, "MTU 1600", func(s *Snapshot) { reportOf(s).Node.MTU = 1600; s.Linux.Devices = Known[[]Device](nil) }},
 
 		{"FL108", Warn, "3 2026-05-01 13:00:00Z missing-at-start", func(s *Snapshot) {
@@ -156,28 +161,28 @@ func TestDaemonChecks(t *testing.T) {
 }
 
 func TestSystemChecks(t *testing.T) {
-	checkAll(t, healthy, []finding{
+	checkAll(t, healthy, []testCase{
 		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
 		{"FL201", Fail, "net.ipv6.conf.all.forwarding", func(s *Snapshot) {
 			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
 		{"FL201", Fail, "ip_forward 0", func(s *Snapshot) {
-			s.Daemon = Known(Answer{Problem: "gone"}) // the subnet file tells the family
+			s.Daemon = Known(Answer{Problem: "gone"}) // the family is known from the subnet file
 			s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0"
 		}},
 		{"FL202", Warn, "br_netfilter", func(s *Snapshot) { delete(s.Linux.Sysctls.Value, "net/bridge/bridge-nf-call-iptables") }},
 		{"FL202", Warn, "bridge-nf-call-iptables 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
-		{"FL202", Skipped, "", func(s *Snapshot) { s.tweak("cni0", func(d *Device) { d.Name = "docker0" }) }},
+		{"FL202", Skipped, "", func(s *Snapshot) { s.changeDevice("cni0", func(d *Device) { d.Name = "docker0" }) }},
 
-		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
+		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
 		{"FL205", OK, "", func(s *Snapshot) {
-			s.tweak("eth0", func(d *Device) { d.Driver = "vmxnet3" })
-			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Known(false) })
+			s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" })
+			s.changeDevice("flannel.1", func(d *Device) { d.TxChecksum = Known(false) })
 		}},
 		{"FL205", Warn, "5.4.0-100-generic", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
 		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
 		{"FL205", Skipped, "", func(s *Snapshot) {
-			s.tweak("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
+			s.changeDevice("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
 		}},
 		{"FL206", Warn, "NetworkManager flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", true, []string{"eth0", "flannel.1"}}})
@@ -193,18 +198,18 @@ func TestSystemChecks(t *testing.T) {
 		}},
 		{"FL207", Fail, "mybr 10.9.0.1", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"bridge":"mybr"}}`})
-			s.tweak("cni0", func(d *Device) { d.Name = "mybr" })
+			s.changeDevice("cni0", func(d *Device) { d.Name = "mybr" })
 			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.9.0.1")}}
 		}},
 		{"FL208", Warn, "FLANNEL_MTU 1450 cni0 1500 veth1", func(s *Snapshot) {
-			s.tweak("cni0", func(d *Device) { d.MTU = 1500 })
-			s.tweak("veth1", func(d *Device) { d.MTU = 1500 })
+			s.changeDevice("cni0", func(d *Device) { d.MTU = 1500 })
+			s.changeDevice("veth1", func(d *Device) { d.MTU = 1500 })
 		}},
 	})
 }
 
 func TestClusterChecks(t *testing.T) {
-	checkAll(t, healthy, []finding{
+	checkAll(t, healthy, []testCase{
 		{"FL301", Warn, "/etc/cni/net.d", func(s *Snapshot) { s.files() }},
 		{"FL301", Fail, "05-calico.conflist 10-flannel.conflist", func(s *Snapshot) {
 			s.files(CNIFile{"05-calico.conflist", `{"plugins":[{"type":"calico"}]}`}, CNIFile{"10-flannel.conflist", conflist})
@@ -222,24 +227,24 @@ func TestClusterChecks(t *testing.T) {
 		{"FL403", Fail, "flannel.1 VNI 1 8472 Windows win1", func(s *Snapshot) { s.Cluster.WindowsNodes = Known([]string{"win1"}) }},
 		{"FL403", OK, "VNI 4096 4789", func(s *Snapshot) {
 			s.Cluster.WindowsNodes = Known([]string{"win1"})
-			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
+			s.changeDevice("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
 		{"FL403", Skipped, "Kubernetes", func(s *Snapshot) {
 			s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows")
 			reportOf(s).PeersKnown = false
 		}},
 		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
-		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon tells of peers in etcd
+		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon knows the peers in etcd
 			s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd")
 			reportOf(s).Advice = "10.5.9.0-24 runs Windows, and …"
 		}},
 		{"FL403", Warn, "DirectRouting", func(s *Snapshot) {
 			reportOf(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
-			s.tweak("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
+			s.changeDevice("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
 		{"FL404", OK, "", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
 		{"FL404", Fail, "http://proxy:3128 API 503", func(s *Snapshot) {
-			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unheard = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
+			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unreachable = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
 		}},
 		{"FL404", Skipped, "", func(s *Snapshot) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")

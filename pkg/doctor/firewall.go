@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,21 +10,22 @@ import (
 	"flannel/pkg/firewall/iptsave"
 )
 
-// A firewall cannot be judged in full from its listing; these checks know the ways in which hosts usually drop our
-// packets, and say so where they see one.
+// The checks of this file do not evaluate a whole rule set, which may use sets
+// and marks. They find the rules with which hosts commonly drop flanneld's
+// packets.
 
-// rule is one rule of iptables-save.
+// rule is a rule in the format of iptables-save.
 type rule struct {
 	chain, target string
 	text          string
-	udp           bool   // for UDP alone
-	ports         string // "8472", "8000:9000" or "53,8472"; "" for all
-	narrow        bool   // it has a condition other than protocol and ports
+	udp           bool   // matches only UDP
+	ports         string // destination ports: "8472", "8000:9000" or "53,8472"; "": any
+	narrow        bool   // has a condition other than UDP and ports
 }
 
-// filter is the filter table of one family.
+// filter is the filter table of one family and one variant of iptables.
 type filter struct {
-	policy map[string]string
+	policy map[string]string // "ACCEPT" or "DROP", by chain
 	rules  []rule
 }
 
@@ -37,13 +39,13 @@ func parseFilter(lines []string) filter {
 		if line[0] == ':' {
 			f.policy[string(iptsave.Chain(line))] = iptsave.Policy(line)
 		} else if chain, args, ok := iptsave.Rule(line); ok {
-			f.rules = append(f.rules, readRule(string(chain), string(args), text))
+			f.rules = append(f.rules, parseRule(string(chain), string(args), text))
 		}
 	}
 	return f
 }
 
-func readRule(chain, args, text string) rule {
+func parseRule(chain, args, text string) rule {
 	options := iptsave.Options(args)
 	r := rule{chain: chain, text: text, target: iptsave.Target(options)}
 	for _, o := range options {
@@ -58,7 +60,7 @@ func readRule(chain, args, text string) rule {
 			r.narrow = r.narrow || v != "udp" && v != "multiport" && v != "comment"
 		case "--comment":
 		case "-j", "-g":
-			return r // what follows is the target's
+			return r // the remaining options belong to the target
 		default:
 			r.narrow = true
 		}
@@ -66,57 +68,62 @@ func readRule(chain, args, text string) rule {
 	return r
 }
 
-// forUDP tells whether the rule takes every packet to that UDP port.
-func (r rule) forUDP(port int) bool { return !r.narrow && (r.ports == "" || covers(r.ports, port)) }
+// matchesUDP reports whether the rule matches every packet to the UDP port.
+func (r rule) matchesUDP(port int) bool {
+	return !r.narrow && (r.ports == "" || contains(r.ports, port))
+}
 
-// covers reads "53", "8000:9000" and lists of both.
-func covers(ports string, port int) bool {
-	for one := range strings.SplitSeq(ports, ",") {
-		low, high, ranged := strings.Cut(one, ":")
-		if !ranged {
-			high = low
+// contains reports whether the port is in a list like "53,8000:9000".
+func contains(ports string, port int) bool {
+	for item := range strings.SplitSeq(ports, ",") {
+		first, last, isRange := strings.Cut(item, ":")
+		if !isRange {
+			last = first
 		}
-		a, err1 := strconv.Atoi(low)
-		b, err2 := strconv.Atoi(high)
-		if err1 == nil && err2 == nil && a <= port && port <= b {
+		low, err1 := strconv.Atoi(first)
+		high, err2 := strconv.Atoi(last)
+		if err1 == nil && err2 == nil && low <= port && port <= high {
 			return true
 		}
 	}
 	return false
 }
 
-func dropping(target string) bool { return target == "DROP" || target == "REJECT" }
+func (r rule) drops() bool { return r.target == "DROP" || r.target == "REJECT" }
 
-// chainOf lists a chain's own rules.
-func (f filter) chainOf(name string) []rule {
+// chain returns the rules of a chain.
+func (f filter) chain(name string) []rule {
 	return slices.DeleteFunc(slices.Clone(f.rules), func(r rule) bool { return r.chain != name })
 }
 
-// nftChain is a base chain of nftables that is not iptables'.
+// nftChain is a base chain of nftables. The kernel evaluates it for each packet
+// that reaches its hook.
 type nftChain struct {
-	table, name, hook, policy string
-	rules                     []string
+	table, name  string // table is "inet firewalld"
+	hook, policy string // policy may be "", which means accept
+	rules        []string
 }
 
-// parseNFT reads the base chains of nft list ruleset, and all rules by table.
+// parseNFT parses the output of nft list ruleset. It returns the base chains
+// without those of iptables-nft, and the rules of all chains by table.
 func parseNFT(text string) (chains []nftChain, byTable map[string][]string) {
 	byTable = map[string][]string{}
 	table, current := "", nftChain{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		w := strings.Fields(line)
+		words := strings.Fields(line)
 		switch {
-		case len(w) >= 3 && w[0] == "table":
-			table = w[1] + " " + w[2]
-		case len(w) >= 2 && w[0] == "chain":
-			current = nftChain{table: table, name: w[1]}
-		case strings.HasPrefix(line, "type ") && len(w) >= 4 && w[2] == "hook":
-			current.hook = w[3]
+		case len(words) >= 3 && words[0] == "table":
+			table = words[1] + " " + words[2]
+		case len(words) >= 2 && words[0] == "chain":
+			current = nftChain{table: table, name: words[1]}
+		case strings.HasPrefix(line, "type ") && len(words) >= 4 && words[2] == "hook":
+			current.hook = words[3]
 			if _, policy, found := strings.Cut(line, "policy "); found {
 				current.policy = strings.TrimRight(policy, "; ")
 			}
 		case line == "}":
-			if current.hook != "" && !byIPTables(current.table) {
+			if current.hook != "" && !ofIPTables(current.table) {
 				chains = append(chains, current)
 			}
 			current = nftChain{}
@@ -128,13 +135,16 @@ func parseNFT(text string) (chains []nftChain, byTable map[string][]string) {
 	return chains, byTable
 }
 
-func byIPTables(table string) bool {
+// ofIPTables reports whether iptables-nft manages the table.
+func ofIPTables(table string) bool {
 	family, name, _ := strings.Cut(table, " ")
-	return (family == "ip" || family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, name)
+	return (family == "ip" || family == "ip6") &&
+		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, name)
 }
 
-// closed tells whether what no earlier rule decided is dropped at the end of the chain.
-func (c nftChain) closed() bool {
+// dropsByDefault reports whether the policy or the last rule of the chain drops
+// packets that no rule before accepts.
+func (c nftChain) dropsByDefault() bool {
 	if c.policy == "drop" {
 		return true
 	}
@@ -146,130 +156,144 @@ func (c nftChain) closed() bool {
 		(strings.HasSuffix(last, " drop") || strings.Contains(last, " reject"))
 }
 
-// filters are those of the families in use.
-func (s Snapshot) filters() (all []filter, missing *Finding) {
+// filters returns the filter tables of the families in use; if one is not
+// known, missing is the Finding of the check.
+func (s Snapshot) filters() (filters []filter, missing *Finding) {
 	v4, v6 := s.families()
 	for _, f := range []struct {
-		on   bool
-		fact Fact[[]Listing]
+		inUse bool
+		fact  Fact[[]Listing]
 	}{{v4, s.Linux.IPTables}, {v6, s.Linux.IP6Tables}} {
 		switch {
-		case !f.on:
+		case !f.inUse:
 		case !f.fact.Known:
 			why := f.fact.missing()
 			return nil, &why
 		default:
 			for _, l := range f.fact.Value {
-				all = append(all, parseFilter(l.Lines))
+				filters = append(filters, parseFilter(l.Lines))
 			}
 		}
 	}
-	return all, nil
+	return filters, nil
 }
 
-// forwardOpen looks for a drop that stands before, or instead of, what accepts the pods. In nftables every table has its
-// say, and a drop in any of them is final.
-func forwardOpen(s Snapshot) Finding {
-	const before = "Delete that rule, or append it to FORWARD, if nobody wants it to stop pods: rules before ours count, and flanneld does not move ahead of them."
-	const ours = "Leave --iptables-forward-rules on (it is by default) and see in flanneld status whether the firewall part fails; or accept the pod network in FORWARD yourself."
+// forwardAccepts finds a rule or a policy that drops the pods' packets because
+// no rule before it accepts them. A packet must pass all tables: what one table
+// of nftables or variant of iptables drops, no other can accept.
+func forwardAccepts(s Snapshot) Finding {
+	const before = "Delete the rule, or move it to the end of FORWARD, unless it is meant to drop pods' packets. " +
+		"flanneld does not insert its rules before those of others."
+	const enable = "Leave --iptables-forward-rules on (the default), and see in flanneld status whether the part " +
+		"firewall has errors; or accept the pod network in FORWARD yourself."
 	filters, missing := s.filters()
 	switch {
 	case missing != nil:
 		return *missing
 	case len(s.subnets()) == 0:
-		return skip("which families are in use is not known: there is neither a lease nor a subnet file")
+		return skip(noFamilies)
 	}
 	for _, f := range filters {
-		forward := f.chainOf("FORWARD")
+		forward := f.chain("FORWARD")
 		jump := slices.IndexFunc(forward, func(r rule) bool { return strings.HasPrefix(r.target, "FLANNEL-FWD") })
-		drop := slices.IndexFunc(forward, func(r rule) bool { return dropping(r.target) && !r.narrow && !r.udp && r.ports == "" })
+		drop := slices.IndexFunc(forward, func(r rule) bool {
+			return r.drops() && !r.narrow && !r.udp && r.ports == ""
+		})
 		switch {
 		case drop >= 0 && jump > drop:
-			return fail(before, "%q comes before what accepts the pods' packets", forward[drop].text)
+			return fail(before, "%q comes before the rule that accepts the pods' packets", forward[drop].text)
 		case drop >= 0 && jump < 0:
-			return fail(ours, "%q drops the pods' packets, and no rule leads to FLANNEL-FWD", forward[drop].text)
+			return fail(enable, "%q drops the pods' packets, and there is no jump to FLANNEL-FWD", forward[drop].text)
 		case jump < 0 && f.policy["FORWARD"] == "DROP":
-			return fail(ours, "the policy of FORWARD is DROP (Docker sets it), and no rule leads to FLANNEL-FWD")
+			return fail(enable, "the policy of FORWARD is DROP (Docker sets it), and there is no jump to FLANNEL-FWD")
 		}
 	}
 	chains, _ := parseNFT(s.Linux.NFTables.Value)
 	for _, c := range chains {
-		if c.hook == "forward" && c.closed() && !strings.Contains(strings.Join(c.rules, "\n"), "accept") {
-			return warn("Accept the pod network in that chain: under nftables an accept of ours overrules no other table's drop.",
-				"chain %s of table %s drops what is forwarded", c.name, c.table)
+		if c.hook == "forward" && c.dropsByDefault() && !strings.Contains(strings.Join(c.rules, "\n"), "accept") {
+			return warn("Accept the pod network in that chain: a rule of flanneld in another table cannot prevent "+
+				"the drop.",
+				"chain %s of table %s drops forwarded packets", c.name, c.table)
 		}
 	}
-	return ok("nothing is seen that does%s", s.unseenNFT())
+	return ok("found no such rule%s", s.nftUnknown())
 }
 
-// portOpen only warns where a firewall drops by default: what accepts the port may stand where this does not look, in a
-// set or behind a mark.
-func portOpen(s Snapshot) Finding {
+// portAccepted fails if a rule drops the port. It only warns if a firewall
+// drops by default, because a rule that it does not understand may accept the
+// port, for example one with a set or a mark.
+func portAccepted(s Snapshot) Finding {
 	tunnels := s.tunnels()
 	switch {
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	case len(tunnels) == 0:
-		return skip("there is no VXLAN device of ours: without a tunnel there is no port")
+		return skip(noTunnel)
 	}
 	filters, missing := s.filters()
 	if missing != nil {
 		return *missing
 	}
 	port := tunnels[0].Port
-	fix := fmt.Sprintf("Accept UDP port %d from the other nodes (firewall-cmd --permanent --add-port=%d/udp; ufw allow %d/udp; or a rule in INPUT).", port, port, port)
+	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
+		"ufw allow %[1]d/udp; or a rule in INPUT).", port)
 	for _, f := range filters {
-		if found := f.closes(port, fix); found != nil {
-			return *found
+		if finding := f.portDropped(port, fix); finding != nil {
+			return *finding
 		}
 	}
 	chains, byTable := parseNFT(s.Linux.NFTables.Value)
 	for _, c := range chains {
-		if c.hook == "input" && c.closed() && !mentions(byTable[c.table], port) {
-			return warn(fix, "chain %s of table %s drops what nothing accepts, and no rule of that table names the port", c.name, c.table)
+		if c.hook == "input" && c.dropsByDefault() && !namePort(byTable[c.table], port) {
+			return warn(fix, "chain %s of table %s drops by default, and no rule of that table names the port",
+				c.name, c.table)
 		}
 	}
-	return ok("UDP port %d: nothing is seen that drops it%s", port, s.unseenNFT())
+	return ok("found no rule that drops UDP port %d%s", port, s.nftUnknown())
 }
 
-// unseenNFT says that half of the picture is missing, where it is.
-func (s Snapshot) unseenNFT() string {
+// nftUnknown returns text for a Finding that could consider iptables only.
+func (s Snapshot) nftUnknown() string {
 	if s.Linux.NFTables.Known {
 		return ""
 	}
-	return " by iptables; nftables was not seen: " + or(s.Linux.NFTables.WhyNot, "it was not looked at")
+	return " in iptables; nftables is not known: " + cmp.Or(s.Linux.NFTables.WhyNot, notExamined)
 }
 
-// closes finds what drops the port: a rule for it, or the end of INPUT where no rule anywhere accepts it.
-func (f filter) closes(port int, fix string) *Finding {
+// portDropped returns a Finding if INPUT drops the port, nil otherwise. A rule
+// or policy that drops all ports counts only if no chain has a rule that
+// accepts the port, because INPUT may jump to that chain before.
+func (f filter) portDropped(port int, fix string) *Finding {
 	accepted := slices.ContainsFunc(f.rules, func(r rule) bool {
-		return r.target == "ACCEPT" && r.ports != "" && covers(r.ports, port) && (r.udp || r.narrow)
+		return r.target == "ACCEPT" && r.ports != "" && contains(r.ports, port) && (r.udp || r.narrow)
 	})
-	for _, r := range f.chainOf("INPUT") {
+	var finding Finding
+	for _, r := range f.chain("INPUT") {
 		switch {
-		case !r.forUDP(port):
+		case !r.matchesUDP(port):
 		case r.target == "ACCEPT":
 			return nil
-		case dropping(r.target) && r.ports != "":
-			found := fail(fix, "%q", r.text)
-			return &found
-		case dropping(r.target) && !accepted:
-			found := warn(fix, "%q, and nothing accepts the port", r.text)
-			return &found
+		case r.drops() && r.ports != "":
+			finding = fail(fix, "%q", r.text)
+			return &finding
+		case r.drops() && !accepted:
+			finding = warn(fix, "%q, and no rule accepts the port", r.text)
+			return &finding
 		}
 	}
 	if f.policy["INPUT"] == "DROP" && !accepted {
-		found := warn(fix, "the policy of INPUT is DROP, and nothing is seen that accepts the port")
-		return &found
+		finding = warn(fix, "the policy of INPUT is DROP, and no rule accepts the port")
+		return &finding
 	}
 	return nil
 }
 
-// mentions tells whether a rule speaks of the port, alone, in a set or in a range.
-func mentions(rules []string, port int) bool {
+// namePort reports whether a rule of nftables has the port, as a single one, in
+// a set or in a range.
+func namePort(rules []string, port int) bool {
 	for _, r := range rules {
 		for word := range strings.FieldsFuncSeq(r, func(c rune) bool { return c != '-' && (c < '0' || c > '9') }) {
-			if covers(strings.ReplaceAll(word, "-", ":"), port) && strings.Contains(r, "dport") {
+			if contains(strings.ReplaceAll(word, "-", ":"), port) && strings.Contains(r, "dport") {
 				return true
 			}
 		}

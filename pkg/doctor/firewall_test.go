@@ -26,17 +26,17 @@ func TestFirewalls(t *testing.T) {
 		rules   []string
 		nft     string
 	}{
-		{"Docker's policy, ours gone", map[string]Verdict{"FL203": Fail}, []string{":FORWARD DROP [0:0]", "-A FORWARD -j DOCKER-USER"}, ""},
+		{"Docker's policy, without our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD DROP [0:0]", "-A FORWARD -j DOCKER-USER"}, ""},
 		{"Docker's policy", map[string]Verdict{"FL203": OK}, []string{":FORWARD DROP [0:0]", jump}, ""},
-		{"RHEL's reject before ours", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
-		{"RHEL's reject, ours gone", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"a stop that was put before ours", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j KUBE-FORWARD", jump}, ""},
-		{"ours behind rules of others", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j KUBE-ROUTER-FORWARD", "-A FORWARD -j cali-FORWARD", jump}, ""},
-		{"RHEL's reject after ours", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"a comment like a rule", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
-		{"a drop of something else", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
+		{"RHEL's reject before our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
+		{"RHEL's reject, without our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"DROP before our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j KUBE-FORWARD", jump}, ""},
+		{"our jump after rules of other programs", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j KUBE-ROUTER-FORWARD", "-A FORWARD -j cali-FORWARD", jump}, ""},
+		{"RHEL's reject after our jump", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"a comment that looks like a rule", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
+		{"DROP for one interface only", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
 		{"another table drops", map[string]Verdict{"FL203": Warn}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
-		{"another table drops some", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},
+		{"another table drops some packets", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},
 		{"iptables' own table", map[string]Verdict{"FL203": OK}, []string{jump}, "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
 
 		{"port dropped", map[string]Verdict{"FL204": Fail}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8000:9000 -j DROP"}, ""},
@@ -60,7 +60,7 @@ func TestFirewalls(t *testing.T) {
 			}
 		}
 	}
-	// A packet must pass both variants.
+	// A packet must pass the tables of both variants.
 	s := healthy()
 	s.Linux.IPTables = Known([]Listing{{"iptables-nft", []string{jump}}, {"iptables-legacy", []string{":FORWARD DROP [0:0]"}}})
 	check(t, s, "FL203", Fail, "FORWARD DROP")

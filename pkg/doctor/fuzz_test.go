@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzTexts reads anything as what other programs wrote: a verdict must come of it, and few lines.
+// FuzzTexts passes arbitrary texts to the checks as configuration and as output
+// of other programs. Each check must return a valid result.
 func FuzzTexts(f *testing.F) {
 	f.Add(conflist, ":FORWARD DROP [0:0]\n-A FORWARD -m comment --comment \"a b\" -j X", "table inet a {\n chain b {\n type filter hook input priority 0; policy drop;\n }\n}", "--source-vip=10.5.3.2")
 	f.Add(overlayConf, "-A INPUT -p udp --dports 1:2,3 -j DROP\n-A\n:\n-A x --comment", "}\n}\nchain\ntable", "--source-vip")
@@ -17,13 +18,13 @@ func FuzzTexts(f *testing.F) {
 			s.rules(strings.Split(rules, "\n")...)
 			s.Linux.NFTables = Known(nft)
 			s.Windows.KubeProxy = Known(strings.Split(args, " "))
-			all := Examine(s)
-			for _, r := range all {
+			results := Examine(s)
+			for _, r := range results {
 				if r.Verdict == "" || (r.Fix == "") != (r.Verdict == OK || r.Verdict == Skipped) {
 					t.Errorf("%+v", r)
 				}
 			}
-			if err := Print(io.Discard, all); err != nil {
+			if err := Print(io.Discard, results); err != nil {
 				t.Error(err)
 			}
 		}

@@ -10,123 +10,138 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Windows is what only Windows has.
+// Windows is the part of a Snapshot that exists only on Windows.
 type Windows struct {
 	HNS       Fact[HNS]          `json:"hns"`
 	Networks  Fact[[]HNSNetwork] `json:"hnsNetworks"`
-	Adapters  Fact[[]Adapter]    `json:"adapters"`
-	KubeProxy Fact[[]string]     `json:"kubeProxy"` // its command line; empty: it does not run
-	SourceVIP Fact[netip.Addr]   `json:"sourceVIP"` // as published by flanneld source-vip; the zero Addr: none is
-	// Reserved are the addresses that host-local gives to no pod: those of the pods, and what is kept from them.
-	Reserved Fact[[]netip.Addr] `json:"reserved"`
-	Routes   Fact[[]HNSRemote]  `json:"routes"`   // that programs made and that have a gateway
-	Programs Fact[[]string]     `json:"programs"` // of a Kubernetes node, those that run: "kubelet", "kube-proxy", "containerd"
-	Left     Fact[[]string]     `json:"left"`     // files that scripts before ours keep addresses in
-	Lost     Fact[Lost]         `json:"lost"`
+	Adapters  Fact[[]Adapter]    `json:"adapters"`  // without loopback
+	KubeProxy Fact[[]string]     `json:"kubeProxy"` // its command line without secrets; empty: it does not run
+	SourceVIP Fact[netip.Addr]   `json:"sourceVIP"` // as published by flanneld source-vip; zero: it is not published
+	// Reserved are the addresses that host-local does not assign to a new pod:
+	// those of pods, and reserved ones.
+	Reserved  Fact[[]netip.Addr] `json:"reserved"`
+	Routes    Fact[[]PeerRoute]  `json:"routes"`   // those that programs added and that have a next hop
+	Programs  Fact[[]string]     `json:"programs"` // those of "kubelet", "kube-proxy", "containerd", "dockerd" that run
+	LeftFiles Fact[[]string]     `json:"left"`     // paths of files in which other scripts save a source VIP
+	Lost      Fact[LostSettings] `json:"lost"`
 }
 
-// Lost is what an adapter had before its switch, and has not got back. The zero Lost: nothing is waited for.
-type Lost struct {
-	Since   time.Time `json:",omitzero"` // when it was written down
-	Adapter string
-	What    []string // for a person; empty: all is back
+// LostSettings are settings that an adapter had before flanneld created a
+// vSwitch on it, and that it does not have now. The zero LostSettings means
+// that flanneld has not saved any.
+type LostSettings struct {
+	Since    time.Time `json:",omitzero"` // when they were saved
+	Adapter  string
+	Settings []string `json:"What"` // for the user, like "address 192.168.0.3/24"; empty: none is lost
 }
 
-// HNS is the Host Network Service.
+// HNS is the version of the Host Network Service.
 type HNS struct {
-	Problem      string `json:",omitempty"` // what it answers instead of its version
+	Problem      string `json:",omitempty"` // why the version could not be read; else ""
 	Major, Minor int
 }
 
-// HNSNetwork is a network of HNS, as far as it matters here.
+// HNSNetwork holds the properties of an HNS network that a check needs.
 type HNSNetwork struct {
-	Name, Type   string // Type is "Overlay" or "L2Bridge"
-	Adapter      string // that its vSwitch is bound to
+	Name, Type   string
+	Adapter      string // to which the vSwitch is bound
 	Subnets      []netip.Prefix
-	VNI          int          // Overlay
-	Port         int          // Overlay; 0: HNS's own, 4789
-	ManagementIP netip.Addr   // zero: none yet
-	Remote       []HNSRemote  // what leads to peers, of an Overlay
-	Endpoint     *HNSEndpoint // the host's own, of L2Bridge
+	VNI          int          // of an overlay
+	Port         int          // of an overlay; 0: the default, 4789
+	ManagementIP netip.Addr   // zero: HNS has not assigned one yet
+	Remote       []PeerRoute  // of an overlay
+	Endpoint     *HNSEndpoint // of an L2Bridge: the host's; nil: there is none
 }
 
-// HNSRemote is the way to a peer: a RemoteSubnetRoute policy, an endpoint that stands for one, or a route; zero: one that
-// cannot be read.
-type HNSRemote struct {
+// The types of HNS networks that flanneld creates.
+const (
+	hnsOverlay = "Overlay"
+	hnsBridge  = "L2Bridge"
+)
+
+// PeerRoute says to which node (Provider) packets for a Subnet are sent. With
+// host-gw it is a route; in an overlay it is a RemoteSubnetRoute policy, or
+// before HNS 9.2 a remote endpoint. The zero PeerRoute is one that could not be
+// parsed.
+type PeerRoute struct {
 	Subnet   netip.Prefix
 	Provider netip.Addr
 }
 
-// HNSEndpoint is a host endpoint.
+// HNSEndpoint is the host's endpoint in a network.
 type HNSEndpoint struct{ Forwarding Forwarding }
 
-// Forwarding is what an interface passes on.
+// Forwarding says for which address families an interface forwards packets.
 type Forwarding struct{ V4, V6 bool }
 
 // Adapter is a network adapter.
 type Adapter struct {
 	Name       string
 	Index      int
-	Virtual    bool // a vEthernet of Hyper-V's
+	Virtual    bool // a vEthernet adapter of Hyper-V
 	DHCP       bool
 	Addrs      []netip.Addr
 	DNS        []netip.Addr
 	Forwarding Forwarding
 }
 
-// atLeast compares versions of HNS; what each brought is in Microsoft's hcsshim (hcn's supported features).
+// atLeast reports whether HNS has this version or a later one. Package hcn of
+// Microsoft's hcsshim lists what each version supports.
 func (h HNS) atLeast(major, minor int) bool {
 	return h.Major > major || h.Major == major && h.Minor >= minor
 }
 
-func (h HNS) dsr() bool { return h.Major == 9 && h.Minor >= 3 || h.atLeast(10, 2) }
+// supportsDSR reports whether HNS supports direct server return: 9.3 and later
+// do, except 10.0 and 10.1.
+func (h HNS) supportsDSR() bool { return h.Major == 9 && h.Minor >= 3 || h.atLeast(10, 2) }
 
-// hns is the network of ours: by the daemon's word, or else the one of a usual name, at best with this node's subnet.
+// hns returns flanneld's HNS network: the one in the daemon's report, or
+// without a report one with a usual name, preferably with this node's subnets.
+// overlay reports whether the backend is vxlan.
 func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
-	n := s.node()
-	if n != nil {
-		overlay = n.Backend == "vxlan"
+	node := s.node()
+	if node != nil {
+		overlay = node.Backend == "vxlan"
 	}
-	for _, one := range s.Windows.Networks.Value {
-		if n != nil {
-			if slices.ContainsFunc(n.Devices, func(d status.Device) bool { return d.Name == one.Name }) {
-				return one, overlay, true
+	for _, n := range s.Windows.Networks.Value {
+		if node != nil {
+			if slices.ContainsFunc(node.Devices, func(d status.Device) bool { return d.Name == n.Name }) {
+				return n, overlay, true
 			}
 			continue
 		}
-		isOverlay := one.Type == hnsOverlay && strings.HasPrefix(one.Name, "flannel.")
-		if !isOverlay && (one.Type != hnsBridge || one.Name != "cbr0") {
+		isOverlay := n.Type == hnsOverlay && strings.HasPrefix(n.Name, "flannel.")
+		if !isOverlay && (n.Type != hnsBridge || n.Name != "cbr0") {
 			continue
 		}
-		if !found || s.fits(one) {
-			network, overlay, found = one, isOverlay, true
+		if !found || s.hasSubnets(n) {
+			network, overlay, found = n, isOverlay, true
 		}
 	}
 	return network, overlay, found
 }
 
-// Types of networks.
-const (
-	hnsOverlay = "Overlay"
-	hnsBridge  = "L2Bridge"
-)
-
-// hnsHas6 tells whether pods can have IPv6 here. An HNS that does not say its version is trusted to be new.
-func (s Snapshot) hnsHas6(overlay bool) bool {
+// podsHaveIPv6 reports whether HNS supports IPv6 for pods. If its version is
+// not known, it is assumed to be a recent one.
+func (s Snapshot) podsHaveIPv6(overlay bool) bool {
 	h := s.Windows.HNS
 	return !overlay && (!h.Known || h.Value.Problem != "" || h.Value.atLeast(11, 10))
 }
 
-// fits tells whether a network has every subnet of this node that HNS can give it.
-func (s Snapshot) fits(network HNSNetwork) bool {
+// hasSubnets reports whether the network has all subnets of this node, except
+// an IPv6 subnet that HNS does not support.
+func (s Snapshot) hasSubnets(network HNSNetwork) bool {
 	want := slices.DeleteFunc(slices.Clone(s.subnets()), func(p netip.Prefix) bool {
-		return p.Addr().Is6() && !s.hnsHas6(network.Type == hnsOverlay)
+		return p.Addr().Is6() && !s.podsHaveIPv6(network.Type == hnsOverlay)
 	})
-	return len(want) > 0 && !slices.ContainsFunc(want, func(p netip.Prefix) bool { return !slices.Contains(network.Subnets, p) })
+	missing := func(p netip.Prefix) bool { return !slices.Contains(network.Subnets, p) }
+	return len(want) > 0 && !slices.ContainsFunc(want, missing)
 }
 
-// host is the adapter with the host's addresses: by the daemon's word, or else by our network's.
-func (s Snapshot) host() (Adapter, bool) {
+// hostAdapter returns the adapter with the host's address: the underlay in the
+// daemon's report, or without a report the adapter with the management address
+// of flanneld's network.
+func (s Snapshot) hostAdapter() (adapter Adapter, found bool) {
 	n := s.node()
 	network, _, _ := s.hns()
 	for _, a := range s.Windows.Adapters.Value {
@@ -137,7 +152,10 @@ func (s Snapshot) host() (Adapter, bool) {
 	return Adapter{}, false
 }
 
-// ofPods tells the interfaces that HNS gives the host for a pod network, whose default routes are its own matter.
-func (s Snapshot) ofPods(index int) bool {
-	return slices.ContainsFunc(s.Windows.Adapters.Value, func(a Adapter) bool { return a.Index == index && underlay.Ours(a.Name) })
+// isPodInterface reports whether the interface belongs to a pod network. HNS
+// gives such an interface a default route, which the host does not use.
+func (s Snapshot) isPodInterface(index int) bool {
+	return slices.ContainsFunc(s.Windows.Adapters.Value, func(a Adapter) bool {
+		return a.Index == index && underlay.Ours(a.Name)
+	})
 }

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// argument is the value of a flag in a command line: --name=value or --name value.
+// argument returns the value of a flag in a command line, which may be written
+// --name=value or --name value.
 func argument(args []string, name string) (value string, given bool) {
 	for i, a := range args {
-		flag, value, has := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		flag, value, hasValue := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		switch {
 		case !strings.HasPrefix(a, "-") || flag != name:
-		case has:
+		case hasValue:
 			return value, true
 		case i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
 			return args[i+1], true
@@ -23,136 +24,166 @@ func argument(args []string, name string) (value string, given bool) {
 	return "", false
 }
 
-// kubeProxy is the Finding for checks that cannot be judged without its command line.
-func (s Snapshot) kubeProxy() (why Finding, judged bool) {
+// kubeProxy returns kube-proxy's command line; if it is not known, missing is
+// the Finding of the check.
+func (s Snapshot) kubeProxy() (args []string, missing *Finding) {
+	var f Finding
 	switch {
 	case !s.Windows.KubeProxy.Known:
-		return s.Windows.KubeProxy.missing(), false
+		f = s.Windows.KubeProxy.missing()
 	case len(s.Windows.KubeProxy.Value) == 0:
-		return skip("kube-proxy does not run"), false
+		f = skip("kube-proxy does not run")
+	default:
+		return s.Windows.KubeProxy.Value, nil
 	}
-	return Finding{}, true
+	return nil, &f
 }
 
-// hostnameOverride: by default kube-proxy takes the host name for the Node's, finds no endpoints of "its" node local,
-// and deletes those that are.
+// configFile returns the file with kube-proxy's settings. If a flag is not in
+// the command line, it may be there.
+func configFile(args []string) string {
+	file, _ := argument(args, "config")
+	return file
+}
+
+const inConfigFile = "kube-proxy has its settings in %s"
+
+// hostnameOverride finds a kube-proxy with a wrong node name; the default is
+// the host name. It takes endpoints of pods on this node for stale ones,
+// because they are on a node of another name, and deletes them.
 func hostnameOverride(s Snapshot) Finding {
-	if why, judged := s.kubeProxy(); !judged {
-		return why
+	args, missing := s.kubeProxy()
+	if missing != nil {
+		return *missing
 	}
-	name, _ := argument(s.Windows.KubeProxy.Value, "hostname-override")
+	name, _ := argument(args, "hostname-override")
 	switch node := s.Cluster.Node; {
 	case name != "" && node != "" && !strings.EqualFold(name, node):
-		return fail("Give kube-proxy --hostname-override="+node+", the name of the Node: with another, it deletes the endpoints of pods.", "it is %s, and the Node is %s", name, node)
+		return fail("Start kube-proxy with --hostname-override="+node+". With another name it deletes the endpoints of pods.",
+			"it is %s, but the Node is %s", name, node)
 	case name != "":
 		return ok("%s", name)
 	}
-	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); file != "" {
-		return skip("its settings are in %s", file)
+	if file := configFile(args); file != "" {
+		return skip(inConfigFile, file)
 	}
-	return fail("Give kube-proxy --hostname-override with the name of the Node: without, it deletes the endpoints of pods.", "it is not given")
+	return fail("Start kube-proxy with --hostname-override and the name of the Node. Without it, it deletes the "+
+		"endpoints of pods.",
+		"it is not set")
 }
 
-// sourceVIP finds the address of an earlier subnet, which the usual scripts keep in a file forever, and one that
-// host-local may give to a pod.
+// sourceVIP finds a source VIP of a former subnet, which common scripts save in
+// a file, and one that is not reserved, so that host-local may assign it to a
+// pod.
 func sourceVIP(s Snapshot) Finding {
-	why, judged := s.kubeProxy()
+	args, missing := s.kubeProxy()
 	_, overlay, found := s.hns()
 	own := s.subnets()
 	switch {
-	case !judged:
-		return why
+	case missing != nil:
+		return *missing
 	case !s.Windows.Networks.Known:
 		return s.Windows.Networks.missing()
 	case !found:
-		return skip("there is no HNS network of ours")
+		return skip(noHNS)
 	case !overlay:
 		return skip("only an overlay needs one")
 	}
-	const fix = "Reserve it anew by flanneld source-vip (remove SourceVip.json and SourceVipRequest.json of the old scripts), and restart kube-proxy with --source-vip."
-	text, given := argument(s.Windows.KubeProxy.Value, "source-vip")
-	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); !given && file != "" {
-		return skip("its settings are in %s", file)
+	const fix = "Run flanneld source-vip to reserve one, and restart kube-proxy with it in --source-vip. Delete " +
+		"SourceVip.json and SourceVipRequest.json of other scripts."
+	text, given := argument(args, "source-vip")
+	if file := configFile(args); !given && file != "" {
+		return skip(inConfigFile, file)
 	}
 	vip, err := netip.ParseAddr(text)
 	switch {
 	case !given || err != nil:
 		return fail(fix, "kube-proxy has no --source-vip")
 	case !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(vip) }):
-		return fail(fix, "%s is not in this node's subnet %s: the node has rejoined with another", vip, join(own...))
+		return fail(fix, "%s is not in this node's subnet %s; maybe the node had another subnet before it rejoined",
+			vip, join(own...))
 	case s.Windows.SourceVIP.Value.IsValid() && s.Windows.SourceVIP.Value != vip:
-		return fail(fix, "kube-proxy has %s, and what is reserved is %s: a pod may get kube-proxy's", vip, s.Windows.SourceVIP.Value)
+		return fail(fix, "kube-proxy has %s, but %s is reserved: a pod may get the same address as kube-proxy", vip,
+			s.Windows.SourceVIP.Value)
 	case s.Windows.Reserved.Known && !slices.Contains(s.Windows.Reserved.Value, vip):
-		return fail(fix, "kube-proxy has %s, and nothing reserves that: a pod may get it", vip)
+		return fail(fix, "kube-proxy has %s, but it is not reserved: a pod may get it, too", vip)
 	}
 	return ok("%s", vip)
 }
 
-// dsr finds Services that do not answer without a word in any log.
+// dsr finds a kube-proxy that requests direct server return from an HNS without
+// it. Services do not answer then, and no log has an error.
 func dsr(s Snapshot) Finding {
-	why, judged := s.kubeProxy()
+	args, missing := s.kubeProxy()
 	switch {
-	case !judged:
-		return why
+	case missing != nil:
+		return *missing
 	case !s.Windows.HNS.Known:
 		return s.Windows.HNS.missing()
 	case s.Windows.HNS.Value.Problem != "":
 		return skip("the version of HNS is not known: %s", s.Windows.HNS.Value.Problem)
 	}
 	h := s.Windows.HNS.Value
-	value, given := argument(s.Windows.KubeProxy.Value, "enable-dsr")
-	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); file != "" && !given && !h.dsr() {
-		return skip("its settings are in %s", file)
+	value, given := argument(args, "enable-dsr")
+	if file := configFile(args); file != "" && !given && !h.supportsDSR() {
+		return skip(inConfigFile, file)
 	}
-	if given && value != "false" && !h.dsr() {
-		return fail("Start kube-proxy with --enable-dsr=false, or update Windows.", "--enable-dsr is given, and HNS %d.%d cannot do it", h.Major, h.Minor)
+	if given && value != "false" && !h.supportsDSR() {
+		return fail("Start kube-proxy with --enable-dsr=false, or update Windows.",
+			"--enable-dsr is set, but HNS %d.%d does not support it", h.Major, h.Minor)
 	}
 	return ok("HNS %d.%d", h.Major, h.Minor)
 }
 
-// proxyNetwork: kube-proxy works on one network, which it knows by name; with another's, or none, it makes no policies.
+// proxyNetwork finds a kube-proxy with the name of another HNS network than
+// flanneld's. Without the right name it creates no policies, so that Services
+// do not answer.
 func proxyNetwork(s Snapshot) Finding {
-	why, judged := s.kubeProxy()
+	args, missing := s.kubeProxy()
 	network, _, found := s.hns()
 	switch {
-	case !judged:
-		return why
+	case missing != nil:
+		return *missing
 	case !s.Windows.Networks.Known:
 		return s.Windows.Networks.missing()
 	case !found:
-		return skip("there is no HNS network of ours")
+		return skip(noHNS)
 	}
-	name, _ := argument(s.Windows.KubeProxy.Value, "network-name")
-	if file, _ := argument(s.Windows.KubeProxy.Value, "config"); name == "" && file != "" {
-		return skip("its settings are in %s", file)
-	}
+	name, _ := argument(args, "network-name")
+	file := configFile(args)
 	switch {
+	case name == "" && file != "":
+		return skip(inConfigFile, file)
 	case name == "":
-		return skip("it is not given, so kube-proxy goes by its variable KUBE_NETWORK, which is not seen from here and must be %s", network.Name)
+		return skip("it is not set; kube-proxy's environment variable KUBE_NETWORK, which the doctor cannot read, "+
+			"must be %s",
+			network.Name)
 	case !strings.EqualFold(name, network.Name):
-		return fail("Start kube-proxy with --network-name="+network.Name+".", "it is %s, and our network %s", name, network.Name)
+		return fail("Start kube-proxy with --network-name="+network.Name+".",
+			"it is %s, but flanneld's network is %s", name, network.Name)
 	}
 	return ok("%s", name)
 }
 
-// programs are what a node of Kubernetes cannot do without; who starts them, and as what, is their own matter.
+// programs finds programs of a Kubernetes node that do not run.
 func programs(s Snapshot) Finding {
 	if !s.Windows.Programs.Known {
 		return s.Windows.Programs.missing()
 	}
 	if r := s.report(); r != nil && r.Store == "etcd" {
-		return skip("leases are in etcd, so this may be no node of Kubernetes")
+		return skip("leases are in etcd, so that this node may not be a Kubernetes node")
 	}
-	run := s.Windows.Programs.Value
-	var gone []string
-	for _, any := range [][]string{{"kubelet"}, {"kube-proxy"}, {"containerd", "dockerd"}} {
-		if !slices.ContainsFunc(any, func(name string) bool { return slices.Contains(run, name) }) {
-			gone = append(gone, any[0])
+	running := s.Windows.Programs.Value
+	var missing []string
+	for _, alternatives := range [][]string{{"kubelet"}, {"kube-proxy"}, {"containerd", "dockerd"}} {
+		if !slices.ContainsFunc(alternatives, func(name string) bool { return slices.Contains(running, name) }) {
+			missing = append(missing, alternatives[0])
 		}
 	}
-	if len(gone) > 0 {
-		return warn("Start what is missing (Start-Service, or start.ps1) and look at its own log for why it ended; as a service it starts with the system.",
-			"not running: %s", strings.Join(gone, ", "))
+	if len(missing) > 0 {
+		return warn("Start them (Start-Service, or start.ps1), and see in their logs why they ended. Install them "+
+			"as services, so that they start with the system.",
+			"not running: %s", strings.Join(missing, ", "))
 	}
-	return ok("%s", strings.Join(run, ", "))
+	return ok("%s", strings.Join(running, ", "))
 }

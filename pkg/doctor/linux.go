@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,45 +11,49 @@ import (
 func linuxChecks() []Check {
 	return []Check{
 		{"FL201", "the kernel forwards packets", linux, forwards},
-		{"FL202", "what passes a bridge of pods meets the rules of kube-proxy", linux, bridgeMeetsRules},
-		{"FL203", "nothing drops what is forwarded for pods", linux, forwardOpen},
-		{"FL204", "the host's firewall lets the tunnel's packets in", linux, portOpen},
-		{"FL205", "no network card spoils the tunnel's checksums", linux, checksums},
-		{"FL206", "no other program manages our devices", linux, ownDevices},
-		{"FL207", "the pods' bridge has an address of this node's subnet", linux, freshBridge},
+		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy", linux, bridgePassesRules},
+		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux, forwardAccepts},
+		{"FL204", "the host's firewall accepts the tunnel's packets", linux, portAccepted},
+		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux, checksums},
+		{"FL206", "no other program manages flanneld's devices", linux, unmanagedDevices},
+		{"FL207", "the pods' bridge has an address of this node's subnet", linux, bridgeAddress},
 		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file", linux, podMTU},
 	}
 }
 
-// forwards looks although the daemon sets these: a later sysctl --system, or a container whose /proc/sys is read-only,
-// wins against it.
+// forwards checks parameters that the daemon sets, too: a later sysctl --system
+// may reset them, and in a container /proc/sys may be read-only.
 func forwards(s Snapshot) Finding {
 	v4, v6 := s.families()
 	switch {
 	case !s.Linux.Sysctls.Known:
 		return s.Linux.Sysctls.missing()
 	case !v4 && !v6:
-		return skip("which families are in use is not known: there is neither a lease nor a subnet file")
+		return skip(noFamilies)
 	}
 	var off []string
 	for _, f := range []struct {
-		on   bool
-		path string
+		inUse bool
+		path  string
 	}{{v4, "net/ipv4/ip_forward"}, {v6, "net/ipv6/conf/all/forwarding"}} {
-		if f.on && s.Linux.Sysctls.Value[f.path] != "1" {
-			off = append(off, strings.ReplaceAll(f.path, "/", ".")+" is "+or(s.Linux.Sysctls.Value[f.path], "missing"))
+		if value := s.Linux.Sysctls.Value[f.path]; f.inUse && value != "1" {
+			off = append(off, strings.ReplaceAll(f.path, "/", ".")+" is "+cmp.Or(value, "missing"))
 		}
 	}
 	if len(off) > 0 {
-		return fail("sysctl -w the parameter to 1 on the host, and put it into /etc/sysctl.d: flanneld sets it, but something sets it back or /proc/sys is read-only.",
+		return fail("Set the parameter to 1 on the host (sysctl -w), and in /etc/sysctl.d. flanneld sets it, too, "+
+			"but something resets it or /proc/sys is read-only.",
 			"%s", strings.Join(off, ", "))
 	}
-	return ok("it does, for every family in use")
+	return ok("for every address family in use")
 }
 
-// bridgeMeetsRules matters where a bridge joins the pods and kube-proxy works by iptables: without it, a pod that
-// calls a Service whose endpoint is on the same bridge gets an answer from an address that it never called.
-func bridgeMeetsRules(s Snapshot) Finding {
+// bridgePassesRules finds that iptables ignores bridged packets. Example: pod A
+// calls a Service, and the endpoint is pod B on the same bridge. kube-proxy's
+// rule translates the destination to B's address. B's answer goes over the
+// bridge only; if it bypasses iptables, it is not translated back, and A gets
+// an answer from an address that it has not called.
+func bridgePassesRules(s Snapshot) Finding {
 	v4, v6 := s.families()
 	switch {
 	case !s.Linux.Sysctls.Known:
@@ -56,122 +61,136 @@ func bridgeMeetsRules(s Snapshot) Finding {
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	case len(s.bridges()) == 0:
-		return skip("there is no bridge of pods")
+		return skip(noBridge)
 	}
-	const load = "modprobe br_netfilter and sysctl -w net.bridge.bridge-nf-call-iptables=1 (…-ip6tables=1), and put both into /etc/modules-load.d and /etc/sysctl.d."
+	const load = "Run modprobe br_netfilter and sysctl -w net.bridge.bridge-nf-call-iptables=1 (…-ip6tables=1), " +
+		"and put both into /etc/modules-load.d and /etc/sysctl.d."
 	for _, f := range []struct {
-		on   bool
-		path string
+		inUse bool
+		path  string
 	}{{v4, "net/bridge/bridge-nf-call-iptables"}, {v6, "net/bridge/bridge-nf-call-ip6tables"}} {
-		value, there := s.Linux.Sysctls.Value[f.path]
-		if f.on && !there {
+		value, exists := s.Linux.Sysctls.Value[f.path]
+		if f.inUse && !exists {
 			return warn(load, "the module br_netfilter is not loaded")
 		}
-		if f.on && value != "1" {
+		if f.inUse && value != "1" {
 			return warn(load, "%s is %s", strings.ReplaceAll(f.path, "/", "."), value)
 		}
 	}
-	return ok("it does")
+	return ok("iptables processes bridged packets")
 }
 
-// checksums knows two faults: kernels before 5.7 give an encapsulated packet that was masqueraded a wrong UDP checksum
-// (kubernetes/kubernetes#88986), and VMware's network card drops or spoils tunnel packets on ports that it does not know
-// (projectcalico/calico#4727).
+// checksums finds two known bugs with checksum offload: kernels before 5.7
+// compute a wrong UDP checksum for an encapsulated packet that was masqueraded
+// (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
+// packets on ports that it does not know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
 	if !s.Linux.Devices.Known {
 		return s.Linux.Devices.missing()
 	}
 	tunnels := s.tunnels()
 	if len(tunnels) == 0 {
-		return skip("there is no VXLAN device of ours")
+		return skip(noTunnel)
 	}
 	for _, d := range tunnels {
-		off := fmt.Sprintf("ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it last.", d.Name)
+		off := fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it permanent.", d.Name)
 		parent, _ := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
 			return d.TxChecksum.missing()
 		case !d.TxChecksum.Value:
 		case parent.Driver == "vmxnet3" && d.Port != 4789:
-			return warn(off, "%s leaves checksums to %s, whose driver vmxnet3 is known to spoil them on port %d", d.Name, parent.Name, d.Port)
+			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",
+				d.Name, parent.Name, d.Port)
 		case olderThan(s.Linux.Kernel, 5, 7):
-			return warn(off+" Or use kernel 5.7 or later.", "%s leaves checksums to others, and kernel %s is known to spoil those of masqueraded packets", d.Name, s.Linux.Kernel)
+			return warn(off+" Or use kernel 5.7 or later.",
+				"%s offloads checksums, and kernel %s is known to compute wrong ones for masqueraded packets", d.Name,
+				s.Linux.Kernel)
 		}
 	}
-	return ok("neither the kernel (%s) nor the driver is one that is known for it; if large transfers hang, try ethtool -K %s tx-checksum-ip-generic off",
+	return ok("neither kernel %s nor the driver is known to do so; if large transfers hang, try ethtool -K %s "+
+		"tx-checksum-ip-generic off",
 		s.Linux.Kernel, tunnels[0].Name)
 }
 
-// olderThan compares a kernel's release with a version; one that cannot be read is not old.
+// olderThan reports whether a kernel's release ("6.1.0-28-amd64") is before a
+// version; false if it cannot be parsed.
 func olderThan(release string, major, minor int) bool {
-	var a, b int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n != 2 {
+	var haveMajor, haveMinor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &haveMajor, &haveMinor); n != 2 {
 		return false
 	}
-	return a < major || a == major && b < minor
+	return haveMajor < major || haveMajor == major && haveMinor < minor
 }
 
-// ownDevices matters since both programs take away addresses and routes that they have not made. Their files stay behind
-// when they end, so a claim counts only while the program runs.
-func ownDevices(s Snapshot) Finding {
+// unmanagedDevices finds a LinkManager that manages flanneld's devices: it
+// removes addresses and routes that it has not set. LinkManager.Manages comes
+// from state files that remain when the program stops, so that it must run,
+// too.
+func unmanagedDevices(s Snapshot) Finding {
 	switch {
 	case !s.Linux.Managers.Known:
 		return s.Linux.Managers.missing()
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	}
-	ours := map[string]bool{}
+	own := map[string]bool{}
 	for _, d := range append(s.tunnels(), s.bridges()...) {
-		ours[d.Name] = true
+		own[d.Name] = true
 	}
-	var claims, asleep []string
+	var managed, stopped []string
 	for _, m := range s.Linux.Managers.Value {
 		for _, name := range m.Manages {
 			switch {
-			case !ours[name]:
+			case !own[name]:
 			case m.Running:
-				claims = append(claims, m.Name+" manages "+name)
+				managed = append(managed, m.Name+" manages "+name)
 			default:
-				asleep = append(asleep, m.Name+" would manage "+name)
+				stopped = append(stopped, m.Name+" would manage "+name)
 			}
 		}
 	}
-	const fix = "NetworkManager: a file in /etc/NetworkManager/conf.d with [keyfile] unmanaged-devices=interface-name:flannel*;interface-name:cni*;interface-name:veth*. " +
+	const fix = "NetworkManager: a file in /etc/NetworkManager/conf.d with [keyfile] " +
+		"unmanaged-devices=interface-name:flannel*;interface-name:cni*;interface-name:veth*. " +
 		"systemd-networkd: a .network file for these names with Unmanaged=yes."
 	switch {
-	case len(claims) > 0:
-		return warn(fix, "%s", several(claims))
-	case len(asleep) > 0:
-		return ok("%s, but is not seen running", several(asleep))
+	case len(managed) > 0:
+		return warn(fix, "%s", several(managed))
+	case len(stopped) > 0:
+		return ok("%s, but does not run", several(stopped))
 	}
-	return ok("none does")
+	return ok("they are not managed")
 }
 
-// bridges are those that CNI configurations of ours name, cni0 unless they say otherwise.
+// bridges returns the pods' bridges; usually, it is one.
 func (s Snapshot) bridges() []Device {
-	var all []Device
+	var bridges []Device
 	for _, d := range s.Linux.Devices.Value {
 		if d.Type == "bridge" && slices.Contains(s.bridgeNames(), d.Name) {
-			all = append(all, d)
+			bridges = append(bridges, d)
 		}
 	}
-	return all
+	return bridges
 }
 
-// freshBridge knows what a node has that rejoined with another subnet: the bridge plugin keeps a bridge that it finds,
-// with the old address, and new pods have a gateway that is not theirs.
-func freshBridge(s Snapshot) Finding {
+// bridgeAddress finds a bridge with an address of the subnet that the node had
+// before it rejoined the cluster. The bridge plugin does not change the address
+// of an existing bridge, so that new pods have no gateway in their subnet.
+func bridgeAddress(s Snapshot) Finding {
 	switch {
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	case !s.Interfaces.Known:
 		return s.Interfaces.missing()
 	case len(s.bridges()) == 0:
-		return skip("there is no bridge of pods yet")
+		return skip(noBridge)
 	}
 	own := s.subnets()
 	if len(own) == 0 {
-		return skip("this node's subnet is not known")
+		return skip(noSubnet)
+	}
+	isOwn := func(a netip.Addr) bool {
+		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	for _, b := range s.bridges() {
 		for _, in := range s.Interfaces.Value.Interfaces {
@@ -179,17 +198,18 @@ func freshBridge(s Snapshot) Finding {
 				continue
 			}
 			for _, a := range in.Addrs {
-				if !a.IP.IsLinkLocalUnicast() && !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
-					return fail(fmt.Sprintf("Its pods are of an earlier subnet: delete them and then the bridge (ip link delete %s); the next pod makes it anew.", b.Name),
-						"%s has %s, and this node's subnet is %s", b.Name, a.IP, join(own...))
+				if !a.IP.IsLinkLocalUnicast() && !isOwn(a.IP) {
+					return fail("Delete its pods, which are of an earlier subnet, and then the bridge (ip link delete "+b.Name+").",
+						"%s has %s, but this node's subnet is %s", b.Name, a.IP, join(own...))
 				}
 			}
 		}
 	}
-	return ok("it has")
+	return ok("%s", join(own...))
 }
 
-// subnets are this node's, by the daemon's word, or else by the subnet file's.
+// subnets returns this node's subnets by the daemon's report, or without one by
+// the subnet file; nil: they are not known.
 func (s Snapshot) subnets() []netip.Prefix {
 	var own []netip.Prefix
 	if n := s.node(); n != nil {
@@ -206,35 +226,30 @@ func (s Snapshot) subnets() []netip.Prefix {
 	return own
 }
 
-// podMTU compares what pods have with what new ones will get: nothing changes the MTU of a pod that lives.
+// podMTU finds pods with another MTU than new pods get: the MTU of a running
+// pod does not change.
 func podMTU(s Snapshot) Finding {
 	want := s.Env.Value.MTU
 	switch {
 	case !s.Linux.Devices.Known:
 		return s.Linux.Devices.missing()
 	case !s.Env.Known || want == 0:
-		return skip("there is no subnet file that could say")
+		return skip("there is no subnet file")
 	case len(s.bridges()) == 0:
-		return skip("there is no bridge of pods yet")
+		return skip(noBridge)
 	}
-	var odd []string
+	var different []string
 	for _, b := range s.bridges() {
 		for _, d := range s.Linux.Devices.Value {
 			if (d.Index == b.Index || d.Master == b.Index) && d.MTU != want {
-				odd = append(odd, fmt.Sprintf("%s has %d", d.Name, d.MTU))
+				different = append(different, fmt.Sprintf("%s has %d", d.Name, d.MTU))
 			}
 		}
 	}
-	if len(odd) > 0 {
-		return warn("Pods keep the MTU that they began with: start them anew. An \"mtu\" in the CNI configuration's delegate overrules the file; take it out.",
-			"FLANNEL_MTU is %d, but %s", want, several(odd))
+	if len(different) > 0 {
+		return warn("Recreate the pods. Remove \"mtu\" from the CNI configuration's delegate if it is there: it "+
+			"overrides the subnet file.",
+			"FLANNEL_MTU is %d, but %s", want, several(different))
 	}
 	return ok("%d", want)
-}
-
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/status"
 )
 
-// Print writes the results as text, problems first. It counts the checks for other systems, but does not list them.
+// Print writes the results as text, problems first. It counts the checks for
+// other systems, but does not list them.
 func Print(w io.Writer, results []Result) error {
 	var b strings.Builder
 	otherSystems := 0
@@ -28,7 +29,8 @@ func Print(w io.Writer, results []Result) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(results, Fail), Count(results, Warn), Count(results, OK), Count(results, Skipped)-otherSystems)
+	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(results, Fail), Count(results, Warn),
+		Count(results, OK), Count(results, Skipped)-otherSystems)
 	if otherSystems > 0 {
 		fmt.Fprintf(&b, "; %d checks are for other systems", otherSystems)
 	}

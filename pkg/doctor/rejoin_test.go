@@ -10,19 +10,20 @@ import (
 	"flannel/pkg/underlay"
 )
 
-func inConf(s *Snapshot, old, now string) {
-	s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, old, now, 1)})
+// inConf replaces a text in the CNI configuration.
+func inConf(s *Snapshot, before, after string) {
+	s.files(CNIFile{"10-flannel.conf", strings.Replace(s.CNI.Value.Files[0].Text, before, after, 1)})
 }
 
+// ownNetwork sets the network of the host's address.
 func ownNetwork(s *Snapshot, network string) {
 	s.Interfaces.Value.Interfaces[0].Addrs = []underlay.Addr{{IP: addr("192.168.0.3"), Net: pfx(network)}}
 }
 
 var vxlan0 = HNSNetwork{Name: "vxlan0", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.8.0/24")}}
 
-// What is wrong around the network of a Windows node: its programs, its CNI configuration, and what came before us.
-func TestAroundWindows(t *testing.T) {
-	checkAll(t, healthyWindows, []finding{
+func TestWindowsNode(t *testing.T) {
+	checkAll(t, healthyWindows, []testCase{
 		{"FL502", Fail, "vEthernet Ethernet", func(s *Snapshot) { s.Windows.Networks.Value[1].Adapter = "vEthernet (Ethernet)" }},
 		{"FL505", OK, "VNI 4096 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
 		{"FL505", Fail, "4790 HNS 10.2 4789", func(s *Snapshot) {
@@ -32,11 +33,11 @@ func TestAroundWindows(t *testing.T) {
 		{"FL508", OK, "win1", func(s *Snapshot) { s.Cluster.Node = "WIN1" }},
 		{"FL511", Warn, "192.168.0.0/16", func(s *Snapshot) { bridged(s); ownNetwork(s, "192.168.0.3/16") }},
 		{"FL511", OK, "", func(s *Snapshot) { bridged(s); ownNetwork(s, "192.168.0.3/25") }},
-		{"FL511", OK, "", func(s *Snapshot) { ownNetwork(s, "192.168.0.3/16") }}, // an overlay's pods reach nodes by NAT
-		{"FL511", OK, "", func(s *Snapshot) { // and have no IPv6
+		{"FL511", OK, "", func(s *Snapshot) { ownNetwork(s, "192.168.0.3/16") }}, // pods of an overlay reach the nodes by NAT
+		{"FL511", OK, "", func(s *Snapshot) { // and have only IPv4
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
-		{"FL511", OK, "", func(s *Snapshot) { // neither on a bridge, in a cluster that gives pods none
+		{"FL511", OK, "", func(s *Snapshot) { // the cluster has no IPv6 pod network
 			bridged(s)
 			s.Cluster.Services.Value = append(s.Cluster.Services.Value, pfx("fd00:10:96::/112"))
 		}},
@@ -50,20 +51,20 @@ func TestAroundWindows(t *testing.T) {
 		{"FL513", OK, "", func(s *Snapshot) { s.Windows.Programs = Known([]string{"dockerd", "kube-proxy", "kubelet"}) }},
 		{"FL513", Skipped, "etcd", func(s *Snapshot) { s.report().Store, s.Windows.Programs = "etcd", Known([]string{}) }},
 		{"FL514", Warn, `C:\k\SourceVip.json HNS vxlan0 10.5.8.0/24`, func(s *Snapshot) {
-			s.Windows.Left, s.Windows.Networks.Value = Known([]string{`C:\k\SourceVip.json`}), append(s.Windows.Networks.Value, vxlan0)
+			s.Windows.LeftFiles, s.Windows.Networks.Value = Known([]string{`C:\k\SourceVip.json`}), append(s.Windows.Networks.Value, vxlan0)
 		}},
-		{"FL514", OK, "", func(s *Snapshot) { // one of these is ours, if any is
+		{"FL514", OK, "", func(s *Snapshot) { // without a network of flanneld
 			s.Windows.Networks = Known([]HNSNetwork{vxlan0})
 		}},
 		{"FL514", OK, "", func(s *Snapshot) {
-			s.node().Networks[0].Network = pfx("192.168.0.0/16") // a common one
+			s.node().Networks[0].Network = pfx("192.168.0.0/16") // overlaps the dummy subnet of External
 			s.Windows.Networks.Value = append(s.Windows.Networks.Value, HNSNetwork{Name: "External", Type: "Overlay", Subnets: []netip.Prefix{pfx("192.168.255.0/30")}})
 		}},
 	})
 }
 
 func TestWindowsCNI(t *testing.T) {
-	checkAll(t, healthyWindows, []finding{
+	checkAll(t, healthyWindows, []testCase{
 		{"FL515", Fail, "10-flannel.conf vxlan0 flannel.4096", func(s *Snapshot) { inConf(s, "flannel.4096", "vxlan0") }},
 		{"FL515", Fail, "win-bridge Overlay", func(s *Snapshot) { inConf(s, "win-overlay", "win-bridge") }},
 		{"FL515", Fail, "", func(s *Snapshot) { inConf(s, `"type":"win-overlay",`, "") }},
@@ -77,10 +78,12 @@ func TestWindowsCNI(t *testing.T) {
 		}},
 		{"FL516", OK, "dnsCapabilities", func(s *Snapshot) { inConf(s, `"dns":true`, `"dnsCapabilities":true`) }},
 		{"FL517", Fail, "vEthernet Ethernet 2026-05-01 11:00:00Z 192.168.0.3/24 DNS", func(s *Snapshot) {
-			s.Windows.Lost = Known(Lost{noon.Add(-time.Hour), "vEthernet (Ethernet)", []string{"address 192.168.0.3/24", "DNS"}})
+			s.Windows.Lost = Known(LostSettings{noon.Add(-time.Hour), "vEthernet (Ethernet)", []string{"address 192.168.0.3/24", "DNS"}})
 		}},
-		{"FL517", Warn, "DNS", func(s *Snapshot) { s.Windows.Lost = Known(Lost{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}}) }},
-		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(Lost{Since: noon.Add(-time.Hour)}) }},
+		{"FL517", Warn, "DNS", func(s *Snapshot) {
+			s.Windows.Lost = Known(LostSettings{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}})
+		}},
+		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(LostSettings{Since: noon.Add(-time.Hour)}) }},
 		{"FL518", Fail, "vxlan0 flannel.4096", func(s *Snapshot) { runsKubeProxy(s, "--network-name", "vxlan0") }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s) }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s, "--network-name=") }},
@@ -90,6 +93,6 @@ func TestWindowsCNI(t *testing.T) {
 			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
 		}},
 		{"FL519", OK, "1", bridged},
-		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 tells of it
+		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 reports it
 	})
 }

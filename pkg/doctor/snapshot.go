@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -10,7 +11,8 @@ import (
 	"flannel/subnet"
 )
 
-// Fact is a value that package probe may have read. The zero Fact means that probe did not try to read it.
+// Fact is a value that package probe may have read. The zero Fact means that
+// probe did not try to read it.
 type Fact[T any] struct {
 	Value  T      `json:"value"`
 	Known  bool   `json:"known"`
@@ -25,11 +27,22 @@ func Unknown[T any](why string) Fact[T] { return Fact[T]{WhyNot: why} }
 
 // missing returns the Finding of a check that needs a Fact which is not known.
 func (f Fact[T]) missing() Finding {
-	if f.WhyNot == "" {
-		return skip("not examined")
-	}
-	return skip("%s", f.WhyNot)
+	return skip("%s", cmp.Or(f.WhyNot, notExamined))
 }
+
+// Reasons for skipping a check.
+const (
+	notExamined = "not examined"
+	noFamilies  = "the address families in use are not known: there is neither a lease nor a subnet file"
+	noTunnel    = "flanneld has no VXLAN device"
+	noSubnet    = "this node's subnet is not known"
+	noBridge    = "the pods' bridge does not exist"
+	noConf      = "no CNI configuration calls flannel"
+	noHNS       = "flanneld has no HNS network"
+	noHostGW    = "flanneld has no host-gw network"
+	noAdapter   = "the adapter with the host's address is not known: the daemon has no lease or does not answer"
+	noPeers     = "the daemon does not know the peers, or does not answer"
+)
 
 // Snapshot is the state of a node at one time, as far as it could be read.
 type Snapshot struct {
@@ -49,7 +62,8 @@ type Snapshot struct {
 	Windows    Windows                 `json:"windows"`
 }
 
-// Machine is the vendor and product in the firmware: on a virtual machine, those of the hypervisor or cloud.
+// Machine is the vendor and product in the firmware: on a virtual machine,
+// those of the hypervisor or cloud.
 type Machine struct {
 	Vendor  string `json:"vendor"`
 	Product string `json:"product"`
@@ -84,15 +98,20 @@ type CNIFile struct {
 
 // Cluster is what was read from the store of leases.
 type Cluster struct {
-	// Ahead is the store's time minus this node's, with an error of up to two seconds.
+	// Ahead is the store's time minus this node's, with an error of up to two
+	// seconds.
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
 	Node         string              `json:"node,omitempty"` // this node's name there; "": not known
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
 	WindowsNodes Fact[[]string]      `json:"windowsNodes"` // names; only the first few
-	// Proxy is the URL of the HTTP proxy for requests to the API server, without its password; "": there is none.
-	Proxy   Fact[string] `json:"proxy"`
-	Unheard string       `json:"unheard,omitempty"` // the error or foreign answer instead of the API server's answer; "": it answered, or was not asked
-	// Services are the networks of Services; read only on systems where a check needs them.
+	// Proxy is the URL of the HTTP proxy for requests to the API server,
+	// without its password; "": there is none.
+	Proxy Fact[string] `json:"proxy"`
+	// Unreachable is the error, or the proxy's answer, instead of the API
+	// server's; "": it answered, or was not asked.
+	Unreachable string `json:"unheard,omitempty"`
+	// Services are the networks of Services; read only on systems where a check
+	// needs them.
 	Services Fact[[]netip.Prefix] `json:"serviceNetworks"`
 }
 
@@ -107,7 +126,8 @@ type Linux struct {
 	Managers  Fact[[]LinkManager] `json:"linkManagers"`
 }
 
-// Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their values. The kernel lacks the others.
+// Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their
+// values. The kernel lacks the others.
 type Sysctls map[string]string
 
 // Device is a network device.
@@ -125,8 +145,9 @@ type Device struct {
 	OuterIsIPv6 bool       `json:"outerIsIPv6,omitempty"`
 }
 
-// Listing is the filter table of one variant of iptables (legacy or nft), as lines of iptables-save without kube-proxy's
-// chains. A packet must pass the tables of all variants.
+// Listing is the filter table of one variant of iptables (legacy or nft), as
+// lines of iptables-save without kube-proxy's chains. A packet must pass the
+// tables of all variants.
 type Listing struct {
 	Variant string   `json:"variant"`
 	Lines   []string `json:"lines"`
@@ -147,7 +168,8 @@ func (s Snapshot) report() *status.Report {
 	return s.Daemon.Value.Report
 }
 
-// node returns the node in the daemon's report; nil: there is no report, or the node has no lease.
+// node returns the node in the daemon's report; nil: there is no report, or the
+// node has no lease.
 func (s Snapshot) node() *status.Node {
 	if r := s.report(); r != nil {
 		return r.Node
@@ -155,18 +177,19 @@ func (s Snapshot) node() *status.Node {
 	return nil
 }
 
-// tunnels returns flanneld's tunnel devices: those in the daemon's report, or without a report those with a usual name.
+// tunnels returns flanneld's tunnel devices: those in the daemon's report, or
+// without a report those with a usual name.
 func (s Snapshot) tunnels() (tunnels []Device) {
 	n := s.node()
 	for _, d := range s.Linux.Devices.Value {
-		ours := strings.HasPrefix(d.Name, "flannel.") || strings.HasPrefix(d.Name, "flannel-v6.")
+		isOurs := strings.HasPrefix(d.Name, "flannel.") || strings.HasPrefix(d.Name, "flannel-v6.")
 		if n != nil {
-			ours = false
+			isOurs = false
 			for _, reported := range n.Devices {
-				ours = ours || reported.Name == d.Name && d.Name != n.Underlay.Name
+				isOurs = isOurs || reported.Name == d.Name && d.Name != n.Underlay.Name
 			}
 		}
-		if ours && d.Type == "vxlan" {
+		if isOurs && d.Type == "vxlan" {
 			tunnels = append(tunnels, d)
 		}
 	}
@@ -182,7 +205,8 @@ func (s Snapshot) device(index int) (Device, bool) {
 	return Device{}, false
 }
 
-// families reports whether IPv4 and IPv6 are in use, by the daemon's report, or without one by the subnet file.
+// families reports whether IPv4 and IPv6 are in use, by the daemon's report, or
+// without one by the subnet file.
 func (s Snapshot) families() (v4, v6 bool) {
 	if n := s.node(); n != nil {
 		for _, net := range n.Networks {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,64 +10,71 @@ import (
 	"strings"
 )
 
-// natSpares looks at the OutBoundNAT exceptions of the CNI configuration: traffic within the cluster must keep the
-// pods' addresses, and that to the world must not.
-func natSpares(s Snapshot) Finding {
-	name, _ := s.flannelConf()
+// natExcepts compares the OutBoundNAT exceptions of the CNI configuration with
+// the networks of the cluster: packets to these must keep the pods' addresses,
+// and packets to other networks must be masqueraded.
+func natExcepts(s Snapshot) Finding {
+	conf, plugins := s.flannelConf()
 	networks := s.podNetworks()
 	switch {
 	case !s.CNI.Known:
 		return s.CNI.missing()
-	case name == "":
-		return skip("there is no configuration of flannel")
+	case len(plugins) == 0:
+		return skip(noConf)
 	case len(networks) == 0:
-		return skip("the pod network is not known: the daemon has no lease or does not answer, and there is no subnet file")
+		return skip("the pod network is not known: the daemon has no lease or does not answer, and there is no " +
+			"subnet file")
 	}
-	i := slices.IndexFunc(s.CNI.Value.Files, func(f CNIFile) bool { return f.Name == name })
-	spared, err := natExceptions(s.CNI.Value.Files[i].Text)
+	excepted, err := natExceptions(conf.Text)
 	if err != nil {
-		return fail("Write it anew by flanneld cni-conf --force.", "%s: %v", name, err)
+		return fail("Run flanneld cni-conf --force to write it again.", "%s: %v", conf.Name, err)
 	}
-	const fix = "flanneld cni-conf --force writes a configuration that spares the pod and service networks, and with a bridge those of the nodes; it counts for new pods."
-	within := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(spared, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) })
+	const fix = "Run flanneld cni-conf --force. It excepts the pod and service networks, with host-gw also the " +
+		"nodes' network. Recreate the pods."
+	isExcepted := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(excepted, func(e netip.Prefix) bool {
+			return e.Bits() <= p.Bits() && e.Contains(p.Addr())
+		})
 	}
 	_, overlay, _ := s.hns()
-	has := func(other netip.Prefix) bool { // pods have not always both families that the cluster has
-		return (other.Addr().Is4() || s.hnsHas6(overlay)) &&
+	podsHaveFamily := func(other netip.Prefix) bool { // of a dual-stack cluster, pods may have only IPv4
+		return (other.Addr().Is4() || s.podsHaveIPv6(overlay)) &&
 			slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Addr().Is4() == other.Addr().Is4() })
 	}
 	for _, p := range slices.Concat(networks, s.Cluster.Services.Value) {
-		if has(p) && !within(p) {
-			return fail(fix, "%s spares %s, which leaves out %s", name, or(join(spared...), "nothing"), p)
+		if podsHaveFamily(p) && !isExcepted(p) {
+			return fail(fix, "%s excepts %s, but not %s", conf.Name, cmp.Or(join(excepted...), "nothing"), p)
 		}
 	}
-	if slices.ContainsFunc(spared, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
-		return fail(fix, "%s spares everything, so no answer from the world outside finds back", name)
+	if slices.ContainsFunc(excepted, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		return fail(fix, "%s excepts all networks, so that pods get no answers from outside the cluster", conf.Name)
 	}
-	if own := s.hostNetwork(); own.IsValid() && !within(own) {
-		return warn(fix, "%s spares %s, which leaves out the nodes' own network %s", name, join(spared...), own)
+	if network := s.hostNetwork(); network.IsValid() && !isExcepted(network) {
+		return warn(fix, "%s excepts %s, but not the nodes' network %s", conf.Name, join(excepted...), network)
 	}
 	if !s.Cluster.Services.Known {
-		return ok("%s spares %s (whether the service network is among them is not known: %s)", name, join(spared...), or(s.Cluster.Services.WhyNot, "it was not looked at"))
+		return ok("%s excepts %s (the service network is not known: %s)", conf.Name, join(excepted...),
+			cmp.Or(s.Cluster.Services.WhyNot, notExamined))
 	}
-	return ok("%s spares %s", name, join(spared...))
+	return ok("%s excepts %s", conf.Name, join(excepted...))
 }
 
-// podNetworks are those of the cluster, by the daemon's word, or else by the subnet file's.
-func (s Snapshot) podNetworks() (all []netip.Prefix) {
+// podNetworks returns the cluster's pod networks by the daemon's report, or
+// without one by the subnet file; nil: they are not known.
+func (s Snapshot) podNetworks() (networks []netip.Prefix) {
 	if n := s.node(); n != nil {
 		for _, net := range n.Networks {
-			all = append(all, net.Network)
+			networks = append(networks, net.Network)
 		}
-		return all
+		return networks
 	}
-	both := []netip.Prefix{s.Env.Value.V4Network, s.Env.Value.V6Network}
-	return slices.DeleteFunc(both, func(p netip.Prefix) bool { return !p.IsValid() })
+	networks = []netip.Prefix{s.Env.Value.V4Network, s.Env.Value.V6Network}
+	return slices.DeleteFunc(networks, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
-// hostNetwork is the network of the host's address where pods are on a bridge, from which they reach it as they are;
-// zero where that does not matter or is not known.
+// hostNetwork returns the network of the host's address if the backend is
+// host-gw: there pods reach the nodes with their own addresses. It is zero with
+// another backend, or if the network is not known.
 func (s Snapshot) hostNetwork() netip.Prefix {
 	network, overlay, found := s.hns()
 	if overlay || !found {
@@ -82,10 +90,13 @@ func (s Snapshot) hostNetwork() netip.Prefix {
 	return netip.Prefix{}
 }
 
-// confFits finds what the plugins say only in the events of pods that never start: they look for the network by the
-// configuration's name. And an overlay's pods send from the node's address that stands there.
-func confFits(s Snapshot) Finding {
-	file, plugins := s.flannelConf()
+// confMatches compares the CNI configuration with the HNS network. The plugins
+// find the network by the configuration's name; if there is none, only the
+// events of pods that do not start have the error. In an overlay, the
+// configuration also has the node's address (ProviderAddress), from which HNS
+// sends the pods' packets to other nodes.
+func confMatches(s Snapshot) Finding {
+	conf, plugins := s.flannelConf()
 	network, overlay, found := s.hns()
 	switch {
 	case !s.CNI.Known:
@@ -93,9 +104,9 @@ func confFits(s Snapshot) Finding {
 	case !s.Windows.Networks.Known:
 		return s.Windows.Networks.missing()
 	case len(plugins) == 0:
-		return skip("there is no configuration of flannel")
+		return skip(noConf)
 	case !found:
-		return skip("there is no HNS network of ours")
+		return skip(noHNS)
 	}
 	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })]
 	kind, delegate := "bridge", ""
@@ -105,103 +116,111 @@ func confFits(s Snapshot) Finding {
 	if p.Delegate != nil {
 		delegate = p.Delegate.Type
 	}
-	const fix = "flanneld cni-conf --force writes one that does; it counts for new pods."
+	const fix = "Run flanneld cni-conf --force, and recreate the pods."
 	switch {
 	case !strings.EqualFold(p.Name, network.Name):
-		return fail(fix, "the name in %s is %s, and that of the network %s", file, or(p.Name, "missing"), network.Name)
+		return fail(fix, "the name in %s is %s, but the network is %s", conf.Name, cmp.Or(p.Name, "missing"),
+			network.Name)
 	case !strings.HasSuffix(strings.ToLower(delegate), kind):
-		return fail(fix, "%s delegates to %s, which is not for an %s", file, or(delegate, "nothing"), network.Type)
+		return fail(fix, "%s delegates to %s, which does not support the type %s", conf.Name,
+			cmp.Or(delegate, "nothing"), network.Type)
 	}
-	i := slices.IndexFunc(s.CNI.Value.Files, func(f CNIFile) bool { return f.Name == file })
-	values, err := members(json.RawMessage(s.CNI.Value.Files[i].Text), "ProviderAddress")
+	values, err := members(json.RawMessage(conf.Text), "ProviderAddress")
 	if err != nil {
-		return fail(fix, "%s: %v", file, err)
+		return fail(fix, "%s: %v", conf.Name, err)
 	}
 	for _, v := range values {
 		var text string
-		if err := json.Unmarshal(v, &text); err != nil || overlay && network.ManagementIP.IsValid() && text != network.ManagementIP.String() {
-			return fail(fix, "in %s pods send from %s, and the node's address is %s", file, v, network.ManagementIP)
+		err := json.Unmarshal(v, &text)
+		if err != nil || overlay && network.ManagementIP.IsValid() && text != network.ManagementIP.String() {
+			return fail(fix, "the provider address in %s is %s, but the node's address is %s", conf.Name, v,
+				network.ManagementIP)
 		}
 	}
 	return ok("%s, by %s", p.Name, delegate)
 }
 
-// podDNS knows the two ways in which a pod of Windows gets its servers: kubelet's, which the runtime hands to a plugin
-// that says it takes them, and those that stand in the configuration.
+// podDNS finds a configuration with which pods have no DNS servers. There are
+// two ways to set them: the runtime passes kubelet's to a plugin that declares
+// the capability, or they are in the configuration.
 func podDNS(s Snapshot) Finding {
-	file, plugins := s.flannelConf()
+	conf, plugins := s.flannelConf()
 	switch {
 	case !s.CNI.Known:
 		return s.CNI.missing()
 	case len(plugins) == 0:
-		return skip("there is no configuration of flannel")
+		return skip(noConf)
 	}
 	for _, p := range plugins {
 		for _, name := range []string{"dns", "dnsCapabilities"} {
 			if p.Capabilities[name] == true {
-				return ok("those of kubelet, by the capability %s", name)
+				return ok("kubelet's, by the capability %s", name)
 			}
 		}
 		if n := len(p.DNS.Nameservers); n > 0 || p.Delegate != nil && len(p.Delegate.DNS.Nameservers) > 0 {
-			return ok("those in %s", file)
+			return ok("those in %s", conf.Name)
 		}
 	}
-	return warn("flanneld cni-conf --force writes a configuration that hands on kubelet's (--cluster-dns); it counts for new pods.",
-		"%s neither names DNS servers nor takes kubelet's (\"capabilities\": {\"dns\": true})", file)
+	return warn("Run flanneld cni-conf --force, which writes a configuration with kubelet's DNS servers "+
+		"(--cluster-dns), and recreate the pods.",
+		"%s neither has DNS servers nor requests kubelet's (\"capabilities\": {\"dns\": true})", conf.Name)
 }
 
-// natExceptions are the networks that a Windows configuration keeps from being masqueraded: ExceptionList in the older
-// form, Exceptions in that of apiVersion 2.
+// natExceptions returns the networks to which HNS does not masquerade packets.
+// They are in ExceptionList, or with apiVersion 2 in Exceptions.
 func natExceptions(text string) (networks []netip.Prefix, err error) {
 	for _, key := range []string{"ExceptionList", "Exceptions"} {
-		all, err := members(json.RawMessage(text), key)
+		values, err := members(json.RawMessage(text), key)
 		if err != nil {
 			return nil, err
 		}
-		for _, value := range all {
-			var some []netip.Prefix
-			if err := json.Unmarshal(value, &some); err != nil {
+		for _, value := range values {
+			var list []netip.Prefix
+			if err := json.Unmarshal(value, &list); err != nil {
 				return nil, fmt.Errorf("%s: %w", key, err)
 			}
-			networks = append(networks, some...)
+			networks = append(networks, list...)
 		}
 	}
 	return networks, nil
 }
 
-// members finds the values of a key, without regard to case, anywhere in a JSON object but within one another.
-func members(object json.RawMessage, key string) (found []json.RawMessage, err error) {
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(object, &all); err != nil {
+// members returns the values of a key, which is compared without regard to
+// case, in a JSON object and all objects in it. It does not search in the
+// values that it returns.
+func members(object json.RawMessage, key string) (values []json.RawMessage, err error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(object, &fields); err != nil {
 		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if strings.EqualFold(name, key) {
-			found = append(found, all[name])
+			values = append(values, fields[name])
 			continue
 		}
-		for _, inner := range objects(all[name]) {
+		for _, inner := range objects(fields[name]) {
 			more, err := members(inner, key)
 			if err != nil {
 				return nil, err
 			}
-			found = append(found, more...)
+			values = append(values, more...)
 		}
 	}
-	return found, nil
+	return values, nil
 }
 
-// objects are those that a JSON value is or directly holds.
+// objects returns the value if it is a JSON object, and if it is a list the
+// objects in it and in lists in it.
 func objects(value json.RawMessage) []json.RawMessage {
 	trimmed := strings.TrimSpace(string(value))
 	if strings.HasPrefix(trimmed, "{") {
 		return []json.RawMessage{value}
 	}
-	var list, all []json.RawMessage
+	var list, found []json.RawMessage
 	if strings.HasPrefix(trimmed, "[") && json.Unmarshal(value, &list) == nil {
-		for _, one := range list {
-			all = append(all, objects(one)...)
+		for _, item := range list {
+			found = append(found, objects(item)...)
 		}
 	}
-	return all
+	return found
 }

@@ -14,14 +14,14 @@ const overlayConf = `{"name":"flannel.4096","type":"flannel","capabilities":{"po
 	{"name":"EndpointPolicy","value":{"Type":"ProviderAddress","Settings":{"ProviderAddress":"192.168.0.3"}}},
 	{"name":"EndpointPolicy","value":{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.5.0.0/16","10.96.0.0/12","192.168.0.0/24"]}}}]}}`
 
-// healthyWindows is an overlay node on which every check finds nothing.
+// healthyWindows returns a Windows node with an overlay and without problems.
 func healthyWindows() Snapshot {
 	own := pfx("10.5.3.0/24")
 	return Snapshot{
 		OS: "windows", SubnetFile: "/run/flannel/subnet.env", At: noon,
 		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: own, MTU: 1450}),
 		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "kubernetes", PeersKnown: true,
-			Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
+			Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
 			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
 				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: own, PublicIP: addr("192.168.0.3")}},
 				Underlay: status.Underlay{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500}, Devices: []status.Device{{Name: "flannel.4096"}}}}}),
@@ -30,20 +30,20 @@ func healthyWindows() Snapshot {
 			Interfaces: []underlay.Interface{{Name: "vEthernet (Ethernet)", Index: 12, MTU: 1500, Addrs: []underlay.Addr{{IP: addr("192.168.0.3")}}}}}),
 		CNI: Known(CNI{ConfDir: `C:\etc\cni\net.d`, BinDir: `C:\opt\cni\bin`, Files: []CNIFile{{"10-flannel.conf", overlayConf}},
 			Plugins: map[string]bool{"flannel": true, "win-overlay": true, "host-local": true}}),
-		Cluster: Cluster{Ahead: Known(clockNoise / 2), PodCIDRs: Known([]string{"10.5.3.0/24"}), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")}), Proxy: Known("")},
+		Cluster: Cluster{Ahead: Known(clockWarn / 2), PodCIDRs: Known([]string{"10.5.3.0/24"}), Services: Known([]netip.Prefix{pfx("10.96.0.0/12")}), Proxy: Known("")},
 		Machine: Known(Machine{"VMware, Inc.", "VMware7,1"}),
 		Windows: Windows{HNS: Known(HNS{Major: 13, Minor: 3}),
 			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnets: []netip.Prefix{own}, VNI: 4096,
-				ManagementIP: addr("192.168.0.3"), Remote: []HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
+				ManagementIP: addr("192.168.0.3"), Remote: []PeerRoute{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
 			Adapters:  Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, Addrs: []netip.Addr{addr("192.168.0.3")}, DNS: []netip.Addr{addr("192.168.0.1")}}}),
 			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true", "--network-name=flannel.4096"}),
-			Routes:    Known([]HNSRemote{{pfx("10.5.4.0/24"), addr("192.168.0.4")}, {pfx("169.254.169.254/32"), addr("192.168.0.1")}, {pfx("0.0.0.0/0"), addr("192.168.0.1")}}),
-			Programs:  Known([]string{"containerd", "kube-proxy", "kubelet"}), Left: Known([]string{}), Lost: Known(Lost{}),
+			Routes:    Known([]PeerRoute{{pfx("10.5.4.0/24"), addr("192.168.0.4")}, {pfx("169.254.169.254/32"), addr("192.168.0.1")}, {pfx("0.0.0.0/0"), addr("192.168.0.1")}}),
+			Programs:  Known([]string{"containerd", "kube-proxy", "kubelet"}), LeftFiles: Known([]string{}), Lost: Known(LostSettings{}),
 			SourceVIP: Known(addr("10.5.3.2")), Reserved: Known([]netip.Addr{addr("10.5.3.2"), addr("10.5.3.9")})},
 	}
 }
 
-// bridged is healthyWindows by host-gw.
+// bridged changes healthyWindows to host-gw.
 func bridged(s *Snapshot) {
 	if n := s.node(); n != nil {
 		n.Backend, n.Devices[0].Name = "host-gw", "cbr0"
@@ -55,11 +55,11 @@ func bridged(s *Snapshot) {
 	s.Windows.KubeProxy = Known([]string{"kube-proxy", "--hostname-override=win1", "--network-name", "cbr0"})
 }
 
-func TestNothingWrongOnWindows(t *testing.T) {
+func TestHealthyWindows(t *testing.T) {
 	skipped := map[string]string{"FL107": "host-gw", "FL507": "host-gw", "FL512": "VMware, Inc. VMware7,1", "FL519": "host-gw"}
 	for _, r := range Examine(healthyWindows()) {
-		switch elsewhere := strings.HasPrefix(r.Code, "FL2") || r.Code == "FL403"; {
-		case elsewhere:
+		switch linuxOnly := strings.HasPrefix(r.Code, "FL2") || r.Code == "FL403"; {
+		case linuxOnly:
 			if r.Verdict != Skipped || r.Seen == "" {
 				t.Errorf("%s: %s, %q", r.Code, r.Verdict, r.Seen)
 			}
@@ -88,7 +88,7 @@ func runsKubeProxy(s *Snapshot, args ...string) {
 }
 
 func TestHNSChecks(t *testing.T) {
-	checkAll(t, healthyWindows, []finding{
+	checkAll(t, healthyWindows, []testCase{
 		{"FL501", Fail, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer in time"} }},
 		{"FL501", Warn, "HNS 9.1 9.2", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 1} }},
 		{"FL501", Warn, "flanneld", func(s *Snapshot) {
@@ -120,10 +120,10 @@ func TestHNSChecks(t *testing.T) {
 		{"FL505", Warn, "65535", func(s *Snapshot) { networkOf(s).VNI = 1 << 16 }},
 		{"FL506", Fail, "1", func(s *Snapshot) { networkOf(s).Remote[0].Provider = addr("192.168.0.5") }},
 		{"FL506", Fail, "0 1", func(s *Snapshot) {
-			networkOf(s).Remote = append(networkOf(s).Remote, HNSRemote{pfx("10.5.7.0/24"), addr("192.168.0.7")})
+			networkOf(s).Remote = append(networkOf(s).Remote, PeerRoute{pfx("10.5.7.0/24"), addr("192.168.0.7")})
 		}},
 		{"FL507", Fail, "", func(s *Snapshot) { bridged(s); networkOf(s).Endpoint = nil }},
-		{"FL502", OK, "", func(s *Snapshot) { // an overlay has IPv4 alone
+		{"FL502", OK, "", func(s *Snapshot) { // an overlay has only IPv4
 			n := s.Daemon.Value.Report.Node
 			n.Networks = append(n.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},
@@ -147,7 +147,7 @@ func TestHNSChecks(t *testing.T) {
 }
 
 func TestKubeProxyChecks(t *testing.T) {
-	checkAll(t, healthyWindows, []finding{
+	checkAll(t, healthyWindows, []testCase{
 		{"FL508", Fail, "", func(s *Snapshot) { runsKubeProxy(s) }},
 		{"FL508", Skipped, `c:\k\conf`, func(s *Snapshot) { runsKubeProxy(s, `--config=c:\k\conf`) }},
 		{"FL508", Skipped, "", func(s *Snapshot) { s.Windows.KubeProxy = Known[[]string](nil) }},
@@ -184,24 +184,25 @@ func TestKubeProxyChecks(t *testing.T) {
 	})
 }
 
-// A daemon that is down is when people call the doctor: what HNS has is judged by the subnet file then.
+// TestWindowsWithoutDaemon checks that the doctor works without the daemon's
+// report, by the subnet file.
 func TestWindowsWithoutDaemon(t *testing.T) {
-	silent := func(change func(*Snapshot)) Snapshot {
+	stopped := func(change func(*Snapshot)) Snapshot {
 		s := healthyWindows()
 		s.Daemon = Known(Answer{Problem: "flanneld does not run here"})
 		change(&s)
 		return s
 	}
 	old := HNSNetwork{Name: "flannel.4097", Type: "Overlay", Subnets: []netip.Prefix{pfx("10.5.9.0/24")}}
-	s := silent(func(s *Snapshot) { s.Windows.Networks.Value = append([]HNSNetwork{old}, s.Windows.Networks.Value...) })
+	s := stopped(func(s *Snapshot) { s.Windows.Networks.Value = append([]HNSNetwork{old}, s.Windows.Networks.Value...) })
 	for _, code := range []string{"FL501", "FL502", "FL503", "FL504", "FL505", "FL508", "FL509", "FL510", "FL511"} {
 		check(t, s, code, OK, "")
 	}
 	check(t, s, "FL101", Fail, "")
 	check(t, s, "FL506", Skipped, "")
-	check(t, silent(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{old}) }), "FL502", Fail, "10.5.9.0/24 10.5.3.0/24")
-	check(t, silent(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}}) }), "FL502", Fail, "flannel 1")
-	check(t, silent(func(s *Snapshot) { s.Env = Fact[subnet.Env]{} }), "FL502", Skipped, "")
-	check(t, silent(func(s *Snapshot) { bridged(s) }), "FL507", OK, "")
-	check(t, silent(func(s *Snapshot) { s.Windows.Adapters.Value[0].Addrs = nil }), "FL504", Skipped, "")
+	check(t, stopped(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{old}) }), "FL502", Fail, "10.5.9.0/24 10.5.3.0/24")
+	check(t, stopped(func(s *Snapshot) { s.Windows.Networks = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}}) }), "FL502", Fail, "flannel 1")
+	check(t, stopped(func(s *Snapshot) { s.Env = Fact[subnet.Env]{} }), "FL502", Skipped, "")
+	check(t, stopped(func(s *Snapshot) { bridged(s) }), "FL507", OK, "")
+	check(t, stopped(func(s *Snapshot) { s.Windows.Adapters.Value[0].Addrs = nil }), "FL504", Skipped, "")
 }

@@ -13,11 +13,13 @@ import (
 	"time"
 )
 
-// echoAgain is the pause after which Echo asks again: a single packet may be lost.
-const echoAgain = 200 * time.Millisecond
+// echoInterval is the time after which Echo repeats the request, because a
+// packet may be lost.
+const echoInterval = 200 * time.Millisecond
 
-// Echo asks addr for an answer by ICMP (RFC 792, RFC 4443), again and again, and returns nil when it comes before ctx
-// ends. It takes CAP_NET_RAW, on Windows an administrator.
+// Echo sends ICMP echo requests (RFC 792, RFC 4443) to addr. It returns nil on
+// the first reply, and an error if there is none before ctx ends. It needs
+// CAP_NET_RAW; on Windows, it needs the rights of an administrator.
 func Echo(ctx context.Context, addr netip.Addr) error {
 	network, request, reply := "ip4:icmp", byte(8), byte(0)
 	if addr.Is6() {
@@ -30,48 +32,50 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 	defer conn.Close() //nolint:errcheck // nothing is buffered
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	message := make([]byte, 8+16) // type, code, checksum, identifier, sequence; then what tells our answer from others'
+	// Type, code, checksum, identifier, sequence number; then random data, by
+	// which the reply is recognized.
+	message := make([]byte, 8+16)
 	message[0] = request
 	binary.BigEndian.PutUint64(message[8:], rand.Uint64())
 	binary.BigEndian.PutUint64(message[16:], rand.Uint64())
-	if addr.Is4() { // of ICMPv6 it is the kernel that knows the addresses in the checksum
+	if addr.Is4() { // for ICMPv6 the kernel computes the checksum, which includes the addresses
 		binary.BigEndian.PutUint16(message[2:], checksum(message))
 	}
-	answer := make([]byte, 1500)
+	buffer := make([]byte, 1500)
 	for {
-		err := conn.SetReadDeadline(time.Now().Add(echoAgain))
+		err := conn.SetReadDeadline(time.Now().Add(echoInterval))
 		if err == nil {
 			_, err = conn.Write(message)
 		}
 		if err == nil {
-			err = await(conn.(*net.IPConn), answer, reply, message[8:])
+			err = readReply(conn.(*net.IPConn), buffer, reply, message[8:])
 		}
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
-			return errors.New("echo: no answer")
+			return errors.New("echo: no reply")
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return fmt.Errorf("echo: %w", err)
 		}
 	}
 }
 
-// await reads until an answer with that body comes.
-func await(conn *net.IPConn, answer []byte, reply byte, body []byte) error {
+// readReply reads until the reply with that body arrives. buffer must hold any
+// packet.
+func readReply(conn *net.IPConn, buffer []byte, reply byte, body []byte) error {
 	for {
-		// Read would leave an IPv4 header before the message.
-		n, _, err := conn.ReadFromIP(answer)
+		n, _, err := conn.ReadFromIP(buffer) // in contrast to Read, it removes an IPv4 header
 		switch {
 		case err != nil:
 			return err
-		case n == 8+len(body) && answer[0] == reply && bytes.Equal(answer[8:n], body):
+		case n == 8+len(body) && buffer[0] == reply && bytes.Equal(buffer[8:n], body):
 			return nil
 		}
 	}
 }
 
-// checksum is that of RFC 1071, of an even number of bytes.
+// checksum returns the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 0; b = b[2:] {

@@ -18,54 +18,56 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// machine is a Windows machine, a real or a simulated one.
+// machine is a Windows machine; in tests, a simulated one.
 type machine struct {
 	client    *hns.Client
 	stack     hns.Stack
 	processes func() ([]process, error)
 }
 
-// process is one that runs. Its arguments may be hidden from us.
+// process is a running process.
 type process struct {
-	pid    int
-	name   string
-	args   []string // its name as it was called among them
-	hidden error
+	pid     int
+	name    string   // of the program's file
+	args    []string // the first is the name
+	argsErr error    // why args could not be read
 }
 
-func (m machine) looks(o Options) []probe {
+// probes returns the probes for Windows.
+func (m machine) probes(o Options) []probe {
 	return []probe{
-		one(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
 			func(context.Context) (underlay.Snapshot, error) {
 				return underlay.FromStack(m.stack, underlay.Options{})
 			}),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
 			func(context.Context) ([]doctor.Process, error) { return m.daemons(o.Commands) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.HNS] { return &s.Windows.HNS }, m.version),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.HNSNetwork] { return &s.Windows.Networks }, m.networks),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Adapter] { return &s.Windows.Adapters },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.HNS] { return &s.Windows.HNS }, m.version),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.HNSNetwork] { return &s.Windows.Networks }, m.networks),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Adapter] { return &s.Windows.Adapters },
 			func(context.Context) ([]doctor.Adapter, error) { return m.adapters() }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.KubeProxy },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.KubeProxy },
 			func(context.Context) ([]string, error) { return m.kubeProxy() }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[netip.Addr] { return &s.Windows.SourceVIP },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[netip.Addr] { return &s.Windows.SourceVIP },
 			func(context.Context) (netip.Addr, error) {
 				v, err := sourcevip.Read(o.VIPFile)
 				return v.Addr, err
 			}),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]netip.Addr] { return &s.Windows.Reserved },
-			func(context.Context) ([]netip.Addr, error) { return held(o) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.HNSRemote] { return &s.Windows.Routes },
-			func(context.Context) ([]doctor.HNSRemote, error) { return m.routes() }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Programs },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]netip.Addr] { return &s.Windows.Reserved },
+			func(context.Context) ([]netip.Addr, error) { return reserved(o) }),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.PeerRoute] { return &s.Windows.Routes },
+			func(context.Context) ([]doctor.PeerRoute, error) { return m.routes() }),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Programs },
 			func(context.Context) ([]string, error) { return m.programs() }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Left },
-			func(context.Context) ([]string, error) { return left(o.Left) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Lost] { return &s.Windows.Lost },
-			func(ctx context.Context) (doctor.Lost, error) { return m.lost(ctx, o.JournalFile) }),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.LeftFiles },
+			func(context.Context) ([]string, error) { return existing(o.LeftFiles) }),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.LostSettings] { return &s.Windows.Lost },
+			func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
 	}
 }
 
-// version takes an HNS that fails or hangs for a finding, not for a look that failed.
+// version reads the version of HNS. An error of HNS is the Problem, so that the
+// check fails and is not skipped.
 func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 	v, _, err := m.client.Features(ctx)
 	switch {
@@ -78,57 +80,59 @@ func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 }
 
 func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
-	all, err := m.client.Networks(ctx)
+	networks, err := m.client.Networks(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var seen []doctor.HNSNetwork
-	for _, n := range all {
-		one := doctor.HNSNetwork{Name: n.Name, Type: n.Type, Adapter: n.Adapter, ManagementIP: n.ManagementIP}
+	var found []doctor.HNSNetwork
+	for _, n := range networks {
+		network := doctor.HNSNetwork{Name: n.Name, Type: n.Type, Adapter: n.Adapter, ManagementIP: n.ManagementIP,
+			Port: int(n.VxlanPort)}
 		for _, s := range n.Subnets {
-			one.Subnets = append(one.Subnets, s.Prefix)
-			one.VNI = max(one.VNI, int(s.VSID))
+			network.Subnets = append(network.Subnets, s.Prefix)
+			network.VNI = max(network.VNI, int(s.VSID))
 		}
-		one.Port = int(n.VxlanPort)
 		for _, p := range n.Policies {
 			if p.IsRemoteSubnet() {
-				r, _ := p.RemoteSubnet() // what cannot be read leads nowhere, and is one too many
-				one.Remote = append(one.Remote, doctor.HNSRemote{Subnet: r.Prefix, Provider: r.Provider})
+				r, _ := p.RemoteSubnet() // after an error r is zero, which the doctor counts as stale
+				network.Remote = append(network.Remote, doctor.PeerRoute{Subnet: r.Prefix, Provider: r.Provider})
 			}
 		}
 		switch n.Type {
 		case hns.L2Bridge:
-			if one.ManagementIP, err = m.client.ManagementIP(ctx, n.ID); err == nil {
-				one.Endpoint, err = m.hostEndpoint(ctx, n)
+			if network.ManagementIP, err = m.client.ManagementIP(ctx, n.ID); err == nil {
+				network.Endpoint, err = m.hostEndpoint(ctx, n)
 			}
 		case hns.Overlay:
-			err = m.remoteEndpoints(ctx, n, &one)
+			err = m.addRemoteEndpoints(ctx, n, &network)
 		}
 		switch {
-		case errors.Is(err, hns.ErrNotFound): // it went while we looked
+		case errors.Is(err, hns.ErrNotFound): // the network was deleted meanwhile
 		case err != nil:
 			return nil, err
 		default:
-			seen = append(seen, one)
+			found = append(found, network)
 		}
 	}
-	return seen, nil
+	return found, nil
 }
 
-// remoteEndpoints adds the endpoints by which an old HNS leads to peers; their names have the subnets.
-func (m machine) remoteEndpoints(ctx context.Context, n hns.Network, to *doctor.HNSNetwork) error {
-	all, err := m.client.Endpoints(ctx, n.ID)
-	for _, e := range all {
-		if text, ours := strings.CutPrefix(e.Name, n.Name+"_peer_"); ours && e.Remote {
-			p, _ := netip.ParsePrefix(strings.Replace(text, "-", "/", 1)) // else one too many, too
-			to.Remote = append(to.Remote, doctor.HNSRemote{Subnet: p, Provider: e.Provider})
+// addRemoteEndpoints adds the remote endpoints that flanneld creates before HNS
+// 9.2. The subnet is in the name, as in "flannel.4096_peer_10.244.3.0-24".
+func (m machine) addRemoteEndpoints(ctx context.Context, n hns.Network, network *doctor.HNSNetwork) error {
+	endpoints, err := m.client.Endpoints(ctx, n.ID)
+	for _, e := range endpoints {
+		if text, ok := strings.CutPrefix(e.Name, n.Name+"_peer_"); ok && e.Remote {
+			p, _ := netip.ParsePrefix(strings.Replace(text, "-", "/", 1)) // zero counts as stale
+			network.Remote = append(network.Remote, doctor.PeerRoute{Subnet: p, Provider: e.Provider})
 		}
 	}
 	return err
 }
 
-// hostEndpoint finds the host's endpoint of a bridge and the interface that it became, nil where one of them is not
-// there.
+// hostEndpoint returns the host's endpoint in a bridge network, with the
+// forwarding of the interface that has its address; nil: there is no such
+// endpoint or interface.
 func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEndpoint, error) {
 	endpoints, err := m.client.Endpoints(ctx, n.ID)
 	if err != nil {
@@ -155,62 +159,65 @@ func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEn
 }
 
 func (m machine) adapters() ([]doctor.Adapter, error) {
-	all, err := m.stack.Adapters()
+	list, err := m.stack.Adapters()
 	if err != nil {
 		return nil, fmt.Errorf("list adapters: %w", err)
 	}
-	var seen []doctor.Adapter
-	for _, a := range all {
+	var adapters []doctor.Adapter
+	for _, a := range list {
 		if a.Loopback {
 			continue
 		}
-		one := doctor.Adapter{Name: a.Name, Index: a.Index, Virtual: a.Virtual(), DHCP: a.DHCP, DNS: a.DNS}
+		adapter := doctor.Adapter{Name: a.Name, Index: a.Index, Virtual: a.Virtual(), DHCP: a.DHCP, DNS: a.DNS}
 		for _, ip := range a.Addrs {
-			one.Addrs = append(one.Addrs, ip.Prefix.Addr())
+			adapter.Addrs = append(adapter.Addrs, ip.Prefix.Addr())
 		}
-		if one.Forwarding, err = m.forwarding(a.Index); err != nil {
+		if adapter.Forwarding, err = m.forwarding(a.Index); err != nil {
 			return nil, err
 		}
-		seen = append(seen, one)
+		adapters = append(adapters, adapter)
 	}
-	return seen, nil
+	return adapters, nil
 }
 
-// forwarding takes a family that an adapter does not have, or an adapter that went, for one that forwards nothing.
+// forwarding reads the forwarding of an interface. It is off for a family that
+// the interface does not have, and for an interface that does not exist.
 func (m machine) forwarding(index int) (f doctor.Forwarding, err error) {
 	for v6, on := range map[bool]*bool{false: &f.V4, true: &f.V6} {
 		if *on, err = m.stack.Forwarding(index, v6); err != nil && !errors.Is(err, hns.ErrNotFound) {
-			return f, fmt.Errorf("ask whether interface %d forwards: %w", index, err)
+			return f, fmt.Errorf("read forwarding of interface %d: %w", index, err)
 		}
 	}
 	return f, nil
 }
 
+// daemons returns the daemons of flanneld and flannel.
 func (m machine) daemons(commands []string) ([]doctor.Process, error) {
-	all, err := m.processes()
+	processes, err := m.processes()
 	if err != nil {
 		return nil, err
 	}
-	var seen []doctor.Process
-	for _, p := range all {
+	var daemons []doctor.Process
+	for _, p := range processes {
 		if args := p.args[min(1, len(p.args)):]; isDaemon(p.name, args, commands) {
 			shown, _ := redact.Args(args)
-			seen = append(seen, doctor.Process{PID: p.pid, Name: p.name, Args: shown})
+			daemons = append(daemons, doctor.Process{PID: p.pid, Name: p.name, Args: shown})
 		}
 	}
-	return seen, nil
+	return daemons, nil
 }
 
-// kubeProxy is its command line.
+// kubeProxy returns the command line of kube-proxy without secrets; nil: it
+// does not run.
 func (m machine) kubeProxy() ([]string, error) {
-	all, err := m.processes()
+	processes, err := m.processes()
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range all {
+	for _, p := range processes {
 		if isKubeProxy(p.name) {
-			if p.hidden != nil {
-				return nil, fmt.Errorf("%s runs, but its arguments cannot be seen: %w", p.name, p.hidden)
+			if p.argsErr != nil {
+				return nil, fmt.Errorf("read the arguments of %s: %w", p.name, p.argsErr)
 			}
 			shown, _ := redact.Args(p.args)
 			return shown, nil
@@ -219,35 +226,42 @@ func (m machine) kubeProxy() ([]string, error) {
 	return nil, nil
 }
 
-// held looks where flanneld reserved an address, if it did, or else where host-local usually keeps its own.
-func held(o Options) ([]netip.Addr, error) {
+// reserved returns the addresses in host-local's directory for the network: the
+// one in which flanneld source-vip has reserved the source VIP, otherwise the
+// default one.
+func reserved(o Options) ([]netip.Addr, error) {
 	dir := o.DataDir
 	if v, err := sourcevip.Read(o.VIPFile); err == nil && v.Store != "" {
 		dir = filepath.Dir(v.Store)
 	}
-	all, err := sourcevip.Held(dir)
+	addrs, err := sourcevip.Held(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no %s", dir)
+		return nil, fmt.Errorf("%s does not exist", dir)
 	}
-	return all, err
+	return addrs, err
 }
 
-// documents are HNS's own, and the adapters and routes as the IP stack has them, as JSON. In the place of what cannot be
-// had stands the reason.
+// documents returns the files of Documents, in JSON. A file that could not be
+// read contains the error.
 func (m machine) documents(ctx context.Context) map[string][]byte {
 	networks, endpoints, err := m.client.Documents(ctx)
 	adapters, adaptersErr := m.stack.Adapters()
 	routes, routesErr := m.stack.Routes()
-	all := map[string][]byte{}
-	for name, of := range map[string]struct {
+	files := map[string][]byte{}
+	for name, part := range map[string]struct {
 		value any
 		err   error
-	}{"hns-networks.json": {networks, err}, "hns-endpoints.json": {endpoints, err}, "adapters.json": {adapters, adaptersErr}, "ip-routes.json": {routes, routesErr}} {
-		raw, err := json.MarshalIndent(of.value, "", "  ")
-		if err = errors.Join(of.err, err); err != nil {
+	}{
+		"hns-networks.json":  {networks, err},
+		"hns-endpoints.json": {endpoints, err},
+		"adapters.json":      {adapters, adaptersErr},
+		"ip-routes.json":     {routes, routesErr},
+	} {
+		raw, err := json.MarshalIndent(part.value, "", "  ")
+		if err = errors.Join(part.err, err); err != nil {
 			raw = append(raw, "\n"+err.Error()...)
 		}
-		all[name] = append(raw, '\n')
+		files[name] = append(raw, '\n')
 	}
-	return all
+	return files
 }

@@ -25,17 +25,18 @@ import (
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// node is a simulated Windows machine with a pod network and all that the doctor looks at.
+// node is a simulated Windows machine with a pod network and everything that a
+// Snapshot contains.
 type node struct {
 	t      *testing.T
 	m      *hnstest.Machine
 	client *hns.Client
 	o      Options
 	report status.Report
-	runs   []process
+	procs  []process // running ones
 }
 
-// peer is one that the daemon has in step.
+// peer is a peer that is up to date by the daemon's report.
 var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: mac.Addr{2, 0, 0, 0, 1, 3}}
 
 func newNode(t *testing.T, network hns.Network) *node {
@@ -56,17 +57,17 @@ func newNode(t *testing.T, network hns.Network) *node {
 	}
 	dir := t.TempDir()
 	n.o = Options{Version: "test", SubnetFile: filepath.Join(dir, "subnet.env"), VIPFile: filepath.Join(dir, "source-vip.json"), DataDir: filepath.Join(dir, "networks"),
-		JournalFile: filepath.Join(dir, "hns.json"), Left: []string{filepath.Join(dir, "SourceVip.json"), filepath.Join(dir, "SourceVipRequest.json")},
-		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), Commands: []string{"status", "service"}, Each: 30 * time.Second}
+		JournalFile: filepath.Join(dir, "hns.json"), LeftFiles: []string{filepath.Join(dir, "SourceVip.json"), filepath.Join(dir, "SourceVipRequest.json")},
+		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), Commands: []string{"status", "service"}, Timeout: 30 * time.Second}
 	if _, err := subnet.WriteEnv(n.o.SubnetFile, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1450}); err != nil {
 		t.Fatal(err)
 	}
-	n.runs = []process{{pid: 4, name: "System"}, {pid: 7, name: "flanneld.exe", args: []string{`C:\k\flanneld.exe`, "--etcd-password=hunter2", "service", "run"}},
+	n.procs = []process{{pid: 4, name: "System"}, {pid: 7, name: "flanneld.exe", args: []string{`C:\k\flanneld.exe`, "--etcd-password=hunter2", "service", "run"}},
 		{pid: 8, name: "flanneld.exe", args: []string{"flanneld", "status"}},
 		{pid: 9, name: "Kube-Proxy.exe", args: []string{"kube-proxy", "--hostname-override=win1", "--source-vip=10.244.1.2", "--token", "hunter3", "--enable-dsr=true"}}}
 	host := n.m.Hand().Adapter("vEthernet (Ethernet)")
 	n.report = status.Report{Ready: true, PeersKnown: true,
-		Peers: []status.Peer{{Name: "a", State: status.InStep, Subnets: []netip.Prefix{peer.Prefix}, PublicIPs: []netip.Addr{peer.Provider}}},
+		Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{peer.Prefix}, PublicIPs: []netip.Addr{peer.Provider}}},
 		Node: &status.Node{Backend: "vxlan", MTU: 1450, Networks: []status.Network{{Network: pfx("10.244.0.0/16"), Subnet: pfx("10.244.1.0/24")}},
 			Underlay: status.Underlay{Name: host.Name, Index: host.Index, MTU: 1500}, Devices: []status.Device{{Name: network.Name}}}}
 	if network.Type != hns.Overlay {
@@ -77,7 +78,7 @@ func newNode(t *testing.T, network hns.Network) *node {
 	return n
 }
 
-// endpoint gives the host its interface on a bridge, as the daemon does.
+// endpoint creates the host's endpoint in a bridge network, as the daemon does.
 func (n *node) endpoint(on hns.Network) {
 	n.t.Helper()
 	e, err := n.client.CreateEndpoint(n.t.Context(), hns.Endpoint{Name: on.Name + "_ep", Network: on.ID, IPs: []netip.Prefix{pfx("10.244.1.2/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.244.1.1")}})
@@ -100,20 +101,20 @@ func bridge() hns.Network {
 	return hns.Network{Name: "cbr0", Type: hns.L2Bridge, Subnets: []hns.Subnet{{Prefix: pfx("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1")}}}
 }
 
-// look takes a snapshot as on Windows, and sees to it that nothing changed by it.
-func (n *node) look() doctor.Snapshot {
+// read reads a Snapshot as on Windows, and checks that this changes nothing.
+func (n *node) read() doctor.Snapshot {
 	n.t.Helper()
 	before := len(n.m.Log())
-	s := look(n.t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.runs, nil }}.looks(n.o))
+	s := run(n.t.Context(), n.o, append(common(n.o), machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes(n.o)...))
 	s.OS = "windows"
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	if _, changes := n.client.Counts(); changes != 0 || len(n.m.Changes()) != 0 || n.m.OpenHandles() != 0 || len(n.m.Log()) == before {
-		n.t.Errorf("to look changed %d things by the client, %v, and left %d handles; %d calls", changes, n.m.Changes(), n.m.OpenHandles(), len(n.m.Log())-before)
+		n.t.Errorf("reading made %d changes by the client, %v, and left %d handles open; %d calls", changes, n.m.Changes(), n.m.OpenHandles(), len(n.m.Log())-before)
 	}
 	return s
 }
 
-// names are the words of a text that a result must name; "~" in a word is a space.
+// names returns the words of a text. In them, "~" stands for a space.
 func names(text string) []string {
 	words := strings.Fields(text)
 	for i := range words {
@@ -122,12 +123,13 @@ func names(text string) []string {
 	return words
 }
 
-// verdicts compares the findings of some checks.
+// verdicts compares the findings of some checks: each is a verdict, followed by
+// names that Finding.Seen must contain.
 func verdicts(t *testing.T, when string, s doctor.Snapshot, want map[string]string) {
 	t.Helper()
 	for _, r := range doctor.Examine(s) {
-		verdict, says, _ := strings.Cut(want[r.Code], ": ")
-		if want[r.Code] != "" && (string(r.Verdict) != verdict || !logtest.Names(r.Seen, names(says)...)) {
+		verdict, seen, _ := strings.Cut(want[r.Code], ": ")
+		if want[r.Code] != "" && (string(r.Verdict) != verdict || !logtest.Names(r.Seen, names(seen)...)) {
 			t.Errorf("%s: %s is %s, %q; want %s", when, r.Code, r.Verdict, r.Seen, want[r.Code])
 		}
 	}
@@ -136,7 +138,7 @@ func verdicts(t *testing.T, when string, s doctor.Snapshot, want map[string]stri
 func TestHealthyOverlay(t *testing.T) {
 	n := newNode(t, overlay())
 	n.reserve("10.244.1.2", "kube-proxy\r\nsource-vip")
-	s := n.look()
+	s := n.read()
 	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe 7", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096 Overlay 10.244.1.0/24 Ethernet",
 		"FL503": "ok: 10.99.0.2 Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1~policies", "FL507": "skipped: host-gw", "FL508": "ok: win1",
 		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped", "FL513": "warn: kubelet containerd", "FL514": "ok", "FL517": "ok",
@@ -156,7 +158,8 @@ func TestHealthyOverlay(t *testing.T) {
 	}
 }
 
-// reserve writes what host-local, or flanneld source-vip, leaves.
+// reserve writes the file for an address that host-local or flanneld source-vip
+// writes.
 func (n *node) reserve(address, owner string) {
 	n.t.Helper()
 	dir := filepath.Join(n.o.DataDir, "flannel.4096")
@@ -165,13 +168,13 @@ func (n *node) reserve(address, owner string) {
 	}
 }
 
-// Each fault is made at the machine, and must be seen.
-func TestIllOverlay(t *testing.T) {
+// TestOverlayProblems causes each problem on the machine.
+func TestOverlayProblems(t *testing.T) {
 	for _, c := range []struct {
 		code, want string
-		do         func(*node)
+		change     func(*node)
 	}{
-		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *node) { n.runs = append(n.runs, process{pid: 70, name: "flanneld-old.exe"}) }},
+		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *node) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
 		{"FL501", "fail: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL502", "skipped: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL501", "warn: HNS 9.1", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} }) }},
@@ -192,7 +195,7 @@ func TestIllOverlay(t *testing.T) {
 				return append(all, hns.Policy{Type: "RemoteSubnetRoute", Settings: json.RawMessage(`{"DestinationPrefix":"no"}`)})
 			}))
 		}},
-		{"FL506", "ok: 1~policies", func(n *node) { // as an HNS before 9.2 has it
+		{"FL506", "ok: 1~policies", func(n *node) { // as before HNS 9.2
 			n.hand(n.m.Hand().DeleteRemoteSubnet("flannel.4096", peer.Prefix))
 			network, err := n.client.Network(n.t.Context(), "flannel.4096")
 			n.hand(err)
@@ -202,10 +205,10 @@ func TestIllOverlay(t *testing.T) {
 			n.client = hns.NewClient(n.m, hns.Timing{})
 			n.m.ForgetLog()
 		}},
-		{"FL508", "fail", func(n *node) { n.runs[3].args = []string{"kube-proxy"} }},
-		{"FL508", "skipped: kube-proxy", func(n *node) { n.runs = n.runs[:3] }},
-		{"FL508", "skipped: Kube-Proxy.exe", func(n *node) { n.runs[3].hidden = errors.New("denied") }},
-		{"FL509", "ok: 10.244.1.2", func(*node) {}}, // host-local has no directory: it cannot be told
+		{"FL508", "fail", func(n *node) { n.procs[3].args = []string{"kube-proxy"} }},
+		{"FL508", "skipped: kube-proxy", func(n *node) { n.procs = n.procs[:3] }},
+		{"FL508", "skipped: Kube-Proxy.exe", func(n *node) { n.procs[3].argsErr = errors.New("denied") }},
+		{"FL509", "ok: 10.244.1.2", func(*node) {}}, // without host-local's directory, it is not known what is reserved
 		{"FL509", "fail", func(n *node) { n.reserve("10.244.1.7", "a pod") }},
 		{"FL509", "fail: 10.244.1.9", func(n *node) {
 			n.hand(os.WriteFile(n.o.VIPFile, []byte(`{"sourceVIP":"10.244.1.9","store":"/x/y"}`), 0o644))
@@ -213,8 +216,8 @@ func TestIllOverlay(t *testing.T) {
 		{"FL510", "fail: HNS 10.0", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 10} }) }},
 	} {
 		n := newNode(t, overlay())
-		c.do(n)
-		verdicts(t, c.want, n.look(), map[string]string{c.code: c.want})
+		c.change(n)
+		verdicts(t, c.want, n.read(), map[string]string{c.code: c.want})
 	}
 }
 
@@ -227,33 +230,33 @@ func (n *node) hand(err error) {
 
 func TestBridge(t *testing.T) {
 	n := newNode(t, bridge())
-	verdicts(t, "a bridge", n.look(), map[string]string{"FL502": "ok: cbr0 L2Bridge", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "skipped", "FL506": "skipped",
+	verdicts(t, "a bridge", n.read(), map[string]string{"FL502": "ok: cbr0 L2Bridge", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "skipped", "FL506": "skipped",
 		"FL507": "ok", "FL509": "skipped", "FL519": "fail: 1~routes"})
-	lead := func(via string) {
+	addRoute := func(via string) {
 		t.Helper()
 		n.hand(n.m.Hand().AddRoute(hns.Route{Dst: peer.Prefix, NextHop: netip.MustParseAddr(via), Index: n.report.Node.Underlay.Index, Ours: true}))
 	}
-	lead(peer.Provider.String())
-	verdicts(t, "a peer", n.look(), map[string]string{"FL519": "ok: 1~routes", "FL504": "ok"})
-	lead("10.99.0.44") // where it was before
-	verdicts(t, "a former next hop", n.look(), map[string]string{"FL519": "fail: 0~routes"})
+	addRoute(peer.Provider.String())
+	verdicts(t, "a peer", n.read(), map[string]string{"FL519": "ok: 1~routes", "FL504": "ok"})
+	addRoute("10.99.0.44") // of the node that had the subnet before
+	verdicts(t, "a former next hop", n.read(), map[string]string{"FL519": "fail: 0~routes"})
 	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
 		n := newNode(t, bridge())
 		n.hand(n.m.Hand().SetForwarding(name, false, false))
-		verdicts(t, name, n.look(), map[string]string{"FL507": "fail"})
+		verdicts(t, name, n.read(), map[string]string{"FL507": "fail"})
 	}
 	n = newNode(t, bridge())
 	n.hand(n.m.Hand().DeleteEndpoint("cbr0_ep"))
-	verdicts(t, "no endpoint", n.look(), map[string]string{"FL507": "fail: cbr0"})
+	verdicts(t, "no endpoint", n.read(), map[string]string{"FL507": "fail: cbr0"})
 }
 
-// What hangs costs its own rows alone, and is not waited for.
+// TestHNSHangs checks that a probe that hangs affects only its own facts.
 func TestHNSHangs(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it waits for timeouts
 	n := newNode(t, overlay())
 	n.m.Fail(hnstest.Fault{Hang: true})
 	n.client = hns.NewClient(n.m, hns.Timing{Query: 1500 * time.Millisecond})
-	s := look(t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.runs, nil }}.looks(n.o))
+	s := run(t.Context(), n.o, append(common(n.o), machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes(n.o)...))
 	s.OS, s.Daemon = "windows", doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "skipped", "FL506": "skipped", "FL510": "skipped",
 		"FL504": "ok", "FL508": "ok"})

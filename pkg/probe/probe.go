@@ -1,5 +1,6 @@
-// Package probe looks at the machine for pkg/doctor. It changes nothing, and takes seconds at most: every look has a
-// bound of its own, and what is not seen within it counts as unknown.
+// Package probe reads the Snapshot of a node that package doctor checks. It
+// changes nothing on the node. Everything is read in parallel and with a
+// timeout; a Fact that could not be read in time is unknown.
 package probe
 
 import (
@@ -20,108 +21,112 @@ import (
 	"flannel/subnet"
 )
 
-// Options say where to look.
+// Options say what to read. DataDir, VIPFile, JournalFile and LeftFiles are
+// used only on Windows.
 type Options struct {
-	Version    string
-	SubnetFile string
-	ConfDir    string // of CNI configurations
-	BinDir     string // of CNI plugins
-	DataDir    string // of the CNI plugin host-local; Windows alone
-	VIPFile    string // where kube-proxy's source VIP is published; Windows alone
-	// JournalFile is where flanneld writes down what an adapter has; Left are files that scripts before ours leave. Both
-	// are of Windows alone.
-	JournalFile string
-	Left        []string
-	Commands    []string // arguments by which a process of our name is a command and no daemon
-	// Cluster asks the store; its answer may be partial.
+	Version     string   // of this program
+	SubnetFile  string   // also determines the daemon's socket
+	ConfDir     string   // of CNI configurations
+	BinDir      string   // of CNI plugins
+	DataDir     string   // of the CNI plugin host-local
+	VIPFile     string   // where flanneld source-vip publishes the source VIP
+	JournalFile string   // where flanneld saves the host's settings (hns.json)
+	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot
+	Commands    []string // arguments with which flanneld is not the daemon
+	// Cluster reads the store of leases; nil: it is not read.
 	Cluster func(context.Context) doctor.Cluster
-	Each    time.Duration // bounds each look; 0 is 5 seconds
+	Timeout time.Duration // 0: 5 s
 }
 
-// probe is one look. When it is over in time, what it returns is called on the snapshot, else late.
+// probe reads one part of the Snapshot.
 type probe struct {
-	look func(context.Context) func(*doctor.Snapshot)
-	late func(s *doctor.Snapshot, why string)
+	// read runs in a goroutine of its own. The function that it returns sets
+	// the part.
+	read func(context.Context) (set func(*doctor.Snapshot))
+	// timedOut sets the part instead if read takes too long.
+	timedOut func(s *doctor.Snapshot, why string)
 }
 
-// one makes a probe of a single fact.
-func one[T any](at func(*doctor.Snapshot) *doctor.Fact[T], look func(context.Context) (T, error)) probe {
+// factProbe returns a probe that reads one Fact.
+func factProbe[T any](fact func(*doctor.Snapshot) *doctor.Fact[T], read func(context.Context) (T, error)) probe {
 	return probe{
-		look: func(ctx context.Context) func(*doctor.Snapshot) {
-			v, err := look(ctx)
-			return func(s *doctor.Snapshot) {
-				if *at(s) = doctor.Known(v); err != nil {
-					*at(s) = doctor.Unknown[T](err.Error())
-				}
-			}
+		read: func(ctx context.Context) func(*doctor.Snapshot) {
+			f := known(read(ctx))
+			return func(s *doctor.Snapshot) { *fact(s) = f }
 		},
-		late: func(s *doctor.Snapshot, why string) { *at(s) = doctor.Unknown[T](why) },
+		timedOut: func(s *doctor.Snapshot, why string) { *fact(s) = doctor.Unknown[T](why) },
 	}
 }
 
-// Look takes a Snapshot. All looks run side by side.
-func Look(ctx context.Context, o Options) doctor.Snapshot {
-	o.Each = cmp.Or(o.Each, 5*time.Second)
-	return look(ctx, o, system(o))
+// Read reads a Snapshot.
+func Read(ctx context.Context, o Options) doctor.Snapshot {
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	return run(ctx, o, append(common(o), system(o)...))
 }
 
-func look(ctx context.Context, o Options, more []probe) doctor.Snapshot {
+// tookLonger is the reason why a part is unknown, with the timeout.
+const tookLonger = "reading it took longer than %s"
+
+func run(ctx context.Context, o Options, probes []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
-	ctx, cancel := context.WithTimeout(ctx, o.Each)
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	var mu sync.Mutex // guards s
-	var all sync.WaitGroup
-	for _, p := range append(common(o), more...) {
-		all.Go(func() {
-			seen := make(chan func(*doctor.Snapshot), 1)
-			go func() { seen <- p.look(ctx) }() // one that hangs in the kernel is left to it
+	var running sync.WaitGroup
+	for _, p := range probes {
+		running.Go(func() {
+			read := make(chan func(*doctor.Snapshot), 1)
+			go func() { read <- p.read(ctx) }() // if it hangs in a system call, the goroutine remains
 			select {
-			case note := <-seen:
+			case set := <-read:
 				mu.Lock()
 				defer mu.Unlock()
-				note(&s)
-			case <-after(ctx):
+				set(&s)
+			case <-shortlyAfter(ctx):
 				mu.Lock()
 				defer mu.Unlock()
-				p.late(&s, fmt.Sprintf("to look at it took longer than %s", o.Each))
+				p.timedOut(&s, fmt.Sprintf(tookLonger, o.Timeout))
 			}
 		})
 	}
-	all.Wait()
+	running.Wait()
 	return s
 }
 
-// after ends a moment after ctx, so that a look which heeds it can say what it has.
-func after(ctx context.Context) <-chan struct{} {
-	late := make(chan struct{})
-	context.AfterFunc(ctx, func() { time.AfterFunc(200*time.Millisecond, func() { close(late) }) })
-	return late
+// shortlyAfter returns a channel that is closed 200 ms after ctx ends, so that
+// a probe that observes ctx can still return what it has read.
+func shortlyAfter(ctx context.Context) <-chan struct{} {
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(200*time.Millisecond, func() { close(closed) }) })
+	return closed
 }
 
+// common returns the probes for all systems.
 func common(o Options) []probe {
 	return []probe{
-		one(func(s *doctor.Snapshot) *doctor.Fact[subnet.Env] { return &s.Env },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[subnet.Env] { return &s.Env },
 			func(context.Context) (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Answer] { return &s.Daemon },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Answer] { return &s.Daemon },
 			func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.CNI] { return &s.CNI },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.CNI] { return &s.CNI },
 			func(context.Context) (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Machine] { return &s.Machine },
-			func(context.Context) (doctor.Machine, error) { return maker() }),
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Machine] { return &s.Machine },
+			func(context.Context) (doctor.Machine, error) { return firmware() }),
 		{
-			look: func(ctx context.Context) func(*doctor.Snapshot) {
+			read: func(ctx context.Context) func(*doctor.Snapshot) {
 				var c doctor.Cluster
 				if o.Cluster != nil {
 					c = o.Cluster(ctx)
 				}
 				return func(s *doctor.Snapshot) { s.Cluster = c }
 			},
-			late: func(s *doctor.Snapshot, why string) { s.Cluster = noCluster(why) },
+			timedOut: func(s *doctor.Snapshot, why string) { s.Cluster = unknownCluster(why) },
 		},
 	}
 }
 
-// daemon asks the daemon how it is; that it does not answer is an answer, too.
+// daemon reads the daemon's status report. If the daemon does not answer, this
+// is the Answer, not an error.
 func daemon(ctx context.Context, subnetFile string) (doctor.Answer, error) {
 	r, err := status.Ask(ctx, status.Socket(subnetFile))
 	switch {
@@ -133,10 +138,14 @@ func daemon(ctx context.Context, subnetFile string) (doctor.Answer, error) {
 	return doctor.Answer{}, err
 }
 
-// maxConf bounds what is read of a CNI configuration, in bytes.
+// maxConf limits the text of a CNI configuration in the Snapshot, in bytes.
 const maxConf = 1 << 20
 
-// cni reads what runtimes read: files of three kinds, in the order of their names.
+// cni reads the files that container runtimes read, in the order of their
+// names, and lists the plugins. On Linux, it returns an error if confDir does
+// not exist: a container may not have the host's directory. On Windows, a
+// container that can access HNS has all directories of the host, so that the
+// directory does not exist there either.
 func cni(confDir, binDir string) (doctor.CNI, error) {
 	c := doctor.CNI{ConfDir: confDir, BinDir: binDir}
 	entries, err := os.ReadDir(confDir)
@@ -144,19 +153,19 @@ func cni(confDir, binDir string) (doctor.CNI, error) {
 	case err == nil:
 	case !errors.Is(err, fs.ErrNotExist):
 		return c, err
-	case runtime.GOOS != "windows": // whose containers, those that may look at HNS, see all of the host
-		return c, fmt.Errorf("there is no %s here", confDir)
+	case runtime.GOOS != "windows":
+		return c, fmt.Errorf("%s does not exist here", confDir)
 	}
 	for _, e := range entries {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			continue
 		}
-		raw, _ := os.ReadFile(filepath.Join(confDir, e.Name())) // one that cannot be read is judged as empty
+		raw, _ := os.ReadFile(filepath.Join(confDir, e.Name())) // if it cannot be read, the text is empty
 		c.Files = append(c.Files, doctor.CNIFile{Name: e.Name(), Text: string(raw[:min(len(raw), maxConf)])})
 	}
 	plugins, err := os.ReadDir(binDir)
 	if err != nil {
-		return c, nil // perhaps the host's, which is not to be seen from a container
+		return c, nil // a container may not have the host's directory
 	}
 	c.Plugins = map[string]bool{}
 	for _, p := range plugins {

@@ -28,10 +28,11 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// illness gives a node one of everything that the doctor knows. What could change by itself while the doctor looks, does
-// not: addresses are not checked for duplicates, and the module ipip, which makes a device in every namespace when some
-// other test is the first to need it, is there already.
-const illness = `
+// setup creates a node with devices and settings of all kinds, many of them
+// wrong. It prevents changes while the Snapshot is read: duplicate address
+// detection is off, and the module ipip is loaded, because it creates a device
+// in every namespace when another test loads it.
+const setup = `
 	for which in all default; do echo 0 > /proc/sys/net/ipv6/conf/$which/accept_dad; done
 	if ip link add early type ipip local 192.0.2.1 remote 192.0.2.2 2>/dev/null; then ip link delete early; fi
 	ip link add eth0 type veth peer wire; ip link set eth0 up; ip address add 192.168.0.3/24 dev eth0
@@ -49,38 +50,39 @@ const illness = `
 	printf 'ADMIN_STATE=configured\n' > /run/systemd/netif/links/$(cat /sys/class/net/cni0/ifindex)
 	printf 'ADMIN_STATE=unmanaged\n' > /run/systemd/netif/links/$(cat /sys/class/net/eth0/ifindex)`
 
-const everything = `ip -d -o link | sed 's|timer *[0-9.]*||g'; ip -o address; ip route show table all; ip neigh; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'
+// listAll lists the state that reading must not change.
+const listAll = `ip -d -o link | sed 's|timer *[0-9.]*||g'; ip -o address; ip route show table all; ip neigh; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'
 	nft list ruleset; grep -o -e ^br_netfilter -e '^[a-z0-9_]*table[a-z0-9_]*' /proc/modules || true; find /run /proc/sys/net -type f -exec grep -H . {} + 2>/dev/null | grep -v -e neigh -e nf_conntrack_count`
 
-// TestLook looks at a node that has everything, and sees to it that nothing changes by it.
-func TestLook(t *testing.T) {
+// TestRead checks what is read of a node, and that reading changes nothing.
+func TestRead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		sh(t, illness)
+		sh(t, setup)
 		conf := t.TempDir()
 		sh(t, `cd `+conf+`; mkdir net.d bin; echo '{"type":"flannel"}' > net.d/10-flannel.conf; echo x > net.d/readme; echo x > net.d/05-x.conflist
 			touch bin/flannel bin/bridge; chmod 755 bin/flannel; mkdir bin/dir`)
-		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDir: conf + "/bin", Each: time.Minute}
-		sh(t, everything) // the first listing may load what lists
-		before := sh(t, everything)
+		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDir: conf + "/bin", Timeout: time.Minute}
+		sh(t, listAll) // the first time, it may load modules
+		before := sh(t, listAll)
 		start := time.Now()
-		s := Look(t.Context(), o)
-		t.Logf("looked for %v", time.Since(start))
-		if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(sh(t, everything), "\n")); d != "" {
-			t.Errorf("looking changed\n%s", d)
+		s := Read(t.Context(), o)
+		t.Logf("read in %v", time.Since(start))
+		if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(sh(t, listAll), "\n")); d != "" {
+			t.Errorf("reading changed\n%s", d)
 		}
-		lookedAt(t, s)
+		checkFacts(t, s)
 		for code, want := range map[string]doctor.Verdict{"FL101": doctor.Fail, "FL103": doctor.Skipped, "FL201": doctor.Fail, "FL202": doctor.Warn,
 			"FL203": doctor.Fail, "FL204": doctor.Fail, "FL206": doctor.OK, "FL207": doctor.Fail, "FL208": doctor.Warn, "FL301": doctor.Fail, "FL302": doctor.Fail} {
-			all := doctor.Examine(s)
-			r := all[slices.IndexFunc(all, func(r doctor.Result) bool { return r.Code == code })]
-			if r.Verdict != want && (code != "FL202" || r.Verdict != doctor.OK) { // the host decides whether br_netfilter is there
+			results := doctor.Examine(s)
+			r := results[slices.IndexFunc(results, func(r doctor.Result) bool { return r.Code == code })]
+			if r.Verdict != want && (code != "FL202" || r.Verdict != doctor.OK) { // br_netfilter may be loaded on the host
 				t.Errorf("%s is %s, %q, want %s", code, r.Verdict, r.Seen, want)
 			}
 		}
 	})
 }
 
-func lookedAt(t *testing.T, s doctor.Snapshot) {
+func checkFacts(t *testing.T, s doctor.Snapshot) {
 	t.Helper()
 	l := s.Linux
 	for what, fact := range map[string]bool{"env": s.Env.Known, "daemon": s.Daemon.Known, "processes": s.Processes.Known, "interfaces": s.Interfaces.Known,
@@ -127,16 +129,15 @@ func lookedAt(t *testing.T, s doctor.Snapshot) {
 	}
 }
 
-// The firmware is asked where it is: it says who made the machine.
-func TestMaker(t *testing.T) {
-	m, err := maker()
+func TestFirmware(t *testing.T) {
+	m, err := firmware()
 	raw, readErr := os.ReadFile("/sys/class/dmi/id/sys_vendor")
 	if (err == nil) != (readErr == nil) || err == nil && m.Vendor != strings.TrimSpace(string(raw)) {
 		t.Errorf("%+v, %v; the file: %q, %v", m, err, raw, readErr)
 	}
 }
 
-// The kernel's answer on checksums follows what ethtool -K sets.
+// TestTxChecksum switches checksum offload off and on, as ethtool -K does.
 func TestTxChecksum(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, `ip link add eth0 type veth peer wire; ip link add flannel.1 type vxlan id 1 dev eth0 dstport 8472`)
@@ -149,7 +150,7 @@ func TestTxChecksum(t *testing.T) {
 			}
 		}
 		if got := txChecksum("none"); got.Known || got.WhyNot == "" {
-			t.Errorf("a device that is not there: %+v", got)
+			t.Errorf("a device that does not exist: %+v", got)
 		}
 	})
 }
@@ -187,11 +188,11 @@ func TestDaemons(t *testing.T) {
 	})
 }
 
-func TestBounds(t *testing.T) {
+func TestTimeoutAndErrors(t *testing.T) {
 	dir := t.TempDir()
 	hang := make(chan struct{})
 	defer close(hang)
-	s := Look(t.Context(), Options{SubnetFile: filepath.Join(dir, "subnet.env"), ConfDir: filepath.Join(dir, "none"), Each: 300 * time.Millisecond,
+	s := Read(t.Context(), Options{SubnetFile: filepath.Join(dir, "subnet.env"), ConfDir: filepath.Join(dir, "none"), Timeout: 300 * time.Millisecond,
 		Cluster: func(context.Context) doctor.Cluster { <-hang; return doctor.Cluster{} }})
 	if why := s.Cluster.Ahead.WhyNot; s.Cluster.Ahead.Known || why == "" {
 		t.Errorf("the store hangs: %q", why)

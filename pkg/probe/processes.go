@@ -5,8 +5,10 @@ import (
 	"strings"
 )
 
-// isDaemon tells, by a process's name and its further arguments, whether it is a flanneld or flannel at work and none
-// of the commands. The service manager of Windows starts one that works by the words "service run" at the end.
+// isDaemon reports whether a process with that name and arguments (without the
+// name) is a daemon of flanneld or flannel. It is not if one of the commands is
+// among the arguments, except for service run, with which Windows starts the
+// daemon as a service.
 func isDaemon(name string, args, commands []string) bool {
 	if !strings.HasPrefix(strings.ToLower(name), "flanneld") {
 		return false

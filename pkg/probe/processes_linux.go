@@ -11,8 +11,9 @@ import (
 	"flannel/pkg/redact"
 )
 
-// processes calls each with the PID and the command line of every process that is to be seen.
-func processes(each func(pid int, args []string)) error {
+// processes calls fn with the PID and the command line of each visible process.
+// A kernel thread has no command line and is omitted.
+func processes(fn func(pid int, args []string)) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
@@ -24,35 +25,36 @@ func processes(each func(pid int, args []string)) error {
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err != nil || len(raw) == 0 {
-			continue // it has ended, or is the kernel's
+			continue // it has ended, or is a kernel thread
 		}
-		each(pid, strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00"))
+		fn(pid, strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00"))
 	}
 	return nil
 }
 
-// daemons are the processes of our name in this network namespace that are no commands.
+// daemons returns the daemons of flanneld and flannel in this network
+// namespace.
 func daemons(commands []string) ([]doctor.Process, error) {
-	here, err := os.Readlink("/proc/self/ns/net")
+	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
-		return nil, fmt.Errorf("find our network namespace: %w", err)
+		return nil, fmt.Errorf("find this network namespace: %w", err)
 	}
-	var all []doctor.Process
+	var list []doctor.Process
 	err = processes(func(pid int, args []string) {
 		name := filepath.Base(args[0])
 		if !isDaemon(name, args[1:], commands) || pid == os.Getpid() {
 			return
 		}
-		if there, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && there == here {
-			shown, _ := redact.Args(args[1:])
-			all = append(all, doctor.Process{PID: pid, Name: name, Args: shown})
+		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && other == own {
+			shown, _ := redact.Args(args[1:]) // without secrets
+			list = append(list, doctor.Process{PID: pid, Name: name, Args: shown})
 		}
 	})
-	return all, err
+	return list, err
 }
 
-// managers reads the files in which NetworkManager and systemd-networkd keep what they manage, one for each device.
-// Both leave them behind when they end.
+// managers reads the state files of NetworkManager and systemd-networkd, which
+// say whether a device is managed. They remain when the programs end.
 func managers() ([]doctor.LinkManager, error) {
 	running := map[string]bool{}
 	if err := processes(func(_ int, args []string) { running[filepath.Base(args[0])] = true }); err != nil {
@@ -76,7 +78,8 @@ func managers() ([]doctor.LinkManager, error) {
 	return []doctor.LinkManager{nm, networkd}, nil
 }
 
-// stateFile reads lines of name=value; no file is an empty one.
+// stateFile reads a file with lines of name=value. If it cannot be read, there
+// are no values.
 func stateFile(path string) map[string]string {
 	raw, err := os.ReadFile(path)
 	if err != nil {

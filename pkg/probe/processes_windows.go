@@ -9,23 +9,24 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// processes lists all but this one. Arguments are read of those alone that matter here.
+// processes returns all processes but this one. It reads the arguments of
+// flanneld and kube-proxy only.
 func processes() ([]process, error) {
 	list, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	defer windows.CloseHandle(list) //nolint:errcheck // it only frees
-	row := windows.ProcessEntry32{}
-	row.Size = uint32(unsafe.Sizeof(row))
+	defer windows.CloseHandle(list) //nolint:errcheck // nothing was written
+	entry := windows.ProcessEntry32{}
+	entry.Size = uint32(unsafe.Sizeof(entry))
 	var all []process
-	for err = windows.Process32First(list, &row); err == nil; err = windows.Process32Next(list, &row) {
-		p := process{pid: int(row.ProcessID), name: windows.UTF16ToString(row.ExeFile[:])}
+	for err = windows.Process32First(list, &entry); err == nil; err = windows.Process32Next(list, &entry) {
+		p := process{pid: int(entry.ProcessID), name: windows.UTF16ToString(entry.ExeFile[:])}
 		if p.pid == os.Getpid() {
 			continue
 		}
 		if isDaemon(p.name, nil, nil) || isKubeProxy(p.name) {
-			p.args, p.hidden = commandLine(row.ProcessID)
+			p.args, p.argsErr = commandLine(entry.ProcessID)
 		}
 		all = append(all, p)
 	}
@@ -35,19 +36,23 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// maxCommandLine is Windows' own bound, in bytes.
+// maxCommandLine is the limit of Windows for the length of a command line in
+// bytes.
 const maxCommandLine = 1 << 16
 
-// commandLine reads the arguments of a process where Windows keeps them, in its memory: the process environment block
-// (PEB) leads to its parameters. Addresses there are numbers to us, never pointers.
+// commandLine reads the arguments of a process from its memory: the process
+// environment block (PEB) has the address of the process parameters, and these
+// have the address of the command line. Addresses in the other process are of
+// type uintptr.
 func commandLine(pid uint32) ([]string, error) {
 	p, err := windows.OpenProcess(windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_VM_READ, false, pid)
 	if err != nil {
 		return nil, err
 	}
-	defer windows.CloseHandle(p) //nolint:errcheck // it only frees
+	defer windows.CloseHandle(p) //nolint:errcheck // nothing was written
 	var basic [unsafe.Sizeof(windows.PROCESS_BASIC_INFORMATION{}) / unsafe.Sizeof(uintptr(0))]uintptr
-	err = windows.NtQueryInformationProcess(p, windows.ProcessBasicInformation, unsafe.Pointer(&basic), uint32(unsafe.Sizeof(basic)), nil)
+	err = windows.NtQueryInformationProcess(p, windows.ProcessBasicInformation,
+		unsafe.Pointer(&basic), uint32(unsafe.Sizeof(basic)), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -57,23 +62,24 @@ func commandLine(pid uint32) ([]string, error) {
 		return nil, err
 	}
 	var text struct { // UNICODE_STRING
-		length, room uint16 // bytes
-		at           uintptr
+		length, maxLength uint16 // bytes
+		address           uintptr
 	}
-	if err := peek(p, parameters+unsafe.Offsetof(windows.RTL_USER_PROCESS_PARAMETERS{}.CommandLine), &text); err != nil {
+	at := parameters + unsafe.Offsetof(windows.RTL_USER_PROCESS_PARAMETERS{}.CommandLine)
+	if err := peek(p, at, &text); err != nil {
 		return nil, err
 	}
 	var buffer [maxCommandLine / 2]uint16
 	n := uintptr(text.length)
 	if n > 0 {
-		if err := windows.ReadProcessMemory(p, text.at, (*byte)(unsafe.Pointer(&buffer)), n, nil); err != nil {
+		if err := windows.ReadProcessMemory(p, text.address, (*byte)(unsafe.Pointer(&buffer)), n, nil); err != nil {
 			return nil, err
 		}
 	}
 	return windows.DecomposeCommandLine(windows.UTF16ToString(buffer[:n/2]))
 }
 
-// peek reads a value in another process's memory.
-func peek[T any](p windows.Handle, at uintptr, v *T) error {
-	return windows.ReadProcessMemory(p, at, (*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v), nil)
+// peek reads a value from another process's memory.
+func peek[T any](p windows.Handle, address uintptr, v *T) error {
+	return windows.ReadProcessMemory(p, address, (*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v), nil)
 }

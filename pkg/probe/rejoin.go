@@ -13,65 +13,70 @@ import (
 	"flannel/pkg/doctor"
 )
 
-// routes are those that may lead to peers by host-gw.
-func (m machine) routes() ([]doctor.HNSRemote, error) {
-	all, err := m.stack.Routes()
+// routes returns the routes that may be host-gw routes to peers: those that a
+// program added and that have a next hop.
+func (m machine) routes() ([]doctor.PeerRoute, error) {
+	routes, err := m.stack.Routes()
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	var seen []doctor.HNSRemote
-	for _, r := range all {
+	var peerRoutes []doctor.PeerRoute
+	for _, r := range routes {
 		if r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() {
-			seen = append(seen, doctor.HNSRemote{Subnet: r.Dst, Provider: r.NextHop})
+			peerRoutes = append(peerRoutes, doctor.PeerRoute{Subnet: r.Dst, Provider: r.NextHop})
 		}
 	}
-	return seen, nil
+	return peerRoutes, nil
 }
 
-// programs are those of a Kubernetes node that run, by their names without .exe.
+// programs returns the running programs of a Kubernetes node, by their names
+// without .exe.
 func (m machine) programs() ([]string, error) {
-	all, err := m.processes()
+	processes, err := m.processes()
 	if err != nil {
 		return nil, err
 	}
-	seen := []string{}
-	for _, p := range all {
+	running := []string{}
+	for _, p := range processes {
 		name := strings.TrimSuffix(strings.ToLower(p.name), ".exe")
 		if isKubeProxy(name) {
-			name = "kube-proxy" // as a download may be called otherwise
+			name = "kube-proxy" // the file may be named kube-proxy-amd64.exe or the like
 		}
-		if slices.Contains([]string{"kubelet", "kube-proxy", "containerd", "dockerd"}, name) && !slices.Contains(seen, name) {
-			seen = append(seen, name)
+		isNodeProgram := slices.Contains([]string{"kubelet", "kube-proxy", "containerd", "dockerd"}, name)
+		if isNodeProgram && !slices.Contains(running, name) {
+			running = append(running, name)
 		}
 	}
-	slices.Sort(seen)
-	return seen, nil
+	slices.Sort(running)
+	return running, nil
 }
 
-// left are the files that are there.
-func left(paths []string) ([]string, error) {
-	seen := []string{}
+// existing returns the paths of the files that exist.
+func existing(paths []string) ([]string, error) {
+	found := []string{}
 	for _, path := range paths {
 		switch _, err := os.Stat(path); {
 		case err == nil:
-			seen = append(seen, path)
+			found = append(found, path)
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
 	}
-	return seen, nil
+	return found, nil
 }
 
-func (m machine) lost(ctx context.Context, path string) (doctor.Lost, error) {
+// lost compares the settings that flanneld has saved in the journal at path
+// with the present ones.
+func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, error) {
 	networks, err := m.client.Networks(ctx)
 	if err != nil {
-		return doctor.Lost{}, err
+		return doctor.LostSettings{}, err
 	}
 	adapters, err1 := m.stack.Adapters()
 	routes, err2 := m.stack.Routes()
 	if err := errors.Join(err1, err2); err != nil {
-		return doctor.Lost{}, fmt.Errorf("look at adapters and routes: %w", err)
+		return doctor.LostSettings{}, fmt.Errorf("list adapters and routes: %w", err)
 	}
 	l, err := hostconfig.ReadLost(path, adapters, routes, networks)
-	return doctor.Lost{Since: l.Since, Adapter: l.Adapter, What: l.What}, err
+	return doctor.LostSettings{Since: l.Since, Adapter: l.Adapter, Settings: l.What}, err
 }

@@ -12,19 +12,18 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// What came before this node's network, and what runs beside it, is seen on the machine.
-func TestAroundOverlay(t *testing.T) {
+func TestWindowsNode(t *testing.T) {
 	foreign := strings.NewReplacer("flannel.4096", "vxlan0", "10.244.1.", "10.244.7.")
 	for _, c := range []struct {
 		code, want string
-		do         func(*node)
+		change     func(*node)
 	}{
 		{"FL505", "ok: VNI 4096 4789", func(*node) {}},
 		{"FL513", "ok: containerd kube-proxy kubelet", func(n *node) {
-			n.runs = append(n.runs, process{pid: 20, name: "kubelet.exe"}, process{pid: 21, name: "containerd.exe"}, process{pid: 22, name: "containerd-shim-runhcs-v1.exe"})
+			n.procs = append(n.procs, process{pid: 20, name: "kubelet.exe"}, process{pid: 21, name: "containerd.exe"}, process{pid: 22, name: "containerd-shim-runhcs-v1.exe"})
 		}},
-		{"FL513", "warn: kubelet containerd", func(n *node) { n.runs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
-		{"FL514", "warn: SourceVipRequest.json", func(n *node) { n.hand(os.WriteFile(n.o.Left[1], nil, 0o600)) }},
+		{"FL513", "warn: kubelet containerd", func(n *node) { n.procs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
+		{"FL514", "warn: SourceVipRequest.json", func(n *node) { n.hand(os.WriteFile(n.o.LeftFiles[1], nil, 0o600)) }},
 		{"FL514", "warn: HNS vxlan0 10.244.7.0/24", func(n *node) {
 			n.hand(n.m.Hand().CreateNetwork(foreign.Replace(string(n.m.Hand().Networks()[0]))))
 		}},
@@ -37,17 +36,18 @@ func TestAroundOverlay(t *testing.T) {
 		{"FL517", "skipped: hns.json", func(n *node) { n.hand(os.WriteFile(n.o.JournalFile, []byte("{"), 0o600)) }},
 	} {
 		n := newNode(t, overlay())
-		c.do(n)
-		verdicts(t, c.want, n.look(), map[string]string{c.code: c.want})
+		c.change(n)
+		verdicts(t, c.want, n.read(), map[string]string{c.code: c.want})
 	}
 	n := newNode(t, hns.Network{Name: "flannel.4096", Type: hns.Overlay, VxlanPort: 4790, Subnets: overlay().Subnets})
-	verdicts(t, "another port", n.look(), map[string]string{"FL505": "ok: VNI 4096 4790"})
+	verdicts(t, "another port", n.read(), map[string]string{"FL505": "ok: VNI 4096 4790"})
 	n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 10, Minor: 2} })
 	n.client = hns.NewClient(n.m, hns.Timing{})
-	verdicts(t, "an old HNS", n.look(), map[string]string{"FL505": "fail: 4790"})
+	verdicts(t, "an old HNS", n.read(), map[string]string{"FL505": "fail: 4790"})
 }
 
-// journal writes down an hour ago what the adapter had.
+// journal writes a journal with settings of the adapter that were saved an hour
+// ago.
 func (n *node) journal(address netip.Prefix, dns netip.Addr, routes ...string) {
 	n.t.Helper()
 	addresses := fmt.Sprintf(`{"Prefix":"%s","Manual":true}`, address)

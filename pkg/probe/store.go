@@ -13,52 +13,57 @@ import (
 	"flannel/subnet/kube"
 )
 
-// Store is where this node's leases are.
+// Store is the store of leases.
 type Store struct {
-	SubnetFile string        // by which the daemon is asked where its own are
+	SubnetFile string        // determines the socket of the daemon, which is asked for its store
 	Etcd       etcd.Options  // used if Kube is nil
-	Kube       *kube.Options // nil if they are in etcd
+	Kube       *kube.Options // nil: the leases are in etcd
 }
 
-// Look asks the store for what only it knows.
-func (s Store) Look(ctx context.Context) doctor.Cluster {
-	mine := "etcd"
+// Read reads the Cluster from the store. If the daemon uses another store,
+// nothing is read.
+func (s Store) Read(ctx context.Context) doctor.Cluster {
+	store := "etcd"
 	if s.Kube != nil {
-		mine = "kubernetes"
+		store = "kubernetes"
 	}
 	r, err := status.Ask(ctx, status.Socket(s.SubnetFile))
-	if err == nil && r.Store != mine {
-		return noCluster(fmt.Sprintf("the daemon's leases are in %s: give this command the daemon's flags, as in flanneld --kube-subnet-mgr doctor", r.Store))
+	if err == nil && r.Store != store {
+		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: use the daemon's flags, "+
+			"as in flanneld --kube-subnet-mgr doctor", r.Store))
 	}
 	if s.Kube == nil {
-		c := noCluster("leases are in etcd, so only Kubernetes itself could tell")
-		c.Ahead = fact(etcd.Ahead(ctx, s.Etcd))
+		c := unknownCluster("etcd does not have it, only the Kubernetes API")
+		c.Ahead = known(etcd.Ahead(ctx, s.Etcd))
 		return c
 	}
-	proxy := fact(kube.Proxy(*s.Kube))
+	proxy := known(kube.Proxy(*s.Kube))
 	e, err := kube.Examine(ctx, *s.Kube)
 	if err != nil {
-		c := noCluster(err.Error())
+		c := unknownCluster(err.Error())
 		if c.Proxy = proxy; kube.Unheard(err) {
-			c.Unheard = err.Error()
+			c.Unreachable = err.Error()
 		}
 		return c
 	}
-	c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs), WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
-	if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's own rights do not reach that far
-		c.Services = fact(kube.ServiceNetworks(ctx, *s.Kube))
+	c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs),
+		WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
+	if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's role does not permit reading them
+		c.Services = known(kube.ServiceNetworks(ctx, *s.Kube))
 	}
 	return c
 }
 
-func fact[T any](v T, err error) doctor.Fact[T] {
+// known returns a known Fact, or an unknown one if err is not nil.
+func known[T any](v T, err error) doctor.Fact[T] {
 	if err != nil {
 		return doctor.Unknown[T](err.Error())
 	}
 	return doctor.Known(v)
 }
 
-func noCluster(why string) doctor.Cluster {
-	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why), WindowsNodes: doctor.Unknown[[]string](why),
-		Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
+// unknownCluster returns a Cluster without any facts.
+func unknownCluster(why string) doctor.Cluster {
+	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why),
+		WindowsNodes: doctor.Unknown[[]string](why), Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
 }

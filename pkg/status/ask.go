@@ -12,17 +12,19 @@ import (
 	"syscall"
 )
 
-// The ways in which a daemon does not answer.
+// Reasons why the daemon cannot be asked. A text for the user follows each in
+// the error.
 var (
 	ErrNotRunning = errors.New("flanneld does not run here")
-	ErrNoAnswer   = errors.New("flanneld does not answer")
+	ErrNoAnswer   = errors.New("flanneld does not answer") // it runs, but is stopped or hangs
 )
 
-// maxAnswer bounds what is read of an answer, in bytes; 10,000 peers take 2 MB.
+// maxAnswer limits the length of an answer in bytes. With 10,000 peers, it is 2
+// MB.
 const maxAnswer = 256 << 20
 
-// Ask asks the daemon at a socket how it is. The error is ErrNotRunning, ErrNoAnswer or fs.ErrPermission, with a
-// sentence for the user, or another.
+// Ask requests the Report of the daemon at a socket. Errors wrap ErrNotRunning,
+// ErrNoAnswer, ErrNoSockets or fs.ErrPermission, if one of them is the reason.
 func Ask(ctx context.Context, path string) (Report, error) {
 	var r Report
 	raw, err := Get(ctx, path, "/status")
@@ -30,17 +32,18 @@ func Ask(ctx context.Context, path string) (Report, error) {
 		return r, err
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return r, fmt.Errorf("what answers at %s is no flanneld: %w", path, err)
+		return r, fmt.Errorf("decode the answer at %s, which may not be flanneld's: %w", path, err)
 	}
 	return r, nil
 }
 
-// Accepted is what came of accepting a withdrawal.
+// Accepted is the result of Accept.
 type Accepted struct {
-	Dropped int `json:"dropped"` // retained peers
+	Dropped int `json:"dropped"` // number of peers that are no longer retained
 }
 
-// Accept makes the daemon at a socket let its retained peers go. Errors are as of Ask.
+// Accept makes the daemon at a socket accept the withdrawal of leases: it
+// removes the retained peers. Errors are those of Ask.
 func Accept(ctx context.Context, path string) (Accepted, error) {
 	var a Accepted
 	raw, err := request(ctx, path, http.MethodPost, acceptPath)
@@ -48,12 +51,13 @@ func Accept(ctx context.Context, path string) (Accepted, error) {
 		return a, err
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
-		return a, fmt.Errorf("the flanneld that answers at %s cannot retain peers: %w", path, err)
+		return a, fmt.Errorf("the flanneld at %s is too old to accept a withdrawal: %w", path, err)
 	}
 	return a, nil
 }
 
-// Get fetches /status, /healthz, /readyz or /metrics from the daemon at a socket, whatever the answer's HTTP status.
+// Get returns the body of /status, /healthz, /readyz or /metrics of the daemon
+// at a socket, regardless of the HTTP status.
 func Get(ctx context.Context, path, what string) ([]byte, error) {
 	return request(ctx, path, http.MethodGet, what)
 }
@@ -79,30 +83,35 @@ func request(ctx context.Context, path, method, what string) ([]byte, error) {
 	return raw, nil
 }
 
+// explain returns an error for the user for a failed request.
 func explain(ctx context.Context, path string, err error) error {
 	var dial *net.OpError
 	switch {
 	case withoutSockets(err):
-		return fmt.Errorf("flanneld cannot be asked: %w", ErrNoSockets)
+		return fmt.Errorf("ask flanneld: %w", ErrNoSockets)
 	case !exists(path):
-		return fmt.Errorf("%w: there is no %s (give the daemon's --subnet-file if it has its own)", ErrNotRunning, path)
+		return fmt.Errorf("%w: %s does not exist (use --subnet-file if the daemon has it)", ErrNotRunning, path)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: %s is for root alone; run this as root", fs.ErrPermission, path)
+		return fmt.Errorf("%w: only root may use %s; run this as root", fs.ErrPermission, path)
 	case ctx.Err() != nil || busy(err):
 		return fmt.Errorf("%w at %s: it is stopped, or hangs", ErrNoAnswer, path)
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fmt.Errorf("%w: %s was left behind by one that has ended without a word (kill -9, a crash)", ErrNotRunning, path)
+		return fmt.Errorf("%w: %s is a stale socket of one that was killed or crashed", ErrNotRunning, path)
 	}
 	return fmt.Errorf("ask flanneld at %s: %w", path, err)
 }
 
-// ErrNoSockets is for the user; the daemon itself needs none.
-var ErrNoSockets = errors.New("this system has no unix sockets (Windows has them since Windows Server 2019); look at its log, and at --healthz-port")
+// ErrNoSockets means that the status is not available. The daemon works without
+// unix sockets.
+var ErrNoSockets = errors.New("this system has no unix sockets (Windows has them since Windows Server 2019); " +
+	"use flanneld's log, or --healthz-port")
 
-// wsaNoFamily is WSAEAFNOSUPPORT of Windows, a number that no other system has.
+// wsaNoFamily is WSAEAFNOSUPPORT of Windows. No other system has an error with
+// this number.
 const wsaNoFamily syscall.Errno = 10047
 
-// withoutSockets tells that the system knows no unix sockets at all.
+// withoutSockets reports whether err means that the operating system does not
+// support unix sockets.
 func withoutSockets(err error) bool {
 	return errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, wsaNoFamily)
 }

@@ -12,7 +12,8 @@ import (
 // maxListed limits the number of peers that Print lists without everyPeer.
 const maxListed = 20
 
-// Print writes the report as text: with everyPeer all peers, otherwise those with a problem of their own.
+// Print writes the report as text: with everyPeer all peers, otherwise those
+// with a problem of their own.
 func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p := printer{now: now}
 	p.row("flanneld", "%s, running %s", r.Version, p.since(r.Started))
@@ -49,7 +50,8 @@ func (p *printer) row(name, format string, args ...any) {
 	fmt.Fprintf(&p.text, "%-10s%s\n", name, fmt.Sprintf(format, args...))
 }
 
-// rows prints each line of a text as a row, the name only before the first. It prints nothing if the text is empty.
+// rows prints each line of a text as a row, the name only before the first. It
+// prints nothing if the text is empty.
 func (p *printer) rows(name, text string) {
 	for line := range strings.Lines(text) {
 		p.row(name, "%s", Printable(strings.TrimRight(line, "\n")))
@@ -88,8 +90,8 @@ func count(r Report) string {
 	for _, p := range r.Peers {
 		n[p.State]++
 	}
-	text := fmt.Sprintf("%d in-step", n[InStep])
-	for _, state := range []State{Behind, RetainedPeer, Silent, LeftOut} {
+	text := fmt.Sprintf("%d %s", n[UpToDate], UpToDate)
+	for _, state := range []State{Behind, RetainedPeer, Pending, Rejected} {
 		if n[state] > 0 {
 			text += fmt.Sprintf(", %d %s", n[state], state)
 		}
@@ -103,7 +105,8 @@ func (p *printer) retained(r *Retained) {
 		return
 	}
 	if r.Count > 0 {
-		p.row("retained", "the store has lost the leases of %d peers (%s); they are used until %s or later", r.Count, Printable(r.Cause), p.clock(r.Until))
+		p.row("retained", "the store has lost the leases of %d peers (%s); they are used until %s or later",
+			r.Count, Printable(r.Cause), p.clock(r.Until))
 	}
 	if r.Own {
 		p.row("retained", "this node's lease was withdrawn, too; it will be restored if its subnet is free")
@@ -116,7 +119,7 @@ func (p *printer) peers(peers []Peer, every bool) {
 	for _, peer := range peers {
 		switch {
 		case every:
-		case peer.State == InStep || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
+		case peer.State == UpToDate || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
 			continue
 		case listed == maxListed:
 			more++
@@ -152,8 +155,10 @@ func join[T netip.Addr | netip.Prefix](values []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// Printable makes one line of a text, and escapes control characters: the text may come from other nodes.
+// Printable makes one line of a text, and escapes control characters: the text
+// may come from other nodes.
 func Printable(s string) string {
 	quoted := strconv.Quote(strings.ReplaceAll(s, "\n", "; "))
-	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1]) // paths of Windows stay as they are
+	// Without the replacement, paths of Windows would have two backslashes.
+	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])
 }

@@ -21,8 +21,9 @@ import (
 // acceptPath is the path for POST requests that accept a withdrawal.
 const acceptPath = "/accept-withdrawal"
 
-// Handler serves the result of report at /status, calls accept for a POST to acceptPath, and passes all other requests to
-// others. It does not authenticate clients: the socket must be accessible to root only.
+// Handler serves the result of report at /status, calls accept for a POST to
+// acceptPath, and passes all other requests to others. It does not authenticate
+// clients: the socket must be accessible to root only.
 func Handler(report func() Report, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
@@ -42,11 +43,14 @@ const causeNoSocket = "no-status-socket"
 
 var errTaken = errors.New("another flanneld answers")
 
-// checkInterval is how often Keep retries to create the socket, and checks that it still exists.
+// checkInterval is how often Keep retries to create the socket, and checks that
+// it still exists.
 const checkInterval = 2 * time.Second
 
-// Keep serves h on a socket at path, which only its owner may use, until ctx ends. It creates the socket again when somebody
-// removes it. If the socket cannot be created, Keep logs each reason once and retries: the network does not need it.
+// Keep serves h on a socket at path, which only its owner may use, until ctx
+// ends. It creates the socket again when somebody removes it. If the socket
+// cannot be created, Keep logs each reason once and retries: the network does
+// not need it.
 func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
 	logged := ""
 	for ctx.Err() == nil {
@@ -67,7 +71,8 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 	return nil
 }
 
-// serve returns nil when ctx ends or the socket was removed, and an error if it could not be created.
+// serve returns nil when ctx ends or the socket was removed, and an error if it
+// could not be created.
 func serve(ctx context.Context, path string, h http.Handler) error {
 	l, err := listen(path)
 	if err != nil {
@@ -92,8 +97,8 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// listen creates the socket. If a socket exists already and answers, another flanneld owns it; if it does not answer, it is
-// stale, and listen replaces it.
+// listen creates the socket. If a socket exists already and answers, another
+// flanneld owns it; if it does not answer, it is stale, and listen replaces it.
 func listen(path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -130,7 +135,8 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// busy reports whether a failed connection means that the socket has an owner that does not accept it in time.
+// busy reports whether a failed connection means that the socket has an owner
+// that does not accept it in time.
 func busy(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 }

@@ -1,5 +1,6 @@
-// Package status serves the state of a running daemon to users of the same machine: as one JSON document, made for each
-// request, on a unix socket in the directory of the subnet file.
+// Package status serves the state of a running daemon to users of the same
+// machine: as one JSON document, made for each request, on a unix socket in the
+// directory of the subnet file.
 package status
 
 import (
@@ -9,7 +10,8 @@ import (
 	"time"
 )
 
-// Report is that document. Fields may be added, but none changes its meaning. Times are in RFC 3339, MTUs in bytes.
+// Report is that document. Fields may be added, but none changes its meaning.
+// Times are in RFC 3339, MTUs in bytes.
 type Report struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"` // in the daemon's PID namespace
@@ -21,18 +23,21 @@ type Report struct {
 	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
 	Outage  string    `json:"outage,omitempty"`  // why the store is unavailable; the network stays as it is
 	Pending string    `json:"pending,omitempty"` // why the latest network configuration is not in force
-	Advice  string    `json:"advice,omitempty"`  // what to change so that Windows nodes are reached; does not affect Ready
+	Advice  string    `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
 
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`
 
-	Retained *Retained `json:"retained,omitempty"` // absent while no peer is retained and the store has this node's lease
+	// Retained is absent if no peer is retained and the store has this node's
+	// lease.
+	Retained *Retained `json:"retained,omitempty"`
 
 	Errors []Error `json:"errors"` // the last errors of passes, oldest first
 }
 
-// Retained is about leases that the store lost together with many others: see flanneld accept-withdrawal.
+// Retained is about leases that the store lost together with many others: see
+// flanneld accept-withdrawal.
 type Retained struct {
 	Count int       `json:"count"` // of peers
 	Cause string    `json:"cause,omitempty"`
@@ -78,28 +83,33 @@ type Device struct {
 	MAC   string `json:"mac"`
 }
 
-// State is the state of a peer.
+// State is the state of a peer. Its values are part of the format of the
+// Report, and are printed as they are.
 type State string
 
 const (
-	// InStep means that the system has all entries for the peer.
-	InStep State = "in-step"
-	// Behind means that the last pass could not set all entries for the peer: see Peer.Reason if the operating system refused
-	// an entry of this peer, otherwise Report.Problem.
+	// UpToDate means that the operating system has all entries for the peer.
+	UpToDate State = "in-step"
+	// Behind means that the last pass could not set all entries for the peer:
+	// see Peer.Reason if the operating system refused an entry of this peer,
+	// otherwise Report.Problem.
 	Behind State = "behind"
-	// Silent means that the peer has reserved its subnet, but not published its backend data yet.
-	Silent State = "silent"
-	// RetainedPeer means that the peer is used although the store has lost its lease: see Peer.Until.
+	// Pending means that the peer has reserved its subnet, but has not
+	// published its backend data yet.
+	Pending State = "silent"
+	// RetainedPeer means that the peer is used although the store has lost its
+	// lease: see Peer.Until.
 	RetainedPeer State = "retained"
-	// LeftOut means that the peer is rejected, because its lease is invalid or in conflict with another: see Peer.Reason.
-	LeftOut State = "left-out"
+	// Rejected means that the peer's lease is invalid or in conflict with
+	// another: see Peer.Reason.
+	Rejected State = "left-out"
 )
 
 // Peer is another node.
 type Peer struct {
 	Name      string         `json:"name"` // the etcd key or the name of the Kubernetes node
 	State     State          `json:"state"`
-	Reason    string         `json:"reason,omitempty"` // with LeftOut, and with Behind if the reason is the peer's own
+	Reason    string         `json:"reason,omitempty"` // with Rejected, and with Behind if the reason is the peer's own
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
 	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
@@ -130,10 +140,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Socket returns the path of the socket of the daemon with that subnet file.
 func Socket(subnetFile string) string { return beside(subnetFile, ".sock") }
 
-// Lock is the file that a daemon with that subnet file holds for as long as it runs.
+// Lock is the file that a daemon with that subnet file holds for as long as it
+// runs.
 func Lock(subnetFile string) string { return beside(subnetFile, ".lock") }
 
-// beside names a file of the daemon's. Several daemons may have their subnet files in one directory.
+// beside names a file of the daemon's. Several daemons may have their subnet
+// files in one directory.
 func beside(subnetFile, extension string) string {
 	dir, name := filepath.Split(subnetFile)
 	if name == "subnet.env" {

@@ -25,7 +25,7 @@ import (
 	"flannel/pkg/logtest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
@@ -46,8 +46,8 @@ func sample() Report {
 			Devices:  []Device{{"eth0", 2, 1500, "02:00:00:00:00:01"}, {"flannel.1", 7, 1450, "02:00:00:00:00:02"}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
 		Retained: &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
-		Peers: []Peer{retained, peer("a", InStep, "", 4), peer("b", Behind, "", 5), peer("c", Silent, "", 6),
-			peer("d", LeftOut, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: LeftOut, Reason: "no lease"}},
+		Peers: []Peer{retained, peer("a", UpToDate, "", 4), peer("b", Behind, "", 5), peer("c", Pending, "", 6),
+			peer("d", Rejected, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: Rejected, Reason: "no lease"}},
 		Errors: []Error{{"dataplane", "set routes: no", 1, noon, noon}, {"firewall", "exit status 4", 12, noon.Add(-time.Minute), noon}},
 	}
 }
@@ -56,27 +56,27 @@ func TestPrint(t *testing.T) {
 	many := sample()
 	many.Problem, many.Outage, many.Advice, many.Errors, many.Ready = "", "", "", nil, true
 	for i := range 30 {
-		many.Peers = append(many.Peers, Peer{Name: fmt.Sprint("key", i), State: LeftOut, Reason: "because"})
+		many.Peers = append(many.Peers, Peer{Name: fmt.Sprint("key", i), State: Rejected, Reason: "because"})
 	}
 	var b bytes.Buffer
 	for _, c := range []struct {
-		name  string
-		r     Report
-		every bool
+		name      string
+		report    Report
+		everyPeer bool
 	}{
-		{"a node in trouble", sample(), false},
-		{"its every peer", sample(), true},
-		{"many left out", many, false},
+		{"not up to date", sample(), false},
+		{"with every peer", sample(), true},
+		{"many rejected peers", many, false},
 		{"starting", Report{Version: "dev", Started: noon, Since: noon, Problem: "waiting for a subnet lease"}, false},
 	} {
 		fmt.Fprintf(&b, "# %s\n", c.name)
-		if err := Print(&b, c.r, noon, c.every); err != nil {
+		if err := Print(&b, c.report, noon, c.everyPeer); err != nil {
 			t.Fatal(err)
 		}
 	}
 	golden(t, "testdata/print.txt", b.Bytes())
 	if strings.ContainsAny(b.String(), "\x1b\r") {
-		t.Error("what others wrote reaches the terminal")
+		t.Error("control characters from other nodes are not escaped")
 	}
 }
 
@@ -88,7 +88,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// TestFormat holds the document to what it was, for programs read it.
+// TestFormat checks that the format of the JSON document does not change,
+// because other programs read it.
 func TestFormat(t *testing.T) {
 	got, err := json.MarshalIndent(sample(), "", "  ")
 	if err != nil {
@@ -117,16 +118,17 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s: run with -update if this is right\n%s", path, d)
+		t.Errorf("%s: run with -update if the change is intended\n%s", path, d)
 	}
 }
 
-// unheard reports whether the log says that there is no socket, with an error that names these.
-func unheard(log *logtest.Log, names ...string) bool {
+// loggedNoSocket reports whether the log has a warning that there is no socket,
+// with an error that contains the names.
+func loggedNoSocket(log *logtest.Log, names ...string) bool {
 	return len(log.With("cause="+causeNoSocket).Naming("error", names...)) > 0
 }
 
-// keep runs Keep until the returned function is called.
+// keep runs Keep until the returned function is called. It returns Keep's log.
 func keep(t *testing.T, path string, h http.Handler) (*logtest.Log, func()) {
 	t.Helper()
 	var log logtest.Log
@@ -150,8 +152,8 @@ func within(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// needSockets skips a test where the system has no unix sockets, as Wine before version 10. What flanneld says there is
-// in TestNoSockets.
+// needSockets skips a test if the system has no unix sockets, such as Wine
+// before version 10. TestNoSockets tests that case.
 func needSockets(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -164,10 +166,11 @@ func needSockets(t *testing.T) {
 	l.Close()
 }
 
-// On a system without unix sockets the daemon goes on, says once why it cannot be asked, and so does who asks.
+// TestNoSockets checks that on a system without unix sockets the daemon logs
+// this once, and that clients get the reason.
 func TestNoSockets(t *testing.T) {
 	if !withoutSockets(&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EAFNOSUPPORT)}) || withoutSockets(nil) || withoutSockets(syscall.ENOENT) {
-		t.Error("such a system is not recognized")
+		t.Error("wrong result of withoutSockets")
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	if err := explain(t.Context(), path, fmt.Errorf("socket: %w", wsaNoFamily)); !errors.Is(err, ErrNoSockets) || errors.Is(err, ErrNotRunning) {
@@ -177,22 +180,22 @@ func TestNoSockets(t *testing.T) {
 		if err == nil {
 			l.Close()
 		}
-		return // what comes now takes such a system
+		return // the rest needs a system without unix sockets
 	}
 	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNoSockets) || errors.Is(err, ErrNotRunning) {
-		t.Errorf("asking says %v", err)
+		t.Errorf("Ask: %v", err)
 	}
 	log, stop := keep(t, path, http.NotFoundHandler())
-	within(t, "it says why", func() bool { return unheard(log, ErrNoSockets.Error()) })
+	within(t, "the reason is logged", func() bool { return loggedNoSocket(log, ErrNoSockets.Error()) })
 	stop()
 	if log.Count() != 1 {
-		t.Errorf("more than once:\n%s", log)
+		t.Errorf("logged more than once:\n%s", log)
 	}
 }
 
 func TestSocket(t *testing.T) {
 	needSockets(t)
-	t.Parallel() // it waits for looks
+	t.Parallel() // it waits for Keep, which checks every 2 s
 	ctx := t.Context()
 	path := filepath.Join(t.TempDir(), "sub", "s")
 	if _, err := Ask(ctx, path); !errors.Is(err, ErrNotRunning) {
@@ -207,15 +210,15 @@ func TestSocket(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	if done, err := Accept(ctx, path); err != nil || done.Dropped != 7 {
-		t.Errorf("accepting a withdrawal: %+v, %v", done, err)
+		t.Errorf("Accept: %+v, %v", done, err)
 	}
 	if raw, err := Get(ctx, path, acceptPath); err != nil || bytes.Contains(raw, []byte("dropped")) {
-		t.Errorf("a look accepts: %s, %v", raw, err)
+		t.Errorf("a GET request accepts: %s, %v", raw, err)
 	}
 	log, stopSecond := keep(t, path, handler)
-	within(t, "a second daemon notices the first", func() bool { return unheard(log, errTaken.Error(), path) })
+	within(t, "a second daemon detects the first", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
 	if !answers() {
-		t.Error("the second daemon took the socket of a living one")
+		t.Error("the second daemon took the socket of a running one")
 	}
 	stop()
 	within(t, "the second takes over", answers)
@@ -225,14 +228,14 @@ func TestSocket(t *testing.T) {
 	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "it comes back", answers)
+	within(t, "the socket is created again", answers)
 	stopSecond()
 	if exists(path) {
-		t.Error("a socket is left behind")
+		t.Error("the socket was not removed")
 	}
 }
 
-func TestLeftBehind(t *testing.T) {
+func TestStaleSocket(t *testing.T) {
 	needSockets(t)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -242,14 +245,15 @@ func TestLeftBehind(t *testing.T) {
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // as after kill -9
 	l.Close()
 	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNotRunning) || !logtest.Names(err.Error(), path) {
-		t.Errorf("an old socket: %v", err)
+		t.Errorf("a stale socket: %v", err)
 	}
 	_, stop := keep(t, path, Handler(sample, func() int { return 7 }, http.NotFoundHandler()))
 	defer stop()
 	within(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
 }
 
-// What hangs is told from what has ended: its socket takes connections, but nobody answers, or it takes no more.
+// TestNoAnswer checks that a daemon that hangs is distinguished from one that
+// has ended: its socket accepts connections, but there is no answer.
 func TestNoAnswer(t *testing.T) {
 	needSockets(t)
 	path := filepath.Join(t.TempDir(), "s")
@@ -264,11 +268,11 @@ func TestNoAnswer(t *testing.T) {
 		t.Errorf("a daemon that hangs: %v", err)
 	}
 	log, stop := keep(t, path, http.NotFoundHandler())
-	within(t, "a second daemon leaves it alone", func() bool { return unheard(log, errTaken.Error(), path) })
+	within(t, "a second daemon does not replace the socket", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
 	stop()
 }
 
-func TestNoSocketPossible(t *testing.T) {
+func TestListenErrors(t *testing.T) {
 	needSockets(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -278,14 +282,14 @@ func TestNoSocketPossible(t *testing.T) {
 	for path, want := range map[string]string{
 		file:                     file,
 		filepath.Join(file, "s"): syscall.ENOTDIR.Error(),
-		filepath.Join(dir, strings.Repeat("x", 200)): syscall.EINVAL.Error(), // the system's bound on a socket's name
+		filepath.Join(dir, strings.Repeat("x", 200)): syscall.EINVAL.Error(), // longer than the system's limit for the path of a socket
 	} {
 		log, stop := keep(t, path, http.NotFoundHandler())
-		within(t, "it says why", func() bool { return unheard(log, want) })
+		within(t, "the reason is logged", func() bool { return loggedNoSocket(log, want) })
 		stop()
 	}
 	if _, err := os.Stat(file); err != nil {
-		t.Error("a file that was no socket is gone")
+		t.Error("a regular file was removed")
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err != nil {
@@ -294,6 +298,6 @@ func TestNoSocketPossible(t *testing.T) {
 	defer l.Close()
 	go http.Serve(l, http.NotFoundHandler()) //nolint:errcheck // it ends with the listener
 	if _, err := Ask(t.Context(), filepath.Join(dir, "s")); err == nil || errors.Is(err, fs.ErrPermission) {
-		t.Errorf("another program's answer: %v", err)
+		t.Errorf("answer of another program: %v", err)
 	}
 }

@@ -11,11 +11,13 @@ import (
 	"time"
 )
 
-// ErrSilent is the end of a wait for a daemon that does not run.
-var ErrSilent = errors.New("nobody has answered")
+// ErrUnreachable means that the daemon has not answered for too long, for
+// example because it does not run.
+var ErrUnreachable = errors.New("flanneld has not answered")
 
-// Readiness asks the daemon once, at its health port if that is given, else by its socket: "" when it is ready, else what it
-// says; an error when nobody answers.
+// Readiness returns a function that asks the daemon once, at its health port,
+// or at its socket if the port is 0. That function returns "" if the daemon is
+// ready, its answer if it is not, and an error if there was no answer.
 func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) (string, error) {
 	ask := func(ctx context.Context) ([]byte, error) {
 		return Get(ctx, Socket(subnetFile), "/readyz")
@@ -38,7 +40,7 @@ func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) 
 		text := strings.TrimSpace(string(raw))
 		switch {
 		case err == nil && text == "":
-			return "", errors.New("an empty answer, which no flanneld gives")
+			return "", errors.New("the answer is empty: another program uses the port")
 		case text == "ok":
 			return "", err
 		}
@@ -46,7 +48,8 @@ func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) 
 	}
 }
 
-// fetch gets a short text, whatever its HTTP status, and never by a proxy.
+// fetch returns the start of the body, regardless of the HTTP status. It uses
+// no proxy.
 func fetch(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -60,31 +63,34 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(resp.Body, 4096))
 }
 
-// AwaitReady asks until the daemon is ready, ctx ends, or nobody has answered for as long as silence.
-func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), silence time.Duration, told func(string)) error {
-	said, at, heard := "the first question had no answer", time.Now(), time.Now()
-	var silent error // at the last question
+// AwaitReady calls ask, the result of Readiness, once a second until the daemon
+// is ready, ctx ends, or there was no answer for maxSilence. It passes the
+// reason why it waits to report: when the reason changes, and once a minute.
+func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), maxSilence time.Duration,
+	report func(string)) error {
+	reported, reportedAt, answeredAt := "no answer to the first request", time.Now(), time.Now()
+	var last error // of the previous call of ask
 	for {
 		reason, err := ask(ctx)
 		switch {
-		case ctx.Err() != nil && silent != nil:
-			return fmt.Errorf("%s: %w: %w", late(ctx), ErrSilent, silent)
+		case ctx.Err() != nil && last != nil:
+			return fmt.Errorf("%s: %w: %w", endReason(ctx), ErrUnreachable, last)
 		case ctx.Err() != nil:
-			return fmt.Errorf("%s: %s", late(ctx), said)
+			return fmt.Errorf("%s: %s", endReason(ctx), reported)
 		case err == nil && reason == "":
 			return nil
 		case err == nil:
-			heard = time.Now()
+			answeredAt = time.Now()
 		default:
 			reason = err.Error()
 		}
-		silent = err
-		if reason != said || time.Since(at) >= time.Minute {
-			told(reason)
-			said, at = reason, time.Now()
+		last = err
+		if reason != reported || time.Since(reportedAt) >= time.Minute {
+			report(reason)
+			reported, reportedAt = reason, time.Now()
 		}
-		if err != nil && time.Since(heard) >= silence {
-			return fmt.Errorf("%w for %s: %w", ErrSilent, silence, err)
+		if err != nil && time.Since(answeredAt) >= maxSilence {
+			return fmt.Errorf("%w for %s: %w", ErrUnreachable, maxSilence, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -93,8 +99,8 @@ func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 	}
 }
 
-// late says how a wait has ended: by its own time, or by a signal.
-func late(ctx context.Context) string {
+// endReason returns why ctx ended: by a signal, or by its timeout.
+func endReason(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return "interrupted"
 	}

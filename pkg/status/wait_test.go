@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// Another program at that port is not a daemon that is ready.
-func TestWaitForAnotherProgram(t *testing.T) {
+// TestReadinessOfAnotherProgram checks that an empty answer at the health port
+// does not mean that the daemon is ready.
+func TestReadinessOfAnotherProgram(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	defer other.Close()
 	at, err := netip.ParseAddrPort(other.Listener.Addr().String())
@@ -21,12 +22,12 @@ func TestWaitForAnotherProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reason, err := Readiness("", at)(t.Context()); err == nil {
-		t.Errorf("an empty answer is taken for %q", reason)
+		t.Errorf("an empty answer is no error, but %q", reason)
 	}
 }
 
-// What is said while it lasts: each reason when it comes, and again after a minute. A daemon that begins to answer again
-// ends the silence.
+// TestAwaitReady checks that each reason is reported when it changes and again
+// after a minute, and that an answer restarts the time without an answer.
 func TestAwaitReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waits = "waiting for HNS"
@@ -42,34 +43,34 @@ func TestAwaitReady(t *testing.T) {
 			}
 			return "", nil
 		}
-		var said []string
-		told := func(reason string) { said = append(said, reason) }
-		if err := AwaitReady(t.Context(), ask, 30*time.Second, told); err != nil {
+		var reported []string
+		report := func(reason string) { reported = append(reported, reason) }
+		if err := AwaitReady(t.Context(), ask, 30*time.Second, report); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Join(said, ", "); got != "refused, waiting for HNS, waiting for HNS, refused again" {
+		if got := strings.Join(reported, ", "); got != "refused, waiting for HNS, waiting for HNS, refused again" {
 			t.Error(got)
 		}
 		start = time.Now()
-		if err := AwaitReady(t.Context(), ask, 10*time.Second, told); !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "refused") {
+		if err := AwaitReady(t.Context(), ask, 10*time.Second, report); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "refused") {
 			t.Error(err)
 		}
 		start = time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
-		if err := AwaitReady(ctx, ask, time.Minute, told); err == nil || errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), waits) {
+		if err := AwaitReady(ctx, ask, time.Minute, report); err == nil || errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), waits) {
 			t.Error(err)
 		}
 		start = time.Now()
 		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := AwaitReady(ctx, ask, time.Minute, told); !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "refused") {
+		if err := AwaitReady(ctx, ask, time.Minute, report); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "refused") {
 			t.Error(err)
 		}
 		hang := func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() }
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := AwaitReady(ctx, hang, time.Minute, told); err == nil || errors.Is(err, ErrSilent) {
+		if err := AwaitReady(ctx, hang, time.Minute, report); err == nil || errors.Is(err, ErrUnreachable) {
 			t.Error(err)
 		}
 	})

@@ -20,40 +20,42 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Documents are what the machine has as documents rather than as the output of a program: nothing on Linux.
+// Documents returns nil: they exist only on Windows.
 func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 
+// system returns the probes for Linux.
 func system(o Options) []probe {
 	return []probe{
-		one(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
 			func(context.Context) (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) }),
 		{
-			look: func(context.Context) func(*doctor.Snapshot) {
+			read: func(context.Context) func(*doctor.Snapshot) {
 				release := kernel()
 				return func(s *doctor.Snapshot) { s.Linux.Kernel = release }
 			},
-			late: func(*doctor.Snapshot, string) {},
+			timedOut: func(*doctor.Snapshot, string) {},
 		},
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
 			func(context.Context) ([]doctor.Process, error) { return daemons(o.Commands) }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[doctor.Sysctls] { return &s.Linux.Sysctls },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Sysctls] { return &s.Linux.Sysctls },
 			func(context.Context) (doctor.Sysctls, error) { return sysctls(), nil }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Device] { return &s.Linux.Devices },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Device] { return &s.Linux.Devices },
 			func(context.Context) ([]doctor.Device, error) { return devices() }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IPTables },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IPTables },
 			func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IP6Tables },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IP6Tables },
 			func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
-		one(func(s *doctor.Snapshot) *doctor.Fact[string] { return &s.Linux.NFTables },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[string] { return &s.Linux.NFTables },
 			func(ctx context.Context) (string, error) {
 				out, err := output(ctx, "nft", "-n", "list", "ruleset")
 				return string(out), err
 			}),
-		one(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.LinkManager] { return &s.Linux.Managers },
+		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.LinkManager] { return &s.Linux.Managers },
 			func(context.Context) ([]doctor.LinkManager, error) { return managers() }),
 	}
 }
 
+// kernel returns the release of the kernel; "": it could not be read.
 func kernel() string {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -63,19 +65,19 @@ func kernel() string {
 }
 
 func sysctls() doctor.Sysctls {
-	all := doctor.Sysctls{}
+	values := doctor.Sysctls{}
 	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
 		if raw, err := os.ReadFile("/proc/sys/" + path); err == nil {
-			all[path] = strings.TrimSpace(string(raw))
+			values[path] = strings.TrimSpace(string(raw))
 		}
 	}
-	return all
+	return values
 }
 
 func devices() ([]doctor.Device, error) {
 	links, err := netlink.LinkList()
-	for range 10 { // pods come and go while the kernel lists
+	for range 10 { // the list is incomplete if devices were added or deleted meanwhile
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
@@ -84,77 +86,85 @@ func devices() ([]doctor.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var all []doctor.Device
+	var list []doctor.Device
 	for _, l := range links {
 		a := l.Attrs()
 		if a.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		d := doctor.Device{Name: a.Name, Index: a.Index, Type: l.Type(), MTU: a.MTU, Master: a.MasterIndex, Driver: driver(a.Name)}
-		if v, is := l.(*netlink.Vxlan); is {
+		d := doctor.Device{Name: a.Name, Index: a.Index, Type: l.Type(), MTU: a.MTU, Master: a.MasterIndex,
+			Driver: driver(a.Name)}
+		if v, ok := l.(*netlink.Vxlan); ok {
 			d.VNI, d.Port, d.Parent = v.VxlanId, v.Port, v.VtepDevIndex
 			d.OuterIsIPv6 = v.SrcAddr != nil && v.SrcAddr.To4() == nil
 			d.TxChecksum = txChecksum(a.Name)
 		}
-		all = append(all, d)
+		list = append(list, d)
 	}
-	return all, nil
+	return list, nil
 }
 
+// driver returns the name of a device's driver; "": it is virtual.
 func driver(device string) string {
-	to, err := os.Readlink("/sys/class/net/" + device + "/device/driver")
+	target, err := os.Readlink("/sys/class/net/" + device + "/device/driver")
 	if err != nil {
-		return "" // a virtual device has none
+		return ""
 	}
-	return filepath.Base(to)
+	return filepath.Base(target)
 }
 
-// txChecksum asks whether the device takes packets without their checksums (linux/ethtool.h: ETHTOOL_GTXCSUM). It does
-// so by a socket of its own, in the namespace of the calling thread.
+// txChecksum reads whether checksum offload is on (ETHTOOL_GTXCSUM in
+// linux/ethtool.h).
 func txChecksum(device string) doctor.Fact[bool] {
 	value, err := ethtool(device, unix.ETHTOOL_GTXCSUM, 0)
 	if err != nil {
-		return doctor.Unknown[bool](fmt.Sprintf("ask %s for its offloads: %v", device, err))
+		return doctor.Unknown[bool](fmt.Sprintf("read the offloads of %s: %v", device, err))
 	}
 	return doctor.Known(value != 0)
 }
 
+// ethtool runs a command with one value, in the network namespace of the
+// calling thread, and returns the value afterwards.
 func ethtool(device string, command, value uint32) (uint32, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // it only asked
-	question := struct{ command, value uint32 }{command, value}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	data := struct{ command, value uint32 }{command, value}
 	request := struct {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
 		_    [16]byte
-	}{data: unsafe.Pointer(&question)}
+	}{data: unsafe.Pointer(&data)}
 	if len(device) >= len(request.name) {
 		return 0, unix.EINVAL
 	}
 	copy(request.name[:], device)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	if errno != 0 {
 		return 0, errno
 	}
-	return question.value, nil
+	return data.value, nil
 }
 
-// output runs a program that lists something.
+// output returns the output of a program. Its error has the end of what the
+// program wrote to stderr.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = time.Second
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w %.200s", name, err, bytes.TrimSpace(said.Bytes()))
+		return nil, fmt.Errorf("%s: %w %.200s", name, err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out.Bytes(), nil
 }
 
-// iptables reads the filter table by -save, which neither makes a table nor loads a module, of both variants where
-// they go by their own names.
+// iptables reads the filter table by iptables-save, which creates no table and
+// loads no module. It reads the tables of both variants, legacy and nft, if
+// their programs have names of their own; otherwise that of the default
+// variant.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	var variants []string
 	for _, v := range []string{family + "-nft", family + "-legacy"} {
@@ -165,27 +175,28 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	if len(variants) == 0 {
 		variants = []string{family}
 	}
-	var all []doctor.Listing
+	var listings []doctor.Listing
 	for _, v := range variants {
 		out, err := output(ctx, v+"-save")
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, doctor.Listing{Variant: v, Lines: filterLines(out)})
+		listings = append(listings, doctor.Listing{Variant: v, Lines: filterLines(out)})
 	}
-	return all, nil
+	return listings, nil
 }
 
-// filterLines takes the filter table out of iptables-save, without the thousands of rules of kube-proxy's own chains.
+// filterLines returns the lines of the filter table in the output of
+// iptables-save, without those of kube-proxy's chains, which may be thousands.
 func filterLines(out []byte) (lines []string) {
-	inside := false
+	inFilter := false
 	for raw := range bytes.Lines(out) {
 		line := strings.TrimSpace(string(raw))
 		if strings.HasPrefix(line, "*") {
-			inside = line == "*filter"
+			inFilter = line == "*filter"
 			continue
 		}
-		if inside && (line != "" && line[0] == ':' || strings.HasPrefix(line, "-A ")) &&
+		if inFilter && (line != "" && line[0] == ':' || strings.HasPrefix(line, "-A ")) &&
 			!strings.HasPrefix(line, ":KUBE-") && !strings.HasPrefix(line, "-A KUBE-") {
 			lines = append(lines, line)
 		}

@@ -8,13 +8,14 @@ import (
 	"flannel/pkg/doctor"
 )
 
-// maker reads what the firmware says (SMBIOS); not every machine has one that says something.
-func maker() (doctor.Machine, error) {
+// firmware reads vendor and product from the firmware (SMBIOS). Not every
+// machine has them.
+func firmware() (doctor.Machine, error) {
 	var texts [2]string
 	for i, name := range []string{"sys_vendor", "product_name"} {
 		raw, err := os.ReadFile("/sys/class/dmi/id/" + name)
 		if err != nil {
-			return doctor.Machine{}, fmt.Errorf("ask the firmware for its maker: %w", err)
+			return doctor.Machine{}, fmt.Errorf("read the firmware's vendor and product: %w", err)
 		}
 		texts[i] = strings.TrimSpace(string(raw))
 	}

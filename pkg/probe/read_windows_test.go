@@ -17,7 +17,8 @@ import (
 	"flannel/pkg/hns/hnstest/wine"
 )
 
-// TestMain lets copies of the test binary stand in for other programs: told by an argument, they run until their input ends.
+// TestMain lets copies of the test binary replace other programs: with the
+// argument wait-for-input, they run until their input ends.
 func TestMain(m *testing.M) {
 	if slices.Contains(os.Args, "wait-for-input") {
 		_, _ = os.Stdin.Read(make([]byte, 1))
@@ -58,8 +59,7 @@ func start(t *testing.T, name string, args ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// The firmware's words are read where Windows keeps them.
-func TestMaker(t *testing.T) {
+func TestFirmware(t *testing.T) {
 	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
 		t.Skip("this is a real Windows, whose registry a test must not touch")
 	}
@@ -70,13 +70,14 @@ func TestMaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, err := maker(); err != nil || m.String() != "Some Maker Model 7" {
+	if m, err := firmware(); err != nil || m.String() != "Some Maker Model 7" {
 		t.Errorf("%q, %v", m, err)
 	}
 }
 
-// TestRealLook goes through the DLLs of HNS and of the IP stack, and through Windows' own list of processes.
-func TestRealLook(t *testing.T) {
+// TestRead calls the DLLs of HNS and of the IP stack, and reads the processes
+// of Windows.
+func TestRead(t *testing.T) {
 	n := newNode(t, bridge())
 	wine.Play(t, n.m)
 	daemon := start(t, "flanneld.exe", "--etcd-password=hunter2", "wait-for-input", `a "b" c\`, "", "service", "run")
@@ -84,14 +85,14 @@ func TestRealLook(t *testing.T) {
 	start(t, "kubelet.exe", "wait-for-input")
 	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
 
-	s := Look(t.Context(), n.o)
+	s := Read(t.Context(), n.o)
 	for end := time.Now().Add(2 * time.Minute); n.m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d handles are still open", n.m.OpenHandles())
 		}
 	}
 	if len(n.m.Changes()) > 0 || len(n.m.Log()) == 0 {
-		t.Errorf("of %d calls these changed something: %v", len(n.m.Log()), n.m.Changes())
+		t.Errorf("of %d calls, these changed something: %v", len(n.m.Log()), n.m.Changes())
 	}
 	if !s.Processes.Known || len(s.Processes.Value) != 1 || s.Processes.Value[0].PID != daemon ||
 		!slices.Equal(s.Processes.Value[0].Args, []string{"--etcd-password=[redacted]", "wait-for-input", `a "b" c\`, "", "service", "run"}) {
@@ -100,7 +101,7 @@ func TestRealLook(t *testing.T) {
 	if got := s.Windows.KubeProxy.Value; len(got) != 5 || !strings.HasSuffix(got[0], "kube-proxy.exe") || !slices.Equal(got[2:], []string{"--hostname-override", "win 1", "--source-vip=10.244.1.2"}) {
 		t.Errorf("kube-proxy: %+v", s.Windows.KubeProxy)
 	}
-	// Through Windows the machine looks as it does from within this process.
+	// By the DLLs, the machine has the same state as in this process.
 	n.report.Node.Underlay.Index = n.m.Hand().Adapter("vEthernet (Ethernet)").Index
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "a bridge", s, map[string]string{"FL102": "ok", "FL103": "skipped", "FL501": "ok: HNS 13.3", "FL502": "ok: cbr0 L2Bridge 10.244.1.0/24 Ethernet", "FL503": "ok: 10.99.0.2",

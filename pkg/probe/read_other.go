@@ -11,12 +11,12 @@ import (
 	"flannel/pkg/doctor"
 )
 
-// system has no looks here: what they would find stays unknown, and its checks are skipped.
+// system returns no probes: the doctor skips the checks that need them.
 func system(Options) []probe { return nil }
 
-// Documents are none here.
+// Documents returns nil: they exist only on Windows.
 func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 
-func maker() (doctor.Machine, error) {
-	return doctor.Machine{}, errors.New("not looked at on " + runtime.GOOS)
+func firmware() (doctor.Machine, error) {
+	return doctor.Machine{}, errors.New("not examined on " + runtime.GOOS)
 }

@@ -1,0 +1,53 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"flannel/pkg/hns"
+)
+
+// system returns the probes for Windows; none if the DLLs of HNS or of the IP
+// stack cannot be loaded.
+func system(o Options) []probe {
+	m, err := openMachine(o.Timeout)
+	if err != nil {
+		return nil
+	}
+	return m.probes(o)
+}
+
+// openMachine returns this machine. Calls of HNS have a shorter timeout than
+// probes, so that a probe can report which call hangs.
+func openMachine(timeout time.Duration) (machine, error) {
+	calls, err := hns.Open()
+	if err != nil {
+		return machine{}, err
+	}
+	stack, err := hns.OpenStack()
+	if err != nil {
+		return machine{}, err
+	}
+	return machine{hns.NewClient(calls, hns.Timing{Query: timeout * 9 / 10}), stack, processes}, nil
+}
+
+// Documents returns the contents of files for a support bundle, by file name:
+// the networks and endpoints as HNS returns them, and the adapters and routes
+// of the IP stack. If reading takes longer than the timeout, hns.txt says so.
+func Documents(ctx context.Context, timeout time.Duration) map[string][]byte {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	m, err := openMachine(timeout)
+	if err != nil {
+		return map[string][]byte{"hns.txt": []byte(err.Error())}
+	}
+	read := make(chan map[string][]byte, 1)
+	go func() { read <- m.documents(ctx) }()
+	select {
+	case files := <-read:
+		return files
+	case <-shortlyAfter(ctx):
+		return map[string][]byte{"hns.txt": fmt.Appendf(nil, tookLonger+"\n", timeout)}
+	}
+}
