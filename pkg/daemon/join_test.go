@@ -66,7 +66,7 @@ func (k countedKernel) Found(context.Context, dataplane.Links, dataplane.State) 
 	return nil, nil
 }
 func (k countedKernel) Changes() <-chan struct{} { return nil }
-func (k countedKernel) QueueResync()                {}
+func (k countedKernel) QueueResync()             {}
 
 func (k countedKernel) Close() error { return nil }
 
