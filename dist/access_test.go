@@ -20,13 +20,13 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// needed is what flanneld asks of the API server, and all that it may. Its log says which of these is missing. A pod of
-// flannel's own, as there are in the middle of a rollout, gets its pod.
+// needed are the requests that flanneld makes, and its only permissions. "get pods" is for flannel, which runs in some pods
+// during a rollout.
 var needed = []string{
 	"create events", "get nodes", "get pods", "list nodes", "patch nodes/status", "watch nodes",
 }
 
-// rights asks the server about every verb on every resource that it has, for one service account.
+// rights returns all permissions of a service account. It asks about every verb on every resource of the server.
 func rights(t *testing.T, s *kubetest.Server, account string) (all []string) {
 	t.Helper()
 	lists, err := s.Client.Discovery().ServerPreferredResources()
@@ -64,7 +64,7 @@ func rights(t *testing.T, s *kubetest.Server, account string) (all []string) {
 
 func TestRightsAreExactlyWhatIsUsed(t *testing.T) {
 	s := kubetest.Start(t)
-	anybody := rights(t, s, "nobody") // every account may ask what it is allowed to
+	anybody := rights(t, s, "nobody") // what every account may do
 	var own []string
 	for _, r := range rights(t, s, cluster.ServiceAccount) {
 		if !slices.Contains(anybody, r) {
@@ -76,11 +76,11 @@ func TestRightsAreExactlyWhatIsUsed(t *testing.T) {
 	}
 }
 
-// attempt is something that a holder of node1's token tries.
+// attempt is a request with the token of node1.
 type attempt struct {
 	node  string
 	patch string
-	fails string // what the refusal names; empty: it is let through
+	fails string // what the error names; empty: the request is allowed
 }
 
 const prefix = "flannel.alpha.coreos.com/"
@@ -133,7 +133,7 @@ func TestTokenOfANodeIsForThatNode(t *testing.T) {
 	for name, a := range attempts {
 		t.Run(name, func(t *testing.T) {
 			_, err := flannel.CoreV1().Nodes().Patch(ctx, a.node, types.StrategicMergePatchType, []byte(a.patch), metav1.PatchOptions{}, "status")
-			judge(t, err, a.fails)
+			checkVerdict(t, err, a.fails)
 		})
 	}
 	for node, fails := range map[string]string{"node1": "", "node2": "node1"} {
@@ -143,21 +143,21 @@ func TestTokenOfANodeIsForThatNode(t *testing.T) {
 				InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node}, Reason: "Test", Type: corev1.EventTypeNormal,
 			}
 			_, err := flannel.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, e, metav1.CreateOptions{})
-			judge(t, err, fails)
+			checkVerdict(t, err, fails)
 		})
 	}
 	t.Run("a token without a node", func(t *testing.T) {
 		_, err := s.As(s.LooseToken()).CoreV1().Nodes().Patch(ctx, "node1", types.StrategicMergePatchType, []byte(annotate(prefix+"backend-type", "udp")), metav1.PatchOptions{}, "status")
-		judge(t, err, "is not bound to a node")
+		checkVerdict(t, err, "is not bound to a node")
 	})
 	t.Run("others than flannel", func(t *testing.T) {
 		_, err := s.Client.CoreV1().Nodes().Patch(ctx, "node1", types.StrategicMergePatchType, []byte(condition("Ready", "False")), metav1.PatchOptions{}, "status")
-		judge(t, err, "")
+		checkVerdict(t, err, "")
 	})
 }
 
-// A pod of flannel itself, in the middle of a rollout or after it was undone, learns its node's name from its pod and
-// writes its annotations and the condition: by our role, under our policy.
+// During a rollout, or after it was undone, flannel runs with our role and policy. It reads its node's name from its pod, and
+// writes its annotations and the condition.
 func TestFlannelInTheMiddleOfARollout(t *testing.T) {
 	for name, text := range map[string]string{"manifest": manifest(t), "chart": mustChart(t, userValues)} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFlannelInTheMiddleOfARollout(t *testing.T) {
 			}
 			for _, patch := range []string{string(annotations), condition("NetworkUnavailable", "False")} {
 				_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-				judge(t, err, "")
+				checkVerdict(t, err, "")
 			}
 		})
 	}
@@ -200,7 +200,7 @@ func mustChart(t *testing.T, values string) string {
 	return text
 }
 
-// The chart's policy goes with the prefix that is set there.
+// The chart's policy uses the prefix of annotations that is set in the values.
 func TestPolicyKnowsThePrefix(t *testing.T) {
 	s := emptyCluster(t)
 	text, err := chart(t, values["own prefix"])
@@ -215,37 +215,37 @@ func TestPolicyKnowsThePrefix(t *testing.T) {
 	flannel := s.As(s.Token("node1"))
 	enforced(t, flannel)
 	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "annotations"} {
-		// The server may still know the former policy for a moment.
+		// The server may still use the former policy for a moment.
 		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")
 			if (err == nil) == (fails == "") || time.Now().After(end) {
-				judge(t, err, fails)
+				checkVerdict(t, err, fails)
 				break
 			}
 		}
 	}
 }
 
-func judge(t *testing.T, err error, fails string) {
+func checkVerdict(t *testing.T, err error, fails string) {
 	t.Helper()
 	switch {
 	case fails == "" && err != nil:
 		t.Error(err)
 	case fails != "" && err == nil:
-		t.Error("it was let through")
+		t.Error("the request was allowed")
 	case fails != "" && (!apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), fails)):
 		t.Errorf("refused with %q, not for %q", err, fails)
 	}
 }
 
-// enforced waits until the server has taken notice of the policy.
+// enforced waits until the server enforces the policy.
 func enforced(t *testing.T, flannel kubernetes.Interface) {
 	t.Helper()
 	begin := time.Now()
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node2", types.StrategicMergePatchType, []byte(annotate(prefix+"public-ip", "192.0.2.2")), metav1.PatchOptions{}, "status")
 		if err != nil {
-			t.Logf("the policy counts after %v: %v", time.Since(begin).Round(time.Millisecond), err)
+			t.Logf("the policy is enforced after %v: %v", time.Since(begin).Round(time.Millisecond), err)
 			return
 		}
 		if time.Since(begin) > 2*time.Minute {

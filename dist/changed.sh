@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs what CI runs, for the packages that differ from the branch BASE and those of this module that import them: lint,
-# the tests with the race detector, what of it runs on Windows under Wine, and always the house tests. The end-to-end
-# tests are left out, and named. `make changed` calls it with MAKE, GO and the lists of packages LIGHT, HEAVY, WITH_KUBE.
+# the tests with the race detector, the tests for Windows under Wine, and always the house tests. It does not run the
+# end-to-end tests, but names them. `make changed` calls it with MAKE, GO and the lists of packages LIGHT, HEAVY, WITH_KUBE.
 set -eu
 cd "$(dirname "$0")/.."
 : "${MAKE:?is set by make changed}" "${GO:?}" "${LIGHT:?}" "${HEAVY:?}" "${WITH_KUBE:?}"
@@ -10,29 +10,29 @@ say() {
 	echo "changed: $*"
 }
 
-# changed_files lists what differs from the commit at which this branch left BASE, also what is not committed.
+# changed_files lists the files that differ from the commit at which this branch left BASE, committed or not.
 changed_files() {
 	git -c core.quotePath=false diff --name-only --no-renames "$since"
 	git -c core.quotePath=false ls-files --others --exclude-standard
 }
 
-# with_readers adds the Go files that read a page or a manifest.
+# with_readers adds the Go tests that read a page or a manifest.
 with_readers() {
 	while read -r file; do
 		echo "$file"
 		case $file in
-		# It finds its checks' codes in all of them.
+		# It checks the codes that these files mention.
 		*.md | Documentation/* | dist/windows/*.ps*1) echo pkg/doctor/docs_test.go ;;
 		esac
 		case $file in
-		# None names it: that is as good.
+		# grep fails if no test names the file.
 		Documentation/*) git grep -l -F "${file##*/}" -- '*test*.go' || true ;;
 		esac
 	done
 }
 
-# package_of prints the package of a file: the one in its folder, or the nearest above, as for testdata. The one at the
-# top is left out: it is tested in any case.
+# package_of prints the package of a file: the one in its folder, or the nearest above, as for testdata. It prints nothing
+# for the package at the top, which is always tested.
 package_of() {
 	dir=$(dirname "$1")
 	until [ "$dir" = . ] || echo "$packages" | grep -qxF "$module/$dir"; do
@@ -51,7 +51,7 @@ with_importers() {
 		GOOS=windows $GO list -test -f "$format" $LIGHT $HEAVY
 	} | awk -v changed="$*" '
 		BEGIN { split(changed, list); for (i in list) is[list[i]] = 1 }
-		$2 ~ /^\[/ { next } # as a test of another package sees it: the line of that test has it, too
+		$2 ~ /^\[/ { next } # a variant for the test of another package, whose own line lists it, too
 		{
 			name = $1
 			sub(/\.test$/, "", name)
@@ -59,31 +59,30 @@ with_importers() {
 		}'
 }
 
-# affected prints those of the packages that are affected, of those that there are on an operating system; the other
-# arguments are patterns.
+# affected OS PATTERN...: prints the packages in $all that match a pattern on this operating system.
 affected() {
 	os=$1
 	shift
 	GOOS=$os $GO list "$@" | grep -xF "$all" | tr '\n' ' '
 }
 
-# left_out says what is not run here.
+# left_out prints what was not run.
 left_out() {
 	if [ -z "$of_lab" ] && ! echo "$all" | grep -qxF "$module/cmd/flanneld"; then
 		return
 	fi
-	say 'left out: other architectures (make test-systems)'
-	say 'left out: the end-to-end tests, which run flanneld (make test-e2e)'
+	say 'not run: other architectures (make test-systems)'
+	say 'not run: the end-to-end tests, which run flanneld (make test-e2e)'
 	names=
 	for file in $of_lab; do
 		case $file in
-		*kubeproxy*_test.go) say 'left out: make test-kube-proxy' ;;
+		*kubeproxy*_test.go) say 'not run: make test-kube-proxy' ;;
 		esac
 		[ ! -e "$file" ] || names="$names $(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' "$file" | tr '\n' ' ')"
 	done
 	# shellcheck disable=SC2086 # a list of words
 	set -- $names
-	[ $# = 0 ] || say "of these, first: cd cmd/flannel-lab && go test -run '^($(echo "$*" | tr ' ' '|'))\$' ./..."
+	[ $# = 0 ] || say "run these first: cd cmd/flannel-lab && go test -run '^($(echo "$*" | tr ' ' '|'))\$' ./..."
 }
 
 if [ -z "${BASE:-}" ]; then
@@ -95,7 +94,7 @@ module=$($GO list -m)
 packages=$($GO list ./...)
 files=$(changed_files | with_readers | sort -u)
 
-# Of a test alone nobody else depends; the house tests are the package at the top.
+# No other package depends on a test. The house tests are the package at the top.
 sources='' tests=$module of_lab=''
 for file in $files; do
 	case $file in
@@ -114,12 +113,12 @@ need_kube=$(affected linux $WITH_KUBE)
 # shellcheck disable=SC2086
 light=$(affected windows $LIGHT) heavy=$(affected windows $HEAVY)
 
-say "these packages, since this branch left $BASE at $(git rev-parse --short "$since"):"
+say "affected packages, since this branch left $BASE at $(git rev-parse --short "$since"):"
 echo "$all"
 
 # shellcheck disable=SC2046 # targets
 $MAKE build tools $([ -z "$need_kube" ] || echo kube bin/powershell/parse.mjs) $([ -z "$light$heavy" ] || echo wine)
-# All of it: what has not changed comes from the cache.
+# lint checks everything, because unchanged packages come from the cache.
 $MAKE lint
 [ -z "$need_kube" ] || $MAKE lint-kube
 $MAKE test-race PACKAGES="$(echo "$all" | tr '\n' ' ')"

@@ -32,7 +32,7 @@ func daemonSet(t *testing.T, text string) (set appsv1.DaemonSet) {
 	return set
 }
 
-// everyText is the manifest and what the chart makes of each set of values.
+// everyText returns the manifest and the chart's output for each set of values.
 func everyText(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"manifest": manifest(t)}
@@ -46,8 +46,8 @@ func everyText(t *testing.T) map[string]string {
 	return all
 }
 
-// The container that faces the network can write no directory from which the host runs programs; the one that can has
-// neither capabilities nor the token.
+// The container that uses the network cannot write a directory from which the host runs programs. The containers that can
+// have neither capabilities nor the token.
 func TestContainers(t *testing.T) {
 	for name, text := range everyText(t) {
 		pod := daemonSet(t, text).Spec.Template.Spec
@@ -65,7 +65,7 @@ func TestContainers(t *testing.T) {
 		}
 		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 			if c.Name == "kube-network-policies" {
-				continue // not ours, and off unless somebody wants it
+				continue // another project's, and off by default
 			}
 			var dirs []string
 			token := false
@@ -95,7 +95,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// What is mounted for the token is what kubelet would mount.
+// The volume with the token has the files that kubelet would mount.
 func TestTokenVolume(t *testing.T) {
 	pod := daemonSet(t, manifest(t)).Spec.Template.Spec
 	i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "api-access" })

@@ -32,7 +32,7 @@ func parseStages(t *testing.T, text string) (all []stage) {
 	return all
 }
 
-// fetches finds what takes more from the network than packages and modules, which have checksums.
+// fetches reports whether a command downloads anything but packages and modules, which have checksums.
 func fetches(command string) bool {
 	return regexp.MustCompile(`https?://|\b(curl|wget|git)\b`).MatchString(command)
 }
@@ -55,7 +55,8 @@ func find(t *testing.T, text, pattern string) string {
 	return m[1]
 }
 
-// There may be no container engine where this runs: BuildKit's own parser and checks, and what must agree with the rest.
+// Tests run without a container engine, so BuildKit's parser and checks read the Dockerfile, and versions and paths are
+// compared with those of the Makefile and the manifest.
 func TestDockerfile(t *testing.T) {
 	out, err := render(t, "dockerfile", "Dockerfile")
 	if err != nil {
@@ -63,12 +64,12 @@ func TestDockerfile(t *testing.T) {
 	}
 	stages := parseStages(t, out)
 	if len(stages) != 2 || stages[0].Platform != "$BUILDPLATFORM" {
-		t.Fatalf("not a stage that builds where it runs, and the image: %+v", stages)
+		t.Fatalf("want a stage that runs on the builder's platform, and the image: %+v", stages)
 	}
 	text := read(t, "Dockerfile")
 	for _, arg := range stages[0].all("ARG") {
 		if regexp.MustCompile(`TARGET[A-Z]+=`).MatchString(arg) {
-			t.Errorf("%s: the default counts for more than the platform that is built for", arg)
+			t.Errorf("%s: the default overrides the target platform", arg)
 		}
 	}
 	if at, mod := find(t, text, `ARG GO=([0-9.]+)`), find(t, read(t, "..", "go.mod"), `(?m)^go ([0-9]+\.[0-9]+)`); at != mod {
@@ -81,11 +82,11 @@ func TestDockerfile(t *testing.T) {
 	for _, s := range stages {
 		for _, c := range slices.Concat(s.all("RUN"), s.all("ADD")) {
 			if fetches(c) {
-				t.Errorf("it fetches more than packages and modules: %s", c)
+				t.Errorf("it downloads more than packages and modules: %s", c)
 			}
 		}
 	}
-	// What the manifest runs must be where the image has it.
+	// The manifest uses the image's paths.
 	for _, path := range []string{"/opt/bin/flanneld", "/opt/flannel/cni/flannel"} {
 		if !strings.Contains(strings.Join(stages[1].all("COPY"), "\n"), path) || !strings.Contains(manifest(t), path) {
 			t.Errorf("%s is not in both the image and the manifest", path)

@@ -1,5 +1,5 @@
-// Package dist_test checks what is for Kubernetes: the manifest, the kustomize base, the chart and the Dockerfile, where
-// it matters against a real API server.
+// Package dist_test tests the manifests, the kustomize base, the chart, the Dockerfiles, the systemd unit and the scripts for
+// Windows, where it matters with a real API server.
 package dist_test
 
 import (
@@ -20,7 +20,7 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// values are what users set in the chart, by the name of the test.
+// values are values of the chart that users set, by the name of the test.
 var values = map[string]string{
 	"none":        "",
 	"dual":        "podCidrv6: fd00:10:244::/56\nnetConf: {SubnetLen: 25}\n",
@@ -45,7 +45,7 @@ cniConfDir: /var/lib/cni/conf
 `,
 }
 
-// refused are values that the chart does not take.
+// refused are values that the chart refuses, with a part of the error.
 var refused = map[string]string{
 	"podCidr: ''\n":                   "podCidr or podCidrv6",
 	"podCIDR: 10.0.0.0/8\n":           "podCIDR", // misspelt
@@ -87,7 +87,7 @@ func manifest(t *testing.T) string {
 	return string(text)
 }
 
-// byName indexes objects, JSON inside of strings parsed.
+// byName indexes objects by kind and name. JSON in ConfigMaps is parsed.
 func byName(t *testing.T, text string) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}
@@ -107,7 +107,7 @@ func byName(t *testing.T, text string) map[string]map[string]any {
 	return all
 }
 
-// One text is for kubectl, one for Helm: they say the same.
+// The manifest is for kubectl, the chart for Helm. They describe the same objects.
 func TestChartAndManifestAreTheSame(t *testing.T) {
 	text, err := chart(t, "")
 	if err != nil {
@@ -116,7 +116,7 @@ func TestChartAndManifestAreTheSame(t *testing.T) {
 	want := byName(t, manifest(t))
 	delete(want, "Namespace kube-flannel") // helm install --create-namespace
 	got := byName(t, text)
-	// Each selects what flannel's does, for a selector cannot be changed.
+	// A selector cannot be changed, so each is the one of flannel's chart or manifest.
 	const set = "DaemonSet kube-flannel-ds"
 	selector := got[set]["spec"].(map[string]any)["selector"]
 	if diff := cmp.Diff(map[string]any{"matchLabels": map[string]any{"app": "flannel"}}, selector); diff != "" {
@@ -148,7 +148,7 @@ func TestChartRefusesImpossibleValues(t *testing.T) {
 	}
 }
 
-// emptyCluster is one into which nothing but the namespace was put.
+// emptyCluster returns a cluster with nothing but the namespace.
 func emptyCluster(t *testing.T) *kubetest.Server {
 	t.Helper()
 	s := kubetest.Start(t, kubetest.Bare())
@@ -159,7 +159,7 @@ func emptyCluster(t *testing.T) *kubetest.Server {
 	return s
 }
 
-// What the API server would say to each object, down to misspelt fields.
+// The API server validates every object and refuses unknown fields.
 func TestServerAcceptsAllManifests(t *testing.T) {
 	s := emptyCluster(t)
 	accept := func(name, text string) {
@@ -187,12 +187,12 @@ func TestServerAcceptsAllManifests(t *testing.T) {
 	bad := strings.Replace(manifest(t), "hostNetwork", "hostNetwrk", 1)
 	for _, o := range objects(t, bad) {
 		if o.GetKind() == "DaemonSet" && s.Apply(t.Context(), true, o) == nil {
-			t.Error("a misspelt field is accepted: the test tests nothing")
+			t.Error("the server accepts an unknown field, so this test proves nothing")
 		}
 	}
 }
 
-// The configuration that the chart writes, in flanneld's own words.
+// The network configuration that the chart writes.
 func TestChartNetConf(t *testing.T) {
 	for name, want := range map[string]string{
 		"none":      `{"Backend":{"Type":"vxlan"},"EnableNFTables":false,"Network":"10.244.0.0/16"}`,

@@ -18,7 +18,7 @@ import (
 	"flannel/pkg/sourcevip"
 )
 
-// parseScripts reads files by PowerShell's grammar: PowerShell itself does not run here.
+// parseScripts parses files by PowerShell's grammar, because tests run without PowerShell.
 func parseScripts(t *testing.T, files ...string) []check.Script {
 	t.Helper()
 	if len(files) == 0 {
@@ -47,8 +47,8 @@ func scripts(t *testing.T) []check.Script {
 	return parseScripts(t, files...)
 }
 
-// cmdlets are those of Windows PowerShell 5.1 that the scripts may use. A name that is neither here nor a function of
-// ours is misspelt, or newer than that.
+// cmdlets are those of Windows PowerShell 5.1 that the scripts use. A name that is neither here nor a function of the
+// scripts is misspelt, or needs a newer PowerShell.
 var cmdlets = strings.Fields(`Add-Member ConvertFrom-Json ConvertTo-Json Export-ModuleMember ForEach-Object Get-CimInstance Get-Date Get-Process
 	Get-ScheduledTask Get-Service Get-Variable Import-Module Invoke-CimMethod Join-Path Move-Item New-Item New-Object New-ScheduledTaskAction
 	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host
@@ -69,20 +69,20 @@ func TestScriptsParse(t *testing.T) {
 		for _, c := range s.Commands {
 			used[c.Name] = true
 			if !strings.ContainsAny(c.Name, "$(") && !slices.Contains(known, c.Name) {
-				t.Errorf("%s:%d: %s is no command that we know", s.File, c.Line, c.Name)
+				t.Errorf("%s:%d: unknown command %s", s.File, c.Line, c.Name)
 			}
-			// Past that function, a line on stderr may end a script.
+			// Without Invoke-Program, a line on stderr may end the script.
 			if strings.HasPrefix(c.Name, "$") && c.Name != "$Program" {
-				t.Errorf("%s:%d: a program that Invoke-Program does not run: %s", s.File, c.Line, c.Text)
+				t.Errorf("%s:%d: not run by Invoke-Program: %s", s.File, c.Line, c.Text)
 			}
 			// Without -LiteralPath, brackets in a path are a pattern.
 			if slices.Contains([]string{"Test-Path", "Remove-Item", "Move-Item"}, c.Name) && !strings.Contains(c.Text, "-LiteralPath") {
-				t.Errorf("%s:%d: a path that may be taken for a pattern: %s", s.File, c.Line, c.Text)
+				t.Errorf("%s:%d: no -LiteralPath: %s", s.File, c.Line, c.Text)
 			}
 		}
 		text := read(t, s.File)
 		if at := strings.IndexFunc(text, func(r rune) bool { return r > '~' }); at >= 0 {
-			t.Errorf("%s: %q: Windows PowerShell takes a file without a mark for one of the machine's own code page", s.File, text[at:min(at+20, len(text))])
+			t.Errorf("%s: %q is not ASCII: Windows PowerShell reads a file without a byte order mark in the machine's code page", s.File, text[at:min(at+20, len(text))])
 		}
 	}
 	for _, name := range known {
@@ -93,20 +93,20 @@ func TestScriptsParse(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.ps1")
 	write(t, broken, "function f {\n  if ($x { 1 }\n}\n")
 	if s := parseScripts(t, broken); len(s[0].Errors) == 0 {
-		t.Error("a broken script parses: the test tests nothing")
+		t.Error("a script with a syntax error parses, so this test proves nothing")
 	}
 }
 
-// call is one of flanneld.exe: where it is, and its arguments, in which variables stay what they are.
+// call is a call of flanneld.exe: where it is, and its arguments, in which variables are not replaced.
 type call struct {
 	where string
 	args  []string
 }
 
-// component is what Start-Component starts.
+// component matches a call of Start-Component, with the name of the program.
 var component = regexp.MustCompile(`^Start-Component \$BaseDir '([\w-]+)'`)
 
-// steps are what a script does of note: commands of flanneld.exe and components, by their names, in order.
+// steps returns the names of the commands of flanneld.exe and of the components that a script runs, in order.
 func steps(s check.Script) (all []string) {
 	calls := s.Calls()
 	for _, c := range s.Commands {
@@ -126,7 +126,7 @@ func steps(s check.Script) (all []string) {
 	return all
 }
 
-// manifestCalls are those of the containers of a manifest.
+// manifestCalls returns the calls in the containers of a manifest.
 func manifestCalls(t *testing.T, name string) (calls []call) {
 	t.Helper()
 	for _, o := range objects(t, document(t, name)) {
@@ -148,7 +148,7 @@ func manifestCalls(t *testing.T, name string) (calls []call) {
 	return calls
 }
 
-// helps are what the program says of itself, by subcommand; "" is the daemon.
+// helps caches the help texts of flanneld, by subcommand; "" is the daemon.
 type helps map[string]string
 
 func (h helps) of(t *testing.T, command string) string {
@@ -163,12 +163,12 @@ func (h helps) of(t *testing.T, command string) string {
 	return h[command]
 }
 
-// has tells whether a flag is in a help, as pflag or as Go's own package writes it.
+// has reports whether a help text lists a flag, in the format of flanneld or of Go's package flag.
 func has(help, flag string) bool {
 	return regexp.MustCompile(`(?m)^\s*--?` + regexp.QuoteMeta(flag) + `([ =]|$)`).MatchString(help)
 }
 
-// wrong says what the program does not know of a call.
+// wrong returns the part of a call that flanneld does not have; "": it has all.
 func (h helps) wrong(t *testing.T, args []string) string {
 	t.Helper()
 	command := ""
@@ -197,7 +197,7 @@ func (h helps) wrong(t *testing.T, args []string) string {
 	return ""
 }
 
-// Scripts and manifests are the thinnest of layers over the program: what they call of it must exist.
+// The commands and flags of flanneld that scripts and manifests use exist.
 func TestScriptsCallWhatThereIs(t *testing.T) {
 	var calls []call
 	for _, s := range scripts(t) {
@@ -219,12 +219,12 @@ func TestScriptsCallWhatThereIs(t *testing.T) {
 	}
 	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such"} {
 		if known.wrong(t, strings.Fields(bad)) == "" {
-			t.Errorf("%s is taken for right: the test tests nothing", bad)
+			t.Errorf("%s is accepted, so this test proves nothing", bad)
 		}
 	}
 }
 
-// One manifest is for both modes, since cni-conf goes by the network configuration.
+// One manifest is for both overlay and host-gw, because cni-conf reads the network configuration.
 func TestManifestFollowsTheNetworkConfiguration(t *testing.T) {
 	calls := manifestCalls(t, "kube-flannel-windows")
 	at := slices.IndexFunc(calls, func(c call) bool { return slices.Contains(c.args, "cni-conf") })
@@ -244,12 +244,12 @@ func TestManifestFollowsTheNetworkConfiguration(t *testing.T) {
 	}
 }
 
-// The order is the one of the documentation: the outage before anything depends on the network, and kube-proxy last.
+// start.ps1 has the steps of the quickstart, in its order: the outage before anything depends on the network, kube-proxy last.
 func TestStartGoesByTheDocumentation(t *testing.T) {
 	all := scripts(t)
 	at := slices.IndexFunc(all, func(s check.Script) bool { return filepath.Base(s.File) == "start.ps1" })
 	got := steps(all[at])
-	// Of the daemon there are two: as a service, or as a process.
+	// The daemon runs as a service or as a process.
 	want := []string{"install-cni", "net-conf", "prepare", "cni-conf", "kubelet", "service", "flanneld", "wait", "source-vip", "kube-proxy", "status", "doctor"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("start.ps1 (+):", diff)
@@ -264,7 +264,7 @@ func TestStartGoesByTheDocumentation(t *testing.T) {
 	}
 }
 
-// kube-proxy's own source says which flags it has.
+// The flags that the scripts pass to kube-proxy and kubelet exist in their sources.
 func TestKubeProxyHasItsFlags(t *testing.T) {
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")
@@ -291,7 +291,7 @@ func TestKubeProxyHasItsFlags(t *testing.T) {
 	} {
 		for _, m := range flag.FindAllStringSubmatch(text, -1) {
 			if count++; m[1] != "v" && !strings.Contains(source, `, "`+m[1]+`", `) && !strings.Contains(source, `"`+m[1]+`",`) {
-				t.Errorf("--%s is no flag of it", m[1])
+				t.Errorf("there is no flag --%s", m[1])
 			}
 		}
 	}
@@ -300,7 +300,7 @@ func TestKubeProxyHasItsFlags(t *testing.T) {
 	}
 }
 
-// kubelet's configuration has the fields of the version that it says it is.
+// kubelet's configuration has only fields of its API version.
 func TestKubeletKnowsItsConfiguration(t *testing.T) {
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubelet")
 	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes a machine ready for `make demo` or `make test` (the argument): installs the Debian packages that are missing,
-# and checks for root, Go and what the kernel must have. It says nothing when everything is there. On a system
-# without apt-get it lists what is missing.
+# Prepares a machine for `make demo` or `make test` (the argument): installs the Debian packages that are missing, and
+# checks for root, Go and features of the kernel. It prints nothing if everything is there. On a system without apt-get
+# it lists what is missing.
 set -eu
 
 purpose=${1:-demo}
-# The last is where Debian has wine64, when nothing but that of Wine is installed.
+# /usr/lib/wine is where Debian's package wine64 installs the program, unless the package wine adds a link.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/wine
 here=$(cd "$(dirname "$0")/.." && pwd)
 failed=
@@ -15,7 +15,7 @@ complain() {
 	failed=yes
 }
 
-# missing_packages lists, for each program that is not found, the package that brings it.
+# missing_packages lists the packages of the programs that are not found.
 missing_packages() {
 	while read -r program package; do
 		[ -z "$program" ] || command -v "$program" >/dev/null 2>&1 || echo "$package"
@@ -30,7 +30,7 @@ missing_packages() {
 			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || echo ca-certificates
-	# -race links with libc.
+	# -race needs the headers of libc.
 	[ "$purpose" != test ] || [ -e /usr/include/stdlib.h ] || echo libc6-dev
 }
 
@@ -41,7 +41,7 @@ install_packages() {
 		echo "setup: installing $missing" >&2
 		export DEBIAN_FRONTEND=noninteractive
 		log=$(mktemp)
-		# An update that fails (offline, one repository gone) need not keep the install from succeeding.
+		# If the update fails (offline, a repository is gone), the installation may still succeed.
 		# shellcheck disable=SC2086 # a list of words
 		if { apt-get -qq update; apt-get -qq -y --no-install-recommends install $missing; } >"$log" 2>&1 </dev/null; then
 			rm -f "$log"
@@ -57,27 +57,27 @@ install_packages() {
 check_go() {
 	if ! command -v go >/dev/null 2>&1; then
 		hint=
-		[ ! -x /usr/local/go/bin/go ] || hint=" (there is one in /usr/local/go/bin: add it to PATH)"
+		[ ! -x /usr/local/go/bin/go ] || hint=" (/usr/local/go/bin has one: add it to PATH)"
 		complain "no go command$hint: install Go 1.26 or later from https://go.dev/dl"
 		return 0
 	fi
-	# Inside the repository an older go (from 1.21 on) fetches the version that go.mod asks for.
+	# Inside the repository, go 1.21 and later download the version that go.mod requires.
 	if ! version=$(cd "$here" && go env GOVERSION 2>/dev/null); then
-		complain "go cannot provide the version that go.mod asks for (GOTOOLCHAIN is $(cd / && go env GOTOOLCHAIN 2>/dev/null || echo unknown)): install Go 1.26 or later"
+		complain "go cannot provide the version that go.mod requires (GOTOOLCHAIN is $(cd / && go env GOTOOLCHAIN 2>/dev/null || echo unknown)): install Go 1.26 or later"
 		return 0
 	fi
 	minor=$(echo "$version" | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
 	[ -z "$minor" ] || [ "$minor" -ge 26 ] || complain "$version is too old: install Go 1.26 or later"
 }
 
-# try FEATURE COMMAND: runs the command in network, mount and PID namespaces of its own.
+# try FEATURE COMMAND: runs the command in new network, mount and PID namespaces.
 try() {
 	unshare -n -m -p -f sh -c "$2" >/dev/null 2>&1 || complain "the kernel lacks $1 (tried: $2)"
 }
 
 check_kernel() {
 	if ! unshare -n -m -p -f true 2>/dev/null; then
-		complain "cannot make network, mount and PID namespaces: run it as root; in a container, in a privileged one"
+		complain "cannot create network, mount and PID namespaces: run this as root, and a container as privileged"
 		return 0
 	fi
 	try "veth devices (CONFIG_VETH)" 'ip link add lab0 type veth peer name lab1'
@@ -88,7 +88,7 @@ check_kernel() {
 }
 
 if [ "$(id -u)" != 0 ]; then
-	echo "setup: make $purpose makes network namespaces, which takes root: sudo env \"PATH=\$PATH\" make $purpose" >&2
+	echo "setup: make $purpose creates network namespaces and needs root: sudo env \"PATH=\$PATH\" make $purpose" >&2
 	exit 1
 fi
 install_packages

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// settings are the words of all lines of the unit that set name.
+// settings returns the words of all lines of the unit that set name.
 func settings(t *testing.T, name string) []string {
 	t.Helper()
 	var all []string
@@ -27,7 +27,7 @@ func settings(t *testing.T, name string) []string {
 	return all
 }
 
-// The unit is read by systemd itself, which warns of each line that it does not know, and rates what the service may do.
+// systemd parses the unit, warns of unknown lines, and rates what the service may do.
 func TestSystemdUnit(t *testing.T) {
 	unit := read(t, "flanneld.service")
 	installed := strings.Replace(unit, "ExecStart=/usr/local/bin/flanneld", "ExecStart=/bin/true", 1)
@@ -41,24 +41,24 @@ func TestSystemdUnit(t *testing.T) {
 	if out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), "flanneld.service") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// In tenths, from 0 (nothing allowed) to 100. Without any restriction a service has 96; running.md has today's figure.
+	// In tenths, from 0 (nothing allowed) to 100. A service without restrictions has 96; running.md has the unit's figure.
 	const mostExposed = "30"
 	if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold="+mostExposed, "--no-pager", path).CombinedOutput(); err != nil {
 		t.Errorf("the service may do more than it should: %v\n%s", err, out)
 	}
 }
 
-// After a boot nothing is below /run, and systemd sees to these paths before any command of the unit, one with + too,
-// could make them.
+// After a boot /run is empty, and systemd mounts these paths before any command of the unit, also one with +, could
+// create them.
 func TestSystemdUnitAfterBoot(t *testing.T) {
 	for _, path := range settings(t, "ReadWritePaths") {
 		if !strings.HasPrefix(path, "-") {
-			t.Errorf("without %s no command of the unit starts: put - before it", path)
+			t.Errorf("if %s does not exist, no command of the unit starts: put - before it", path)
 		}
 	}
 }
 
-// iptables-legacy loads these two modules itself, which the service may not; all others the kernel loads.
+// iptables-legacy loads these two modules itself, which the service may not. The kernel loads all others.
 func TestSystemdUnitModules(t *testing.T) {
 	if slices.Contains(settings(t, "CapabilityBoundingSet"), "CAP_SYS_MODULE") {
 		t.Error("the service may load any module")
@@ -70,7 +70,7 @@ func TestSystemdUnitModules(t *testing.T) {
 	}
 }
 
-// A crash, or the abort by the watchdog, must not look like a command line that cannot work.
+// A crash, or an abort by the watchdog, must not end with the exit status of an invalid command line.
 func TestSystemdUnitAfterCrash(t *testing.T) {
 	const crash = "FLANNEL_TEST_CRASH"
 	how := map[string]func(){

@@ -33,7 +33,7 @@ func helm(t *testing.T, s *kubetest.Server, action, chart, values string) (notes
 	return out
 }
 
-// userValues are of flannel's chart, as its users have them in their files.
+// userValues are values of flannel's chart, as in its users' files.
 const userValues = `
 podCidr: 10.42.0.0/16
 global: {imagePullSecrets: [{name: pull}]}
@@ -51,7 +51,7 @@ flannel:
 netpol: {enabled: true}
 `
 
-// A release of flannel's chart becomes one of ours, by each of the ways that people upgrade.
+// A release of flannel's chart can be upgraded to ours in each of the ways that people use, and rolled back.
 func TestHelmUpgradeFromFlannel(t *testing.T) {
 	const former = "testdata/former-chart"
 	s := kubetest.Start(t, kubetest.Bare())
@@ -86,7 +86,7 @@ func TestHelmUpgradeFromFlannel(t *testing.T) {
 			notes := helm(t, s, c.action, "chart", c.values)
 			for _, part := range c.notes {
 				if !strings.Contains(notes, part) {
-					t.Errorf("the notes do not speak of %s:\n%s", part, notes)
+					t.Errorf("the notes do not name %s:\n%s", part, notes)
 				}
 			}
 			set, err := s.Client.AppsV1().DaemonSets(cluster.Namespace).Get(t.Context(), "kube-flannel-ds", metav1.GetOptions{})
@@ -138,7 +138,7 @@ func compact(t *testing.T, text string) string {
 	return string(out)
 }
 
-// nothingLeft checks that of the former release nothing is there that ours does not have.
+// nothingLeft checks that everything of the former release that ours does not have is gone.
 func nothingLeft(t *testing.T, s *kubetest.Server, pod corev1.PodSpec) {
 	t.Helper()
 	var names []string
@@ -167,7 +167,7 @@ func nothingLeft(t *testing.T, s *kubetest.Server, pod corev1.PodSpec) {
 	}
 }
 
-// What each of flannel's values does.
+// Each value of flannel's chart has the effect that effects lists.
 func TestChartTakesFlannelsValues(t *testing.T) {
 	for values, want := range map[string]func(pod corev1.PodSpec, config map[string]any) any{
 		"flannel: {image: {repository: example.com/flanneld, tag: v1}}":                                                                                          image,
@@ -241,7 +241,7 @@ func netpol(pod corev1.PodSpec, _ map[string]any) any {
 	return []any{c.Image, c.Command, c.Args}
 }
 
-// The defaults stand twice, for those who upgrade without them.
+// _defaults.tpl, for upgrades that do not read values.yaml, is a copy of it.
 func TestChartDefaultsAreTheSameTwice(t *testing.T) {
 	own := read(t, "chart", "values.yaml")
 	again := read(t, "chart", "templates", "_defaults.tpl")
@@ -254,6 +254,6 @@ func TestChartDefaultsAreTheSameTwice(t *testing.T) {
 		t.Error("values.yaml (-) and _defaults.tpl (+) differ:\n", diff)
 	}
 	if keys := slices.Sorted(maps.Keys(want[0].Object)); !slices.Contains(keys, "annotationPrefix") {
-		t.Error("the key by which templates see that defaults are there is gone:", keys)
+		t.Error("annotationPrefix, by which templates recognize that defaults are set, is missing:", keys)
 	}
 }

@@ -15,7 +15,7 @@ const (
 	hostGWValues  = "windows: {enabled: true}\nbackend: {Type: host-gw}\n"
 )
 
-// windowsManifests are for both modes: which it is, the network configuration says.
+// windowsManifests are for both overlay and host-gw, depending on the network configuration.
 var windowsManifests = []string{"kube-flannel-windows", "kube-proxy-windows"}
 
 func document(t *testing.T, name string) string {
@@ -36,7 +36,7 @@ func TestChartAndWindowsManifestAreTheSame(t *testing.T) {
 	}
 	text, err := chart(t, "")
 	if err != nil || strings.Contains(text, "windows") {
-		t.Errorf("the chart has Windows without being asked: %v", err)
+		t.Errorf("the chart has objects for Windows by default: %v", err)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestServerAcceptsWindowsManifests(t *testing.T) {
 		bad := strings.Replace(text, "hostProcess", "hostProces", 1)
 		for _, o := range objects(t, bad) {
 			if err := s.Apply(t.Context(), true, o); err == nil || !strings.Contains(err.Error(), "hostProces:") {
-				t.Errorf("a misspelt field is accepted, so the test tests nothing: %v", err)
+				t.Errorf("the server accepts an unknown field, so this test proves nothing: %v", err)
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func TestChartRefusesWhatWindowsCannot(t *testing.T) {
 	}
 }
 
-// What the manifests run must be where the image has it, and be what the lab tests with.
+// The manifests use the image's paths, and the image has the versions that the lab tests.
 func TestWindowsDockerfile(t *testing.T) {
 	out, err := render(t, "dockerfile", "windows/Dockerfile")
 	if err != nil {
@@ -106,7 +106,7 @@ func TestWindowsDockerfile(t *testing.T) {
 	}
 	stages := parseStages(t, out)
 	if len(stages) != 3 || stages[0].Platform != "$BUILDPLATFORM" || stages[1].Base != "${HOST_PROCESS}" || stages[2].Base != "${HOST_PROCESS}" {
-		t.Fatalf("not a stage that builds where it runs, and two images for HostProcess containers: %+v", stages)
+		t.Fatalf("want a stage that runs on the builder's platform, and two images for HostProcess containers: %+v", stages)
 	}
 	text, linux, makefile := read(t, "windows", "Dockerfile"), read(t, "Dockerfile"), read(t, "..", "Makefile")
 	for _, pair := range [][2]string{
@@ -121,10 +121,10 @@ func TestWindowsDockerfile(t *testing.T) {
 	for _, s := range stages {
 		for _, add := range s.all("ADD") {
 			if !strings.Contains(add, "--checksum=sha256:") {
-				t.Errorf("a download that nothing checks: %s", add)
+				t.Errorf("a download without a checksum: %s", add)
 			}
 		}
-		// Stages for Windows cannot run anything where they are built.
+		// Stages for Windows cannot run programs on the builder.
 		if ran := s.all("RUN"); s.Base == "${HOST_PROCESS}" && len(ran) > 0 || slices.ContainsFunc(ran, fetches) {
 			t.Errorf("%s: it runs %q", s.Name, ran)
 		}

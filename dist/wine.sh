@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes bin/wine: a Wine that takes the simulated Windows machine (pkg/hns/hnstest/wine) for its HNS and IP stack.
+# Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (pkg/hns/hnstest/wine).
 #
 #   prefix        the Wine prefix, with our DLLs
-#   overlay.json  for go build and go test: what the standard library calls and Wine lacks
-#   run           runs a Windows program (go test -exec $PWD/bin/wine/run); the machine is where $FLANNEL_HNS says
+#   overlay.json  for go build and go test: replaces a file of the standard library that calls what Wine lacks
+#   run           runs a Windows program (go test -exec $PWD/bin/wine/run); FLANNEL_HNS is the address of the machine
 #
-# `wine.sh stop` ends what Wine left running for this prefix.
+# `wine.sh stop` ends the processes that Wine left running for this prefix.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -23,7 +23,7 @@ export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
 export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,computenetwork,vmcompute,bcryptprimitives=n,b'
 
 if [ "${1:-}" = stop ]; then
-	# One that does not run is as good.
+	# It fails if no wineserver runs.
 	"$wineserver" -k 2>/dev/null || true
 	"$wineserver" -w
 	exit 0
@@ -33,11 +33,11 @@ dll() { # name, source, libraries
 	name=$1 from=$2
 	shift 2
 	"$cc" -Wall -Wextra -Werror -O2 -s -shared -D_WIN32_WINNT=0x0A00 -o "$system32/new.dll" "$source/$from" "$@"
-	# What is there may be a link to Wine's own.
+	# The existing file may be a link to Wine's own.
 	mv -f "$system32/new.dll" "$system32/$name.dll"
 }
 
-# forward writes the list of exports of our iphlpapi.dll: its own, and for all others the way to Wine's.
+# forward writes the list of exports of our iphlpapi.dll: its own functions, and forwards to Wine's for all others.
 forward() {
 	own=$(sed -n 's/^[A-Z]* WINAPI \([A-Z][A-Za-z0-9]*\)(.*/\1/p; s/^NOTIFY(\([A-Za-z0-9]*\),.*/\1/p' "$source/iphlpapi.c")
 	echo 'LIBRARY iphlpapi.dll'
@@ -52,10 +52,10 @@ forward() {
 rm -rf "$wine"
 mkdir -p "$wine/prefix"
 "$wine64" wineboot -i >"$wine/wineboot.log" 2>&1
-"$wineserver" -k && "$wineserver" -w # it would wait for more to do
+"$wineserver" -k && "$wineserver" -w # otherwise it keeps running for a while
 system32=$wine/prefix/drive_c/windows/system32
 
-# Wine copies all of its DLLs, 600 MB: links do.
+# Wine copies all of its DLLs, 600 MB; links are enough.
 find "$wine/prefix/drive_c/windows" -type f -size +8k | while read -r file; do
 	original=$wine_dlls/${file##*/}
 	if cmp -s "$file" "$original"; then
@@ -66,27 +66,27 @@ done
 dll computenetwork hns.c -lws2_32 -lole32
 cp "$system32/computenetwork.dll" "$system32/vmcompute.dll"
 dll bcryptprimitives prng.c -ladvapi32
-# Wine loads a DLL of its own only by its own name: this one shall not look like it.
+# Wine loads its own DLLs only by their original names. Without this mark, the copy is not recognized as one of them.
 LC_ALL=C sed 's/Wine builtin DLL/................/' "$system32/iphlpapi.dll" >"$system32/iphlwine.dll"
 forward "$system32/iphlwine.dll" >"$wine/iphlpapi.def"
 dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 
-# To delete a file Go (since 1.25) asks in a way that Wine 8 answers with STATUS_NOT_IMPLEMENTED, which is not among the
-# answers after which Go asks in the older way. Tests alone are built so: the daemon does with what there is.
+# To delete a file, Go (since 1.25) uses a call that Wine 8 answers with STATUS_NOT_IMPLEMENTED. That is not among the
+# answers after which Go uses the older call, so it is added here, for tests only.
 sed 's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/' "$overlaid" >"$wine/at_windows"
 if cmp -s "$overlaid" "$wine/at_windows"; then
-	echo "wine.sh: os.Remove of $(go version) is another than this script knows ($overlaid)" >&2
+	echo "wine.sh: os.Remove of $(go version) differs from what this script expects ($overlaid)" >&2
 	exit 1
 fi
 printf '{"Replace": {"%s": "%s"}}\n' "$overlaid" "$wine/at_windows" >"$wine/overlay.json"
 
 cat >"$wine/run" <<END
 #!/bin/sh
-# WINEPREFIX may be a copy of the one beside this.
+# WINEPREFIX may be a copy of the one beside this file.
 here=\$(cd "\$(dirname "\$0")" && pwd)
 export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
-# What Wine starts once and leaves running for a while shall not keep our output open: who reads it waits for its end.
+# Start Wine's background processes without our output, because whoever reads that waits until all writers have closed it.
 {
 	$wineserver -p5
 	$wine64 wineboot

@@ -1,7 +1,7 @@
 <#
 .SYNOPSIS
-Runs start.ps1, with the parameters of the last time, until it works: so does the task flannel-node when the system starts,
-since the task scheduler takes no exit status for a failure. What is said is in flannel-node.log, in LogDir.
+Runs start.ps1 with the parameters of the last run until it succeeds. The task flannel-node runs this when the system starts,
+because the task scheduler does not treat an exit status as a failure. Output goes to flannel-node.log in LogDir.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')
@@ -16,7 +16,7 @@ while ($true) {
         & (Join-Path $PSScriptRoot 'start.ps1') -BaseDir $BaseDir
         break
     } catch {
-        Write-Step "once more in a minute: $_"
+        Write-Step "failed, will retry in a minute: $_"
         Start-Sleep -Seconds 60
     }
 }

@@ -1,10 +1,10 @@
 <#
 .SYNOPSIS
-Makes services of flanneld, kubelet and kube-proxy, so that the node comes back after a restart. Run start.ps1 first.
+Makes flanneld, kubelet and kube-proxy services, so that they run after a reboot. Run start.ps1 first.
 
 .DESCRIPTION
-flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs start.ps1 by boot.ps1: its
-source VIP may be another one by then. A kubelet or kube-proxy that is a service already stays whose it is.
+flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs boot.ps1 and so start.ps1,
+because its source VIP may have changed. A kubelet or kube-proxy that is already a service is not changed.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')
@@ -24,7 +24,7 @@ $null = Write-Text $settingsFile ($settings | ConvertTo-Json)
 
 $action = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument (Join-Arguments @('-NoProfile', '-NonInteractive', '-ExecutionPolicy', 'Bypass',
         '-File', (Join-Path $PSScriptRoot 'boot.ps1'), '-BaseDir', $BaseDir))
-# It takes as long as it takes: no limit of time.
+# Without a time limit, because boot.ps1 retries until it succeeds.
 $patient = New-ScheduledTaskSettingsSet -ExecutionTimeLimit (New-TimeSpan -Seconds 0) -MultipleInstances IgnoreNew
 $null = Register-ScheduledTask -TaskName 'flannel-node' -Force -Action $action -Settings $patient -Trigger (New-ScheduledTaskTrigger -AtStartup) `
     -Principal (New-ScheduledTaskPrincipal -UserId 'SYSTEM' -LogonType ServiceAccount -RunLevel Highest)

@@ -1,8 +1,7 @@
 <#
 .SYNOPSIS
-Runs kube-proxy in the foreground, for a HostProcess container: with the flags for this node's network, of which the source VIP is
-one, and again when they have become others. It ends when kube-proxy ends, or when flanneld is not ready in time; the container is then
-started again.
+Runs kube-proxy in the foreground, for a HostProcess container, with the flags for this node's network, such as the source VIP, and
+restarts it when they change. It ends when kube-proxy ends, or when flanneld is not ready in time; the container is then restarted.
 #>
 [CmdletBinding()]
 param(
@@ -18,7 +17,7 @@ param(
 Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
-if (-not $NodeName) { throw 'NODE_NAME is missing: the name of this node.' }
+if (-not $NodeName) { throw 'NODE_NAME is not set: it must be the name of this node.' }
 
 Assert-Flanneld $Flanneld @('--healthz-ip=127.0.0.1', "--healthz-port=$HealthPort", 'wait', "--timeout=${TimeoutMinutes}m")
 $version = Read-Program $KubeProxy @('--version')
@@ -26,7 +25,7 @@ do {
     $arguments = Join-Arguments (Get-KubeProxyArguments $Flanneld $version $NodeName $KubeConfig $FeatureGates)
     Write-Step "kube-proxy.exe $arguments"
     $process = Start-Process -FilePath $KubeProxy -ArgumentList $arguments -NoNewWindow -PassThru
-    $null = $process.Handle # else its exit code is lost
+    $null = $process.Handle # otherwise its exit code is lost
     $stale = $false
     while (-not $stale -and -not $process.WaitForExit(10000)) {
         try {
@@ -36,7 +35,7 @@ do {
         }
     }
     if ($stale) {
-        Write-Step 'it needs other flags now'
+        Write-Step 'the flags changed, restarting kube-proxy'
         Stop-Process -InputObject $process -Force
         $process.WaitForExit()
     }

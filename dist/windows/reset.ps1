@@ -1,16 +1,16 @@
 <#
 .SYNOPSIS
-Takes away what start.ps1 and install-services.ps1 made, the network included: the host's address is away for half a minute.
+Removes what start.ps1 and install-services.ps1 created, the network included: the host has no address for half a minute.
 
 .DESCRIPTION
-Pods of this node lose their network: drain it first. Programs, logs, kubeconfig and a kubelet that others installed stay. So do
-networks of others: flanneld cleanup removes what is flannel's, as --dry-run shows. The network configuration stays, too (start.ps1
--NetConf): delete it before a start.ps1 with another -NetworkMode or -ClusterCIDR.
+Pods of this node lose their network: drain it first. Programs, logs, kubeconfig, a kubelet that others installed, and networks of
+others stay; flanneld cleanup --dry-run shows what is removed. The network configuration (start.ps1 -NetConf) stays, too: delete it
+before you run start.ps1 with another -NetworkMode or -ClusterCIDR.
 #>
 [CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
 param(
     [string]$BaseDir = 'C:\k',
-    # Default: where start.ps1 wrote it.
+    # Default: the directory of the last start.ps1.
     [string]$CniConfDir = ''
 )
 
@@ -23,7 +23,7 @@ $last = Read-Settings (Join-Path $BaseDir 'flannel-node.json')
 if (-not $CniConfDir -and $last.ContainsKey('CniConfDir')) { $CniConfDir = $last['CniConfDir'] }
 if (-not $CniConfDir) { $CniConfDir = 'C:\etc\cni\net.d' }
 $flanneld = Join-Path $BaseDir 'flanneld.exe'
-Assert-File $flanneld 'Without it nobody knows what to remove.'
+Assert-File $flanneld 'It is needed to remove the network.'
 
 $null = Invoke-Flanneld $flanneld @('cleanup', '--dry-run')
 if (-not $PSCmdlet.ShouldProcess($env:COMPUTERNAME, 'stop flanneld, kubelet and kube-proxy, remove the above')) { return }
@@ -38,7 +38,7 @@ foreach ($name in 'kubelet', 'kube-proxy') {
 Assert-Flanneld $flanneld @('cleanup')
 foreach ($file in "$CniConfDir\10-flannel.conf", "$BaseDir\flannel-node.json", "$BaseDir\kubelet.json",
     'C:\run\flannel\subnet.env', 'C:\run\flannel\cni-conf.json',
-    # What earlier scripts left: a source VIP that nobody keeps any more.
+    # Of earlier scripts: a source VIP that is no longer reserved.
     "$BaseDir\SourceVip.json", "$BaseDir\SourceVipRequest.json") {
     if (Test-Path -LiteralPath $file) { Remove-Item -LiteralPath $file; Write-Step "removed $file" }
 }

@@ -3,13 +3,13 @@
 Makes this machine a Windows node of a Kubernetes cluster: flanneld, kubelet and kube-proxy.
 
 .DESCRIPTION
-The parameters are those that the scripts of Microsoft and SIG Windows had. Run it as often as you like: what is done
-already is left as it is, and whatever stops it is said. It downloads nothing: Documentation/windows-quickstart.md says
-which files BaseDir must have, and how to check them.
+The parameters are those of the scripts of Microsoft and SIG Windows. It can be run again: it skips what is done already, and
+says what stops it. It downloads nothing: Documentation/windows-quickstart.md says which files BaseDir must have, and how to
+check them.
 
-NetworkMode and ClusterCIDR count where there is no NetConf yet: that one says what network this is.
+NetworkMode and ClusterCIDR are used only if NetConf does not exist yet; otherwise that file describes the network.
 
-Without -ManagementIP it takes the parameters of the last time.
+Without -ManagementIP it uses the parameters of the last run.
 
 .EXAMPLE
 .\start.ps1 -ManagementIP 192.168.1.10 -NetworkMode overlay -InterfaceName "Ethernet 2"
@@ -32,7 +32,7 @@ param(
     [string]$CniBinDir = 'C:\opt\cni\bin',
     [string]$CniConfDir = 'C:\etc\cni\net.d',
     [string]$KubeletConfig = 'C:\var\lib\kubelet\config.yaml',
-    # With kubelet's configuration missing, one is made that lets in whom this authority vouches for: the API server.
+    # If kubelet's configuration is missing, one is written that accepts clients with a certificate of this CA: the API server.
     [string]$ClientCA = 'C:\etc\kubernetes\pki\ca.crt',
     [string]$ContainerRuntimeEndpoint = 'npipe:////./pipe/containerd-containerd',
     [int]$HealthPort = 8471,
@@ -46,7 +46,7 @@ $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
 
-# Parameters: those of the last time, or these, which are kept.
+# Use the parameters of the last run, or these, and save them.
 $BaseDir = Get-FullPath $BaseDir
 $settingsFile = Join-Path $BaseDir 'flannel-node.json'
 $kept = 'ManagementIP', 'NetworkMode', 'ClusterCIDR', 'ServiceCIDR', 'KubeDnsServiceIP', 'InterfaceName', 'LogDir', 'KubeletFeatureGates',
@@ -57,7 +57,7 @@ if (-not $ManagementIP) {
         if ($last.ContainsKey($name) -and -not $PSBoundParameters.ContainsKey($name)) { Set-Variable -Name $name -Value $last[$name] }
     }
 }
-if (-not $ManagementIP) { throw '-ManagementIP is missing: the address of this node that the other nodes reach.' }
+if (-not $ManagementIP) { throw '-ManagementIP is missing: the address at which other nodes reach this node.' }
 foreach ($name in 'LogDir', 'KubeConfig', 'NetConf', 'CniBinDir', 'CniConfDir', 'KubeletConfig', 'ClientCA') {
     Set-Variable -Name $name -Value (Get-FullPath (Get-Variable -Name $name -ValueOnly))
 }
@@ -69,7 +69,7 @@ $null = Write-Text $settingsFile ($settings | ConvertTo-Json)
 $flanneld = Join-Path $BaseDir 'flanneld.exe'
 $kubelet = Join-Path $BaseDir 'kubelet.exe'
 $kubeProxy = Join-Path $BaseDir 'kube-proxy.exe'
-# The address comes first: a name is for the time in which the adapter has none.
+# The address comes first; the name is for the time in which the adapter has no address.
 $node = @("--iface=$ManagementIP", "--iface=$InterfaceName")
 $kube = @('--kube-subnet-mgr', "--kubeconfig-file=$KubeConfig", "--net-config-path=$NetConf")
 $health = @('--healthz-ip=127.0.0.1', "--healthz-port=$HealthPort")
@@ -78,7 +78,7 @@ $env:NODE_NAME = $NodeName
 try {
     Write-Step '1/8 directories and files'
     foreach ($file in $flanneld, $kubeProxy, $KubeConfig) {
-        Assert-File $file 'See Documentation/windows-quickstart.md for what goes where.'
+        Assert-File $file 'See Documentation/windows-quickstart.md for the files that are needed.'
     }
     foreach ($dir in $LogDir, $CniBinDir, $CniConfDir, 'C:\run\flannel') { $null = New-Item -ItemType Directory -Force -Path $dir }
     if (Test-Path -LiteralPath (Join-Path $BaseDir 'cni')) {
@@ -86,9 +86,9 @@ try {
     }
     Assert-Flanneld $flanneld ($kube + @('net-conf', "--network-mode=$NetworkMode", "--cluster-cidr=$ClusterCIDR"))
 
-    Write-Step '2/8 the adapter''s virtual switch: the network may be away for half a minute, and a remote session with it'
+    Write-Step '2/8 the adapter''s virtual switch: the network may be down for half a minute, and remote sessions may end'
     if (Test-Component $BaseDir 'flanneld') {
-        Write-Step 'flanneld runs already, and sees to that itself'
+        Write-Step 'skipped, because flanneld runs already and does it itself'
     } else {
         Assert-Flanneld $flanneld ($kube + $node + @('prepare', "--timeout=${TimeoutMinutes}m"))
     }
@@ -100,18 +100,18 @@ try {
             "--dns=$KubeDnsServiceIP", '--dns-search=svc.cluster.local', "--management-ip=$ManagementIP", $edited))
 
     Write-Step '4/8 kubelet, which registers the node'
-    if (-not (Get-Service -Name kubelet -ErrorAction SilentlyContinue)) { Assert-File $kubelet 'kubelet is no service here, either.' }
+    if (-not (Get-Service -Name kubelet -ErrorAction SilentlyContinue)) { Assert-File $kubelet 'There is no service kubelet either.' }
     if (-not (Test-Path -LiteralPath $KubeletConfig)) {
         $KubeletConfig = Join-Path $BaseDir 'kubelet.json'
         $authentication = @{}
         if (Test-Path -LiteralPath $ClientCA) { $authentication = @{ x509 = @{ clientCAFile = $ClientCA } } }
-        $changed = Write-Text $KubeletConfig ([ordered]@{ # PowerShell 7 writes any other in another order each time
+        $changed = Write-Text $KubeletConfig ([ordered]@{ # without [ordered], PowerShell 7 writes the keys in random order
                 apiVersion = 'kubelet.config.k8s.io/v1beta1'; kind = 'KubeletConfiguration'
                 clusterDNS = @($KubeDnsServiceIP); clusterDomain = 'cluster.local'; resolvConf = ''
                 cgroupsPerQOS = $false; enforceNodeAllocatable = @('none'); containerRuntimeEndpoint = $ContainerRuntimeEndpoint
                 authentication = $authentication
             } | ConvertTo-Json -Depth 4)
-        if ($changed) { Stop-Component $BaseDir 'kubelet' } # one that runs has read the former
+        if ($changed) { Stop-Component $BaseDir 'kubelet' } # a running kubelet has read the former file
     }
     $arguments = @("--config=$KubeletConfig", "--kubeconfig=$KubeConfig", "--hostname-override=$NodeName", "--node-ip=$ManagementIP", '--v=2')
     if ($KubeletFeatureGates) { $arguments += "--feature-gates=$KubeletFeatureGates" }
@@ -126,20 +126,20 @@ try {
     }
     Assert-Flanneld $flanneld ($health + @('wait', "--timeout=${TimeoutMinutes}m", '--silence=1m'))
 
-    Write-Step '6/8 kube-proxy''s source VIP, and its other flags'
+    Write-Step '6/8 kube-proxy''s source VIP and other flags'
     $arguments = Get-KubeProxyArguments $flanneld (Read-Program $kubeProxy @('--version')) $NodeName $KubeConfig $KubeProxyFeatureGates
     Write-Step (Join-Arguments $arguments)
 
     Write-Step '7/8 kube-proxy'
-    # By hand alone at the start of the system: the VIP may be another one then.
+    # Manual start, because the VIP may have changed when the system starts.
     Start-Component $BaseDir 'kube-proxy' $kubeProxy $arguments $LogDir $services 'Manual'
 
-    Write-Step '8/8 how it is'
+    Write-Step '8/8 status'
     $null = Invoke-Flanneld $flanneld @('status')
     Write-Step "$NodeName is a node of the pod network"
 } catch {
     if (Test-Path -LiteralPath $flanneld) {
-        Write-Step 'it did not work; what the doctor says:'
+        Write-Step 'failed; results of flanneld doctor:'
         $null = Invoke-Flanneld $flanneld ($kube + @('doctor', "--cni-conf-dir=$CniConfDir", "--cni-bin-dir=$CniBinDir"))
     }
     throw

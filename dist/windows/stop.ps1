@@ -1,6 +1,6 @@
 <#
 .SYNOPSIS
-Stops what start.ps1 started, the last first. The network stays as it is, and pods go on talking; start.ps1 goes on from there.
+Stops what start.ps1 started, in reverse order. The network stays as it is, and pods keep their connections; start.ps1 starts again.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')
@@ -11,7 +11,7 @@ Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
 Assert-Administrator
 $BaseDir = Get-FullPath $BaseDir
 
-# Else it would start again what is stopped here.
+# Otherwise it would restart what is stopped here.
 Get-ScheduledTask -TaskName 'flannel-node' -ErrorAction SilentlyContinue | Stop-ScheduledTask
 Stop-Component $BaseDir 'kube-proxy'
 if (Get-Service -Name flanneld -ErrorAction SilentlyContinue) {

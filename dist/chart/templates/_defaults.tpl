@@ -1,4 +1,4 @@
-{{/* values.yaml again, for helm upgrade --reuse-values, which leaves it out. */}}
+{{/* A copy of values.yaml for helm upgrade --reuse-values, which does not read that file. */}}
 {{- define "flannel.defaults" -}}
 podCidr: 10.244.0.0/16
 podCidrv6: ""

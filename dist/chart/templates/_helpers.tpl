@@ -1,10 +1,10 @@
 {{/*
-The values as the templates use them. Keys of flannel's own chart, below flannel, netpol and global, count for more than
-ours of the same meaning. "ignored" says what has no effect.
+The values as the templates use them. Keys of flannel's own chart, below flannel, netpol and global, take precedence over
+ours with the same meaning. "ignored" lists what has no effect.
 */}}
 {{- define "flannel.settings" -}}
 {{- $v := deepCopy .Values }}
-{{- if not (hasKey $v "annotationPrefix") }}{{/* helm upgrade --reuse-values: there are the former chart's defaults alone */}}
+{{- if not (hasKey $v "annotationPrefix") }}{{/* helm upgrade --reuse-values: only the defaults of the former chart are set */}}
 {{- $v = mergeOverwrite (include "flannel.defaults" . | fromYaml) $v }}
 {{- end }}
 {{- $f := default dict $v.flannel }}
@@ -16,7 +16,7 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- $_ := set $v.image "repository" $repository }}
 {{- with get . "tag" }}{{ $_ := set $v.image "tag" (toString .) }}{{ end }}
 {{- else }}
-{{- $ignored = append $ignored "flannel.image, which is flannel's own: set image" }}
+{{- $ignored = append $ignored "flannel.image: it is flannel's own image; set image instead" }}
 {{- end }}
 {{- end }}
 {{- if get (default dict (get $f "flannel_cni")) "image" }}
@@ -43,12 +43,12 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- toYaml $v }}
 {{- end }}
 
-{{/* Not empty for an image of flannel itself, by the names under which it is published, in any registry. */}}
+{{/* Not empty if it is an image of flannel itself, by the names under which that is published, in any registry. */}}
 {{- define "flannel.isTheirs" -}}
 {{- if regexMatch "(^|/)((flannel|flannel-io|coreos|flannelcni)/flannel|mirrored-flannel(-io|cni)-flannel)(-arm|-arm64|-amd64)?$" . }}yes{{ end }}
 {{- end }}
 
-{{/* A prefix of annotations as --kube-annotation-prefix completes it. */}}
+{{/* The prefix of annotations, completed like the value of --kube-annotation-prefix. */}}
 {{- define "flannel.prefix" -}}
 {{- $p := . }}
 {{- if not (contains "/" $p) }}{{ $p = print $p "/" }}{{ end }}
@@ -56,7 +56,7 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- $p }}
 {{- end }}
 
-{{/* The Backend that flannel's values mean. Empty and zero ones are its defaults. */}}
+{{/* The Backend from the values of flannel's chart. Empty and zero values mean the backend's defaults. */}}
 {{- define "flannel.backend" -}}
 {{- $keys := dict }}
 {{- if eq .backend "vxlan" }}
@@ -77,7 +77,7 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- toYaml $conf }}
 {{- end }}
 
-{{/* Where flanneld answers, and by which probes: on all addresses, as flannel, where flannel's healthz is set. */}}
+{{/* Address, port and probes of the health server. With flannel.healthz it listens on all addresses, as flannel does. */}}
 {{- define "flannel.health" -}}
 {{- $theirs := (get (default dict .flannel) "healthz") }}
 {{- $host := "127.0.0.1" }}
@@ -99,7 +99,7 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- toYaml $health }}
 {{- end }}
 
-{{/* A probe as ours is, changed by what is given: fields, another handler, or false for none. */}}
+{{/* The default probe, changed by the given value: fields, another handler, or false for no probe. */}}
 {{- define "flannel.probe" -}}
 {{- $probe := index . 0 }}
 {{- $given := index . 1 }}
@@ -116,7 +116,7 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- toYaml $probe }}
 {{- end }}
 
-{{/* The network configuration. A key of netConf wins over the same one made of other values. */}}
+{{/* The network configuration. A key of netConf takes precedence over the same key from other values. */}}
 {{- define "flannel.netConf" -}}
 {{- if not (or .podCidr .podCidrv6) }}{{ fail "podCidr or podCidrv6: at least one is needed" }}{{ end }}
 {{- $conf := dict "Backend" .backend "EnableNFTables" .nftables }}
@@ -126,8 +126,8 @@ ours of the same meaning. "ignored" says what has no effect.
 {{- end }}
 
 {{/*
-A DaemonSet's selector cannot be changed. flannel's chart selects app alone; one that selects as flannel's released
-manifest does stays as it is. The pods' labels go with both.
+A DaemonSet's selector cannot be changed. flannel's chart selects app alone. An existing DaemonSet that selects app and
+k8s-app, as flannel's released manifest does, keeps that. The pods' labels match both selectors.
 */}}
 {{- define "flannel.selector" -}}
 {{- $there := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-flannel-ds" }}
@@ -147,11 +147,11 @@ manifest does stays as it is. The pods' labels go with both.
 {{- if kindIs "map" .netpol.image }}{{ .netpol.image.repository }}:{{ .netpol.image.tag }}{{ else }}{{ .netpol.image }}{{ end }}
 {{- end }}
 
-{{/* Windows: what its HNS does not take is refused here rather than on every node. */}}
+{{/* Fail for a backend that Windows does not support, rather than on every node. */}}
 {{- define "flannel.windowsCheck" -}}
 {{- if eq .backend.Type "vxlan" -}}
-{{- if lt (int (default 1 (get .backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows takes none below 4096" }}{{ end -}}
-{{- if ne (int (default 8472 (get .backend "Port"))) 4789 }}{{ fail "backend.Port: nodes with Windows and with Linux meet at 4789" }}{{ end -}}
-{{- if get .backend "DirectRouting" }}{{ fail "backend.DirectRouting: Windows does not take what comes past the tunnel" }}{{ end -}}
-{{- else if ne .backend.Type "host-gw" }}{{ fail (printf "backend.Type: Windows has vxlan and host-gw, not %s" .backend.Type) }}{{ end }}
+{{- if lt (int (default 1 (get .backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows supports no VNI below 4096; set 4096 or above" }}{{ end -}}
+{{- if ne (int (default 8472 (get .backend "Port"))) 4789 }}{{ fail "backend.Port: Linux and Windows nodes must use the same port; set 4789" }}{{ end -}}
+{{- if get .backend "DirectRouting" }}{{ fail "backend.DirectRouting: Windows does not accept packets outside of the tunnel; set false" }}{{ end -}}
+{{- else if ne .backend.Type "host-gw" }}{{ fail (printf "backend.Type: Windows supports vxlan and host-gw, not %s" .backend.Type) }}{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* The container of netpol: as kube-network-policies is installed by itself, which enters pods' network namespaces. */}}
+{{/* The container of netpol, as in kube-network-policies' own manifest; it enters pods' network namespaces. */}}
 {{- define "flannel.netpol" -}}
 - name: kube-network-policies
   image: {{ include "flannel.netpolImage" . | quote }}

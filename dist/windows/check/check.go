@@ -1,5 +1,4 @@
-// Package check reads the scripts for Windows by PowerShell's grammar: PowerShell itself does not run where the tests run.
-// It is for tests alone.
+// Package check parses the scripts for Windows by PowerShell's grammar, for tests, which run without PowerShell.
 package check
 
 import (
@@ -10,53 +9,53 @@ import (
 	"strings"
 )
 
-// Script is what the grammar says of a file; parse.mjs writes it.
+// Script is the result of parsing a file, as parse.mjs prints it.
 type Script struct {
 	File      string
-	Errors    []string // of its syntax; with any, there is no tree
+	Errors    []string // of its syntax; if there are any, Tree is nil
 	Functions []string
 	Commands  []Command
 	Tree      *Node
 }
 
-// Command is one that a script runs.
+// Command is a command of a script.
 type Command struct {
 	Line       int
 	Name, Text string
 	Tree       *Node
 }
 
-// Node is a statement or an expression. Its kind says what Text and Kids are:
+// Node is a statement or an expression. Its Kind determines what Text and Kids are:
 //
 //	block      statements
 //	params     kids are param: Text is its name, the kid its default
 //	function   Text is its name; params if it has some, and a block
-//	if         condition and block in turn, and at last a block for all else
+//	if         condition and block in turn, and possibly a last block (else)
 //	foreach    variable, list, block
-//	try        block, and that of its catch; other for a finally, or where the catch is of a type
-//	throw, return    a value, or none
-//	assign     Text is = or +=; what is assigned to, and a value
+//	try        block, and that of its catch; a finally, or a catch with a type, is other
+//	throw, return    a value, or nothing
+//	assign     Text is = or +=; target and value
 //	command    Text is its name, & where the first kid is the program; arguments
 //	pipe       values and commands
 //	text, number     Text
 //	flag      Text is the name of a parameter, after its hyphen, as of a cmdlet
 //	string     pieces, joined
 //	variable   Text is its name
-//	list       values, or lists of such
+//	list       values, or lists of values
 //	hash       kids are entry: Text is its key, the kid its value
 //	lambda     a block
 //	unary, binary    Text is the operator
 //	cast       Text is the type
-//	index, member    of the first kid the second
-//	invoke     of the first kid the method that the second names, with a list of arguments
-//	other      Text; nothing here understands it
+//	index, member    object, and its index or member
+//	invoke     object, name of the method, list of arguments
+//	other      Text is syntax that this package does not support
 type Node struct {
 	Kind, Text string
 	Line       int
 	Kids       []*Node
 }
 
-// Parse reads files. program is the path of parse.mjs, beside what it needs (make bin/powershell/parse.mjs).
+// Parse parses files. program is the path of parse.mjs with its dependencies beside it (make bin/powershell/parse.mjs).
 func Parse(program string, files ...string) (all []Script, err error) {
 	out, err := exec.Command("node", append([]string{program}, files...)...).Output()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
@@ -70,14 +69,14 @@ func Parse(program string, files ...string) (all []Script, err error) {
 	return all, nil
 }
 
-// Call is one of flanneld.exe as it stands in a script: Words are its arguments, in which variables stand by name.
+// Call is a call of flanneld.exe in a script. Words are its arguments, in which variables are written as $name.
 type Call struct {
 	Line  int
 	Text  string
 	Words []string
 }
 
-// Calls are those of flanneld.exe, in order. What a function only passes on is not among them.
+// Calls returns the calls of flanneld.exe, in order, without those whose arguments are only a parameter of a function.
 func (s Script) Calls() (calls []Call) {
 	lists := map[string][]string{}
 	s.Tree.walk(func(n *Node) {
@@ -96,7 +95,7 @@ func (s Script) Calls() (calls []Call) {
 	return calls
 }
 
-// flanneld are the arguments of a command that runs it; nil: it does not.
+// flanneld returns the arguments if the command runs flanneld.exe, otherwise nil.
 func (c Command) flanneld() *Node {
 	n := c.Tree
 	switch {
@@ -118,7 +117,7 @@ func (n *Node) walk(f func(*Node)) {
 	}
 }
 
-// words are the texts that an expression is made of; a variable that stands for a list is looked up.
+// words returns the texts that an expression consists of. Variables are replaced by the list that they hold.
 func (n *Node) words(lists map[string][]string) (words []string) {
 	switch n.Kind {
 	case "text", "flag":
@@ -135,7 +134,7 @@ func (n *Node) words(lists map[string][]string) (words []string) {
 	return words
 }
 
-// template is a string with its variables by name.
+// template returns a string with its variables as $name.
 func (n *Node) template() string {
 	var b strings.Builder
 	n.walk(func(n *Node) {
