@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs what CI runs, for the packages that differ from the branch BASE and those of this module that import them: lint,
 # the tests with the race detector, the tests for Windows under Wine, and always the house tests. It does not run the
-# end-to-end tests, but names them. `make changed` calls it with MAKE, GO and the lists of packages LIGHT, HEAVY, WITH_KUBE.
+# end-to-end tests, but names them. `make changed` calls it with MAKE, GO and the lists of packages LIGHT, HEAVY,
+# WITH_KUBE.
 set -eu
 cd "$(dirname "$0")/.."
 : "${MAKE:?is set by make changed}" "${GO:?}" "${LIGHT:?}" "${HEAVY:?}" "${WITH_KUBE:?}"
@@ -31,8 +32,8 @@ with_readers() {
 	done
 }
 
-# package_of prints the package of a file: the one in its folder, or the nearest above, as for testdata. It prints nothing
-# for the package at the top, which is always tested.
+# package_of prints the package of a file: the one in its folder, or the nearest above, as for testdata. It prints
+# nothing for the package at the top, which is always tested.
 package_of() {
 	dir=$(dirname "$1")
 	until [ "$dir" = . ] || echo "$packages" | grep -qxF "$module/$dir"; do

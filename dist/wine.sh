@@ -86,7 +86,8 @@ cat >"$wine/run" <<END
 here=\$(cd "\$(dirname "\$0")" && pwd)
 export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
-# Start Wine's background processes without our output, because whoever reads that waits until all writers have closed it.
+# Start Wine's background processes without our output, because whoever reads that waits until all writers have closed
+# it.
 {
 	$wineserver -p5
 	$wine64 wineboot

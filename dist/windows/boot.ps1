@@ -1,7 +1,8 @@
 <#
 .SYNOPSIS
-Runs start.ps1 with the parameters of the last run until it succeeds. The task flannel-node runs this when the system starts,
-because the task scheduler does not treat an exit status as a failure. Output goes to flannel-node.log in LogDir.
+Runs start.ps1 with the parameters of the last run until it succeeds. The task flannel-node runs this when the system
+starts, because the task scheduler does not treat an exit status as a failure. Output goes to flannel-node.log in
+LogDir.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')

@@ -1,6 +1,6 @@
-# Functions of start.ps1, boot.ps1, stop.ps1, reset.ps1, install-services.ps1 and kube-proxy.ps1. They handle parameters, processes
-# and services; everything about networks is in flanneld.exe. All of it must run in Windows PowerShell 5.1, which every Windows
-# Server has.
+# Functions of start.ps1, boot.ps1, stop.ps1, reset.ps1, install-services.ps1 and kube-proxy.ps1. They handle
+# parameters, processes and services; everything about networks is in flanneld.exe. All of it must run in Windows
+# PowerShell 5.1, which every Windows Server has.
 
 Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
@@ -25,8 +25,8 @@ function Assert-File([string]$Path, [string]$Hint) {
     }
 }
 
-# Returns an absolute path, because services start in another directory and .NET does not use PowerShell's; without a trailing
-# backslash, which PowerShell 5.1 does not escape in an argument with spaces.
+# Returns an absolute path, because services start in another directory and .NET does not use PowerShell's; without a
+# trailing backslash, which PowerShell 5.1 does not escape in an argument with spaces.
 function Get-FullPath([string]$Path) {
     if (-not $Path) { return $Path }
     $full = $ExecutionContext.SessionState.Path.GetUnresolvedProviderPathFromPSPath($Path)
@@ -34,8 +34,8 @@ function Get-FullPath([string]$Path) {
     $full
 }
 
-# Writes a file if its content differs, and returns whether it did; without a byte order mark, which Set-Content of PowerShell 5.1
-# would write before UTF-8.
+# Writes a file if its content differs, and returns whether it did; without a byte order mark, which Set-Content of
+# PowerShell 5.1 would write before UTF-8.
 function Write-Text([string]$Path, [string]$Text) {
     if ((Test-Path -LiteralPath $Path) -and [IO.File]::ReadAllText($Path) -ceq $Text) { return $false }
     $null = New-Item -ItemType Directory -Force -Path (Split-Path -Parent $Path)
@@ -61,8 +61,8 @@ function Join-Arguments([string[]]$Arguments) {
     $quoted -join ' '
 }
 
-# Runs a program and returns its stdout, line by line, as UTF-8. Its stderr goes to the console as it comes; in a remote session,
-# in ISE and with redirected output, PowerShell 5.1 would otherwise take its first line for an error and stop.
+# Runs a program and returns its stdout, line by line, as UTF-8. Its stderr goes to the console as it comes; in a remote
+# session, in ISE and with redirected output, PowerShell 5.1 would otherwise take its first line for an error and stop.
 function Invoke-Program([string]$Program, [string[]]$Arguments) {
     $ErrorActionPreference = 'Continue'
     $encoding = [Console]::OutputEncoding
@@ -99,7 +99,8 @@ function Read-Program([string]$Program, [string[]]$Arguments) {
     $text -join "`n"
 }
 
-# Returns kube-proxy's flags. flanneld.exe knows those for this node's network and HNS. Version is the output of kube-proxy --version.
+# Returns kube-proxy's flags. flanneld.exe knows those for this node's network and HNS. Version is the output of
+# kube-proxy --version.
 function Get-KubeProxyArguments([string]$Flanneld, [string]$Version, [string]$NodeName, [string]$KubeConfig, [string]$FeatureGates) {
     $answer = Read-Program $Flanneld @('source-vip', '--json', "--kube-proxy-version=$Version", "--kube-proxy-feature-gates=$FeatureGates") | ConvertFrom-Json
     '--v=2'
@@ -111,7 +112,8 @@ function Get-KubeProxyArguments([string]$Flanneld, [string]$Version, [string]$No
 
 function Get-RecordPath([string]$BaseDir, [string]$Name) { Join-Path $BaseDir "run\$Name.json" }
 
-# Returns the process that these scripts started under this name, if it still runs. Another process may have its ID by now.
+# Returns the process that these scripts started under this name, if it still runs. Another process may have its ID by
+# now.
 function Get-OwnProcess([string]$BaseDir, [string]$Name) {
     $record = Read-Settings (Get-RecordPath $BaseDir $Name)
     if (-not $record.ContainsKey('id')) { return $null }
@@ -169,8 +171,8 @@ function Start-OwnService([string]$Name, [string]$Program, [string[]]$Arguments,
     Start-Service -Name $Name
 }
 
-# Runs kubelet, kube-proxy or flanneld with these arguments: as a service of these scripts, or as a background process that
-# writes to LogDir. A service of others is only started; a process of others is not touched.
+# Runs kubelet, kube-proxy or flanneld with these arguments: as a service of these scripts, or as a background process
+# that writes to LogDir. A service of others is only started; a process of others is not touched.
 function Start-Component([string]$BaseDir, [string]$Name, [string]$Program, [string[]]$Arguments, [string]$LogDir, [bool]$AsService,
     [string]$StartMode = 'Automatic') {
     if ((Get-Service -Name $Name -ErrorAction SilentlyContinue) -and -not (Get-OwnService $Name)) {

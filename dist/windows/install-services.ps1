@@ -3,8 +3,8 @@
 Makes flanneld, kubelet and kube-proxy services, so that they run after a reboot. Run start.ps1 first.
 
 .DESCRIPTION
-flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs boot.ps1 and so start.ps1,
-because its source VIP may have changed. A kubelet or kube-proxy that is already a service is not changed.
+flanneld and kubelet start with the system. kube-proxy is started by the task flannel-node, which runs boot.ps1 and so
+start.ps1, because its source VIP may have changed. A kubelet or kube-proxy that is already a service is not changed.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')

@@ -1,7 +1,8 @@
 <#
 .SYNOPSIS
-Runs kube-proxy in the foreground, for a HostProcess container, with the flags for this node's network, such as the source VIP, and
-restarts it when they change. It ends when kube-proxy ends, or when flanneld is not ready in time; the container is then restarted.
+Runs kube-proxy in the foreground, for a HostProcess container, with the flags for this node's network, such as the
+source VIP, and restarts it when they change. It ends when kube-proxy ends, or when flanneld is not ready in time; the
+container is then restarted.
 #>
 [CmdletBinding()]
 param(

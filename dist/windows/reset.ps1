@@ -1,11 +1,12 @@
 <#
 .SYNOPSIS
-Removes what start.ps1 and install-services.ps1 created, the network included: the host has no address for half a minute.
+Removes what start.ps1 and install-services.ps1 created, the network included: the host has no address for half a
+minute.
 
 .DESCRIPTION
-Pods of this node lose their network: drain it first. Programs, logs, kubeconfig, a kubelet that others installed, and networks of
-others stay; flanneld cleanup --dry-run shows what is removed. The network configuration (start.ps1 -NetConf) stays, too: delete it
-before you run start.ps1 with another -NetworkMode or -ClusterCIDR.
+Pods of this node lose their network: drain it first. Programs, logs, kubeconfig, a kubelet that others installed, and
+networks of others stay; flanneld cleanup --dry-run shows what is removed. The network configuration (start.ps1
+-NetConf) stays, too: delete it before you run start.ps1 with another -NetworkMode or -ClusterCIDR.
 #>
 [CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
 param(

@@ -3,9 +3,9 @@
 Makes this machine a Windows node of a Kubernetes cluster: flanneld, kubelet and kube-proxy.
 
 .DESCRIPTION
-The parameters are those of the scripts of Microsoft and SIG Windows. It can be run again: it skips what is done already, and
-says what stops it. It downloads nothing: Documentation/windows-quickstart.md says which files BaseDir must have, and how to
-check them.
+The parameters are those of the scripts of Microsoft and SIG Windows. It can be run again: it skips what is done
+already, and says what stops it. It downloads nothing: Documentation/windows-quickstart.md says which files BaseDir must
+have, and how to check them.
 
 NetworkMode and ClusterCIDR are used only if NetConf does not exist yet; otherwise that file describes the network.
 
@@ -32,7 +32,8 @@ param(
     [string]$CniBinDir = 'C:\opt\cni\bin',
     [string]$CniConfDir = 'C:\etc\cni\net.d',
     [string]$KubeletConfig = 'C:\var\lib\kubelet\config.yaml',
-    # If kubelet's configuration is missing, one is written that accepts clients with a certificate of this CA: the API server.
+    # If kubelet's configuration is missing, one is written that accepts clients with a certificate of this CA: the API
+    # server.
     [string]$ClientCA = 'C:\etc\kubernetes\pki\ca.crt',
     [string]$ContainerRuntimeEndpoint = 'npipe:////./pipe/containerd-containerd',
     [int]$HealthPort = 8471,
