@@ -1,5 +1,21 @@
-// Package cniinstall puts CNI plugins and a CNI configuration in place and keeps them there, as a good neighbour of
-// those who chain their plugins into that configuration (service meshes, bandwidth and tuning plugins).
+// Package cniinstall installs CNI plugins and a CNI configuration, and restores
+// them when they are deleted or damaged. Other programs (service meshes, bandwidth
+// and tuning plugins) may add plugins and keys to the configuration; these are
+// kept.
+//
+// The configuration is merged from three texts, as kubectl apply does: the source
+// (what we want), the record (the source that was applied last) and the live
+// file. Keys and plugins that are in the record and no longer in the source are
+// removed; those that are only in the live file belong to others ("foreign").
+//
+// Keep compares a file with its source whenever one of them changes:
+//
+//	live file                        action
+//	missing                          write it; after repeated deletions, with growing pauses
+//	not parsable, or without the     repair it once it has been unchanged for stableFor, since
+//	  plugin that the source needs     another program may be in the middle of writing it
+//	usable, source has changed       merge the source into it at once
+//	usable, source as applied        none, whatever others have edited
 package cniinstall
 
 import (
@@ -9,45 +25,47 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// Files are what is to be put in place, and from where. Each pair is given or empty. PluginFrom may be a directory,
-// whose files are copied into the directory PluginTo.
+// Files are the paths of the sources and of the installed files. Both paths of a
+// pair are set, or none. If PluginFrom is a directory, its files are copied into
+// the directory PluginTo.
 type Files struct{ ConfFrom, ConfTo, PluginFrom, PluginTo string }
 
-// Result is what Install has done about one file.
+// Result is what Install did with one file.
 type Result struct {
 	Path    string
 	Written bool
-	Foreign []string // types of the plugins in a configuration that are not ours and were kept
+	Foreign []string // types of the plugins in a configuration that others added
 }
 
-// target is one file that is kept in place.
+// target is one file to install: a plugin or a configuration.
 type target interface {
 	paths() (from, to string)
-	// plan compares the file with what it should be. With renew our own parts are set even if the file can be used.
-	plan(renew bool) (plan, error)
+	// plan compares the file with its source. If enforce is true, a usable
+	// configuration is changed, too, so that it has all keys of the source.
+	plan(enforce bool) (plan, error)
 }
 
-// plan is what has to be done about a file; nothing if reason is empty.
+// plan says what to do with a file. The zero plan: nothing.
 type plan struct {
-	reason  string // for people: "missing", "changed"
-	update  bool   // by our own will: the source has changed. Else it is a repair
-	settle  bool   // someone may be in the middle of writing the file
-	found   []byte // what the plan was made for
-	attrs   []any  // further attributes for the log
-	foreign []string
-	write   func() error // errChanged if the file is no longer what the plan was made for
+	reason      string // why the file is written ("missing", "changed"); empty: it is not, at most the record is
+	update      bool   // the source changed, or was not applied since the start; false: this is a repair
+	awaitStable bool   // another program may be writing the file: wait until it stays the same
+	found       []byte // content of the file when the plan was made; nil: it was missing
+	attrs       []any  // further attributes for the log
+	foreign     []string
+	write       func() error // nil: nothing to do. The error is errChanged if the file is no longer found
 }
 
 // errChanged means that a plan is out of date.
 var errChanged = errors.New("the file was changed meanwhile")
 
-// targets lists plugins first: a configuration makes the runtime call them.
-func (f Files) targets() (all []target, err error) {
+// targets lists plugins first: once a configuration exists, the container runtime
+// calls them.
+func (f Files) targets() (targets []target, err error) {
 	if info, missing := os.Stat(f.PluginFrom); f.PluginFrom != "" && missing == nil && info.IsDir() {
 		files, err := os.ReadDir(f.PluginFrom)
 		if err != nil {
@@ -55,23 +73,23 @@ func (f Files) targets() (all []target, err error) {
 		}
 		for _, e := range files {
 			if e.Type().IsRegular() {
-				all = append(all, plugin{filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())})
+				targets = append(targets, plugin{filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())})
 			}
 		}
-		if len(all) == 0 {
-			return nil, fmt.Errorf("install CNI plugins: there is none in %s", f.PluginFrom)
+		if len(targets) == 0 {
+			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
 		}
 	} else if f.PluginFrom != "" {
-		all = append(all, plugin{f.PluginFrom, f.PluginTo})
+		targets = append(targets, plugin{f.PluginFrom, f.PluginTo})
 	}
 	if f.ConfFrom != "" {
-		all = append(all, &configuration{from: f.ConfFrom, to: f.ConfTo})
+		targets = append(targets, &configuration{from: f.ConfFrom, to: f.ConfTo})
 	}
-	return all, nil
+	return targets, nil
 }
 
-// Install puts all files in place once. A file that fails does not keep the others from being installed: the results
-// are those of the others.
+// Install installs all files once. If one fails, it still installs the others;
+// done has the files that did not fail.
 func (f Files) Install(log *slog.Logger) (done []Result, err error) {
 	targets, err := f.targets()
 	for _, t := range targets {
@@ -87,7 +105,7 @@ func (f Files) Install(log *slog.Logger) (done []Result, err error) {
 
 func install(t target, log *slog.Logger) (r Result, err error) {
 	_, r.Path = t.paths()
-	for range 5 { // more often than anybody else writes the file by chance
+	for range 5 { // another program may change the file between plan and write
 		p, err := t.plan(true)
 		if err != nil {
 			return r, err
@@ -118,8 +136,8 @@ func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 	log.Log(context.Background(), level, message, append([]any{"path", path, "reason", p.reason}, p.attrs...)...)
 }
 
-// Keep installs all files and keeps them in place until ctx ends. A file that cannot be written is logged once a
-// minute and tried again.
+// Keep installs all files, and updates and restores them until ctx ends. If a file
+// cannot be written, it retries and logs that once a minute.
 func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
 	targets, err := f.targets()
 	if err != nil {
@@ -131,8 +149,3 @@ func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
 	}
 	return tasks.Wait()
 }
-
-const (
-	retryAfter = 5 * time.Second // a failed write
-	warnEvery  = time.Minute
-)

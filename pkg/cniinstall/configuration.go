@@ -13,26 +13,27 @@ import (
 	"flannel/pkg/file"
 )
 
-// configuration is a file that others may edit: their parts of it stay.
+// configuration is a CNI configuration that other programs may edit, too.
 type configuration struct {
-	from, to string
-	good     []byte // the file when it could last be used, as far as this process saw it
+	from, to   string
+	lastUsable []byte // last usable content of the file that this process saw; nil: none
 }
 
-const confMode = 0o644 // of a new file; one that is there keeps its own
+const confMode = 0o644 // of a new file; an existing file keeps its mode
 
 func (c *configuration) paths() (from, to string) { return c.from, c.to }
 
-// recordOf is where the source stands that was applied last, so that what is removed from the source can be told from
-// what others have added. It is beside the configuration, since it has to live as long. Container runtimes, and others
-// who look for configurations, go by the ends .conf, .conflist and .json.
+// recordOf is the path of the record, a copy of the source that was applied last.
+// It is in the directory of the configuration because both must be kept or lost
+// together. Container runtimes ignore it: they read only files named *.conf,
+// *.conflist or *.json.
 func recordOf(path string) string { return path + ".applied" }
 
-// sources are the texts that a plan is made of.
+// sources are the texts that a plan is made from.
 type sources struct {
-	source, record, live []byte // record and live are nil if missing
+	source, record, live []byte // record and live are nil if the file is missing
 	mode                 fs.FileMode
-	want, base           conf // parsed source and record
+	want, base           conf // parsed source and record; base is zero without a usable record
 }
 
 func (c *configuration) read() (s sources, err error) {
@@ -42,7 +43,7 @@ func (c *configuration) read() (s sources, err error) {
 	if s.want, err = parseConf(s.source); err != nil {
 		return s, fmt.Errorf("%s: %w", c.from, err)
 	}
-	s.record, _ = os.ReadFile(recordOf(c.to)) // without it nothing is known to be ours but what the source has
+	s.record, _ = os.ReadFile(recordOf(c.to)) // without it, only what the source has is known to be ours
 	s.base, _ = parseConf(s.record)
 	s.live, s.mode, err = readFile(c.to)
 	return s, err
@@ -63,32 +64,33 @@ func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 	return append([]byte{}, text...), info.Mode().Perm(), nil
 }
 
-func (c *configuration) plan(renew bool) (plan, error) {
+func (c *configuration) plan(enforce bool) (plan, error) {
 	s, err := c.read()
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI configuration: %w", err)
 	}
-	p := plan{found: s.live, update: renew}
-	if s.live == nil && c.converted(s.want) {
+	p := plan{found: s.live, update: enforce}
+	if s.live == nil && c.convertedToList(s.want) {
 		return p, nil
 	}
-	var keep []byte // whose foreign parts stay
-	p.reason, keep = c.judge(s)
-	text := s.source
-	if keep != nil {
-		text, p.foreign = apply(s, keep)
+	var base []byte // the text that the source is merged into; nil: none
+	if p.reason, base = c.validate(s); p.reason == "" {
+		c.lastUsable = s.live
 	}
-	switch {
-	case p.reason != "":
-		p.settle = s.live != nil
-	case !equal(text, s.live) && (renew || !bytes.Equal(s.source, s.record)):
-		p.reason = "differs from its source"
-		fallthrough
-	default:
+	text := s.source
+	if base != nil {
+		text, p.foreign = mergeSource(s, base)
+	}
+	if p.reason != "" {
+		p.awaitStable = s.live != nil
+	} else {
 		p.update = true
+		if !equal(text, s.live) && (enforce || !bytes.Equal(s.source, s.record)) {
+			p.reason = "differs from its source"
+		}
 	}
 	if s.live == nil {
-		p.attrs = c.renamed()
+		p.attrs = c.renamedCopies()
 	}
 	if p.foreign != nil {
 		p.attrs = append(p.attrs, "kept", strings.Join(p.foreign, ","))
@@ -99,25 +101,26 @@ func (c *configuration) plan(renew bool) (plan, error) {
 	return p, nil
 }
 
-// judge returns what is wrong with the file, and the text of which foreign parts have to stay. A file that cannot be
-// parsed counts as what it was before; one that somebody removed does not.
-func (c *configuration) judge(s sources) (problem string, keep []byte) {
+// validate returns the problem of the live file ("" if it is usable), and the text
+// whose foreign parts must be kept. If the file cannot be parsed, that is its last
+// usable content; if it was deleted, nothing is kept.
+func (c *configuration) validate(s sources) (problem string, base []byte) {
 	if s.live == nil {
 		return "missing", nil
 	}
 	live, err := parseConf(s.live)
 	switch {
-	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or one plugin where a list has to be
-		return "unusable", c.good
+	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or a single plugin where the source has a list
+		return "unusable", c.lastUsable
 	case !slices.Contains(live.types(), s.want.main()):
 		return "no plugin " + s.want.main(), s.live
 	}
-	c.good = s.live
 	return "", s.live
 }
 
-// apply merges the source into a configuration.
-func apply(s sources, text []byte) (merged []byte, foreign []string) {
+// mergeSource merges the source into the text of a configuration. It returns text
+// itself if nothing changes.
+func mergeSource(s sources, text []byte) (merged []byte, foreign []string) {
 	live, err := parseConf(text)
 	if err != nil {
 		return s.source, nil
@@ -129,11 +132,13 @@ func apply(s sources, text []byte) (merged []byte, foreign []string) {
 	return merged, foreign
 }
 
-// write puts text in place of what the plan found, and nothing else. Between the last look and the rename someone
-// else's write can still be lost; those who chain their plugins look again after every change.
+// write replaces the content that the plan found by text, and then writes the
+// record. It fails with errChanged if the file has another content now. A write of
+// another program between that check and the rename is lost. Programs that add
+// their plugin restore it, since they watch the file, too.
 func (c *configuration) write(p plan, text []byte, s sources) (err error) {
-	now, _, err := readFile(c.to)
-	if err == nil && (!bytes.Equal(now, p.found) || (now == nil) != (p.found == nil)) {
+	live, _, err := readFile(c.to)
+	if err == nil && (!bytes.Equal(live, p.found) || (live == nil) != (p.found == nil)) {
 		err = errChanged
 	}
 	switch {
@@ -155,9 +160,10 @@ func (c *configuration) write(p plan, text []byte, s sources) (err error) {
 	return err
 }
 
-// converted reports whether someone has made a list of our single plugin, as those do who chain theirs to it, and
-// removed the former file. Runtimes would prefer that one if it came back.
-func (c *configuration) converted(want conf) bool {
+// convertedToList reports whether another program replaced our file *.conf, which
+// has a single plugin, by a *.conflist that also has its own plugin. Then ours must
+// not be restored: container runtimes would prefer it to the list.
+func (c *configuration) convertedToList(want conf) bool {
 	if want.plugins != nil || filepath.Ext(c.to) != ".conf" {
 		return false
 	}
@@ -166,9 +172,10 @@ func (c *configuration) converted(want conf) bool {
 	return err == nil && broken == nil && slices.Contains(list.types(), want.main())
 }
 
-// renamed names the files that ours may have become: a network that wants to be the only one renames all others.
-func (c *configuration) renamed() (attrs []any) {
-	beside, _ := filepath.Glob(c.to + ".*") // the directory may be missing
+// renamedCopies returns a log attribute with the files that ours may have been
+// renamed to: some CNI networks rename the configurations of all others.
+func (c *configuration) renamedCopies() (attrs []any) {
+	beside, _ := filepath.Glob(c.to + ".*") // the pattern has no error but a bad syntax: then nothing is named
 	beside = slices.DeleteFunc(beside, func(path string) bool { return path == recordOf(c.to) })
 	if len(beside) == 0 {
 		return nil

@@ -9,8 +9,9 @@ import (
 	"slices"
 )
 
-// object is a JSON object. Its keys keep their order and its values their text, so that what others wrote stays as they
-// wrote it: large numbers, the order of keys, unknown fields.
+// object is a JSON object that keeps the order of its keys and the text of its
+// values. So what others wrote is written back unchanged: large numbers, the order
+// of keys, unknown fields.
 type object []member
 
 type member struct {
@@ -29,11 +30,11 @@ func (o *object) UnmarshalJSON(text []byte) error {
 		if err != nil {
 			return err
 		}
-		m := member{key: key.(string)} // the decoder takes nothing else for a key
+		m := member{key: key.(string)} // the decoder returns an error for other keys
 		if err := d.Decode(&m.value); err != nil {
 			return err
 		}
-		if i := o.index(m.key); i >= 0 { // of a doubled key the last counts, as for Go's own decoder and so libcni
+		if i := o.index(m.key); i >= 0 { // the last of several equal keys counts, as in encoding/json and so in libcni
 			*o = slices.Delete(*o, i, i+1)
 		}
 		*o = append(*o, m)
@@ -64,7 +65,7 @@ func (o object) index(key string) int {
 	return slices.IndexFunc(o, func(m member) bool { return m.key == key })
 }
 
-// get returns the value of a key, nil if there is none.
+// get returns the value of a key, nil if the key is missing.
 func (o object) get(key string) json.RawMessage {
 	if i := o.index(key); i >= 0 {
 		return o[i].value
@@ -72,7 +73,7 @@ func (o object) get(key string) json.RawMessage {
 	return nil
 }
 
-// text is the string that a key has; empty if it has none.
+// text returns the value of a key if it is a string, else "".
 func (o object) text(key string) (s string) {
 	if json.Unmarshal(o.get(key), &s) != nil {
 		return ""
@@ -80,18 +81,19 @@ func (o object) text(key string) (s string) {
 	return s
 }
 
-// conf is a network configuration: a list of plugins (.conflist), or a single one (.conf), whose plugins are nil.
+// conf is a network configuration: a list of plugins (.conflist), or a single
+// plugin (.conf).
 type conf struct {
 	object
-	plugins []object
+	plugins []object // nil: a single plugin
 }
 
-// mainPlugin is the type of plugin without which a configuration is not flannel's.
+// mainPlugin is the type of the plugin that a flannel configuration must have.
 const mainPlugin = "flannel"
 
 var errNotUsable = errors.New("not a CNI configuration")
 
-// parseConf reads what a container runtime would accept; errNotUsable otherwise.
+// parseConf accepts what a container runtime accepts. Its error is errNotUsable.
 func parseConf(text []byte) (c conf, err error) {
 	if err := json.Unmarshal(text, &c.object); err != nil {
 		return conf{}, fmt.Errorf("%w: %w", errNotUsable, err)
@@ -112,19 +114,19 @@ func parseConf(text []byte) (c conf, err error) {
 	return c, nil
 }
 
-// types are those of its plugins, in their order.
-func (c conf) types() (all []string) {
+// types returns the types of the plugins, in their order.
+func (c conf) types() (types []string) {
 	if c.plugins == nil {
 		return []string{c.text("type")}
 	}
 	for _, p := range c.plugins {
-		all = append(all, p.text("type"))
+		types = append(types, p.text("type"))
 	}
-	return all
+	return types
 }
 
-// main is the type of plugin that a file made from this configuration must have. A source that calls another plugin
-// than flannel is left to its author.
+// main returns the type of the plugin that a file made from this source must have:
+// flannel or, if the source does not have that, its first plugin.
 func (c conf) main() string {
 	if types := c.types(); !slices.Contains(types, mainPlugin) {
 		return types[0]
@@ -132,13 +134,14 @@ func (c conf) main() string {
 	return mainPlugin
 }
 
-// encode lays the configuration out for people.
+// encode returns the configuration as indented JSON.
 func (c conf) encode() ([]byte, error) {
 	text, err := json.MarshalIndent(c.object, "", "  ")
 	return append(text, '\n'), err
 }
 
-// equal compares two JSON texts by what they say.
+// equal reports whether two JSON texts have the same value, whatever their spaces
+// and the order of keys. A text that is not JSON equals none.
 func equal(a, b json.RawMessage) bool {
 	var values [2]any
 	for i, text := range []json.RawMessage{a, b} {

@@ -10,13 +10,13 @@ import (
 	"flannel/pkg/file"
 )
 
-// keeper keeps one file in place.
+// keeper updates and restores one file. Only the goroutine of keep uses it.
 type keeper struct {
 	target
-	log    *slog.Logger
-	pace   pacer
-	warned time.Time // of an error
-	fresh  bool      // a first pass has set our own parts
+	log      *slog.Logger
+	pace     pacer
+	warned   time.Time // when an error was last logged; zero: never
+	enforced bool      // a pass of this process has applied the source
 }
 
 func keep(ctx context.Context, t target, log *slog.Logger) error {
@@ -41,20 +41,22 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		case <-timer.C:
 		}
 		timer.Stop()
-		if again := k.pass(time.Now()); again > 0 {
-			timer.Reset(again)
+		next := k.pass(time.Now())
+		if next > 0 {
+			timer.Reset(next)
 		}
 	}
 }
 
-// pass looks at the file and does what is due. It returns after how long it has to be called again at the latest; 0:
-// when the file or its source changes.
-func (k *keeper) pass(now time.Time) (again time.Duration) {
+// pass compares the file with its source and writes it if that is due. It returns
+// when to call it again at the latest; 0: only when the file or its source changes.
+func (k *keeper) pass(now time.Time) (next time.Duration) {
 	_, to := k.paths()
-	p, err := k.plan(!k.fresh)
+	p, err := k.plan(!k.enforced)
 	if err == nil && p.write != nil {
-		if wait := k.pace.due(now, p); wait > 0 {
-			return wait
+		delay := k.pace.delay(now, p)
+		if delay > 0 {
+			return delay
 		}
 		if err = p.write(); err == nil {
 			k.report(p, now, to)
@@ -65,22 +67,23 @@ func (k *keeper) pass(now time.Time) (again time.Duration) {
 		return time.Millisecond
 	case err != nil:
 		if k.warned.IsZero() || now.Sub(k.warned) >= warnEvery {
-			k.log.Warn("could not keep CNI file in place, will retry", "path", to, "error", err)
+			k.log.Warn("could not update CNI file, will retry", "path", to, "error", err)
 			k.warned = now
 		}
 		return retryAfter
 	}
-	k.fresh, k.pace.broken = true, nil
-	return k.calm(now, to)
+	k.enforced, k.pace.content = true, nil
+	return k.endEpisode(now, to)
 }
 
-// calm returns after how long the present episode of repairs ends, 0 if there is none.
-func (k *keeper) calm(now time.Time, path string) time.Duration {
+// endEpisode ends the episode of repairs if its last one was quietFor ago. It
+// returns in how long the episode will end; 0: there is none now.
+func (k *keeper) endEpisode(now time.Time, path string) time.Duration {
 	if k.pace.repairs == 0 {
 		return 0
 	}
-	if rest := calmAfter - now.Sub(k.pace.last); rest > 0 {
-		return rest
+	if left := quietFor - now.Sub(k.pace.last); left > 0 {
+		return left
 	}
 	if k.pace.repairs > 1 {
 		k.log.Info("CNI file is no longer being changed", "path", path, "repairs", k.pace.repairs)
@@ -89,17 +92,19 @@ func (k *keeper) calm(now time.Time, path string) time.Duration {
 	return 0
 }
 
-// report logs every update, and of an episode of repairs the first one and that it goes on.
+// report counts a repair and logs it: the first one of an episode, and at the
+// second one that further ones follow. It logs every update.
 func (k *keeper) report(p plan, now time.Time, path string) {
 	if p.update {
 		p.log(k.log, slog.LevelInfo, path)
 		return
 	}
-	switch k.pace.repaired(now) {
+	k.pace.countRepair(now)
+	switch k.pace.repairs {
 	case 1:
 		p.log(k.log, slog.LevelInfo, path)
 	case 2:
-		k.log.Warn("CNI file is changed again and again, restoring it at growing intervals",
+		k.log.Warn("CNI file is repeatedly changed by another program, restoring it at growing intervals",
 			append([]any{"path", path, "reason", p.reason, "longest", longestPause}, p.attrs...)...)
 	default:
 		p.log(k.log, slog.LevelDebug, path)
@@ -107,50 +112,55 @@ func (k *keeper) report(p plan, now time.Time, path string) {
 }
 
 const (
-	// settleFor is how long a file that cannot be used has to stay as it is before it counts as broken: not every
-	// writer replaces a file in one step.
-	settleFor = 500 * time.Millisecond
-	// Someone who undoes our repairs gets longer and longer pauses between them.
+	retryAfter = 5 * time.Second // after an error
+	warnEvery  = time.Minute     // of errors
+
+	// stableFor is how long an unusable file must stay the same before it is
+	// repaired: not every program replaces a file in one step.
+	stableFor = 500 * time.Millisecond
+	// The pause between two repairs of an episode doubles each time, because
+	// another program may undo each of them at once.
 	shortestPause, longestPause = time.Second, time.Minute
-	// calmAfter is how long after its last repair an episode ends.
-	calmAfter = 5 * time.Minute
+	// quietFor is how long after its last repair an episode ends.
+	quietFor = 5 * time.Minute
 )
 
-// pacer decides when a repair is due. An episode is a run of repairs without calmAfter of rest.
+// pacer delays repairs. An episode is a series of repairs, each less than quietFor
+// after the one before. The zero pacer is in no episode.
 type pacer struct {
-	repairs int // of this episode
-	last    time.Time
-	pause   time.Duration
+	repairs int           // in this episode; 0: there is none
+	last    time.Time     // time of the last repair
+	pause   time.Duration // before the next repair
 
-	broken []byte // content that has to settle
-	since  time.Time
+	content []byte // unusable content that must stay the same for stableFor; nil: none
+	since   time.Time
 }
 
-// due returns how long a plan has to wait; 0: it is due. Only repairs wait.
-func (p *pacer) due(now time.Time, plan plan) time.Duration {
-	wait := time.Duration(0)
-	if p.repairs > 0 && now.Sub(p.last) < calmAfter {
-		wait = p.pause - now.Sub(p.last)
+// delay returns how long a plan has to wait; 0: it may be carried out. Only
+// repairs wait. It notes since when the file has had its present content.
+func (p *pacer) delay(now time.Time, plan plan) time.Duration {
+	delay := time.Duration(0)
+	if p.repairs > 0 && now.Sub(p.last) < quietFor {
+		delay = p.pause - now.Sub(p.last)
 	}
-	if plan.settle {
-		if p.broken == nil || !bytes.Equal(p.broken, plan.found) {
-			p.broken, p.since = plan.found, now
+	if plan.awaitStable {
+		if p.content == nil || !bytes.Equal(p.content, plan.found) {
+			p.content, p.since = plan.found, now
 		}
-		wait = max(wait, settleFor-now.Sub(p.since))
+		delay = max(delay, stableFor-now.Sub(p.since))
 	}
 	if plan.update {
 		return 0
 	}
-	return max(wait, 0)
+	return max(delay, 0)
 }
 
-// repaired counts a repair and returns which one of its episode it is.
-func (p *pacer) repaired(now time.Time) int {
-	if now.Sub(p.last) >= calmAfter {
+// countRepair counts a repair, in a new episode if the last one is over.
+func (p *pacer) countRepair(now time.Time) {
+	if now.Sub(p.last) >= quietFor {
 		*p = pacer{}
 	}
 	p.repairs++
 	p.pause = min(max(2*p.pause, shortestPause), longestPause)
 	p.last = now
-	return p.repairs
 }

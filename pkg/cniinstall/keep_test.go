@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// node is a directory with sources and targets, and Keep at work on them.
+// node is a directory with sources and targets, which Keep watches after start.
 type node struct {
 	t   *testing.T
 	dir string
@@ -30,7 +30,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, dir: dir, log: &records{}}
-	// A watch that has just ended may hold a directory for a moment, which counts on Windows.
+	// On Windows, a directory cannot be deleted until the watch on it has ended.
 	t.Cleanup(func() { n.until("removed", func() bool { return os.RemoveAll(dir) == nil }) })
 	n.Files = Files{n.path("conf"), n.path("net.d/10-flannel.conflist"), n.path("flannel"), n.path("bin/flannel")}
 	n.write(n.ConfFrom, source)
@@ -54,7 +54,8 @@ func (n *node) start() {
 	n.until("installed", func() bool { return n.read(n.PluginTo) == "a program" && n.read(recordOf(n.ConfTo)) == source })
 }
 
-// replace writes as those do who want readers to see no part of a file.
+// replace writes a file by renaming another one over it, so that readers never see a
+// part of it.
 func (n *node) replace(path, text string) {
 	n.t.Helper()
 	n.write(path+".tmp", text)
@@ -128,7 +129,8 @@ func (r *records) with(parts ...string) (found []string) {
 
 func (r *records) String() string { return strings.Join(r.with(""), "\n") }
 
-// A mesh chains its plugin while Keep runs: the file stays byte for byte, over further changes of everything around it.
+// A service mesh adds its plugin while Keep runs: it is kept when the source
+// changes, and the file is not written again without need.
 func TestChainedPluginStays(t *testing.T) {
 	for name, chain := range map[string]func(*node){
 		"istio":   func(n *node) { n.replace(n.ConfTo, istio) },
@@ -145,7 +147,7 @@ func TestChainedPluginStays(t *testing.T) {
 			n.start()
 			chain(n)
 			chained := n.read(n.ConfTo)
-			// What comes after this was done with the chained file before one's eyes.
+			// Once the new source is applied, Keep has seen the chained file.
 			changed := strings.Replace(source, `"hairpinMode": true`, `"hairpinMode": false`, 1)
 			n.replace(n.ConfFrom, changed)
 			n.until("applied", func() bool { return n.read(recordOf(n.ConfTo)) == changed })
@@ -154,7 +156,7 @@ func TestChainedPluginStays(t *testing.T) {
 				t.Errorf("a new source made of\n%s\nthis:\n%s", chained, n.read(n.ConfTo))
 			}
 			n.until("logged that it was kept", func() bool { return len(n.log.with("INFO", "kept="+want)) == 1 })
-			// And a new process leaves it alone.
+			// A new process does not write it.
 			before, _ := os.Stat(n.ConfTo)
 			if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Written || len(done[1].Foreign) != 1 {
 				t.Errorf("installed again: %+v, %v", done, err)
@@ -166,7 +168,7 @@ func TestChainedPluginStays(t *testing.T) {
 	}
 }
 
-// Whatever breaks the file, it can be used again, with what others had added where that is known.
+// A damaged file is restored, with what others had added before it was damaged.
 func TestBrokenFileIsRestored(t *testing.T) {
 	chained := strings.Replace(istio, `"name": "cbr0",`, `"name": "cbr0", "example.com/theirs": {"b": 1, "a": 2},`, 1)
 	for name, text := range map[string]string{
@@ -191,7 +193,7 @@ func TestBrokenFileIsRestored(t *testing.T) {
 	}
 }
 
-func TestOthersOnlyAndNothingAtAll(t *testing.T) {
+func TestRestoreOwnPluginAndDeletedFiles(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -204,12 +206,12 @@ func TestOthersOnlyAndNothingAtAll(t *testing.T) {
 	n.until("all back", func() bool { return n.types() == "flannel portmap" && n.read(n.PluginTo) == "a program" })
 }
 
-// seen waits until Keep has taken notice of a file, which it shows by restoring the plugin afterwards.
+// seen waits until Keep has seen that the configuration is text.
 func (n *node) seen(text string) bool {
 	if n.read(n.ConfTo) != text {
 		return false
 	}
-	// A record that is missing is written when the configuration has been looked at.
+	// Keep writes a missing record after it has read the configuration.
 	_ = os.Remove(recordOf(n.ConfTo))
 	n.write(n.ConfFrom, source)
 	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
@@ -220,8 +222,9 @@ func (n *node) seen(text string) bool {
 	return false
 }
 
-// Someone who deletes the file as soon as it is there is not followed at once, and the log stays short.
-func TestFightIsPaced(t *testing.T) {
+// If another program deletes the file again and again, the pauses between the
+// repairs grow, and two lines are logged.
+func TestRepeatedRepairsArePaced(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -234,23 +237,23 @@ func TestFightIsPaced(t *testing.T) {
 	})
 	n.until("logged that it goes on", func() bool { return len(n.log.with("WARN", "longest=")) > 0 })
 	t.Logf("deleted %d times in %v", deleted, time.Since(start))
-	// At once, after 1, 2, 4 s …: what the other one does first is to delete what was installed.
+	// Repairs: at once, after 1, 2, 4 s …. The first deletion is of the installed file.
 	if most := 2 + int(time.Since(start)/shortestPause); deleted > most {
 		t.Errorf("%d repairs in %v", deleted-1, time.Since(start))
 	}
 	if len(n.log.with("INFO", "path="+n.ConfTo, "reason=missing", "beside="+n.ConfTo+".cilium_bak")) != 1 || len(n.log.with("WARN", "longest=")) != 1 {
-		t.Errorf("the log is not one line, and one more for the rest:\n%s", n.log)
+		t.Errorf("want one line for the first repair and one for all others:\n%s", n.log)
 	}
 }
 
-// Two hours against one who undoes everything at once, and then rest.
+// Another program undoes every repair at once for two hours, and then stops.
 func TestPacer(t *testing.T) {
 	log := &records{}
 	k := keeper{target: &configuration{}, log: slog.New(log)}
 	begin := time.Now()
 	now, repairs := begin, 0
 	for ; now.Sub(begin) < 2*time.Hour; now = now.Add(10 * time.Millisecond) {
-		if p := (plan{reason: "missing"}); k.pace.due(now, p) == 0 {
+		if p := (plan{reason: "missing"}); k.pace.delay(now, p) == 0 {
 			k.report(p, now, "file")
 			repairs++
 		}
@@ -258,37 +261,38 @@ func TestPacer(t *testing.T) {
 	if repairs < 115 || repairs > 130 || len(log.with("INFO")) != 1 || len(log.with("WARN")) != 1 {
 		t.Errorf("%d repairs in two hours, log:\n%s\n%s", repairs, log.with("INFO"), log.with("WARN"))
 	}
-	if rest := k.calm(now, "file"); rest < calmAfter-longestPause || rest > calmAfter {
-		t.Errorf("the episode ends after %v", rest)
+	if left := k.endEpisode(now, "file"); left < quietFor-longestPause || left > quietFor {
+		t.Errorf("the episode ends after %v", left)
 	}
-	now = now.Add(calmAfter)
-	if k.calm(now, "file") != 0 || len(log.with("INFO", fmt.Sprint("repairs=", repairs))) != 1 {
+	now = now.Add(quietFor)
+	if k.endEpisode(now, "file") != 0 || len(log.with("INFO", fmt.Sprint("repairs=", repairs))) != 1 {
 		t.Errorf("the end of the episode is not logged:\n%s", log.with("INFO"))
 	}
-	if k.pace.due(now, plan{reason: "missing"}) != 0 {
-		t.Error("a new episode does not begin at once")
+	if k.pace.delay(now, plan{reason: "missing"}) != 0 {
+		t.Error("the first repair of a new episode is delayed")
 	}
 }
 
-// A file that cannot be used may be half of one: it counts once it has been the same for a while.
-func TestHalfWrittenFileSettles(t *testing.T) {
+// An unusable file may be half written: it is repaired once it has stayed the same
+// for stableFor.
+func TestHalfWrittenFileMustBeStable(t *testing.T) {
 	var p pacer
 	now := time.Now()
 	for _, text := range []string{"", `{"na`, `{"name":"`} {
-		half := plan{reason: "unusable", settle: true, found: []byte(text)}
-		for _, after := range []time.Duration{0, settleFor / 2, settleFor - 1} {
-			if p.due(now.Add(after), half) == 0 {
+		half := plan{reason: "unusable", awaitStable: true, found: []byte(text)}
+		for _, after := range []time.Duration{0, stableFor / 2, stableFor - 1} {
+			if p.delay(now.Add(after), half) == 0 {
 				t.Errorf("%q is repaired after %v", text, after)
 			}
 		}
-		now = now.Add(settleFor - 1)
+		now = now.Add(stableFor - 1)
 	}
-	if p.due(now.Add(settleFor), plan{reason: "unusable", settle: true, found: []byte(`{"name":"`)}) != 0 {
-		t.Error("it is not repaired when it stays as it is")
+	if p.delay(now.Add(stableFor), plan{reason: "unusable", awaitStable: true, found: []byte(`{"name":"`)}) != 0 {
+		t.Error("a stable unusable file is not repaired")
 	}
 }
 
-// What was planned for one content of the file is not done to another.
+// A plan is not carried out if the content of the file has changed since.
 func TestPlanOutOfDate(t *testing.T) {
 	for name, c := range map[string]struct{ before, after string }{
 		"made meanwhile": {"", istio}, "changed meanwhile": {"x", istio}, "deleted meanwhile": {list("mesh"), ""}, "emptied meanwhile": {"x", "empty"},
@@ -310,8 +314,9 @@ func TestPlanOutOfDate(t *testing.T) {
 	}
 }
 
-// istio-cni makes a list of a single plugin and removes the former file; that one would come before the list.
-func TestConvertedFileStaysAway(t *testing.T) {
+// istio-cni replaces a *.conf by a *.conflist. The *.conf is not restored: runtimes
+// would prefer it to the list.
+func TestConvertedFileIsNotRestored(t *testing.T) {
 	n := newNode(t)
 	n.ConfTo = n.path("net.d/10-flannel.conf")
 	n.write(n.ConfFrom, `{"name":"cbr0","type":"flannel"}`)

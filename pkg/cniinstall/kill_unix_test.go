@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// killed makes the test binary a process that installs without end: two sources by turns.
+// killed is the variable that makes the test binary a process that installs two
+// sources by turns until it is killed.
 const killed = "CNIINSTALL_DIR"
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// While it is written, and whenever the process is killed, the file is whole, and the mesh's plugin is in it.
+// Readers always see a whole file with the mesh's plugin, while it is written and
+// whenever the writing process is killed.
 func TestKilledAtAnyTime(t *testing.T) {
 	n := newNode(t)
 	n.write(n.path("conf1"), source) // one of the two always differs from what is there

@@ -5,9 +5,14 @@ import (
 	"slices"
 )
 
-// merge makes live say what source says, as kubectl apply does: keys and plugins of source are set, those of base (what
-// was applied before) that source no longer has are removed, and all others are somebody else's and stay. It returns
-// the types of the plugins that stay, in their order.
+// merge sets the keys and plugins of source in live, and removes those of base
+// (what was applied before) that source no longer has. All others are foreign and
+// stay. It returns the types of the foreign plugins, in their order. Example:
+//
+//	base:   flannel(mtu 1400), portmap
+//	source: flannel(mtu 1450), bandwidth
+//	live:   flannel(mtu 1400, dns), mesh, portmap, tuning
+//	merged: flannel(mtu 1450, dns), bandwidth, mesh, tuning; mesh and tuning are foreign
 func merge(base, source, live conf) (merged conf, foreign []string) {
 	merged.object = mergeObject(base.object, source.object, live.object)
 	if source.plugins == nil {
@@ -15,8 +20,8 @@ func merge(base, source, live conf) (merged conf, foreign []string) {
 	}
 	merged.plugins, foreign = mergePlugins(base.plugins, source.plugins, live.plugins)
 	list, err := json.Marshal(merged.plugins)
-	if err != nil || equal(list, live.get("plugins")) { // its parts were parsed before: there is no error
-		list = live.get("plugins")
+	if err != nil || equal(list, live.get("plugins")) { // encoding what was decoded does not fail
+		list = live.get("plugins") // keeps its spaces
 	}
 	merged.object[merged.object.index("plugins")].value = list
 	return merged, foreign
@@ -43,8 +48,10 @@ func mergeObject(base, source, live object) (merged object) {
 func mergeValue(base, source, live json.RawMessage) json.RawMessage {
 	var b, s, l object
 	if json.Unmarshal(source, &s) == nil && json.Unmarshal(live, &l) == nil {
-		_ = json.Unmarshal(base, &b) // there may be none
-		source = mustEncode(mergeObject(b, s, l), source)
+		_ = json.Unmarshal(base, &b) // may be missing
+		if text, err := mergeObject(b, s, l).MarshalJSON(); err == nil {
+			source = text
+		}
 	}
 	if equal(source, live) {
 		return live
@@ -52,63 +59,57 @@ func mergeValue(base, source, live json.RawMessage) json.RawMessage {
 	return source
 }
 
-// mustEncode falls back to a text that is known to be good; encoding what was decoded does not fail.
-func mustEncode(o object, otherwise json.RawMessage) json.RawMessage {
-	if text, err := o.MarshalJSON(); err == nil {
-		return text
-	}
-	return otherwise
-}
-
-// slot identifies a plugin in a list: the nth of its type.
+// slot identifies a plugin in a list: the nth of its type, from 0.
 type slot struct {
 	kind string
 	nth  int
 }
 
-func slots(plugins []object) (all []slot) {
+func slotsOf(plugins []object) (slots []slot) {
 	count := map[string]int{}
 	for _, p := range plugins {
 		kind := p.text("type")
-		all = append(all, slot{kind, count[kind]})
+		slots = append(slots, slot{kind, count[kind]})
 		count[kind]++
 	}
-	return all
+	return slots
 }
 
-// mergePlugins keeps foreign plugins where they are among ours. Ours take the places that they had, in the order of
-// source; those without a place follow the last one, before what others have appended.
+// mergePlugins leaves foreign plugins where they are in live. Ours take the places
+// that ours have in live, in the order of source. If source has more, the rest
+// follows the last of these places, before what others appended; if live has none
+// of ours, they come first.
 func mergePlugins(base, source, live []object) (merged []object, foreign []string) {
-	want, had, have := slots(source), slots(base), slots(live)
+	baseSlots, sourceSlots, liveSlots := slotsOf(base), slotsOf(source), slotsOf(live)
 	ours := make([]object, len(source))
 	for i, p := range source {
 		ours[i] = p
-		if at := slices.Index(have, want[i]); at >= 0 {
-			var before object
-			if was := slices.Index(had, want[i]); was >= 0 {
-				before = base[was]
+		if at := slices.Index(liveSlots, sourceSlots[i]); at >= 0 {
+			var applied object
+			if n := slices.Index(baseSlots, sourceSlots[i]); n >= 0 {
+				applied = base[n]
 			}
-			ours[i] = mergeObject(before, p, live[at])
+			ours[i] = mergeObject(applied, p, live[at])
 		}
 	}
 	places := 0
-	for _, s := range have {
-		if slices.Contains(want, s) {
+	for _, s := range liveSlots {
+		if slices.Contains(sourceSlots, s) {
 			places++
 		}
 	}
 	if places == 0 {
 		merged, ours = append(merged, ours...), nil
 	}
-	for i, s := range have {
+	for i, s := range liveSlots {
 		switch {
-		case slices.Contains(want, s):
-			take := 1
+		case slices.Contains(sourceSlots, s):
+			count := 1
 			if places--; places == 0 {
-				take = len(ours)
+				count = len(ours)
 			}
-			merged, ours = append(merged, ours[:take]...), ours[take:]
-		case slices.Contains(had, s): // ours once, and no longer
+			merged, ours = append(merged, ours[:count]...), ours[count:]
+		case slices.Contains(baseSlots, s): // removed from the source
 		default:
 			merged, foreign = append(merged, live[i]), append(foreign, s.kind)
 		}

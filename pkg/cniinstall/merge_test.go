@@ -19,7 +19,8 @@ const source = `{
 }
 `
 
-// What istio-cni and linkerd-cni make of it: the former parses all and sorts keys, both append.
+// What istio-cni and linkerd-cni turn it into: both append a plugin, and istio-cni
+// sorts the keys.
 const (
 	istio = `{
   "cniVersion": "0.3.1",
@@ -48,7 +49,7 @@ func parse(t *testing.T, text string) conf {
 	return c
 }
 
-// list makes a configuration of plugins; a word is one of that type.
+// list returns a configuration with plugins, each given as JSON or as its type.
 func list(plugins ...string) string {
 	for i, p := range plugins {
 		if !strings.HasPrefix(p, "{") {
@@ -62,13 +63,13 @@ func TestMerge(t *testing.T) {
 	for name, c := range map[string]struct{ base, source, live, want, foreign string }{
 		"istio":                       {source, source, istio, istio, "istio-cni"},
 		"linkerd":                     {"", source, linkerd, linkerd, "linkerd-cni"},
-		"ours alone":                  {source, source, source, source, ""},
+		"only ours":                   {source, source, source, source, ""},
 		"foreign ones everywhere":     {"", list("flannel", "portmap"), list("a", "flannel", "b", "portmap", "c"), list("a", "flannel", "b", "portmap", "c"), "a b c"},
 		"one of ours was removed":     {"", list("flannel", "portmap"), list("flannel", "mesh"), list("flannel", "portmap", "mesh"), "mesh"},
-		"none of ours is there":       {"", list("flannel", "portmap"), list("mesh"), list("flannel", "portmap", "mesh"), "mesh"},
+		"all of ours were removed":    {"", list("flannel", "portmap"), list("mesh"), list("flannel", "portmap", "mesh"), "mesh"},
 		"the source has more":         {list("flannel"), list("flannel", "bandwidth"), list("flannel", "mesh"), list("flannel", "bandwidth", "mesh"), "mesh"},
 		"the source has fewer":        {list("flannel", "portmap"), list("flannel"), list("flannel", "portmap", "mesh"), list("flannel", "mesh"), "mesh"},
-		"fewer, nobody knows of it":   {"", list("flannel"), list("flannel", "portmap", "mesh"), list("flannel", "portmap", "mesh"), "portmap mesh"},
+		"fewer, but no record":        {"", list("flannel"), list("flannel", "portmap", "mesh"), list("flannel", "portmap", "mesh"), "portmap mesh"},
 		"the source's order changed":  {list("flannel", "a", "b"), list("flannel", "b", "a"), list("flannel", "a", "mesh", "b"), list("flannel", "b", "mesh", "a"), "mesh"},
 		"two of a type":               {list("flannel", "tuning", "tuning"), list("flannel", "tuning"), list("flannel", "tuning", "mesh", "tuning"), list("flannel", "tuning", "mesh"), "mesh"},
 		"a second one is not ours":    {"", list("flannel", "tuning"), list("flannel", "tuning", "tuning"), list("flannel", "tuning", "tuning"), "tuning"},
@@ -100,7 +101,7 @@ func TestParseConf(t *testing.T) {
 		`{"name":"n","plugins":{}}`, `{"name":"n","plugins":[1]}`, `{"name":"n","plugins":[{}]}`, `{"name":"n","plugins":[{"type":1}]}`, `{"name":1,"plugins":[{"type":"a"}]}`,
 		list("flannel") + "x", list("flannel")[1:], list("flannel", "{}")} {
 		if c, err := parseConf([]byte(text)); err == nil {
-			t.Errorf("%s counts as %v", text, c.types())
+			t.Errorf("%s was accepted, with plugins %v", text, c.types())
 		}
 	}
 	for text, main := range map[string]string{list("a", "flannel"): "flannel", list("bridge", "b"): "bridge", `{"name":"n","type":"flannel"}`: "flannel"} {
@@ -110,8 +111,9 @@ func TestParseConf(t *testing.T) {
 	}
 }
 
-// FuzzMerge: whatever stands in the file, what is written can be read, has all plugins of the source in their order,
-// loses no foreign one, and is written once.
+// Whatever the live file contains, the merged one can be parsed, has all plugins of
+// the source in their order and all foreign ones, and merging it again changes
+// nothing.
 func FuzzMerge(f *testing.F) {
 	for _, live := range []string{istio, linkerd, list("a", "flannel", "b", "portmap"), `{"name":"n","plugins":[{"type":"flannel","type":"x"}],"plugins":[{"type":"y"}]}`} {
 		f.Add(list("flannel", "gone"), live)
