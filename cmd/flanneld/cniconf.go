@@ -14,7 +14,7 @@ import (
 
 // cniConfAnswer is the JSON document of cni-conf.
 type cniConfAnswer struct {
-	cniconf.Written
+	cniconf.Outcome
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -43,7 +43,7 @@ func (c *call) cniConfFlags(s *cniconf.Spec) *cniConfOptions {
 	c.flags.Func("cluster-cidr", "pod `network`; default: as in the network configuration", flags.ListOf(&s.Cluster, flags.ParseNetwork))
 	c.flags.Func("service-cidr", "`network` of Services; default: read from the cluster (needs a kubeconfig with the permission)", flags.ListOf(&s.Services, flags.ParseNetwork))
 	c.flags.Func("management-cidr", "`network` of the nodes, which pods on an L2Bridge reach without NAT; default: that of the node's address", flags.ListOf(&s.Management, flags.ParseNetwork))
-	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", flags.ListOf(&s.Spare, flags.ParseNetwork))
+	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", flags.ListOf(&s.NATExceptions, flags.ParseNetwork))
 	c.flags.Func("dns", "`address` of the cluster's DNS; default: kubelet sets it for each pod", flags.ListOf(&s.DNS, flags.ParseAddress))
 	c.flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", flags.ListOf(&s.Search, func(t string) (string, error) { return t, nil }))
 	c.flags.Func("management-ip", "the node's own `address`; default: as the daemon chooses it", func(text string) (err error) {
@@ -74,12 +74,12 @@ func makeCNIConf(c *call) func(context.Context) int {
 			}
 			return c.reportUsage(errors.Join(all...))
 		}
-		done := cniconf.Written{Path: a.to}
-		if err = cniconf.HasPlugins(a.pluginDir, s.Programs()); err == nil {
+		done := cniconf.Outcome{Path: a.to}
+		if err = cniconf.CheckPlugins(a.pluginDir, s.Programs()); err == nil {
 			done, err = cniconf.Put(a.to, conf, cniconf.Record(c.SubnetFile), a.force)
 		}
 		if err != nil {
-			err, done = fmt.Errorf("cni-conf: %w", err), cniconf.Written{Path: done.Path}
+			err, done = fmt.Errorf("cni-conf: %w", err), cniconf.Outcome{Path: done.Path}
 		}
 		exit := c.answer(cniConfAnswer{done, problem(err)}, done.Text(), err)
 		if exit == exitOK && done.Result == "differs" && !a.keep {

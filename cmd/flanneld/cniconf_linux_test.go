@@ -112,7 +112,7 @@ func TestCNIConf(t *testing.T) {
 	n.write("net-conf.json", bridgeConf)
 	code, stdout, _ := n.cniConf(append(args, "--json")...)
 	var done cniConfAnswer
-	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !cniconf.Same(done.Conf, []byte(first)) {
+	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !cniconf.Equal(done.Conf, []byte(first)) {
 		t.Errorf("--json: %d, %v, %+v", code, err, done)
 	}
 }

@@ -1,9 +1,13 @@
-// Package cniconf makes the CNI configuration of a Windows node: the flannel plugin, which delegates to one of the four
-// plugins that speak to HNS. It is pure: the same Spec gives the same text.
+// Package cniconf makes the CNI configuration of a Windows node. It is for the
+// flannel plugin, which delegates to one of four plugins that use HNS:
 //
-// The formats are those of cni.dev (win-overlay, win-bridge), of the plugins' own samples
-// (github.com/containernetworking/plugins, sample-v1.conf and sample-v2.conf) and of Microsoft's
-// (github.com/microsoft/windows-container-networking, example).
+//	             overlay       bridge        HNS API
+//	CNI project  win-overlay   win-bridge    1 or 2
+//	Microsoft    sdnoverlay    sdnbridge     2
+//
+// The formats follow cni.dev (win-overlay, win-bridge), the samples of the plugins
+// (github.com/containernetworking/plugins, sample-v1.conf and sample-v2.conf) and
+// those of Microsoft (github.com/microsoft/windows-container-networking, example).
 package cniconf
 
 import (
@@ -16,75 +20,81 @@ import (
 	"strings"
 )
 
-// Spec says what the configuration is for.
+// Spec is what the configuration is made from.
 type Spec struct {
 	Plugin  string // one of Plugins
-	API     int    // 1: policies for HNS's old interface (dockershim); 2: for HCN's, which containerd needs
+	API     int    // 1: policies of the older HNS API (dockershim); 2: of HCN, which containerd needs
 	Network string // name of the HNS network
-	List    bool   // a .conflist rather than a .conf
+	List    bool   // make a .conflist, not a .conf
 
-	Cluster      []netip.Prefix // pod networks
-	Services     []netip.Prefix
-	Management   []netip.Prefix // the nodes' own networks; only bridges reach them without NAT
-	Spare        []netip.Prefix // more that is reached without NAT
-	ManagementIP netip.Addr     // the node's own address
+	Cluster       []netip.Prefix // pod networks
+	Services      []netip.Prefix // networks of Services
+	Management    []netip.Prefix // networks of the nodes; pods on a bridge reach them without NAT
+	NATExceptions []netip.Prefix // further networks that pods reach without NAT
+	ManagementIP  netip.Addr     // the node's own address
 
-	DNS         []netip.Addr
+	DNS         []netip.Addr // DNS servers; with Search empty, too: kubelet sets them for each pod
 	Search      []string
 	LoopbackDSR bool   // a pod may reach itself through a Service
-	MACPrefix   string // of endpoints, with overlay
+	MACPrefix   string // of the pods' endpoints; only for an overlay
 }
 
-// Plugins are those that the flannel plugin can delegate to on Windows.
+// Plugins returns the plugins that the flannel plugin can delegate to on Windows.
 func Plugins() []string { return []string{"win-overlay", "win-bridge", "sdnoverlay", "sdnbridge"} }
 
-// Programs are the plugins that the configuration needs, as files. The flannel plugin has host-local give addresses.
+// Programs returns the files of all plugins that the configuration needs. The
+// flannel plugin makes the other plugin use host-local for IPAM.
 func (s Spec) Programs() []string {
 	return []string{"flannel.exe", s.Plugin + ".exe", "host-local.exe"}
 }
 
-// Overlay tells whether the plugin is for one; the others are for bridges.
+// Overlay reports whether the plugin is for an overlay, and not for a bridge.
 func (s Spec) Overlay() bool { return strings.HasSuffix(s.Plugin, "overlay") }
 
+// sdn reports whether the plugin is one of Microsoft's.
 func (s Spec) sdn() bool { return strings.HasPrefix(s.Plugin, "sdn") }
 
-// check finds everything that is wrong.
-func (s Spec) check() error {
+// validate returns all problems of the Spec.
+func (s Spec) validate() error {
 	var problems []error
-	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	report := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if !slices.Contains(Plugins(), s.Plugin) {
-		bad("plugin %.40q: use one of %s", s.Plugin, strings.Join(Plugins(), ", "))
+		report("plugin %.40q: use one of %s", s.Plugin, strings.Join(Plugins(), ", "))
 	}
 	if s.API != 1 && s.API != 2 {
-		bad("API version %d: use 1 or 2", s.API)
+		report("API version %d: use 1 or 2", s.API)
 	} else if s.sdn() && s.API == 1 {
-		bad("API version 1: %s speaks only 2", s.Plugin)
+		report("API version 1: %s supports only 2", s.Plugin)
 	}
 	if s.Network == "" {
-		bad("the name of the HNS network is missing: give --network-name")
+		report("the name of the HNS network is missing: set --network-name")
 	}
 	if len(s.Cluster) == 0 {
-		bad("the cluster's pod network is missing: give --cluster-cidr")
+		report("the cluster's pod network is missing: set --cluster-cidr")
 	}
 	if len(s.Services) == 0 {
-		bad("the cluster's service network is missing: give --service-cidr, or a --kubeconfig-file that may ask")
+		report("the cluster's service network is missing: set --service-cidr, or a --kubeconfig-file with the permission to read it")
 	}
 	if !s.ManagementIP.IsValid() && (s.API == 2 || !s.Overlay()) {
-		bad("the node's own address is missing: give --management-ip")
+		report("the node's own address is missing: set --management-ip")
 	}
-	for _, p := range slices.Concat(s.Cluster, s.Services, s.Management, s.Spare) {
+	for _, p := range slices.Concat(s.Cluster, s.Services, s.Management, s.NATExceptions) {
 		switch {
 		case p.Addr().Is6() && s.Overlay():
-			bad("%s: Windows has no overlay for IPv6: leave it out", p)
+			report("%s: Windows does not support IPv6 on an overlay: remove it", p)
 		case p.Bits() == 0:
-			bad("%s: to masquerade nothing at all cuts pods off from the world", p)
+			report("%s: without NAT to any address, pods cannot reach hosts outside of the cluster", p)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// conf is the configuration of the flannel plugin, alone or in a list; the fields are in the order in which people
-// write them.
+// The types below are the JSON documents. Their fields are in the order in which
+// the samples have them. The JSON names differ between the plugins: win-* has
+// policies, in lower case, and sdn* has AdditionalArgs, in camel case. V1 and V2
+// are the forms of a policy in the two HNS APIs.
+
+// conf is the configuration of the flannel plugin, alone or in a list.
 type conf struct {
 	CNIVersion   string          `json:"cniVersion,omitempty"`
 	Name         string          `json:"name,omitempty"`
@@ -138,12 +148,12 @@ type (
 	providerV2 struct{ ProviderAddress netip.Addr }
 )
 
-// cniVersion is one that all four plugins speak and that knows lists.
+// cniVersion is a version that all four plugins support, and that has lists.
 const cniVersion = "0.3.0"
 
 // Make returns the configuration's text.
 func Make(s Spec) ([]byte, error) {
-	if err := s.check(); err != nil {
+	if err := s.validate(); err != nil {
 		return nil, err
 	}
 	d := delegate{Type: s.Plugin}
@@ -170,7 +180,7 @@ func Make(s Spec) ([]byte, error) {
 		}
 	}
 	switch {
-	case len(s.DNS)+len(s.Search) == 0: // kubelet's, by the capability
+	case len(s.DNS)+len(s.Search) == 0: // kubelet sets them, through the capability
 	case s.sdn():
 		d.DNS = dnsUpper{s.DNS, s.Search}
 	default:
@@ -188,32 +198,33 @@ func Make(s Spec) ([]byte, error) {
 	}{cniVersion, s.Network, []conf{plugin}})
 }
 
-// policies are those of each pod's endpoint: what is reached without NAT, what goes through the encapsulation, and with
-// an overlay by HCN from which of the node's addresses.
+// policies returns the policies of each pod's endpoint: the destinations that it
+// reaches without NAT, those to which HNS routes and encapsulates its packets and,
+// on an overlay with HCN, the node's address as the source of encapsulated packets.
 func (s Spec) policies() []any {
-	spared := slices.Concat(s.Cluster, s.Services)
+	exceptions := slices.Concat(s.Cluster, s.Services)
 	routed := slices.Clone(s.Services)
 	if !s.Overlay() {
-		spared = append(spared, s.Management...)
+		exceptions = append(exceptions, s.Management...)
 		routed = append(routed, netip.PrefixFrom(s.ManagementIP, s.ManagementIP.BitLen()))
 	}
-	spared = append(spared, s.Spare...)
-	var all []any
+	exceptions = append(exceptions, s.NATExceptions...)
+	var policies []any
 	if s.API == 1 {
-		all = append(all, natV1{"OutBoundNAT", spared})
+		policies = append(policies, natV1{"OutBoundNAT", exceptions})
 		for _, p := range routed {
-			all = append(all, routeV1{"ROUTE", p, true})
+			policies = append(policies, routeV1{"ROUTE", p, true})
 		}
-		return all
+		return policies
 	}
-	all = append(all, policyV2{"OutBoundNAT", natV2{spared}})
+	policies = append(policies, policyV2{"OutBoundNAT", natV2{exceptions}})
 	for _, p := range routed {
-		all = append(all, policyV2{"SDNRoute", routeV2{p, true}})
+		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}})
 	}
 	if s.Overlay() {
-		all = append(all, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})
+		policies = append(policies, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})
 	}
-	return all
+	return policies
 }
 
 func text(v any) ([]byte, error) {
@@ -222,7 +233,7 @@ func text(v any) ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(v); err != nil {
-		return nil, fmt.Errorf("write the CNI configuration: %w", err)
+		return nil, fmt.Errorf("encode the CNI configuration: %w", err)
 	}
 	return b.Bytes(), nil
 }

@@ -14,7 +14,7 @@ import (
 	"flannel/pkg/logtest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func spec(plugin string, api int) Spec {
 	pfx := netip.MustParsePrefix
@@ -27,7 +27,7 @@ func spec(plugin string, api int) Spec {
 	return s
 }
 
-// TestMake holds every form to a text that was compared with the plugins' own samples.
+// The golden files were compared with the plugins' own samples.
 func TestMake(t *testing.T) {
 	dual := spec("sdnbridge", 2)
 	dual.Cluster = append(dual.Cluster, netip.MustParsePrefix("fd00:244::/48"))
@@ -35,7 +35,7 @@ func TestMake(t *testing.T) {
 	dual.LoopbackDSR = false
 	list := spec("win-overlay", 2)
 	list.List, list.DNS, list.Search = true, nil, nil
-	list.Spare = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}
+	list.NATExceptions = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}
 	for name, s := range map[string]Spec{
 		"win-overlay.v1": spec("win-overlay", 1), "win-overlay.v2": spec("win-overlay", 2), "win-overlay.list": list,
 		"win-bridge.v1": spec("win-bridge", 1), "win-bridge.v2": spec("win-bridge", 2),
@@ -60,7 +60,7 @@ func TestMake(t *testing.T) {
 			t.Errorf("%s: run with -update if this is right\n%s", name, d)
 		}
 		if !json.Valid(got) {
-			t.Errorf("%s is no JSON", name)
+			t.Errorf("%s is not JSON", name)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestProblems(t *testing.T) {
 	six := spec("win-overlay", 2)
 	six.Services = append(six.Services, netip.MustParsePrefix("fd00::/112"))
 	all := spec("win-bridge", 2)
-	all.Spare = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	all.NATExceptions = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
 	for want, s := range map[string]Spec{"sdnbridge 2": spec("sdnbridge", 1), "IPv6": six, "0.0.0.0/0": all} {
 		if _, err := Make(s); err == nil || !logtest.Names(err.Error(), strings.Fields(want)...) {
 			t.Errorf("%v, want %q", err, want)
@@ -92,8 +92,8 @@ func TestProblems(t *testing.T) {
 }
 
 func TestDiff(t *testing.T) {
-	if !Same([]byte(`{"a":1,"b":[2]}`), []byte("{\n \"b\": [2], \"a\": 1}\n")) || Same([]byte(`{"a":1}`), []byte(`{"a":2}`)) || Same([]byte("x"), []byte("{}")) {
-		t.Error("Same")
+	if !Equal([]byte(`{"a":1,"b":[2]}`), []byte("{\n \"b\": [2], \"a\": 1}\n")) || Equal([]byte(`{"a":1}`), []byte(`{"a":2}`)) || Equal([]byte("x"), []byte("{}")) {
+		t.Error("Equal is wrong")
 	}
 	for _, c := range [][3]string{
 		{`{"a":1,"b":2}`, `{"b":2,"a":1}`, "  {\n    \"a\": 1,\n    \"b\": 2\n  }\n"},

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Same tells whether two configurations say the same, whatever their spaces and the order of their keys.
-func Same(a, b []byte) bool {
+// Equal reports whether two configurations have the same JSON value, whatever their
+// spaces and the order of their keys. If one is not JSON, it compares the bytes.
+func Equal(a, b []byte) bool {
 	var x, y any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
 		return bytes.Equal(a, b)
@@ -16,11 +17,13 @@ func Same(a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Diff shows line by line what makes was into will: "-" before what goes, "+" before what comes, a blank before what
-// stays. Both are laid out alike first, where they are JSON, so that only what they say counts.
-func Diff(was, will []byte) string {
-	a, b := laidOut(was), laidOut(will)
-	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:]; these files are short.
+// Diff returns the difference line by line: removed lines begin with "-", added
+// ones with "+", and common ones with a blank. JSON is formatted first, so that
+// spaces and the order of keys do not count.
+func Diff(before, after []byte) string {
+	a, b := formattedLines(before), formattedLines(after)
+	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
+	// That is quadratic, but the files are short.
 	common := make([][]int, len(a)+1)
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
@@ -51,14 +54,15 @@ func Diff(was, will []byte) string {
 	return out.String()
 }
 
-// maxLines bounds what is compared line by line; a foreign file may be anything.
+// maxLines bounds the compared lines: a file that somebody else wrote may have any
+// length.
 const maxLines = 1000
 
-func laidOut(raw []byte) []string {
+func formattedLines(raw []byte) []string {
 	var v any
 	if json.Unmarshal(raw, &v) == nil {
-		if nice, err := text(v); err == nil {
-			raw = nice
+		if formatted, err := text(v); err == nil {
+			raw = formatted
 		}
 	}
 	lines := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")

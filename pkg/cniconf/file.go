@@ -13,55 +13,65 @@ import (
 	"flannel/pkg/file"
 )
 
-// Written is what Put did.
-type Written struct {
+// Outcome is what Put did. Its Result is one of
+//
+//	written      the file did not exist
+//	unchanged    the file has this configuration already
+//	updated      the file had what Put wrote before
+//	differs      the file was edited, or is not from Put; it was not changed
+//	overwritten  as differs, but with force
+//	shown        no file was to be written
+//
+// or, in the zero Outcome, empty: Put failed, or was not called.
+type Outcome struct {
 	Path   string          `json:"path"`
-	Result string          `json:"result,omitempty"` // "written", "unchanged", "updated", "differs" (and was left alone), "overwritten", "shown"
+	Result string          `json:"result,omitempty"`
 	Diff   string          `json:"diff,omitempty"`
 	Conf   json.RawMessage `json:"conf,omitempty"`
 }
 
-// Record is where stands what Put wrote last, by which an edit is known: beside the subnet file.
+// Record returns the path of the record, a copy of what Put wrote last. Put compares
+// the file with it to recognize edits. It is in the directory of the subnet file.
 func Record(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "cni-conf.json")
 }
 
-// lastWritten is the record.
+// lastWritten is the content of the record.
 type lastWritten struct {
 	Path string          `json:"path"`
 	Conf json.RawMessage `json:"conf"`
 }
 
-// untouched tells whether a file still says what cni-conf wrote. A record that is lost, or cannot be read, is that of
-// nothing: then the file may be somebody's work.
-func untouched(record, path string, is []byte) bool {
+// unedited reports whether the file at path, with this content, is what Put wrote.
+// Without a readable record it is not: somebody may have written the file by hand.
+func unedited(record, path string, content []byte) bool {
 	var last lastWritten
 	raw, err := os.ReadFile(record)
-	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && Same(is, last.Conf)
+	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && Equal(content, last.Conf)
 }
 
-// samePath: Windows knows files by their names in any case, and scripts spell its drives in both.
+// samePath compares paths as the system does: on Windows without regard to case.
 func samePath(a, b string) bool {
 	return a == b || runtime.GOOS == "windows" && strings.EqualFold(a, b)
 }
 
-// remember writes the record. It comes after the file: a crash between the two leaves a file that says what is asked
-// for, and the next run writes the record.
-func remember(record string, last lastWritten) error {
+// writeRecord is called after the file was written. If we crash between the two, the
+// file has the right content, and the next run writes the record.
+func writeRecord(record string, last lastWritten) error {
 	raw, err := json.MarshalIndent(last, "", "  ")
 	if err == nil {
 		_, err = file.Put(record, append(raw, '\n'), 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("remember what was written: %w", err)
+		return fmt.Errorf("record what was written: %w", err)
 	}
 	return nil
 }
 
-// Put writes the file unless it says something else that cni-conf did not write: that may be somebody's work. - as a file
-// only shows it.
-func Put(to string, conf []byte, record string, force bool) (Written, error) {
-	done := Written{Path: to, Result: "shown", Conf: conf}
+// Put writes the configuration to the file, unless somebody else wrote or edited
+// the file and force is false. If the file is "-", it only returns the configuration.
+func Put(to string, conf []byte, record string, force bool) (Outcome, error) {
+	done := Outcome{Path: to, Result: "shown", Conf: conf}
 	if to == "-" {
 		return done, nil
 	}
@@ -69,19 +79,19 @@ func Put(to string, conf []byte, record string, force bool) (Written, error) {
 	if err != nil {
 		return done, err
 	}
-	was, err := os.ReadFile(to)
+	before, err := os.ReadFile(to)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		done.Result = "written"
 	case err != nil:
 		return done, err
-	case Same(was, conf):
+	case Equal(before, conf):
 		done.Result = "unchanged"
-		return done, remember(record, lastWritten{to, conf})
+		return done, writeRecord(record, lastWritten{to, conf})
 	default:
-		done.Diff = Diff(was, conf)
+		done.Diff = Diff(before, conf)
 		switch {
-		case untouched(record, to, was):
+		case unedited(record, to, before):
 			done.Result = "updated"
 		case force:
 			done.Result = "overwritten"
@@ -93,32 +103,33 @@ func Put(to string, conf []byte, record string, force bool) (Written, error) {
 	if _, err := file.Put(to, conf, 0o644); err != nil {
 		return done, err
 	}
-	return done, remember(record, lastWritten{to, conf})
+	return done, writeRecord(record, lastWritten{to, conf})
 }
 
-// HasPlugins looks for programs in a directory, if it is given one.
-func HasPlugins(dir string, programs []string) error {
-	var gone []string
+// CheckPlugins returns an error if a program is missing in the directory; "" is not
+// checked.
+func CheckPlugins(dir string, programs []string) error {
+	var missing []string
 	for _, name := range programs {
 		if _, err := os.Stat(filepath.Join(dir, name)); dir != "" && err != nil {
-			gone = append(gone, name)
+			missing = append(missing, name)
 		}
 	}
-	if len(gone) > 0 {
-		return fmt.Errorf("%s has no %s: put the CNI plugins there (flanneld install-cni)", dir, strings.Join(gone, ", "))
+	if len(missing) > 0 {
+		return fmt.Errorf("%s has no %s: put the CNI plugins there (flanneld install-cni)", dir, strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// Text is what a person reads of it.
-func (w Written) Text() string {
-	switch w.Result {
+// Text describes the outcome for a person.
+func (o Outcome) Text() string {
+	switch o.Result {
 	case "":
 		return ""
 	case "shown":
-		return strings.TrimSuffix(string(w.Conf), "\n")
+		return strings.TrimSuffix(string(o.Conf), "\n")
 	case "differs":
-		return w.Diff + w.Path + " was edited, or is not of cni-conf, and was left alone; --force overwrites it"
+		return o.Diff + o.Path + " was edited, or was not written by cni-conf, and was not changed; --force overwrites it"
 	}
-	return w.Diff + w.Path + ": " + w.Result
+	return o.Diff + o.Path + ": " + o.Result
 }
