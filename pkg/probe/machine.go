@@ -234,7 +234,7 @@ func reserved(o Options) ([]netip.Addr, error) {
 	if v, err := sourcevip.Read(o.VIPFile); err == nil && v.Store != "" {
 		dir = filepath.Dir(v.Store)
 	}
-	addrs, err := sourcevip.Held(dir)
+	addrs, err := sourcevip.Allocated(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s does not exist", dir)
 	}

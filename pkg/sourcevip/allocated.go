@@ -9,9 +9,10 @@ import (
 	"path/filepath"
 )
 
-// Held returns all addresses that host-local gives to nobody now, whoever has them, in any network whose directory is in
-// dataDir. Its error is fs.ErrNotExist where there is no such directory.
-func Held(dataDir string) (all []netip.Addr, err error) {
+// Allocated returns all addresses that host-local has given to pods, or that are
+// reserved in its directories, in all networks. The error is fs.ErrNotExist if
+// dataDir does not exist.
+func Allocated(dataDir string) (addrs []netip.Addr, err error) {
 	networks, err := os.ReadDir(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("list host-local's networks: %w", err)
@@ -25,10 +26,10 @@ func Held(dataDir string) (all []netip.Addr, err error) {
 			return nil, fmt.Errorf("list host-local's addresses: %w", err)
 		}
 		for _, e := range entries {
-			if a, err := netip.ParseAddr(e.Name()); err == nil { // else the lock, or the last address that was given away
-				all = append(all, a)
+			if a, err := netip.ParseAddr(e.Name()); err == nil { // not the lock or the file with the last address
+				addrs = append(addrs, a)
 			}
 		}
 	}
-	return all, nil
+	return addrs, nil
 }

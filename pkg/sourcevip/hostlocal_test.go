@@ -17,7 +17,7 @@ import (
 	"flannel/pkg/hns"
 )
 
-// hostLocal runs the real plugin for a pod, and returns the address that it gave.
+// hostLocal runs the real plugin for a pod and returns the address that it gave.
 func (n *node) hostLocal(command, id string) (netip.Addr, error) {
 	program, err := filepath.Abs("../../bin/cni/host-local")
 	if err != nil {
@@ -40,16 +40,17 @@ func (n *node) hostLocal(command, id string) (netip.Addr, error) {
 		IPs []struct{ Address netip.Prefix }
 	}
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil || len(result.IPs) != 1 {
-		return netip.Addr{}, fmt.Errorf("host-local says %s, %w", out.String(), err)
+		return netip.Addr{}, fmt.Errorf("host-local printed %s, %w", out.String(), err)
 	}
 	return result.IPs[0].Address.Addr(), nil
 }
 
-// The real host-local and we, all at once: each address has one owner, and a subnet's worth of pods never gets ours.
+// Pods and three Ensure ask for addresses at the same time, until the subnet is
+// full: each address has one owner, and no pod gets ours.
 func TestHostLocal(t *testing.T) {
 	n := newNode(t)
 	n.make("small", hns.Overlay, "10.244.2.0/27")
-	const room = 32 - 2 - 1 - 1 // without network, broadcast, the gateway and kube-proxy's
+	const room = 32 - 2 - 1 - 1 // without the network's and the broadcast address, the gateway's and kube-proxy's
 	var mu sync.Mutex
 	pods := map[netip.Addr]string{}
 	give := func(id string) {
@@ -78,23 +79,23 @@ func TestHostLocal(t *testing.T) {
 	all.Wait()
 	vip := <-vips
 	if second, third := <-vips, <-vips; second != vip || third != vip {
-		t.Fatalf("three at once chose %s, %s and %s", vip.Addr, second.Addr, third.Addr)
+		t.Fatalf("concurrent calls chose %s, %s and %s", vip.Addr, second.Addr, third.Addr)
 	}
 	for i := range room - len(pods) {
 		give(fmt.Sprint("late-", i))
 	}
 	if id, has := pods[vip.Addr]; has || len(pods) != room {
-		t.Errorf("%d pods have addresses; that of kube-proxy, %s, has %q", len(pods), vip.Addr, id)
+		t.Errorf("%d pods have addresses; kube-proxy's, %s, has pod %q", len(pods), vip.Addr, id)
 	}
-	if _, err := n.hostLocal("DEL", "kube-proxy"); err != nil { // of another interface
+	if _, err := n.hostLocal("DEL", "kube-proxy"); err != nil { // a pod with the name, but another interface
 		t.Error(err)
 	}
 	if !strings.Contains(n.holds(), "small/"+vip.Addr.String()+" kube-proxy source-vip") {
-		t.Error("the reservation went with a pod's")
+		t.Error("host-local deleted the reservation with the one of a pod")
 	}
 }
 
-// host-local waits while we have its lock.
+// host-local waits while we hold its lock.
 func TestHostLocalsLock(t *testing.T) {
 	n := newNode(t)
 	unlock, err := store(filepath.Join(n.DataDir, "small")).lock(t.Context())

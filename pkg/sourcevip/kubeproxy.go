@@ -10,21 +10,23 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Proxy is what kube-proxy's flags depend on, of those that follow from HNS and the node's subnet.
+// Proxy has the values on which kube-proxy's flags depend.
 type Proxy struct {
-	Minor   int            // of its version 1.Minor; 0: a current one
-	Network string         // the HNS network's name
-	VIP     netip.Addr     // on an overlay; zero on an L2Bridge
-	DSR     bool           // whether HNS has direct server return: a kube-proxy that shall use it ends where it is missing
+	Minor   int            // kube-proxy's version is 1.Minor; 0: a current one
+	Network string         // name of the HNS network
+	VIP     netip.Addr     // source VIP; zero on an L2Bridge, which needs none
+	DSR     bool           // HNS supports direct server return; without it, kube-proxy --enable-dsr exits
 	Cluster []netip.Prefix // pod networks
-	Gates   []string       // further feature gates, as "WinDSR=true"
+	Gates   []string       // further feature gates, such as "WinOverlay=true"
 }
 
-// dsrSince is the version 1.N of Kubernetes from which on DSR needs no feature gate; from 1.34 on that is locked.
+// dsrSince: kube-proxy 1.33 and later have DSR without the feature gate WinDSR,
+// and from 1.34 on the gate cannot be set any more. Older versions need it.
 const dsrSince = 33
 
-// Flags are those of a kube-proxy with mode kernelspace; the others are the installer's own. (WinOverlay has been on since
-// 1.20.)
+// Flags returns the flags of kube-proxy, with mode kernelspace, that follow from
+// HNS and the node's subnet. The feature gate WinOverlay is not one of them: it is
+// on by default since 1.20.
 func (p Proxy) Flags() []string {
 	var cluster []string
 	for _, c := range p.Cluster {
@@ -51,11 +53,12 @@ func (p Proxy) Flags() []string {
 
 var version = regexp.MustCompile(`^(?:Kubernetes )?v?1\.(\d{1,4})(?:[.+-]\S*)?$`)
 
-// ParseMinor reads a version of Kubernetes 1, as "v1.33.1", or as kube-proxy --version says it.
+// ParseMinor returns N of a version 1.N of Kubernetes: "v1.33.1", or the output of
+// kube-proxy --version, "Kubernetes v1.33.1".
 func ParseMinor(text string) (int, error) {
 	m := version.FindStringSubmatch(strings.TrimSpace(text))
 	if m == nil {
-		return 0, fmt.Errorf("%.60q is no version of Kubernetes 1, such as v1.33.1", text)
+		return 0, fmt.Errorf("%.60q is not a version of Kubernetes 1, such as v1.33.1", text)
 	}
 	return strconv.Atoi(m[1])
 }

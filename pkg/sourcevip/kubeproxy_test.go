@@ -31,7 +31,7 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	if len(gated.Gates) != 2 {
-		t.Error("the gates that were given were changed")
+		t.Error("Flags changed the given gates")
 	}
 }
 
@@ -43,7 +43,7 @@ func TestParseMinor(t *testing.T) {
 	}
 	for _, text := range []string{"", "v2.0.0", "v1", "v1.x", "kube-proxy", "v1.33.1 v1.20"} {
 		if got, err := ParseMinor(text); err == nil {
-			t.Errorf("%q is taken for 1.%d", text, got)
+			t.Errorf("%q was parsed as 1.%d", text, got)
 		}
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Release ends all: the endpoints, the reservations and the file. It returns what it removed, as text for a person.
+// Release deletes the endpoints, the reservations and the file. It returns a
+// description of each object that it deleted.
 func (k Keeper) Release(ctx context.Context) (removed []string, err error) {
 	return k.release(ctx, false)
 }
 
-// Remains tells what Release would remove.
+// Remains returns what Release would delete.
 func (k Keeper) Remains(ctx context.Context) ([]string, error) { return k.release(ctx, true) }
 
 func (k Keeper) release(ctx context.Context, dryRun bool) (removed []string, err error) {
@@ -36,24 +37,20 @@ func (k Keeper) release(ctx context.Context, dryRun bool) (removed []string, err
 		}
 	}
 	for _, s := range k.stores(published) {
-		free := k.free
-		if dryRun {
-			free = k.reserved
-		}
-		freed, err := free(ctx, s)
+		freed, err := free(ctx, s, dryRun)
 		errs, removed = append(errs, err), append(removed, freed...)
 	}
 	if _, err := os.Stat(k.File); errors.Is(err, fs.ErrNotExist) {
 		return removed, errors.Join(errs...)
 	}
 	removed = append(removed, "file "+k.File)
-	if !dryRun && errors.Join(errs...) == nil { // else it still says where to look
+	if !dryRun && errors.Join(errs...) == nil { // after an error, the next Release needs to read it
 		errs = append(errs, os.Remove(k.File))
 	}
 	return removed, errors.Join(errs...)
 }
 
-// endpoints are the IDs of ours, on any network.
+// endpoints returns the IDs of our endpoints on all networks.
 func (k Keeper) endpoints(ctx context.Context) (ids []string, err error) {
 	networks, err := k.Client.Networks(ctx)
 	errs := []error{err}
@@ -61,9 +58,9 @@ func (k Keeper) endpoints(ctx context.Context) (ids []string, err error) {
 		if n.Type != hns.Overlay {
 			continue
 		}
-		all, err := k.Client.Endpoints(ctx, n.ID)
+		endpoints, err := k.Client.Endpoints(ctx, n.ID)
 		errs = append(errs, err)
-		for _, e := range all {
+		for _, e := range endpoints {
 			if e.Name == endpointName {
 				ids = append(ids, e.ID)
 			}
@@ -72,53 +69,50 @@ func (k Keeper) endpoints(ctx context.Context) (ids []string, err error) {
 	return ids, errors.Join(errs...)
 }
 
-// stores are the directories in which we may have reserved something: a crash may have come before publishing.
-func (k Keeper) stores(published VIP) []store {
-	all := map[string]bool{}
+// stores returns the directories that may have reservations of ours: the published
+// one, and all that exist, since we may have crashed before publishing.
+func (k Keeper) stores(published VIP) (stores []store) {
+	dirs := map[store]bool{}
 	if published.Store != "" {
-		all[published.Store] = true
+		dirs[store(published.Store)] = true
 	}
-	entries, _ := os.ReadDir(k.DataDir) // without one, nothing was reserved there
+	entries, _ := os.ReadDir(k.DataDir) // if it cannot be read, nothing was reserved there
 	for _, e := range entries {
 		if e.IsDir() {
-			all[filepath.Join(k.DataDir, e.Name())] = true
+			dirs[store(filepath.Join(k.DataDir, e.Name()))] = true
 		}
 	}
-	var stores []store
-	for _, dir := range slices.Sorted(maps.Keys(all)) {
-		stores = append(stores, store(dir))
-	}
-	return stores
+	return slices.Sorted(maps.Keys(dirs))
 }
 
-// reserved are our reservations, as text.
-func (k Keeper) reserved(_ context.Context, s store) (all []string, err error) {
+// free deletes our reservations in a directory and returns a description of each.
+// With dryRun it deletes nothing.
+func free(ctx context.Context, s store, dryRun bool) (freed []string, err error) {
 	ours, _, err := s.list()
-	for _, a := range ours {
-		all = append(all, fmt.Sprintf("reservation of %s in %s", a, string(s)))
-	}
-	return all, err
-}
-
-// free ends our reservations.
-func (k Keeper) free(ctx context.Context, s store) (freed []string, err error) {
-	if ours, _, err := s.list(); err != nil || len(ours) == 0 {
+	if err != nil || len(ours) == 0 {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, lockWithin)
-	defer cancel()
-	unlock, err := s.lock(ctx)
-	if err != nil {
-		return nil, err
+	if !dryRun {
+		ctx, cancel := context.WithTimeout(ctx, lockWithin)
+		defer cancel()
+		var unlock func() error
+		if unlock, err = s.lock(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, unlock()) }()
+		if ours, _, err = s.list(); err != nil {
+			return nil, err
+		}
 	}
-	ours, _, err := s.list()
-	errs := []error{err}
+	var errs []error
 	for _, a := range ours {
-		if err := s.release(a); err != nil {
-			errs = append(errs, err)
-			continue
+		if !dryRun {
+			if err := s.release(a); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		freed = append(freed, fmt.Sprintf("reservation of %s in %s", a, string(s)))
 	}
-	return freed, errors.Join(append(errs, unlock())...)
+	return freed, errors.Join(errs...)
 }

@@ -1,6 +1,15 @@
-// Package sourcevip keeps the source VIP of Windows' kube-proxy on an overlay: an address of the node's subnet that no
-// pod gets, from which kube-proxy sends what it balances. It is reserved where the CNI plugin host-local looks, has an
-// endpoint in HNS, and stands in a file for whoever starts kube-proxy.
+// Package sourcevip reserves and publishes the source VIP of kube-proxy on a Windows
+// overlay: an address of the node's subnet that no pod has. kube-proxy uses it as
+// the source address of the connections that it balances. The address is
+//
+//   - reserved in the directory of the CNI plugin host-local, so that no pod gets it,
+//   - the address of an endpoint in HNS, as kube-proxy needs it,
+//   - written into a file, for the program that starts kube-proxy.
+//
+// Example: the node's subnet is 10.244.1.0/24 on the HNS network flannel.4096.
+// 10.244.1.1 is the gateway, so 10.244.1.2 is the source VIP if no pod has it. Then
+// there are the file /var/lib/cni/networks/flannel.4096/10.244.1.2, the endpoint
+// source-vip with 10.244.1.2/24, and source-vip.json with both and the network.
 package sourcevip
 
 import (
@@ -10,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,30 +30,30 @@ import (
 	"flannel/pkg/hns"
 )
 
-// VIP is what is published, as JSON.
+// VIP is the published JSON document.
 type VIP struct {
-	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // on an L2Bridge there is none
-	Subnet  netip.Prefix `json:"subnet"`             // the node's
+	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // zero on an L2Bridge
+	Subnet  netip.Prefix `json:"subnet"`             // of the node
 	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
-	Store   string       `json:"store,omitzero"`     // host-local's directory for it
+	Store   string       `json:"store,omitzero"`     // host-local's directory for the network
 }
 
-// ErrNotNeeded says that the node's network is no overlay.
+// ErrNotNeeded means that the node's network is not an overlay.
 var ErrNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
 
-// Keeper keeps one node's. File is where it is published, DataDir where host-local has a directory for each network.
+// Keeper maintains the source VIP of one node.
 type Keeper struct {
 	Client  *hns.Client
 	Stack   hns.Stack
-	File    string
-	DataDir string
+	File    string // where the VIP is published
+	DataDir string // of host-local: it has a directory for each network
 	Log     *slog.Logger
 }
 
-// endpointName is that of the endpoint in HNS; kube-proxy asks for it by the address.
+// endpointName is the name of our endpoint. kube-proxy looks it up by its address.
 const endpointName = "source-vip"
 
-// Read returns what is published, the zero VIP if nothing is.
+// Read returns the published VIP, the zero VIP if there is none.
 func Read(path string) (v VIP, err error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,18 +68,20 @@ func Read(path string) (v VIP, err error) {
 	return v, nil
 }
 
-// Ensure makes all be as it shall for a node that has the subnet, and returns what is published then. Reservations of
-// ours for another subnet end. What it waits for is an error: the network may be about to be made. With ErrNotNeeded it
-// returns the subnet and the network alone.
+// Ensure reserves and publishes the source VIP of a node with this subnet, creates
+// its endpoint, and returns it. What is in place stays; our reservations for another
+// subnet are deleted. It does not wait: if the network does not exist yet, it fails,
+// and the caller retries. With ErrNotNeeded, all of ours is deleted, and only the
+// subnet and the network are returned.
 func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := Read(k.File)
 	if err != nil {
-		k.Log.Warn("making the source VIP anew", "error", err)
+		k.Log.Warn("cannot read the published source VIP, publishing it again", "error", err)
 	}
 	n, err := k.network(ctx, subnet)
 	if errors.Is(err, ErrNotNeeded) {
-		_, released := k.Release(ctx)
-		return VIP{Subnet: subnet, Network: n.Name}, errors.Join(err, released)
+		_, releaseErr := k.Release(ctx)
+		return VIP{Subnet: subnet, Network: n.Name}, errors.Join(err, releaseErr)
 	} else if err != nil {
 		return VIP{}, err
 	}
@@ -78,7 +90,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 		return VIP{}, err
 	}
 	if old.Store != "" && old.Store != v.Store {
-		if _, err := k.free(ctx, store(old.Store)); err != nil {
+		if _, err := free(ctx, store(old.Store), false); err != nil {
 			return VIP{}, err
 		}
 	}
@@ -95,17 +107,18 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	if err != nil {
 		return VIP{}, fmt.Errorf("publish the source VIP: %w", err)
 	}
-	k.Log.Info("kube-proxy's source VIP", "address", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
+	k.Log.Info("published kube-proxy's source VIP", "address", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
 	return v, nil
 }
 
-// network is the HNS network with the node's subnet: an older one of the same name is not it.
+// network returns the HNS network with the node's subnet. The name does not
+// identify it: an older network with another subnet may have the same name.
 func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, error) {
-	all, err := k.Client.Networks(ctx)
+	networks, err := k.Client.Networks(ctx)
 	if err != nil {
 		return hns.Network{}, err
 	}
-	for _, n := range all {
+	for _, n := range networks {
 		if !slices.ContainsFunc(n.Subnets, func(s hns.Subnet) bool { return s.Prefix == subnet }) {
 			continue
 		}
@@ -114,15 +127,17 @@ func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, 
 		}
 		return n, nil
 	}
-	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon makes", subnet)
+	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon creates", subnet)
 }
 
-// reserve holds host-local's lock to the end, so that no pod and no other of us comes between.
+// reserve reserves the address, deletes our other reservations, and creates the
+// endpoint. It holds host-local's lock all the time, so that neither a pod nor
+// another flanneld process can take the address.
 func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Addr, err error) {
 	s := store(v.Store)
-	patient, cancel := context.WithTimeout(ctx, lockWithin)
+	lockCtx, cancel := context.WithTimeout(ctx, lockWithin)
 	defer cancel()
-	unlock, err := s.lock(patient)
+	unlock, err := s.lock(lockCtx)
 	if err != nil {
 		return vip, err
 	}
@@ -150,60 +165,64 @@ func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Ad
 			errs = append(errs, s.release(a))
 		}
 	}
-	return vip, errors.Join(append(errs, k.endpoint(ctx, n, vip, endpoints))...)
+	return vip, errors.Join(append(errs, k.ensureEndpoint(ctx, n, vip, endpoints))...)
 }
 
-// lockWithin is how long to wait for host-local, which holds its lock for moments.
+// lockWithin bounds the wait for host-local's lock, which host-local holds for
+// moments only.
 const lockWithin = 10 * time.Second
 
-// taken tells what cannot be the source VIP: gateways, what host-local gave to pods, and what pods have in HNS though
-// host-local does not know. kube-proxy's own endpoint for a source VIP has no name.
-func taken(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) func(netip.Addr) bool {
-	all := map[netip.Addr]bool{}
+// taken returns the addresses that cannot be the source VIP: gateways, addresses
+// that host-local gave to pods (others), and those that pods have only in HNS. An
+// endpoint without a name is kube-proxy's own for its source VIP, and does not count.
+func taken(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) map[netip.Addr]bool {
+	addrs := maps.Clone(others)
 	for _, s := range n.Subnets {
-		all[s.Gateway] = true
+		addrs[s.Gateway] = true
 	}
 	for _, e := range endpoints {
 		for _, p := range e.IPs {
 			if e.Remote || e.Name != "" && e.Name != endpointName {
-				all[p.Addr()] = true
+				addrs[p.Addr()] = true
 			}
 		}
 	}
-	return func(a netip.Addr) bool { return all[a] || others[a] }
+	return addrs
 }
 
-// choose keeps the address that was reserved, if it can be; else it is the first that is free from the second on.
-func choose(subnet netip.Prefix, ours []netip.Addr, taken func(netip.Addr) bool) (netip.Addr, error) {
+// choose returns the address that we reserved before, if no pod has it, else the
+// first free one, from the second of the subnet on.
+func choose(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (netip.Addr, error) {
 	for _, a := range ours {
-		if subnet.Contains(a) && !taken(a) {
+		if subnet.Contains(a) && !taken[a] {
 			return a, nil
 		}
 	}
-	// The last is IPv4's broadcast address.
+	// The last address is IPv4's broadcast address, which the loop does not reach.
 	for a := subnet.Masked().Addr().Next().Next(); subnet.Contains(a.Next()); a = a.Next() {
-		if !taken(a) {
+		if !taken[a] {
 			return a, nil
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("no address of %s is free for kube-proxy's source VIP", subnet)
 }
 
-// endpoint makes the endpoint as kube-proxy would, with the host's MAC address. One with the address that is there may
-// be kube-proxy's, which serves as well.
-func (k Keeper) endpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) error {
-	there := false
+// ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
+// address, and deletes ours for other addresses. An existing endpoint with the
+// address is left as it is, also if kube-proxy created it.
+func (k Keeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) error {
+	exists := false
 	for _, e := range endpoints {
-		switch has := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == vip }); {
-		case has && !there:
-			there = true
+		switch hasVIP := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == vip }); {
+		case hasVIP && !exists:
+			exists = true
 		case e.Name == endpointName:
 			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 				return fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
 			}
 		}
 	}
-	if there {
+	if exists {
 		return nil
 	}
 	adapters, err := k.Stack.Adapters()
@@ -211,7 +230,7 @@ func (k Keeper) endpoint(ctx context.Context, n hns.Network, vip netip.Addr, end
 		return fmt.Errorf("list adapters: %w", err)
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
-		return slices.ContainsFunc(a.Addrs, func(one hns.Address) bool { return one.Prefix.Addr() == n.ManagementIP })
+		return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool { return addr.Prefix.Addr() == n.ManagementIP })
 	})
 	if i < 0 || !n.ManagementIP.IsValid() {
 		return errors.New("waiting for the host's address on the network " + n.Name)

@@ -53,7 +53,7 @@ func (n *node) make(name, kind, subnet string) string {
 	return made.ID
 }
 
-// holds is all that there is of a source VIP and of pods, for a reader.
+// holds returns all reservations, endpoints and the published VIP, as text.
 func (n *node) holds() string {
 	n.t.Helper()
 	var lines []string
@@ -88,7 +88,7 @@ func (n *node) holds() string {
 func (n *node) check(when, want string) {
 	n.t.Helper()
 	if got := n.holds(); got != want {
-		n.t.Errorf("%s there is\n%s\nwant\n%s", when, got, want)
+		n.t.Errorf("%s: got\n%s\nwant\n%s", when, got, want)
 	}
 }
 
@@ -99,7 +99,7 @@ func (n *node) ensure(subnet string) {
 	}
 }
 
-// pod is one that host-local knows, or HNS, or both.
+// pod adds a pod in host-local's directory, in HNS, or in both.
 func (n *node) pod(network, name, addr string, inStore, inHNS bool) {
 	n.t.Helper()
 	if inStore {
@@ -127,9 +127,9 @@ func TestEnsure(t *testing.T) {
 	if _, err := n.Ensure(t.Context(), pfx("10.244.7.0/24")); err == nil || !strings.Contains(err.Error(), "10.244.7.0/24") {
 		t.Errorf("without its network: %v", err)
 	}
-	n.check("before", "")
+	n.check("before Ensure", "")
 	n.ensure("10.244.1.0/24")
-	n.check("at first", usual)
+	n.check("after Ensure", usual)
 	e, err := hns.DecodeEndpoint(n.m.Hand().Endpoints()[0])
 	if host := n.m.Hand().Adapter("vEthernet (Ethernet)"); err != nil || e.MAC != host.MAC {
 		t.Errorf("the endpoint's MAC is %s, the host's %s, %v", e.MAC, host.MAC, err)
@@ -139,21 +139,22 @@ func TestEnsure(t *testing.T) {
 	n.m.ForgetLog()
 	n.ensure("10.244.1.0/24")
 	if changes := n.m.Changes(); len(changes) > 0 {
-		t.Errorf("a second time changed %v", changes)
+		t.Errorf("a second Ensure changed %v", changes)
 	}
-	// Whatever of it another hand took comes back.
+	// Ensure restores what another program deleted.
 	if err := errors.Join(n.m.Hand().DeleteEndpoint("source-vip"), os.Remove(filepath.Join(n.DataDir, "flannel.4096", "10.244.1.2")), os.Remove(n.File)); err != nil {
 		t.Fatal(err)
 	}
 	n.ensure("10.244.1.0/24")
-	n.check("after another hand", `endpoint pod 10.244.1.3/24
+	n.check("after a deletion", `endpoint pod 10.244.1.3/24
 endpoint source-vip 10.244.1.2/24
 flannel.4096/10.244.1.2 kube-proxy source-vip
 flannel.4096/10.244.1.3 pod eth0
 published 10.244.1.2 of 10.244.1.0/24 on flannel.4096`)
 }
 
-// A node that joins again has another subnet on a network of the same name, or of another.
+// A node that joins the cluster again has another subnet, on a network with the same
+// name or with another one.
 func TestRejoin(t *testing.T) {
 	for _, name := range []string{"flannel.4096", "other"} {
 		n := newNode(t)
@@ -168,7 +169,8 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// What a pod has is never taken, whoever knows of it; what kube-proxy made itself serves.
+// An address that a pod has in host-local or in HNS is not chosen. The endpoint that
+// kube-proxy created itself, without a name, is used.
 func TestTaken(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -189,7 +191,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// A subnet in which nothing is free is an error, and nothing stays reserved.
+// Without a free address, Ensure fails and reserves nothing.
 func TestFull(t *testing.T) {
 	n := newNode(t)
 	n.make("small", hns.Overlay, "10.244.8.0/29")
@@ -204,41 +206,41 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// An HNS that fails in the middle leaves what the next try goes on from, and Release what it finds.
+// If HNS fails, the next Ensure continues from there; Release deletes what exists.
 func TestFailure(t *testing.T) {
 	n := newNode(t)
 	n.m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: hns.ManagerStopped})
 	if _, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, hns.ErrUnavailable) {
 		t.Errorf("with an HNS that fails: %v", err)
 	}
-	n.check("then", "flannel.4096/10.244.1.2 kube-proxy source-vip")
+	n.check("after the failure", "flannel.4096/10.244.1.2 kube-proxy source-vip")
 	if remains, err := n.Remains(t.Context()); err != nil || len(remains) != 1 {
 		t.Errorf("remains %q, %v", remains, err)
 	}
 	n.ensure("10.244.1.0/24")
-	n.check("in the end", usual)
+	n.check("after the next Ensure", usual)
 	if remains, err := n.Remains(t.Context()); err != nil || len(remains) != 3 {
 		t.Errorf("remains %q, %v", remains, err)
 	}
-	n.check("after looking", usual)
+	n.check("after Remains", usual)
 	removed, err := n.Release(t.Context())
 	if err != nil || len(removed) != 3 {
 		t.Errorf("released %q, %v", removed, err)
 	}
 	n.check("after Release", "")
 	if removed, err := n.Release(t.Context()); err != nil || len(removed) != 0 {
-		t.Errorf("a second time %q, %v", removed, err)
+		t.Errorf("a second Release: %q, %v", removed, err)
 	}
-	// A file that somebody broke is made anew, and is no reason to keep anything.
+	// A damaged file is published again.
 	n.ensure("10.244.1.0/24")
 	if err := os.WriteFile(n.File, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	n.ensure("10.244.1.0/24")
-	n.check("with a broken file", usual)
+	n.check("with a damaged file", usual)
 }
 
-// Another backend needs none, and keeps none.
+// On an L2Bridge, Ensure releases the source VIP of an earlier overlay.
 func TestNotNeeded(t *testing.T) {
 	n := newNode(t)
 	n.ensure("10.244.1.0/24")

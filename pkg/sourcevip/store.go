@@ -13,18 +13,22 @@ import (
 	"flannel/pkg/file"
 )
 
-// The CNI plugin host-local keeps the addresses that it gave away in a directory for each network
-// (https://www.cni.dev/plugins/current/ipam/host-local): a file for each, named as the address, which holds the ID of
-// the container and, in a second line, the name of its interface. Whoever changes something holds the lock of the file
-// "lock" there. Colons of IPv6 are underscores on Windows; overlays have no IPv6.
-
-const owner = "kube-proxy\r\nsource-vip" // host-local has this end of line on every system
-
+// store is host-local's directory for one network
+// (https://www.cni.dev/plugins/current/ipam/host-local). For each address in use it
+// has a file, named as the address, with the ID of the container and, in a second
+// line, the name of its interface. A program that changes something there holds the
+// lock of the file "lock". (On Windows, host-local writes underscores for the colons
+// of IPv6, which an overlay does not have.)
 type store string
+
+// owner is the content of our reservations. host-local ends lines with \r\n on
+// every system.
+const owner = "kube-proxy\r\nsource-vip"
 
 func (s store) path(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
 
-// lock makes the directory, too: on a new node no pod has been there yet.
+// lock creates the directory first if it is missing: on a new node, host-local has
+// not run yet.
 func (s store) lock(ctx context.Context) (unlock func() error, err error) {
 	if err := os.MkdirAll(string(s), 0o755); err != nil {
 		return nil, fmt.Errorf("make host-local's directory: %w", err)
@@ -32,10 +36,12 @@ func (s store) lock(ctx context.Context) (unlock func() error, err error) {
 	return file.Lock(ctx, filepath.Join(string(s), "lock"))
 }
 
-// maxEntry bounds what is read of a file, in bytes.
+// maxEntry bounds the size of a file, in bytes: a longer one is not ours and is not
+// read.
 const maxEntry = 4 << 10
 
-// list returns who has which address; ours are apart.
+// list returns our reservations, sorted by file name, and the addresses that others
+// have. A directory that does not exist has none.
 func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error) {
 	entries, err := os.ReadDir(string(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -45,11 +51,11 @@ func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error)
 	for _, e := range entries {
 		a, err := netip.ParseAddr(e.Name())
 		if err != nil {
-			continue // the lock, and the last address that was given away
+			continue // the lock, and the file with the last address given to a pod
 		}
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			continue // host-local has released the address meanwhile
 		}
 		var text []byte
 		if err == nil && info.Size() < maxEntry {
@@ -59,7 +65,7 @@ func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error)
 			return nil, nil, fmt.Errorf("read host-local's addresses: %w", err)
 		}
 		if strings.TrimSpace(string(text)) == owner {
-			ours = append(ours, a) // in the order of names
+			ours = append(ours, a)
 		} else {
 			others[a] = true
 		}
