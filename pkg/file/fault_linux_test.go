@@ -10,7 +10,8 @@ import (
 	"flannel/pkg/nstest"
 )
 
-// Linux bounds the inotify instances of a user, all containers together: without one, files are looked at.
+// Linux limits the inotify instances of a user, in all containers together. Without
+// one, Watch polls.
 func TestWatchWithoutInotify(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "subnet.env")

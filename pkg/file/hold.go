@@ -10,22 +10,24 @@ import (
 	"strings"
 )
 
-// HeldError says that another process has the lock.
+// HeldError means that another process holds a lock.
 type HeldError struct {
 	Path   string
-	Holder string // what it wrote about itself; empty if that cannot be read
+	Holder string // the text that it gave to Hold; empty if that cannot be read
 }
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("another process holds %s (%s)", e.Path, e.Holder)
 }
 
-// maxHolder bounds what is read of a lock file, in bytes.
+// maxHolder bounds the line with the holder, in bytes.
 const maxHolder = 200
 
-// Hold takes the lock at path as Lock does, writes into the file who has it, in one line, and keeps it until release is
-// called or the process ends. While another process has it, Hold calls waiting once and tries again until ctx ends; then
-// the error is a HeldError. Directories that are missing are made.
+// Hold takes the lock at path as Lock does and writes the holder, who, into the
+// file, for people and for HeldError. The lock ends with release or with the
+// process. If another process holds it, Hold calls waiting once and retries until
+// ctx ends; after its deadline the error is a HeldError. Hold creates missing
+// directories.
 func Hold(ctx context.Context, path, who string, waiting func(*HeldError)) (release func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -43,23 +45,24 @@ func Hold(ctx context.Context, path, who string, waiting func(*HeldError)) (rele
 	if err != nil {
 		return nil, err
 	}
-	_ = sign(path, who) // who has it is for people; the lock is what counts
+	_ = writeHolder(path, who) // without it, the lock still works
 	return release, nil
 }
 
-// The first byte is what is locked: on Windows no other process can read it.
-
-func sign(path, who string) error {
+// writeHolder writes the line with the holder. It begins at the second byte: the
+// first one is locked, and on Windows no other process could read it.
+func writeHolder(path, who string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	line := make([]byte, maxHolder) // what it does not fill covers a longer one of before
+	line := make([]byte, maxHolder) // always as long, to overwrite the whole line of an earlier holder
 	line[copy(line[:maxHolder-1], strings.ReplaceAll(who, "\n", " "))] = '\n'
 	_, err = f.WriteAt(line, 1)
 	return errors.Join(err, f.Close())
 }
 
+// holder returns the line that writeHolder wrote, "" if it cannot be read.
 func holder(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -6,8 +6,10 @@ import (
 	"time"
 )
 
-// Lock takes the exclusive lock on the file at path, which it makes if need be, as others do by flock or LockFileEx
-// (of the first byte); it waits for who has it until ctx ends. The lock ends with the process, too.
+// Lock takes the exclusive lock on the file at path, and creates the file if it is
+// missing. It waits for another holder until ctx ends. The lock ends with unlock or
+// with the process. It also excludes other programs that use flock or, on Windows,
+// LockFileEx for the first byte.
 func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		unlock, err = tryLock(path)
@@ -19,7 +21,7 @@ func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("lock %s, which another process has: %w", path, ctx.Err())
+			return nil, fmt.Errorf("lock %s, which another process holds: %w", path, ctx.Err())
 		case <-time.After(pause):
 		}
 	}

@@ -31,9 +31,9 @@ func TestLock(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-got; err != nil {
-		t.Errorf("after the first was gone: %v", err)
+		t.Errorf("after the first was released: %v", err)
 	}
 	if _, err := Lock(t.Context(), filepath.Join(path, "none", "lock")); err == nil {
-		t.Error("locked what cannot be")
+		t.Error("locked a file in a directory that cannot exist")
 	}
 }

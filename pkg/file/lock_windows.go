@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// tryLock returns nil where another has the lock.
+// tryLock returns nil, without an error, if another process holds the lock.
 func tryLock(path string) (unlock func() error, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -16,7 +16,7 @@ func tryLock(path string) (unlock func() error, err error) {
 	h := windows.Handle(f.Fd())
 	err = windows.LockFileEx(h, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
 	if err == nil {
-		return func() error { // Windows ends the lock of a closed file in its own time
+		return func() error { // without UnlockFileEx, Windows may release the lock of a closed file later
 			return errors.Join(windows.UnlockFileEx(h, 0, 1, 0, &windows.Overlapped{}), f.Close())
 		}, nil
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// openFiles counts the files that this process has open, wherever they are.
+// openFiles counts the open files of this process, in any directory.
 func openFiles(t *testing.T, _ string) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -15,5 +15,5 @@ func openFiles(t *testing.T, _ string) int {
 	return len(entries)
 }
 
-// inUse: no file is ever too busy to be opened.
+// inUse reports false: on Linux a file can be opened whoever has it open.
 func inUse(error) bool { return false }

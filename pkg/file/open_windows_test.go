@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openFiles is 1 if anybody has the directory open, else 0.
+// openFiles returns 1 if any program has the directory open, else 0.
 func openFiles(t *testing.T, dir string) int {
 	t.Helper()
 	path, err := windows.UTF16PtrFromString(dir)

@@ -1,3 +1,5 @@
+// Package file writes files so that no reader ever sees a part of one, locks files
+// against other processes, and watches files for changes.
 package file
 
 import (
@@ -7,16 +9,7 @@ import (
 	"path/filepath"
 )
 
-// Copy makes the file at to hold what the one at from holds, as Put does.
-func Copy(from, to string, mode os.FileMode) (changed bool, err error) {
-	want, err := os.ReadFile(from)
-	if err != nil {
-		return false, err
-	}
-	return Put(to, want, mode)
-}
-
-// Holds reports whether the file at path is a regular one with this content and mode.
+// Holds reports whether path is a regular file with this content and mode.
 func Holds(path string, want []byte, mode os.FileMode) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || !hasMode(info, mode) || info.Size() != int64(len(want)) {
@@ -26,8 +19,9 @@ func Holds(path string, want []byte, mode os.FileMode) bool {
 	return err == nil && bytes.Equal(text, want)
 }
 
-// Put makes the file at to hold want, with the mode, and reports whether it had to: readers see the old content or the
-// new one, never a part, and an equal file is left alone. It makes the directory if need be.
+// Put writes the file unless it already has this content and mode, and reports
+// whether it did. Readers see the old content or the new one, never a part. Put
+// creates the directory if it is missing.
 func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 	if Holds(to, want, mode) {
 		return false, nil
@@ -35,15 +29,16 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 	return true, write(to, want, mode, true)
 }
 
-// Create is Put for a file that must not be there: it fails with fs.ErrExist, also if someone else makes the file at the
-// same time. On a file system that cannot do both in one step the later of the two writers wins.
+// Create is Put for a file that must not exist. It fails with fs.ErrExist, also if
+// another process creates the file at the same time. On a file system without hard
+// links it cannot tell, and overwrites the file of the other process.
 func Create(path string, text []byte, mode os.FileMode) error { return write(path, text, mode, false) }
 
-func write(path string, text []byte, mode os.FileMode, over bool) error {
+func write(path string, text []byte, mode os.FileMode, overwrite bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := replace(path, text, mode, over); err != nil {
+	if err := replace(path, text, mode, overwrite); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

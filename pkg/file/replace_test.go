@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestReplaceWhileRead has readers open the file again and again: they see one text or the other, never a part, never
-// no file.
+// Readers that open the file repeatedly see the old or the new text, never a part,
+// and the file always exists.
 func TestReplaceWhileRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "subnet.env")
 	texts := [][]byte{bytes.Repeat([]byte("a"), 1<<16), bytes.Repeat([]byte("b"), 1<<15)}
@@ -53,7 +53,7 @@ func TestReplaceWhileRead(t *testing.T) {
 		}()
 	}
 	for i := range 50 {
-		if err := again(path, texts[(i+1)%2]); err != nil {
+		if err := retryReplace(path, texts[(i+1)%2]); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Millisecond)
@@ -62,13 +62,14 @@ func TestReplaceWhileRead(t *testing.T) {
 	close(stop)
 	for range 3 {
 		saw := <-seen
-		t.Logf("read %d times the one, %d times the other", saw[0], saw[1])
+		t.Logf("read the first text %d times, the second %d times", saw[0], saw[1])
 	}
 	onlyFile(t, path)
 }
 
-// again replaces a file. A reader that a busy machine lets stand still keeps it open for longer than is waited for.
-func again(path string, text []byte) (err error) {
+// retryReplace replaces a file. On a busy machine a reader may keep it open for
+// longer than Replace waits.
+func retryReplace(path string, text []byte) (err error) {
 	for tries := 60; tries > 0; tries-- {
 		if err = Replace(path, text); !inUse(err) {
 			break
@@ -77,10 +78,10 @@ func again(path string, text []byte) (err error) {
 	return err
 }
 
-// TestReplaceHeldOpen has a reader that keeps the file open: it reads to the end what it opened, and on Windows is
-// waited for.
+// A reader that keeps the file open reads the old text to its end. On Windows,
+// Replace waits for it.
 func TestReplaceHeldOpen(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it mostly waits
 	path := filepath.Join(t.TempDir(), "subnet.env")
 	write := func(text string) error { return Replace(path, []byte(text)) }
 	open := func() *os.File {
@@ -96,7 +97,7 @@ func TestReplaceHeldOpen(t *testing.T) {
 	}
 	held := open()
 	written := make(chan error)
-	go func() { written <- again(path, []byte("two")) }()
+	go func() { written <- retryReplace(path, []byte("two")) }()
 	if runtime.GOOS != "windows" {
 		if err := <-written; err != nil {
 			t.Fatal(err)
@@ -104,12 +105,12 @@ func TestReplaceHeldOpen(t *testing.T) {
 	} else {
 		select {
 		case err := <-written:
-			t.Fatalf("replaced a file that somebody has open: %v", err)
+			t.Fatalf("replaced a file that is open: %v", err)
 		case <-time.After(replaceWithin / 4):
 		}
 	}
 	if text, err := io.ReadAll(held); err != nil || string(text) != "one" {
-		t.Errorf("who had opened it reads %q, %v", text, err)
+		t.Errorf("the reader that opened it before reads %q, %v", text, err)
 	}
 	held.Close()
 	if runtime.GOOS == "windows" {
@@ -119,14 +120,14 @@ func TestReplaceHeldOpen(t *testing.T) {
 		held = open()
 		start := time.Now()
 		if err := write("three"); err == nil || time.Since(start) < replaceWithin/2 {
-			t.Errorf("held open for good: %v after %v", err, time.Since(start))
+			t.Errorf("with a reader that does not close it: %v after %v", err, time.Since(start))
 		} else {
 			t.Log(err)
 		}
 		held.Close()
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "two" {
-		t.Errorf("then there is %q, %v", text, err)
+		t.Errorf("the file has %q, %v", text, err)
 	}
 	onlyFile(t, path)
 }
@@ -139,29 +140,22 @@ func onlyFile(t *testing.T, path string) {
 	}
 }
 
-func TestCopy(t *testing.T) {
-	dir := t.TempDir()
-	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "a", "b", "to.exe")
-	touch(t, from)
-	for i, want := range []bool{true, false, true} {
-		if i == 2 {
-			if err := os.WriteFile(from, []byte("more"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if changed, err := Copy(from, to, 0o755); err != nil || changed != want {
-			t.Errorf("copy %d: changed %v, %v", i, changed, err)
+func TestPut(t *testing.T) {
+	to := filepath.Join(t.TempDir(), "a", "b", "to.exe")
+	for _, c := range []struct {
+		text    string
+		changed bool
+	}{{"x", true}, {"x", false}, {"more", true}} {
+		if changed, err := Put(to, []byte(c.text), 0o755); err != nil || changed != c.changed {
+			t.Errorf("%q: changed %v, %v", c.text, changed, err)
 		}
 	}
 	if text, err := os.ReadFile(to); err != nil || string(text) != "more" {
 		t.Errorf("%q, %v", text, err)
 	}
-	if _, err := Copy(filepath.Join(dir, "none"), to, 0o755); !os.IsNotExist(err) {
-		t.Errorf("from nothing: %v", err)
-	}
 }
 
-// TestCreate has several make one file: one succeeds, and its text is the file's.
+// Several goroutines create one file: one of them succeeds, and the file has its text.
 func TestCreate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "conf")
 	results := make(chan int)
@@ -186,7 +180,7 @@ func TestCreate(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(path); err != nil || winners != 1 || !bytes.Equal(text, []byte{winner}) {
-		t.Errorf("%d have made %q, %v; the last of them was %d", winners, text, err, winner)
+		t.Errorf("%d created %q, %v; the last of them was %d", winners, text, err, winner)
 	}
 	onlyFile(t, path)
 }

@@ -12,14 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func replace(path string, text []byte, mode os.FileMode, over bool) (err error) {
+// replace writes a temporary file, in the same directory because a rename works only
+// within a file system, and renames it. If overwrite is false, it fails with
+// fs.ErrExist if path exists.
+func replace(path string, text []byte, mode os.FileMode, overwrite bool) (err error) {
 	defer func() {
-		// The name of the file beside it is another one each time, and nobody's concern: an error that lasts stays the same.
-		if beside := (*fs.PathError)(nil); errors.As(err, &beside) {
-			err = &fs.PathError{Op: beside.Op, Path: path, Err: beside.Err}
+		// Without the name of the temporary file, which differs each time, a repeated error
+		// has the same text. Callers log an error again only if its text has changed.
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			err = &fs.PathError{Op: pathErr.Op, Path: path, Err: pathErr.Err}
 		}
 	}()
-	// Beside the file, for another directory may be another file system.
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
 	if err != nil {
 		return err
@@ -28,15 +31,15 @@ func replace(path string, text []byte, mode os.FileMode, over bool) (err error) 
 	if _, err := f.Write(text); err != nil {
 		return err
 	}
-	if over {
+	if overwrite {
 		return f.CloseAtomicallyReplace()
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	// Unlike a rename this fails where path is.
+	// Unlike a rename, a link fails if path exists.
 	if err = os.Link(f.Name(), path); errors.Is(err, unix.EPERM) || errors.Is(err, errors.ErrUnsupported) {
-		return f.CloseAtomicallyReplace() // the file system has no links
+		return f.CloseAtomicallyReplace() // the file system has no hard links
 	}
 	return err
 }

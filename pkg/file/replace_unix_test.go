@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A failure reads the same each time, for who tells of it tells what is new.
-func TestReplaceFailsInTheSameWords(t *testing.T) {
+// A repeated error has the same text: callers log it again only if it has changed.
+func TestReplaceErrorIsStable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gone", "subnet.env")
 	first, second := Replace(path, nil), Replace(path, nil)
 	if first == nil || second == nil || first.Error() != second.Error() || !os.IsNotExist(first) {

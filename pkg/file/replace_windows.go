@@ -11,14 +11,16 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// replace leaves the mode out: whether a file can be run is in its name.
-func replace(path string, text []byte, _ os.FileMode, over bool) error {
+// replace writes a temporary file and renames it. If overwrite is false, it fails
+// with fs.ErrExist if path exists. It ignores the mode: on Windows, the name decides
+// whether a file can be executed.
+func replace(path string, text []byte, _ os.FileMode, overwrite bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && over {
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && overwrite {
 		err = renameWithin(f.Name(), path, replaceWithin)
 	} else if err == nil {
 		err = moveNew(f.Name(), path)
@@ -29,7 +31,7 @@ func replace(path string, text []byte, _ os.FileMode, over bool) error {
 	return err
 }
 
-// moveNew fails with fs.ErrExist where to is.
+// moveNew renames a file. It fails with fs.ErrExist if to exists.
 func moveNew(from, to string) error {
 	source, err := windows.UTF16PtrFromString(from)
 	if err != nil {
@@ -42,17 +44,19 @@ func moveNew(from, to string) error {
 	return windows.MoveFileEx(source, target, 0)
 }
 
-// hasMode tells that any file has what replace gives it.
+// hasMode reports true: replace ignores the mode.
 func hasMode(os.FileInfo, os.FileMode) bool { return true }
 
-// inUse reports whether an error is one that Windows returns for a file that others have open. Which of the two it is
-// depends on what they do and on the version.
+// inUse reports whether Windows returned an error for a file that other programs
+// have open. Which of the two it is depends on how they opened it and on the version
+// of Windows.
 func inUse(err error) bool {
 	return errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_ACCESS_DENIED)
 }
 
-// renameWithin renames over a file that others may have open. Windows refuses that while one of them does not share
-// deletion, as Go's own os.Open does not, or while the file runs as a program.
+// renameWithin renames over a file that other programs may have open. Windows
+// refuses that while one of them opened it without FILE_SHARE_DELETE, as os.Open
+// does, or while the file is executed; renameWithin retries until limit is over.
 func renameWithin(from, to string, limit time.Duration) error {
 	start := time.Now()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -61,14 +65,15 @@ func renameWithin(from, to string, limit time.Duration) error {
 		case !inUse(err):
 			return err
 		case time.Since(start) > limit:
-			return fmt.Errorf("another program has had it open for %v, or it may not be changed: %w", limit, err)
+			return fmt.Errorf("another program has kept it open for %v, or access is denied: %w", limit, err)
 		}
 		time.Sleep(pause)
 	}
 }
 
-// rename replaces to, where Windows can (since 10 and Server 2016, on NTFS) even while readers that share deletion
-// (virus scanners, backups) have it open; they then read the former file to its end.
+// rename replaces the file to. With POSIX semantics (Windows 10 and Server 2016 or
+// later, NTFS) that also works while readers that opened it with FILE_SHARE_DELETE,
+// such as virus scanners and backups, have it open; they go on to read the old file.
 func rename(from, to string) error {
 	if renamePOSIX(from, to) == nil {
 		return nil
@@ -76,7 +81,7 @@ func rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// renameInfo is FILE_RENAME_INFO with room for the longest path, NUL included
+// renameInfo is FILE_RENAME_INFO with space for the longest path and its NUL
 // (https://learn.microsoft.com/windows/win32/api/winbase/ns-winbase-file_rename_info).
 type renameInfo struct {
 	flags      uint32
@@ -108,6 +113,6 @@ func renamePOSIX(from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer windows.CloseHandle(h) //nolint:errcheck // it only frees
+	defer windows.CloseHandle(h) //nolint:errcheck // nothing was written through it
 	return windows.SetFileInformationByHandle(h, windows.FileRenameInfoEx, (*byte)(unsafe.Pointer(info)), uint32(unsafe.Sizeof(*info)))
 }

@@ -1,4 +1,3 @@
-// Package file replaces files so that no reader ever sees a part of one, and notices when another hand touches one.
 package file
 
 import (
@@ -12,110 +11,118 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollEvery bounds how late a change is noticed where the system does not tell, or cannot: a directory that is away,
-// a mount over it.
+// pollEvery bounds the delay of a change without a notification: the directory does
+// not exist, or something was mounted over it.
 const pollEvery = time.Second
 
-// lookAgain is after how long a directory that has just gone is looked for, at first: it is often back at once, and
-// what happens in it before it is watched goes unseen. That it may have been back, and gone again, counts as a change.
-const lookAgain = 10 * time.Millisecond
+// pollGoneDir is the first interval for a directory that was just deleted. It often
+// exists again at once, and changes in it are missed until it is watched again. The
+// interval doubles until it is pollEvery; until then, every poll counts as a change,
+// because the directory may have existed in between.
+const pollGoneDir = 10 * time.Millisecond
 
-// Watch tells of changes of the file at path by anybody, us included, its deletion and its return; neither the file
-// nor its directory must be there. The channel receives one value for any number of changes, and nothing more once
-// ctx has ended; it is never closed. Where the system has no more notifications to give (Linux bounds them for each
-// user), changes are noticed within a second.
+// Watch notifies of changes of the file at path, its deletion and its creation, by
+// any program including this one. Neither the file nor its directory needs to exist.
+// The channel receives one value for any number of changes, and none after ctx has
+// ended; it is never closed. If the system has no notifications left (Linux limits
+// them per user), Watch polls every second.
 func Watch(ctx context.Context, path string) (<-chan struct{}, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", path, err)
 	}
 	w := &watch{path: path, dir: filepath.Dir(path), changed: make(chan struct{}, 1)}
-	if w.notify, err = fsnotify.NewWatcher(); err != nil {
-		w.notify = nil
+	if w.watcher, err = fsnotify.NewWatcher(); err != nil {
+		w.watcher = nil
 	}
 	w.last = stat(path)
-	w.rearm()
+	w.watchDir()
 	go w.run(ctx)
 	return w.changed, nil
 }
 
 type watch struct {
 	path, dir string
-	notify    *fsnotify.Watcher // nil: the system has none left
-	armed     fs.FileInfo       // the directory that is watched; nil: none
-	last      fs.FileInfo       // the file; nil: there was none
-	changed   chan struct{}
+	watcher   *fsnotify.Watcher // nil: the system has none left
+	watched   fs.FileInfo       // the watched directory; nil: none
+	last      fs.FileInfo       // the file at the last poll; nil: it did not exist
+	changed   chan struct{}     // has capacity 1
 }
 
-// run looks at the file once in a while whatever the system tells, for it may not tell all. A notification counts
-// without looking: two writes within one tick of the file system's clock leave the same time stamp.
+// run polls the file also when notifications work, since some may be missing. A
+// notification always counts as a change, without a comparison: two writes within one
+// tick of the file system's clock leave the same time stamp.
 func (w *watch) run(ctx context.Context) {
-	look := pollEvery
-	tick := time.NewTicker(look)
+	interval := pollEvery
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var events <-chan fsnotify.Event
-	var lost <-chan error
-	if w.notify != nil {
-		events, lost = w.notify.Events, w.notify.Errors
-		defer w.notify.Close() //nolint:errcheck // it only frees
+	var dropped <-chan error
+	if w.watcher != nil {
+		events, dropped = w.watcher.Events, w.watcher.Errors
+		defer w.watcher.Close() //nolint:errcheck // nothing was written through it
 	}
 	for {
-		told := false
+		notified := false
 		select {
 		case <-ctx.Done():
 			return
 		case e := <-events:
-			told = e.Name == w.path
+			notified = e.Name == w.path
 			if e.Name == w.dir {
-				w.armed, look = nil, lookAgain/2 // deleted or moved: another may stand there now
-			} else if !told {
+				w.watched, interval = nil, pollGoneDir/2 // deleted or renamed; doubled below
+			} else if !notified {
 				continue
 			}
-		case <-lost:
-			told = true // events were dropped
+		case <-dropped:
+			notified = true
 		case <-tick.C:
 		}
-		// A directory that came anew may have got its file before it was watched.
-		fresh := w.rearm()
-		now := stat(w.path)
-		justGone := w.armed == nil && look < pollEvery
-		if told || fresh || justGone || !same(w.last, now) {
-			poke(w.changed)
+		newDir := w.watchDir() // the file may have been created in it before it was watched
+		file := stat(w.path)
+		justGone := w.watched == nil && interval < pollEvery
+		if notified || newDir || justGone || !same(w.last, file) {
+			notify(w.changed)
 		}
-		w.last = now
-		if look *= 2; w.armed != nil || look > pollEvery {
-			look = pollEvery
+		w.last = file
+		if interval *= 2; w.watched != nil || interval > pollEvery {
+			interval = pollEvery
 		}
-		tick.Reset(look)
+		tick.Reset(interval)
 	}
 }
 
-// rearm watches the directory that is there now, and tells whether it is another than before.
-func (w *watch) rearm() bool {
-	if w.notify == nil {
+// watchDir watches the directory that exists now, and reports whether it is not the
+// watched one.
+func (w *watch) watchDir() (changed bool) {
+	if w.watcher == nil {
 		return false
 	}
-	now := stat(w.dir)
-	if now == nil && w.armed == nil || now != nil && w.armed != nil && os.SameFile(now, w.armed) {
+	dir := stat(w.dir)
+	if dir == nil && w.watched == nil || dir != nil && w.watched != nil && os.SameFile(dir, w.watched) {
 		return false
 	}
-	_ = w.notify.Remove(w.dir) // it may have gone with its directory
-	if w.armed = now; now != nil && w.notify.Add(w.dir) != nil {
-		w.armed = nil // gone again, or no watch left in the system: the next tick tries again
+	_ = w.watcher.Remove(w.dir) // fails if the watch ended with its directory
+	if w.watched = dir; dir != nil && w.watcher.Add(w.dir) != nil {
+		w.watched = nil // deleted again, or no watch left in the system: retry at the next poll
 	}
 	return true
 }
 
+// stat returns nil for a file that does not exist or cannot be read.
 func stat(path string) fs.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil
 	}
-	// On Windows this makes info keep which file it is of; else a later comparison would look at the path's file of then.
+	// On Windows, info has only the path until the first SameFile, which looks up the
+	// file's identity. Without this call a later comparison would look up the file that
+	// is at the path then.
 	os.SameFile(info, info)
 	return info
 }
 
+// same reports whether a file is the same and has not changed, as far as stat tells.
 func same(a, b fs.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -123,8 +130,8 @@ func same(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// poke leaves one value in a channel of capacity 1.
-func poke(c chan<- struct{}) {
+// notify sends to a channel of capacity 1, unless it has a value already.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -11,7 +11,7 @@ import (
 )
 
 func TestWatch(t *testing.T) {
-	t.Parallel() // most of its time it waits for quiet
+	t.Parallel() // it mostly waits
 	dir := filepath.Join(t.TempDir(), "flannel")
 	path := filepath.Join(dir, "subnet.env")
 	do := func(err error) {
@@ -47,7 +47,7 @@ func TestWatch(t *testing.T) {
 		}},
 	} {
 		if runtime.GOOS == "windows" && slices.Contains(pinned, step.what) {
-			t.Logf("%-28s left out: Wine keeps a deleted directory until the last handle on it is closed", step.what)
+			t.Logf("%-28s skipped: Wine keeps a deleted directory until the last handle on it is closed", step.what)
 			continue
 		}
 		quiet(t, changed)
@@ -60,13 +60,13 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("%s: not noticed", step.what)
 		}
 	}
-	for tries := 5; ; tries-- { // on a busy machine it may be told of the last step only now
+	for tries := 5; ; tries-- { // on a busy machine the notification of the last step may arrive only now
 		quiet(t, changed)
 		touch(t, filepath.Join(dir, "another file"))
 		select {
 		case <-changed:
 			if tries == 0 {
-				t.Fatal("another file in the directory counts")
+				t.Fatal("notified of another file in the directory")
 			}
 		case <-time.After(3 * pollEvery / 2):
 			return
@@ -84,7 +84,7 @@ func TestWatchEnds(t *testing.T) {
 		}
 	}
 	if n := openFiles(t, dir); n <= before {
-		t.Fatalf("%d files open while it is watched, %d before: this counts the wrong thing", n, before)
+		t.Fatalf("%d files open while it is watched, %d before: openFiles does not count watches", n, before)
 	}
 	cancel()
 	for deadline := time.Now().Add(2 * time.Minute); openFiles(t, dir) > before; time.Sleep(5 * time.Millisecond) {
@@ -101,7 +101,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// quiet waits until what happened before is told in full: one look of the poll included.
+// quiet waits until all earlier changes have been notified, which may take one poll.
 func quiet(t *testing.T, changed <-chan struct{}) {
 	t.Helper()
 	for {
