@@ -14,29 +14,30 @@ import (
 )
 
 // Usage is the help of the command service.
-const Usage = `flanneld as a Windows service, which starts with the system and is restarted when it fails.
+const Usage = `flanneld as a Windows service. It starts with the system and is restarted when it fails.
 
   flanneld service install [--json] [--start] [--env NAME=VALUE]... -- [flags of the daemon]
   flanneld service start | stop | status | uninstall [--json]
 
-install checks the flags, and changes a service that is there already. With --start it runs then,
-and one that runs is started anew if something changed. Variables of this shell do not reach a
-service: give it those that it needs, such as --env NODE_NAME=worker1. Warnings and errors go to
-the event log (Application, source ` + Name + `), everything to --log-file, by default
-` + LogFile + `. With --json what is said is one JSON document: said, problem.
+install checks the flags, and creates the service or changes an existing one. With --start it also
+starts it, and restarts a running one if something changed. A service does not get the variables of
+this shell: set those that it needs, such as --env NODE_NAME=worker1. Warnings and errors are logged
+to the event log (Application, source ` + Name + `), everything to --log-file, by default
+` + LogFile + `. --json prints one JSON document: said (the messages), problem.
 `
 
-// UsageError is one of the command line.
+// UsageError is a mistake in the command line.
 type UsageError struct{ error }
 
-// Daemon is what flags and variables that a service is to have mean to the daemon.
+// Daemon has the settings of the daemon that Command needs.
 type Daemon struct {
-	Files   []string // that they name
-	LogFile string   // "" if they name none
+	Files   []string // all files that flags and variables name
+	LogFile string   // "" if none is set
 }
 
-// Command makes and controls the Windows service as args say: a verb and what goes with it. read is how the daemon
-// understands its own flags and variables. What Command did is said on stdout; a mistake in args is a UsageError.
+// Command installs or controls the Windows service. args are a verb and its
+// arguments. read parses flags and variables as the daemon does. Messages for the
+// user go to stdout; a mistake in args is a UsageError.
 func Command(ctx context.Context, args []string, read func(args, env []string) (Daemon, error), log *slog.Logger, stdout io.Writer) error {
 	verb, rest := "", args
 	if len(rest) > 0 {
@@ -48,7 +49,7 @@ func Command(ctx context.Context, args []string, read func(args, env []string) (
 		_, err := io.WriteString(stdout, Usage)
 		return err
 	case !slices.Contains([]string{"install", "uninstall", "start", "stop", "status", "run"}, verb):
-		return UsageError{fmt.Errorf("service: %.40q is none of install, uninstall, start, stop and status; see flanneld service --help", verb)}
+		return UsageError{fmt.Errorf("service: unknown verb %.40q; use install, uninstall, start, stop or status, see flanneld service --help", verb)}
 	case verb == "install":
 		program, err := os.Executable()
 		if err != nil {
@@ -69,34 +70,35 @@ func Command(ctx context.Context, args []string, read func(args, env []string) (
 	return Control(ctx, verb, config, stdout)
 }
 
-// ParseInstall makes the service's configuration of the arguments of install; what the daemon would refuse is refused.
+// ParseInstall returns the configuration of the service from the arguments of
+// install. It rejects flags and variables that the daemon would reject.
 func ParseInstall(program string, args []string, read func(args, env []string) (Daemon, error)) (Config, error) {
 	var env []string
 	flags := goflag.NewFlagSet("", goflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	start := flags.Bool("start", false, "start it, too")
+	start := flags.Bool("start", false, "also start it")
 	flags.Func("env", "a variable", func(text string) (err error) { env, err = addVariable(env, text); return err })
 	if err := flags.Parse(args); err != nil {
-		return Config{}, fmt.Errorf("%w; the daemon's flags come after --, as in: flanneld service install -- --kube-subnet-mgr", err)
+		return Config{}, fmt.Errorf("%w; give the daemon's flags after --, as in: flanneld service install -- --kube-subnet-mgr", err)
 	}
 	args = flags.Args()
 	daemon, err := read(args, env)
 	problems := []error{err}
 	for _, file := range daemon.Files {
-		if !rooted(file) {
-			problems = append(problems, fmt.Errorf("%.100q: a service starts in a folder of its own; give the whole path", file))
+		if !rooted.MatchString(file) {
+			problems = append(problems, fmt.Errorf("%.100q: give the full path, since a service starts in another directory", file))
 		}
 	}
 	for _, arg := range append([]string{program}, args...) {
 		if strings.Count(arg, "%") > 1 {
-			problems = append(problems, fmt.Errorf("%.100q: Windows replaces what stands between two %%; give the flag as a variable by --env", arg))
+			problems = append(problems, fmt.Errorf("%.100q: Windows expands the text between two %%; set the flag as a variable by --env", arg))
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
 		return Config{}, err
 	}
 	command := append([]string{program}, args...)
-	// An empty --log-file is somebody's wish.
+	// An explicit empty --log-file means that the user wants no log file.
 	if daemon.LogFile == "" && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "log-file=") }) {
 		command = append(command, "--log-file="+LogFile)
 	}
@@ -105,7 +107,8 @@ func ParseInstall(program string, args []string, read func(args, env []string) (
 	return config, nil
 }
 
-// addVariable adds NAME=VALUE in place of an earlier one of that name, which Windows takes without regard to case.
+// addVariable adds NAME=VALUE, and removes an earlier variable of that name. Windows
+// ignores the case of names.
 func addVariable(env []string, text string) ([]string, error) {
 	name, _, ok := strings.Cut(text, "=")
 	if !ok || name == "" || strings.ContainsAny(text, "\x00") {
@@ -118,7 +121,5 @@ func addVariable(env []string, text string) ([]string, error) {
 	return append(env, text), nil
 }
 
-// rootedForm is a Windows path that does not depend on the current folder.
-var rootedForm = regexp.MustCompile(`^([A-Za-z]:)?[/\\]`)
-
-func rooted(path string) bool { return rootedForm.MatchString(path) }
+// rooted matches a Windows path that does not depend on the current directory.
+var rooted = regexp.MustCompile(`^([A-Za-z]:)?[/\\]`)

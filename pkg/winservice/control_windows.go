@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// Control does what a word after "service" says; what is so already is no error.
+// Control carries out a verb of the command service. If nothing is to be done, such
+// as starting a running service, that is not an error.
 func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
 	switch verb {
@@ -37,30 +38,30 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	case "status":
 		err = withService(windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
 	case "run":
-		err = errors.New("this is for the service manager alone, at the end of the command line")
+		err = errors.New("only the service manager uses this, at the end of the command line")
 	}
 	return explain(verb, err)
 }
 
-// say tells of what is done; that nobody hears it changes nothing.
-func say(out io.Writer, text string) { _, _ = fmt.Fprintln(out, text) }
+// show prints a message for the user. That it cannot be printed is ignored.
+func show(out io.Writer, text string) { _, _ = fmt.Fprintln(out, text) }
 
-// explain says what a person can do about an error of the service manager.
+// explain adds to an error of the service manager what the user can do about it.
 func explain(verb string, err error) error {
 	hint := ""
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
-		hint = ": run it as administrator, in an elevated shell"
+		hint = ": run it as an administrator, in an elevated shell"
 	case errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST):
-		return fmt.Errorf("service %s: there is no service %s yet; make it by: flanneld service install -- [flags of the daemon]", verb, Name)
+		return fmt.Errorf("service %s: the service %s does not exist; create it by: flanneld service install -- [flags of the daemon]", verb, Name)
 	case errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE):
-		hint = ": it is being deleted as soon as nobody looks at it: close services.msc and the like, and try again"
+		hint = ": it will be deleted when all programs that have it open, such as services.msc, are closed; close them and try again"
 	case errors.Is(err, windows.ERROR_SERVICE_DISABLED):
-		hint = ": somebody disabled it; run service install again"
+		hint = ": it was disabled; run service install again"
 	case errors.Is(err, windows.ERROR_FILE_NOT_FOUND), errors.Is(err, windows.ERROR_PATH_NOT_FOUND):
-		hint = ": the program is not where it was; run service install again from where it is now"
+		hint = ": the program was moved or deleted; run service install again with its new path"
 	}
 	return fmt.Errorf("service %s: %w%s", verb, err, hint)
 }
@@ -68,21 +69,21 @@ func explain(verb string, err error) error {
 func withManager(access uint32, do func(*mgr.Mgr) error) error {
 	h, err := windows.OpenSCManager(nil, nil, access)
 	if err != nil {
-		return fmt.Errorf("reach the service manager: %w", err)
+		return fmt.Errorf("connect to the service manager: %w", err)
 	}
 	m := &mgr.Mgr{Handle: h}
-	defer m.Disconnect() //nolint:errcheck // it only frees
+	defer m.Disconnect() //nolint:errcheck // only releases a handle
 	return do(m)
 }
 
-// withService asks for no more rights than needed: any user may ask for the status.
+// withService requests only the given rights: any user may query the status.
 func withService(access uint32, do func(*mgr.Service) error) error {
 	return withManager(windows.SC_MANAGER_CONNECT, func(m *mgr.Mgr) error {
 		s, err := openService(m, access)
 		if err != nil {
 			return err
 		}
-		defer s.Close() //nolint:errcheck // it only frees
+		defer s.Close() //nolint:errcheck // only releases a handle
 		return do(s)
 	})
 }
@@ -99,12 +100,12 @@ func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
 	return &mgr.Service{Name: Name, Handle: h}, nil
 }
 
-// install makes the service or brings it to what config says. It depends on no other: where HNS restarts, Windows
-// would stop us with it.
+// install creates the service or changes it to config. The service depends on no
+// other one: if it depended on HNS, Windows would stop it when HNS restarts.
 func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
-	done := "changed; a service that runs takes it up at its next start"
+	done := "changed; a running service uses the change after its next start"
 	if changed = !installed(config); !changed {
-		done = "installed already"
+		done = "already installed"
 	}
 	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
@@ -114,21 +115,22 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 	if err != nil {
 		return changed, fmt.Errorf("create the service: %w", err)
 	}
-	defer s.Close() //nolint:errcheck // it only frees
+	defer s.Close() //nolint:errcheck // only releases a handle
 	if err := errors.Join(configure(s, config, out), setEnvironment(config.Env), addEventSource()); err != nil {
 		return changed, err
 	}
-	say(out, done)
+	show(out, done)
 	return changed, nil
 }
 
-// configure sets all that Windows lets one set; what an old Windows does not know is left out, and told of.
+// configure sets the properties of the service. It skips those that an old Windows
+// does not support, and prints a message.
 func configure(s *mgr.Service, config Config, out io.Writer) error {
 	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
 	if err != nil {
 		return fmt.Errorf("set the command line: %w", err)
 	}
-	display, about := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Makes the pods of all nodes reachable from this one.")
+	display, description := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Connects the pods of this node with those of the other nodes.")
 	if err := windows.ChangeServiceConfig(s.Handle, windows.SERVICE_WIN32_OWN_PROCESS, windows.SERVICE_AUTO_START, windows.SERVICE_ERROR_NORMAL,
 		command, nil, nil, nil, nil, nil, display); err != nil {
 		return fmt.Errorf("set the command line: %w", err)
@@ -141,14 +143,14 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 		what string
 		err  error
 	}{
-		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: about})},
+		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: description})},
 		{"delayed start", change(s, windows.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, &windows.SERVICE_DELAYED_AUTO_START_INFO{IsDelayedAutoStartUp: 1})},
 		{"restart", s.SetRecoveryActions(actions, uint32(config.RestartReset/time.Second))},
-		// An end with a failing status is a failure, not only a crash.
+		// Restart also after an exit with a non-zero status, not only after a crash.
 		{"restart after a failing status", s.SetRecoveryActionsOnNonCrashFailures(true)},
 	} {
 		if errors.Is(part.err, windows.ERROR_INVALID_LEVEL) {
-			say(out, "left out, this Windows does not know it: "+part.what)
+			show(out, "skipped, not supported by this version of Windows: "+part.what)
 		} else if part.err != nil {
 			return fmt.Errorf("set %s: %w", part.what, part.err)
 		}
@@ -160,9 +162,10 @@ func change[T any](s *mgr.Service, level uint32, to *T) error {
 	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
 }
 
-// uninstall returns when the service is gone: Windows keeps one until its process has ended and nobody looks at it.
+// uninstall stops and deletes the service, and waits until it no longer exists:
+// Windows keeps it until its process has ended and no program has it open.
 func uninstall(ctx context.Context, out io.Writer) error {
-	done := "uninstalled; the network stays as it is: flanneld cleanup removes it"
+	done := "uninstalled; the network stays in place, flanneld cleanup removes it"
 	err := withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
 		if err := stopService(ctx, s, out); err != nil {
 			return err
@@ -175,7 +178,7 @@ func uninstall(ctx context.Context, out io.Writer) error {
 	if err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
 		return fmt.Errorf("delete the service: %w", err)
 	}
-	for deadline := time.Now().Add(settleWithin); ; {
+	for deadline := time.Now().Add(stateWithin); ; {
 		err := withService(windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
 		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 			break
@@ -187,11 +190,11 @@ func uninstall(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	say(out, done)
+	show(out, done)
 	return removeEventSource()
 }
 
-// pause lies between two looks at a service.
+// pause waits between two queries of a service.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -204,7 +207,7 @@ func pause(ctx context.Context) error {
 func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	err := s.Start()
 	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
-		say(out, "it runs already")
+		show(out, "already running")
 		return nil
 	}
 	if err != nil {
@@ -214,17 +217,17 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	say(out, fmt.Sprintf("runs, process %d", status.ProcessId))
+	show(out, fmt.Sprintf("running, process %d", status.ProcessId))
 	return nil
 }
 
 func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	status, err := s.Query()
 	if err != nil {
-		return fmt.Errorf("ask for the service's state: %w", err)
+		return fmt.Errorf("query the service's state: %w", err)
 	}
 	if status.State == svc.Stopped {
-		say(out, "it is stopped already")
+		show(out, "already stopped")
 		return nil
 	}
 	if _, err := s.Control(svc.Stop); err != nil && !errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) {
@@ -233,26 +236,26 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	if _, err = await(ctx, s, svc.Stopped); err != nil {
 		return err
 	}
-	say(out, "stopped; the network stays as it is")
+	show(out, "stopped; the network stays in place")
 	return nil
 }
 
-// settleWithin is how long the service may take to start or stop.
-const settleWithin = 20 * time.Second
+// stateWithin is how long the service may take to start or stop.
+const stateWithin = 20 * time.Second
 
-// await waits for a state. A service that stops where it shall run has failed.
+// await waits for a state. It fails if the service stops instead of running.
 func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
-	for deadline := time.Now().Add(settleWithin); ; {
+	for deadline := time.Now().Add(stateWithin); ; {
 		status, err := s.Query()
 		switch {
 		case err != nil:
-			return status, fmt.Errorf("ask for the service's state: %w", err)
+			return status, fmt.Errorf("query the service's state: %w", err)
 		case status.State == want:
 			return status, nil
 		case status.State == svc.Stopped:
-			return status, fmt.Errorf("it ended at once, %s; the reason is in the event log (Application, source %s)", ending(status), Name)
+			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), Name)
 		case time.Now().After(deadline):
-			return status, fmt.Errorf("it is %s after %v; look into its log", StateName(status.State), settleWithin)
+			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), stateWithin)
 		}
 		if err := pause(ctx); err != nil {
 			return status, err
@@ -260,17 +263,18 @@ func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, err
 	}
 }
 
-func ending(s svc.Status) string {
+// exitText describes how a stopped service ended.
+func exitText(s svc.Status) string {
 	switch windows.Errno(s.Win32ExitCode) {
 	case windows.ERROR_SERVICE_SPECIFIC_ERROR:
 		return fmt.Sprintf("exit status %d", s.ServiceSpecificExitCode)
 	case windows.ERROR_SERVICE_NEVER_STARTED:
-		return "not started since the system did"
+		return "not started since the system started"
 	}
-	return fmt.Sprintf("exit status %d of Windows", s.Win32ExitCode)
+	return fmt.Sprintf("Windows error %d", s.Win32ExitCode)
 }
 
-// StateName is how a state of the service is written.
+// StateName returns the state in words.
 func StateName(s svc.State) string {
 	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
 	if name, ok := names[s]; ok {
@@ -279,7 +283,8 @@ func StateName(s svc.State) string {
 	return fmt.Sprintf("in state %d", s)
 }
 
-// showService tells of the service; that it does not run is an error, for scripts to see.
+// showService prints the command and the state of the service. If the service does
+// not run, that is an error, so that scripts notice it.
 func showService(s *mgr.Service, out io.Writer) error {
 	command, err := readCommand()
 	if err != nil {
@@ -287,12 +292,12 @@ func showService(s *mgr.Service, out io.Writer) error {
 	}
 	status, err := s.Query()
 	if err != nil {
-		return fmt.Errorf("ask for the service's state: %w", err)
+		return fmt.Errorf("query the service's state: %w", err)
 	}
-	say(out, "command: "+command)
+	show(out, "command: "+command)
 	if status.State != svc.Running {
-		return fmt.Errorf("it does not run: %s, %s", StateName(status.State), ending(status))
+		return fmt.Errorf("the service is not running: %s, %s", StateName(status.State), exitText(status))
 	}
-	say(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
+	show(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
 	return nil
 }

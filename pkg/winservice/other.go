@@ -11,21 +11,21 @@ import (
 	"flannel/pkg/logging"
 )
 
-// Started reports whether the service manager started this process: only Windows has services that know of it.
+// Started reports false: only Windows has the service manager.
 func Started([]string) bool { return false }
 
-// OpenEventLog is of Windows.
+// OpenEventLog is only supported on Windows.
 func OpenEventLog() (log logging.EventLog, close func() error, err error) {
 	return nil, nil, errors.ErrUnsupported
 }
 
-// Run is of Windows.
+// Run is only supported on Windows.
 func Run(time.Duration, func(context.Context) int) (int, error) { return 0, errors.ErrUnsupported }
 
-// Settings: systemd's are read by those who want them.
+// Settings is only supported on Windows.
 func Settings() (command, env []string, err error) { return nil, nil, errors.ErrUnsupported }
 
-// Control refuses: here systemd controls services.
+// Control is only supported on Windows.
 func Control(context.Context, string, Config, io.Writer) error {
-	return errors.New("service: this is for Windows; here systemd runs flanneld, see dist/flanneld.service")
+	return errors.New("service: only supported on Windows; on Linux, systemd runs flanneld, see dist/flanneld.service")
 }

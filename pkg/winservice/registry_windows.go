@@ -21,7 +21,7 @@ func setEnvironment(env []string) error {
 	if err != nil {
 		return fmt.Errorf("set the service's variables: %w", err)
 	}
-	defer key.Close() //nolint:errcheck // it only frees
+	defer key.Close() //nolint:errcheck // only releases a handle
 	if len(env) > 0 {
 		err = key.SetStringsValue("Environment", env)
 	} else if err = key.DeleteValue("Environment"); errors.Is(err, registry.ErrNotExist) {
@@ -33,13 +33,15 @@ func setEnvironment(env []string) error {
 	return nil
 }
 
-// installed tells whether the service has this command line and these variables; what cannot be read is not so.
+// installed reports whether the service has this command line and these variables.
+// If they cannot be read, it has not.
 func installed(config Config) bool {
 	command, env, err := Settings()
 	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
 }
 
-// Settings are the command line and the variables of the Windows service, secrets and all.
+// Settings returns the command line and the variables of the service. They may
+// contain secrets.
 func Settings() (command, env []string, err error) {
 	line, err := readCommand()
 	if err != nil {
@@ -52,7 +54,7 @@ func Settings() (command, env []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
 	}
-	defer key.Close() //nolint:errcheck // it only frees
+	defer key.Close() //nolint:errcheck // only releases a handle
 	env, _, err = key.GetStringsValue("Environment")
 	if err != nil && !errors.Is(err, registry.ErrNotExist) {
 		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
@@ -65,7 +67,7 @@ func readCommand() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer key.Close() //nolint:errcheck // it only frees
+	defer key.Close() //nolint:errcheck // only releases a handle
 	command, _, err := key.GetStringValue("ImagePath")
 	return command, err
 }
@@ -74,7 +76,7 @@ func addEventSource() error {
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
 		return key.Close()
 	}
-	// eventcreate.exe, which every Windows has, brings messages whose text is what we say.
+	// The message file of eventcreate.exe, which every Windows has, shows our text as it is.
 	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
 		return fmt.Errorf("add the source to the event log: %w", err)
 	}

@@ -14,17 +14,18 @@ import (
 	"flannel/pkg/logging"
 )
 
-// Started reports whether the service manager started this process: by the words that install puts at the end of the
-// command line, or for a service that was made otherwise by who the parent is.
+// Started reports whether the service manager started this process: the command
+// line ends with runVerb, which install adds, or (a service that another tool
+// created) the parent process is the service manager.
 func Started(args []string) bool {
 	if slices.Equal(args[max(0, len(args)-len(runVerb)):], runVerb) {
 		return true
 	}
-	is, err := svc.IsWindowsService()
-	return err == nil && is
+	isService, err := svc.IsWindowsService()
+	return err == nil && isService
 }
 
-// OpenEventLog opens the system's log for the service.
+// OpenEventLog opens the event log of the system with the service as the source.
 func OpenEventLog() (log logging.EventLog, close func() error, err error) {
 	l, err := eventlog.Open(Name)
 	if err != nil {
@@ -33,26 +34,29 @@ func OpenEventLog() (log logging.EventLog, close func() error, err error) {
 	return l, l.Close, nil
 }
 
-// Run runs the program under the service manager, which ends ctx to stop it and expects that it takes stopWithin at most.
-// No signal is listened to: when a user logs off, services get one, too.
+// Run runs the program under the service manager, and cancels its ctx when the
+// service is to stop. It tells the service manager that this takes stopWithin at
+// most. The program must not listen to signals: services get one, too, when a user
+// logs off.
 func Run(stopWithin time.Duration, program func(ctx context.Context) (code int)) (code int, err error) {
 	s := &running{program: program, stopHint: uint32(stopWithin / time.Millisecond)}
 	err = svc.Run(Name, s)
 	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
-		err = errors.New("service run is for the service manager: use flanneld service start, or leave these two words out")
+		err = errors.New("only the service manager uses service run: use flanneld service start, or remove these two words")
 	}
 	return s.code, err
 }
 
-// running is the program as the service manager sees it.
+// running implements svc.Handler.
 type running struct {
 	program  func(context.Context) int
 	stopHint uint32 // how long the program may take to stop, in milliseconds
-	code     int
+	code     int    // exit code of the program
 }
 
-// Execute says at once that the service runs: what it waits for may take any time, and is in its log.
-func (s *running) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (ours bool, code uint32) {
+// Execute reports the service as running at once. The program may wait for its
+// network for any time, and logs that.
+func (s *running) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (ownCode bool, code uint32) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	ended := make(chan int, 1)
