@@ -93,7 +93,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 func (c *call) cniSources() winnode.CNISources {
 	from := winnode.CNISources{
 		NetConf:     func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, c.options, c.log) },
-		NetConfName: netConfName(c.options), NetConfFar: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
+		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
 	}
 	if c.Kube.On || c.Kube.Kubeconfig != "" || c.Kube.APIURL != "" {
 		from.API = c.Kube.client()

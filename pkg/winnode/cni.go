@@ -19,20 +19,27 @@ import (
 	"flannel/subnet/kube"
 )
 
-// CNISources are where that is known which a CNI configuration says of the node and its cluster.
+// CNISources are the sources of the values in a CNI configuration.
 type CNISources struct {
-	NetConf     func(context.Context) ([]byte, error) // reads the raw network configuration
-	NetConfName string                                // for errors
-	NetConfFar  bool                                  // it is in etcd, which may be away
-	Backends    netconf.Backends
-	SubnetFile  string        // by which the daemon is asked
-	API         *kube.Options // nil if nobody says where the API is
+	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
+	NetConfName   string                                // for errors
+	NetConfRemote bool                                  // it is in etcd, which may be unreachable
+	Backends      netconf.Backends
+	SubnetFile    string        // finds the status socket of the daemon
+	API           *kube.Options // nil: no Kubernetes API is configured
 }
 
-// Complete fills in what was not given, from the network configuration, the daemon, the machine and the cluster. What
-// cannot be had stays empty, and is asked for by cniconf; the error is why the first and the last did not say it.
+// Complete sets the fields of s that are not set:
+//
+//	plugin, HNS network, pod networks, MAC prefix   network configuration
+//	the node's own address                          daemon, if it runs
+//	networks of the nodes                           adapter with that address
+//	networks of Services                            Kubernetes API
+//
+// A field stays empty if its source does not have it; then cniconf.Make asks for the
+// flag. The error says why the network configuration or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
-	noConf := n.fromNetConf(ctx, s)
+	netConfErr := n.fromNetConf(ctx, s)
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	if !s.ManagementIP.IsValid() {
@@ -40,28 +47,29 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 			s.ManagementIP = r.Node.Underlay.Addrs[0]
 		}
 	}
-	if seen, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
-		s.Management = linkOf(seen, s.ManagementIP)
+	if snapshot, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
+		s.Management = linkOf(snapshot, s.ManagementIP)
 	}
-	var noServices error
+	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil {
-		s.Services, noServices = kube.ServiceNetworks(ctx, *n.API)
+		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
-	return errors.Join(noConf, noServices)
+	return errors.Join(netConfErr, servicesErr)
 }
 
-// ofFamilies leaves out networks of a family that pods do not have: IPv6 on an overlay, whatever else the cluster has.
-func ofFamilies(all, pods []netip.Prefix) []netip.Prefix {
-	return slices.DeleteFunc(all, func(p netip.Prefix) bool {
-		return len(pods) > 0 && !slices.ContainsFunc(pods, func(have netip.Prefix) bool { return have.Addr().Is4() == p.Addr().Is4() })
+// ofFamilies removes the networks of a family that no pod network has: on an
+// overlay, IPv6 networks of Services are not usable.
+func ofFamilies(networks, pods []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(networks, func(p netip.Prefix) bool {
+		return len(pods) > 0 && !slices.ContainsFunc(pods, func(pod netip.Prefix) bool { return pod.Addr().Is4() == p.Addr().Is4() })
 	})
 }
 
-// askWithin bounds each question to another machine.
+// askWithin bounds each request to etcd, to the daemon or to the Kubernetes API.
 const askWithin = 10 * time.Second
 
-// usualPlugin is the one of the CNI project for a kind of HNS network.
+// usualPlugin returns the CNI project's plugin for a kind of HNS network.
 func usualPlugin(k dataplane.Kind) string {
 	if _, overlay := k.(dataplane.Overlay); overlay {
 		return "win-overlay"
@@ -69,24 +77,25 @@ func usualPlugin(k dataplane.Kind) string {
 	return "win-bridge"
 }
 
-// fromNetConf takes from the network configuration what its backend makes of it. etcd is asked only if need be, since
-// it may be away; a file costs nothing.
+// fromNetConf sets what follows from the network configuration and its backend. If
+// the configuration is in etcd, it reads it only if plugin, HNS network or pod
+// networks are not set, since etcd may be unreachable.
 func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
-	defer func() { s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") }() // the plugin's own default, and HNS's
-	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfFar {
+	defer func() { s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") }() // the default of the plugin and of HNS
+	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfRemote {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	raw, err := n.NetConf(ctx)
 	if err != nil {
-		return fmt.Errorf("%w; or give --plugin, --network-name and --cluster-cidr", err)
+		return fmt.Errorf("%w; or set --plugin, --network-name and --cluster-cidr", err)
 	}
 	config, maker, _, err := n.Backends.Parse("windows", raw)
 	if err != nil {
-		return fmt.Errorf("%s cannot work: %w", n.NetConfName, err)
+		return fmt.Errorf("%s is invalid: %w", n.NetConfName, err)
 	}
-	// Of the node, name and MAC prefix depend on nothing; an MTU must be there.
+	// Name and MAC prefix do not depend on the node, but the backend needs some MTU.
 	dev, err := Network(maker, backend.Node{OS: "windows", Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.NetConfName, err)
@@ -102,9 +111,10 @@ func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
 	return nil
 }
 
-// linkOf is the network of an address of this machine.
-func linkOf(seen underlay.Snapshot, ip netip.Addr) []netip.Prefix {
-	for _, in := range seen.Interfaces {
+// linkOf returns the network of an address of this machine, nil if no interface has
+// the address.
+func linkOf(snapshot underlay.Snapshot, ip netip.Addr) []netip.Prefix {
+	for _, in := range snapshot.Interfaces {
 		for _, a := range in.Addrs {
 			if a.IP == ip && a.Net.IsValid() {
 				return []netip.Prefix{a.Net}

@@ -1,5 +1,6 @@
-// Package winnode is what a Windows node needs before, and beside, the daemon's own work: the virtual switch of its adapter,
-// kube-proxy's source VIP, and what its CNI configuration must say.
+// Package winnode sets up what a Windows node needs besides the daemon's loop: the
+// virtual switch of its adapter, kube-proxy's source VIP, and the values in its CNI
+// configuration.
 package winnode
 
 import (
@@ -17,7 +18,7 @@ import (
 	"flannel/subnet"
 )
 
-// Network is the HNS network that a configuration's backend wants on a Windows node.
+// Network returns the HNS network that the backend needs on a Windows node.
 func Network(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 	b, _, err := maker(n)
 	if err != nil {
@@ -28,7 +29,7 @@ func Network(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 			return dev, nil
 		}
 	}
-	return dataplane.Device{}, errors.New("its backend makes no HNS network; Windows has vxlan and host-gw")
+	return dataplane.Device{}, errors.New("its backend does not use HNS; the backends for Windows are vxlan and host-gw")
 }
 
 // Underlay is daemon.Underlay.
@@ -37,10 +38,10 @@ type Underlay interface {
 	Changes() <-chan struct{}
 }
 
-// Prepare asks the backend, as the daemon would, for its network on the underlay, and has that made as a switch alone. What
-// it waits for is told.
-func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, choice Underlay, told func(error)) (dataplane.Prepared, error) {
-	link, err := awaitUnderlay(ctx, choice, config, told)
+// Prepare creates the virtual switch for the network that the backend will create on
+// the underlay. It waits for the underlay, and calls waiting with each new reason.
+func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, choice Underlay, waiting func(error)) (dataplane.Prepared, error) {
+	link, err := awaitUnderlay(ctx, choice, config, waiting)
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
@@ -48,20 +49,20 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), told)
+	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), waiting)
 }
 
-// awaitUnderlay waits for an adapter that the node can be reached by: at boot it may not be up yet.
-func awaitUnderlay(ctx context.Context, choice Underlay, config subnet.Config, told func(error)) (underlay.Link, error) {
-	said := ""
+// awaitUnderlay waits until an adapter can be chosen: during boot none may be up yet.
+func awaitUnderlay(ctx context.Context, choice Underlay, config subnet.Config, waiting func(error)) (underlay.Link, error) {
+	last := "" // reason
 	for {
 		link, _, err := choice.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
 		if err == nil {
 			return link, nil
 		}
-		if err.Error() != said {
-			told(err)
-			said = err.Error()
+		if err.Error() != last {
+			waiting(err)
+			last = err.Error()
 		}
 		select {
 		case <-ctx.Done():
@@ -72,7 +73,7 @@ func awaitUnderlay(ctx context.Context, choice Underlay, config subnet.Config, t
 	}
 }
 
-// gaveUp says how a wait has ended: by its own time, or by a signal.
+// gaveUp describes how ctx ended: by its timeout or by a signal.
 func gaveUp(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return "interrupted"

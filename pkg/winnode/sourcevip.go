@@ -18,17 +18,18 @@ import (
 	"flannel/subnet"
 )
 
-// VIPFile is where the daemon with that subnet file publishes the source VIP.
+// VIPFile returns where the daemon with this subnet file publishes the source VIP.
 func VIPFile(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "source-vip.json")
 }
 
-// JournalFile is where the daemon with that subnet file writes down what the adapter had before its network was made.
+// JournalFile returns where the daemon with this subnet file saves the settings that
+// the adapter had before the HNS network was created.
 func JournalFile(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "hns.json")
 }
 
-// OpenVIP opens HNS. dataDir counts where nothing is published yet, or everything is to be made anew.
+// OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one.
 func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (sourcevip.Keeper, error) {
 	calls, err := hns.Open()
 	if err != nil {
@@ -42,45 +43,46 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (sourcevip.Keeper, er
 	return sourcevip.Keeper{Client: client, Stack: stack, File: VIPFile(subnetFile), DataDir: dataDir, Log: log}, nil
 }
 
-// SourceVIP is what kube-proxy must know of its source VIP.
+// SourceVIP is the result of ReserveVIP.
 type SourceVIP struct {
 	Needed         bool     `json:"needed"`
-	DSR            *bool    `json:"dsr,omitempty"` // whether this HNS can do kube-proxy's --enable-dsr
-	*sourcevip.VIP          // on an L2Bridge, subnet and network alone
+	DSR            *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
+	*sourcevip.VIP          // on an L2Bridge, only subnet and network
 	Flags          []string `json:"kubeProxyFlags,omitempty"`
 	File           string   `json:"file,omitempty"`
 }
 
-// ReserveVIP reserves the VIP, where one is needed, and completes what kube-proxy must know; text says it for a person. It
-// waits for the daemon to make the network until ctx ends.
-func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy sourcevip.Proxy) (told SourceVIP, text string, err error) {
+// ReserveVIP reserves the source VIP if the node needs one, and returns it with the
+// flags for kube-proxy, also as a text for a person. It waits until ctx ends for the
+// daemon to create the network.
+func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy sourcevip.Proxy) (result SourceVIP, text string, err error) {
 	vip, err := awaitVIP(ctx, k, subnetFile)
-	if told.Needed = !errors.Is(err, sourcevip.ErrNotNeeded); err != nil && told.Needed {
-		return told, "", err
+	if result.Needed = !errors.Is(err, sourcevip.ErrNotNeeded); err != nil && result.Needed {
+		return result, "", err
 	}
-	if text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File); !told.Needed {
-		text = fmt.Sprintf("%v, which %s is", err, vip.Network)
+	if text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File); !result.Needed {
+		text = fmt.Sprintf("%v such as %s", err, vip.Network)
 	}
-	_, can, err := k.Client.Features(ctx)
+	_, features, err := k.Client.Features(ctx)
 	if err != nil {
-		return told, "", err
+		return result, "", err
 	}
 	env, err := subnet.ReadEnv(subnetFile)
 	if err != nil {
-		return told, "", err
+		return result, "", err
 	}
-	proxy.Network, proxy.VIP, proxy.DSR = vip.Network, vip.Addr, can.DSR
+	proxy.Network, proxy.VIP, proxy.DSR = vip.Network, vip.Addr, features.DSR
 	if len(proxy.Cluster) == 0 {
 		proxy.Cluster = slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
 	}
-	told.VIP, told.DSR, told.Flags = &vip, &can.DSR, proxy.Flags()
-	if told.Needed {
-		told.File = k.File
+	result.VIP, result.DSR, result.Flags = &vip, &features.DSR, proxy.Flags()
+	if result.Needed {
+		result.File = k.File
 	}
-	return told, text + "\nkube-proxy's flags for it: " + strings.Join(told.Flags, " "), nil
+	return result, text + "\nflags for kube-proxy: " + strings.Join(result.Flags, " "), nil
 }
 
-// awaitVIP tries until there is one, and says once what it waits for.
+// awaitVIP retries until the VIP is reserved, and logs each new reason for waiting.
 func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourcevip.VIP, error) {
 	var last error
 	for {
@@ -89,7 +91,7 @@ func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourc
 			return vip, err
 		}
 		if ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
-			k.Log.Info("no source VIP yet", "reason", err)
+			k.Log.Info("waiting to reserve the source VIP", "reason", err)
 			last = err
 		}
 		select {
@@ -103,6 +105,7 @@ func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourc
 	}
 }
 
+// ensureVIP ensures the VIP of the subnet in the subnet file.
 func ensureVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourcevip.VIP, error) {
 	env, err := subnet.ReadEnv(subnetFile)
 	if err != nil {
@@ -110,7 +113,7 @@ func ensureVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sour
 	}
 	own := env.V4Subnet
 	if !own.IsValid() {
-		own = env.V6Subnet // of an L2Bridge, which needs none
+		own = env.V6Subnet // only an L2Bridge has no IPv4; it needs no VIP
 	}
 	if own == (netip.Prefix{}) {
 		return sourcevip.VIP{}, fmt.Errorf("waiting for the daemon to write %s", subnetFile)
@@ -118,10 +121,12 @@ func ensureVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sour
 	return k.Ensure(ctx, own)
 }
 
-// lookAtVIP is how often the source VIP is compared with what it shall be, though nothing was told to have changed.
-const lookAtVIP = time.Minute
+// resyncVIP is how often the source VIP is checked without a notification.
+const resyncVIP = time.Minute
 
-// KeepVIP keeps, until ctx ends, what the command source-vip once made. Systems other than Windows need none.
+// KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
+// reserved: it restores it, and replaces it if the node has a new subnet. On systems
+// other than Windows it does nothing.
 func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
 	if runtime.GOOS != "windows" {
 		return nil
@@ -135,19 +140,19 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 		return err
 	}
 	changed := k.Client.Changes(ctx)
-	for said, since := "", time.Now(); ; {
-		wait := lookAtVIP
-		err := keepVIP(ctx, k, subnetFile)
+	for logged, since := "", time.Now(); ; { // the last logged error, and when the VIP was last in place
+		wait := resyncVIP
+		err := restoreVIP(ctx, k, subnetFile)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			said, since = "", time.Now()
+			logged, since = "", time.Now()
 		default:
 			wait = 5 * time.Second
-			if time.Since(since) > wait && err.Error() != said { // before that, the network is on its way
-				log.Warn("kube-proxy's source VIP is not as it shall be; trying again", "reason", err)
-				said = err.Error()
+			if time.Since(since) > wait && err.Error() != logged { // before that, the network is probably being created
+				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
+				logged = err.Error()
 			}
 		}
 		select {
@@ -160,12 +165,13 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 	}
 }
 
-// keepVIP makes all be as published, or as it should be for the present subnet.
-func keepVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) error {
+// restoreVIP ensures the VIP if one is published, in the published directory of
+// host-local.
+func restoreVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) error {
 	published, err := sourcevip.Read(k.File)
 	switch {
 	case err == nil && published == (sourcevip.VIP{}):
-		return nil // nobody has asked for one
+		return nil // the command source-vip was not used
 	case err == nil && published.Store != "":
 		k.DataDir = filepath.Dir(published.Store)
 	}
