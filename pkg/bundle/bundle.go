@@ -1,4 +1,5 @@
-// Package bundle packs what a maintainer needs to see of a node into one file, without secrets.
+// Package bundle writes an archive (.tar.gz) with the state of a node for a
+// maintainer, without secrets.
 package bundle
 
 import (
@@ -29,21 +30,22 @@ import (
 	"flannel/pkg/winservice"
 )
 
-// Options say where this node's daemon has what belongs into a bundle.
+// Options are the paths and the secrets of the daemon on this node.
 type Options struct {
 	SubnetFile string
-	LogFile    string // "" if its log goes elsewhere
+	LogFile    string // "": the daemon has no log file
 	// VIPFile and JournalFile are as in probe.Options.
 	VIPFile, JournalFile string
 	// NetConf reads the raw network configuration.
 	NetConf func(context.Context) ([]byte, error)
 
-	// Password, and the contents of KeyFile and Kubeconfig, shall not be in the bundle.
+	// Password, and the contents of KeyFile and Kubeconfig, are kept out of the bundle.
 	Password            redact.Secret
 	KeyFile, Kubeconfig string
 }
 
-// listings are the commands whose output a maintainer asks for first; each only lists.
+// listings returns commands by the name of the file for their output. None of them
+// changes anything.
 func listings() map[string][]string {
 	if runtime.GOOS == "windows" {
 		return map[string][]string{"version.txt": {"cmd", "/c", "ver"}, "ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"},
@@ -60,19 +62,20 @@ func listings() map[string][]string {
 }
 
 const (
-	listWithin = 10 * time.Second // bounds each listing
-	maxListing = 8 << 20          // bytes of one
+	listWithin = 10 * time.Second // bounds each command
+	maxListing = 8 << 20          // bounds each file, in bytes
 )
 
-// Write packs a new file at path that only its owner may read.
+// Write creates the archive at path, which must not exist. Only its owner may read
+// it.
 func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, results []doctor.Result) error {
-	files, secrets := bundled(ctx, o, s, results)
+	files, secrets := collect(ctx, o, s, results)
 	if ctx.Err() != nil {
-		return errors.New("bundle: interrupted; nothing was packed")
+		return errors.New("bundle: interrupted; no file was written")
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("bundle: %s is there already; give another name", path)
+		return fmt.Errorf("bundle: %s already exists; choose another name", path)
 	}
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
@@ -95,8 +98,9 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 	return nil
 }
 
-// bundled gathers the texts by name, and the secrets that may be in them.
-func bundled(ctx context.Context, o Options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redact.Redactor) {
+// collect returns the contents of all files by name, and a Redactor with the secrets
+// that may be in them.
+func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redact.Redactor) {
 	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
 	add := func(name string, v any) {
 		if raw, err := json.MarshalIndent(v, "", "  "); err == nil {
@@ -106,19 +110,19 @@ func bundled(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	add("doctor.json", results)
 	add("snapshot.json", s)
 	var text bytes.Buffer
-	_ = doctor.Print(&text, results) // a buffer takes everything
+	_ = doctor.Print(&text, results) // writing to a buffer does not fail
 	files["doctor.txt"] = text.Bytes()
 
 	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)
 	defer cancel()
-	for what, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
-		raw, err := status.Get(ctx, status.Socket(o.SubnetFile), what)
+	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
+		raw, err := status.Get(ctx, status.Socket(o.SubnetFile), path)
 		files[name] = orError(raw, err)
 	}
-	for name, path := range packed(o) {
+	for name, path := range copied(o) {
 		raw, err := tail(path, maxListing)
 		if files[name] = orError(raw, err); errors.Is(err, fs.ErrNotExist) {
-			files[name] = []byte("there is no " + path + "\n")
+			files[name] = []byte(path + " does not exist\n")
 		}
 	}
 	for name, text := range probe.Documents(ctx, listWithin) {
@@ -129,52 +133,55 @@ func bundled(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	}
 	files["config/net-conf.json"] = networkConfig(ctx, o.NetConf)
 	files["environment.txt"] = environment(os.Environ())
-	secrets := secretsKnown(o, s, files)
+	secrets := knownSecrets(o, s, files)
 	if command, env, err := winservice.Settings(); err == nil {
 		secrets.AddSettings(command, env)
 		shown, _ := redact.Args(command)
 		add("config/service.json", map[string][]string{"command": shown, "environment": redact.Environ(env)})
 	}
-	list(ctx, files)
+	runListings(ctx, files)
 	return files, secrets
 }
 
-// packed are the files that are packed as they are, but for secrets.
-func packed(o Options) map[string]string {
-	all := map[string]string{"config/subnet.env": o.SubnetFile}
+// copied returns the paths of the files that are copied, by their names in the
+// archive.
+func copied(o Options) map[string]string {
+	paths := map[string]string{"config/subnet.env": o.SubnetFile}
 	if o.LogFile != "" {
-		all["log.txt"] = o.LogFile
+		paths["log.txt"] = o.LogFile
 	}
 	if runtime.GOOS != "windows" {
-		all["os-release.txt"] = "/etc/os-release"
-		return all
+		paths["os-release.txt"] = "/etc/os-release"
+		return paths
 	}
-	all["config/hns.json"] = o.JournalFile
-	all["config/source-vip.json"] = o.VIPFile
-	all["log.txt"] = cmp.Or(o.LogFile, winservice.LogFile)
-	return all
+	paths["config/hns.json"] = o.JournalFile
+	paths["config/source-vip.json"] = o.VIPFile
+	paths["log.txt"] = cmp.Or(o.LogFile, winservice.LogFile)
+	return paths
 }
 
-// tail reads a file, or the last lines of a long one: whole ones, for half a line may hide that it holds a secret.
-func tail(path string, most int64) ([]byte, error) {
+// tail reads the last lines of a file, at most limit bytes. It returns only whole
+// lines: in a part of one, a secret might not be recognized.
+func tail(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // it was read
 	info, err := f.Stat()
-	if err != nil || info.Size() <= most {
-		raw, readErr := io.ReadAll(io.LimitReader(f, most))
+	if err != nil || info.Size() <= limit {
+		raw, readErr := io.ReadAll(io.LimitReader(f, limit))
 		return raw, cmp.Or(err, readErr)
 	}
-	if _, err := f.Seek(info.Size()-most, io.SeekStart); err != nil {
+	if _, err := f.Seek(info.Size()-limit, io.SeekStart); err != nil {
 		return nil, err
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, most))
+	raw, err := io.ReadAll(io.LimitReader(f, limit))
 	_, lines, _ := bytes.Cut(raw, []byte("\n"))
 	return lines, err
 }
 
+// orError returns the beginning of raw, or the text of err.
 func orError(raw []byte, err error) []byte {
 	if err != nil {
 		return []byte(err.Error() + "\n")
@@ -182,14 +189,15 @@ func orError(raw []byte, err error) []byte {
 	return raw[:min(len(raw), maxListing)]
 }
 
-// networkConfig is the raw configuration, or why it cannot be had soon.
+// networkConfig returns the raw configuration, or why it could not be read in time.
 func networkConfig(ctx context.Context, read func(context.Context) ([]byte, error)) []byte {
 	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
 	defer cancel()
 	return orError(read(ctx))
 }
 
-// environment is what flanneld reads of it. A value that is secret by its name may have blanks, so all of it goes here.
+// environment returns the variables that flanneld reads. The values of secret ones
+// are replaced here and not in the text, because a value may contain blanks.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
 	for _, e := range slices.Sorted(slices.Values(redact.Environ(environ))) {
@@ -201,12 +209,13 @@ func environment(environ []string) []byte {
 	return b.Bytes()
 }
 
-// list runs the listings side by side; one that fails leaves its error.
-func list(ctx context.Context, files map[string][]byte) {
+// runListings runs the listings concurrently and adds their outputs to files, with
+// the error of those that fail.
+func runListings(ctx context.Context, files map[string][]byte) {
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var running sync.WaitGroup
 	for name, command := range listings() {
-		all.Go(func() {
+		running.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, listWithin)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -220,5 +229,5 @@ func list(ctx context.Context, files map[string][]byte) {
 			files["listings/"+name] = orError(out, nil)
 		})
 	}
-	all.Wait()
+	running.Wait()
 }

@@ -10,17 +10,17 @@ import (
 	"flannel/pkg/redact"
 )
 
-// secretsKnown are all that this program can get at: who reads the bundle shall find none of them in it.
-func secretsKnown(o Options, s doctor.Snapshot, files map[string][]byte) *redact.Redactor {
+// knownSecrets returns a Redactor with all secrets that this process can read.
+func knownSecrets(o Options, s doctor.Snapshot, files map[string][]byte) *redact.Redactor {
 	r := redact.New()
 	r.Add(o.Password.Reveal())
 	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), "/var/run/secrets/kubernetes.io/serviceaccount/token"} {
 		r.AddFile(path)
 	}
-	raw, _ := os.ReadFile(o.Kubeconfig) // most of it is no secret; no file has none
+	raw, _ := os.ReadFile(o.Kubeconfig) // AddKeyed, because most of it is not secret
 	r.AddKeyed(raw)
 	r.AddSettings(os.Args, os.Environ())
-	for _, p := range s.Processes.Value { // the daemon may have been given what this command was not
+	for _, p := range s.Processes.Value { // the daemon may have other settings than this process
 		r.AddSettings(fromProc(p.PID, "cmdline"), fromProc(p.PID, "environ"))
 	}
 	for name, text := range files {
@@ -31,8 +31,9 @@ func secretsKnown(o Options, s doctor.Snapshot, files map[string][]byte) *redact
 	return r
 }
 
-// fromProc reads what Linux has of another process; of one that is gone, or elsewhere, nothing.
-func fromProc(pid int, what string) []string {
-	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, what))
+// fromProc reads a list of strings about a process from /proc. It is empty if the
+// process has ended, and on Windows.
+func fromProc(pid int, file string) []string {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	return strings.Split(string(raw), "\x00")
 }

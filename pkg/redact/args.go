@@ -5,25 +5,26 @@ import (
 	"strings"
 )
 
-// Mark stands in the place of a secret.
+// Mark replaces a secret.
 const Mark = "[redacted]"
 
-// secretWords are what the name of a key, a flag or a variable has in it whose value must not be shown, in lower case
-// and without the characters - _ and space.
+// secretWords returns words that are only in names of keys, flags and variables with
+// a secret value. They are in lower case, without the characters - _ and space.
 func secretWords() []string {
 	return []string{"psk", "password", "passwd", "passphrase", "secret", "token", "credential", "privatekey", "presharedkey", "sharedkey",
 		"clientkey", "accesskey", "apikey", "wgkey"}
 }
 
-// IsSecret reports by its name whether the value of a key, a flag or a variable must not be shown.
+// IsSecret reports whether a key, a flag or a variable with this name has a secret
+// value.
 func IsSecret(name string) bool {
-	// Upper case first: that folds letters like the Kelvin sign too, as encoding/json does.
-	f := strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(strings.ToUpper(name)))
-	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(f, word) })
+	// ToUpper before ToLower also folds letters such as the Kelvin sign, as encoding/json does.
+	folded := strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(strings.ToUpper(name)))
+	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(folded, word) })
 }
 
-// Args is a command line without the values of flags whose names say that they are secret, in both forms that flags
-// take, and those values.
+// Args replaces the values of secret flags in a command line, in both forms
+// (--flag=value and --flag value). It also returns these values.
 func Args(args []string) (shown, secrets []string) {
 	shown = slices.Clone(args)
 	for i, a := range args {
@@ -39,7 +40,8 @@ func Args(args []string) (shown, secrets []string) {
 	return shown, secrets
 }
 
-// Environ is an environment, as of os.Environ, without the values of variables whose names say that they are secret.
+// Environ replaces the values of secret variables in an environment, which has the
+// form of os.Environ.
 func Environ(environ []string) (shown []string) {
 	shown = slices.Clone(environ)
 	for i, e := range shown {
@@ -50,7 +52,7 @@ func Environ(environ []string) (shown []string) {
 	return shown
 }
 
-// AddSettings makes known the values of flags and variables whose names say that they are secret.
+// AddSettings adds the values of secret flags and variables.
 func (r *Redactor) AddSettings(args, environ []string) {
 	_, secrets := Args(args)
 	for _, text := range secrets {

@@ -11,7 +11,7 @@ func TestArgs(t *testing.T) {
 		"--a=b c --etcd-password=x=y": {"--a=b c --etcd-password=[redacted]", "x=y"},
 		"-token x --token":            {"-token [redacted] --token", "x"},
 		"token=x psk y":               {"token=x psk y", ""},
-		"--psk --ip-masq":             {"--psk [redacted]", "--ip-masq"}, // perhaps a secret
+		"--psk --ip-masq":             {"--psk [redacted]", "--ip-masq"}, // may be the value
 	} {
 		given := strings.Fields(args)
 		shown, secrets := Args(given)

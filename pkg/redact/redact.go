@@ -1,5 +1,8 @@
-// Package redact keeps secrets out of what people and logs get to see: it knows them by the names of flags, variables and
-// keys, by their form, and by their value where that is known.
+// Package redact removes secrets from text. It recognizes them by
+//
+//   - their value, if it was added: a token that is also in a log line,
+//   - the name before them: password, token, psk in flags, variables, JSON, YAML, INI,
+//   - their form: a PEM private key, a JWT, user:password@ in a URL, a WireGuard key.
 package redact
 
 import (
@@ -13,25 +16,25 @@ import (
 	"strings"
 )
 
-// Redactor takes secrets out of texts: those that it knows, wherever they stand and in the encodings that they are
-// often found in, and what looks like one.
+// Redactor removes secrets from text. Create it with New.
 type Redactor struct {
-	known []Secret
-	// keyed finds values behind a telling name in flags, variables, JSON, YAML and INI; flagged a flag whose value is
-	// the next word.
+	known []Secret // values that were added, the longest first
+	// keyed matches a secret name, a separator and a value (name=value, "name": "value");
+	// flagged a flag with a secret name whose value is the next word (-name value).
 	keyed, flagged *regexp.Regexp
 	shapes         []shape
-	// curve is a key as WireGuard writes it, 32 bytes in base64, and before it what tells a public one.
-	curve *regexp.Regexp
+	// wireGuardKey matches a key of WireGuard, 32 bytes in base64, with the words "public
+	// key" if they are before it.
+	wireGuardKey *regexp.Regexp
 }
 
-// shape is a form by which a secret gives itself away.
+// shape is a form of secrets, with the replacement for a match.
 type shape struct {
-	is   *regexp.Regexp
-	then string
+	pattern     *regexp.Regexp
+	replacement string
 }
 
-// New returns a Redactor that knows no secret by its value yet.
+// New returns a Redactor without known values.
 func New() *Redactor {
 	var words []string
 	for _, word := range secretWords() {
@@ -39,38 +42,40 @@ func New() *Redactor {
 	}
 	name := `(?i)([a-z0-9_.-]*(?:` + strings.Join(words, "|") + `)[a-z0-9_.-]*)`
 	return &Redactor{
-		keyed:   regexp.MustCompile(name + `("?[ \t]*[:=][ \t]*|"[ \t]+)(\[redacted\]|"(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&}\]"']+)`),
-		flagged: regexp.MustCompile(`(--?)` + name + `([ \t]+)([^\s-]\S*)`),
-		curve:   regexp.MustCompile(`(?i)(public ?key\\?"?\s*[:=]\s*\\?"?)?\b[A-Za-z0-9+/]{43}=`),
+		keyed:        regexp.MustCompile(name + `("?[ \t]*[:=][ \t]*|"[ \t]+)(\[redacted\]|"(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&}\]"']+)`),
+		flagged:      regexp.MustCompile(`(--?)` + name + `([ \t]+)([^\s-]\S*)`),
+		wireGuardKey: regexp.MustCompile(`(?i)(public ?key\\?"?\s*[:=]\s*\\?"?)?\b[A-Za-z0-9+/]{43}=`),
 		shapes: []shape{
-			{regexp.MustCompile(`(?m)(\bname:[ \t]*["']?)` + name + `(["']?[ \t]*\n[ \t]*value:[ \t]*).*$`), "$1$2$3" + Mark}, // of YAML
+			{regexp.MustCompile(`(?m)(\bname:[ \t]*["']?)` + name + `(["']?[ \t]*\n[ \t]*value:[ \t]*).*$`), "$1$2$3" + Mark}, // a variable in YAML
 			{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), Mark},
-			{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), Mark}, // RFC 7519
+			{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), Mark}, // JSON Web Token, RFC 7519
 			{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.~=-]{6,}`), "$1 " + Mark},
-			{regexp.MustCompile(`://[^/\s"']+@`), "://" + Mark + "@"},   // a password may have an @, too
+			{regexp.MustCompile(`://[^/\s"']+@`), "://" + Mark + "@"},   // greedy: a password may contain an @
 			{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), Mark}, // "-----BEGIN " in base64, as in a kubeconfig
 		},
 	}
 }
 
-// leastSecret is the length from which on a known secret is looked for; shorter ones would hit ordinary words.
-const leastSecret = 4
+// minSecret is the minimum length of a known secret. A shorter one would also match
+// in ordinary words.
+const minSecret = 4
 
-// Add makes a secret known by its value.
+// Add adds the value of a secret.
 func (r *Redactor) Add(text string) {
-	if text = strings.TrimSpace(text); len(text) < leastSecret {
+	if text = strings.TrimSpace(text); len(text) < minSecret {
 		return
 	}
-	// Long ones first: of one that another begins with, the rest would be left.
+	// The longest first: if a shorter one is its beginning, the rest would stay.
 	at, _ := slices.BinarySearchFunc(r.known, len(text), func(s Secret, n int) int { return n - len(s.Reveal()) })
 	r.known = slices.Insert(r.known, at, NewSecret(text))
 }
 
-// AddFile makes known a file's content: a key or a token.
+// AddFile adds the content of a file with a key or a token. A file that cannot be
+// read is ignored.
 func (r *Redactor) AddFile(path string) {
 	if raw, err := os.ReadFile(path); err == nil && path != "" {
 		r.Add(string(raw))
-		for line := range strings.Lines(string(raw)) { // of a PEM file, every line alone
+		for line := range strings.Lines(string(raw)) { // also each line of a PEM file
 			if len(line) >= 32 {
 				r.Add(line)
 			}
@@ -78,7 +83,9 @@ func (r *Redactor) AddFile(path string) {
 	}
 }
 
-// Clean returns the text without secrets. Of JSON each string is cleaned by itself, for quoting hides what it is.
+// Clean returns the text without secrets. If the text is JSON, each string is
+// unquoted and cleaned separately, because quoting changes secrets; the result is
+// indented.
 func (r *Redactor) Clean(text []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -98,22 +105,24 @@ func (r *Redactor) Clean(text []byte) []byte {
 func (r *Redactor) cleanValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		named := secretPair(v)
+		secretVar := isSecretVariable(v)
 		for key := range v {
-			text, is := v[key].(string)
+			text, isString := v[key].(string)
 			switch {
-			case IsSecret(key), named && strings.EqualFold(key, "value"):
-				v[key] = Mark // whatever it holds
-			case is && strings.EqualFold(key, "PublicKey") && !strings.ContainsAny(text, " \n"):
-				v[key] = r.cleanKnown(text) // nothing but its name tells it from a private one
+			case IsSecret(key), secretVar && strings.EqualFold(key, "value"):
+				v[key] = Mark // also a number or an object
+			case isString && strings.EqualFold(key, "PublicKey") && !strings.ContainsAny(text, " \n"):
+				v[key] = r.cleanKnown(text) // has the form of a private key
 			default:
 				v[key] = r.cleanValue(v[key])
 			}
 		}
 	case []any:
 		for i := range v {
-			if flag, is := v[max(0, i-1)].(string); i > 0 && is && strings.HasPrefix(flag, "-") && !strings.Contains(flag, "=") && IsSecret(flag) {
-				v[i] = Mark // of a command line
+			// In a command line, the element before may be a flag with a secret value.
+			flag, isString := v[max(0, i-1)].(string)
+			if i > 0 && isString && strings.HasPrefix(flag, "-") && !strings.Contains(flag, "=") && IsSecret(flag) {
+				v[i] = Mark
 			} else {
 				v[i] = r.cleanValue(v[i])
 			}
@@ -127,16 +136,18 @@ func (r *Redactor) cleanValue(v any) any {
 	return v
 }
 
-// secretPair tells an object like {"name": "ETCD_PASSWORD", "value": …}, by which Kubernetes writes variables.
-func secretPair(v map[string]any) bool {
+// isSecretVariable reports whether an object is a variable as in a Pod, with a secret
+// value: {"name": "ETCD_PASSWORD", "value": …}.
+func isSecretVariable(v map[string]any) bool {
 	for key, name := range v {
-		if text, is := name.(string); is && strings.EqualFold(key, "name") && IsSecret(text) {
+		if text, isString := name.(string); isString && strings.EqualFold(key, "name") && IsSecret(text) {
 			return true
 		}
 	}
 	return false
 }
 
+// cleanKnown removes only the known values.
 func (r *Redactor) cleanKnown(s string) string {
 	for _, known := range r.known {
 		for _, form := range forms(known.Reveal()) {
@@ -149,9 +160,9 @@ func (r *Redactor) cleanKnown(s string) string {
 func (r *Redactor) cleanText(s string) string {
 	s = r.cleanKnown(s)
 	for _, shape := range r.shapes {
-		s = shape.is.ReplaceAllString(s, shape.then)
+		s = shape.pattern.ReplaceAllString(s, shape.replacement)
 	}
-	s = r.curve.ReplaceAllStringFunc(s, func(found string) string {
+	s = r.wireGuardKey.ReplaceAllStringFunc(s, func(found string) string {
 		if strings.HasPrefix(strings.ToLower(found), "public") {
 			return found
 		}
@@ -161,13 +172,14 @@ func (r *Redactor) cleanText(s string) string {
 	return r.flagged.ReplaceAllString(s, "$1$2$3"+Mark)
 }
 
-// forms are the ways in which a secret is written.
+// forms returns a secret as it is, as in JSON, as in a URL, and in base64.
 func forms(s string) []string {
-	quoted, _ := json.Marshal(s) // a string can always be marshalled
+	quoted, _ := json.Marshal(s) // does not fail for a string
 	return []string{s, strings.Trim(string(quoted), `"`), url.QueryEscape(s), base64.StdEncoding.EncodeToString([]byte(s))}
 }
 
-// AddKeyed makes known the values behind telling names in a text, to be looked for elsewhere.
+// AddKeyed adds the values after secret names in a text. Then they are also removed
+// where another text has them without the name.
 func (r *Redactor) AddKeyed(text []byte) {
 	for _, part := range r.keyed.FindAllSubmatch(text, -1) {
 		r.Add(strings.Trim(string(part[3]), `"'`))

@@ -12,7 +12,7 @@ func TestRedact(t *testing.T) {
 	r.Add("known & \"quoted\"")
 	r.Add("begin")
 	r.Add("beginning of another")
-	r.Add("abc") // shorter than what can be told from words
+	r.Add("abc") // shorter than minSecret
 	for in, want := range map[string]string{
 		"FLANNELD_ETCD_PASSWORD=x y":                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
 		"--etcd-password=x --ip-masq":                           "--etcd-password=[redacted] --ip-masq",

@@ -6,14 +6,15 @@ import (
 	"log/slog"
 )
 
-// Secret is a text that nothing prints. It holds a pointer because fmt calls no methods on unexported fields: of a
-// secret in one, only an address is seen.
+// Secret is a text that is not printed: fmt, slog and encoding/json show Mark. It is
+// behind a pointer because fmt does not call methods of unexported fields; of a Secret
+// in such a field, it prints only an address. The zero Secret is empty.
 type Secret struct{ text *string }
 
-// NewSecret makes a secret of a text.
+// NewSecret returns the text as a Secret.
 func NewSecret(s string) Secret { return Secret{&s} }
 
-// Reveal returns the text, for the one place that needs it.
+// Reveal returns the text.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
