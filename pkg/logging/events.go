@@ -8,25 +8,26 @@ import (
 	"sync"
 )
 
-// EventLog is a system's log of what its services have to say; that of Windows implements it.
+// EventLog is the event log of Windows, in which services log.
 type EventLog interface {
 	Warning(id uint32, text string) error
 	Error(id uint32, text string) error
 }
 
 const (
-	eventID  = 1      // of all that we say; the texts tell it apart
-	eventMax = 30_000 // bytes; Windows takes 31,839 characters
+	eventID  = 1      // of all our events
+	eventMax = 30_000 // bytes; Windows accepts 31,839 characters
 )
 
-// NewEvents hands log records of level Warn and above to the event log.
+// NewEvents returns a handler that writes records of level Warn and above to the
+// event log.
 func NewEvents(log EventLog) slog.Handler {
-	e := &events{log: log, text: new(bytes.Buffer), turn: new(sync.Mutex)}
+	e := &events{log: log, text: new(bytes.Buffer), mu: new(sync.Mutex)}
 	e.Handler = slog.NewTextHandler(e.text, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})
 	return e
 }
 
-// withoutTime leaves out what an event has by itself.
+// withoutTime removes the time and the level, which each event has anyway.
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 		return slog.Attr{}
@@ -34,40 +35,40 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
+// events formats records with the embedded handler and writes them to the event log.
+// The handlers that WithAttrs and WithGroup return share text and mu.
 type events struct {
 	slog.Handler // writes into text
 	log          EventLog
 	text         *bytes.Buffer
-	turn         *sync.Mutex // for text
+	mu           *sync.Mutex // protects text
 }
 
 func (e *events) Handle(ctx context.Context, r slog.Record) error {
-	e.turn.Lock()
-	defer e.turn.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.text.Reset()
 	if err := e.Handler.Handle(ctx, r); err != nil {
 		return err
 	}
-	return e.tell(r.Level, e.text.String())
-}
-
-func (e *events) tell(level slog.Level, text string) error {
+	text := e.text.String()
 	text = strings.ToValidUTF8(strings.TrimSpace(text[:min(len(text), eventMax)]), "")
-	if level < slog.LevelError {
+	if r.Level < slog.LevelError {
 		return e.log.Warning(eventID, text)
 	}
 	return e.log.Error(eventID, text)
 }
 
 func (e *events) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &events{e.Handler.WithAttrs(attrs), e.log, e.text, e.turn}
+	return &events{e.Handler.WithAttrs(attrs), e.log, e.text, e.mu}
 }
 
 func (e *events) WithGroup(name string) slog.Handler {
-	return &events{e.Handler.WithGroup(name), e.log, e.text, e.turn}
+	return &events{e.Handler.WithGroup(name), e.log, e.text, e.mu}
 }
 
-// EventErrors is a stderr that is the event log.
+// EventErrors is an io.Writer that writes errors to the event log. A service uses it
+// as stderr.
 type EventErrors struct{ Log EventLog }
 
 func (w EventErrors) Write(p []byte) (int, error) {

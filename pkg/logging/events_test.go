@@ -10,29 +10,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// told keeps what an event log is told.
-type told struct{ lines []string }
+// fakeLog is an event log that keeps its events.
+type fakeLog struct{ lines []string }
 
-func (l *told) Warning(id uint32, text string) error {
+func (l *fakeLog) Warning(id uint32, text string) error {
 	l.lines = append(l.lines, fmt.Sprintf("warning %d: %s", id, text))
 	return nil
 }
 
-func (l *told) Error(id uint32, text string) error {
+func (l *fakeLog) Error(id uint32, text string) error {
 	l.lines = append(l.lines, fmt.Sprintf("error %d: %s", id, text))
 	return nil
 }
 
 func TestEvents(t *testing.T) {
-	var got told
+	var got fakeLog
 	log := slog.New(NewEvents(&got)).With("node", "w1")
 	log.Info("peers changed")
 	log.Debug("set route")
-	log.Warn("left out a peer", "subnet", "10.5.1.0/24", "error", "its VNI is 4096\nand ours 1")
+	log.Warn("ignoring peer", "subnet", "10.5.1.0/24", "error", "its VNI is 4096\nand ours 1")
 	log.WithGroup("hns").Error("network deleted", "time", "x", "level", "y")
 	fmt.Fprintln(EventErrors{&got}, "flanneld: --x: unknown flag")
 	want := []string{
-		`warning 1: msg="left out a peer" node=w1 subnet=10.5.1.0/24 error="its VNI is 4096\nand ours 1"`,
+		`warning 1: msg="ignoring peer" node=w1 subnet=10.5.1.0/24 error="its VNI is 4096\nand ours 1"`,
 		`error 1: msg="network deleted" node=w1 hns.time=x hns.level=y`,
 		`error 1: flanneld: --x: unknown flag`,
 	}
@@ -46,16 +46,17 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestWhereTheLogGoes: to stderr, or the file, and what a person must see of a service to the events, too.
-func TestWhereTheLogGoes(t *testing.T) {
+// The log goes to stderr or to the file, and warnings of a service go to the event
+// log.
+func TestDestinations(t *testing.T) {
 	for _, c := range []struct {
 		file, events bool
-		want         string // what is in stderr, file, events
+		want         string // the messages in stderr, file and event log
 	}{
 		{false, false, "info warn||"}, {true, false, "|info warn|"}, {false, true, "||warn"}, {true, true, "|info warn|warn"},
 	} {
 		var stderr strings.Builder
-		var events told
+		var events fakeLog
 		o := Options{Format: "text", Stderr: &stderr}
 		if c.file {
 			o.File = t.TempDir() + "/new/flanneld.log"

@@ -7,18 +7,20 @@ import (
 	"runtime/debug"
 )
 
-// maxFile is when a log file becomes <name>.1 and another begins: together they take at most twice as many bytes.
+// maxFile is the size, in bytes, at which a log file is renamed to <name>.1, which
+// replaces an older one. So both together take at most twice as much.
 const maxFile = 10 << 20
 
-// logFile is what --log-file names. Should the program crash, its last words are there, too. One goroutine writes at
-// a time, as those of slog's handlers do.
+// logFile is the file of --log-file. If the program crashes, the runtime writes the
+// stack traces into it, too. Write must not be called concurrently; slog's handlers
+// do not.
 type logFile struct {
 	path        string
 	file        *os.File
-	size, limit int64 // bytes; at the limit it is renamed
+	size, limit int64 // bytes; a write beyond limit rotates the file
 }
 
-// openLogFile appends to the file at path; a missing directory is made.
+// openLogFile opens the file at path for appending. It creates a missing directory.
 func openLogFile(path string) (*logFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -51,23 +53,24 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate begins another file. On Windows somebody who reads one of the two keeps it from being renamed: then this one
-// goes on for a while.
+// rotate renames the file and opens a new one. On Windows the rename fails while
+// another program reads one of the two files; then the old file is used for a while
+// longer.
 func (l *logFile) rotate() error {
-	_ = l.Close() // to write is what matters
+	_ = l.Close() // the file is not used any more, whatever the error
 	l.limit = maxFile
-	blocked := os.Rename(l.path, l.path+".1")
+	renameErr := os.Rename(l.path, l.path+".1")
 	err := l.open()
 	switch {
 	case err != nil:
-		l.limit = 0 // the next line tries again
-	case blocked != nil:
+		l.limit = 0 // the next write retries
+	case renameErr != nil:
 		l.limit = l.size + maxFile/8
 	}
 	return err
 }
 
 func (l *logFile) Close() error {
-	_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // it has the file open, too
+	_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // closes the runtime's duplicate of the file
 	return l.file.Close()
 }

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// words are the messages of a log.
+// words returns the messages of a log, each of which is one word.
 func words(log string) string {
-	var all []string
+	var messages []string
 	for line := range strings.Lines(log) {
 		_, rest, _ := strings.Cut(line, "msg=")
-		all = append(all, strings.Fields(rest)[0])
+		messages = append(messages, strings.Fields(rest)[0])
 	}
-	return strings.Join(all, " ")
+	return strings.Join(messages, " ")
 }
 
 func readIf(t *testing.T, path string) string {
@@ -38,13 +38,13 @@ func TestLogFile(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	is := func(what, now, before string) {
+	check := func(step, current, rotated string) {
 		t.Helper()
-		if got := readIf(t, path); got != now {
-			t.Errorf("%s: %q", what, got)
+		if got := readIf(t, path); got != current {
+			t.Errorf("%s: the file has %q, want %q", step, got, current)
 		}
-		if got, _ := os.ReadFile(path + ".1"); string(got) != before {
-			t.Errorf("%s: %q before", what, got)
+		if got, _ := os.ReadFile(path + ".1"); string(got) != rotated {
+			t.Errorf("%s: the rotated file has %q, want %q", step, got, rotated)
 		}
 	}
 	open := func(limit int64) *logFile {
@@ -58,21 +58,21 @@ func TestLogFile(t *testing.T) {
 	}
 	l := open(10)
 	write(l, "0123456789")
-	is("up to the limit", "0123456789", "")
+	check("up to the limit", "0123456789", "")
 	write(l, "a")
-	is("above it", "a", "0123456789")
+	check("above the limit", "a", "0123456789")
 	l.limit = 2
 	write(l, "b")
 	write(l, "a line longer than the limit")
-	is("again", "a line longer than the limit", "ab")
+	check("again", "a line longer than the limit", "ab")
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 	l = open(100)
 	write(l, "+")
-	is("another start", "a line longer than the limit+", "ab")
+	check("another start", "a line longer than the limit+", "ab")
 
-	// What is in the way of the name keeps the file growing, and the log whole.
+	// If the file cannot be renamed, it grows beyond the limit, and nothing is lost.
 	if err := os.Remove(path + ".1"); err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +81,9 @@ func TestLogFile(t *testing.T) {
 	}
 	l.limit = 1
 	write(l, "-")
-	is("it cannot be renamed", "a line longer than the limit+-", "")
+	check("it cannot be renamed", "a line longer than the limit+-", "")
 	if l.limit <= l.size {
-		t.Errorf("the next line tries again already: %d bytes of %d", l.size, l.limit)
+		t.Errorf("the next line rotates again: %d bytes of %d", l.size, l.limit)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -92,6 +92,6 @@ func TestLogFile(t *testing.T) {
 		return
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o007 != 0 {
-		t.Errorf("who may read the log: %v, %v", info.Mode(), err)
+		t.Errorf("other users may access the log: %v, %v", info.Mode(), err)
 	}
 }

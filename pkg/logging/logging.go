@@ -1,4 +1,5 @@
-// Package logging makes the log: to stderr or a file that does not grow for ever, and of a Windows service to the event log.
+// Package logging creates the log. It goes to stderr or to a file of bounded size
+// and, for a Windows service, to the event log.
 package logging
 
 import (
@@ -13,19 +14,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Options say where the log goes, and how much.
+// Options are the destinations and the verbosity of the log.
 type Options struct {
-	Format         string       // "json", else text
-	File           string       // "": Stderr
-	Stderr         io.Writer    // nil for a service, which has none
-	Events         slog.Handler // the event log of a Windows service, beside a file; else nil
-	Verbosity      int          // klog's v
-	VModule        string       // klog's, as given
-	LogBacktraceAt string       // klog's, as given
+	Format         string       // "json"; all other values: text
+	File           string       // "": log to Stderr
+	Stderr         io.Writer    // not used with File or Events
+	Events         slog.Handler // event log of a Windows service; nil: no service
+	Verbosity      int          // klog's v; from 4 on it includes slog's debug level, as in Kubernetes
+	VModule        string       // klog's vmodule
+	LogBacktraceAt string       // klog's log_backtrace_at
 }
 
-// New logs to the file or else to stderr, in the form asked for, and takes in what libraries log by klog. A verbosity of 4
-// and more is debugging, as in Kubernetes. The caller closes it.
+// New returns the log, to which libraries that use klog also write. The caller must
+// call close.
 func New(o Options) (log *slog.Logger, close func() error, err error) {
 	w, close := o.Stderr, func() error { return nil }
 	if o.File != "" {
@@ -47,13 +48,14 @@ func New(o Options) (log *slog.Logger, close func() error, err error) {
 		handler = o.Events
 	}
 	log = slog.New(handler)
-	if err := takeLibrariesLogs(o, log); err != nil {
+	if err := redirectLibraries(o, log); err != nil {
 		return nil, nil, errors.Join(err, close())
 	}
 	return log, close, nil
 }
 
-func takeLibrariesLogs(o Options, log *slog.Logger) error {
+// redirectLibraries makes klog write to log, and gRPC write nothing.
+func redirectLibraries(o Options, log *slog.Logger) error {
 	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
 	klog.InitFlags(flags)
 	for name, value := range map[string]string{"v": strconv.Itoa(o.Verbosity), "vmodule": o.VModule, "log_backtrace_at": o.LogBacktraceAt} {
@@ -61,11 +63,11 @@ func takeLibrariesLogs(o Options, log *slog.Logger) error {
 			continue
 		}
 		if err := flags.Set(name, value); err != nil {
-			return fmt.Errorf("--%s: %q is not what klog takes: %w", name, value, err)
+			return fmt.Errorf("--%s: invalid value %q: %w", name, value, err)
 		}
 	}
 	klog.SetSlogLogger(log)
-	// What gRPC has to say of a connection, the etcd manager says once.
+	// gRPC repeats connection errors, which the etcd manager logs once.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	return nil
 }
