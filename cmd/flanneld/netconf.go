@@ -23,7 +23,7 @@ printed. The configuration must be the same as in the cluster's ConfigMap kube-f
 
 // netConfAnswer is the JSON document of net-conf.
 type netConfAnswer struct {
-	netconf.Written
+	netconf.Outcome
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -1,4 +1,5 @@
-// Package netconf reads network configurations, the backend's part included, and makes those of Windows nodes.
+// Package netconf parses network configurations, including the part of the backend,
+// and creates those of Windows nodes.
 package netconf
 
 import (
@@ -11,11 +12,11 @@ import (
 	"flannel/subnet"
 )
 
-// Backends are those that Backend.Type may name.
+// Backends are the supported values of Backend.Type.
 type Backends []backend.Kind
 
-// Parse validates a raw network configuration for an operating system (runtime.GOOS), the backend's part included: all
-// problems at once. The strings are warnings.
+// Parse parses and validates a raw network configuration for an operating system
+// (a value of runtime.GOOS). The error has all problems; the strings are warnings.
 func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	config, root := subnet.ParseConfig(raw)
 	object := root.Object("Backend")
@@ -31,25 +32,26 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 		}
 	}
 	if maker == nil {
-		what := "is missing"
+		problem := "is missing"
 		if config.Backend != "" {
-			what = fmt.Sprintf("%.40q is none that this flanneld has", config.Backend)
+			problem = fmt.Sprintf("unknown backend %.40q", config.Backend)
 		}
-		object.Problem("Type", "%s; use one of: %s", what, strings.Join(names, ", "))
-		return config, nil, nil, root.Err() // no warnings: nobody has read the backend's keys
+		object.Problem("Type", "%s; use one of: %s", problem, strings.Join(names, ", "))
+		return config, nil, nil, root.Err() // no warnings: the backend's keys were not parsed and would all be unknown
 	}
 	return config, maker, root.Warnings(), root.Err()
 }
 
-// withoutIPv6 is for a backend that has no IPv6 on this system: the node joins a dual-stack cluster with IPv4 alone, as
-// a node of an IPv4 cluster would. Where there is no IPv4, it cannot join.
+// withoutIPv6 handles a backend that does not support IPv6 on this system. In a
+// dual-stack cluster, the node uses only IPv4. In a cluster without IPv4 that is a
+// problem. It returns the IPv6 network, which is off.
 func withoutIPv6(root *conf.Object, c subnet.Config, os string) subnet.Network {
 	switch {
 	case !c.V6.On():
 	case c.V4.On():
-		root.Warn("EnableIPv6", "%s has no IPv6 in %s: this node and its pods have IPv4 alone", os, c.Backend)
+		root.Warn("EnableIPv6", "%s does not support IPv6 with %s: this node and its pods have only IPv4", os, c.Backend)
 	default:
-		root.Problem("EnableIPv4", "false, and %s has no IPv6 in %s: set it to true and give a Network, or use host-gw", os, c.Backend)
+		root.Problem("EnableIPv4", "false, and %s does not support IPv6 with %s: set it to true and set Network, or use host-gw", os, c.Backend)
 	}
 	return subnet.Network{}
 }
