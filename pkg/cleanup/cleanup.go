@@ -1,4 +1,5 @@
-// Package cleanup takes from this node what flanneld or flannel put there, or gives it the form that flannel can go on with.
+// Package cleanup removes what flanneld or flannel created on this node, or converts
+// it so that flannel can take over.
 package cleanup
 
 import (
@@ -18,41 +19,44 @@ import (
 	"flannel/subnet"
 )
 
-// Node is the node as the flanneld with the subnet file uses it.
+// Node identifies the flanneld on this node by its subnet file.
 type Node struct {
 	SubnetFile string
-	DataDir    string // host-local's, of Windows
+	DataDir    string // of host-local; only used on Windows
 	Log        *slog.Logger
 }
 
-// Remove removes all that flanneld, or flannel, put into this node's kernel or HNS, and nothing else: see the ownership
-// table in Documentation/architecture.md. The subnet file and the lease stay. It returns what it removed, or would.
+// Remove removes everything that flanneld or flannel created in this node's kernel or
+// HNS, and nothing else (see the ownership table in Documentation/architecture.md).
+// The subnet file and the lease stay. It returns a description of each object that it
+// removed, or with dryRun would remove.
 func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
 	name := instance.Of(n.SubnetFile)
-	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // while its network is there
+	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // before its network is deleted
 	fromSystem, err2 := system.Cleanup(ctx, system.Options{Log: n.Log, Instance: name, StateDir: filepath.Dir(n.SubnetFile)}, n.networks(), dryRun)
 	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
 
-// Handback gives flanneld's routes the form that flannel gives them. It returns what it did, or would do.
+// Handback converts flanneld's routes to the form of flannel's. It returns a
+// description of each change that it made, or with dryRun would make.
 func (n Node) Handback(ctx context.Context, dryRun bool) (done []string, err error) {
 	return system.Handback(ctx, system.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, n.networks(), dryRun)
 }
 
-// networks reads the pod networks from the subnet file; nil if they are not known.
+// networks returns the pod networks in the subnet file, none if it cannot be read.
 func (n Node) networks() []netip.Prefix {
 	env, err := subnet.ReadEnv(n.SubnetFile)
 	switch {
 	case err != nil && instance.Of(n.SubnetFile) != "":
-		n.Log.Warn("could not read the pod network, so devices and routes, which may be those of another flanneld, stay", "error", err)
+		n.Log.Warn("could not read the pod network, keeping devices and routes, which may belong to another flanneld", "error", err)
 	case err != nil:
-		n.Log.Warn("could not read the pod network, so this takes in what every flanneld on this host made, and leaves the routes that a flannel made", "error", err)
+		n.Log.Warn("could not read the pod network, including the objects of every flanneld on this host and keeping routes of flannel", "error", err)
 	}
 	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
-// releaseVIP takes away kube-proxy's source VIP on Windows.
+// releaseVIP releases kube-proxy's source VIP. It does nothing except on Windows.
 func (n Node) releaseVIP(ctx context.Context, dryRun bool) (removed []string, err error) {
 	if runtime.GOOS != "windows" {
 		return nil, nil
@@ -61,12 +65,12 @@ func (n Node) releaseVIP(ctx context.Context, dryRun bool) (removed []string, er
 	if err != nil {
 		return nil, err
 	}
-	do := k.Release
+	release := k.Release
 	if dryRun {
-		do = k.Remains
+		release = k.Remains
 	}
-	if removed, err = do(ctx); err != nil {
-		err = fmt.Errorf("kube-proxy's source VIP: %w", err)
+	if removed, err = release(ctx); err != nil {
+		err = fmt.Errorf("release kube-proxy's source VIP: %w", err)
 	}
 	return removed, err
 }

@@ -1,4 +1,4 @@
-// Package encap knows what encapsulations add to a packet.
+// Package encap has the number of bytes that encapsulations add to a packet.
 package encap
 
 // Lengths of headers, in bytes.
@@ -10,8 +10,8 @@ const (
 	vxlan    = 8
 )
 
-// VXLAN is what it adds to a packet, in bytes: the inner Ethernet header, VXLAN's, UDP's, and the outer IP header, of IPv6 if
-// v6 is set.
+// VXLAN returns the bytes that VXLAN adds to an IP packet: the inner Ethernet header,
+// the headers of VXLAN and UDP, and the outer IP header, which is IPv6 if v6 is true.
 func VXLAN(v6 bool) int {
 	if v6 {
 		return ethernet + vxlan + udp + ipv6

@@ -15,13 +15,15 @@ import (
 // causeHeld is a cause in the log.
 const causeHeld = "file-held"
 
-// Hold makes this process, which runs in a pod if that has a name, the only one that works with the subnet file and on what
-// belongs to it, until release is called or the process ends. It waits patience for another to end; the error is then a
-// file.HeldError. A lock that cannot be made (on a file system without locks) keeps nobody from working.
+// Hold makes sure that no other flanneld works with the subnet file, and so with the
+// devices, routes and rules of that instance, until release is called or this process
+// ends. It waits for another one to end, at most patience; then the error is a
+// file.HeldError. If the lock cannot be created (a file system without locks), it
+// only logs that. pod is the name of this process's pod, "" if it runs in none.
 func Hold(ctx context.Context, subnetFile, pod string, log *slog.Logger, patience time.Duration) (release func() error, err error) {
 	path := status.Lock(subnetFile)
 	who := fmt.Sprintf("PID %d", os.Getpid())
-	if pod != "" { // whose processes count from 1
+	if pod != "" { // the PID is in the pod's PID namespace
 		who += " of pod " + pod
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
@@ -34,7 +36,7 @@ func Hold(ctx context.Context, subnetFile, pod string, log *slog.Logger, patienc
 	held := (*file.HeldError)(nil)
 	switch {
 	case errors.As(err, &held):
-		return nil, fmt.Errorf("another flanneld (%s) runs with the subnet file %s: stop it, or give this one its own --subnet-file, --etcd-prefix and network: %w",
+		return nil, fmt.Errorf("another flanneld (%s) runs with the subnet file %s: stop it, or use a different --subnet-file, --etcd-prefix and network: %w",
 			held.Holder, subnetFile, err)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

@@ -1,5 +1,7 @@
-// Package instance tells apart several flannelds on one host. Each has a subnet file of its own, and by that a name,
-// which stands in the names of what they would otherwise share: chains and tables of the firewall, nexthop objects.
+// Package instance distinguishes several flanneld processes on one host. Each has its
+// own subnet file, and gets a name from its path. The names of firewall chains and
+// tables, and the IDs of nexthop objects, are made from it, so that the processes do
+// not change each other's.
 package instance
 
 import (
@@ -10,27 +12,28 @@ import (
 	"runtime"
 )
 
-// usual is the subnet file of a host that has one flanneld, and that flannel has.
-const usual = "/run/flannel/subnet.env"
+// defaultFile is the subnet file of a host with one flanneld; flannel uses it, too.
+const defaultFile = "/run/flannel/subnet.env"
 
-// Of returns the name of the flanneld with that subnet file: seven hexadecimal digits, or "" for the usual file, where
-// everything is called as flannel calls it.
+// Of returns the name of the instance with this subnet file: seven hexadecimal
+// digits, or "" for defaultFile, with which chains and tables have flannel's names.
 func Of(subnetFile string) string {
 	path, err := filepath.Abs(subnetFile)
 	if err != nil {
 		path = subnetFile
 	}
-	// One file may have several paths: /var/run is /run.
+	// A file may have several paths: /var/run is a link to /run.
 	path = filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
-	if path == usual || runtime.GOOS == "windows" { // where nothing is shared
+	if path == defaultFile || runtime.GOOS == "windows" { // on Windows, nothing is named after the instance
 		return ""
 	}
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:4])[:7]
 }
 
-// resolve follows the symbolic links in a directory's path, the last parts of which may not exist: before the first start,
-// and after it is deleted, it is called the same.
+// resolve follows the symbolic links in the path of a directory. If the directory does
+// not exist, it follows those in the part of the path that exists, so that the
+// instance has the same name before and after the directory is created.
 func resolve(dir string) string {
 	if found, err := filepath.EvalSymlinks(dir); err == nil || dir == filepath.Dir(dir) {
 		return cmp.Or(found, dir)

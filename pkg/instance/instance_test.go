@@ -10,7 +10,7 @@ import (
 
 func TestOf(t *testing.T) {
 	if got := Of("/run/flannel/../flannel/subnet.env"); got != "" {
-		t.Errorf("the usual one is %q", got)
+		t.Errorf("the default file has the name %q", got)
 	}
 	if runtime.GOOS == "windows" {
 		return
@@ -27,6 +27,6 @@ func TestOf(t *testing.T) {
 		t.Error("a missing directory has two names")
 	}
 	if Of("/nowhere/at/all.env") == "" {
-		t.Error("a directory that is missing is the usual one")
+		t.Error("a missing directory has the name of the default file")
 	}
 }

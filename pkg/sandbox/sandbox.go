@@ -1,7 +1,8 @@
-// Package sandbox lets a process give up for good what it does not need.
+// Package sandbox drops permissions that a process does not need.
 package sandbox
 
-// NoNetwork makes every later attempt of this process and its children to open a socket, of whatever kind, fail with
-// EPERM. It needs no privilege. Sockets that are open already stay. Where the system cannot do that it returns an error
-// that wraps errors.ErrUnsupported, or the kernel's own.
+// NoNetwork makes this process and its children unable to open sockets of any kind:
+// attempts fail with EPERM. This cannot be undone and needs no privilege. Open sockets
+// continue to work. If the system does not support it, the error wraps
+// errors.ErrUnsupported or is the kernel's.
 func NoNetwork() error { return noNetwork() }

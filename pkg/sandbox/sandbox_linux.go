@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abi is how the kernel identifies system calls of this architecture.
+// abi identifies the system calls of an architecture.
 type abi struct {
-	audit      uint32
-	socketcall uint32 // the older call behind which socket is one of several; 0: there is none
-	last       uint32 // numbers above belong to a second table, as that of x32; 0: there is none
+	audit      uint32 // the architecture in struct seccomp_data
+	socketcall uint32 // number of an older system call that includes socket; 0: there is none
+	last       uint32 // higher numbers are of a second table (x32); 0: there is none
 }
 
 var abis = map[string]abi{
@@ -31,7 +31,8 @@ const (
 	offsetArch   = 4
 )
 
-// noNetwork installs a seccomp filter in all threads. io_uring goes, too: it opens sockets without the system call.
+// noNetwork installs a seccomp filter in all threads. The filter also denies
+// io_uring, which can open sockets without the system call socket.
 func noNetwork() error {
 	a, known := abis[runtime.GOARCH]
 	if !known {
@@ -39,8 +40,9 @@ func noNetwork() error {
 	}
 	filter := program(a)
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// Unprivileged processes may filter only what they can no longer hand to a setuid program. The kernel takes this
-	// from the calling thread and sets it in the others.
+	// An unprivileged process may install a filter only with no_new_privs, so that it
+	// cannot confuse a setuid program. Seccomp copies this from the calling thread to the
+	// others.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -53,12 +55,13 @@ func noNetwork() error {
 	case errno != 0:
 		return fmt.Errorf("install seccomp filter: %w", errno)
 	case thread != 0:
-		return fmt.Errorf("install seccomp filter: thread %d has another one: %w", thread, unix.ESRCH)
+		return fmt.Errorf("install seccomp filter: thread %d has another filter: %w", thread, unix.ESRCH)
 	}
 	return nil
 }
 
-// program allows everything but what it names. Calls by another architecture's numbers, which could be any, are denied.
+// program returns a filter that denies the system calls that open sockets and allows
+// all others. It denies all calls with the numbers of another architecture.
 func program(a abi) []unix.SockFilter {
 	numbers := []uint32{unix.SYS_SOCKET, unix.SYS_IO_URING_SETUP}
 	if a.socketcall != 0 {

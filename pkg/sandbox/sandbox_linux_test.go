@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child is what the test binary does in a process of its own: a filter cannot be taken away again.
+// child is the variable that tells a test process what to do. The test needs
+// processes of its own because a filter cannot be removed.
 const child = "SANDBOX_CHILD"
 
 func TestMain(m *testing.M) {
@@ -35,7 +36,8 @@ func openSocket(family int) error {
 	return err
 }
 
-// confined tries on several threads, those that are there before the filter among them, what must fail after it.
+// confined installs the filter and prints the errors of what must fail then, in
+// threads that existed before, and in a child.
 func confined() int {
 	ask, answers := make(chan struct{}), make(chan error)
 	for range 8 {
@@ -84,7 +86,7 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// Every architecture that is shipped has a filter.
+// There is a filter for every architecture that we release.
 func TestArchitectures(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64", "arm", "riscv64", "s390x", "ppc64le"} {
 		if _, ok := abis[arch]; !ok {
