@@ -11,9 +11,10 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// memory is a store in memory that tells the table about every change, as a kernel does.
+// memory is a store in memory that notifies the table of every change, as a kernel
+// does.
 type memory struct {
-	is       map[string]int
+	entries  map[string]int
 	lists    int
 	writes   int
 	refuse   map[string]bool
@@ -30,18 +31,18 @@ func (m *memory) List(context.Context) (map[string]int, error) {
 	if m.listErr != nil {
 		return nil, m.listErr
 	}
-	is := maps.Clone(m.is)
+	entries := maps.Clone(m.entries)
 	if m.midList != nil {
 		m.midList()
 	}
-	return is, nil
+	return entries, nil
 }
 
 func (m *memory) put(key string, value int, present bool) {
 	if present {
-		m.is[key] = value
+		m.entries[key] = value
 	} else {
-		delete(m.is, key)
+		delete(m.entries, key)
 	}
 	if m.notify != nil {
 		m.notify(key, value, present)
@@ -67,7 +68,8 @@ func (m *memory) write(entries []Entry[string, int], present bool) []error {
 func (m *memory) Set(_ context.Context, e []Entry[string, int]) []error    { return m.write(e, true) }
 func (m *memory) Delete(_ context.Context, e []Entry[string, int]) []error { return m.write(e, false) }
 
-func bring(t *testing.T, table *Table[string, int]) Result {
+// syncTable makes the store equal to the desired entries.
+func syncTable(t *testing.T, table *Table[string, int]) Result {
 	t.Helper()
 	added, err := table.Add(t.Context())
 	if err != nil {
@@ -81,34 +83,34 @@ func bring(t *testing.T, table *Table[string, int]) Result {
 }
 
 func TestSyncWritesOnlyDifferences(t *testing.T) {
-	store := &memory{is: map[string]int{"kept": 1, "changed": 1, "stale": 1}}
+	store := &memory{entries: map[string]int{"kept": 1, "changed": 1, "stale": 1}}
 	table := NewTable(store)
 	for key, value := range map[string]int{"kept": 1, "changed": 2, "new": 3} {
 		table.Want(key, value)
 	}
-	if got, want := bring(t, table), (Result{Set: 2, Deleted: 1}); got != want {
+	if got, want := syncTable(t, table), (Result{Set: 2, Deleted: 1}); got != want {
 		t.Errorf("first sync did %+v, want %+v", got, want)
 	}
-	if want := map[string]int{"kept": 1, "changed": 2, "new": 3}; !maps.Equal(store.is, want) {
-		t.Errorf("the store holds %v, want %v", store.is, want)
+	if want := map[string]int{"kept": 1, "changed": 2, "new": 3}; !maps.Equal(store.entries, want) {
+		t.Errorf("the store holds %v, want %v", store.entries, want)
 	}
-	if got := bring(t, table); got != (Result{}) || store.lists != 1 {
+	if got := syncTable(t, table); got != (Result{}) || store.lists != 1 {
 		t.Errorf("a second sync did %+v with %d lists, want nothing and 1", got, store.lists)
 	}
 	table.Drop("kept")
 	table.Want("changed", 2)
-	if got, want := bring(t, table), (Result{Deleted: 1}); got != want || store.lists != 1 {
+	if got, want := syncTable(t, table), (Result{Deleted: 1}); got != want || store.lists != 1 {
 		t.Errorf("one change cost %+v and %d lists, want %+v and 1", got, store.lists, want)
 	}
 	table.Reset()
 	table.Want("new", 3)
-	if got, want := bring(t, table), (Result{Deleted: 1}); got != want {
+	if got, want := syncTable(t, table), (Result{Deleted: 1}); got != want {
 		t.Errorf("a reset to one entry cost %+v, want %+v", got, want)
 	}
 }
 
 func TestObserveFindsDrift(t *testing.T) {
-	store := &memory{is: map[string]int{}}
+	store := &memory{entries: map[string]int{}}
 	table := NewTable(store)
 	drifts := 0
 	store.notify = func(key string, value int, present bool) {
@@ -117,43 +119,44 @@ func TestObserveFindsDrift(t *testing.T) {
 		}
 	}
 	table.Want("a", 1)
-	bring(t, table)
+	syncTable(t, table)
 	if drifts != 0 {
 		t.Errorf("our own write counted as drift")
 	}
 	store.put("a", 9, true)
 	store.put("foreign", 1, true)
 	if drifts != 2 {
-		t.Errorf("two changes by another hand: %d drifts", drifts)
+		t.Errorf("two external changes: %d drifts", drifts)
 	}
-	bring(t, table)
-	if want := map[string]int{"a": 1}; !maps.Equal(store.is, want) {
-		t.Errorf("after drift the store holds %v, want %v", store.is, want)
+	syncTable(t, table)
+	if want := map[string]int{"a": 1}; !maps.Equal(store.entries, want) {
+		t.Errorf("after drift the store holds %v, want %v", store.entries, want)
 	}
 }
 
-// A change by another hand right after our write, but noticed before the write returns, must not be lost.
+// An external change after our write or list, whose notification arrives before the
+// write or list returns, is not lost.
 func TestObserveDuringWriteAndList(t *testing.T) {
-	store := &memory{is: map[string]int{}}
+	store := &memory{entries: map[string]int{}}
 	table := NewTable(store)
 	store.notify = func(key string, value int, present bool) { table.Observe(key, value, present) }
 	store.midWrite = func() { store.midWrite = nil; store.put("a", 0, false) }
 	table.Want("a", 1)
-	bring(t, table)
-	bring(t, table)
-	if store.is["a"] != 1 {
-		t.Errorf("an entry deleted during our write was not put back")
+	syncTable(t, table)
+	syncTable(t, table)
+	if store.entries["a"] != 1 {
+		t.Errorf("an entry deleted during our write was not restored")
 	}
 	store.midList = func() { store.midList = nil; store.put("a", 0, false) }
 	table.Relist()
-	bring(t, table)
-	if store.is["a"] != 1 {
-		t.Errorf("an entry deleted during our listing was not put back")
+	syncTable(t, table)
+	if store.entries["a"] != 1 {
+		t.Errorf("an entry deleted during our list was not restored")
 	}
 }
 
 func TestOneRefusedEntryBlocksNoOther(t *testing.T) {
-	store := &memory{is: map[string]int{}, refuse: map[string]bool{}}
+	store := &memory{entries: map[string]int{}, refuse: map[string]bool{}}
 	table := NewTable(store)
 	for i := range 20 {
 		key := fmt.Sprintf("k%02d", i)
@@ -168,32 +171,32 @@ func TestOneRefusedEntryBlocksNoOther(t *testing.T) {
 		t.Errorf("the error must name some entries and count the rest: %v", err)
 	}
 	store.refuse = nil
-	if got := bring(t, table); got.Set != 10 {
-		t.Errorf("the refused entries were not tried again: %+v", got)
+	if got := syncTable(t, table); got.Set != 10 {
+		t.Errorf("the refused entries were not retried: %+v", got)
 	}
 }
 
 func TestListErrorChangesNothing(t *testing.T) {
-	store := &memory{is: map[string]int{"x": 1}, listErr: errors.New("interrupted")}
+	store := &memory{entries: map[string]int{"x": 1}, listErr: errors.New("interrupted")}
 	table := NewTable(store)
 	table.Want("a", 1)
 	if _, err := table.Add(t.Context()); !errors.Is(err, store.listErr) {
 		t.Fatalf("got %v, want the list error", err)
 	}
-	if _, err := table.Prune(t.Context()); err != nil || store.is["x"] != 1 {
-		t.Errorf("pruned without having listed: %v, %v", store.is, err)
+	if _, err := table.Prune(t.Context()); err != nil || store.entries["x"] != 1 {
+		t.Errorf("pruned without a list: %v, %v", store.entries, err)
 	}
 	store.listErr = nil
-	bring(t, table)
-	if want := map[string]int{"a": 1}; !maps.Equal(store.is, want) {
-		t.Errorf("the store holds %v, want %v", store.is, want)
+	syncTable(t, table)
+	if want := map[string]int{"a": 1}; !maps.Equal(store.entries, want) {
+		t.Errorf("the store holds %v, want %v", store.entries, want)
 	}
 }
 
-// Whatever happens in whatever order, a sync ends with the store as wanted.
+// After any sequence of changes, a sync makes the store equal to the desired entries.
 func TestRandomWalkConverges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	store := &memory{is: map[string]int{}}
+	store := &memory{entries: map[string]int{}}
 	table := NewTable(store)
 	want := map[string]int{}
 	lost := false
@@ -219,9 +222,9 @@ func TestRandomWalkConverges(t *testing.T) {
 			lost = false
 			table.Relist()
 		case 5:
-			bring(t, table)
-			if !maps.Equal(store.is, want) {
-				t.Fatalf("after a sync the store holds %v, want %v", store.is, want)
+			syncTable(t, table)
+			if !maps.Equal(store.entries, want) {
+				t.Fatalf("after a sync the store holds %v, want %v", store.entries, want)
 			}
 		}
 	}
