@@ -97,7 +97,7 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	s.notBefore = now.Add(interval)
 	if !s.warned {
 		s.warned = true
-		f.log.Warn("another program undoes our firewall rules again and again", "where", s.String(), "mended now only every", interval)
+		f.log.Warn("another program undoes our firewall rules again and again", "where", s.String(), "interval", interval)
 	}
 }
 
