@@ -175,7 +175,7 @@ func (c *configuration) convertedToList(want conf) bool {
 // renamedCopies returns a log attribute with the files that ours may have been
 // renamed to: some CNI networks rename the configurations of all others.
 func (c *configuration) renamedCopies() (attrs []any) {
-	beside, _ := filepath.Glob(c.to + ".*") // the pattern has no error but a bad syntax: then nothing is named
+	beside, _ := filepath.Glob(c.to + ".*") // fails only for a path that is no valid pattern
 	beside = slices.DeleteFunc(beside, func(path string) bool { return path == recordOf(c.to) })
 	if len(beside) == 0 {
 		return nil

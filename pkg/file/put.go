@@ -31,7 +31,7 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 
 // Create is Put for a file that must not exist. It fails with fs.ErrExist, also if
 // another process creates the file at the same time. On a file system without hard
-// links it cannot tell, and overwrites the file of the other process.
+// links it does not notice that, and overwrites the file of the other process.
 func Create(path string, text []byte, mode os.FileMode) error { return write(path, text, mode, false) }
 
 func write(path string, text []byte, mode os.FileMode, overwrite bool) error {

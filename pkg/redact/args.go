@@ -18,7 +18,8 @@ func secretWords() []string {
 // IsSecret reports whether a key, a flag or a variable with this name has a secret
 // value.
 func IsSecret(name string) bool {
-	// ToUpper before ToLower also folds letters such as the Kelvin sign, as encoding/json does.
+	// ToUpper before ToLower also folds letters such as the Kelvin sign, as
+	// encoding/json does.
 	folded := strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(strings.ToUpper(name)))
 	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(folded, word) })
 }

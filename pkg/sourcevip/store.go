@@ -31,7 +31,7 @@ func (s store) path(a netip.Addr) string { return filepath.Join(string(s), a.Str
 // not run yet.
 func (s store) lock(ctx context.Context) (unlock func() error, err error) {
 	if err := os.MkdirAll(string(s), 0o755); err != nil {
-		return nil, fmt.Errorf("make host-local's directory: %w", err)
+		return nil, fmt.Errorf("create host-local's directory: %w", err)
 	}
 	return file.Lock(ctx, filepath.Join(string(s), "lock"))
 }

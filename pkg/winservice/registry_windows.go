@@ -76,7 +76,8 @@ func addEventSource() error {
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
 		return key.Close()
 	}
-	// The message file of eventcreate.exe, which every Windows has, shows our text as it is.
+	// The message file of eventcreate.exe, which every Windows has, shows our
+	// text as it is.
 	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
 		return fmt.Errorf("add the source to the event log: %w", err)
 	}
