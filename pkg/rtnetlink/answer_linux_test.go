@@ -23,7 +23,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The kernel is trusted, but a newer one may say things that we do not know.
+// The kernel is trusted, but a newer one may send messages that we do not know.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(Message(nil).Begin(unix.NLMSG_ERROR, 0x200, make([]byte, 4+unix.NLMSG_HDRLEN)).Attr(1, []byte("no\x00"))))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -15,17 +15,16 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Conn is an rtnetlink socket. Batch and Dump may be called from any goroutine; a
-// socket with groups is for Receive alone, in one goroutine.
+// Conn is an rtnetlink socket. Batch and Dump may be called from any goroutine. A
+// socket with groups is only for Receive, in one goroutine.
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
 	buf []byte  // for receiving
 	out Message // for sending
-	// left is set when an answer was not read to its end, whose rest may still
-	// arrive.
-	left bool
+	// unread means that an answer was not read to its end. Its rest may still arrive.
+	unread bool
 }
 
 const (
@@ -164,7 +163,11 @@ func (c *Conn) finish(b Message, start int) Message {
 
 // send sends n messages, which finish has just completed. The kernel processes
 // them before sendmsg returns. It answers every message that failed, and the last
-// one, which requests an acknowledgement.
+// one, which requests an acknowledgement. Example with n = 3 and the sequence
+// numbers 7, 8 and 9, of which 9 requests the acknowledgement:
+//
+//	NLMSG_ERROR, 8, -EEXIST   failed(1, EEXIST)
+//	NLMSG_ERROR, 9, 0         done; 7 and 9 succeeded
 func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 	first := c.seq + 1 - uint32(n)
 	fail := func(err error) {
@@ -188,7 +191,7 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 			return nil
 		})
 		if err != nil {
-			c.left = true
+			c.unread = true
 			fail(err)
 			return
 		}
@@ -210,7 +213,7 @@ func (c *Conn) Dump(kind uint16, body []byte, filter func(Message) Message, rese
 		}
 		err = c.dumpOnce(m, each)
 		// EBUSY: an earlier dump was not read to its end.
-		if c.left = c.left || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
+		if c.unread = c.unread || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
 			return err
 		}
 	}
@@ -220,9 +223,9 @@ func (c *Conn) Dump(kind uint16, body []byte, filter func(Message) Message, rese
 // drain reads the rest of an answer that was not read to its end. The kernel
 // continues a dump only as the socket is read, and refuses another one meanwhile.
 func (c *Conn) drain() {
-	for c.left {
+	for c.unread {
 		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
-		c.left = err == nil || err == unix.EINTR
+		c.unread = err == nil || err == unix.EINTR
 	}
 }
 
@@ -252,7 +255,7 @@ func (c *Conn) dumpOnce(m Message, each func([]byte) error) error {
 			return nil
 		})
 		if err != nil {
-			c.left = true
+			c.unread = true
 			return err
 		}
 	}
