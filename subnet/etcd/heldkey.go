@@ -84,7 +84,7 @@ func (c *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	case !c.gone.IsZero() && !hasOurAddress:
 		return lost // another node created the key first
 	case !c.gone.IsZero() || replaced || kv.CreateRevision == c.created:
-	case value == nil || !value.Same(c.want):
+	case value == nil || !value.Equal(c.want):
 		return lost // it was deleted, and another node recreated it
 	}
 	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, value
@@ -99,7 +99,7 @@ func (c *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 
 // state compares the value as last seen with the one that we want.
 func (c *heldKey) state() keyState {
-	if c.stored != nil && c.stored.Same(c.want) {
+	if c.stored != nil && c.stored.Equal(c.want) {
 		return matches
 	}
 	return differs

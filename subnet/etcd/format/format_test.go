@@ -12,7 +12,7 @@ import (
 
 func TestParseKey(t *testing.T) {
 	for _, c := range []struct {
-		in, v4, v6 string // the prefixes; both empty: refused
+		in, v4, v6 string // both prefixes are empty for an invalid key
 		err        string // what the error names
 	}{
 		{"10.5.34.0-24", "10.5.34.0/24", "", ""},
@@ -47,7 +47,7 @@ func TestParseKey(t *testing.T) {
 			t.Errorf("%s: %v %v %v", c.in, v4, v6, err)
 		}
 		if back := FormatKey(v4, v6); back != c.in {
-			t.Errorf("%s is written as %s", c.in, back)
+			t.Errorf("%s is formatted as %s", c.in, back)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func addr(s string) netip.Addr {
 	return netip.MustParseAddr(s)
 }
 
-func TestValueToTheByte(t *testing.T) {
+func TestEncodeValue(t *testing.T) {
 	for _, c := range []struct {
 		v    Value
 		want string
@@ -84,12 +84,12 @@ func TestValueToTheByte(t *testing.T) {
 			t.Errorf("wrote %s (%v)\nwant  %s", got, err, c.want)
 		}
 		back, err := DecodeValue(got)
-		if err != nil || !back.Same(c.v) {
+		if err != nil || !back.Equal(c.v) {
 			t.Errorf("%s: read %+v, %v", got, back, err)
 		}
 	}
 	if _, err := EncodeValue(Value{Data: []byte(`{`)}); err == nil {
-		t.Error("broken backend data was written")
+		t.Error("encoded backend data that is not JSON")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestDecodeValue(t *testing.T) {
 			t.Errorf("%s: the error has %d bytes", Clip(c.in), len(err.Error()))
 		}
 		if err == nil && v.Data != nil {
-			t.Errorf("%s: data %s where there is none", c.in, v.Data)
+			t.Errorf("%s: data %s, want none", c.in, v.Data)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func FuzzValue(f *testing.F) {
 			return // what was read had invalid UTF-8, which grows when written
 		}
 		again, err := DecodeValue(out)
-		if err != nil || !again.Same(v) {
+		if err != nil || !again.Equal(v) {
 			t.Fatalf("%q: %s", raw, cmp.Diff(v.BackendType, again.BackendType))
 		}
 	})

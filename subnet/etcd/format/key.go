@@ -1,5 +1,8 @@
-// Package format reads and writes flannel's keys and values in etcd: how a node's subnets are spelt in the key of its
-// lease, and what the value says of how to reach the node. It is pure.
+// Package format parses and formats flannel's keys and values in etcd. The key of a
+// lease has the node's subnets, and the value how to reach the node:
+//
+//	/coreos.com/network/subnets/10.5.34.0-24&fd05:0:0:8::-64
+//	{"PublicIP":"192.168.64.3","PublicIPv6":"fc00::3","BackendType":"vxlan","BackendData":{…},"BackendV6Data":{…}}
 package format
 
 import (
@@ -10,11 +13,13 @@ import (
 	"strings"
 )
 
-// noV4 stands in a key for the IPv4 subnet of a node that has none.
+// noV4 is the IPv4 subnet in the key of a node without IPv4.
 const noV4 = "0.0.0.0-0"
 
-// ParseKey reads the last part of a lease's key: `10.5.34.0-24`, `10.5.34.0-24&2001:cafe:42:1::-64` or, without IPv4,
-// `0.0.0.0-0&fd05:0:0:8::-64`. A family that is off is the zero Prefix. Errors quote a bounded part of name.
+// ParseKey parses the last part of a lease's key: `10.5.34.0-24`,
+// `10.5.34.0-24&2001:cafe:42:1::-64` or, without IPv4, `0.0.0.0-0&fd05:0:0:8::-64`.
+// A family without a subnet is the zero Prefix. An error quotes at most the beginning
+// of name.
 func ParseKey(name string) (v4, v6 netip.Prefix, err error) {
 	first, second, dual := strings.Cut(name, "&")
 	if first != noV4 || !dual {
@@ -22,7 +27,7 @@ func ParseKey(name string) (v4, v6 netip.Prefix, err error) {
 			return netip.Prefix{}, netip.Prefix{}, err
 		}
 		if !v4.Addr().Is4() {
-			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("%v stands where the IPv4 subnet belongs", v4)
+			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("%v is not an IPv4 subnet", v4)
 		}
 	}
 	if dual {
@@ -30,7 +35,7 @@ func ParseKey(name string) (v4, v6 netip.Prefix, err error) {
 			return netip.Prefix{}, netip.Prefix{}, err
 		}
 		if !v6.Addr().Is6() {
-			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("%v stands where the IPv6 subnet belongs", v6)
+			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("%v is not an IPv6 subnet", v6)
 		}
 	}
 	return v4, v6, nil
@@ -53,43 +58,44 @@ func formatSubnet(p netip.Prefix) string { return p.Addr().String() + "-" + strc
 func parseSubnet(s string) (netip.Prefix, error) {
 	addr, bits, ok := strings.Cut(s, "-")
 	if !ok {
-		return netip.Prefix{}, fmt.Errorf("%s is not ADDRESS-LENGTH", Clip(s))
+		return netip.Prefix{}, fmt.Errorf("%s does not have the form ADDRESS-LENGTH", Clip(s))
 	}
 	a, err := netip.ParseAddr(addr)
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("%s is not an address", Clip(addr))
 	}
-	if err := plain(a); err != nil {
+	if err := validateAddr(a); err != nil {
 		return netip.Prefix{}, err
 	}
-	// Length 0 would be the whole Internet; as part of an IPv6-only key it was dealt with above.
+	// Length 0 is invalid: it would be the whole Internet. ParseKey handles noV4.
 	n, err := strconv.ParseUint(bits, 10, 8)
 	if err != nil || n < 1 || int(n) > a.BitLen() {
 		return netip.Prefix{}, fmt.Errorf("%s is not a prefix length of 1 to %d", Clip(bits), a.BitLen())
 	}
 	p := netip.PrefixFrom(a, int(n))
-	if p != p.Masked() { // two keys must not name one subnet
+	if p != p.Masked() { // else, several keys would be the same subnet
 		return netip.Prefix{}, fmt.Errorf("%v has host bits set", p)
 	}
 	return p, nil
 }
 
-// plain refuses the forms of an address that mean something only elsewhere.
-func plain(a netip.Addr) error {
+// validateAddr rejects addresses with a zone, which mean something only on one host,
+// and IPv4 addresses in IPv6 form.
+func validateAddr(a netip.Addr) error {
 	switch {
 	case a.Zone() != "":
-		return errors.New("an address with a zone")
+		return errors.New("the address has a zone")
 	case a.Is4In6():
 		return fmt.Errorf("%v is an IPv4 address in IPv6 form", a)
 	}
 	return nil
 }
 
-// Clip quotes foreign text, shortened to what a log line bears.
+// Clip quotes a text that others wrote, or its beginning, for a log line or an error.
 func Clip(s string) string {
-	const most = 60
-	if len(s) > most {
-		return strconv.QuoteToASCII(s[:most]) + "…"
+	const limit = 60 // bytes
+	if len(s) > limit {
+		return strconv.QuoteToASCII(s[:limit]) + "…"
 	}
 	return strconv.QuoteToASCII(s)
 }
