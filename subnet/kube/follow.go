@@ -239,10 +239,10 @@ func (s *follower) recordNode(c change) bool {
 		delete(s.lookups.of, c.name)
 		return true
 	}
-	if k := s.known[c.name]; !n.Whole && k.uid == n.UID {
+	if k := s.known[c.name]; !n.HasSpec && k.uid == n.UID {
 		n.CIDRs = k.cidrs
 	}
-	counts := s.only != "" || n.Notes[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
+	counts := s.only != "" || n.Annotations[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
 	if len(n.CIDRs) > 0 || !counts {
 		delete(s.lookups.of, c.name)
 	} else {

@@ -37,9 +37,9 @@ func FuzzChanges(f *testing.F) {
 		var batch []change
 		for i, op := range ops[:min(len(ops), 300)] {
 			n := &format.Node{Name: fmt.Sprint("node", op&7), Created: int64(op >> 6), CIDRs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
-				Notes: noted("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
+				Annotations: annotated("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
 			if store[n.Name] = n; op%5 == 0 {
-				n.Notes[format.Managed] = "no"
+				n.Annotations[format.Managed] = "no"
 			}
 			c := change{name: n.Name, node: n}
 			if op%7 == 0 {

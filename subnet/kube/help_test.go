@@ -244,7 +244,7 @@ func (o outside) ours(name string) string {
 	o.t.Helper()
 	var lines []string
 	annotations := o.node(name).Annotations
-	for i := range format.NoteCount {
+	for i := range format.AnnotationCount {
 		if v, ok := annotations[prefix+format.AnnotationNames[i]]; ok {
 			lines = append(lines, format.AnnotationNames[i]+"="+v)
 		}
@@ -277,8 +277,8 @@ func toSlice(told *[]change) func(context.Context, []change) error {
 	}
 }
 
-// noted makes notes of pairs of names and values.
-func noted(pairs ...string) (n format.Notes) {
+// annotated returns annotations from pairs of names and values.
+func annotated(pairs ...string) (n format.Annotations) {
 	for i := 0; i < len(pairs); i += 2 {
 		n[slices.Index(format.AnnotationNames[:], pairs[i])] = pairs[i+1]
 	}

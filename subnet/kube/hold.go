@@ -71,13 +71,13 @@ func (m *Manager) observeOwn(c *ownNode, observed change) error {
 		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
 	}
 	c.observe(observed.node)
-	m.setOperatorIPs(c.node.Notes)
+	m.setOperatorIPs(c.node.Annotations)
 	switch {
 	case recreated:
 		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
 		c.conflict = patience.ConflictBackoff{}
 		m.reporter.nodeChanged()
-	case before.Notes.Operators() != observed.node.Notes.Operators():
+	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
 		c.conflict = patience.ConflictBackoff{}
 	}

@@ -97,7 +97,7 @@ func (ls *lookups) request(n *format.Node, spread time.Duration, impatient bool)
 	}
 	l.node = n
 	switch {
-	case n.Whole:
+	case n.HasSpec:
 		l.recordEmpty(n.Version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":

@@ -156,7 +156,7 @@ func byLabel(t *testing.T, o outside) {
 		t.Errorf("%d nodes: %v", len(got), err)
 	}
 	for name, is := range got {
-		if is.Name != name || !is.Whole || len(is.CIDRs) != 1 {
+		if is.Name != name || !is.HasSpec || len(is.CIDRs) != 1 {
 			t.Errorf("%s is %+v", name, is)
 		}
 	}

@@ -26,7 +26,7 @@ func (m *members) update(changes []change) {
 		m.names = map[string]struct{}{}
 	}
 	for _, c := range changes {
-		if c.node != nil && c.node.Notes[format.Managed] == "true" {
+		if c.node != nil && c.node.Annotations[format.Managed] == "true" {
 			m.names[c.name] = struct{}{}
 		} else {
 			delete(m.names, c.name)

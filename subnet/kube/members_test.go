@@ -19,7 +19,7 @@ func TestFewWriteAboutAPeer(t *testing.T) {
 		var m members
 		var changes []change
 		for i := range count {
-			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &format.Node{Notes: noted("kube-subnet-manager", "true")}})
+			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
 		}
 		m.update(changes)
 		m.update([]change{{name: "peer-0", node: changes[0].node}, {name: "none", node: &format.Node{}}, {name: "gone", node: changes[0].node}, {name: "gone"}})

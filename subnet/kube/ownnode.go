@@ -219,14 +219,14 @@ func (m *Manager) patchNeeded(c *ownNode) (raw []byte, changes []string) {
 	if c.want == nil || c.node == nil {
 		return nil, nil
 	}
-	want, problems := format.Describe(c.want, c.node.Notes)
+	want, problems := format.Describe(c.want, c.node.Annotations)
 	for _, p := range problems {
 		if !c.warned[p] {
 			c.warned[p] = true
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	return format.Patch(m.o.Prefix, c.node.Notes, want)
+	return format.Patch(m.o.Prefix, c.node.Annotations, want)
 }
 
 // observe records the state of our Node, unless a newer one is recorded. Watch events and the answers to our own patches

@@ -24,7 +24,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.found = found
-	m.setOperatorIPs(found.Notes)
+	m.setOperatorIPs(found.Annotations)
 	return m.operatorIPs, nil
 }
 
@@ -32,7 +32,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
 // setOperatorIPs records the public addresses that an operator has set, and notifies if they changed. m.mu must be held.
-func (m *Manager) setOperatorIPs(n format.Notes) {
+func (m *Manager) setOperatorIPs(n format.Annotations) {
 	v4, problem4 := n.Operator(format.NodeIP, false)
 	v6, problem6 := n.Operator(format.NodeIPv6, true)
 	for _, p := range []string{problem4, problem6} {

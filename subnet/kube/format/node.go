@@ -1,5 +1,12 @@
-// Package format reads what a Node says, and writes what ours shall say: flannel's annotations, and the few fields of
-// Kubernetes' protobuf that they are in. It is pure.
+// Package format parses Nodes and makes the patches for ours. A node describes how to
+// reach it in annotations of its Node, whose names begin with a prefix that users can
+// set. The example has the default one, and a node with IPv4 only:
+//
+//	spec.podCIDR:                                10.5.1.0/24
+//	flannel.alpha.coreos.com/kube-subnet-manager true
+//	flannel.alpha.coreos.com/backend-type        vxlan
+//	flannel.alpha.coreos.com/backend-data        {"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}
+//	flannel.alpha.coreos.com/public-ip           192.168.0.1
 package format
 
 import (
@@ -13,49 +20,50 @@ import (
 	"flannel/subnet"
 )
 
-// Node is what we take of a Node; the rest of it, nine tenths and more, is never kept.
+// Node has the fields of a Node that we use, less than a tenth of it.
 type Node struct {
-	Name, UID string
-	Version   string   // its resourceVersion
-	Created   int64    // in Unix seconds
-	CIDRs     []string // spec.podCIDRs, or else podCIDR
-	Notes     Notes
-	Hostname  string // its label kubernetes.io/hostname, which kubelet gives it and which need not be its name
-	Whole     bool   // it was read with its spec: no cidrs then mean that it has none
-	Windows   bool   // by its label kubernetes.io/os, which kubelet gives it
+	Name, UID   string
+	Version     string   // resourceVersion
+	Created     int64    // in Unix seconds
+	CIDRs       []string // spec.podCIDRs or, if that is empty, spec.podCIDR
+	Annotations Annotations
+	Hostname    string // label kubernetes.io/hostname, which kubelet sets and which may differ from Name
+	HasSpec     bool   // it was read with its spec; if not, empty CIDRs mean that they are unknown
+	Windows     bool   // label kubernetes.io/os, which kubelet sets, is windows
 }
 
-// Note is one of our annotations, Notes the values of all; an empty one counts as absent.
+// An Annotation identifies one of our annotations. Annotations has the values of all;
+// "" means that the Node does not have the annotation.
 type (
-	Note  int
-	Notes [NoteCount]string
+	Annotation  int
+	Annotations [AnnotationCount]string
 )
 
 const (
-	Managed Note = iota
+	Managed Annotation = iota
 	backendType
 	backendData
 	backendV6Data
 	publicIP
 	publicIPv6
-	// The operator's: what is told to the others instead.
+	// Set by the operator: the address that peers use instead of the node's public-ip.
 	overwrite
 	overwriteV6
-	// The operator's: as if --public-ip had been given.
+	// Set by the operator: as if the daemon ran with --public-ip.
 	NodeIP
 	NodeIPv6
-	NoteCount
+	AnnotationCount
 )
 
-// AnnotationNames follow the prefix.
-var AnnotationNames = [NoteCount]string{
+// AnnotationNames are the names after the prefix.
+var AnnotationNames = [AnnotationCount]string{
 	Managed: "kube-subnet-manager", backendType: "backend-type", backendData: "backend-data", backendV6Data: "backend-v6-data",
 	publicIP: "public-ip", publicIPv6: "public-ipv6", overwrite: "public-ip-overwrite", overwriteV6: "public-ipv6-overwrite",
 	NodeIP: "node-public-ip", NodeIPv6: "node-public-ipv6",
 }
 
-// set takes in an annotation if it is one of ours.
-func (n *Notes) set(prefix, key, value string) {
+// set sets the value of an annotation, if it is one of ours.
+func (n *Annotations) set(prefix, key, value string) {
 	name, ours := strings.CutPrefix(key, prefix)
 	if !ours {
 		return
@@ -67,22 +75,23 @@ func (n *Notes) set(prefix, key, value string) {
 	}
 }
 
-// Operators are the annotations that we only read.
-func (n Notes) Operators() [4]string { return [4]string(n[overwrite:NoteCount]) }
+// Operators returns the annotations that the operator sets, and that we only read.
+func (n Annotations) Operators() [4]string { return [4]string(n[overwrite:AnnotationCount]) }
 
-// ErrNoPeer says that a Node takes no part in the network.
+// ErrNoPeer means that a Node is not a peer.
 var ErrNoPeer = errors.New("not managed by flannel")
 
-// LeaseOf reads a Node. The error is ErrNoPeer, or one sentence that quotes a bounded part of what is wrong.
+// LeaseOf returns the lease that a Node describes. The error is ErrNoPeer, or one line
+// that quotes at most the beginning of an invalid value.
 func LeaseOf(n *Node) (*subnet.Lease, error) {
-	if n.Notes[Managed] != "true" {
+	if n.Annotations[Managed] != "true" {
 		return nil, ErrNoPeer
 	}
 	v4, v6, err := Subnets(n.CIDRs)
 	if err != nil {
 		return nil, err
 	}
-	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: n.Notes[backendType]}
+	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: n.Annotations[backendType]}
 	if l.V4, err = n.endpoint(v4, publicIP, backendData); err != nil {
 		return nil, err
 	}
@@ -91,22 +100,22 @@ func LeaseOf(n *Node) (*subnet.Lease, error) {
 	}
 	switch {
 	case !v4.IsValid() && !v6.IsValid():
-		return nil, errors.New("it has no podCIDR")
+		return nil, errors.New("no podCIDR")
 	case !l.V4.On() && !l.V6.On():
-		return nil, errors.New("it has no public-ip annotation for its podCIDR")
+		return nil, errors.New("no annotation public-ip for the podCIDR")
 	case l.Backend == "":
-		return nil, errors.New("it has no backend-type annotation")
+		return nil, errors.New("no annotation backend-type")
 	}
 	return l, nil
 }
 
-// Subnets finds the subnet of each family.
+// Subnets returns the first subnet of each family; zero: there is none.
 func Subnets(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	for _, c := range cidrs {
 		p, err := netip.ParsePrefix(c)
 		switch {
 		case err != nil || p.Addr().Is4In6():
-			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("its podCIDR %.60q is no network", c)
+			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("podCIDR %.60q is not a network", c)
 		case p.Addr().Is4() && !v4.IsValid():
 			v4 = p
 		case p.Addr().Is6() && !v6.IsValid():
@@ -116,18 +125,19 @@ func Subnets(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	return v4, v6, nil
 }
 
-// endpoint is off where the node has no subnet of that family, or tells no address: it may use one family of two.
-func (n *Node) endpoint(s netip.Prefix, ip, data Note) (subnet.Endpoint, error) {
-	if !s.IsValid() || n.Notes[ip] == "" {
+// endpoint returns the endpoint of a family. It is off if the node has no subnet or no
+// address of the family: a node may have podCIDRs of both families and use one.
+func (n *Node) endpoint(s netip.Prefix, ip, data Annotation) (subnet.Endpoint, error) {
+	if !s.IsValid() || n.Annotations[ip] == "" {
 		return subnet.Endpoint{}, nil
 	}
-	a, err := address(n.Notes[ip], s.Addr().Is6())
+	a, err := address(n.Annotations[ip], s.Addr().Is6())
 	if err != nil {
-		return subnet.Endpoint{}, fmt.Errorf("its %s %w", AnnotationNames[ip], err)
+		return subnet.Endpoint{}, fmt.Errorf("annotation %s: %w", AnnotationNames[ip], err)
 	}
 	e := subnet.Endpoint{Subnet: s, PublicIP: a}
-	if e.Data, err = compact(n.Notes[data]); err != nil {
-		return subnet.Endpoint{}, fmt.Errorf("its %s %w", AnnotationNames[data], err)
+	if e.Data, err = compact(n.Annotations[data]); err != nil {
+		return subnet.Endpoint{}, fmt.Errorf("annotation %s: %w", AnnotationNames[data], err)
 	}
 	return e, nil
 }
@@ -139,22 +149,22 @@ func address(text string, v6 bool) (netip.Addr, error) {
 		if v6 {
 			family = "IPv6"
 		}
-		return netip.Addr{}, fmt.Errorf("%.60q is no %s address", text, family)
+		return netip.Addr{}, fmt.Errorf("%.60q is not an %s address", text, family)
 	}
 	return a, nil
 }
 
-// maxData bounds backend data, in bytes: real ones have fewer than a hundred.
+// maxData bounds backend data, in bytes. Normally it has less than a hundred.
 const maxData = 16 << 10
 
-// compact is JSON without its spaces, nil for null.
+// compact removes the spaces of a JSON text. It returns nil for null and for "".
 func compact(text string) (json.RawMessage, error) {
 	var b bytes.Buffer
 	switch {
 	case text == "":
 		return nil, nil
 	case len(text) > maxData:
-		return nil, fmt.Errorf("has %d bytes, more than %d", len(text), maxData)
+		return nil, fmt.Errorf("%d bytes are more than %d", len(text), maxData)
 	case json.Compact(&b, []byte(text)) != nil:
 		return nil, fmt.Errorf("%.60q is not JSON", text)
 	case b.String() == "null":
@@ -163,60 +173,63 @@ func compact(text string) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// Describe is LeaseOf the other way round: what our annotations on a Node shall be for the others to see l, given what
-// stands there now. A family that is off has none. Problems are annotations of the operator's that make no sense.
-func Describe(l *subnet.Lease, now Notes) (want Notes, problems []string) {
-	want = now
+// Describe is the inverse of LeaseOf: it returns the desired annotations of our Node,
+// from which peers read l. Annotations for a family that is off are empty, and others
+// are as in actual. problems are invalid annotations of the operator.
+func Describe(l *subnet.Lease, actual Annotations) (want Annotations, problems []string) {
+	want = actual
 	want[Managed], want[backendType] = "true", l.Backend
-	for _, one := range []struct {
+	for _, family := range []struct {
 		e                   subnet.Endpoint
-		ip, data, overwrite Note
+		ip, data, overwrite Annotation
 	}{
 		{l.V4, publicIP, backendData, overwrite},
 		{l.V6, publicIPv6, backendV6Data, overwriteV6},
 	} {
-		want[one.ip], want[one.data] = "", ""
-		if !one.e.On() {
+		want[family.ip], want[family.data] = "", ""
+		if !family.e.On() {
 			continue
 		}
-		told, problem := now.Operator(one.overwrite, one.e.Subnet.Addr().Is6())
+		addr, problem := actual.Operator(family.overwrite, family.e.Subnet.Addr().Is6())
 		if problem != "" {
 			problems = append(problems, problem)
 		}
-		if !told.IsValid() {
-			told = one.e.PublicIP
+		if !addr.IsValid() {
+			addr = family.e.PublicIP
 		}
-		want[one.ip], want[one.data] = told.String(), "null"
-		if one.e.Data != nil {
-			want[one.data] = string(one.e.Data)
+		want[family.ip], want[family.data] = addr.String(), "null"
+		if family.e.Data != nil {
+			want[family.data] = string(family.e.Data)
 		}
-		if same, err := compact(now[one.data]); err == nil && now[one.data] != "" && bytes.Equal(same, one.e.Data) {
-			want[one.data] = now[one.data] // spaced in another way
+		if data, err := compact(actual[family.data]); err == nil && actual[family.data] != "" && bytes.Equal(data, family.e.Data) {
+			want[family.data] = actual[family.data] // differs only in its spaces
 		}
 	}
 	return want, problems
 }
 
-// Operator reads an address that an operator has set; it is zero if there is none or, with a problem, nonsense.
-func (n Notes) Operator(by Note, v6 bool) (a netip.Addr, problem string) {
-	if n[by] == "" {
+// Operator returns an address that the operator has set. It is zero if the annotation
+// is empty or, with a problem, invalid.
+func (n Annotations) Operator(name Annotation, v6 bool) (a netip.Addr, problem string) {
+	if n[name] == "" {
 		return netip.Addr{}, ""
 	}
-	a, err := address(n[by], v6)
+	a, err := address(n[name], v6)
 	if err != nil {
-		return netip.Addr{}, fmt.Sprintf("the annotation %s %v: ignoring it", AnnotationNames[by], err)
+		return netip.Addr{}, fmt.Sprintf("ignoring annotation %s: %v", AnnotationNames[name], err)
 	}
 	return a, ""
 }
 
-// Patch is the strategic merge patch that makes want of now, nil if there is nothing to do, and what it changes.
-func Patch(prefix string, now, want Notes) (raw []byte, changes []string) {
+// Patch returns the strategic merge patch that changes actual to want, and the names of
+// the annotations in it. raw is nil if nothing differs.
+func Patch(prefix string, actual, want Annotations) (raw []byte, changes []string) {
 	values := map[string]*string{}
 	for i := range want {
-		if want[i] == now[i] {
+		if want[i] == actual[i] {
 			continue
 		}
-		values[prefix+AnnotationNames[i]] = nil // takes it away
+		values[prefix+AnnotationNames[i]] = nil // null deletes it
 		if want[i] != "" {
 			values[prefix+AnnotationNames[i]] = &want[i]
 		}
@@ -225,6 +238,6 @@ func Patch(prefix string, now, want Notes) (raw []byte, changes []string) {
 	if len(values) == 0 {
 		return nil, nil
 	}
-	raw, _ = json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}}) // strings always marshal
+	raw, _ = json.Marshal(map[string]any{"metadata": map[string]any{"annotations": values}}) // does not fail for strings
 	return raw, changes
 }
