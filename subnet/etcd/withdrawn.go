@@ -45,11 +45,11 @@ func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 		case left > 0:
 			m.checkKeyAfter(left)
 			return nil
-		case peers == nil || !peers.InForce() && !peers.MostGone():
+		case peers == nil || !peers.MassRetained() && !peers.MostWithdrawn():
 			return m.giveUp(ctx, c, "the key was deleted")
 		}
 		c.putBack = now
-		if peers.InForce() {
+		if peers.MassRetained() {
 			// Spread over all nodes, and before the end of the time for which the others retain us.
 			c.putBack = now.Add(m.retain/20 + rand.N(m.retain*3/20))
 		}

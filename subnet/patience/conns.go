@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// Conns keeps the open connections of a client, to drop all of them at once. The zero Conns is empty and ready to use.
+// Conns keeps the open connections of a client, to drop all of them at once. The
+// zero Conns is empty and ready to use.
 type Conns struct {
 	mu   sync.Mutex
 	open map[*kept]struct{}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// silence is how long an outage lasts before it is logged, so that the restart of a store is not.
+// silence is how long an outage lasts before it is logged, so that the restart of
+// a store is not.
 const silence = time.Second
 
 // Causes in the log.
@@ -18,7 +19,8 @@ const (
 	causeBack    = "store-back"
 )
 
-// Outage logs once that a store does not answer, and once that it answers again, for all activities that use the store.
+// Outage logs once that a store does not answer, and once that it answers again,
+// for all activities that use the store.
 type Outage struct {
 	log   *slog.Logger
 	store string

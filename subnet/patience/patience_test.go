@@ -10,70 +10,71 @@ import (
 )
 
 func TestConflictSlowsDown(t *testing.T) {
-	var q ConflictBackoff
+	var b ConflictBackoff
 	now := time.Now()
-	for i, most := range []time.Duration{0, 1, 2, 4, 8, 10, 10, 10} {
-		most *= time.Second
-		if d := q.Next(now); d > most || d < most*3/4 {
-			t.Errorf("round %d: %v, want up to %v", i, d, most)
+	for i, longest := range []time.Duration{0, 1, 2, 4, 8, 10, 10, 10} {
+		longest *= time.Second
+		if d := b.Next(now); d > longest || d < longest*3/4 {
+			t.Errorf("round %d: %v, want up to %v", i, d, longest)
 		}
-		now = now.Add(most)
+		now = now.Add(longest)
 	}
-	if d := q.Next(now.Add(ConflictOver + time.Second)); d != 0 {
-		t.Errorf("long after: %v", d)
+	if d := b.Next(now.Add(ConflictOver + time.Second)); d != 0 {
+		t.Errorf("after the end of the conflict: %v", d)
 	}
 }
 
-// Somebody who overwrites our lease the moment it is restored, for ten minutes: each time it is wrong for ten seconds at
-// most, and we write 13 times in the first minute and 8 times in any other.
+// Another node overwrites our lease as soon as it is restored, for ten minutes. Each
+// time it is wrong for at most ten seconds, and we write at most 13 times in the first
+// minute and 8 times in any other.
 func TestConflictIsBounded(t *testing.T) {
-	var q ConflictBackoff
+	var b ConflictBackoff
 	start := time.Now()
 	now := start
 	writes := map[int]int{} // by minute
 	for now.Sub(start) < 10*time.Minute {
-		wrong := q.Next(now)
+		wrong := b.Next(now)
 		if wrong > 10*time.Second {
-			t.Fatalf("round %d: wrong for %v", q.Rounds, wrong)
+			t.Fatalf("round %d: wrong for %v", b.Rounds, wrong)
 		}
 		now = now.Add(wrong)
 		writes[int(now.Sub(start)/time.Minute)]++
 	}
 	for minute, n := range writes {
-		if most := map[bool]int{true: 13, false: 8}[minute == 0]; n > most {
-			t.Errorf("minute %d: %d writes, want %d at most", minute, n, most)
+		if limit := map[bool]int{true: 13, false: 8}[minute == 0]; n > limit {
+			t.Errorf("minute %d: %d writes, want at most %d", minute, n, limit)
 		}
 	}
 }
 
-func TestAnOutageIsToldOnce(t *testing.T) {
+func TestOutageIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
 		o := NewOutage(log.Logger(), "the store")
-		said := func(what string, down, up int) {
+		check := func(what string, down, up int) {
 			t.Helper()
 			time.Sleep(2 * silence)
 			synctest.Wait()
 			if d, u := log.Count("cause="+causeSilent), log.Count("cause="+causeBack); d != down || u != up {
-				t.Errorf("%s: told %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
+				t.Errorf("%s: logged %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
 			}
 		}
 		o.Failed("one", errors.New("no"))
 		o.Over("one")
-		said("a hiccup", 0, 0)
+		check("a hiccup", 0, 0)
 		for range 10 {
 			o.Failed("one", errors.New("no"))
 			o.Failed("two", errors.New("no"))
 			time.Sleep(silence)
 		}
-		said("an outage", 1, 0)
+		check("an outage", 1, 0)
 		o.Over("one")
-		said("half over", 1, 0)
+		check("half over", 1, 0)
 		o.Over("two")
-		said("over", 1, 1)
+		check("over", 1, 1)
 		o.Failed("one", errors.New("no"))
-		said("another", 2, 1)
+		check("another", 2, 1)
 		o.Forget("one")
-		said("given up", 2, 1)
+		check("given up", 2, 1)
 	})
 }

@@ -8,8 +8,9 @@ import (
 	"flannel/subnet"
 )
 
-// Keeper runs a Set: it hands the set over whenever it changes, expires retained peers by a timer, and logs when the first
-// peers are retained and when none is any more. Its methods may be called concurrently.
+// Keeper runs a Set: it hands the set over whenever it changes, expires retained
+// peers by a timer, and logs when the first peers are retained and when none is
+// any more. Its methods may be called concurrently.
 type Keeper struct {
 	log     *slog.Logger
 	changed func(subnet.Set) // called with mu held
@@ -24,8 +25,9 @@ type Keeper struct {
 	retaining    bool      // peers are retained, which was logged
 }
 
-// NewKeeper returns a Keeper that calls changed with each new set, one call at a time, from the first ApplyAll on. See New
-// for own and retain. Close it at the end.
+// NewKeeper returns a Keeper that calls changed with each new set, one call at a
+// time, from the first ApplyAll on. See New for own and retain. The caller must
+// call Close.
 func NewKeeper(own string, retain time.Duration, log *slog.Logger, changed func(subnet.Set)) *Keeper {
 	return &Keeper{log: log, changed: changed, set: New(own, retain)}
 }
@@ -64,7 +66,8 @@ func (k *Keeper) SetOwn(own string) {
 	k.handOver(k.set.SetOwn(own))
 }
 
-// SetOwnWithdrawn records whether the store has lost our own lease, too, which will be written again.
+// SetOwnWithdrawn records whether the store has lost our own lease, too, which
+// will be written again.
 func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -74,21 +77,23 @@ func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.handOver(changed)
 }
 
-// InForce reports whether peers of a mass withdrawal are retained.
-func (k *Keeper) InForce() bool {
+// MassRetained reports whether peers of a mass withdrawal are retained.
+func (k *Keeper) MassRetained() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set.InForce()
+	return k.set.MassRetained()
 }
 
-// MostGone reports whether most peers, and two at least, were withdrawn within the retention time, retained or not.
-func (k *Keeper) MostGone() bool {
+// MostWithdrawn reports whether most peers, and two at least, were withdrawn
+// within the retention time, retained or not.
+func (k *Keeper) MostWithdrawn() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set.MostGone()
+	return k.set.MostWithdrawn()
 }
 
-// Claimed reports whether a lease that the store has claims the subnet or the public address of l.
+// Claimed reports whether a lease that the store has claims the subnet or the
+// public address of l.
 func (k *Keeper) Claimed(l *subnet.Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -102,7 +107,7 @@ func (k *Keeper) Has(name string) bool {
 	return k.set.known[name] != Entry{}
 }
 
-// Accept removes all retained peers and returns their number.
+// Accept removes all retained peers and returns how many there were.
 func (k *Keeper) Accept() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

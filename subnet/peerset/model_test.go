@@ -12,69 +12,70 @@ import (
 	"flannel/subnet"
 )
 
-// model does what Set does by looking at everything, every time.
+// model is a simple implementation of Set, which visits all peers each time.
 type model struct {
 	own   string
 	store map[string]Entry
-	left  []left
+	gone  []gonePeer
 }
 
-// left is a lease that the store no longer has.
-type left struct {
+// gonePeer is a peer whose lease the store no longer has.
+type gonePeer struct {
 	lease    *subnet.Lease
 	until    time.Time
-	mass     bool // not of a replaced store
+	mass     bool // it counts for a mass withdrawal; false: a replaced store lacks it
 	retained bool
 }
 
 func (m *model) apply(changes []Change, replaced bool, now time.Time) {
-	m.drop(func(l left) bool { return !now.Before(l.until) })
+	m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
 	for _, c := range changes {
 		old := m.store[c.Name]
 		m.store[c.Name] = c.Entry
 		switch {
 		case c.Name == m.own:
 		case c.Lease != nil:
-			m.drop(func(l left) bool { return l.lease.Name == c.Name })
+			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
 		case (c.Deleted || c.Reject != "") && m.lacked(c.Name) >= 0:
-			l := &m.left[m.lacked(c.Name)]
+			l := &m.gone[m.lacked(c.Name)]
 			l.until, l.mass, l.retained = now.Add(window), true, false
 		case old.Lease != nil && replaced && c.Reject == "":
-			m.left = append(m.left, left{old.Lease, now.Add(ReplacedFor), false, true})
+			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(ReplacedFor), false, true})
 		case old.Lease != nil:
-			m.left = append(m.left, left{old.Lease, now.Add(window), true, false})
+			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(window), true, false})
 		}
 	}
-	m.drop(func(l left) bool {
+	m.drop(func(l gonePeer) bool {
 		return slices.ContainsFunc(m.present(), func(p *subnet.Lease) bool { return p.Displaces(l.lease) })
 	})
 	count := 0
-	for _, l := range m.left {
+	for _, l := range m.gone {
 		if l.mass {
 			count++
 		}
 	}
 	if count > 3 && float64(count) > 0.2*float64(count+len(m.present())) {
-		for i := range m.left {
-			m.left[i].retained = true
+		for i := range m.gone {
+			m.gone[i].retained = true
 		}
 	}
 }
 
-func (m *model) drop(which func(left) bool) { m.left = slices.DeleteFunc(m.left, which) }
+func (m *model) drop(which func(gonePeer) bool) { m.gone = slices.DeleteFunc(m.gone, which) }
 
-// lacked is where in left a peer is that a replaced store lacks; -1: nowhere.
+// lacked returns the index in gone of a peer that a replaced store lacks, -1 if there
+// is none.
 func (m *model) lacked(name string) int {
-	return slices.IndexFunc(m.left, func(l left) bool { return l.lease.Name == name && !l.mass })
+	return slices.IndexFunc(m.gone, func(l gonePeer) bool { return l.lease.Name == name && !l.mass })
 }
 
-func (m *model) present() (all []*subnet.Lease) {
+func (m *model) present() (leases []*subnet.Lease) {
 	for name, e := range m.store {
 		if e.Lease != nil && name != m.own {
-			all = append(all, e.Lease)
+			leases = append(leases, e.Lease)
 		}
 	}
-	return all
+	return leases
 }
 
 func (m *model) String() string {
@@ -87,7 +88,7 @@ func (m *model) String() string {
 			lines = append(lines, name+" "+e.Reject)
 		}
 	}
-	for _, l := range m.left {
+	for _, l := range m.gone {
 		if l.retained {
 			lines = append(lines, fmt.Sprint(l.lease.Name, " ", l.lease, " until ", l.until, " ", l.mass))
 		}
@@ -112,7 +113,7 @@ func textOf(set subnet.Set) string {
 	return strings.Join(lines, "\n")
 }
 
-// Whatever happens, the set is that of the model.
+// After any sequence of changes, the Set is equal to the model.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -127,7 +128,7 @@ func TestRandomChanges(t *testing.T) {
 				return Change{Name: name(i), Deleted: rnd.IntN(2) == 0}
 			case 3:
 				return Change{Name: name(i), Entry: Entry{Reject: "garbage"}}
-			case 4: // in the way of another
+			case 4: // claims the subnet or the address of another
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
 				l.Name = name(i)
 				return has(l)
@@ -136,34 +137,34 @@ func TestRandomChanges(t *testing.T) {
 		}
 		for step := range 40 {
 			now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Minute))))
-			var news []Change
+			var updates []Change
 			switch rnd.IntN(12) {
-			case 0: // a list, now and then of a replaced store
+			case 0: // a list, sometimes of a replaced store
 				for i := range nodes {
 					if c := (has(lease(i))); rnd.IntN(4) > 0 {
-						news = append(news, c)
+						updates = append(updates, c)
 					}
 				}
 				replaced := rnd.IntN(2) == 0
-				s.ApplyAll(news, replaced, now)
+				s.ApplyAll(updates, replaced, now)
 				for name := range m.store {
-					if !slices.ContainsFunc(news, func(c Change) bool { return c.Name == name }) {
-						news = append(news, Change{Name: name})
+					if !slices.ContainsFunc(updates, func(c Change) bool { return c.Name == name }) {
+						updates = append(updates, Change{Name: name})
 					}
 				}
-				m.apply(news, replaced, now)
+				m.apply(updates, replaced, now)
 			case 1:
 				s.Accept()
-				m.left = nil
+				m.gone = nil
 			case 2:
 				s.Expire(now)
-				m.drop(func(l left) bool { return !now.Before(l.until) })
+				m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
 			default:
 				for range 1 + rnd.IntN(1+rnd.IntN(100)) {
-					news = append(news, random())
+					updates = append(updates, random())
 				}
-				s.Apply(news, false, now)
-				m.apply(news, false, now)
+				s.Apply(updates, false, now)
+				m.apply(updates, false, now)
 			}
 			before := set.Leases
 			set = s.Subnets()
@@ -171,7 +172,7 @@ func TestRandomChanges(t *testing.T) {
 				t.Fatalf("seed %d, step %d: the changes do not lead to the leases", seed, step)
 			}
 			if got, want := textOf(set), m.String(); got != want {
-				t.Fatalf("seed %d, step %d, after %d changes: the set is\n%s\nwant\n%s", seed, step, len(news), got, want)
+				t.Fatalf("seed %d, step %d, after %d updates: the set is\n%s\nwant\n%s", seed, step, len(updates), got, want)
 			}
 			if !slices.IsSortedFunc(set.Leases, subnet.Compare) || !slices.IsSortedFunc(set.Retained, compareRetained) {
 				t.Fatalf("seed %d, step %d: out of order", seed, step)

@@ -1,15 +1,19 @@
-// Package peerset keeps the set of peers that a store describes. It also retains, for a limited time, peers that the store
-// has lost although probably nobody meant to remove them. The lease managers pass it the changes of the store, and get a
-// subnet.Set to hand over.
+// Package peerset keeps the set of peers that a store describes. It also retains,
+// for a limited time, peers that the store has lost although probably nobody
+// meant to remove them. The lease managers pass it the changes of the store, and
+// get a subnet.Set to hand over.
 //
-// A peer is withdrawn when the store no longer has its lease, or has it in a form that cannot be read. Normally it is
-// removed from the set at once. It is retained, and traffic to it continues, in two cases: the store was replaced by
-// another or an older one (for ReplacedFor), or more peers were withdrawn within the retention time than a cluster loses
-// in normal operation (see Mass). A retained peer is removed when its time is over, when another lease claims its subnet
-// or its public address, or when the operator accepts the withdrawal.
+// A peer is withdrawn when the store no longer has its lease, or has it in a form
+// that cannot be read. Normally it is removed from the set at once. It is
+// retained, and traffic to it continues, in two cases: the store was replaced by
+// another or an older one (for ReplacedFor), or more peers were withdrawn within
+// the retention time than a cluster loses in normal operation (see Mass). A
+// retained peer is removed when its time is over, when another lease claims its
+// subnet or its public address, or when the operator accepts the withdrawal.
 //
-// Example: a command deletes all 20 peers, one after the other. The first four are removed, because 4 of 20 are not more
-// than 20 %. The fifth makes it a mass withdrawal: the first four are added to the set again, and the fifth and all
+// Example: a command deletes all 20 peers, one after the other. The first four
+// are removed, because 4 of 20 are not more than 20 %. The fifth makes it a mass
+// withdrawal: the first four are added to the set again, and the fifth and all
 // later ones stay in it.
 package peerset
 
@@ -22,10 +26,12 @@ import (
 	"flannel/subnet"
 )
 
-// ReplacedFor is how long a peer is retained that is missing in a replaced store: the longest life of its lease.
+// ReplacedFor is how long a peer is retained that is missing in a replaced store:
+// the longest life of its lease.
 const ReplacedFor = 24 * time.Hour
 
-// Entry is what the store has under one name. The zero Entry means that it has nothing there that matters.
+// Entry is what the store has under one name. The zero Entry means that it has
+// nothing there that matters.
 type Entry struct {
 	Lease   *subnet.Lease
 	Reject  string // why the lease could not be read
@@ -39,8 +45,8 @@ type Change struct {
 	Deleted bool // it was deleted in this store; else, a missing entry may only be unknown to a replaced store
 }
 
-// Set is a set of peers. It reads no clock: the caller passes the time, which must not decrease. It must not be used
-// concurrently. Make one with New.
+// Set is a set of peers. It reads no clock: the caller passes the time, which
+// must not decrease. It must not be used concurrently. Make one with New.
 type Set struct {
 	own    string
 	retain time.Duration
@@ -66,8 +72,9 @@ type Set struct {
 	windowsDirty  bool
 }
 
-// departed is a withdrawn peer. It is kept for the retention time even if it is not retained: to be counted, and to be added
-// again when so many follow that it is a mass withdrawal.
+// departed is a withdrawn peer. It is kept for the retention time even if it is
+// not retained: to be counted, and to be added again when so many follow that it
+// is a mass withdrawal.
 //
 //	state     cause                                               action                        next state
 //	present   missing in a store that replaced another            keep it for ReplacedFor       retained
@@ -80,33 +87,37 @@ type Set struct {
 //	either    another lease claims its subnet or public address   remove it                     forgotten
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
-// present is an entry in Set.known. departed and retained are entries in Set.withdrawn, which differ in the field retained.
-// Cause decides what is counted for Mass: departed peers and those retained for a mass withdrawal, but not those of a
-// replaced store.
+// present is an entry in Set.known. departed and retained are entries in
+// Set.withdrawn, which differ in the field retained. Cause decides what is
+// counted for Mass: departed peers and those retained for a mass withdrawal, but
+// not those of a replaced store.
 type departed struct {
 	subnet.Retained
 	windows  bool
 	retained bool
 }
 
-// New returns an empty set. own is the name of this node in the store, "" if it is not known yet. The peers of a mass
-// withdrawal are retained for the time retain; if it is 0, they are not.
+// New returns an empty set. own is the name of this node in the store, "" if it
+// is not known yet. The peers of a mass withdrawal are retained for the time
+// retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
 	return &Set{own: own, retain: retain, known: map[string]Entry{}, withdrawn: map[string]*departed{}}
 }
 
-// Subnets returns the set to hand over, with what the last call has changed. Its slices are never modified.
+// Subnets returns the set to hand over, with what the last call has changed. Its
+// slices are never modified.
 func (s *Set) Subnets() subnet.Set {
 	return subnet.Set{Leases: s.leases, Changes: s.changes, Retained: s.retained, Rejects: s.rejects, Windows: s.windows}
 }
 
-// Apply applies changes, in order, and reports whether the set has changed. replaced: the store is another or an older one
-// than at the call before, so that nobody deleted the entries that it lacks. An unchanged lease keeps its pointer.
+// Apply applies changes, in order, and reports whether the set has changed.
+// replaced: the store is another or an older one than at the call before, so that
+// nobody deleted the entries that it lacks. An unchanged lease keeps its pointer.
 func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	var claimants []*subnet.Lease
 	for _, c := range updates {
-		if l := s.take(c, replaced, now); l != nil {
+		if l := s.applyChange(c, replaced, now); l != nil {
 			claimants = append(claimants, l)
 		}
 	}
@@ -132,7 +143,8 @@ func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool
 	return s.Apply(all, replaced, now)
 }
 
-// SetOwn sets the name of this node, which is not a peer, and reports whether the set has changed.
+// SetOwn sets the name of this node, which is not a peer, and reports whether the
+// set has changed.
 func (s *Set) SetOwn(own string) (changed bool) {
 	if own == s.own {
 		return false
@@ -154,8 +166,9 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	return s.finish()
 }
 
-// take applies one change. It returns the lease if it is a new one, which may claim the subnet of a departed peer.
-func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
+// applyChange applies one change. It returns the lease if it is a new one, which may
+// claim the subnet of a departed peer.
+func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
 	old, e := s.known[c.Name], c.Entry
 	last := old.Lease
 	if d := s.withdrawn[c.Name]; d != nil {
@@ -201,7 +214,8 @@ func (s *Set) take(c Change, replaced bool, now time.Time) (claimant *subnet.Lea
 	return nil
 }
 
-// finish applies the edits of the running call to what Subnets returns, and reports whether that has changed.
+// finish applies the edits of the running call to what Subnets returns, and
+// reports whether that has changed.
 func (s *Set) finish() (changed bool) {
 	s.changes = s.leaseEdits.Take(subnet.Compare)
 	retained := s.retainedEdits.Take(compareRetained)
@@ -220,7 +234,8 @@ func (s *Set) finish() (changed bool) {
 	return changed
 }
 
-// allRejects returns the unreadable leases, sorted by name. Our own is left out, because its owner, this node, restores it.
+// allRejects returns the unreadable leases, sorted by name. Our own is left out,
+// because its owner, this node, restores it.
 func (s *Set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for name, e := range s.known {
@@ -232,8 +247,8 @@ func (s *Set) allRejects() []subnet.Rejected {
 	return rejects
 }
 
-// firstWindows returns the first name of a peer that runs Windows, "" if there is none. It visits all peers: call it only
-// after such a change.
+// firstWindows returns the first name of a peer that runs Windows, "" if there is
+// none. It visits all peers: call it only after such a change.
 func (s *Set) firstWindows() (first string) {
 	consider := func(name string, windows bool) {
 		if windows && name != s.own && (first == "" || name < first) {

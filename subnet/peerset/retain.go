@@ -14,14 +14,16 @@ const (
 	share = 5
 )
 
-// Mass reports whether so many withdrawn peers, while so many are present, are a mass withdrawal: more than three, and more
-// than 20 % of both together. All withdrawals of the retention time count, and not only those of one event, because a
-// command that deletes all nodes deletes one after the other.
+// Mass reports whether so many withdrawn peers, while so many are present, are a
+// mass withdrawal: more than three, and more than 20 % of both together. All
+// withdrawals of the retention time count, and not only those of one event,
+// because a command that deletes all nodes deletes one after the other.
 func Mass(withdrawn, present int) bool {
 	return withdrawn > few && withdrawn*share > withdrawn+present
 }
 
-// withdraw records that the store no longer has the lease of e. The peer is retained at once if the store was replaced.
+// withdraw records that the store no longer has the lease of e. The peer is
+// retained at once if the store was replaced.
 func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
@@ -37,8 +39,9 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	}
 }
 
-// deleteRetained handles the deletion, in a replaced store, of a peer that is retained because this store lacked it. It is
-// a normal withdrawal now, and counts.
+// deleteRetained handles the deletion, in a replaced store, of a peer that is
+// retained because this store lacked it. It is a normal withdrawal now, and
+// counts.
 func (s *Set) deleteRetained(name string, now time.Time) {
 	if d := s.withdrawn[name]; d.Cause == subnet.StoreReplaced {
 		s.drop(name)
@@ -91,7 +94,8 @@ func (s *Set) expireAt(t time.Time) {
 	}
 }
 
-// Expire drops the withdrawn peers whose time is over, and reports whether the set has changed.
+// Expire drops the withdrawn peers whose time is over, and reports whether the
+// set has changed.
 func (s *Set) Expire(now time.Time) (changed bool) {
 	s.expire(now)
 	return s.finish()
@@ -100,7 +104,8 @@ func (s *Set) Expire(now time.Time) (changed bool) {
 // Next returns when Expire should be called; the zero Time: not at all.
 func (s *Set) Next() time.Time { return s.next }
 
-// Accept drops all withdrawn peers, whose count begins at zero again, and reports whether the set has changed.
+// Accept drops all withdrawn peers, whose count begins at zero again, and reports
+// whether the set has changed.
 func (s *Set) Accept() (changed bool) {
 	for name := range s.withdrawn {
 		s.drop(name)
@@ -109,8 +114,8 @@ func (s *Set) Accept() (changed bool) {
 	return s.finish()
 }
 
-// InForce reports whether peers of a mass withdrawal are retained.
-func (s *Set) InForce() bool {
+// MassRetained reports whether peers of a mass withdrawal are retained.
+func (s *Set) MassRetained() bool {
 	for _, r := range s.retained {
 		if r.Cause == subnet.MassWithdrawal {
 			return true
@@ -119,13 +124,15 @@ func (s *Set) InForce() bool {
 	return false
 }
 
-// MostGone reports whether most peers, and two at least, were withdrawn within the retention time, retained or not.
-func (s *Set) MostGone() bool {
+// MostWithdrawn reports whether most peers, and two at least, were withdrawn
+// within the retention time, retained or not.
+func (s *Set) MostWithdrawn() bool {
 	gone := s.massCount()
 	return gone > 1 && gone > s.present
 }
 
-// Claimed reports whether a lease that the store has claims the subnet or the public address of l.
+// Claimed reports whether a lease that the store has claims the subnet or the
+// public address of l.
 func (s *Set) Claimed(l *subnet.Lease) bool { return claimed(l, s.presentLeases()) }
 
 func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
@@ -145,11 +152,13 @@ func (s *Set) presentLeases() []*subnet.Lease {
 	return leases
 }
 
-// displace drops the withdrawn peers whose subnet or public address another lease claims. Peers that the running call has
-// withdrawn are compared with all present leases, and earlier ones only with claimants, the leases that are new.
+// displace drops the withdrawn peers whose subnet or public address another lease
+// claims. Peers that the running call has withdrawn are compared with all present
+// leases, and earlier ones only with claimants, the leases that are new.
 //
-// Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease of node-b for the same subnet. Traffic for
-// it must go to node-b, so node-a is no longer retained.
+// Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease
+// of node-b for the same subnet. Traffic for it must go to node-b, so node-a is
+// no longer retained.
 func (s *Set) displace(claimants []*subnet.Lease) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
@@ -172,7 +181,8 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 	}
 }
 
-// retainMass retains all withdrawn peers if they are a mass withdrawal, also those that were removed before it was one.
+// retainMass retains all withdrawn peers if they are a mass withdrawal, also
+// those that were removed before it was one.
 func (s *Set) retainMass() {
 	if !Mass(s.massCount(), s.present) {
 		return
@@ -184,7 +194,8 @@ func (s *Set) retainMass() {
 	}
 }
 
-// massCount counts the peers withdrawn within the retention time, without those that a replaced store lacked.
+// massCount counts the peers withdrawn within the retention time, without those
+// that a replaced store lacked.
 func (s *Set) massCount() (count int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {
