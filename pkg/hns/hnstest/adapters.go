@@ -10,16 +10,16 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// adapter is one of the machine.
+// adapter is a network adapter of the machine.
 type adapter struct {
 	hns.Adapter
-	physical int    // index of the adapter below, for the virtual one of a switch
-	away     config // that it will have after the outage
-	known    bool   // HNS has seen its address
+	physical int    // of the virtual adapter of a switch: index of the physical one; else 0
+	pending  config // what it will get after the outage
+	known    bool   // HNS has seen its address, see managementIP
 	virtual  bool
 }
 
-// config is what the user gave an adapter.
+// config is the IP configuration of an adapter.
 type config struct {
 	addrs  []hns.Address
 	dns    []netip.Addr
@@ -27,11 +27,11 @@ type config struct {
 	routes []hns.Route
 }
 
-// apipa is an address that Windows chooses itself when DHCP has none.
+// apipa is the address that Windows chooses when no DHCP server answers.
 var apipa = netip.MustParsePrefix("169.254.149.216/16")
 
-// Plug gives the machine another adapter; its routes need no Index. It returns the adapter's index. Index and GUID of
-// a are chosen where it has none.
+// Plug adds a physical adapter with routes, whose Index is ignored, and returns
+// its index. An Index or GUID of a that is zero is chosen.
 func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,8 +62,8 @@ func (m *Machine) adapter(index int) *adapter {
 	return nil
 }
 
-// named finds an adapter by its name.
-func (m *Machine) named(name string) *adapter {
+// adapterByName returns the adapter with that name, or nil.
+func (m *Machine) adapterByName(name string) *adapter {
 	for _, a := range m.adapters {
 		if a.Name == name {
 			return a
@@ -72,10 +72,12 @@ func (m *Machine) named(name string) *adapter {
 	return nil
 }
 
-// UsualMetric is what Windows gives an adapter of 1 Gbit/s.
+// UsualMetric is the interface metric that Windows gives an adapter of 1
+// Gbit/s.
 const UsualMetric = 25
 
-// addAdapter makes one, virtual, with its addresses; parent is that below it.
+// addAdapter adds a virtual adapter with its addresses and returns its index.
+// parent is the index of the physical adapter below it; 0: none.
 func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	addrs := a.Addrs
 	a.Addrs = nil
@@ -85,26 +87,26 @@ func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	}
 	if a.Index == 0 {
 		index, err := m.body.Add(a, parent)
-		m.must("add adapter "+a.Name, err)
+		m.recordError("add adapter "+a.Name, err)
 		a.Index = index
 	}
 	made := &adapter{Adapter: a, physical: parent, virtual: true}
 	m.adapters = append(m.adapters, made)
 	for _, ip := range addrs {
-		m.giveAddress(made, ip)
+		m.addAddress(made, ip)
 	}
-	m.tellStack(InterfaceChange)
+	m.notifyStack(InterfaceChange)
 	return a.Index
 }
 
 func (m *Machine) removeAdapter(index int) {
-	m.take(m.adapter(index))
+	m.takeConfig(m.adapter(index))
 	m.adapters = slices.DeleteFunc(slices.Clone(m.adapters), func(a *adapter) bool { return a.Index == index })
-	m.must("remove an adapter", m.body.Remove(index))
-	m.tellStack(InterfaceChange)
+	m.recordError("remove an adapter", m.body.Remove(index))
+	m.notifyStack(InterfaceChange)
 }
 
-// adapterFor is the physical adapter that a network takes.
+// adapterFor returns the physical adapter that a new network uses.
 func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	name, given := api.AdapterName(n.Policies)
 	for _, a := range m.adapters {
@@ -115,8 +117,9 @@ func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	return nil, hns.AdapterNotFound
 }
 
-// above is the virtual adapter of the switch on a physical one, or nil.
-func (m *Machine) above(physical int) *adapter {
+// virtualAdapter returns the virtual adapter of the switch on a physical one,
+// or nil.
+func (m *Machine) virtualAdapter(physical int) *adapter {
 	for _, a := range m.adapters {
 		if a.physical == physical {
 			return a
@@ -125,48 +128,53 @@ func (m *Machine) above(physical int) *adapter {
 	return nil
 }
 
-// bindSwitch puts a switch on an adapter: its configuration moves to a new virtual adapter.
+// bindSwitch creates a switch on an adapter. The adapter's configuration moves
+// to a new virtual adapter.
 func (m *Machine) bindSwitch(physical *adapter) {
-	if m.above(physical.Index) != nil {
+	if m.virtualAdapter(physical.Index) != nil {
 		return
 	}
-	// The new adapter is there at once, but has nothing: that is what a user sees in the meantime.
-	c := m.take(physical)
+	// The new adapter exists at once, but has no addresses during the outage,
+	// as on Windows.
+	c := m.takeConfig(physical)
 	index := m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + physical.Name + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: physical.MTU,
 		MAC: physical.MAC, Up: true, DHCP: c.dhcp,
 	}, physical.Index)
-	m.restore(index, c)
+	m.restoreConfig(index, c)
 }
 
-// freeSwitch takes the switch off an adapter, which gets back what its virtual one had.
+// freeSwitch deletes the switch on an adapter, which gets back the
+// configuration of the virtual one.
 func (m *Machine) freeSwitch(physical int) {
-	virtual := m.above(physical)
+	virtual := m.virtualAdapter(physical)
 	if virtual == nil {
 		return
 	}
-	c := m.take(virtual)
+	c := m.takeConfig(virtual)
 	m.removeAdapter(virtual.Index)
-	m.restore(physical, c)
+	m.restoreConfig(physical, c)
 }
 
-// restore gives an adapter a configuration after the outage, and tells HNS of the address later still.
-func (m *Machine) restore(index int, c config) {
-	m.adapter(index).away = c
-	m.after(outage, func() {
+// restoreConfig gives an adapter a configuration after the outage. HNS sees its
+// address later still.
+func (m *Machine) restoreConfig(index int, c config) {
+	m.adapter(index).pending = c
+	m.afterKnob(outage, func() {
 		a := m.adapter(index)
 		if a == nil {
-			return // removed in between, with what it had coming
+			return // removed meanwhile
 		}
-		m.give(a, a.away)
-		m.after(managementIP, func() { a.known = true })
+		m.giveConfig(a, a.pending)
+		m.afterKnob(managementIP, func() { a.known = true })
 	})
 }
 
-// take takes the configuration from an adapter and ends its connections.
-func (m *Machine) take(a *adapter) config {
-	c := config{addrs: append(a.Addrs, a.away.addrs...), dns: append(a.DNS, a.away.dns...), dhcp: a.DHCP, routes: a.away.routes}
-	a.away = config{}
+// takeConfig removes the configuration, also a pending one, from an adapter and
+// returns it.
+func (m *Machine) takeConfig(a *adapter) config {
+	c := config{addrs: append(a.Addrs, a.pending.addrs...), dns: append(a.DNS, a.pending.dns...), dhcp: a.DHCP, routes: a.pending.routes}
+	a.pending = config{}
 	for _, r := range slices.Clone(m.routes) {
 		if r.Index == a.Index && r.Ours {
 			c.routes = append(c.routes, r)
@@ -174,24 +182,25 @@ func (m *Machine) take(a *adapter) config {
 		}
 	}
 	for _, ip := range slices.Clone(a.Addrs) {
-		m.takeAddress(a, ip.Prefix)
+		m.removeAddress(a, ip.Prefix)
 		if m.knobs.KillTCP {
-			m.must("cut connections", m.body.Cut(ip.Prefix.Addr()))
+			m.recordError("cut connections", m.body.Cut(ip.Prefix.Addr()))
 		}
 	}
 	a.DNS, a.known = nil, false
 	return c
 }
 
-// give brings to an adapter what the knobs leave of a configuration.
-func (m *Machine) give(a *adapter, c config) {
-	a.away = config{}
+// giveConfig applies a configuration to an adapter, except for what the knobs
+// lose.
+func (m *Machine) giveConfig(a *adapter, c config) {
+	a.pending = config{}
 	a.DHCP = c.dhcp
 	for _, ip := range c.addrs {
 		if m.knobs.APIPA && ip.Prefix.Addr().Is4() {
 			ip, a.DHCP = hns.Address{Prefix: apipa, Preferred: true}, true
 		}
-		m.giveAddress(a, ip)
+		m.addAddress(a, ip)
 	}
 	if !m.knobs.LoseDNS {
 		a.DNS = c.dns
@@ -206,39 +215,41 @@ func (m *Machine) give(a *adapter, c config) {
 		}
 		m.createRoute(r)
 	}
-	m.tellStack(InterfaceChange)
+	m.notifyStack(InterfaceChange)
 }
 
-// giveAddress adds an address and the routes that come with it. One set by hand ends the search for one by chance.
-func (m *Machine) giveAddress(a *adapter, ip hns.Address) hns.Code {
+// addAddress adds an address and its routes. An IPv4 address also removes
+// apipa.
+func (m *Machine) addAddress(a *adapter, ip hns.Address) hns.Code {
 	addr := ip.Prefix.Addr()
 	for _, have := range slices.Clone(a.Addrs) {
 		if have.Prefix.Addr() == addr {
 			return hns.ObjectExists
 		}
 		if have.Prefix == apipa && addr.Is4() {
-			m.takeAddress(a, apipa)
+			m.removeAddress(a, apipa)
 		}
 	}
 	a.Addrs = append(a.Addrs, ip)
-	m.must(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
+	m.recordError(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
 	for _, dst := range ownRoutes(ip.Prefix) {
 		m.routes = append(m.routes, hns.Route{Dst: dst, NextHop: unspecified(addr), Index: a.Index, Metric: 256})
 	}
-	m.tellStack(AddressChange)
+	m.notifyStack(AddressChange)
 	return 0
 }
 
-func (m *Machine) takeAddress(a *adapter, p netip.Prefix) {
+func (m *Machine) removeAddress(a *adapter, p netip.Prefix) {
 	a.Addrs = slices.DeleteFunc(slices.Clone(a.Addrs), func(ip hns.Address) bool { return ip.Prefix == p })
-	m.must(fmt.Sprintf("remove %s from %s", p, a.Name), m.body.Address(a.Index, p, false))
+	m.recordError(fmt.Sprintf("remove %s from %s", p, a.Name), m.body.Address(a.Index, p, false))
 	m.routes = slices.DeleteFunc(m.routes, func(r hns.Route) bool {
 		return r.Index == a.Index && !r.Ours && slices.Contains(ownRoutes(p), r.Dst)
 	})
-	m.tellStack(AddressChange)
+	m.notifyStack(AddressChange)
 }
 
-// ownRoutes are the destinations that come with an address: its prefix and itself.
+// ownRoutes returns the destinations of the routes that Windows creates for an
+// address: its prefix and the address itself.
 func ownRoutes(p netip.Prefix) []netip.Prefix {
 	host := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 	if p == host {
@@ -254,9 +265,10 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// managementIP is the host's address on a network as HNS knows it; the zero Addr: not yet.
+// managementIP returns the host's address on a network as HNS knows it;
+// invalid: HNS does not know it yet.
 func (m *Machine) managementIP(n *network) netip.Addr {
-	a := m.above(n.adapter)
+	a := m.virtualAdapter(n.adapter)
 	if a == nil || !a.known || n.adapter == 0 {
 		return netip.Addr{}
 	}

@@ -9,11 +9,12 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// The methods of hns.Calls make those calls, one by one, that the machine's are made of on Windows.
+// The methods of hns.Calls make the same calls of HNS, one by one, as their
+// implementation on Windows.
 
 const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
 
-// ask makes a call of HNS.
+// ask makes a call of HNS on behalf of m.self.
 func (m *Machine) ask(function string, args ...string) (string, error) {
 	answer, code := m.self.HNS(function, args...)
 	return answer, api.Problem(function, code)
@@ -25,7 +26,7 @@ func (m *Machine) Version() (v hns.Version, err error) {
 	return v, err
 }
 
-// callV1 makes a request of the older API and decodes what it returns.
+// callV1 makes a request of the older API and decodes its output.
 func (m *Machine) callV1(method, path, body string, out any) error {
 	answer, err := m.ask("HNSCall", method, path, body)
 	if err != nil {
@@ -75,7 +76,8 @@ func (m *Machine) query(k api.Kind, id string) (json.RawMessage, error) {
 	return m.queryClose(k, h)
 }
 
-// queryClose asks what is behind a handle, and closes it.
+// queryClose returns the document of the object behind a handle, and closes the
+// handle.
 func (m *Machine) queryClose(k api.Kind, h string) (json.RawMessage, error) {
 	defer m.ask("HcnClose"+string(k), h)
 	document, err := m.ask("HcnQuery"+string(k)+"Properties", h, anyQuery)
@@ -88,7 +90,7 @@ func (m *Machine) queryClose(k api.Kind, h string) (json.RawMessage, error) {
 // Network returns one network.
 func (m *Machine) Network(id string) (json.RawMessage, error) { return m.query(api.NetworkKind, id) }
 
-// CreateNetwork makes a network.
+// CreateNetwork creates a network and returns its document.
 func (m *Machine) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
 	h, err := m.ask("HcnCreateNetwork", api.NoID, string(document))
 	if err != nil {
@@ -114,7 +116,8 @@ func (m *Machine) ModifyNetwork(id string, request json.RawMessage) error {
 	return err
 }
 
-// ManagementIP is the host's address on a network, as v1 tells it.
+// ManagementIP returns the host's address on a network, as v1 reports it;
+// invalid if HNS does not know it yet.
 func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
 	var v api.NetworkV1
 	if err := m.callV1("GET", "/networks/"+network, "", &v); err != nil || v.ManagementIP == "" {
@@ -123,13 +126,13 @@ func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
 	return netip.ParseAddr(v.ManagementIP)
 }
 
-// Endpoints returns those of a network.
+// Endpoints returns the endpoints of a network.
 func (m *Machine) Endpoints(network string) ([]json.RawMessage, error) {
 	filter := api.Text(map[string]string{"VirtualNetwork": network})
 	return m.list(api.EndpointKind, api.Text(map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": filter}))
 }
 
-// CreateEndpoint makes an endpoint.
+// CreateEndpoint creates an endpoint and returns its document.
 func (m *Machine) CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error) {
 	n, err := m.ask("HcnOpenNetwork", network)
 	if err != nil {
@@ -149,7 +152,8 @@ func (m *Machine) DeleteEndpoint(id string) error {
 	return err
 }
 
-// AttachHost makes an endpoint an adapter of the host.
+// AttachHost turns an endpoint into an adapter of the host. It succeeds if it
+// already is one.
 func (m *Machine) AttachHost(endpoint string) error {
 	err := m.callV1("POST", "/endpoints/"+endpoint+"/attach", `{"SystemType":"Host","CompartmentId":1}`, &struct{}{})
 	if errors.Is(err, hns.ErrExists) {
@@ -158,7 +162,8 @@ func (m *Machine) AttachHost(endpoint string) error {
 	return err
 }
 
-// Notify calls changed after networks, or HNS itself, came or went.
+// Notify calls changed after networks are created or deleted, and when HNS
+// ends. It fails if Knobs.Silent is set.
 func (m *Machine) Notify(changed func()) (stop func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,40 +1,68 @@
-// Package hnstest is a simulated Windows machine in memory: HNS, which binds a virtual switch to the adapter and moves the
-// host's address, and the IP stack. No line of Windows is in it. It is an hns.Calls and an hns.Stack for tests on any
-// system; package wine below it lets programs in Wine take it for their Windows, and checks it against what Microsoft
-// wrote; and a Body follows what it does, such as the network namespace that plays a Windows node in cmd/flannel-lab.
+// Package hnstest simulates a Windows machine in memory: HNS, which binds a
+// virtual switch to the adapter and moves the host's address there, and the IP
+// stack. A Machine implements hns.Calls and hns.Stack, for tests on any
+// operating system. It contains no code of Windows.
 //
-// Knobs make it late, forgetful or old; a Fault makes single calls fail or hang; a Hand is somebody else at the machine.
-// Every call is in the log as it came.
+// The package wine below it makes the same machine available to Windows
+// programs that run in Wine, and checks it with tests that Microsoft wrote for
+// HNS. A Body carries out the machine's changes elsewhere, such as in the
+// network namespace of a Windows node in cmd/flannel-lab.
+//
+// Knobs make the machine slow, forgetful or old. A Fault makes single calls
+// fail or hang. A Hand changes the machine as an administrator or another
+// program would. Every call is in the machine's log.
 //
 // # What is known of Windows
 //
-// From its documentation and its users' reports: the first external network on an adapter takes its addresses, which come
-// back seconds later on "vEthernet (<adapter>)" with another index and the same MAC; now and then without DNS servers,
-// gateway, metric or further routes, or as 169.254.x.x; the last network's end moves them back. A network's subnets never
-// change. ManagementIP and DrMacAddress may come late. Texts of errors are in the machine's language (here they are
-// useless on purpose). Registrations for notifications, and networks that are not persistent, end with the service.
-// Adapters' filter drivers are in the lists of adapters, too. SetIpInterfaceEntry refuses a SitePrefixLength for IPv4.
+// The following is from its documentation and from reports of users:
+//
+//   - The first external network on an adapter takes the adapter's addresses.
+//     They come back seconds later on "vEthernet (<adapter>)", an adapter with
+//     another index and the same MAC. Sometimes DNS servers, gateway, metric
+//     or further routes are missing then, or the address is in 169.254.0.0/16.
+//     When the last network is deleted, the addresses move back.
+//   - The subnets of a network never change.
+//   - ManagementIP and DrMacAddress may become known late.
+//   - Error texts are in the language of the machine. (The simulation makes
+//     them useless on purpose.)
+//   - Registrations for notifications, and networks that are not persistent,
+//     end with the HNS service.
+//   - The lists of adapters also contain the filter drivers of adapters.
+//   - SetIpInterfaceEntry refuses a SitePrefixLength other than 0 for IPv4.
 //
 // # What is assumed
 //
-// Nobody has shown these on a real HNS; the daemon has to be right either way, and where a knob says so its tests try
-// both.
+// Nobody has shown the following on a real HNS. The daemon must work either
+// way. Where a knob is named, tests try both.
 //
-//   - A policy that is there already is refused with PolicyExists (AcceptDuplicates: it is there twice then). Two
-//     RemoteSubnetRoutes are the same policy when destination and VSID are.
-//   - A request with a refused policy changes nothing (PartialBatches: what came before that stays).
-//   - HNS returns settings in its own writing: other order of fields, upper-case MACs. Removal compares values.
-//   - A VSID below 4096 is refused with E_INVALIDARG, a virtual adapter's name with AdapterNotFound.
-//   - A network without a NetAdapterName takes the first physical adapter.
-//   - Deleting a network deletes its endpoints. A restart of HNS frees the switch of a network that is lost with it.
-//   - HNS that is not up answers with RPC_S_SERVER_UNAVAILABLE, at once.
-//   - ProviderAddress is the virtual adapter's first IPv4 address, 169.254.x.x too, as soon as HNS has seen one (FirstIP:
-//     and stays that when the host has another).
-//   - An address set by hand ends the one that Windows chose (169.254.x.x).
-//   - Notifications tell of networks, not of policies: nothing in the documentation speaks of such.
-//   - An empty value in a query's filter asks for what has an empty one: kube-proxy looks for load balancers by an empty
-//     ID before it deletes what it finds.
-//   - A remote endpoint is reached by its own address alone. One within a remote subnet is reached as all of that subnet:
-//     its MAC is not on the wire, as kube-proxy's source says of those that it makes.
-//   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever set them.
+//   - Adding a policy that exists is refused with PolicyExists
+//     (AcceptDuplicates: the network then has it twice). Two
+//     RemoteSubnetRoutes are the same policy if destination and VSID are
+//     equal.
+//   - A request that contains a refused policy changes nothing
+//     (PartialBatches: the policies before it are applied).
+//   - HNS returns settings in a form of its own: another order of fields,
+//     upper-case MACs. Removal compares values.
+//   - A VSID below 4096 is refused with E_INVALIDARG, the name of a virtual
+//     adapter with AdapterNotFound.
+//   - A network without a NetAdapterName uses the first physical adapter.
+//   - Deleting a network deletes its endpoints. When a restart of HNS deletes
+//     a network, its switch is removed, too.
+//   - While HNS is down, calls fail at once with RPC_S_SERVER_UNAVAILABLE.
+//   - ProviderAddress is the first IPv4 address of the virtual adapter, even
+//     one in 169.254.0.0/16, as soon as HNS has seen one (FirstIP: it then
+//     keeps that one when the host gets another).
+//   - Setting an address manually removes the one that Windows chose itself
+//     (169.254.x.x).
+//   - There are notifications about networks, but not about policies, which
+//     the documentation does not mention.
+//   - An empty value in the filter of a query matches objects whose value is
+//     empty. kube-proxy looks for load balancers with an empty ID before it
+//     deletes what it finds.
+//   - A remote endpoint is reached by its own address only. One within a
+//     remote subnet is reached by the route of the subnet, and its MAC is
+//     never on the wire, as the source of kube-proxy says about those that it
+//     creates.
+//   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever
+//     set them.
 package hnstest

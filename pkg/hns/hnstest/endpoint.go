@@ -9,21 +9,23 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-const remoteEndpoint = 1 // of an endpoint's flags
+const remoteEndpoint = 1 // bit in the flags of an endpoint
 
-// createEndpoint makes an endpoint. Its address is HNS's choice where the document has none.
+// createEndpoint creates an endpoint. If the document has no address, the first
+// free one of the network is used.
 func (m *Machine) createEndpoint(id, network string, document []byte) (string, hns.Code) {
 	n := m.network(network)
 	if n == nil {
 		return "", hns.NetworkNotFound
 	}
-	t := &thing{id: id, network: n.id, state: 1}
+	t := &object{id: id, network: n.id, state: 1}
 	if document, code := api.EndpointVersion2(document); code != 0 {
 		return "", code
 	} else if json.Unmarshal(document, &t.Document) != nil {
 		return "", hns.InvalidJSON
 	}
-	// One that stands for a pod elsewhere has that pod's address, of another node's subnet.
+	// A remote endpoint has the address of a pod on another node, so it is not
+	// in a subnet of the network.
 	remote := t.Flags()&remoteEndpoint != 0
 	ip, code := m.endpointAddress(n, t, remote)
 	if code != 0 {
@@ -32,7 +34,7 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if m.portTaken(t) {
 		return "", hns.PortExists
 	}
-	t.ip, t.more = ip, t.further(n)
+	t.ip, t.more = ip, t.moreAddresses(n)
 	t.Write("ID", id)
 	t.Write("HostComputeNetwork", n.id)
 	if ip.IsValid() {
@@ -46,53 +48,57 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if t.Read("MacAddress", &mac); mac == "" {
 		t.Write("MacAddress", m.newMAC().String())
 	}
-	m.things[api.EndpointKind] = append(m.things[api.EndpointKind], t)
-	m.bring(n, t, true)
+	m.objects[api.EndpointKind] = append(m.objects[api.EndpointKind], t)
+	m.applyEndpoint(n, t, true)
 	return id, 0
 }
 
-// bring tells the body about an endpoint of the cluster: a pod, or on an overlay what stands for a peer's.
-func (m *Machine) bring(n *network, t *thing, add bool) {
+// applyEndpoint tells the body to add or remove an endpoint of a network: a
+// local pod, or a remote endpoint of an overlay. Endpoints that are attached to
+// the host are adapters instead.
+func (m *Machine) applyEndpoint(n *network, t *object, add bool) {
 	if !api.External(n.Type) || !t.ip.IsValid() || t.adapter != 0 {
 		return
 	}
 	if t.Flags()&remoteEndpoint == 0 {
-		m.must("carry a pod", m.body.Pod(n.id, t.ip.Addr(), add))
+		m.recordError("carry a pod", m.body.Pod(n.id, t.ip.Addr(), add))
 		return
 	}
 	if add {
-		t.way = m.wayTo(n, t)
+		t.remote = m.remoteRoute(n, t)
 	}
-	if t.way != nil {
-		m.must("carry a remote endpoint", m.body.Remote(n.id, *t.way, add))
+	if t.remote != nil {
+		m.recordError("carry a remote endpoint", m.body.Remote(n.id, *t.remote, add))
 	}
 }
 
-// wayTo is the way to a remote endpoint, if it has its own: neither one in a remote subnet nor one that stands for a
-// Service of this machine has.
-func (m *Machine) wayTo(n *network, t *thing) *hns.RemoteSubnet {
+// remoteRoute returns the route to a remote endpoint. It is nil if the endpoint
+// is in a remote subnet, which has a route already, or stands for a Service of
+// this machine.
+func (m *Machine) remoteRoute(n *network, t *object) *hns.RemoteSubnet {
 	var policies []hns.Policy
 	t.Read("Policies", &policies)
 	mac, _ := api.ParseMAC(t.Document["MacAddress"])
-	way := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n), MAC: mac}
+	route := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n), MAC: mac}
 	for _, p := range policies {
 		var s struct{ ProviderAddress netip.Addr }
 		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
-			way.Provider = s.ProviderAddress
+			route.Provider = s.ProviderAddress
 		}
 	}
 	inSubnet := slices.ContainsFunc(n.Policies, func(p hns.Policy) bool {
 		r, code := api.RemoteSubnet(p.Settings)
 		return p.Type == "RemoteSubnetRoute" && code == 0 && r.Prefix.Contains(t.ip.Addr())
 	})
-	if inSubnet || way.Provider == m.managementIP(n) {
+	if inSubnet || route.Provider == m.managementIP(n) {
 		return nil
 	}
-	return &way
+	return &route
 }
 
-// endpointAddress is the address of a new endpoint, which must be free; zero where the network has no subnet.
-func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Prefix, hns.Code) {
+// endpointAddress chooses the address of a new endpoint, which must be free. It
+// is invalid if the network has no subnet.
+func (m *Machine) endpointAddress(n *network, t *object, remote bool) (netip.Prefix, hns.Code) {
 	var given []struct {
 		IpAddress    netip.Addr
 		PrefixLength int
@@ -103,13 +109,13 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 	}
 	for _, s := range n.Subnets {
 		if len(given) > 0 {
-			if a := given[0].IpAddress; s.Prefix.Contains(a) && m.free(n, a) {
+			if a := given[0].IpAddress; s.Prefix.Contains(a) && m.addressFree(n, a) {
 				return netip.PrefixFrom(a, s.Prefix.Bits()), 0
 			}
 			continue
 		}
 		for a := s.Prefix.Addr().Next().Next(); s.Prefix.Contains(a); a = a.Next() {
-			if m.free(n, a) {
+			if m.addressFree(n, a) {
 				return netip.PrefixFrom(a, s.Prefix.Bits()), 0
 			}
 		}
@@ -120,8 +126,9 @@ func (m *Machine) endpointAddress(n *network, t *thing, remote bool) (netip.Pref
 	return netip.Prefix{}, 0
 }
 
-// further are the addresses of a new endpoint beside its first, as its document asks for them.
-func (t *thing) further(n *network) (all []netip.Prefix) {
+// moreAddresses returns the addresses in the document of a new endpoint,
+// without the first one.
+func (t *object) moreAddresses(n *network) (all []netip.Prefix) {
 	var given []struct{ IpAddress netip.Addr }
 	t.Read("IpConfigurations", &given)
 	for _, g := range given[min(len(given), 1):] {
@@ -134,20 +141,21 @@ func (t *thing) further(n *network) (all []netip.Prefix) {
 	return all
 }
 
-func (m *Machine) free(n *network, a netip.Addr) bool {
-	return !slices.ContainsFunc(m.things[api.EndpointKind], func(t *thing) bool { return t.network == n.id && t.ip.Addr() == a })
+func (m *Machine) addressFree(n *network, a netip.Addr) bool {
+	return !slices.ContainsFunc(m.objects[api.EndpointKind], func(t *object) bool { return t.network == n.id && t.ip.Addr() == a })
 }
 
-// portTaken tells whether another endpoint has one of the outer ports that this one maps.
-func (m *Machine) portTaken(t *thing) bool {
-	mine := t.Ports()
-	return slices.ContainsFunc(m.things[api.EndpointKind], func(o *thing) bool {
-		return slices.ContainsFunc(o.Ports(), func(p string) bool { return slices.Contains(mine, p) })
+// portTaken reports whether another endpoint maps one of the external ports of
+// t.
+func (m *Machine) portTaken(t *object) bool {
+	ports := t.Ports()
+	return slices.ContainsFunc(m.objects[api.EndpointKind], func(o *object) bool {
+		return slices.ContainsFunc(o.Ports(), func(p string) bool { return slices.Contains(ports, p) })
 	})
 }
 
-// attach makes an endpoint an adapter of the host.
-func (m *Machine) attach(t *thing) hns.Code {
+// attach turns an endpoint into an adapter of the host.
+func (m *Machine) attach(t *object) hns.Code {
 	if t.state == 2 {
 		return hns.EndpointAttached
 	}
@@ -156,7 +164,7 @@ func (m *Machine) attach(t *thing) hns.Code {
 	if !t.ip.IsValid() || n == nil {
 		return 0
 	}
-	m.bring(n, t, false)
+	m.applyEndpoint(n, t, false)
 	mac, _ := api.ParseMAC(t.Document["MacAddress"])
 	var addrs []hns.Address
 	for _, p := range append([]netip.Prefix{t.ip}, t.more...) {
@@ -169,12 +177,12 @@ func (m *Machine) attach(t *thing) hns.Code {
 	return 0
 }
 
-func (m *Machine) detach(t *thing) {
+func (m *Machine) detach(t *object) {
 	if t.adapter != 0 {
 		m.removeAdapter(t.adapter)
 		t.adapter = 0
 		if n := m.network(t.network); n != nil {
-			m.bring(n, t, true)
+			m.applyEndpoint(n, t, true)
 		}
 	}
 	t.state = 4

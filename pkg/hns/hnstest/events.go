@@ -7,7 +7,8 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// Kinds of Event: those of HCN (HCN_NOTIFICATIONS in computenetwork.h), and those of the IP Helper API.
+// Kinds of Event: those of HCN (HCN_NOTIFICATIONS in computenetwork.h) and,
+// with numbers of our own, those of the IP Helper API.
 const (
 	NetworkCreate     = 0x00000002
 	NetworkDelete     = 0x00000004
@@ -18,44 +19,45 @@ const (
 	RouteChange     = 0x7f000003
 )
 
-// Event is something that the machine tells of to whoever registered for it.
+// Event is a notification to all that have registered for its kind.
 type Event struct {
 	Kind uint32
-	Data string // ID of a network
+	Data string // ID of the network; empty for other kinds
 }
 
 func (e Event) ofStack() bool { return e.Kind >= InterfaceChange }
 
-// watcher is a function to call after changes of HNS or of the IP stack.
+// watcher is a function that is called after changes of HNS or, with stack, of
+// the IP stack.
 type watcher struct {
 	stack   bool
 	changed func()
 }
 
-// tell makes an event known.
-func (m *Machine) tell(kind uint32, data string) {
+// notify adds an event and calls the watchers for it.
+func (m *Machine) notify(kind uint32, data string) {
 	e := Event{kind, data}
 	if !e.ofStack() && m.knobs.Silent {
 		return
 	}
 	m.events = append(m.events, e)
-	m.wake()
+	m.wakeListeners()
 	for _, w := range m.watchers {
 		if w.stack == e.ofStack() {
-			go w.changed() // not from here: it may well call the machine, which is locked
+			go w.changed() // in a goroutine, because it may call the machine, which is locked
 		}
 	}
 }
 
-func (m *Machine) tellStack(kind uint32) { m.tell(kind, "") }
+func (m *Machine) notifyStack(kind uint32) { m.notify(kind, "") }
 
-// wake lets those look again who wait for events.
-func (m *Machine) wake() {
-	close(m.happened)
-	m.happened = make(chan struct{})
+// wakeListeners makes all calls of Next check again.
+func (m *Machine) wakeListeners() {
+	close(m.eventAdded)
+	m.eventAdded = make(chan struct{})
 }
 
-// watch registers a function until stop.
+// watch registers a function until stop is called.
 func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 	id := m.nextID()
 	m.watchers[id] = watcher{stack, changed}
@@ -66,12 +68,12 @@ func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 	}
 }
 
-// Restart restarts HNS: what is not persistent is gone, handles are worth nothing, and notifications end with the word
-// that the service went.
+// Restart restarts HNS. Networks that are not persistent are deleted, handles
+// become invalid, and registrations for HNS end with ServiceDisconnect.
 func (m *Machine) Restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tell(ServiceDisconnect, "")
+	m.notify(ServiceDisconnect, "")
 	for n, h := range m.handles {
 		if h.kind == api.CallbackKind && h.id == "IP" {
 			continue
@@ -80,7 +82,7 @@ func (m *Machine) Restart() {
 			m.listeners[strconv.FormatUint(n, 10)].ended = true
 		}
 	}
-	m.wake()
+	m.wakeListeners()
 	for _, n := range m.networks {
 		if n.NonPersistent {
 			defer m.removeNetwork(n)

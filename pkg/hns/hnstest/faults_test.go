@@ -12,7 +12,7 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// What kube-proxy makes of Services, and how it asks for it.
+// Load balancers as kube-proxy creates and queries them.
 func TestLoadBalancers(t *testing.T) {
 	m := hnstest.NewFor(t)
 	p := m.Begin()
@@ -45,7 +45,7 @@ func TestLoadBalancers(t *testing.T) {
 	}
 }
 
-// What a call does when HNS is down, slow or broken.
+// Calls while HNS is down, slow or broken.
 func TestFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := hnstest.New()
@@ -58,7 +58,7 @@ func TestFaults(t *testing.T) {
 
 		m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, After: true, Code: hns.RPCCallFailed})
 		if _, err := m.CreateNetwork(document("cbr0", hns.L2Bridge, 0)); !errors.Is(err, hns.ErrUnavailable) || len(m.Hand().Networks()) != 1 {
-			t.Errorf("made, with an error: %v, %d networks", err, len(m.Hand().Networks()))
+			t.Errorf("Fault.After: %v, %d networks", err, len(m.Hand().Networks()))
 		}
 		m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/globals/", Delay: time.Minute})
 		start := time.Now()
@@ -70,7 +70,7 @@ func TestFaults(t *testing.T) {
 		done := make(chan error)
 		go func() { _, err := m.Version(); done <- err }()
 		synctest.Wait()
-		if _, err := m.Adapters(); err != nil { // the IP stack does not care
+		if _, err := m.Adapters(); err != nil { // the IP stack still works
 			t.Error(err)
 		}
 		select {
@@ -85,7 +85,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// What a program has open is closed when it ends, and what a call opens that is still under way then.
+// When a program ends, its handles are closed, also those that a call still
+// running at that time opens.
 func TestProgramEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := hnstest.New()
@@ -119,13 +120,13 @@ func TestProgramEnds(t *testing.T) {
 	})
 }
 
-// A restart takes networks that are not persistent, and says so.
+// A restart deletes networks that are not persistent, and notifies.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := hnstest.New()
 		defer m.Close()
-		told := make(chan bool, 100)
-		stop, err := m.Notify(func() { told <- true })
+		notified := make(chan bool, 100)
+		stop, err := m.Notify(func() { notified <- true })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,31 +134,31 @@ func TestRestart(t *testing.T) {
 		kept := strings.Replace(string(document("kept", hns.Overlay, 4097)), `"Flags":8,`, "", 1)
 		create(t, m, json.RawMessage(kept))
 		synctest.Wait()
-		if len(told) != 2 {
-			t.Errorf("told %d times of 2 networks", len(told))
+		if len(notified) != 2 {
+			t.Errorf("notified %d times about 2 networks", len(notified))
 		}
 		m.Restart()
 		synctest.Wait()
-		if len(told) != 4 {
-			t.Errorf("told %d times, with the restart and the lost network 4", len(told))
+		if len(notified) != 4 {
+			t.Errorf("notified %d times, want 4: also about the restart and the lost network", len(notified))
 		}
 		if left := m.Hand().Networks(); len(left) != 1 || !strings.Contains(string(left[0]), "kept") {
-			t.Errorf("left is %s", left)
+			t.Errorf("after the restart there is %s", left)
 		}
 		stop()
 		m.Restart()
 		synctest.Wait()
-		if len(told) != 4 {
-			t.Error("told after stop")
+		if len(notified) != 4 {
+			t.Error("notified after stop")
 		}
 		m.Turn(func(k *hnstest.Knobs) { k.Silent = true })
 		if _, err := m.Notify(func() {}); !errors.Is(err, hns.ErrUnsupported) {
-			t.Errorf("a silent HNS: %v", err)
+			t.Errorf("Notify of a silent HNS: %v", err)
 		}
 	})
 }
 
-// What the move to the virtual adapter costs, knob by knob.
+// What each knob removes when the configuration moves to the virtual adapter.
 func TestLosses(t *testing.T) {
 	for name, c := range map[string]struct {
 		turn func(*hnstest.Knobs)
@@ -185,9 +186,9 @@ func TestLosses(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s lost: %s, want %s", name, got, c.want)
 		}
-		if strings.HasPrefix(c.want, "169") { // put back by hand, it is alone
+		if strings.HasPrefix(c.want, "169") { // a static address replaces it
 			if err := m.AddAddress(a.Index, hnstest.HostAddr); err != nil || addresses(m.Hand().Adapter(a.Name)) != "10.99.0.2/24" {
-				t.Errorf("put back: %v, %s", err, addresses(m.Hand().Adapter(a.Name)))
+				t.Errorf("set address: %v, %s", err, addresses(m.Hand().Adapter(a.Name)))
 			}
 		}
 		m.Close()

@@ -10,23 +10,27 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// What another hand does to the machine: nothing of it is in the log.
+// Changes by an administrator or another program. They are not in the log, and
+// no Fault applies to them.
 
-// Hand gives the methods of another hand.
+// Hand changes and reads the machine as somebody else than the program under
+// test would.
 type Hand struct{ m *Machine }
 
-// Hand returns another hand at the machine.
+// Hand returns access to the machine for somebody else than the program under
+// test.
 func (m *Machine) Hand() Hand { return Hand{m} }
 
-// Networks returns the networks' documents, as HNS would.
+// Networks returns the documents of all networks, in the form in which HNS
+// returns them.
 func (h Hand) Networks() []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	var all []json.RawMessage
+	var documents []json.RawMessage
 	for _, n := range h.m.networks {
-		all = append(all, json.RawMessage(api.Text(h.m.viewNetwork(n))))
+		documents = append(documents, json.RawMessage(api.Text(h.m.networkProperties(n))))
 	}
-	return all
+	return documents
 }
 
 // Endpoints returns the endpoints' documents.
@@ -38,29 +42,29 @@ func (h Hand) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBal
 func (h Hand) documents(k api.Kind) []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	var all []json.RawMessage
-	for _, t := range h.m.things[k] {
-		all = append(all, json.RawMessage(api.Text(t.Document)))
+	var documents []json.RawMessage
+	for _, t := range h.m.objects[k] {
+		documents = append(documents, json.RawMessage(api.Text(t.Document)))
 	}
-	return all
+	return documents
 }
 
 // Adapters returns the machine's adapters.
 func (h Hand) Adapters() []hns.Adapter {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	var all []hns.Adapter
+	var adapters []hns.Adapter
 	for _, a := range h.m.adapters {
-		all = append(all, a.Adapter)
+		adapters = append(adapters, a.Adapter)
 	}
-	return all
+	return adapters
 }
 
-// Adapter returns the adapter of a name; the zero Adapter: there is none.
+// Adapter returns the adapter with that name, or the zero Adapter.
 func (h Hand) Adapter(name string) hns.Adapter {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	if a := h.m.named(name); a != nil {
+	if a := h.m.adapterByName(name); a != nil {
 		return a.Adapter
 	}
 	return hns.Adapter{}
@@ -73,7 +77,7 @@ func (h Hand) Routes() []hns.Route {
 	return slices.DeleteFunc(slices.Clone(h.m.routes), func(r hns.Route) bool { return !r.Ours })
 }
 
-// DeleteNetwork deletes the network of a name.
+// DeleteNetwork deletes the network with that name.
 func (h Hand) DeleteNetwork(name string) error {
 	return h.network(name, func(n *network) hns.Code {
 		h.m.removeNetwork(n)
@@ -81,7 +85,7 @@ func (h Hand) DeleteNetwork(name string) error {
 	})
 }
 
-// CreateNetwork makes a network.
+// CreateNetwork creates a network.
 func (h Hand) CreateNetwork(document string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -89,33 +93,34 @@ func (h Hand) CreateNetwork(document string) error {
 	return api.Problem("HcnCreateNetwork", code)
 }
 
-// Policies changes the policies of the network of a name. No event tells of it.
+// Policies replaces the policies of the network with that name. It causes no
+// event.
 func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
 	return h.network(name, func(n *network) hns.Code {
 		before := n.Policies
 		n.Policies = change(slices.Clone(before))
-		h.m.recarry(n, before)
+		h.m.applyPolicyChanges(n, before)
 		return 0
 	})
 }
 
-// DeleteRemoteSubnet deletes the policies that lead to a subnet.
+// DeleteRemoteSubnet deletes the RemoteSubnetRoute policies for a subnet.
 func (h Hand) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
-	return h.Policies(name, func(all []hns.Policy) []hns.Policy {
-		return slices.DeleteFunc(all, func(p hns.Policy) bool {
+	return h.Policies(name, func(policies []hns.Policy) []hns.Policy {
+		return slices.DeleteFunc(policies, func(p hns.Policy) bool {
 			r, code := api.RemoteSubnet(p.Settings)
 			return p.Type == "RemoteSubnetRoute" && code == 0 && r.Prefix == subnet
 		})
 	})
 }
 
-// DeleteEndpoint deletes the endpoint of a name.
+// DeleteEndpoint deletes the endpoint with that name.
 func (h Hand) DeleteEndpoint(name string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	for _, t := range h.m.things[api.EndpointKind] {
+	for _, t := range h.m.objects[api.EndpointKind] {
 		if t.Name() == name {
-			h.m.removeThing(api.EndpointKind, t)
+			h.m.removeObject(api.EndpointKind, t)
 			return nil
 		}
 	}
@@ -127,18 +132,18 @@ func (h Hand) network(name string, act func(*network) hns.Code) error {
 	defer h.m.mu.Unlock()
 	for _, n := range h.m.networks {
 		if n.Name == name {
-			return api.Problem("another hand", act(n))
+			return api.Problem("Hand", act(n))
 		}
 	}
 	return fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
 }
 
-// AddRoute makes a route, as a person would.
+// AddRoute adds a route.
 func (h Hand) AddRoute(r hns.Route) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	r.Ours = true
-	return api.Problem("another hand", h.m.createRoute(r))
+	return api.Problem("Hand", h.m.createRoute(r))
 }
 
 // DeleteRoutes deletes all routes to a destination.
@@ -156,34 +161,34 @@ func (h Hand) DeleteRoutes(dst netip.Prefix) {
 func (h Hand) SetForwarding(name string, v6, on bool) error {
 	return h.adapter(name, func(a *adapter) {
 		h.m.forward[family{a.Index, v6}] = on
-		h.m.must("set forwarding", h.m.body.Forwarding(a.Index, v6, on))
-		h.m.tellStack(InterfaceChange)
+		h.m.recordError("set forwarding", h.m.body.Forwarding(a.Index, v6, on))
+		h.m.notifyStack(InterfaceChange)
 	})
 }
 
-// Forwarding tells whether an adapter forwards.
+// Forwarding reports whether an adapter forwards packets.
 func (h Hand) Forwarding(name string, v6 bool) (on bool) {
 	_ = h.adapter(name, func(a *adapter) { on = h.m.forward[family{a.Index, v6}] })
 	return on
 }
 
-// Rename gives an adapter another name.
+// Rename changes the name of an adapter.
 func (h Hand) Rename(from, to string) error {
 	return h.adapter(from, func(a *adapter) {
 		a.Name = to
-		h.m.must("rename "+from, h.m.body.Rename(a.Index, to))
-		h.m.tellStack(InterfaceChange)
+		h.m.recordError("rename "+from, h.m.body.Rename(a.Index, to))
+		h.m.notifyStack(InterfaceChange)
 	})
 }
 
-// Readdress gives an adapter other addresses, set by hand.
+// Readdress replaces the addresses of an adapter by static ones.
 func (h Hand) Readdress(name string, addrs ...netip.Prefix) error {
 	return h.adapter(name, func(a *adapter) {
 		for _, ip := range slices.Clone(a.Addrs) {
-			h.m.takeAddress(a, ip.Prefix)
+			h.m.removeAddress(a, ip.Prefix)
 		}
 		for _, p := range addrs {
-			h.m.giveAddress(a, hns.Address{Prefix: p, Manual: true, Preferred: true})
+			h.m.addAddress(a, hns.Address{Prefix: p, Manual: true, Preferred: true})
 		}
 	})
 }
@@ -191,7 +196,7 @@ func (h Hand) Readdress(name string, addrs ...netip.Prefix) error {
 func (h Hand) adapter(name string, act func(*adapter)) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
-	a := h.m.named(name)
+	a := h.m.adapterByName(name)
 	if a == nil {
 		return fmt.Errorf("adapter %s: %w", name, hns.ErrNotFound)
 	}

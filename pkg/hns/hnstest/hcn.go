@@ -9,12 +9,12 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// look tells whether an object is there.
-func (m *Machine) look(k api.Kind, id string) hns.Code {
+// lookUp returns 0 if the object exists, else the code for a missing one.
+func (m *Machine) lookUp(k api.Kind, id string) hns.Code {
 	switch {
 	case k == api.NetworkKind && m.network(id) == nil:
 		return hns.NetworkNotFound
-	case k == api.NetworkKind || m.thing(k, id) != nil:
+	case k == api.NetworkKind || m.object(k, id) != nil:
 		return 0
 	case k == api.EndpointKind:
 		return hns.EndpointNotFound
@@ -22,7 +22,7 @@ func (m *Machine) look(k api.Kind, id string) hns.Code {
 	return hns.ElementNotFound
 }
 
-// enumerate lists the IDs of the objects that a query asks for.
+// enumerate returns the IDs of the objects that match a query, as a JSON list.
 func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 	var q struct{ Filter string }
 	var filter struct{ ID, Name, VirtualNetwork *string }
@@ -44,14 +44,14 @@ func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 			add(n.id, n.Name, "")
 		}
 	}
-	for _, t := range m.things[k] {
+	for _, t := range m.objects[k] {
 		add(t.id, t.Name(), t.network)
 	}
 	return api.Text(ids), 0
 }
 
-// create makes an object from the arguments of its call and returns its ID: that of the call, else that of the
-// document, else a new one.
+// create creates an object from the arguments of its call and returns its ID:
+// the one in the call, or else in the document, or else a new one.
 func (m *Machine) create(k api.Kind, args []string) (string, hns.Code) {
 	document := []byte(args[len(args)-1])
 	var d struct{ ID string }
@@ -66,24 +66,24 @@ func (m *Machine) create(k api.Kind, args []string) (string, hns.Code) {
 	case api.NetworkKind:
 		return m.createNetwork(id, document)
 	case api.EndpointKind:
-		network, code := m.held(api.NetworkKind, args[0])
+		network, code := m.resolveHandle(api.NetworkKind, args[0])
 		if code != 0 {
 			return "", code
 		}
 		return m.createEndpoint(id, network, document)
 	}
-	return m.createThing(k, id, document)
+	return m.createObject(k, id, document)
 }
 
 func (m *Machine) delete(k api.Kind, id string) hns.Code {
-	if code := m.look(k, id); code != 0 {
+	if code := m.lookUp(k, id); code != 0 {
 		return code
 	}
 	if k == api.NetworkKind {
 		m.removeNetwork(m.network(id))
 		return 0
 	}
-	m.removeThing(k, m.thing(k, id))
+	m.removeObject(k, m.object(k, id))
 	return 0
 }
 
@@ -91,13 +91,13 @@ func (m *Machine) modify(k api.Kind, id, request string) hns.Code {
 	if k == api.NetworkKind {
 		return m.modifyNetwork(m.network(id), []byte(request))
 	}
-	return m.modifyThing(k, m.thing(k, id), []byte(request))
+	return m.modifyObject(k, m.object(k, id), []byte(request))
 }
 
-// view is an object as a query returns it.
-func (m *Machine) view(k api.Kind, id string) any {
+// properties returns the document of an object for a query.
+func (m *Machine) properties(k api.Kind, id string) any {
 	if k == api.NetworkKind {
-		return m.viewNetwork(m.network(id))
+		return m.networkProperties(m.network(id))
 	}
-	return m.thing(k, id).Document
+	return m.object(k, id).Document
 }

@@ -8,32 +8,37 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// Knobs say how the machine behaves. With the zero value all is well and takes no time.
+// Knobs configure how the machine behaves. With the zero value everything works
+// and takes no time.
 type Knobs struct {
 	Version hns.Version // of HNS; zero: 13.3 (Windows Server 2022)
-	Down    bool        // HNS is not up (yet): each call fails at once
+	Down    bool        // HNS is not running: each call of it fails at once
 	Silent  bool        // HNS has no notifications
 
-	// Outage is how long an adapter's addresses are nowhere after its first network was made or its last one deleted;
-	// negative, here and in what follows: until this is turned to something else.
+	// Outage is how long the addresses of an adapter are missing after its
+	// first network was created or its last one deleted. If this or one of the
+	// next durations is negative, the event does not happen until Turn sets
+	// another value.
 	Outage time.Duration
-	// ManagementIP is how long after that HNS knows the host's address.
+	// ManagementIP is how long after the outage HNS knows the address of the
+	// host.
 	ManagementIP time.Duration
-	// FirstIP makes HNS keep the address of a network's that it saw first, be it one that the host has no more.
+	// FirstIP makes HNS report the first address that it saw, even if the host
+	// does not have it any more.
 	FirstIP bool
-	// DRMAC is how long after the network was made its MAC is known.
+	// DRMAC is how long after its creation HNS reports the MAC of an overlay.
 	DRMAC time.Duration
 
-	// What does not come through the move to the virtual adapter.
-	APIPA       bool // IPv4 addresses: 169.254.149.216/16 takes their place, by DHCP in vain
+	// What is lost when the configuration moves to another adapter.
+	APIPA       bool // IPv4 addresses: the adapter gets 169.254.149.216/16 instead, as if no DHCP server answered
 	LoseDNS     bool
 	LoseGateway bool // default routes
-	LoseMetric  bool // of default routes: 0 after it
-	LoseRoutes  bool // all that programs made beside default routes, e.g. to 169.254.169.254
-	KillTCP     bool // connections from the addresses die at once, not only by their timeouts
+	LoseMetric  bool // metrics of default routes: they become 0
+	LoseRoutes  bool // routes that programs made, except for default routes; e.g. to 169.254.169.254
+	KillTCP     bool // TCP connections from the addresses end at once instead of by timeout
 
-	AcceptDuplicates bool // a policy that is there may be added once more, and is there twice then
-	PartialBatches   bool // policies before a refused one of the same request stay
+	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
+	PartialBatches   bool // policies before a refused one in the same request are applied
 }
 
 func (k Knobs) version() hns.Version {
@@ -43,34 +48,33 @@ func (k Knobs) version() hns.Version {
 	return k.Version
 }
 
-// Fault makes calls fail or wait.
+// Fault makes matching calls fail or wait.
 type Fault struct {
-	Func  string        // e.g. HcnModifyNetwork; empty: any call of HNS; "*": any call, of the IP stack too
-	Match string        // that one of the arguments contains; empty: any
-	Skip  int           // how many calls that it would hit go well before
-	Times int           // how many calls; 0: all until Heal
+	Func  string        // e.g. HcnModifyNetwork; empty: any call of HNS; "*": any call of HNS or the IP stack
+	Match string        // text that one of the arguments contains; empty: any
+	Skip  int           // number of matching calls that succeed before
+	Times int           // number of calls that it affects; 0: all until Heal
 	Delay time.Duration // before the call
-	Hang  bool          // it does not return before Heal, and then does as if nothing was
-	Code  hns.Code      // it returns this and does nothing; 0: it works
-	// After does it first: the call has its effect, and its caller learns of an error nevertheless.
-	After bool
+	Hang  bool          // the call waits for Heal and then works as usual
+	Code  hns.Code      // the call does nothing and returns this; 0: it works
+	After bool          // with Code: the call has its effect, but returns Code
 }
 
-func (f *Fault) hits(function string, args []string) bool {
+func (f *Fault) matches(function string, args []string) bool {
 	if f.Func != function && f.Func != "*" && (f.Func != "" || !api.IsHNS(function)) {
 		return false
 	}
 	return f.Match == "" || strings.Contains(strings.Join(args, "\n"), f.Match)
 }
 
-// Fail adds a fault; the first that hits a call is taken.
+// Fail adds a fault. If several match a call, the first one applies.
 func (m *Machine) Fail(f Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults = append(m.faults, &f)
 }
 
-// Heal ends all faults, and with them what hangs.
+// Heal removes all faults. Hanging and delayed calls continue.
 func (m *Machine) Heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,15 +83,15 @@ func (m *Machine) Heal() {
 	m.healed = make(chan struct{})
 }
 
-// Turn changes knobs.
+// Turn changes the knobs with the machine locked.
 func (m *Machine) Turn(change func(*Knobs)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.knobs)
-	all := m.waiting
+	pending := m.waiting
 	m.waiting = nil
-	for _, h := range all {
-		m.after(h.knob, h.act)
+	for _, w := range pending {
+		m.afterKnob(w.knob, w.act)
 	}
 }
 
@@ -95,27 +99,29 @@ func outage(k Knobs) time.Duration       { return k.Outage }
 func managementIP(k Knobs) time.Duration { return k.ManagementIP }
 func drMAC(k Knobs) time.Duration        { return k.DRMAC }
 
-// waiting is what waits for a knob to be turned.
+// waiting is an event whose knob is negative.
 type waiting struct {
 	knob func(Knobs) time.Duration
 	act  func()
 }
 
-// after does something when what a knob says has passed.
-func (m *Machine) after(knob func(Knobs) time.Duration, act func()) {
+// afterKnob calls act after the duration of a knob, which is read again when it
+// was negative. The caller holds the lock.
+func (m *Machine) afterKnob(knob func(Knobs) time.Duration, act func()) {
 	if d := knob(m.knobs); d >= 0 {
-		m.later(d, act)
+		m.afterFunc(d, act)
 	} else {
 		m.waiting = append(m.waiting, waiting{knob, act})
 	}
 }
 
-// fault takes the fault that hits this call, if any.
-func (m *Machine) fault(function string, args []string) (Fault, <-chan struct{}) {
+// takeFault returns the fault that applies to this call, and counts it. The
+// channel is closed by Heal.
+func (m *Machine) takeFault(function string, args []string) (Fault, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, f := range m.faults {
-		if !f.hits(function, args) {
+		if !f.matches(function, args) {
 			continue
 		}
 		if f.Skip > 0 {
@@ -131,7 +137,7 @@ func (m *Machine) fault(function string, args []string) (Fault, <-chan struct{})
 	return Fault{}, nil
 }
 
-// wait is the fault's delay, ended by Heal.
+// wait waits as long as the fault says. healed ends it.
 func (f Fault) wait(healed <-chan struct{}) {
 	switch {
 	case f.Hang:

@@ -14,47 +14,48 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Machine is a simulated Windows machine: HNS and the IP stack. It is an hns.Calls and an hns.Stack. Its methods may be
-// called from any goroutine.
+// Machine is a simulated Windows machine: HNS and the IP stack. It implements
+// hns.Calls and hns.Stack. Its methods may be called from any goroutine.
 type Machine struct {
 	mu     sync.Mutex
 	knobs  Knobs
 	faults []*Fault
-	healed chan struct{} // closed by Heal, and then another
+	healed chan struct{} // closed and replaced by Heal
 	body   Body
 
 	networks []*network
-	things   map[api.Kind][]*thing
+	objects  map[api.Kind][]*object
 	handles  map[uint64]handle
-	self     *Program // this process, which makes the calls that are methods of the machine
-	lastID   uint64   // of handles, MACs, watchers
+	self     *Program // on behalf of which the methods of hns.Calls make calls
+	lastID   uint64   // the last number given to a handle or watcher
 	log      []Call
 
 	adapters []*adapter
 	routes   []hns.Route
 	forward  map[family]bool
-	trouble  []error
+	trouble  []error // see Trouble
 
-	events    []Event              // all that ever happened
-	happened  chan struct{}        // closed when something does
-	listeners map[string]*listener // by handle
-	watchers  map[uint64]watcher
-	timers    map[*time.Timer]bool
-	waiting   []waiting
-	closed    bool
+	events     []Event              // all events since the machine was created
+	eventAdded chan struct{}        // closed and replaced when an event is added
+	listeners  map[string]*listener // by handle
+	watchers   map[uint64]watcher
+	timers     map[*time.Timer]bool // that have not fired
+	waiting    []waiting            // for a negative knob to change
+	closed     bool
 }
 
-// Call is one call as it was made, with its answer.
+// Call is one call and its answer.
 type Call struct {
 	Func    string
 	Args    []string
-	Text    string // Func and Args for a reader: names for IDs and handles
+	Text    string // Func and Args, with names instead of IDs and handles
 	Result  hns.Code
-	Output  string
-	Changes bool // it is one of those that change something when they succeed
+	Output  string // the document or handle that it returned
+	Changes bool   // the function changes something if it succeeds
 }
 
-// String is the call as a golden file has it: without the answer, for what that says is up to HNS.
+// String returns the call as golden files contain it: without Output, which
+// depends on HNS.
 func (c Call) String() string {
 	if c.Result != 0 {
 		return fmt.Sprintf("%s = 0x%08x", c.Text, uint32(c.Result))
@@ -62,16 +63,16 @@ func (c Call) String() string {
 	return c.Text
 }
 
-// Addresses of the machine that New makes.
+// HostAddr and Gateway are addresses of the machine that New makes.
 var (
 	HostAddr = netip.MustParsePrefix("10.99.0.2/24")
 	Gateway  = netip.MustParseAddr("10.99.0.1")
 )
 
-// New returns a machine in memory with one physical adapter: "Ethernet", HostAddr set by hand, a default route to
-// Gateway.
+// New returns a machine in memory with one physical adapter, "Ethernet". It has
+// the static address HostAddr and a default route to Gateway.
 func New() *Machine {
-	m := NewWith(&nobody{})
+	m := NewWith(&inMemory{})
 	m.Plug(hns.Adapter{
 		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
 		Up: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
@@ -79,10 +80,11 @@ func New() *Machine {
 	return m
 }
 
-// NewWith returns a machine that a body follows, with a loopback adapter alone. Plug gives it others.
+// NewWith returns a machine with a Body, which has only a loopback adapter. Add
+// others with Plug.
 func NewWith(b Body) *Machine {
 	m := &Machine{
-		healed: make(chan struct{}), happened: make(chan struct{}), body: b, things: map[api.Kind][]*thing{},
+		healed: make(chan struct{}), eventAdded: make(chan struct{}), body: b, objects: map[api.Kind][]*object{},
 		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{}, listeners: map[string]*listener{},
 		timers: map[*time.Timer]bool{},
 	}
@@ -97,7 +99,7 @@ func NewWith(b Body) *Machine {
 	return m
 }
 
-// Close stops what the machine does on its own, and what hangs.
+// Close ends hanging calls, stops all timers, and closes the body.
 func (m *Machine) Close() error {
 	m.Heal()
 	m.mu.Lock()
@@ -106,17 +108,19 @@ func (m *Machine) Close() error {
 	for t := range m.timers {
 		t.Stop()
 	}
-	m.wake()
+	m.wakeListeners()
 	return m.body.Close()
 }
 
-// enter makes a call: its fault, if one waits for it, and its entry in the log. act runs with the machine locked.
-func (m *Machine) enter(function string, args []string, changes bool, act func() (string, hns.Code)) (string, hns.Code) {
-	fault, healed := m.fault(function, args)
+// call runs one call: it applies a fault, if one matches, and adds the call to
+// the log. act runs with the machine locked.
+func (m *Machine) call(function string, args []string, changes bool, act func() (string, hns.Code)) (string, hns.Code) {
+	fault, healed := m.takeFault(function, args)
 	fault.wait(healed)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Names before the call: what it deletes has none after it.
+	// Resolve names before the call, which may delete the objects that they
+	// belong to.
 	call := Call{Func: function, Args: args, Text: m.readable(function, args), Result: fault.Code, Changes: changes}
 	switch {
 	case api.IsHNS(function) && m.knobs.Down:
@@ -130,7 +134,7 @@ func (m *Machine) enter(function string, args []string, changes bool, act func()
 	return call.Output, call.Result
 }
 
-// readable is a call with the names of what its arguments name by handle or ID.
+// readable returns a call as text, with names instead of handles and IDs.
 func (m *Machine) readable(function string, args []string) string {
 	s := function
 	for i, arg := range args {
@@ -145,14 +149,15 @@ func (m *Machine) readable(function string, args []string) string {
 	for _, n := range m.networks {
 		s = strings.NewReplacer(n.id, n.Name, strings.ToUpper(n.id), n.Name).Replace(s)
 	}
-	for _, t := range m.things[api.EndpointKind] {
+	for _, t := range m.objects[api.EndpointKind] {
 		s = strings.NewReplacer(t.id, t.Name(), strings.ToUpper(t.id), t.Name()).Replace(s)
 	}
 	return s
 }
 
-// later does something with the machine locked, at once where there is nothing to wait for.
-func (m *Machine) later(d time.Duration, act func()) {
+// afterFunc calls act after d with the machine locked, or at once if d is not
+// positive. The caller holds the lock.
+func (m *Machine) afterFunc(d time.Duration, act func()) {
 	if d <= 0 {
 		act()
 		return
@@ -168,14 +173,14 @@ func (m *Machine) later(d time.Duration, act func()) {
 	m.timers[t] = true
 }
 
-// Log returns all calls since the machine was made or ForgetLog was called.
+// Log returns all calls since the machine was created or ForgetLog was called.
 func (m *Machine) Log() []Call {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.log)
 }
 
-// Changes returns those calls of the log that changed something.
+// Changes returns the calls in the log that changed something.
 func (m *Machine) Changes() []Call {
 	return slices.DeleteFunc(m.Log(), func(c Call) bool { return !c.Changes || c.Result != 0 })
 }
@@ -187,15 +192,17 @@ func (m *Machine) ForgetLog() {
 	m.log = nil
 }
 
-// Trouble returns what the machine's body refused: the test's own fault, mostly.
+// Trouble returns the errors of the body, most of which are mistakes of the
+// test.
 func (m *Machine) Trouble() []error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.trouble)
 }
 
-// must keeps an error of the body, which no caller on the real machine would ever see.
-func (m *Machine) must(what string, err error) {
+// recordError keeps an error of the body for Trouble. A caller of the real API
+// could not get it.
+func (m *Machine) recordError(what string, err error) {
 	if err != nil {
 		m.trouble = append(m.trouble, fmt.Errorf("%s: %w", what, err))
 	}

@@ -13,7 +13,7 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// document is a network as our daemon would ask for it.
+// document is a network as flanneld requests it.
 func document(name, kind string, vsid int, policies ...string) json.RawMessage {
 	subnet := `"IpAddressPrefix":"10.244.5.0/24","Routes":[{"NextHop":"10.244.5.1","DestinationPrefix":"0.0.0.0/0"}]`
 	if vsid != 0 {
@@ -59,7 +59,8 @@ func addresses(a hns.Adapter) string {
 	return strings.Join(all, " ")
 }
 
-// The first network on an adapter moves its address to a virtual one, and HNS knows of it later still.
+// The first network on an adapter moves its address to a virtual adapter. HNS
+// learns the address later still.
 func TestAddressMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := hnstest.New()
@@ -69,10 +70,10 @@ func TestAddressMoves(t *testing.T) {
 		id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
 
 		if got := addresses(m.Hand().Adapter("Ethernet")) + addresses(m.Hand().Adapter("vEthernet (Ethernet)")); got != "" {
-			t.Errorf("during the outage there is %s", got)
+			t.Errorf("during the outage the adapters have %s", got)
 		}
 		if _, _, err := m.BestRoute(netip.MustParseAddr("1.1.1.1")); err == nil {
-			t.Error("during the outage there is a way out")
+			t.Error("during the outage there is a default route")
 		}
 		for _, step := range []struct {
 			after time.Duration
@@ -97,7 +98,7 @@ func TestAddressMoves(t *testing.T) {
 			}
 			for _, s := range step.not {
 				if strings.Contains(string(doc), s) {
-					t.Errorf("after %v more: %s is there already", step.after, s)
+					t.Errorf("after %v more: %s is in the document too early", step.after, s)
 				}
 			}
 		}
@@ -107,14 +108,14 @@ func TestAddressMoves(t *testing.T) {
 		}
 		route, source, err := m.BestRoute(netip.MustParseAddr("1.1.1.1"))
 		if err != nil || route.NextHop != hnstest.Gateway || route.Index != after.Index || source != hnstest.HostAddr.Addr() {
-			t.Errorf("the way out is %+v from %v (%v)", route, source, err)
+			t.Errorf("the default route is %+v from %v (%v)", route, source, err)
 		}
 		if err := m.DeleteNetwork(id); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
 		if got := m.Hand().Adapter("Ethernet"); addresses(got) != "10.99.0.2/24" {
-			t.Errorf("without the network the adapter is %+v", got)
+			t.Errorf("after the network was deleted the adapter is %+v", got)
 		}
 		if m.OpenHandles() != 0 || len(m.Trouble()) != 0 {
 			t.Errorf("%d open handles, %v", m.OpenHandles(), m.Trouble())
@@ -151,7 +152,7 @@ func TestRefusals(t *testing.T) {
 	}
 	doc, _ := m.Network(id)
 	if strings.Contains(string(doc), "10.244.8.0/24") {
-		t.Error("a refused batch left something")
+		t.Error("a refused batch changed the network")
 	}
 	if err := m.ModifyNetwork(id, request("Remove", peer)); err != nil {
 		t.Error(err)

@@ -18,11 +18,11 @@ import (
 type network struct {
 	api.Network
 	id       string
-	read     api.Reader
+	read     api.Reader // compares policies
 	adapter  int        // index of the physical adapter; 0: none
-	first    netip.Addr // management address that was told first
-	mac      mac.Addr
-	macKnown bool
+	first    netip.Addr // first management address that HNS reported
+	mac      mac.Addr   // of an overlay's distributed router
+	macKnown bool       // HNS reports mac as DrMacAddress
 }
 
 func (m *Machine) network(id string) *network {
@@ -34,28 +34,30 @@ func (m *Machine) network(id string) *network {
 	return nil
 }
 
-// createNetwork makes a network from a document of either version, and for an external one the switch.
+// createNetwork creates a network from a document of either version, and the
+// virtual switch of an external one. It returns id.
 func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	document, code := api.Version2(document)
 	if code != 0 {
 		return "", code
 	}
-	asked, code := api.CheckNetwork(document)
+	requested, code := api.CheckNetwork(document)
 	if code != 0 {
 		return "", code
 	}
-	n := &network{Network: asked, id: id, read: api.Reader{}}
+	n := &network{Network: requested, id: id, read: api.Reader{}}
 	if slices.ContainsFunc(m.networks, func(o *network) bool { return o.Name == n.Name && n.Name != "" }) {
 		return "", hns.NetworkExists
 	}
 	n.Policies = nil
-	for _, p := range asked.Policies {
+	for _, p := range requested.Policies {
 		if code := api.CheckPolicy(n.Type, m.knobs.version(), p); code != 0 {
 			return "", code
 		}
 		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
 	}
-	// Nothing is refused from here on but for want of an adapter: HNS, too, looks before it touches a switch.
+	// From here on, only a missing adapter is refused. HNS, too, validates the
+	// document before it touches a switch.
 	if api.External(n.Type) {
 		physical, code := m.adapterFor(n)
 		if code != 0 {
@@ -71,44 +73,45 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	if n.Type == hns.Overlay {
 		m.startOverlay(n)
 	}
-	m.tell(NetworkCreate, n.id)
+	m.notify(NetworkCreate, n.id)
 	return n.id, 0
 }
 
-// startOverlay gives an overlay its MAC, which HNS tells of later.
+// startOverlay chooses the MAC of an overlay, which HNS reports later, and
+// tells the body.
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
-	m.after(drMAC, func() { n.macKnown = true })
+	m.afterKnob(drMAC, func() { n.macKnown = true })
 	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter), MTU: m.adapter(n.adapter).MTU - encap.VXLAN(false)}
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}
-	m.must("make the overlay", m.body.Overlay(o, true))
+	m.recordError("make the overlay", m.body.Overlay(o, true))
 	for _, p := range n.Policies {
-		m.carry(n, p, true)
+		m.applyPolicy(n, p, true)
 	}
 }
 
-// carry tells the body about a policy that leads packets.
-func (m *Machine) carry(n *network, p hns.Policy, add bool) {
+// applyPolicy tells the body that a RemoteSubnetRoute was added or removed.
+func (m *Machine) applyPolicy(n *network, p hns.Policy, add bool) {
 	if p.Type != "RemoteSubnetRoute" {
 		return
 	}
 	r, code := api.RemoteSubnet(p.Settings)
 	if code == 0 {
-		m.must("carry a remote subnet", m.body.Remote(n.id, r, add))
+		m.recordError("carry a remote subnet", m.body.Remote(n.id, r, add))
 	}
 }
 
-// newMAC is by chance: several machines may be on one network.
+// newMAC returns a random MAC, because several machines may be on one network.
 func (m *Machine) newMAC() mac.Addr {
 	mac := mac.Addr{0x00, 0x15, 0x5d}
 	rand.Read(mac[3:]) // never fails
 	return mac
 }
 
-// viewNetwork is the document of a network as HNS has it now.
-func (m *Machine) viewNetwork(n *network) any {
+// networkProperties returns the document of a network in its current state.
+func (m *Machine) networkProperties(n *network) any {
 	policies := slices.Clone(n.Policies)
 	if n.macKnown {
 		policies = append(policies, api.Policy("DrMacAddress", map[string]string{"Address": api.MAC(n.mac)}))
@@ -123,7 +126,7 @@ func (m *Machine) viewNetwork(n *network) any {
 	return doc
 }
 
-// modifyNetwork adds, removes or updates policies.
+// modifyNetwork adds, removes or updates policies, as the request says.
 func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	var r struct {
 		ResourceType, RequestType string
@@ -145,11 +148,11 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 			if !m.knobs.PartialBatches {
 				n.Policies = before
 			}
-			m.recarry(n, before)
+			m.applyPolicyChanges(n, before)
 			return code
 		}
 	}
-	m.recarry(n, before)
+	m.applyPolicyChanges(n, before)
 	return 0
 }
 
@@ -179,40 +182,42 @@ func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Cod
 	return 0
 }
 
-// recarry tells the body what became of the policies that were there before.
-func (m *Machine) recarry(n *network, before []hns.Policy) {
-	was, is := map[string]hns.Policy{}, map[string]hns.Policy{}
+// applyPolicyChanges tells the body which policies were added or removed
+// compared to before.
+func (m *Machine) applyPolicyChanges(n *network, before []hns.Policy) {
+	old, current := map[string]hns.Policy{}, map[string]hns.Policy{}
 	for _, p := range before {
-		was[api.Text(p)] = p
+		old[api.Text(p)] = p
 	}
 	for _, p := range n.Policies {
-		is[api.Text(p)] = p
+		current[api.Text(p)] = p
 	}
-	for key, p := range was {
-		if _, still := is[key]; !still {
-			m.carry(n, p, false)
+	for key, p := range old {
+		if _, ok := current[key]; !ok {
+			m.applyPolicy(n, p, false)
 		}
 	}
-	for key, p := range is {
-		if _, already := was[key]; !already {
-			m.carry(n, p, true)
+	for key, p := range current {
+		if _, ok := old[key]; !ok {
+			m.applyPolicy(n, p, true)
 		}
 	}
 }
 
-// removeNetwork deletes a network, its endpoints, and the switch with the last network on it.
+// removeNetwork deletes a network and its endpoints, and the switch if it was
+// the last network on it.
 func (m *Machine) removeNetwork(n *network) {
-	for _, t := range slices.Clone(m.things[api.EndpointKind]) {
+	for _, t := range slices.Clone(m.objects[api.EndpointKind]) {
 		if t.network == n.id {
-			m.removeThing(api.EndpointKind, t)
+			m.removeObject(api.EndpointKind, t)
 		}
 	}
 	m.networks = slices.DeleteFunc(slices.Clone(m.networks), func(o *network) bool { return o == n })
 	if n.Type == hns.Overlay {
-		m.must("remove the overlay", m.body.Overlay(Overlay{Network: n.id}, false))
+		m.recordError("remove the overlay", m.body.Overlay(Overlay{Network: n.id}, false))
 	}
 	if n.adapter != 0 && !slices.ContainsFunc(m.networks, func(o *network) bool { return o.adapter == n.adapter }) {
 		m.freeSwitch(n.adapter)
 	}
-	m.tell(NetworkDelete, n.id)
+	m.notify(NetworkDelete, n.id)
 }

@@ -7,14 +7,15 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// listener is a registration for events that is asked for them one by one.
+// listener is a registration whose events are read one by one, with Next.
 type listener struct {
-	next  int // of Machine.events, not told yet
+	next  int // index in Machine.events of the next one to look at
 	wants func(Event) bool
-	ended bool // its registration is over: after what is not told yet there is nothing more
+	ended bool // unregistered: events that are still in the list are the last
 }
 
-// register answers the calls of HNS that begin and end notifications. Each is a handle.
+// register answers the calls of HNS that register and unregister callbacks. A
+// registration is a handle.
 func (p *Program) register(function string, args []string) (string, hns.Code) {
 	switch function {
 	case "HcnRegisterServiceCallback", "HcnRegisterNetworkCallback":
@@ -28,9 +29,9 @@ func (p *Program) register(function string, args []string) (string, hns.Code) {
 	return "", hns.NotImplemented
 }
 
-// Notify does the same for the IP Helper API.
+// Notify does the same as register for the IP Helper API.
 func (p *Program) Notify(function, number string) (string, hns.Code) {
-	return p.m.enter(function, []string{number}, false, func() (string, hns.Code) {
+	return p.m.call(function, []string{number}, false, func() (string, hns.Code) {
 		if function == "CancelMibChangeNotify2" {
 			return "", p.m.unlisten(number)
 		}
@@ -50,16 +51,17 @@ func (p *Program) listen(of string, wants func(Event) bool) string {
 }
 
 func (m *Machine) unlisten(number string) hns.Code {
-	if _, code := m.held(api.CallbackKind, number); code != 0 {
+	if _, code := m.resolveHandle(api.CallbackKind, number); code != 0 {
 		return code
 	}
-	m.forget(number)
+	m.closeHandle(number)
 	m.listeners[number].ended = true
-	m.wake()
+	m.wakeListeners()
 	return 0
 }
 
-// Next waits for the next event that a registration is for, as "kind data". A code says that none will come any more.
+// Next waits for the next event of a registration and returns it as "kind
+// data". InvalidHandle means that there will be no more.
 func (p *Program) Next(number string) (string, hns.Code) {
 	m := p.m
 	for {
@@ -81,8 +83,8 @@ func (p *Program) Next(number string) (string, hns.Code) {
 			m.mu.Unlock()
 			return "", api.InvalidHandle
 		}
-		happened := m.happened
+		eventAdded := m.eventAdded
 		m.mu.Unlock()
-		<-happened
+		<-eventAdded
 	}
 }

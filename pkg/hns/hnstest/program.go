@@ -9,23 +9,25 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// Program is one that runs on the machine. What it has open is closed when it ends, as Windows does.
+// Program is a running program on the machine. When it ends, its handles are
+// closed, as on Windows.
 type Program struct {
 	m     *Machine
 	ended bool // guarded by the machine's lock
 }
 
-// handle is an object that a program has opened, or what it has registered for.
+// handle is an open object or a registration for notifications.
 type handle struct {
-	by   *Program
+	by   *Program // owner
 	kind api.Kind
-	id   string // of the object; for a callback whose it is
+	id   string // of the object; of a registration: "HNS" or "IP"
 }
 
 // Begin starts a program.
 func (m *Machine) Begin() *Program { return &Program{m: m} }
 
-// End ends the program. What a call of it opens that is under way has nobody to close it either.
+// End ends the program. A call that is still running does not leave a handle
+// open either.
 func (p *Program) End() {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -36,18 +38,19 @@ func (p *Program) End() {
 			delete(p.m.listeners, strconv.FormatUint(n, 10))
 		}
 	}
-	p.m.wake()
+	p.m.wakeListeners()
 }
 
-// HNS makes one call of computenetwork.dll or vmcompute.dll, its arguments as text: GUIDs, handles as decimal numbers,
-// documents. It returns the document or the handle that the call returns.
+// HNS makes one call of computenetwork.dll or vmcompute.dll. Its arguments are
+// text: GUIDs, handles as decimal numbers, JSON documents. It returns the
+// document or handle of the answer.
 func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
 	verb, k := api.Split(function)
 	changes := verb == "Create" || verb == "Modify" || verb == "Delete"
 	if function == "HNSCall" && len(args) == 3 {
-		changes = args[0] != "GET" // the older API's verbs are those of HTTP
+		changes = args[0] != "GET" // an HTTP method
 	}
-	return p.m.enter(function, args, changes, func() (string, hns.Code) {
+	return p.m.call(function, args, changes, func() (string, hns.Code) {
 		if len(args) < api.Arity(function) {
 			return "", api.InvalidArg
 		}
@@ -74,32 +77,32 @@ func (p *Program) perform(verb string, k api.Kind, args []string) (string, hns.C
 		return p.open(k, id), 0
 	case "Open":
 		id := strings.ToLower(args[0])
-		if code := m.look(k, id); code != 0 {
+		if code := m.lookUp(k, id); code != 0 {
 			return "", code
 		}
 		return p.open(k, id), 0
 	case "Delete":
 		return "", m.delete(k, strings.ToLower(args[0]))
 	}
-	id, code := m.held(k, args[0])
+	id, code := m.resolveHandle(k, args[0])
 	if code != 0 {
 		return "", code
 	}
-	// Closing works, and must be done, when the object has gone.
+	// A handle can and must be closed even if its object was deleted.
 	if verb == "Close" {
-		m.forget(args[0])
+		m.closeHandle(args[0])
 		return "", 0
 	}
-	if code := m.look(k, id); code != 0 {
+	if code := m.lookUp(k, id); code != 0 {
 		return "", code
 	}
 	if verb == "Modify" {
 		return "", m.modify(k, id, args[1])
 	}
-	return api.Text(m.view(k, id)), 0
+	return api.Text(m.properties(k, id)), 0
 }
 
-// open returns a new handle. That of a program which has ended is closed at once.
+// open returns a new handle. If the program has ended, the handle is not valid.
 func (p *Program) open(k api.Kind, id string) string {
 	n := p.m.nextID()
 	if !p.ended {
@@ -108,8 +111,8 @@ func (p *Program) open(k api.Kind, id string) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// held is the object that a handle stands for.
-func (m *Machine) held(k api.Kind, number string) (string, hns.Code) {
+// resolveHandle returns the ID of the object that a handle of a kind refers to.
+func (m *Machine) resolveHandle(k api.Kind, number string) (string, hns.Code) {
 	n, err := strconv.ParseUint(number, 10, 64)
 	if h, ok := m.handles[n]; err == nil && ok && h.kind == k {
 		return h.id, 0
@@ -117,13 +120,13 @@ func (m *Machine) held(k api.Kind, number string) (string, hns.Code) {
 	return "", api.InvalidHandle
 }
 
-// forget closes a handle.
-func (m *Machine) forget(number string) {
-	n, _ := strconv.ParseUint(number, 10, 64) // one that is held is a number
+// closeHandle closes a handle that resolveHandle has found.
+func (m *Machine) closeHandle(number string) {
+	n, _ := strconv.ParseUint(number, 10, 64) // resolveHandle has parsed it
 	delete(m.handles, n)
 }
 
-// OpenHandles is how many objects and registrations are open.
+// OpenHandles returns the number of open objects and registrations.
 func (m *Machine) OpenHandles() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

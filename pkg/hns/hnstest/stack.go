@@ -17,33 +17,34 @@ type family struct {
 
 // Adapters returns the machine's adapters.
 func (m *Machine) Adapters() ([]hns.Adapter, error) {
-	var all []hns.Adapter
-	_, code := m.enter("GetAdaptersAddresses", nil, false, func() (string, hns.Code) {
+	var adapters []hns.Adapter
+	_, code := m.call("GetAdaptersAddresses", nil, false, func() (string, hns.Code) {
 		for _, a := range m.adapters {
 			c := a.Adapter
 			c.Addrs, c.DNS = slices.Clone(a.Addrs), slices.Clone(a.DNS)
-			all = append(all, c)
+			adapters = append(adapters, c)
 		}
 		return "", 0
 	})
-	return all, api.Problem("GetAdaptersAddresses", code)
+	return adapters, api.Problem("GetAdaptersAddresses", code)
 }
 
 // Routes returns all routes.
 func (m *Machine) Routes() ([]hns.Route, error) {
-	var all []hns.Route
-	_, code := m.enter("GetIpForwardTable2", nil, false, func() (string, hns.Code) {
-		all = slices.Clone(m.routes)
+	var routes []hns.Route
+	_, code := m.call("GetIpForwardTable2", nil, false, func() (string, hns.Code) {
+		routes = slices.Clone(m.routes)
 		return "", 0
 	})
-	return all, api.Problem("GetIpForwardTable2", code)
+	return routes, api.Problem("GetIpForwardTable2", code)
 }
 
-// BestRoute is the longest match, among those the one with the lowest metric.
+// BestRoute returns the route with the longest match, of several the one with
+// the lowest metric, and the source address.
 func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 	var best hns.Route
 	var source netip.Addr
-	_, code := m.enter("GetBestRoute2", []string{dst.String()}, false, func() (string, hns.Code) {
+	_, code := m.call("GetBestRoute2", []string{dst.String()}, false, func() (string, hns.Code) {
 		for _, r := range m.routes {
 			if r.Dst.Contains(dst) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() ||
 				r.Dst.Bits() == best.Dst.Bits() && m.metric(r) < m.metric(best)) {
@@ -63,7 +64,7 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 	return best, source, api.Problem("GetBestRoute2", code)
 }
 
-// metric is a route's own and its adapter's.
+// metric returns the sum of the route's and its adapter's metric.
 func (m *Machine) metric(r hns.Route) int {
 	a := m.adapter(r.Index)
 	switch {
@@ -75,27 +76,28 @@ func (m *Machine) metric(r hns.Route) int {
 	return r.Metric + a.V6Metric
 }
 
-// sourceAddress is an adapter's address for packets along a route: one of the next hop's subnet, else any.
+// sourceAddress returns the adapter's source address for a route: one in the
+// subnet of the next hop, or else the first of the family.
 func sourceAddress(a *adapter, r hns.Route, dst netip.Addr) netip.Addr {
 	hop := r.NextHop
 	if hop.IsUnspecified() {
 		hop = dst
 	}
-	var any netip.Addr
+	var fallback netip.Addr
 	for _, ip := range a.Addrs {
 		addr := ip.Prefix.Addr()
 		switch {
 		case addr.Is4() != dst.Is4():
 		case ip.Prefix.Contains(hop):
 			return addr
-		case !any.IsValid():
-			any = addr
+		case !fallback.IsValid():
+			fallback = addr
 		}
 	}
-	return any
+	return fallback
 }
 
-// AddRoute makes a route, or sets the metric of one that is there.
+// AddRoute adds a route, or sets the metric of an existing one.
 func (m *Machine) AddRoute(r hns.Route) error {
 	r.Ours = true
 	code := m.ChangeRoute("CreateIpForwardEntry2", r)
@@ -105,7 +107,7 @@ func (m *Machine) AddRoute(r hns.Route) error {
 	return api.Problem("CreateIpForwardEntry2", code)
 }
 
-// DeleteRoute deletes a route; none is no error.
+// DeleteRoute deletes a route. A missing route is not an error.
 func (m *Machine) DeleteRoute(r hns.Route) error {
 	if code := m.ChangeRoute("DeleteIpForwardEntry2", r); code != hns.ElementNotFound {
 		return api.Problem("DeleteIpForwardEntry2", code)
@@ -113,9 +115,10 @@ func (m *Machine) DeleteRoute(r hns.Route) error {
 	return nil
 }
 
-// ChangeRoute makes one of the calls that change a route: CreateIpForwardEntry2, SetIpForwardEntry2, DeleteIpForwardEntry2.
+// ChangeRoute calls CreateIpForwardEntry2, SetIpForwardEntry2 or
+// DeleteIpForwardEntry2.
 func (m *Machine) ChangeRoute(function string, r hns.Route) hns.Code {
-	_, code := m.enter(function, []string{m.routeText(r)}, true, func() (string, hns.Code) {
+	_, code := m.call(function, []string{m.routeText(r)}, true, func() (string, hns.Code) {
 		switch function {
 		case "CreateIpForwardEntry2":
 			return "", m.createRoute(r)
@@ -137,8 +140,9 @@ func (m *Machine) routeText(r hns.Route) string {
 	return fmt.Sprintf("%s via %s on %s metric %d", r.Dst, r.NextHop, name, r.Metric)
 }
 
-// find is where a route is: destination, next hop and adapter are its key.
-func (m *Machine) find(r hns.Route) int {
+// routeIndex returns the index in m.routes of the route with the same
+// destination, next hop and adapter, or -1.
+func (m *Machine) routeIndex(r hns.Route) int {
 	return slices.IndexFunc(m.routes, func(o hns.Route) bool {
 		return o.Dst == r.Dst && o.NextHop == r.NextHop && o.Index == r.Index
 	})
@@ -150,44 +154,44 @@ func (m *Machine) createRoute(r hns.Route) hns.Code {
 		return hns.ElementNotFound
 	case !r.Dst.IsValid() || r.Dst.Masked() != r.Dst || r.NextHop.Is4() != r.Dst.Addr().Is4():
 		return api.InvalidArg
-	case m.find(r) >= 0:
+	case m.routeIndex(r) >= 0:
 		return hns.ObjectExists
 	}
 	m.routes = append(m.routes, r)
-	m.must("add route "+r.Dst.String(), m.body.Route(r, true))
-	m.tellStack(RouteChange)
+	m.recordError("add route "+r.Dst.String(), m.body.Route(r, true))
+	m.notifyStack(RouteChange)
 	return 0
 }
 
 func (m *Machine) setRoute(r hns.Route) hns.Code {
-	at := m.find(r)
+	at := m.routeIndex(r)
 	if at < 0 {
 		return hns.ElementNotFound
 	}
 	if m.routes[at].Metric != r.Metric {
-		m.must("change a route", m.body.Route(m.routes[at], false))
+		m.recordError("change a route", m.body.Route(m.routes[at], false))
 		m.routes[at].Metric = r.Metric
-		m.must("change a route", m.body.Route(m.routes[at], true))
-		m.tellStack(RouteChange)
+		m.recordError("change a route", m.body.Route(m.routes[at], true))
+		m.notifyStack(RouteChange)
 	}
 	return 0
 }
 
 func (m *Machine) deleteRoute(r hns.Route) hns.Code {
-	at := m.find(r)
+	at := m.routeIndex(r)
 	if at < 0 {
 		return hns.ElementNotFound
 	}
 	gone := m.routes[at]
 	m.routes = slices.Delete(slices.Clone(m.routes), at, at+1)
-	m.must("delete route "+r.Dst.String(), m.body.Route(gone, false))
-	m.tellStack(RouteChange)
+	m.recordError("delete route "+r.Dst.String(), m.body.Route(gone, false))
+	m.notifyStack(RouteChange)
 	return 0
 }
 
-// Forwarding tells whether an adapter forwards.
+// Forwarding reports whether an adapter forwards packets.
 func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
-	_, code := m.enter("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, hns.Code) {
+	_, code := m.call("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, hns.Code) {
 		if m.adapter(index) == nil {
 			return "", hns.ElementNotFound
 		}
@@ -200,13 +204,13 @@ func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
 // SetForwarding turns forwarding on or off.
 func (m *Machine) SetForwarding(index int, v6, on bool) error {
 	what := fmt.Sprintf("%s forwarding=%t", m.familyText(index, v6), on)
-	_, code := m.enter("SetIpInterfaceEntry", []string{what}, true, func() (string, hns.Code) {
+	_, code := m.call("SetIpInterfaceEntry", []string{what}, true, func() (string, hns.Code) {
 		if m.adapter(index) == nil {
 			return "", hns.ElementNotFound
 		}
 		m.forward[family{index, v6}] = on
-		m.must("set forwarding", m.body.Forwarding(index, v6, on))
-		m.tellStack(InterfaceChange)
+		m.recordError("set forwarding", m.body.Forwarding(index, v6, on))
+		m.notifyStack(InterfaceChange)
 		return "", 0
 	})
 	return api.Problem("SetIpInterfaceEntry", code)
@@ -225,27 +229,27 @@ func (m *Machine) familyText(index int, v6 bool) string {
 	return text
 }
 
-// AddAddress gives an adapter an address, as one set by hand.
+// AddAddress adds a static address to an adapter.
 func (m *Machine) AddAddress(index int, address netip.Prefix) error {
-	_, code := m.enter("CreateUnicastIpAddressEntry", []string{address.String()}, true, func() (string, hns.Code) {
+	_, code := m.call("CreateUnicastIpAddressEntry", []string{address.String()}, true, func() (string, hns.Code) {
 		a := m.adapter(index)
 		if a == nil {
 			return "", hns.ElementNotFound
 		}
-		return "", m.giveAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
+		return "", m.addAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
 	})
 	return api.Problem("CreateUnicastIpAddressEntry", code)
 }
 
 // SetDNS sets the DNS servers of an adapter.
 func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
-	_, code := m.enter("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, hns.Code) {
+	_, code := m.call("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, hns.Code) {
 		a := m.adapter(index)
 		if a == nil {
 			return "", hns.ElementNotFound
 		}
 		a.DNS = slices.Clone(servers)
-		m.tellStack(InterfaceChange)
+		m.notifyStack(InterfaceChange)
 		return "", 0
 	})
 	return api.Problem("SetInterfaceDnsSettings", code)

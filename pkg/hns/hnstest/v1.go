@@ -9,7 +9,7 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// What the older API (v1) answers, as far as it is in use.
+// The older API (v1), as far as somebody uses it.
 
 func (m *Machine) networkV1(n *network) api.NetworkV1 {
 	v := api.NetworkV1{ID: strings.ToUpper(n.id), Name: n.Name, Type: n.Type, State: 1}
@@ -23,7 +23,7 @@ func (m *Machine) networkV1(n *network) api.NetworkV1 {
 	return v
 }
 
-func (t *thing) v1() api.EndpointV1 {
+func (t *object) v1() api.EndpointV1 {
 	v := api.EndpointV1{ID: t.id, Name: t.Name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state}
 	t.Read("MacAddress", &v.MacAddress)
 	if t.ip.IsValid() {
@@ -32,9 +32,9 @@ func (t *thing) v1() api.EndpointV1 {
 	return v
 }
 
-// v1 answers HNSCall: the call succeeds, and its document says whether the request did.
+// v1 answers HNSCall. The call always succeeds, and its document contains the
+// result of the request.
 func (m *Machine) v1(method, path, body string) (string, hns.Code) {
-	// Hence no code of ours reaches the caller but in the document.
 	out, code := m.request(method, strings.Split(strings.Trim(path, "/"), "/"), []byte(body))
 	if code != 0 {
 		return api.Record(code), 0
@@ -60,7 +60,7 @@ func (m *Machine) request(method string, path []string, body []byte) (any, hns.C
 	case "policylists":
 		return m.policyListRequest(method, id)
 	case "endpointstats":
-		if m.thing(api.EndpointKind, id) != nil {
+		if m.object(api.EndpointKind, id) != nil {
 			return map[string]any{"EndpointId": id}, 0
 		}
 		return nil, hns.EndpointNotFound
@@ -77,11 +77,11 @@ func (m *Machine) networkRequest(method, id string, body []byte) (any, hns.Code)
 		}
 		return m.networkV1(m.network(id)), 0
 	case method == "GET" && id == "":
-		all := []api.NetworkV1{}
+		networks := []api.NetworkV1{}
 		for _, n := range m.networks {
-			all = append(all, m.networkV1(n))
+			networks = append(networks, m.networkV1(n))
 		}
-		return all, 0
+		return networks, 0
 	}
 	n := m.network(id)
 	switch {
@@ -108,28 +108,29 @@ func (m *Machine) endpointRequest(method, id string, body []byte) (any, hns.Code
 		if code != 0 {
 			return nil, code
 		}
-		return m.thing(api.EndpointKind, id).v1(), 0
+		return m.object(api.EndpointKind, id).v1(), 0
 	case method == "GET" && id == "":
-		all := []api.EndpointV1{}
-		for _, t := range m.things[api.EndpointKind] {
-			all = append(all, t.v1())
+		endpoints := []api.EndpointV1{}
+		for _, t := range m.objects[api.EndpointKind] {
+			endpoints = append(endpoints, t.v1())
 		}
-		return all, 0
+		return endpoints, 0
 	}
-	t := m.thing(api.EndpointKind, id)
+	t := m.object(api.EndpointKind, id)
 	switch {
 	case t == nil:
 		return nil, hns.EndpointNotFound
 	case method == "GET":
 		return t.v1(), 0
 	case method == "DELETE":
-		m.removeThing(api.EndpointKind, t)
+		m.removeObject(api.EndpointKind, t)
 		return t.v1(), 0
 	}
 	return nil, hns.NotImplemented
 }
 
-// policyListRequest knows what the older API calls load balancers by: policy lists, with the endpoints that they lead to.
+// policyListRequest answers requests for policy lists, the name of load
+// balancers in the older API, with the endpoints behind them.
 func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
 	if method != "GET" || id != "" {
 		return nil, hns.NotImplemented
@@ -138,19 +139,19 @@ func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
 		ID         string
 		References []string
 	}
-	all := []policyList{}
-	for _, t := range m.things[api.LoadBalancerKind] {
+	lists := []policyList{}
+	for _, t := range m.objects[api.LoadBalancerKind] {
 		l := policyList{ID: t.id}
 		for _, e := range t.Endpoints() {
 			l.References = append(l.References, "/endpoints/"+e)
 		}
-		all = append(all, l)
+		lists = append(lists, l)
 	}
-	return all, 0
+	return lists, 0
 }
 
 func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
-	t := m.thing(api.EndpointKind, id)
+	t := m.object(api.EndpointKind, id)
 	if t == nil {
 		return nil, hns.EndpointNotFound
 	}
@@ -164,14 +165,15 @@ func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
 	return nil, hns.NotImplemented
 }
 
-// addressOf is the IPv4 address of a physical adapter, on it or, with a switch bound, on its virtual one: the zero Addr
-// without.
+// addressOf returns the IPv4 address of a physical adapter, or of the virtual
+// adapter on it; invalid if there is none. Pending addresses count, link-local
+// ones do not.
 func (m *Machine) addressOf(index int) netip.Addr {
 	for _, a := range m.adapters {
 		if a.Index != index && a.physical != index {
 			continue
 		}
-		for _, ip := range append(a.Addrs, a.away.addrs...) {
+		for _, ip := range append(a.Addrs, a.pending.addrs...) {
 			if ip.Prefix.Addr().Is4() && !ip.Prefix.Addr().IsLinkLocalUnicast() {
 				return ip.Prefix.Addr()
 			}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kind is a kind of HCN objects, as the names of the calls have it.
+// Kind is a kind of HCN object, as in the names of calls.
 type Kind string
 
 const (
@@ -14,10 +14,11 @@ const (
 	NamespaceKind    Kind = "Namespace"
 	LoadBalancerKind Kind = "LoadBalancer"
 	SdnRouteKind     Kind = "SdnRoute"
-	CallbackKind     Kind = "Callback" // handles only
+	CallbackKind     Kind = "Callback" // registrations: handles without an object
 )
 
-// Split takes the name of a call apart: HcnQueryNetworkProperties is Query and Network.
+// Split splits the name of a call into verb and kind: HcnQueryNetworkProperties
+// into Query and Network.
 func Split(function string) (verb string, k Kind) {
 	rest := strings.TrimSuffix(strings.TrimPrefix(function, "Hcn"), "Properties")
 	for _, verb := range []string{"Enumerate", "Create", "Open", "Modify", "Query", "Delete", "Close"} {
@@ -28,12 +29,12 @@ func Split(function string) (verb string, k Kind) {
 	return rest, ""
 }
 
-// Known reports whether there are objects of a kind.
+// Known reports whether k is a kind of object.
 func Known(k Kind) bool {
 	return slices.Contains([]Kind{NetworkKind, EndpointKind, NamespaceKind, LoadBalancerKind, SdnRouteKind}, k)
 }
 
-// Arity is how many arguments a call has.
+// Arity returns the number of arguments of a call.
 func Arity(function string) int {
 	verb, _ := Split(function)
 	switch {
@@ -45,5 +46,5 @@ func Arity(function string) int {
 	return 1
 }
 
-// IsHNS reports whether a call is one of HNS, and not of the IP stack.
+// IsHNS reports whether a call is one of HNS, as opposed to the IP stack.
 func IsHNS(function string) bool { return strings.HasPrefix(function, "Hcn") || function == "HNSCall" }

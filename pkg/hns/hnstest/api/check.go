@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/hns"
 )
 
-// CheckNetwork reads a network's document, of version 2, and refuses what HNS refuses before it touches a switch.
+// CheckNetwork decodes the document of a network, of version 2. It refuses what
+// HNS refuses before it touches a switch.
 func CheckNetwork(document []byte) (Network, hns.Code) {
 	var d networkDocument
 	n := Network{Document: Document{}}
@@ -70,16 +71,18 @@ func checkSubnet(d subnetDocument, overlay bool) (Subnet, hns.Code) {
 	return s, 0
 }
 
-// virtualSubnet tells whether Windows takes the number for a virtual subnet.
+// virtualSubnet reports whether Windows accepts the number as a virtual subnet
+// ID.
 func virtualSubnet(id uint32) bool { return id >= 4096 && id < 1<<24-1 }
 
-// networkPolicies are the types that a network may have.
+// networkPolicies are the types of policies that a network can have.
 var networkPolicies = []string{
 	"NetAdapterName", "HostRoute", "VxlanPort", "SourceMacAddress", "VSwitchExtension", "AutomaticDNS", "InterfaceConstraint",
 	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute", "InterfaceParameters",
 }
 
-// CheckPolicy refuses a policy that networks of a type do not have, in a version of HNS.
+// CheckPolicy returns a code if networks of a type do not support the policy in
+// a version of HNS.
 func CheckPolicy(network string, v hns.Version, p hns.Policy) hns.Code {
 	if !slices.Contains(networkPolicies, p.Type) {
 		return hns.InvalidPolicyType

@@ -1,3 +1,4 @@
-// Package api is the interface of HNS as the simulated machine offers it: the names of its calls, the codes of their
-// results, its documents in both versions, and which of them it refuses. All of it is pure.
+// Package api describes the interface of HNS for the simulated machine: the
+// names and arguments of calls, result codes, documents of both versions, and
+// which documents are refused. It has no state.
 package api

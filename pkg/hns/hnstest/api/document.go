@@ -7,63 +7,65 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Document is an object of HCN, of version 2, field by field.
+// Document is an HCN object of version 2, by field.
 type Document map[string]json.RawMessage
 
-// Name is what the object is called.
+// Name returns the name of the object; empty if it has none.
 func (d Document) Name() string {
 	var name string
 	d.Read("Name", &name)
 	return name
 }
 
-// Read decodes a field of the document, if it has it.
+// Read decodes a field into v. It leaves v alone if there is no such field.
 func (d Document) Read(field string, v any) {
 	if raw, ok := d[field]; ok {
-		_ = json.Unmarshal(raw, v) // another type: as if it was not there
+		_ = json.Unmarshal(raw, v) // a value of another type is ignored
 	}
 }
 
 // Write encodes a field.
 func (d Document) Write(field string, v any) { d[field] = json.RawMessage(Text(v)) }
 
-// Endpoints are those that a load balancer leads to.
+// Endpoints returns the IDs of the endpoints of a load balancer.
 func (d Document) Endpoints() (ids []string) {
 	d.Read("HostComputeEndpoints", &ids)
 	return ids
 }
 
-// ModifyPolicies does what a request asks for.
+// ModifyPolicies adds, updates or removes policies of an endpoint, as the
+// request says.
 func (d Document) ModifyPolicies(request string, settings json.RawMessage) hns.Code {
 	var change struct{ Policies []hns.Policy }
-	var have []hns.Policy
+	var policies []hns.Policy
 	if json.Unmarshal(settings, &change) != nil {
 		return hns.InvalidJSON
 	}
-	d.Read("Policies", &have)
+	d.Read("Policies", &policies)
 	switch request {
 	case "Add":
-		have = append(have, change.Policies...)
+		policies = append(policies, change.Policies...)
 	case "Update":
-		have = change.Policies
+		policies = change.Policies
 	case "Remove":
-		have = slices.DeleteFunc(have, func(p hns.Policy) bool {
+		policies = slices.DeleteFunc(policies, func(p hns.Policy) bool {
 			return slices.ContainsFunc(change.Policies, func(q hns.Policy) bool { return Same(p, q) })
 		})
 	default:
 		return hns.RequestUnsupported
 	}
-	d.Write("Policies", have)
+	d.Write("Policies", policies)
 	return 0
 }
 
-// Flags are those of an endpoint.
+// Flags returns the flags of an endpoint.
 func (d Document) Flags() (flags uint32) {
 	d.Read("Flags", &flags)
 	return flags
 }
 
-// Ports are the outer ones that an endpoint maps.
+// Ports returns protocol and external port of each port mapping of an endpoint,
+// as comparable text.
 func (d Document) Ports() (ports []string) {
 	var policies []hns.Policy
 	d.Read("Policies", &policies)

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// NoID is a GUID that leaves the choice to HNS.
+// NoID in a call leaves the choice of a GUID to HNS.
 const NoID = "00000000-0000-0000-0000-000000000000"
 
-// NewGUID is one by chance.
+// NewGUID returns a random GUID.
 func NewGUID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails

@@ -7,23 +7,23 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Network is what a document asks for.
+// Network is the decoded document of a network.
 type Network struct {
 	Name, Type    string
-	Document      Document // all of it, of version 2
+	Document      Document // the whole document, of version 2
 	Subnets       []Subnet
 	Policies      []hns.Policy
 	NonPersistent bool
 }
 
-// Subnet is one of a network.
+// Subnet is a subnet of a network.
 type Subnet struct {
 	Prefix  netip.Prefix
 	Gateway netip.Addr
-	VSID    uint32
+	VSID    uint32 // of an overlay
 }
 
-// networkDocument is what we read of a network's document.
+// networkDocument has the fields that we read.
 type networkDocument struct {
 	Name, Type string
 	Policies   []hns.Policy
@@ -44,9 +44,9 @@ type subnetDocument struct {
 	}
 }
 
-const nonPersistent = 8 // of a network's flags
+const nonPersistent = 8 // bit in the flags of a network
 
-// External reports whether networks of a type take an adapter of the machine.
+// External reports whether networks of a type need a physical adapter.
 func External(kind string) bool {
 	return slices.Contains([]string{hns.Overlay, hns.L2Bridge, "L2Tunnel", "Transparent"}, kind)
 }

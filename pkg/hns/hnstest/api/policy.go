@@ -9,12 +9,12 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Policy is a policy with its settings as JSON.
+// Policy returns a policy with the settings encoded as JSON.
 func Policy(kind string, settings any) hns.Policy {
 	return hns.Policy{Type: kind, Settings: json.RawMessage(Text(settings))}
 }
 
-// AdapterName is the adapter that policies name.
+// AdapterName returns the adapter that the policies name, if any.
 func AdapterName(policies []hns.Policy) (name string, ok bool) {
 	for _, p := range policies {
 		if p.Type == "NetAdapterName" {
@@ -26,7 +26,7 @@ func AdapterName(policies []hns.Policy) (name string, ok bool) {
 	return "", false
 }
 
-// VXLANPort is the port of an overlay with these policies.
+// VXLANPort returns the UDP port of an overlay with these policies.
 func VXLANPort(policies []hns.Policy) uint16 {
 	for _, p := range policies {
 		var s struct{ Port uint16 }
@@ -37,7 +37,7 @@ func VXLANPort(policies []hns.Policy) uint16 {
 	return 4789
 }
 
-// RemoteSubnet reads the settings of a RemoteSubnetRoute policy.
+// RemoteSubnet decodes and checks the settings of a RemoteSubnetRoute policy.
 func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 	var s struct {
 		DestinationPrefix, ProviderAddress, DistributedRouterMacAddress string
@@ -55,7 +55,8 @@ func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 	return hns.RemoteSubnet{Prefix: prefix, VSID: s.IsolationId, Provider: provider, MAC: hw}, 0
 }
 
-// AsHNSHasIt is a policy as HNS returns it: the values of one that was given, in HNS's own writing.
+// AsHNSHasIt returns a policy in the form in which HNS returns it: the same
+// values, in other letters and order.
 func AsHNSHasIt(p hns.Policy) hns.Policy {
 	if r, code := RemoteSubnet(p.Settings); p.Type == "RemoteSubnetRoute" && code == 0 {
 		return Policy(p.Type, map[string]any{
@@ -69,11 +70,11 @@ func AsHNSHasIt(p hns.Policy) hns.Policy {
 	return p
 }
 
-// Reader compares policies. It remembers what it read, by a policy's settings: thousands of them are compared with each
-// other.
+// Reader compares policies. It caches decoded settings, because thousands of
+// policies are compared with each other.
 type Reader map[string]hns.RemoteSubnet
 
-// Clash reports whether two policies cannot both be on a network.
+// Clash reports whether a network cannot have both policies.
 func (r Reader) Clash(p, q hns.Policy) bool {
 	if p.Type != q.Type {
 		return false
@@ -88,7 +89,8 @@ func (r Reader) Clash(p, q hns.Policy) bool {
 	return r.Same(p, q)
 }
 
-// Same reports whether two policies say the same; HNS removes nothing less.
+// Same reports whether two policies have the same values. HNS removes only such
+// a policy.
 func (r Reader) Same(p, q hns.Policy) bool {
 	if p.Type == "RemoteSubnetRoute" && q.Type == p.Type {
 		return r.remote(p) == r.remote(q)
@@ -105,7 +107,7 @@ func (r Reader) remote(p hns.Policy) hns.RemoteSubnet {
 	return s
 }
 
-// Same reports whether two policies of any object say the same.
+// Same reports whether two policies of any object have the same values.
 func Same(p, q hns.Policy) bool {
 	return p.Type == q.Type && bytes.Equal(canonical(p.Settings), canonical(q.Settings))
 }

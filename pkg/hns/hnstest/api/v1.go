@@ -8,8 +8,9 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Documents of the older API (v1), as far as they are in use: ours for a network's management address and for the
-// host's endpoint, kube-proxy's for policy lists, hcsshim's tests for the rest.
+// Documents of the older API (v1), as far as somebody uses them: flanneld for
+// the management address and the host endpoint, kube-proxy for policy lists,
+// the tests of hcsshim for the rest.
 
 // NetworkV1 is a network.
 type NetworkV1 struct {
@@ -39,7 +40,8 @@ type EndpointV1 struct {
 	State          int
 }
 
-// Version2 is a network's document in version 2, whichever it came in.
+// Version2 converts the document of a network to version 2, if it is of version
+// 1.
 func Version2(document []byte) ([]byte, hns.Code) {
 	var d struct {
 		NetworkV1
@@ -75,7 +77,8 @@ func Version2(document []byte) ([]byte, hns.Code) {
 	return []byte(Text(v2)), 0
 }
 
-// EndpointVersion2 is an endpoint's document in version 2, whichever it came in.
+// EndpointVersion2 converts the document of an endpoint to version 2, if it is
+// of version 1.
 func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 	var d EndpointV1
 	if json.Unmarshal(document, &d) != nil {
@@ -91,10 +94,10 @@ func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 	return []byte(Text(v2)), 0
 }
 
-// MAC is a hardware address as HNS writes it.
+// MAC returns a MAC in the form that HNS uses: 00-15-5D-01-02-03.
 func MAC(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
 
-// ParseMAC reads a document's MAC: a JSON string, in any usual form.
+// ParseMAC decodes a MAC from a JSON string, in any usual notation.
 func ParseMAC(raw json.RawMessage) (mac.Addr, error) {
 	var s string
 	if err := json.Unmarshal(raw, &s); err != nil {

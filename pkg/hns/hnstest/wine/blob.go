@@ -7,13 +7,14 @@ import (
 	"flannel/pkg/hns"
 )
 
-// blob is memory with pointers in it: offsets from its beginning, until the DLL knows where it lies.
+// blob is a memory block with pointers in it. Until the DLL copies it to its
+// final address, pointers are offsets from its start.
 type blob struct {
 	bytes    []byte
-	pointers []uint32 // where pointers are
+	pointers []uint32 // offsets of the pointers
 }
 
-// put adds something at the next boundary of 8 and returns its offset.
+// put appends a value, aligned to 8 bytes, and returns its offset.
 func (b *blob) put(v any) uint64 {
 	for len(b.bytes)%8 != 0 {
 		b.bytes = append(b.bytes, 0)
@@ -23,13 +24,13 @@ func (b *blob) put(v any) uint64 {
 	return uint64(at)
 }
 
-// point makes the field at an offset point to something.
+// point sets the pointer at offset field to offset target.
 func (b *blob) point(field, target uint64) {
 	binary.LittleEndian.PutUint64(b.bytes[field:], target)
 	b.pointers = append(b.pointers, uint32(field))
 }
 
-// Offsets of fields that point.
+// Offsets of pointers in adapterRow and in unicastEntry or serverEntry.
 const (
 	atNext        = 8
 	atName        = 16
@@ -43,7 +44,7 @@ const (
 	atEntrySockaddr = 16
 )
 
-// adapterBlob is what GetAdaptersAddresses returns.
+// adapterBlob encodes the result of GetAdaptersAddresses.
 func adapterBlob(adapters []hns.Adapter) *blob {
 	b := &blob{}
 	last := uint64(0)
@@ -69,7 +70,9 @@ func adapterBlob(adapters []hns.Adapter) *blob {
 	return b
 }
 
-// entry adds an element of a linked list of addresses, and returns the field that shall point to the next.
+// entry appends an element to a linked list of addresses. field is the offset
+// of the pointer to it. It returns the offset of the pointer to the next
+// element.
 func (b *blob) entry(field uint64, entry any, address sockaddr) uint64 {
 	at := b.put(entry)
 	b.point(field, at)
@@ -123,6 +126,6 @@ func toIfRow(a hns.Adapter) ifRow {
 }
 
 func fromHex(s []byte) []byte {
-	b, _ := hex.AppendDecode(nil, s) // what is no GUID is a short one
+	b, _ := hex.AppendDecode(nil, s) // of invalid text only the valid beginning
 	return b
 }

@@ -10,26 +10,26 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Conn is a program on a machine in another process.
+// Conn connects to a machine in another process, as a program on that machine.
 type Conn struct {
 	mu   sync.Mutex
 	conn net.Conn
 }
 
-// Dial connects to a machine that is served at an address. Close ends it.
+// Dial connects to the TCP address of a Server. The caller must call Close.
 func Dial(address string) (*Conn, error) {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("reach the simulated machine: %w", err)
+		return nil, fmt.Errorf("connect to the simulated machine: %w", err)
 	}
 	return &Conn{conn: c}, nil
 }
 
-// Close ends the connection; the machine goes on.
+// Close closes the connection, which ends the program, but not the machine.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// Call makes a call of HNS as a program on the machine would, or one of Server.More, and returns its answer: that of
-// Create is a handle.
+// Call makes a call of HNS, or one of Server.More, and returns its answer,
+// which is a handle for Create and Open.
 func (c *Conn) Call(function string, args ...string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,17 +6,21 @@ import (
 	"io"
 )
 
-// The DLLs (folder dll), and Dial, speak frames over TCP:
+// The DLLs and Dial exchange frames with a Server over TCP:
 //
 //	u32 length of the rest | u32 number of fields | each field: u32 length, bytes      (little endian)
 //
-// A request's fields are the program that makes it, the name of the call and its arguments, the answer's are the code
-// (4 bytes), what the call returns, and the error record, or where the pointers in the former are (u32 each). Calls on one
-// connection run one after another.
+// The fields of a request are the program that makes it, the name of the call,
+// and its arguments. The fields of an answer are the code (4 bytes), the
+// result, and a third one: of HNS calls the error record, of IP Helper calls
+// the offsets of pointers in the result (u32 each). Calls on one connection run
+// one after another.
 //
-// What a program has open is closed when it ends, and its end is that of a connection. A DLL makes each call on a
-// connection of its own; its first one, the call Program, returns what the program is called in all others, and stays open
-// until the program ends. A connection whose requests name no program is one itself.
+// When a program ends, its handles are closed. The end of a program is the end
+// of a connection: the first connection of a DLL makes the call Program, whose
+// result is the name of the program, and stays open until the process ends. The
+// DLL makes every other call on a connection of its own, with that name. A
+// connection whose requests have an empty name is a program itself.
 
 const maxFrame = 64 << 20 // bytes
 
@@ -26,7 +30,7 @@ func readFrame(r io.Reader) ([][]byte, error) {
 		return nil, err
 	}
 	if size < 4 || size > maxFrame {
-		return nil, fmt.Errorf("a frame of %d bytes", size)
+		return nil, fmt.Errorf("invalid frame of %d bytes", size)
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(r, b); err != nil {

@@ -17,12 +17,13 @@ import (
 	"flannel/pkg/nettest"
 )
 
-// hcsshim is Microsoft's library for HNS; its integration tests, written for a real one, run against ours under Wine.
+// hcsshim is a package of Microsoft for HNS. Its integration tests, written for
+// a real HNS, run in Wine against the simulation.
 const hcsshim = "github.com/Microsoft/hcsshim/hcn"
 
-// notRun are those of them that do not run, each with its reason.
+// notRun lists the tests that do not run, with reasons.
 var notRun = map[string]string{
-	"TestAccelnetNnvManagementMacAddresses": "about network cards of Azure's hosts, which no daemon of Kubernetes has to do with",
+	"TestAccelnetNnvManagementMacAddresses": "tests network cards of Azure hosts, which are not related to Kubernetes",
 }
 
 func TestHcsshim(t *testing.T) {
@@ -63,7 +64,7 @@ func TestHcsshim(t *testing.T) {
 			t.Errorf("%s did not pass", name)
 		}
 	}
-	// One of its tests leaves an endpoint behind, but deletes the network with it; namespaces they all delete.
+	// One test does not delete its endpoint, but deletes the network with it.
 	if left := len(m.Hand().Networks()) + len(m.Hand().Endpoints()); left != 0 {
 		t.Errorf("%d networks and endpoints are left", left)
 	}

@@ -8,8 +8,8 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// ipHelper makes a call of iphlpapi.dll, its structures as they lie in memory; what it returns goes where the call has
-// its output.
+// ipHelper makes a call of iphlpapi.dll. Arguments and results are structures
+// in their memory layout.
 func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	if len(args) == 0 {
 		return nil, api.InvalidArg
@@ -47,7 +47,8 @@ func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	return p.convert(function, args[0])
 }
 
-// code is that of an error of ours, as the IP Helper API has it.
+// code returns the code of an error, in the form of the IP Helper API; 0 for
+// nil.
 func code(err error) hns.Code {
 	if e, ok := err.(*hns.Error); ok {
 		if e.Code == hns.AlreadyExists {
@@ -58,15 +59,16 @@ func code(err error) hns.Code {
 	return 0
 }
 
-// withFilters adds what a real machine lists beside an adapter: the filter drivers on it, with indexes of their own.
+// withFilters adds the filter drivers of each adapter, which Windows lists as
+// adapters with indexes of their own.
 func withFilters(adapters []hns.Adapter) []hns.Adapter {
-	all := adapters
+	rows := adapters
 	for _, a := range adapters {
 		if !a.Loopback {
-			all = append(all, filter(a))
+			rows = append(rows, filter(a))
 		}
 	}
-	return all
+	return rows
 }
 
 const filterName = "-WFP Native MAC Layer LightWeight Filter-0000"
@@ -119,7 +121,7 @@ func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 	}
 	i, v6 := index(row.LUID, row.Index), row.Family == inet6
 	if function == "SetIpInterfaceEntry" {
-		if !v6 && row.SitePrefixLen > 32 { // documented: it must be 0 for IPv4, and is not when read
+		if !v6 && row.SitePrefixLen > 32 { // must be 0 for IPv4, by the documentation, though it is not 0 when read
 			return nil, api.InvalidArg
 		}
 		return nil, code(p.machine.SetForwarding(i, v6, row.Forwarding != 0))
@@ -128,7 +130,8 @@ func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 	if err != nil {
 		return nil, code(err)
 	}
-	// The 64 is a trap of Windows' own: it goes back with the row, and is refused.
+	// As on Windows, the SitePrefixLength that is read (64) is refused when it
+	// is written back.
 	row.LUID, row.Index, row.SitePrefixLen, row.Connected, row.Forwarding = luid(i), uint32(i), 64, 1, 0
 	if on {
 		row.Forwarding = 1
@@ -136,7 +139,8 @@ func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 	return &blob{bytes: pack(row)}, 0
 }
 
-// dnsSettings takes a GUID, the flags, and the list of servers.
+// dnsSettings sets the DNS servers of one family. Its arguments are the GUID of
+// the adapter, the flags, and the list of servers.
 func (p program) dnsSettings(args [][]byte) hns.Code {
 	if len(args) < 3 || len(args[1]) != 8 {
 		return api.InvalidArg
@@ -154,7 +158,7 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 		}
 		servers = append(servers, ip)
 	}
-	for _, have := range a.DNS { // those of the other family stay
+	for _, have := range a.DNS { // keep those of the other family
 		if have.Is6() != v6 {
 			servers = append(servers, have)
 		}
@@ -171,7 +175,8 @@ func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
 	return hns.Adapter{}, false
 }
 
-// convert answers the calls that make one name of an adapter of another.
+// convert answers the ConvertInterface…To… calls, which translate between
+// index, LUID, GUID and alias of an adapter.
 func (p program) convert(function string, raw []byte) (*blob, hns.Code) {
 	for _, a := range p.machine.Hand().Adapters() {
 		g := guid(a.GUID)

@@ -17,7 +17,8 @@ import (
 	"flannel/pkg/nettest"
 )
 
-// What a program has open is closed when it is killed, and what another has is not.
+// When a program is killed, its handles are closed, and those of other programs
+// stay open.
 func TestKilledProgram(t *testing.T) {
 	t.Parallel()
 	m := hnstest.NewFor(t)
@@ -40,7 +41,7 @@ func TestKilledProgram(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command(nettest.Tool(t, "wine/run"), program, network.ID)
 		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
-		_, err := cmd.StdinPipe() // by its end the program ends, however this test does
+		_, err := cmd.StdinPipe() // the program ends with this pipe, however the test ends
 		out, err2 := cmd.StdoutPipe()
 		if err = errors.Join(err, err2); err == nil {
 			err = cmd.Start()
@@ -49,8 +50,8 @@ func TestKilledProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		if said, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(said) != "0x0" {
-			t.Fatalf("the program ended or says %s (%v)", said, err)
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(line) != "0x0" {
+			t.Fatalf("the program ended or printed %s (%v)", line, err)
 		}
 		return cmd
 	}

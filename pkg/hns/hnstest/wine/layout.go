@@ -9,8 +9,9 @@ import (
 	"flannel/pkg/hns"
 )
 
-// The structures of the IP Helper API as they lie in the memory of a 64-bit Windows (iptypes.h, netioapi.h), so that
-// the DLL has nothing to do but to copy them. Blank fields are padding, or what nobody here reads.
+// The structures of the IP Helper API in the memory layout of 64-bit Windows
+// (iptypes.h, netioapi.h), so that the DLL only needs to copy them. Blank
+// fields are padding or fields that nobody reads.
 
 // sockaddr is a SOCKADDR_INET.
 type sockaddr struct {
@@ -140,7 +141,7 @@ type ifRow struct {
 	_           [192]byte
 }
 
-// adapterRow is an IP_ADAPTER_ADDRESSES. Pointers are offsets into the same blob until the DLL adds its address.
+// adapterRow is an IP_ADAPTER_ADDRESSES. Its pointers are offsets, see blob.
 type adapterRow struct {
 	Length, Index                    uint32
 	Next, Name                       uint64
@@ -160,7 +161,7 @@ type adapterRow struct {
 	_                                [172]byte
 }
 
-// unicastEntry is an IP_ADAPTER_UNICAST_ADDRESS, serverEntry an IP_ADAPTER_DNS_SERVER_ADDRESS.
+// unicastEntry is an IP_ADAPTER_UNICAST_ADDRESS.
 type unicastEntry struct {
 	Length, Flags    uint32
 	Next, Sockaddr   uint64
@@ -173,13 +174,14 @@ type unicastEntry struct {
 	_                [7]byte
 }
 
+// serverEntry is an IP_ADAPTER_DNS_SERVER_ADDRESS.
 type serverEntry struct {
 	Length, _      uint32
 	Next, Sockaddr uint64
 	SockaddrLength uint64
 }
 
-// Of iptypes.h, ipifcons.h and nldef.h.
+// Constants of iptypes.h, ipifcons.h and nldef.h.
 const (
 	dhcpEnabled   = 4
 	ipv4And6      = 0x180
@@ -188,14 +190,15 @@ const (
 	statusUp      = 1
 	statusDown    = 2
 	originManual  = 1
-	originOther   = 4 // of the link layer
+	originOther   = 4 // from the link layer address
 	dadTentative  = 1
 	dadDeprecated = 3
 	dadPreferred  = 4
-	filterFlag    = 2 // MIB_IF_ROW2: a filter driver, no adapter
+	filterFlag    = 2 // MIB_IF_ROW2: a filter driver instead of an adapter
 )
 
-// luid is the identifier of an adapter; Windows makes it of a type and a number.
+// luid returns the locally unique identifier of an adapter, which consists of a
+// type and a number.
 func luid(index int) uint64 {
 	if index == 0 {
 		return 0
@@ -203,7 +206,8 @@ func luid(index int) uint64 {
 	return uint64(typeEthernet)<<48 | uint64(index)<<24
 }
 
-// index is that of the adapter which a row names by one or the other.
+// index returns the index of the adapter in a row, which names it by LUID or by
+// index.
 func index(luid uint64, index uint32) int {
 	if luid != 0 {
 		return int(luid >> 24 & 0xffffff)
@@ -220,7 +224,7 @@ func unpack(b []byte, v any) bool {
 	return len(b) == binary.Size(v) && binary.Read(bytes.NewReader(b), binary.LittleEndian, v) == nil
 }
 
-// table is a MIB table: the number of rows, and the rows.
+// table encodes a MIB table: the number of rows, and the rows.
 func table[T any](rows []T) []byte {
 	b := pack(uint64(len(rows)))
 	for _, r := range rows {
@@ -229,10 +233,10 @@ func table[T any](rows []T) []byte {
 	return b
 }
 
-// wide is text in UTF-16 with its end.
+// wide encodes text in UTF-16 with a terminating zero.
 func wide(s string) []uint16 { return append(utf16.Encode([]rune(s)), 0) }
 
-// guid is a GUID as it lies in memory.
+// guid encodes a GUID in its memory layout.
 func guid(s string) (g [16]byte) {
 	var hex []byte
 	for _, part := range bytes.Split([]byte(s), []byte("-")) {

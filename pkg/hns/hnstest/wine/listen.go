@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// Listen lets other programs reach the machine at addr until the test ends.
+// Listen serves the machine on a TCP address, until the test ends, for programs
+// in Wine and for Dial.
 func Listen(t testing.TB, m *hnstest.Machine) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -8,12 +8,12 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// Play lets this process take a machine for the Windows that it runs on, by the DLLs, until the test ends. On a real
-// Windows it skips the test.
+// Play connects this process, which runs in Wine, to a simulated machine until
+// the test ends. On a real Windows it skips the test.
 func Play(t *testing.T, m *hnstest.Machine) {
 	t.Helper()
 	if windows.NewLazySystemDLL("ntdll.dll").NewProc("wine_get_version").Find() != nil {
-		t.Skip("this is a real Windows, whose network a test must not touch")
+		t.Skip("this is a real Windows, whose network tests must not change")
 	}
 	t.Setenv("FLANNEL_HNS", Listen(t, m))
 }

@@ -10,24 +10,26 @@ import (
 	"flannel/pkg/hns/hnstest/api"
 )
 
-// Server lets the DLLs, and Dial, reach a machine.
+// Server makes a machine available to the DLLs and to Dial.
 type Server struct {
 	Machine *hnstest.Machine
-	// More are calls that Windows does not have. Their errors reach the caller as text.
+	// More holds calls that Windows does not have, by name. Callers get the
+	// text of their errors as the Detail of an hns.Error.
 	More map[string]func(args [][]byte) ([]byte, error)
 
 	mu       sync.Mutex
-	programs map[string]program // those that other connections may name, by what they are called
+	programs map[string]program // by name, for the requests of other connections
 }
 
-// program makes calls on a machine.
+// program is a Program on a machine, and the connection that it lives on.
 type program struct {
 	*hnstest.Program
 	machine *hnstest.Machine
-	conn    net.Conn // ends with the program
+	conn    net.Conn // the program ends with it
 }
 
-// Serve answers until the listener is closed. It then ends the programs, and waits for nobody.
+// Serve accepts connections until the listener is closed. It then ends all
+// programs, without waiting for calls that are running.
 func (s *Server) Serve(l net.Listener) error {
 	defer s.endAll()
 	for {
@@ -38,7 +40,8 @@ func (s *Server) Serve(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		// A connection each, so that a call that hangs delays no other.
+		// Each connection has a goroutine, so a hanging call does not block
+		// others.
 		go s.serve(c)
 	}
 }
@@ -69,7 +72,7 @@ func (s *Server) serve(c net.Conn) {
 	}
 }
 
-// join makes a connection's program known to others, and returns what it is called.
+// join registers the program of a connection and returns its name.
 func (s *Server) join(p program) (name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +90,8 @@ func (s *Server) leave(name string) {
 	delete(s.programs, name)
 }
 
-// program is the one that a request names, or else its connection's own.
+// program returns the program that a request names: an empty name is that of
+// its own connection.
 func (s *Server) program(name string, own program) (p program, known bool) {
 	if name == "" {
 		return own, true
@@ -102,7 +106,7 @@ func (s *Server) endAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.programs {
-		_ = p.conn.Close() // what follows is as if the program had ended
+		_ = p.conn.Close() // which ends the program
 	}
 }
 

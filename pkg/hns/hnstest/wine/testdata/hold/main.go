@@ -1,5 +1,6 @@
-// Command hold opens the network that its argument names, registers for notifications, says so, and keeps both until it
-// is killed.
+// Command hold opens the network with the ID in its argument, registers for
+// notifications, prints the result code, and keeps both open until it is
+// killed.
 package main
 
 import (
@@ -20,12 +21,12 @@ func main() {
 	}
 	var network, registration uintptr
 	var record *uint16
-	told := syscall.NewCallback(func(kind, context, status, data uintptr) uintptr { return 0 })
+	callback := syscall.NewCallback(func(kind, context, status, data uintptr) uintptr { return 0 })
 	result, _, _ := dll.NewProc("HcnOpenNetwork").Call(uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&network)), uintptr(unsafe.Pointer(&record)))
 	if result == 0 {
-		result, _, _ = dll.NewProc("HcnRegisterServiceCallback").Call(told, 0, uintptr(unsafe.Pointer(&registration)))
+		result, _, _ = dll.NewProc("HcnRegisterServiceCallback").Call(callback, 0, uintptr(unsafe.Pointer(&registration)))
 	}
 	fmt.Printf("%#x\n", result)
 	_, _ = os.Stdin.Read(make([]byte, 1))
-	os.Exit(1) // nobody killed it
+	os.Exit(1) // stdin was closed before somebody killed it
 }
