@@ -18,8 +18,9 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// These tests look at a lab from outside, so they run it as a command of its own: the test binary, told by this
-// variable, which holds the path of a stand-in for flanneld.
+// These tests look at a lab from outside, so they run it as a command of its
+// own: the test binary, told by this variable, which holds the path of a
+// stand-in for flanneld.
 const asLab = "FLANNEL_LAB_TEST_STANDIN"
 
 // asCommand makes the test binary flannel-lab.
@@ -95,8 +96,9 @@ func labCommand(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// TestNothingIsLeft runs a lab with nodes, etcd and (stand-ins for) daemons, ends it in different ways, and looks for
-// processes and namespaces of it, and for changes of the machine's own network.
+// TestNothingIsLeft runs a lab with nodes, etcd and (stand-ins for) daemons,
+// ends it in different ways, and looks for processes and namespaces of it, and
+// for changes of the machine's own network.
 func TestNothingIsLeft(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test makes network namespaces: run it as root")

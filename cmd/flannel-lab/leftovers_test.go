@@ -81,8 +81,8 @@ func namespacesOf(processes []process) map[string]bool {
 	return spaces
 }
 
-// remains are the processes that still run, and whatever still holds one of the namespaces: a process in it, an open
-// file, or a mount.
+// remains are the processes that still run, and whatever still holds one of the
+// namespaces: a process in it, an open file, or a mount.
 func remains(t *testing.T, below []process, spaces map[string]bool) (left []string) {
 	t.Helper()
 	for _, pid := range pids(t) {
@@ -151,7 +151,8 @@ func hostState(t *testing.T) map[string]string {
 	return state
 }
 
-// wineServers are the directories of sockets that Wine has outside of the lab, some of a run that has just ended.
+// wineServers are the directories of sockets that Wine has outside of the lab,
+// some of a run that has just ended.
 func wineServers(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(os.TempDir(), ".wine-*", "*"))

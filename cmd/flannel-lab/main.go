@@ -1,5 +1,6 @@
-// Command flannel-lab runs several nodes on one machine: to show what flannel does, to play with it, and (its package
-// lab) to test it. The machine's own network is left alone.
+// Command flannel-lab runs several nodes on one machine: to show what flannel
+// does, to experiment with it, and (with its package lab) to test it. It does
+// not change the host's own network.
 package main
 
 import (
@@ -18,18 +19,18 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-const usage = `flannel-lab: several flannel nodes on one machine, without touching the machine's own network
+const usage = `flannel-lab: several flannel nodes on one machine. The machine's own network is not changed.
 
   flannel-lab demo [options]            show what flannel does, step by step
-  flannel-lab up [options]              leave a lab running in the background
-  flannel-lab status                    its nodes, leases and pods
+  flannel-lab up [options]              start a lab in the background
+  flannel-lab status                    show its nodes, leases and pods
   flannel-lab exec NODE|POD|infra [-- COMMAND…]   run a command there (default: a shell)
-  flannel-lab pod add NODE NAME         make a pod, through the CNI plugins
+  flannel-lab pod add NODE NAME         create a pod with the CNI plugins
   flannel-lab pod del NAME
   flannel-lab pod list
   flannel-lab flanneld start|stop|kill|log NODE
-  flannel-lab down                      end the lab; nothing of it is left
-  flannel-lab bench [options]           what a daemon costs at scale, beside the kernel alone (bench -h: its options)
+  flannel-lab down                      end the lab and remove everything of it
+  flannel-lab bench [options]           measure the costs of a daemon at scale, compared to the kernel alone (options: bench -h)
 
 Options of demo and up:
 `
@@ -60,7 +61,7 @@ func run(args []string) int {
 
 func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	switch command {
-	case "demo", "up", "serve": // serve is what up leaves behind
+	case "demo", "up", "serve": // serve is the background process that up starts
 		o, err := parseOptions(command, args)
 		if err != nil {
 			return 2, err
@@ -91,10 +92,10 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 		flags.PrintDefaults()
 		return 0, nil
 	}
-	return 2, fmt.Errorf("no command %q; flannel-lab help lists them", command)
+	return 2, fmt.Errorf("unknown command %q; see flannel-lab help", command)
 }
 
-// options are the command line of demo and up.
+// options are the command-line options of demo and up.
 type options struct {
 	lab     lab.Options
 	backend string
@@ -104,11 +105,11 @@ type options struct {
 func (o *options) flags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab "+name, flag.ContinueOnError)
 	f.IntVar(&o.lab.Nodes, "nodes", 3, "number of `nodes`")
-	f.IntVar(&o.lab.Windows, "windows", 0, "how many of the nodes, the last ones, are Windows `nodes`: real programs in Wine, and a simulated HNS")
+	f.IntVar(&o.lab.Windows, "windows", 0, "number of Windows `nodes`, the last ones: real programs in Wine, with a simulated HNS")
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
-	f.BoolVar(&o.dual, "ipv6", false, "IPv6 beside IPv4")
-	f.IntVar(&o.lab.Subnets, "subnets", 1, "underlay `networks` (1 or 2) with a router between them")
-	f.BoolVar(&o.lab.Kube, "kube", false, "leases in Kubernetes, with a real API server, instead of etcd")
+	f.BoolVar(&o.dual, "ipv6", false, "use IPv6 in addition to IPv4")
+	f.IntVar(&o.lab.Subnets, "subnets", 1, "number of underlay `networks` (1 or 2), joined by a router")
+	f.BoolVar(&o.lab.Kube, "kube", false, "store leases in Kubernetes, with a real API server, instead of etcd")
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
 	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
 	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")
@@ -126,16 +127,16 @@ func parseOptions(command string, args []string) (options, error) {
 		return o, err
 	}
 	if err == nil && f.NArg() > 0 {
-		err = fmt.Errorf("%s takes no %q", command, f.Arg(0))
+		err = fmt.Errorf("%s: unexpected argument %q", command, f.Arg(0))
 	}
 	if err == nil && o.lab.Nodes < 2 {
-		err = fmt.Errorf("--nodes %d: there is nothing to join below 2", o.lab.Nodes)
+		err = fmt.Errorf("--nodes %d: at least 2 are needed", o.lab.Nodes)
 	}
 	if err == nil && o.lab.Windows > 0 && o.lab.Nodes-o.lab.Windows < 2 {
-		err = fmt.Errorf("--windows %d of --nodes %d: two nodes or more must be left that are Linux", o.lab.Windows, o.lab.Nodes)
+		err = fmt.Errorf("--windows %d with --nodes %d: at least two Linux nodes are needed", o.lab.Windows, o.lab.Nodes)
 	}
 	if o.lab.Windows > 0 && o.backend == "vxlan" {
-		o.backend = `{"Type":"vxlan","VNI":4096,"Port":4789}` // HNS takes nothing else
+		o.backend = `{"Type":"vxlan","VNI":4096,"Port":4789}` // the only values that HNS supports
 	}
 	if o.dual {
 		o.lab.Family = lab.Dual

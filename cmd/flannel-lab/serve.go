@@ -22,10 +22,12 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// socket is where the lab that up has left running listens: one on a machine, unless the environment says otherwise.
+// socket returns the path of the Unix socket on which a background lab listens.
+// There is one for each host, unless the environment names another.
 func socket() string { return cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock") }
 
-// reply answers a request, which is a list of words. Namespaces come with it as open files.
+// reply answers a request, which is a list of words. Open namespace files are
+// sent with it as control data.
 type reply struct {
 	Text  string
 	Error string
@@ -36,12 +38,13 @@ type server struct {
 	stop context.CancelFunc
 }
 
-// serve is the lab in the background. It answers requests on descriptor 3 one by one, from when the lab is ready.
+// serve runs the lab in the background. It accepts requests on file descriptor
+// 3, one at a time, once the lab is ready.
 func serve(ctx context.Context, o options) error {
-	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has long gone
+	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has ended
 	listener, err := net.FileListener(os.NewFile(3, socket()))
 	if err != nil {
-		return fmt.Errorf("serve is for up to start: %w", err)
+		return fmt.Errorf("serve must be started by up: %w", err)
 	}
 	defer os.Remove(socket())
 	ctx, cancel := context.WithCancel(ctx)
@@ -65,10 +68,11 @@ func serve(ctx context.Context, o options) error {
 	}
 }
 
-// patience is how long populate waits for pods to reach each other: far longer than it should take.
-const patience = 8 * time.Second
+// reachTimeout is how long populate waits for pods to reach each other.
+const reachTimeout = 8 * time.Second
 
-// populate starts flanneld on every node, makes a pod on each, and waits until they reach each other.
+// populate starts flanneld and creates a pod on every node, and waits until the
+// pods reach each other.
 func populate(ctx context.Context, l *lab.Lab, o options) error {
 	if err := l.SetConfig(ctx, l.Config(o.backend)); err != nil {
 		return err
@@ -86,9 +90,10 @@ func populate(ctx context.Context, l *lab.Lab, o options) error {
 	}
 	for _, p := range pods[1:] {
 		for _, way := range [][2]*lab.Pod{{pods[0], p}, {p, pods[0]}} {
-			if _, err := way[0].Reach(ctx, way[1].IP(), patience); err != nil {
-				// A lab in which something does not work is what its user may want to look at.
-				fmt.Fprintf(os.Stderr, "%s does not reach %s: %v\n", way[0].Name, way[1].Name, err)
+			if _, err := way[0].Reach(ctx, way[1].IP(), reachTimeout); err != nil {
+				// No error: the user may want to examine a lab in which
+				// something does not work.
+				fmt.Fprintf(os.Stderr, "%s cannot reach %s: %v\n", way[0].Name, way[1].Name, err)
 			}
 		}
 	}
@@ -114,7 +119,7 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn) {
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
-	// A client that has gone away is its own business.
+	// Errors are ignored: the client may have gone.
 	if n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err == nil && n < len(b) {
 		_, _ = c.Write(b[n:])
 	}
@@ -137,7 +142,7 @@ func (s *server) do(ctx context.Context, request []string) (string, []*os.File, 
 	case "pod del":
 		p := s.pod(words[2])
 		if p == nil {
-			return "", nil, fmt.Errorf("there is no pod %q", words[2])
+			return "", nil, fmt.Errorf("no pod %q", words[2])
 		}
 		return "", nil, p.Delete(ctx)
 	case "flanneld start", "flanneld stop", "flanneld kill", "flanneld log":
@@ -148,7 +153,7 @@ func (s *server) do(ctx context.Context, request []string) (string, []*os.File, 
 		files, err := s.enter(words[1])
 		return "", files, err
 	}
-	return "", nil, fmt.Errorf("%q is no request; flannel-lab help lists them", strings.Join(request, " "))
+	return "", nil, fmt.Errorf("unknown request %q; see flannel-lab help", strings.Join(request, " "))
 }
 
 func (s *server) enter(name string) ([]*os.File, error) {
@@ -160,7 +165,7 @@ func (s *server) enter(name string) ([]*os.File, error) {
 	}
 	n, err := s.lab.Node(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w; pods are shown by flannel-lab pod list", err)
+		return nil, fmt.Errorf("%w; for pods see flannel-lab pod list", err)
 	}
 	return n.Files(), nil
 }
@@ -180,7 +185,7 @@ func (s *server) addPod(ctx context.Context, node, name string) (string, error) 
 		return "", err
 	}
 	if _, err := s.lab.Node(name); err == nil || name == "infra" || s.pod(name) != nil {
-		return "", fmt.Errorf("there already is a %s", name)
+		return "", fmt.Errorf("%s already exists", name)
 	}
 	if _, err := n.AddPod(ctx, name); err != nil {
 		return "", err
@@ -201,7 +206,7 @@ func (s *server) flanneld(ctx context.Context, verb, node string) (string, error
 		return "", n.Ready(ctx)
 	case "stop":
 		code, err := n.Stop(ctx)
-		return fmt.Sprintf("flanneld ended with status %d\n", code), err
+		return fmt.Sprintf("flanneld exited with status %d\n", code), err
 	case "kill":
 		return "", n.Kill()
 	}
@@ -240,7 +245,7 @@ func state(ctx context.Context, n *lab.Node) string {
 	code, body, err := n.Ask(ctx, "/readyz")
 	switch {
 	case err != nil:
-		return "running, does not answer: " + err.Error()
+		return "running, no answer: " + err.Error()
 	case code != 200:
 		return "not ready: " + strings.Join(strings.Fields(body), " ")
 	}

@@ -18,27 +18,28 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// up starts serve in a session of its own, waits until it answers, and leaves it.
+// up starts serve in a session of its own and waits until it answers. serve
+// keeps running after up returns.
 func up(ctx context.Context, args []string) error {
 	if err := machine.CheckRoot(); err != nil {
 		return err
 	}
 	if c, err := net.Dial("unix", socket()); err == nil {
 		c.Close()
-		return errors.New("a lab is running already: flannel-lab status shows it, flannel-lab down ends it")
+		return errors.New("a lab is already running: see flannel-lab status, end it with flannel-lab down")
 	}
-	_ = os.Remove(socket()) // of a lab that was killed
-	cmd, said, err := startServer(args)
+	_ = os.Remove(socket()) // left by a lab that was killed
+	cmd, stderr, err := startServer(args)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, _ = io.Copy(os.Stderr, said) // until it ends, or we do
+		_, _ = io.Copy(os.Stderr, stderr) // until one of both processes ends
 		ended <- cmd.Wait()
 	}()
 	ready := make(chan error, 1)
-	go func() { ready <- ask([]string{"status"}) }() // is answered when the lab is ready
+	go func() { ready <- ask([]string{"status"}) }() // serve answers when the lab is ready
 	select {
 	case err := <-ready:
 		if err == nil {
@@ -54,7 +55,8 @@ func up(ctx context.Context, args []string) error {
 	}
 }
 
-// startServer also returns what the lab says on stderr. It must not have our own: who called us might wait for its end.
+// startServer returns the command and its stderr, a pipe. serve must not
+// inherit our stderr: our caller may wait until every writer of it has ended.
 func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket()})
 	if err != nil {
@@ -72,15 +74,16 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	defer file.Close()
 	cmd := machine.Command(append([]string{"serve"}, args...)...)
 	machine.HandOn(cmd, file)
-	said, err := cmd.StderrPipe()
+	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, nil, err
 	}
 	cmd.SysProcAttr.Setsid = true
-	return cmd, said, cmd.Start()
+	return cmd, stderr, cmd.Start()
 }
 
-// call sends a request to the running lab.
+// call sends a request to the running lab and returns its reply. The caller
+// owns the files, which are namespaces.
 func call(request []string) (reply, []*os.File, error) {
 	var r reply
 	conn, err := net.Dial("unix", socket())
@@ -113,6 +116,7 @@ func call(request []string) (reply, []*os.File, error) {
 	return r, files, err
 }
 
+// received returns the open files in a control message.
 func received(oob []byte) (files []*os.File, err error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -133,16 +137,18 @@ func received(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
+// ask sends a request and prints the text of the reply.
 func ask(request []string) error {
 	r, _, err := call(request)
 	fmt.Print(r.Text)
 	return err
 }
 
-// execute runs a command in a node, a pod or infra as a child of this process, so a terminal works as usual.
+// execute runs a command in a node, a pod or infra as a child of this process,
+// so that a terminal works as usual. It returns the exit status.
 func execute(args []string) (int, error) {
 	if len(args) == 0 {
-		return 2, errors.New("exec where? flannel-lab exec NODE|POD|infra [-- COMMAND…]")
+		return 2, errors.New("exec needs a place: flannel-lab exec NODE|POD|infra [-- COMMAND…]")
 	}
 	if err := machine.CheckRoot(); err != nil {
 		return 1, err
@@ -185,9 +191,9 @@ func down() error {
 		return err
 	}
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(socket()); errors.Is(err, os.ErrNotExist) { // the last thing that serve does
+		if _, err := os.Stat(socket()); errors.Is(err, os.ErrNotExist) { // serve removes it last
 			return nil
 		}
 	}
-	return errors.New("the lab was told to end, and has not")
+	return errors.New("the lab did not end within 10 seconds")
 }

@@ -44,7 +44,7 @@ func (d *show) hns(ctx context.Context) error {
 
 // remoteSubnets are the ways to other nodes that HNS knows on a node.
 func remoteSubnets(n *lab.Node) (all []hns.RemoteSubnet, err error) {
-	r, err := n.Windows.Now()
+	r, err := n.Windows.Report()
 	if err != nil {
 		return nil, err
 	}

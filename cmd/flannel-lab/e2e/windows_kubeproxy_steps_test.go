@@ -120,7 +120,7 @@ type state struct {
 }
 
 func (p *proxied) state() (s state, err error) {
-	r, err := p.w.Windows.Now()
+	r, err := p.w.Windows.Report()
 	if err != nil {
 		return s, err
 	}

@@ -99,7 +99,7 @@ func (c *console) well(m mode) (w walked) {
 	subnets, err := c.l.Kube.PodCIDRs(t.Context(), c.n.Name)
 	must(t, err)
 	w.subnet = subnets[0]
-	r, err := c.n.Windows.Now()
+	r, err := c.n.Windows.Report()
 	must(t, err)
 	var names []string
 	for _, doc := range r.Networks {
@@ -181,7 +181,7 @@ func (c *console) reserved() (all []string) {
 
 func (c *console) endpoints(name string) (all []hns.Endpoint) {
 	c.t.Helper()
-	r, err := c.n.Windows.Now()
+	r, err := c.n.Windows.Report()
 	must(c.t, err)
 	for _, doc := range r.Endpoints {
 		e, err := hns.DecodeEndpoint(doc)

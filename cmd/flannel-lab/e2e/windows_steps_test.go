@@ -36,7 +36,7 @@ func hnsChanges(t *testing.T, n *lab.Node) (calls []string) {
 
 // networkOf is flannel's network on a Windows node, which has no other.
 func networkOf(n *lab.Node) (hns.Network, error) {
-	r, err := n.Windows.Now()
+	r, err := n.Windows.Report()
 	if err != nil {
 		return hns.Network{}, err
 	}
@@ -60,7 +60,7 @@ func podRoute(r hns.Route) bool {
 
 // hnsEntries is all that flanneld keeps on a Windows node, one in a line.
 func hnsEntries(n *lab.Node) (string, error) {
-	r, err := n.Windows.Now()
+	r, err := n.Windows.Report()
 	if err != nil {
 		return "", err
 	}

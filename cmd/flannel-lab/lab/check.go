@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// tools are the programs that the lab and flanneld call, and the package that brings each (the same name in Debian,
-// Ubuntu, Fedora, Alpine and Arch, but for ping's).
+// tools are the commands that the lab and flanneld run, each with its package.
+// Debian, Ubuntu, Fedora, Alpine and Arch use the same names, except for ping's
+// package.
 var tools = []struct{ name, pkg string }{
 	{"ip", "iproute2"},
 	{"bridge", "iproute2"},
@@ -19,13 +20,14 @@ var tools = []struct{ name, pkg string }{
 	{"ping", "iputils-ping (iputils)"},
 }
 
-// CheckTools tells what the lab would need and does not find: all of it at once, with the way to get it.
+// CheckTools returns an error that lists every program that the lab needs and
+// that is missing, each with the way to get it. It also calls SetPath.
 func CheckTools(o Options) error {
 	SetPath(o.BinDir)
 	var missing []string
 	for _, t := range tools {
 		if _, err := exec.LookPath(t.name); err != nil {
-			missing = append(missing, fmt.Sprintf("%s, of the package %s", t.name, t.pkg))
+			missing = append(missing, fmt.Sprintf("%s (package %s)", t.name, t.pkg))
 		}
 	}
 	if o.Kube {
@@ -56,7 +58,8 @@ func CheckTools(o Options) error {
 	return errors.New("missing: " + strings.Join(missing, "; "))
 }
 
-// SetPath lets commands of the lab be found: sudo and CI often leave out the sbin directories.
+// SetPath appends bin and the system directories to PATH. sudo and CI systems
+// often leave out the sbin directories.
 func SetPath(bin string) {
 	dirs := filepath.SplitList(os.Getenv("PATH"))
 	for _, dir := range []string{bin, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {

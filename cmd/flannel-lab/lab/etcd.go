@@ -18,17 +18,18 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Etcd is the real etcd of a lab. It runs in Infra; its data is gone with the lab.
+// Etcd is the etcd of a lab. It runs in Infra, and its data is deleted with the
+// lab.
 type Etcd struct {
 	lab  *Lab
 	proc *machine.Process
 
-	once   sync.Once
+	once   sync.Once // creates client
 	client *clientv3.Client
 	err    error
 }
 
-// Endpoint is the URL by which nodes reach it.
+// Endpoint returns the URL under which nodes reach etcd.
 func (e *Etcd) Endpoint() string { return e.url(2379) }
 
 func (e *Etcd) url(port int) string {
@@ -36,7 +37,8 @@ func (e *Etcd) url(port int) string {
 	return "http://" + net.JoinHostPort(at.String(), fmt.Sprint(port))
 }
 
-// Start starts it after Stop or Kill, on the data that it had, and waits until it answers.
+// Start starts etcd again after Stop or Kill, with its old data, and waits
+// until it answers.
 func (e *Etcd) Start(ctx context.Context) error {
 	if err := e.launch(); err != nil {
 		return err
@@ -62,24 +64,24 @@ func (e *Etcd) launch() error {
 func (e *Etcd) ready(ctx context.Context) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		if !e.proc.Running() {
-			return machine.Fatal(fmt.Errorf("etcd ended: %s", machine.LastLine(e.proc.Log())))
+			return machine.Fatal(fmt.Errorf("etcd exited: %s", machine.LastLine(e.proc.Log())))
 		}
 		code, body, err := e.lab.Infra.Get(ctx, "http://127.0.0.1:2379/health")
 		if err == nil && (code != 200 || !strings.Contains(body, "true")) {
-			err = fmt.Errorf("etcd says %d %s", code, body)
+			err = fmt.Errorf("/health of etcd: status %d: %s", code, body)
 		}
 		return err
 	})
 	return err
 }
 
-// Stop ends it in good order. Start brings it back.
+// Stop ends etcd with SIGTERM.
 func (e *Etcd) Stop(ctx context.Context) error {
 	_, err := e.proc.Stop(ctx, syscall.SIGTERM)
 	return err
 }
 
-// Kill ends it as a crash would.
+// Kill ends etcd with SIGKILL, as a crash would.
 func (e *Etcd) Kill() error {
 	_, err := e.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
@@ -87,7 +89,7 @@ func (e *Etcd) Kill() error {
 
 const dataDir, savedDir = "/var/lib/etcd/data", "/var/lib/etcd/saved"
 
-// Save copies the store for Restore, stopping etcd meanwhile.
+// Save copies the data for Restore. etcd is stopped meanwhile.
 func (e *Etcd) Save(ctx context.Context) error {
 	if err := e.Stop(ctx); err != nil {
 		return err
@@ -98,12 +100,13 @@ func (e *Etcd) Save(ctx context.Context) error {
 	return e.Start(ctx)
 }
 
-// Restore kills etcd and starts it on what Save has kept: the same cluster, its history cut off.
+// Restore kills etcd and starts it with the data of the last Save: the same
+// cluster at an older revision.
 func (e *Etcd) Restore(ctx context.Context) error {
 	return e.restart(ctx, "rm -rf "+dataDir+"; cp -a "+savedDir+" "+dataDir)
 }
 
-// Replace kills etcd and starts another one with nothing in it.
+// Replace kills etcd and starts it without data.
 func (e *Etcd) Replace(ctx context.Context) error { return e.restart(ctx, "rm -rf "+dataDir) }
 
 func (e *Etcd) restart(ctx context.Context, between string) error {
@@ -116,22 +119,25 @@ func (e *Etcd) restart(ctx context.Context, between string) error {
 	return e.Start(ctx)
 }
 
-// Pause makes it deaf with its connections open: what a peer that vanished without a word looks like.
+// Pause stops etcd with SIGSTOP. Its connections stay open and nothing answers,
+// as when a server vanishes from the network.
 func (e *Etcd) Pause() error { return e.proc.Signal(syscall.SIGSTOP) }
 
-// Resume ends Pause.
+// Resume continues etcd after Pause.
 func (e *Etcd) Resume() error { return e.proc.Signal(syscall.SIGCONT) }
 
-// Log is what it has written so far.
+// Log returns everything that etcd has written.
 func (e *Etcd) Log() string { return e.proc.Log() }
 
-// Client is a client for the test itself. It belongs to the lab; Close closes it.
+// Client returns a client for tests. The lab owns it and closes it.
 func (e *Etcd) Client() (*clientv3.Client, error) {
 	e.once.Do(func() { e.client, e.err = clientv3.New(e.ClientConfig()) })
 	return e.client, e.err
 }
 
-// ClientConfig reaches etcd from outside of its namespaces; add TLS or a user and call clientv3.New for a client of your own.
+// ClientConfig returns the configuration of a client that runs outside of the
+// lab's namespaces. To use TLS or a user, change it and call clientv3.New; the
+// caller then owns the client.
 func (e *Etcd) ClientConfig() clientv3.Config {
 	dial := func(ctx context.Context, addr string) (net.Conn, error) { return e.lab.Infra.Dial(ctx, "tcp", addr) }
 	return clientv3.Config{
@@ -152,34 +158,36 @@ func (e *Etcd) Wipe(ctx context.Context) error {
 	return err
 }
 
-// Compact forgets every revision before the current one: a watch from an older one fails.
+// Compact deletes the history before the current revision. A watch that starts
+// at an older revision then fails.
 func (e *Etcd) Compact(ctx context.Context) error {
 	c, err := e.Client()
 	if err != nil {
 		return err
 	}
-	now, err := c.Get(ctx, "any")
+	resp, err := c.Get(ctx, "any")
 	if err != nil {
 		return err
 	}
-	_, err = c.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
+	_, err = c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
 	return err
 }
 
+// list returns the values below prefix, by the rest of their key.
 func (e *Etcd) list(ctx context.Context, prefix string) (map[string]string, error) {
 	c, err := e.Client()
 	if err != nil {
 		return nil, err
 	}
-	got, err := c.Get(ctx, prefix, clientv3.WithPrefix())
+	resp, err := c.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", prefix, err)
 	}
-	all := map[string]string{}
-	for _, kv := range got.Kvs {
-		all[strings.TrimPrefix(string(kv.Key), prefix)] = string(kv.Value)
+	values := map[string]string{}
+	for _, kv := range resp.Kvs {
+		values[strings.TrimPrefix(string(kv.Key), prefix)] = string(kv.Value)
 	}
-	return all, nil
+	return values, nil
 }
 
 func (e *Etcd) close() error {

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// writeHosts lets people who play say `ping node2` or `ping pod2`. The caller holds podsMu.
+// writeHosts writes /etc/hosts of every node, so that `ping node2` and `ping
+// pod2` work there. The caller holds podsMu, except in New.
 func (l *Lab) writeHosts() error {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
@@ -33,13 +34,14 @@ func (l *Lab) writeHosts() error {
 	return errors.Join(errs...)
 }
 
-// Join writes the addresses or prefixes that there are.
+// Join returns the valid addresses or prefixes among those given, separated by
+// spaces.
 func Join[T interface {
 	IsValid() bool
 	String() string
-}](all ...T) string {
+}](values ...T) string {
 	var s []string
-	for _, a := range all {
+	for _, a := range values {
 		if a.IsValid() {
 			s = append(s, a.String())
 		}

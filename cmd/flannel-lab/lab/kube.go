@@ -23,21 +23,25 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// Files of a node, where flannel's pod has them, but for the kubeconfig, which stands for what a pod has anyway.
+// Files of a node. They have the paths that they have in flannel's pod, except
+// for the kubeconfig, which stands for the environment and files that kubelet
+// gives a pod.
 const (
 	netConfFile    = "/etc/kube-flannel/net-conf.json"
 	kubeconfigFile = "/etc/kube-flannel/kubeconfig"
-	accountDir     = "/run/secrets/kubernetes.io/serviceaccount" // what kubelet gives every pod
+	accountDir     = "/run/secrets/kubernetes.io/serviceaccount" // kubelet mounts it into every pod
 	tokenFile      = accountDir + "/token"
 )
 
-// kubeDir is in Infra.
+// kubeDir is the API server's data directory in Infra.
 const kubeDir = "/var/lib/etcd/kube"
 
-// Kube is the real kube-apiserver of a lab, with the controller that gives nodes their podCIDRs. It runs in Infra; its
-// data is gone with the lab. Its Client and Config are the administrator's, from outside of the lab's namespaces.
+// Kube is the kube-apiserver of a lab, together with the controller that
+// assigns podCIDRs to nodes. It runs in Infra, and its data is deleted with the
+// lab. The embedded Cluster has the administrator's Client and Config, which
+// work outside of the lab's namespaces.
 type Kube struct {
-	*cluster.Cluster // once it is ready for the first time
+	*cluster.Cluster // nil until the API server is ready for the first time
 	lab              *Lab
 	proc             *machine.Process
 	manifest         []*unstructured.Unstructured
@@ -45,19 +49,20 @@ type Kube struct {
 
 func (o Options) kubeBinary() string { return filepath.Join(o.BinDir, "kube") }
 
-// Endpoint is the URL by which nodes reach it.
+// Endpoint returns the URL under which nodes reach the API server.
 func (k *Kube) Endpoint() string { return "https://" + k.addr().String() }
 
 func (k *Kube) addr() netip.AddrPort {
 	return netip.AddrPortFrom(address(!k.lab.opts.Family.Has4(), 0, 1).Addr(), 6443)
 }
 
-// Dial opens a connection to it from outside of the lab.
+// Dial connects to the API server from outside of the lab.
 func (k *Kube) Dial(ctx context.Context) (net.Conn, error) {
 	return k.lab.Infra.Dial(ctx, "tcp", k.addr().String())
 }
 
-// Start starts it after Kill, on the data that it had, and waits until it answers.
+// Start starts the API server again after Kill, with its old data, and waits
+// until it answers.
 func (k *Kube) Start(ctx context.Context) error {
 	if err := k.launch(); err != nil {
 		return err
@@ -73,7 +78,7 @@ func (k *Kube) launch() (err error) {
 	if k.lab.opts.Family.Has6() {
 		networks = append(networks, Network6)
 	}
-	// It tells by this file that it is ready.
+	// bin/kube writes this file when it is ready.
 	err = k.lab.Infra.Do(func() error { return os.RemoveAll(filepath.Join(kubeDir, "admin.kubeconfig")) })
 	if err != nil {
 		return err
@@ -88,7 +93,7 @@ func (k *Kube) ready(ctx context.Context) error {
 	var text []byte
 	_, err := machine.Until(ctx, machine.Longest, func(context.Context) (err error) {
 		if !k.proc.Running() {
-			return machine.Fatal(fmt.Errorf("kube ended: %s", machine.LastLine(k.proc.Log())))
+			return machine.Fatal(fmt.Errorf("kube exited: %s", machine.LastLine(k.proc.Log())))
 		}
 		text, err = k.lab.Infra.ReadFile(filepath.Join(kubeDir, "admin.kubeconfig"))
 		return err
@@ -114,22 +119,23 @@ func (k *Kube) ready(ctx context.Context) error {
 	return k.Apply(ctx, false, k.manifest...)
 }
 
-// Object is one of the manifest's, by its kind.
+// Object returns the first object of that kind in the manifest.
 func (k *Kube) Object(kind string) (*unstructured.Unstructured, error) {
 	for _, o := range k.manifest {
 		if o.GetKind() == kind {
 			return o, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no %s in %s", kind, k.lab.opts.Manifest)
+	return nil, fmt.Errorf("no %s in %s", kind, k.lab.opts.Manifest)
 }
 
-// PodEnv is the environment that every pod of the cluster has, by which it finds the API server.
+// PodEnv returns the environment variables by which every pod of a cluster
+// finds the API server.
 func (k *Kube) PodEnv() []string {
 	return []string{"KUBERNETES_SERVICE_HOST=" + k.addr().Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", k.addr().Port())}
 }
 
-// register makes every node of the lab a node of the cluster.
+// register registers every node of the lab.
 func (k *Kube) register(ctx context.Context) error {
 	for _, n := range k.lab.Nodes {
 		if err := k.Register(ctx, n); err != nil {
@@ -139,8 +145,9 @@ func (k *Kube) register(ctx context.Context) error {
 	return nil
 }
 
-// Register makes a node of the lab one of the cluster: with a Node, its podCIDRs, and a token of flannel's service
-// account that is bound to it. After Unregister its podCIDRs may be others.
+// Register adds a node of the lab to the cluster: it creates the Node, waits
+// for its podCIDRs, and writes to the node a token of flannel's service account
+// that is bound to it. A node that was unregistered may get other podCIDRs.
 func (k *Kube) Register(ctx context.Context, n *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, machine.Longest)
 	defer cancel()
@@ -179,7 +186,7 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 	})
 }
 
-// Unregister deletes a node from the cluster, with the pod that its token is bound to.
+// Unregister deletes a Node and the Pod that its token is bound to.
 func (k *Kube) Unregister(ctx context.Context, n *Node) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	return errors.Join(k.Client.CoreV1().Nodes().Delete(ctx, n.Name, now),
@@ -194,43 +201,47 @@ func (k *Kube) setConfig(json string) error {
 	return errors.Join(errs...)
 }
 
-// leases are the podCIDRs and flannel's annotations of each node, as JSON.
+// leases returns the flannel annotations of each node as JSON, by node name and
+// podCIDRs.
 func (k *Kube) leases(ctx context.Context) (map[string]string, error) {
 	nodes, err := k.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]string{}
+	leases := map[string]string{}
 	for _, n := range nodes.Items {
 		maps.DeleteFunc(n.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, "flannel.alpha.coreos.com/") })
 		text, err := json.Marshal(n.Annotations)
 		if err != nil {
 			return nil, err
 		}
-		all[n.Name+" "+strings.Join(n.Spec.PodCIDRs, " ")] = string(text)
+		leases[n.Name+" "+strings.Join(n.Spec.PodCIDRs, " ")] = string(text)
 	}
-	return all, nil
+	return leases, nil
 }
 
-// AuditLog is what flannel asked it for, a JSON object on each line. It takes KubeArgs -audit.
+// AuditLog returns the API server's log of flannel's requests, one JSON object
+// a line. It needs -audit in Options.KubeArgs.
 func (k *Kube) AuditLog() (string, error) {
 	text, err := k.lab.Infra.ReadFile(filepath.Join(kubeDir, "audit.log"))
 	return string(text), err
 }
 
-// Kill ends it as a crash would. There is no Stop: an orderly end would wait for every watch.
+// Kill ends the API server with SIGKILL. There is no Stop, because a graceful
+// shutdown would wait for every watch.
 func (k *Kube) Kill() error {
 	_, err := k.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
 }
 
-// Pause makes it deaf with its connections open.
+// Pause stops the API server with SIGSTOP. Its connections stay open and
+// nothing answers.
 func (k *Kube) Pause() error { return k.proc.Signal(syscall.SIGSTOP) }
 
-// Resume ends Pause.
+// Resume continues the API server after Pause.
 func (k *Kube) Resume() error { return k.proc.Signal(syscall.SIGCONT) }
 
-// Log is what it has written so far.
+// Log returns everything that the API server has written.
 func (k *Kube) Log() string { return k.proc.Log() }
 
 func (k *Kube) close() error {

@@ -19,31 +19,32 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Where a node has what its kube-proxy comes to the API server with.
+// Files of a node with which its kube-proxy authenticates to the API server.
 const (
 	proxyDir        = "/var/lib/kube-proxy"
 	proxyToken      = proxyDir + "/token"
 	proxyKubeconfig = proxyDir + "/kubeconfig.conf"
-	proxyAccount    = "kube-proxy" // in kube-system, as kubeadm has it
+	proxyAccount    = "kube-proxy" // in kube-system, as with kubeadm
 )
 
-// KubeProxy is the real kube-proxy on a node.
+// KubeProxy is a running kube-proxy of a node.
 type KubeProxy struct{ proc *machine.Process }
 
 func (o Options) kubeProxy() string    { return filepath.Join(o.BinDir, "kube-proxy") }
 func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-proxy.exe") }
 
-// KubeProxyVersion is what it says of itself.
+// KubeProxyVersion returns the output of kube-proxy.exe --version.
 func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
-	said, err := n.RunProgram(ctx, n.lab.opts.kubeProxyExe(), "--version")
-	if err == nil && said.Status != 0 {
-		err = fmt.Errorf("run 'make test-kube-proxy', which builds it: kube-proxy.exe ended with %d: %s", said.Status, said.Stderr)
+	out, err := n.RunProgram(ctx, n.lab.opts.kubeProxyExe(), "--version")
+	if err == nil && out.Status != 0 {
+		err = fmt.Errorf("run 'make test-kube-proxy', which builds it: kube-proxy.exe exited with status %d: %s", out.Status, out.Stderr)
 	}
-	return said.Stdout, err
+	return out.Stdout, err
 }
 
-// StartKubeProxy starts kube-proxy, or kube-proxy.exe on a Windows node, with the flags that are everybody's, and these.
-// Its rights are those that kubeadm gives it.
+// StartKubeProxy starts kube-proxy, or kube-proxy.exe on a Windows node, with
+// the flags that both need, and flags. It has the permissions that kubeadm
+// gives it.
 func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy, error) {
 	token, err := n.lab.Kube.proxyToken(ctx)
 	if err != nil {
@@ -72,12 +73,15 @@ func (n *Node) kubeProxyCommand(flags []string) *exec.Cmd {
 	if n.Windows != nil {
 		return n.Windows.program(n.lab.opts.kubeProxyExe(), append(flags, "--proxy-mode=kernelspace")...)
 	}
-	// 0: the limits of conntrack are the machine's, and cannot be set in a network namespace.
+	// 0, because the limits of conntrack belong to the host and cannot be set
+	// in a network namespace.
 	cmd := exec.Command(n.lab.opts.kubeProxy(), append(flags, "--conntrack-max-per-core=0")...)
 	cmd.Env = append(os.Environ(), n.Env...)
 	return cmd
 }
 
+// proxyToken creates the account and its role binding if they are missing, and
+// returns a token that is valid for a day.
 func (k *Kube) proxyToken(ctx context.Context) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: proxyAccount}}
 	accounts := k.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
@@ -102,14 +106,15 @@ func (k *Kube) proxyToken(ctx context.Context) (string, error) {
 	return r.Status.Token, nil
 }
 
-// Running tells whether it runs.
+// Running reports whether kube-proxy is running.
 func (p *KubeProxy) Running() bool { return p.proc.Running() }
 
-// Kill ends it, and leaves what it made in HNS or in the kernel.
+// Kill ends kube-proxy with SIGKILL. What it created in HNS or in the kernel
+// stays.
 func (p *KubeProxy) Kill() error {
 	_, err := p.proc.Stop(context.Background(), syscall.SIGKILL)
 	return err
 }
 
-// Log is what the node's kube-proxies have written so far.
+// Log returns the output of every kube-proxy that the node has run.
 func (p *KubeProxy) Log() string { return p.proc.Log() }

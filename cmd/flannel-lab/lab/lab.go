@@ -1,12 +1,15 @@
-// Package lab makes several nodes on one machine: network namespaces joined by a bridge, a real etcd, a flanneld in
-// each node, and pods made by the real CNI plugins.
+// Package lab runs several nodes on one machine: network namespaces joined by a
+// bridge, a real etcd or kube-apiserver, a flanneld in each node, and pods that
+// the real CNI plugins connect.
 //
-// All of it lives below one process in a PID namespace of its own (see Init). When that process ends, however it
-// ends, the kernel ends everything else: no process, namespace, device or file is left, and the machine's own network
-// has not been touched.
+// Every process of the lab is a descendant of one process in a PID namespace of
+// its own (see Init). When that process ends, for whatever reason, the kernel
+// kills the others. With them go their namespaces, devices and files. The
+// host's own network is never changed.
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,23 +24,24 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Options say what the lab shall be. The zero value of each is a sensible default.
+// Options configure a lab. Each field's comment ends with its default, which
+// its zero value stands for.
 type Options struct {
-	Nodes   int // 3
-	Windows int // how many of them, the last ones, are (simulated) Windows machines
-	Subnets int // networks that the nodes are on in turn, joined by a router: 1 or 2; 1
+	Nodes   int // number of nodes, at most 200; 3
+	Windows int // how many of them, counted from the last, are simulated Windows machines; 0
+	Subnets int // underlay networks, 1 or 2: with 2, odd nodes are on one, even nodes on the other, and a router joins them; 1
 	MTU     int // of the underlay, in bytes; 1500
 	Family  Family
 
-	BinDir   string   // where flanneld, etcd and cni/ are: bin/ of the repository, or where this program lies
+	BinDir   string   // directory of flanneld, etcd and cni/; see the function BinDir
 	Flanneld string   // any flannel-compatible binary; BinDir/flanneld
-	Kube     bool     // leases in Kubernetes: a real API server instead of etcd
+	Kube     bool     // store leases in Kubernetes: run a real API server instead of etcd
 	KubeArgs []string // further arguments for bin/kube
-	Manifest string   // what is applied to it; Documentation/kube-flannel.yml beside BinDir
-	Etcd     string   // any etcd; BinDir/etcd
+	Manifest string   // manifest that is applied to the API server; Documentation/kube-flannel.yml beside BinDir
+	Etcd     string   // any etcd binary; BinDir/etcd
 	EtcdArgs []string // further arguments for etcd
 	Prefix   string   // --etcd-prefix; /coreos.com/network
-	Retain   int      // --retain-peers, in seconds; 0, since who tries things takes most peers away again and again
+	Retain   int      // --retain-peers, in seconds; 0, because experiments often remove most peers at once
 }
 
 // Family says which addresses the underlay and the pods have.
@@ -45,49 +49,53 @@ type Family int
 
 const (
 	V4   Family = iota // IPv4 only
-	Dual               // both
+	Dual               // IPv4 and IPv6
 	V6                 // IPv6 only
 )
 
-// Has4 tells whether IPv4 is in use.
+// Has4 reports whether IPv4 is in use.
 func (f Family) Has4() bool { return f != V6 }
 
-// Has6 tells whether IPv6 is in use.
+// Has6 reports whether IPv6 is in use.
 func (f Family) Has6() bool { return f != V4 }
 
 // Lab is a running lab.
 type Lab struct {
 	Nodes []*Node
-	// Infra is what is around the nodes: the bridges, etcd, the router, and Outside, a place that is neither node nor pod.
+	// Infra is the machine around the nodes. It holds the bridges, the router,
+	// etcd or the API server, and the addresses Outside4 and Outside6, which
+	// belong to neither a node nor a pod.
 	Infra *machine.Machine
 	Etcd  *Etcd // nil with Options.Kube
-	Kube  *Kube // nil without
+	Kube  *Kube // nil without Options.Kube
 	opts  Options
 
-	podsMu sync.Mutex // every node's pods
+	podsMu sync.Mutex // guards Node.pods of every node
 }
 
-// roles are those that the program has beside machine's own.
+// roles are the roles of this program beside those of package machine.
 var roles = machine.Roles{roleWindows: windowsMain}
 
 // Init must be called first in main or TestMain: see machine.Init.
 func Init() { machine.Init(roles) }
 
-// Continue must be called first in a program that does not always call Init: see machine.Continue.
+// Continue must be called first in a program that does not always call Init:
+// see machine.Continue.
 func Continue() { machine.Continue(roles) }
 
-// Outside are addresses on the other side of the nodes' default route: what masquerading is for.
+// Outside4 and Outside6 are addresses of Infra behind the nodes' default route.
+// Connections from pods to them must be masqueraded.
 var (
 	Outside4 = netip.MustParseAddr("203.0.113.1")
 	Outside6 = netip.MustParseAddr("2001:db8:ffff::1")
 )
 
-// New makes the machines, their network, and starts etcd, or the API server with the nodes registered. No flanneld
-// runs yet and there is no configuration.
-// The process must have called Init. Close ends the lab.
+// New creates the machines and their network, and starts etcd, or the API
+// server with the nodes registered. It starts no flanneld and writes no network
+// configuration. The process must have called Init. The caller must call Close.
 func New(ctx context.Context, o Options) (*Lab, error) {
 	if !machine.Inside() {
-		return nil, errors.New("lab.Init was not called: the lab would touch the machine's own network")
+		return nil, errors.New("lab.Init was not called: the lab would change the host's own network")
 	}
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -131,7 +139,8 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	return l.writeHosts()
 }
 
-// store is what holds the leases.
+// store is the server that stores the leases. launch starts its process, and
+// ready waits until it answers.
 type store interface {
 	launch() error
 	ready(context.Context) error
@@ -147,7 +156,8 @@ func (l *Lab) newStore() store {
 	return l.Etcd
 }
 
-// Close ends every process of the lab; their namespaces, devices and files go with them.
+// Close kills every process of the lab. Their namespaces, devices and files go
+// with them.
 func (l *Lab) Close() error {
 	var errs []error
 	if l.Etcd != nil {
@@ -167,7 +177,8 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// SetConfig writes the network configuration to etcd; with Options.Kube to the file on every node.
+// SetConfig writes the network configuration, a JSON object: to etcd, or with
+// Options.Kube to the configuration file of every node.
 func (l *Lab) SetConfig(ctx context.Context, json string) error {
 	if l.Kube != nil {
 		return l.Kube.setConfig(json)
@@ -180,13 +191,14 @@ func (l *Lab) SetConfig(ctx context.Context, json string) error {
 	return err
 }
 
-// The pod networks.
+// Network4 and Network6 are the networks that pods get addresses from.
 const (
 	Network4 = "10.5.0.0/16"
 	Network6 = "fd05::/48"
 )
 
-// Config is a network configuration for the lab's family: Network4, Network6, and the backend, a JSON object such as {"Type":"vxlan"}.
+// Config returns a network configuration for the lab's address families.
+// backend is the JSON object of its Backend, such as {"Type":"vxlan"}.
 func (l *Lab) Config(backend string) string {
 	var b strings.Builder
 	b.WriteString("{")
@@ -201,8 +213,9 @@ func (l *Lab) Config(backend string) string {
 	return b.String() + `"Backend":` + backend + "}"
 }
 
-// Leases returns the keys (without the prefix) and values of the leases in etcd; with Options.Kube the nodes and their
-// subnets and annotations.
+// Leases returns the leases: key (without the prefix) to value in etcd, or with
+// Options.Kube node name and podCIDRs ("node1 10.5.0.0/24") to the JSON of the
+// node's flannel annotations.
 func (l *Lab) Leases(ctx context.Context) (map[string]string, error) {
 	if l.Kube != nil {
 		return l.Kube.leases(ctx)
@@ -210,26 +223,25 @@ func (l *Lab) Leases(ctx context.Context) (map[string]string, error) {
 	return l.Etcd.list(ctx, l.opts.Prefix+"/subnets/")
 }
 
-// Flanneld is the path of the binary that the nodes run.
+// Flanneld returns the path of the binary that Linux nodes run.
 func (l *Lab) Flanneld() string { return l.opts.Flanneld }
 
-// Node returns the node of that name.
+// Node returns the node with that name.
 func (l *Lab) Node(name string) (*Node, error) {
 	for _, n := range l.Nodes {
 		if n.Name == name {
 			return n, nil
 		}
 	}
-	return nil, fmt.Errorf("there is no node %q (nodes are node1 to node%d)", name, len(l.Nodes))
+	return nil, fmt.Errorf("no node %q: the nodes are node1 to node%d", name, len(l.Nodes))
 }
 
 func (o *Options) complete() error {
-	o.Nodes = max(o.Nodes, 0)
-	if o.Nodes == 0 {
+	if o.Nodes <= 0 {
 		o.Nodes = 3
 	}
 	if o.Windows > o.Nodes || o.Windows > 0 && o.Family == V6 {
-		return fmt.Errorf("%d Windows nodes of %d: there are not so many, or they have no IPv4", o.Windows, o.Nodes)
+		return fmt.Errorf("%d of %d nodes cannot be Windows nodes: too many, or the lab has no IPv4", o.Windows, o.Nodes)
 	}
 	if o.Nodes > 200 {
 		return fmt.Errorf("%d nodes: the lab's network has room for 200", o.Nodes)
@@ -238,12 +250,8 @@ func (o *Options) complete() error {
 	if o.Subnets > 2 {
 		return fmt.Errorf("%d subnets: the lab has one or two", o.Subnets)
 	}
-	if o.MTU == 0 {
-		o.MTU = 1500
-	}
-	if o.Prefix == "" {
-		o.Prefix = "/coreos.com/network"
-	}
+	o.MTU = cmp.Or(o.MTU, 1500)
+	o.Prefix = cmp.Or(o.Prefix, "/coreos.com/network")
 	if o.BinDir == "" {
 		dir, err := BinDir()
 		if err != nil {
@@ -251,18 +259,12 @@ func (o *Options) complete() error {
 		}
 		o.BinDir = dir
 	}
-	for _, b := range []struct {
-		path *string
-		name string
-	}{{&o.Flanneld, "flanneld"}, {&o.Etcd, "etcd"}} {
-		if *b.path == "" {
-			*b.path = filepath.Join(o.BinDir, b.name)
-		}
-		abs, err := filepath.Abs(*b.path)
+	for name, path := range map[string]*string{"flanneld": &o.Flanneld, "etcd": &o.Etcd} {
+		abs, err := filepath.Abs(cmp.Or(*path, filepath.Join(o.BinDir, name)))
 		if err != nil {
 			return err
 		}
-		*b.path = abs
+		*path = abs
 	}
 	if o.Manifest == "" {
 		o.Manifest = filepath.Join(o.BinDir, "..", "Documentation", "kube-flannel.yml")
@@ -270,8 +272,9 @@ func (o *Options) complete() error {
 	return CheckTools(*o)
 }
 
-// BinDir finds the directory of the built programs: bin beside the go.mod of module flannel, at or above the working
-// directory, or else the directory of the running program.
+// BinDir returns the directory of the built programs: bin beside the go.mod of
+// module flannel, which is searched for upwards from the working directory, or
+// else the directory of the running program.
 func BinDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

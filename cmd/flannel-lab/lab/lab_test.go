@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start makes a lab whose flanneld is a shell script.
+// start creates a lab whose flanneld is a shell script.
 func start(t *testing.T, o Options, script string) *Lab {
 	t.Helper()
 	o.Flanneld = filepath.Join(t.TempDir(), "flanneld")
@@ -43,7 +43,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestNodesAreMachinesOfTheirOwn(t *testing.T) {
+func TestNodesAreIsolated(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	l := start(t, Options{Nodes: 3, Subnets: 2, Family: Dual, MTU: 1400}, "")
@@ -51,12 +51,12 @@ func TestNodesAreMachinesOfTheirOwn(t *testing.T) {
 		name, err := n.Run(ctx, "hostname")
 		must(t, err)
 		if strings.TrimSpace(name) != n.Name {
-			t.Errorf("%s calls itself %s", n.Name, name)
+			t.Errorf("host name of %s is %s", n.Name, name)
 		}
 		for _, file := range []string{"/etc/cni/net.d/x", "/run/x", "/var/lib/cni/x", "/run/flannel/x"} {
 			must(t, n.WriteFile(file, n.Name))
 			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%s written on a node can be seen outside", file)
+				t.Errorf("%s of a node is visible outside", file)
 			}
 			if got, err := l.Nodes[0].ReadFile(file); err != nil || string(got) != "node1" {
 				t.Errorf("%s of node1 is %q %v", file, got, err)
@@ -88,12 +88,12 @@ func TestDaemon(t *testing.T) {
 	l := start(t, Options{Nodes: 1}, `trap 'exit 7' TERM; echo "$@" "$HELLO" $NODE_NAME; while :; do sleep 0.01; done`)
 	n := l.Nodes[0]
 	if n.Running() {
-		t.Error("runs before Start")
+		t.Error("Running before Start")
 	}
 	n.Env = []string{"HELLO=hello"}
 	must(t, n.Start("-v=4"))
 	if err := n.Start(); err == nil {
-		t.Error("started twice")
+		t.Error("a second Start succeeded")
 	}
 	_, err := machine.Until(ctx, 2*time.Minute, func(context.Context) error {
 		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) || !strings.Contains(n.Log(), "-v=4 hello node1") {
@@ -111,10 +111,10 @@ func TestDaemon(t *testing.T) {
 		t.Errorf("Wait after Kill: %d %v", code, err)
 	}
 	if err := n.Ready(ctx); err == nil || !strings.Contains(err.Error(), "ended") {
-		t.Errorf("Ready of one that has ended: %v", err)
+		t.Errorf("Ready after flanneld ended: %v", err)
 	}
 	if _, err := n.AddPod(ctx, "a"); err == nil {
-		t.Error("a pod without subnet.env")
+		t.Error("AddPod succeeded without subnet.env")
 	}
 }
 
@@ -133,11 +133,11 @@ func TestEtcd(t *testing.T) {
 		"pause": {l.Etcd.Pause, l.Etcd.Resume},
 	} {
 		if !answers() {
-			t.Fatalf("before %s: does not answer", name)
+			t.Fatalf("before %s: etcd does not answer", name)
 		}
 		must(t, fault[0]())
 		if answers() {
-			t.Errorf("answers in spite of %s", name)
+			t.Errorf("etcd answers after %s", name)
 		}
 		must(t, fault[1]())
 		if got, err := l.Etcd.list(ctx, "/coreos.com/network/"); got["config"] != "{}" || err != nil {
@@ -152,7 +152,7 @@ func TestEtcd(t *testing.T) {
 	must(t, err)
 	must(t, l.Etcd.Compact(ctx))
 	if r := <-c.Watch(ctx, "a", clientv3.WithRev(old.Header.Revision)); r.CompactRevision == 0 {
-		t.Error("a watch from before Compact goes on")
+		t.Error("a watch from before Compact did not fail")
 	}
 	must(t, l.Etcd.Wipe(ctx))
 	if got, err := l.Etcd.list(ctx, "/"); len(got) > 0 || err != nil {
@@ -160,7 +160,7 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
-func TestFloodCountsWhatIsLost(t *testing.T) {
+func TestFloodCountsLostPings(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	l := start(t, Options{Nodes: 2}, "")
@@ -194,7 +194,7 @@ func TestFloodCountsWhatIsLost(t *testing.T) {
 	}
 }
 
-func TestRunTellsWhatFailed(t *testing.T) {
+func TestRunErrorNamesCommand(t *testing.T) {
 	t.Parallel()
 	l := start(t, Options{Nodes: 1}, "")
 	const script, last = "echo first; echo last words >&2; exit 3", "exit status 3: last words"

@@ -12,10 +12,11 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Uplink is the name of a node's device on the underlay.
+// Uplink is the name of a Linux node's device on the underlay.
 const Uplink = "eth0"
 
-// address is a host's address on one of the underlay's networks, with the network's length.
+// address returns a host's address on an underlay network, with the length of
+// the network's prefix. Host 1 is the router, host 11 node1.
 func address(v6 bool, network, host int) netip.Prefix {
 	if v6 {
 		return netip.MustParsePrefix(fmt.Sprintf("fd00:%d::%d/64", 100+network, host))
@@ -23,7 +24,8 @@ func address(v6 bool, network, host int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("192.168.%d.%d/24", 100+network, host))
 }
 
-// families are the values of address's v6 that the lab uses.
+// families returns the values for the parameter v6 of address that the lab
+// uses.
 func (f Family) families() (v6 []bool) {
 	if f.Has4() {
 		v6 = append(v6, false)
@@ -34,7 +36,8 @@ func (f Family) families() (v6 []bool) {
 	return v6
 }
 
-// connectInfra runs in Infra: a bridge for each network, the router's address (host 1) on it, and Outside.
+// connectInfra runs in Infra. It creates a bridge for each underlay network
+// with the router's address on it, and adds Outside4 and Outside6 to lo.
 func (l *Lab) connectInfra() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -52,12 +55,14 @@ func (l *Lab) connectInfra() error {
 			return err
 		}
 	}
-	// The router is to know its neighbours from the first packet. (Absent on a kernel without IPv6.)
+	// Without duplicate address detection, the router can use its addresses at
+	// once. (The file is absent on a kernel without IPv6.)
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 	for network := range l.opts.Subnets {
-		snooping := false // there is no querier: neighbour discovery must not depend on one
+		snooping := false // no querier runs here, without which snooping would drop neighbour discovery
 		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU}, MulticastSnooping: &snooping}
-		// Left to itself, a bridge takes the lowest address of its ports: the router's would change with every cable.
+		// By default a bridge takes the lowest MAC of its ports: the router's
+		// MAC would change with every plug.
 		br.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, byte(network), 1}
 		if err := netlink.LinkAdd(br); err != nil {
 			return fmt.Errorf("add bridge: %w", err)
@@ -76,7 +81,8 @@ func (l *Lab) connectInfra() error {
 
 func bridgeName(network int) string { return fmt.Sprintf("br%d", network) }
 
-// plug runs in Infra: it makes the cable from the bridge of a network to a machine.
+// plug runs in Infra. It connects a machine to the bridge of a network by a
+// veth pair.
 func (l *Lab) plug(m *machine.Machine, network, host int) error {
 	br, err := netlink.LinkByName(bridgeName(network))
 	if err != nil {
@@ -85,7 +91,8 @@ func (l *Lab) plug(m *machine.Machine, network, host int) error {
 	veth := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: m.Name, MTU: l.opts.MTU, MasterIndex: br.Attrs().Index},
 		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.Files()[0].Fd()), PeerMTU: uint32(l.opts.MTU),
-		// A cable that is pulled and plugged in again leaves nobody with a wrong neighbour entry.
+		// A fixed MAC: after Unplug and Plug the neighbour entries of others
+		// are still valid.
 		PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, byte(network), byte(host)},
 	}
 	if err := netlink.LinkAdd(veth); err != nil {
@@ -94,7 +101,7 @@ func (l *Lab) plug(m *machine.Machine, network, host int) error {
 	return netlink.LinkSetUp(veth)
 }
 
-// unplug runs in a node.
+// unplug deletes the uplink. It runs in the node.
 func unplug() error {
 	dev, err := netlink.LinkByName(Uplink)
 	if err != nil {
@@ -103,13 +110,16 @@ func unplug() error {
 	return netlink.LinkDel(dev)
 }
 
-// addressUplink runs in a node: addresses on the underlay, and a default route through the router.
+// addressUplink adds the uplink's addresses and a default route through the
+// router. It runs in the node.
 func (l *Lab) addressUplink(network, host int) error {
 	dev, err := netlink.LinkByName(Uplink)
 	if err != nil {
 		return err
 	}
-	// Nobody else has the address: no second of waiting for a duplicate. (Absent on a kernel without IPv6.)
+	// No other host has these addresses, so duplicate address detection, which
+	// takes a second, is turned off. (The file is absent on a kernel without
+	// IPv6.)
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+Uplink+"/accept_dad", []byte("0"), 0o644)
 	if err := netlink.LinkSetUp(dev); err != nil {
 		return err

@@ -17,22 +17,23 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// HealthPort is where a node's flanneld answers /healthz, /readyz and /metrics.
+// HealthPort is the TCP port on which a node's flanneld serves /healthz,
+// /readyz and /metrics.
 const HealthPort = 8471
 
-// Node is a machine with a flanneld and pods.
+// Node is a machine that runs flanneld and pods.
 type Node struct {
 	*machine.Machine
-	IP4, IP6 netip.Addr // on the underlay; zero where the family is off
-	Network  int        // which of the underlay's networks the node is on, from 0
-	Windows  *Windows   // nil: the node is Linux
+	IP4, IP6 netip.Addr // on the underlay; invalid if the lab does not use the family
+	Network  int        // index of the underlay network that the node is on
+	Windows  *Windows   // nil on a Linux node
 
-	// Env is further environment for flanneld, as "NAME=value".
+	// Env holds further environment variables of flanneld, as "NAME=value".
 	Env []string
 
 	lab    *Lab
-	host   int // in the addresses of its uplink
-	daemon *machine.Process
+	host   int              // last number of its underlay addresses
+	daemon *machine.Process // nil before the first start
 	pods   map[string]*Pod
 }
 
@@ -54,8 +55,8 @@ func (l *Lab) newNode(ctx context.Context, i int) (*Node, error) {
 	return n, n.becomeWindows(ctx)
 }
 
-// Plug makes the node's uplink, with the addresses and routes that it has from the start. After Unplug it is a new
-// device, of another index.
+// Plug creates the node's uplink, with its addresses and routes. After Unplug
+// this is a new device with another interface index.
 func (n *Node) Plug() error {
 	if err := n.lab.Infra.Do(func() error { return n.lab.plug(n.Machine, n.Network, n.host) }); err != nil {
 		return err
@@ -63,10 +64,12 @@ func (n *Node) Plug() error {
 	return n.Do(func() error { return n.lab.addressUplink(n.Network, n.host) })
 }
 
-// Unplug removes the node's uplink: the device, and with it all that hangs on it.
+// Unplug deletes the node's uplink, and with it all devices, addresses and
+// routes on it.
 func (n *Node) Unplug() error { return n.Do(unplug) }
 
-// Args are the arguments with which Start calls flanneld; all are flannel's own.
+// Args returns the arguments with which Start runs flanneld. Every
+// flannel-compatible binary knows these flags.
 func (n *Node) Args() []string {
 	common := []string{"-iface=" + Uplink, "-ip-masq", fmt.Sprintf("-healthz-port=%d", HealthPort)}
 	if n.Windows != nil {
@@ -78,7 +81,8 @@ func (n *Node) Args() []string {
 	return append([]string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix}, common...)
 }
 
-// path is a path of the node as its programs know it.
+// path returns a path of the node as its programs write it: /run/x is C:\run\x
+// on Windows.
 func (n *Node) path(path string) string {
 	if n.Windows != nil {
 		return "C:" + strings.ReplaceAll(path, "/", `\`)
@@ -86,10 +90,11 @@ func (n *Node) path(path string) string {
 	return path
 }
 
-// Start starts flanneld with Args and more, of which the last of a kind wins. It does not wait until it is ready.
+// Start starts flanneld with Args and more, of which later flags override
+// earlier ones. It does not wait; see Ready.
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
-// StartWith starts flanneld with these arguments alone.
+// StartWith starts flanneld with exactly these arguments.
 func (n *Node) StartWith(args ...string) error { return n.StartIn(n.flanneld(), args...) }
 
 func (n *Node) flanneld() string {
@@ -99,19 +104,20 @@ func (n *Node) flanneld() string {
 	return n.lab.opts.Flanneld
 }
 
-// Program is the name of the flanneld that Start starts.
+// Program returns the file name of the flanneld that Start runs.
 func (n *Node) Program() string { return filepath.Base(n.flanneld()) }
 
-// StartIn starts another program that becomes flanneld, such as what stands for a container.
+// StartIn starts a program that becomes or contains flanneld, such as a script
+// that sets up a container. Stop, Log and the like then apply to it.
 func (n *Node) StartIn(program string, args ...string) error {
 	if n.Running() {
-		return fmt.Errorf("flanneld already runs on %s", n.Name)
+		return fmt.Errorf("flanneld is already running on %s", n.Name)
 	}
 	cmd := exec.Command(program, args...)
 	if n.Windows != nil {
 		cmd = n.Windows.program(program, args...)
 	}
-	// A variable, for another binary does not know the flag.
+	// As a variable, because other flannel binaries do not know the flag.
 	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)), n.Env...)
 	p, err := machine.StartProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
@@ -120,10 +126,11 @@ func (n *Node) StartIn(program string, args ...string) error {
 	return err
 }
 
-// Running tells whether flanneld runs.
+// Running reports whether flanneld is running.
 func (n *Node) Running() bool { return n.daemon != nil && n.daemon.Running() }
 
-// PID of flanneld as this process sees it, for /proc; 0 before Start.
+// PID returns flanneld's PID in the PID namespace of this process, for /proc; 0
+// before Start.
 func (n *Node) PID() int {
 	if n.daemon == nil {
 		return 0
@@ -131,7 +138,8 @@ func (n *Node) PID() int {
 	return n.daemon.PID()
 }
 
-// PIDInside is flanneld's PID in the node, for kill(1) there.
+// PIDInside returns flanneld's PID in the node's PID namespace, for kill(1)
+// there.
 func (n *Node) PIDInside() (int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.PID()))
 	if err != nil {
@@ -142,15 +150,16 @@ func (n *Node) PIDInside() (int, error) {
 			return strconv.Atoi(pids[len(pids)-1])
 		}
 	}
-	return 0, errors.New("the kernel does not tell NSpid")
+	return 0, errors.New("no NSpid in /proc/PID/status")
 }
 
-var errNotStarted = errors.New("flanneld was not started")
+var errNotStarted = errors.New("flanneld has not been started")
 
-// Stop ends flanneld with SIGTERM, on Windows with Ctrl-C, and returns its exit status.
+// Stop ends flanneld with SIGTERM, or on Windows with Ctrl-C, and returns its
+// exit status.
 func (n *Node) Stop(ctx context.Context) (int, error) {
 	if n.Windows != nil {
-		return n.end(ctx, syscall.SIGINT) // which Wine makes a Ctrl-C
+		return n.end(ctx, syscall.SIGINT) // Wine turns it into Ctrl-C
 	}
 	return n.end(ctx, syscall.SIGTERM)
 }
@@ -176,7 +185,8 @@ func (n *Node) Signal(s syscall.Signal) error {
 	return n.daemon.Signal(s)
 }
 
-// Wait waits until flanneld ends and returns its exit status; one ended by a signal counts 128 more than the signal.
+// Wait waits until flanneld has ended and returns its exit status, which is 128
+// plus the signal number if a signal ended it.
 func (n *Node) Wait(ctx context.Context) (int, error) {
 	if n.daemon == nil {
 		return -1, errNotStarted
@@ -184,7 +194,8 @@ func (n *Node) Wait(ctx context.Context) (int, error) {
 	return n.daemon.Wait(ctx)
 }
 
-// Log is what the node's flannelds have written so far (also /run/flanneld.log in the node).
+// Log returns the output of every flanneld that the node has run (also
+// /run/flanneld.log in the node).
 func (n *Node) Log() string {
 	if n.daemon == nil {
 		return ""
@@ -192,10 +203,12 @@ func (n *Node) Log() string {
 	return n.daemon.Log()
 }
 
-// Records returns what flanneld has logged after a mark, which is a length of Log.
+// Records returns the log records that flanneld wrote after mark, which is the
+// length of Log at an earlier time.
 func (n *Node) Records(mark int) logtest.Records { return logtest.Parse(n.Log()[mark:]) }
 
-// SubnetEnv reads /run/flannel/subnet.env.
+// SubnetEnv returns the variables in /run/flannel/subnet.env. It fails if there
+// is no such file.
 func (n *Node) SubnetEnv() (map[string]string, error) {
 	data, err := n.ReadFile("/run/flannel/subnet.env")
 	if err != nil {
@@ -210,7 +223,8 @@ func (n *Node) SubnetEnv() (map[string]string, error) {
 	return env, nil
 }
 
-// Ask asks flanneld's health port for a path such as /metrics, from within the node.
+// Ask sends a GET request for a path such as /metrics to flanneld's health
+// port, from inside the node. It returns the HTTP status and the body.
 func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
 	at := netip.MustParseAddr("127.0.0.1")
 	if !n.lab.opts.Family.Has4() {
@@ -219,7 +233,8 @@ func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
 	return n.Get(ctx, "http://"+net.JoinHostPort(at.String(), fmt.Sprint(HealthPort))+path)
 }
 
-// Ready waits until flanneld says so and subnet.env is there. It fails at once when flanneld has ended.
+// Ready waits until /readyz answers 200 and subnet.env exists. It fails at once
+// if flanneld has ended.
 func (n *Node) Ready(ctx context.Context) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		if !n.Running() {
@@ -227,7 +242,7 @@ func (n *Node) Ready(ctx context.Context) error {
 		}
 		code, body, err := n.Ask(ctx, "/readyz")
 		if err == nil && code != 200 {
-			err = fmt.Errorf("%s says %d %s", n.Name, code, strings.TrimSpace(body))
+			err = fmt.Errorf("/readyz of %s: status %d: %s", n.Name, code, strings.TrimSpace(body))
 		}
 		if err != nil {
 			return err

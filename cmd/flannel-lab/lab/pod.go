@@ -21,15 +21,15 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Pod is a network namespace that the CNI plugins have joined to the pod network of its node. Commands that run in
-// it see its network and the node's files.
+// Pod is a network namespace that the CNI plugins have connected to its node.
+// Commands run in a Pod use its network and the node's files.
 type Pod struct {
 	machine.Namespaces
 	Node     *Node
 	Name     string
-	IP4, IP6 netip.Addr // zero where the family is off
+	IP4, IP6 netip.Addr // invalid if the lab does not use the family
 
-	netns string // CNI_NETNS: a path; on Windows the ID of a namespace of HNS
+	netns string // CNI_NETNS: a path; on Windows the ID of an HNS namespace
 }
 
 // conflist is kube-flannel's CNI configuration.
@@ -47,12 +47,14 @@ const conflistPath = "/etc/cni/net.d/10-flannel.conflist"
 
 var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 
-// AddPod makes a pod as a container runtime does: a network namespace (/run/netns/NAME in the node), then ADD through
-// the chain of plugins in /etc/cni/net.d. The gateway of a node's first IPv6 pod does not answer before duplicate
-// address detection is over: AddPod waits for that, some two seconds.
+// AddPod creates a pod as a container runtime does: a network namespace
+// (/run/netns/NAME in the node), then ADD with the plugin chain in
+// /etc/cni/net.d. It needs subnet.env. The gateway of a node's first IPv6 pod
+// answers only when duplicate address detection is over; AddPod waits for that,
+// about two seconds.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
-		return nil, fmt.Errorf("pod name %q is not made of a-z, 0-9, dots and dashes", name)
+		return nil, fmt.Errorf("pod name %q: only a-z, 0-9, dots and dashes are allowed", name)
 	}
 	if err := n.writeConf(ctx); err != nil {
 		return nil, err
@@ -101,13 +103,14 @@ func (p *Pod) join(ctx context.Context) error {
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
-		_, err = machine.Until(ctx, machine.Longest, func(context.Context) error { return settled("cni0") })
+		_, err = machine.Until(ctx, machine.Longest, func(context.Context) error { return addressesUsable("cni0") })
 		return err
 	})
 }
 
-// settled tells whether the IPv6 addresses of a device can be used.
-func settled(device string) error {
+// addressesUsable returns an error while an IPv6 address of the device is
+// tentative.
+func addressesUsable(device string) error {
 	link, err := netlink.LinkByName(device)
 	if err != nil {
 		return err
@@ -121,18 +124,19 @@ func settled(device string) error {
 	return err
 }
 
-// Pods are the node's pods by name.
+// Pods returns a copy of the node's pods, by name.
 func (n *Node) Pods() map[string]*Pod {
 	n.lab.podsMu.Lock()
 	defer n.lab.podsMu.Unlock()
 	return maps.Clone(n.pods)
 }
 
-// chain runs f with the node's configuration; the caller is in the node.
+// chain calls f with the node's CNI configuration, rewritten to a version of
+// the CNI specification. The caller is in the node.
 func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
 	files, err := p.Node.confFiles()
 	if err == nil && len(files) == 0 {
-		err = errors.New("the node has no configuration of CNI")
+		err = errors.New("the node has no CNI configuration")
 	}
 	if err != nil {
 		return err
@@ -141,7 +145,7 @@ func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkCon
 	if err != nil {
 		return err
 	}
-	var in invoke.Exec // nil: on Linux
+	var in invoke.Exec // nil runs them as Linux programs
 	if p.Node.Windows != nil {
 		in = inWine{p.Node}
 	}
@@ -171,8 +175,9 @@ func (p *Pod) add(ctx context.Context) error {
 	})
 }
 
-// Check runs the plugins' CHECK: does the pod's network look as ADD left it? CHECK came with CNI 0.4.0, whose
-// results are those of 0.3.1, so that version is asked for.
+// Check runs the plugins' CHECK, which compares the pod's network with the
+// result of ADD. CHECK exists since CNI 0.4.0, whose results have the format of
+// 0.3.1, hence the other version.
 func (p *Pod) Check(ctx context.Context) error {
 	return p.Node.Do(func() error {
 		return p.chain("0.4.0", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
@@ -204,13 +209,13 @@ func (p *Pod) Delete(ctx context.Context) error {
 	p.Node.lab.podsMu.Lock()
 	defer p.Node.lab.podsMu.Unlock()
 	delete(p.Node.pods, p.Name)
-	if p.Node.Windows == nil { // the other files are the node's
+	if p.Node.Windows == nil { // Files()[0] is the pod's network, the others belong to the node
 		return errors.Join(p.Files()[0].Close(), p.Node.lab.writeHosts())
 	}
 	return p.Node.lab.writeHosts()
 }
 
-// IP is the pod's address: IPv4 where it has one.
+// IP returns the pod's IPv4 address, or its IPv6 address if it has no IPv4.
 func (p *Pod) IP() netip.Addr {
 	if p.IP4.IsValid() {
 		return p.IP4
@@ -218,7 +223,8 @@ func (p *Pod) IP() netip.Addr {
 	return p.IP6
 }
 
-// writeConf configures CNI once subnet.env is there.
+// writeConf writes the CNI configuration. It fails until flanneld has written
+// subnet.env.
 func (n *Node) writeConf(ctx context.Context) error {
 	if _, err := n.SubnetEnv(); err != nil {
 		return fmt.Errorf("pods need a running flanneld: %w", err)
@@ -229,7 +235,8 @@ func (n *Node) writeConf(ctx context.Context) error {
 	return n.WriteFile(conflistPath, conflist)
 }
 
-// confFiles are the node's configurations of CNI, of which a container runtime takes the first.
+// confFiles returns the sorted paths of the node's CNI configuration files. A
+// container runtime uses the first.
 func (n *Node) confFiles() (files []string, err error) {
 	err = n.Do(func() (err error) {
 		files, err = libcni.ConfFiles(filepath.Dir(conflistPath), []string{".conf", ".conflist"})
@@ -239,7 +246,8 @@ func (n *Node) confFiles() (files []string, err error) {
 	return files, err
 }
 
-// plugins is where the node's are; on Windows those that were installed, if any were.
+// plugins returns the directory of the CNI plugins. On Windows these are the
+// ones in C:\opt\cni\bin, if a test has installed any.
 func (n *Node) plugins() string {
 	if n.Windows != nil {
 		dir := n.Windows.File(`C:\opt\cni\bin`)
@@ -250,7 +258,7 @@ func (n *Node) plugins() string {
 	return filepath.Join(n.lab.opts.BinDir, "cni")
 }
 
-// readConf reads the configuration that a container runtime would take.
+// readConf reads a .conf or .conflist file as a container runtime does.
 func readConf(path, version string) (*libcni.NetworkConfigList, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -260,10 +268,10 @@ func readConf(path, version string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(path) == ".conflist" {
 		return libcni.NetworkConfFromBytes(text)
 	}
-	one, err := libcni.NetworkPluginConfFromBytes(text)
+	plugin, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
 		return nil, err
 	}
-	//lint:ignore SA1019 container runtimes take a .conf, too, and by this
-	return libcni.ConfListFromConf(one)
+	//lint:ignore SA1019 container runtimes accept a .conf file, and use this function
+	return libcni.ConfListFromConf(plugin)
 }

@@ -19,34 +19,40 @@ import (
 	"flannel/cmd/flannel-lab/windows"
 )
 
-// Adapter is the name of a Windows node's adapter on the underlay, as Windows has it. (Linux calls it Uplink.)
+// Adapter is the Windows name of a Windows node's adapter on the underlay.
+// Linux calls the same device Uplink.
 const Adapter = "Ethernet"
 
-// Where a Windows node has its part of Wine: C: with its own registry, and the simulated machine.
+// winePrefix is the directory, in a Windows node, of its Wine: drive C: and the
+// registry. At hnsAddr the simulated machine answers the programs in Wine.
 const (
 	winePrefix = "/run/wine"
 	hnsAddr    = "127.0.0.1:4000"
 )
 
-// Windows is a simulated Windows machine that a node's namespaces play: HNS and the IP stack of pkg/hns/hnstest, for
-// programs that run in Wine. Do gives it orders, by which it fails, forgets, or is another hand's.
+// Windows is the simulated Windows machine of a node: HNS and the IP stack of
+// pkg/hns/hnstest, which act on the node's network namespace, for programs that
+// run in Wine. Its Do makes the machine fail calls, restart HNS, or change
+// state behind the daemon's back.
 type Windows struct {
 	*windows.Remote
-	run  string // what runs programs for Windows
-	proc *machine.Process
+	run  string           // path of the script that runs Windows programs in Wine
+	proc *machine.Process // the simulated machine
 }
 
-// Now is how the machine stands.
-func (w *Windows) Now() (windows.Report, error) { return w.Do(windows.Order{}) }
+// Report returns the current state of the machine.
+func (w *Windows) Report() (windows.Report, error) { return w.Do(windows.Order{}) }
 
-// wineRun, and flanneld.exe as it is shipped.
+// wineRun returns the path of the script that runs Windows programs in Wine.
 func (o Options) wineRun() string { return filepath.Join(o.BinDir, "wine", "run") }
 
+// flanneldExe returns the path of the released flanneld.exe.
 func (o Options) flanneldExe() string {
 	return filepath.Join(o.BinDir, "..", "dist", "out", "flanneld-windows-amd64.exe")
 }
 
-// becomeWindows makes a machine with an uplink one that is Windows.
+// becomeWindows turns a machine that has its uplink into a Windows node, and
+// waits until the simulated machine answers.
 func (n *Node) becomeWindows(ctx context.Context) error {
 	w := &Windows{run: n.lab.opts.wineRun()}
 	if err := n.Do(func() error { return prepareWine(filepath.Dir(w.run)) }); err != nil {
@@ -70,10 +76,13 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	return err
 }
 
-// prepareWine runs in a node: a C: of its own, on which C:\run is the node's /run, and so on: Wine takes \run for the
-// one and /run for the other, and programs use both.
+// prepareWine runs in a node. It gives the node a C: of its own, and links
+// C:\run, C:\etc and C:\var\lib to the node's /run, /etc and /var/lib. Programs
+// use both \run and /run, and Wine resolves the former below C: and the latter
+// below the Unix root.
 func prepareWine(dir string) error {
-	// Here a wineserver has its socket. It is not to be left in the machine's own /tmp when the node is switched off.
+	// The directory of the wineserver's socket. On a tmpfs, because otherwise
+	// the socket would stay in the host's /tmp when the node is powered off.
 	sockets := fmt.Sprintf("/tmp/.wine-%d", os.Getuid())
 	if err := os.MkdirAll(sockets, 0o700); err != nil {
 		return err
@@ -82,7 +91,7 @@ func prepareWine(dir string) error {
 		return fmt.Errorf("mount %s: %w", sockets, err)
 	}
 	if out, err := exec.Command("cp", "-a", filepath.Join(dir, "prefix"), winePrefix).CombinedOutput(); err != nil {
-		return fmt.Errorf("copy the prefix: %w: %s", err, out)
+		return fmt.Errorf("copy the Wine prefix: %w: %s", err, out)
 	}
 	drive := filepath.Join(winePrefix, "drive_c")
 	if err := os.Mkdir(filepath.Join(drive, "var"), 0o755); err != nil {
@@ -100,7 +109,7 @@ func prepareWine(dir string) error {
 	return netlink.LinkSetAlias(link, Adapter)
 }
 
-// program is a program for Windows as a command for Linux.
+// program returns the Linux command that runs a Windows program.
 func (w *Windows) program(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(w.run, append([]string{path}, args...)...)
 	cmd.Dir = filepath.Join(winePrefix, "drive_c")
@@ -108,37 +117,43 @@ func (w *Windows) program(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// File is where a file of C: is for Linux, in the node.
+// File returns the path in the node, for Linux, of a file on C:, such as
+// `C:\k\flanneld.exe`.
 func (w *Windows) File(path string) string {
 	below := strings.TrimPrefix(strings.TrimPrefix(path, "C:"), "c:")
 	return filepath.Join(winePrefix, "drive_c", strings.ReplaceAll(below, `\`, "/"))
 }
 
-// Outcome is what a program wrote, and its exit status, as a shell would tell it.
+// Outcome is the output of a program and its exit status (128 plus the signal
+// number if a signal ended it).
 type Outcome struct {
 	Stdout, Stderr string
 	Status         int
 }
 
-// WineDied tells whether a status says only that Wine ended by a signal, so that the program's own is not known: it kills
-// one that has ended and is not gone half a second later, and has crashed at an end, on a busy machine.
+// WineDied reports whether a status means that a signal ended Wine, so that the
+// status of the program itself is not known. On a busy machine Wine kills a
+// program that takes more than half a second to exit, and sometimes crashes on
+// exit.
 func WineDied(status int) bool { return status > 128 }
 
-// RunProgram runs a program for Windows to its end, with the node's name and Env. One whose status was lost, or that Wine
-// could not start (then it fails without a word), is run again, so it must be one that can be. Its error is for what
-// cannot be run.
-func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (did Outcome, err error) {
+// RunProgram runs a Windows program until it ends, with the node's name and Env
+// in its environment. If its status was lost, or Wine could not start it
+// (status 1 without output), RunProgram runs it again, up to three times in
+// all, so the program must be repeatable. err is not nil if the program could
+// not be run, or ctx ended.
+func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (out Outcome, err error) {
 	for range 3 {
 		cmd := n.Windows.program(program, args...)
 		cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
-		if did, err = n.toEnd(ctx, cmd); err != nil || !WineDied(did.Status) && did != (Outcome{Status: 1}) {
+		if out, err = n.runToEnd(ctx, cmd); err != nil || !WineDied(out.Status) && out != (Outcome{Status: 1}) {
 			break
 		}
 	}
-	return did, err
+	return out, err
 }
 
-func (n *Node) toEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
+func (n *Node) runToEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := n.Namespaces.Start(cmd); err != nil {
@@ -146,7 +161,7 @@ func (n *Node) toEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
-	_ = cmd.Wait() // its outcome is in ProcessState
+	_ = cmd.Wait() // the result is in ProcessState
 	return Outcome{stdout.String(), stderr.String(), machine.Status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
 }
 
@@ -157,10 +172,11 @@ func (w *Windows) close() error {
 	return w.Remote.Close()
 }
 
-// roleWindows is what makes a machine a Windows one.
+// roleWindows is the role of the process that simulates the machine, in a
+// Windows node.
 const roleWindows = "windows"
 
-// windowsMain is the simulated machine, in a node.
+// windowsMain runs the simulated machine. It returns only on an error.
 func windowsMain() error {
 	m, err := windows.New()
 	if err != nil {

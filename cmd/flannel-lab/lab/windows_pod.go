@@ -15,10 +15,13 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A pod of a Windows node is an HNS endpoint in an HNS namespace, made by the real plugins in Wine. It has no processes:
-// the simulated machine answers for it, and pings that its Namespaces send are the node's, from the pod's address.
+// A pod of a Windows node is an HNS endpoint in an HNS namespace, created by
+// the real plugins in Wine. No processes run in it: the simulated machine
+// answers pings to it, and pings from its Namespaces are sent by the node with
+// the pod's address.
 
-// makeCompartment does what containerd does before it calls the plugins.
+// makeCompartment creates the HNS namespace, as containerd does before it calls
+// the plugins.
 func (p *Pod) makeCompartment(context.Context) error {
 	p.netns = fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()&(1<<48-1))
 	handle, err := p.Node.Windows.Call("HcnCreateNamespace", p.netns, `{"Type":"Host","SchemaVersion":{"Major":2,"Minor":0}}`)
@@ -37,7 +40,8 @@ func (p *Pod) deleteCompartment() error {
 func (p *Pod) joinWindows(ctx context.Context) error {
 	err := p.Node.Do(func() error { return p.add(ctx) })
 	if err != nil {
-		// On a bridge, host-local first gives what the host's endpoint has. Kubelet deletes, and tries again.
+		// On an L2Bridge network the first address that host-local assigns is
+		// taken by the host's endpoint. Kubelet would delete the pod and retry.
 		err = p.Node.Do(func() error { return errors.Join(p.del(ctx), p.add(ctx)) })
 	}
 	if err != nil {
@@ -48,37 +52,35 @@ func (p *Pod) joinWindows(ctx context.Context) error {
 	return nil
 }
 
-// services are the cluster's networks of Services, where there is a cluster.
+// services is the prefix of the cluster's Service addresses.
 const services = "10.96.0.0/12"
 
-// writeWindowsConf has flanneld.exe write the configuration by which the plugins find its network, as its users do. What
-// is there by another name, which runtimes would take first, stays.
+// writeWindowsConf runs `flanneld.exe cni-conf`, as users do, which writes the
+// CNI configuration for flannel's network. It does nothing if another file
+// comes first, because runtimes would use that one.
 func (n *Node) writeWindowsConf(ctx context.Context) error {
 	if files, err := n.confFiles(); err != nil || len(files) > 0 && files[0] != conflistPath {
 		return err
 	}
-	did, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), append(n.Args(), "cni-conf", "--to="+n.path(conflistPath), "--service-cidr="+services,
+	out, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), append(n.Args(), "cni-conf", "--to="+n.path(conflistPath), "--service-cidr="+services,
 		"--management-ip="+n.IP4.String(), "--force")...)
-	if err == nil && did.Status != 0 {
-		err = fmt.Errorf("flanneld.exe cni-conf ended with status %d: %s", did.Status, did.Stderr)
+	if err == nil && out.Status != 0 {
+		err = fmt.Errorf("flanneld.exe cni-conf exited with status %d: %s", out.Status, out.Stderr)
 	}
 	return err
 }
 
-// inWine runs CNI plugins that are programs for Windows.
+// inWine implements invoke.Exec for CNI plugins that are Windows programs.
 type inWine struct{ node *Node }
 
-// FindInPath implements invoke.Exec.
 func (inWine) FindInPath(plugin string, paths []string) (string, error) {
 	return filepath.Join(paths[0], plugin+".exe"), nil
 }
 
-// Decode implements invoke.Exec.
 func (inWine) Decode(answer []byte) (version.PluginInfo, error) {
 	return new(version.PluginDecoder).Decode(answer)
 }
 
-// ExecPlugin implements invoke.Exec.
 func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := w.node.Windows.program(plugin)
 	for _, e := range environ {
@@ -91,20 +93,18 @@ func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, env
 		}
 	}
 	cmd.Stdin = bytes.NewReader(stdin)
-	did, err := w.node.toEnd(ctx, cmd)
+	out, err := w.node.runToEnd(ctx, cmd)
 	if err != nil {
 		return nil, err
 	}
-	if did.Status != 0 {
-		said := &types.Error{}
-		if json.Unmarshal([]byte(did.Stdout), said) == nil && said.Msg != "" {
-			return nil, said
+	if out.Status != 0 {
+		e := &types.Error{}
+		if json.Unmarshal([]byte(out.Stdout), e) == nil && e.Msg != "" {
+			return nil, e
 		}
-		return nil, fmt.Errorf("%s ended with status %d: %s%s", filepath.Base(plugin), did.Status, did.Stdout, did.Stderr)
+		return nil, fmt.Errorf("%s exited with status %d: %s%s", filepath.Base(plugin), out.Status, out.Stdout, out.Stderr)
 	}
-	return []byte(did.Stdout), nil
+	return []byte(out.Stdout), nil
 }
 
-var (
-	_ invoke.Exec = inWine{}
-)
+var _ invoke.Exec = inWine{}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flood is a stream of pings under way.
+// Flood is a running stream of pings to one address. End it with Stop.
 type Flood struct {
 	conn     *net.IPConn
 	to       netip.Addr
@@ -27,29 +27,31 @@ type Flood struct {
 
 	mu     sync.Mutex
 	sent   []time.Time
-	answer []time.Duration // by number; 0 is none (yet)
-	err    error
+	answer []time.Duration // round trip of each ping, by number; 0: no answer yet
+	err    error           // of the last ping that could not be sent
 }
 
-// FloodResult is what became of a Flood.
+// FloodResult summarizes a Flood.
 type FloodResult struct {
 	Sent, Lost int
-	Outage     time.Duration // the longest time for which every ping was lost
-	Worst      time.Duration // the slowest answer
+	Outage     time.Duration // longest time in which every ping was lost
+	Worst      time.Duration // longest round trip
 }
 
-// String is one line for a reader.
+// String returns the counts of pings.
 func (r FloodResult) String() string {
 	return fmt.Sprintf("%d sent, %d lost", r.Sent, r.Lost)
 }
 
-// Ping sends one echo request, waits up to five seconds for its answer, and returns how long that took.
+// Ping sends one echo request, waits up to five seconds for the answer, and
+// returns the round trip time.
 func (ns Namespaces) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	r, err := ns.untilAnswer(ctx, to, time.Hour, 5*time.Second)
 	return r.Worst, err
 }
 
-// Reach pings an address until it answers, and returns how long that took.
+// Reach pings an address every 5 ms until it answers, and returns how long that
+// took.
 func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Duration) (time.Duration, error) {
 	start := time.Now()
 	_, err := ns.untilAnswer(ctx, to, 5*time.Millisecond, timeout)
@@ -71,8 +73,9 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 	return r, errors.Join(err, stopErr)
 }
 
-// Flood sends rate pings a second to an address until Stop. (ping(8) cannot tell one that is under way when it is
-// stopped from one that is lost, and not how long an outage was.)
+// Flood sends rate pings a second to an address until Stop. (When ping(8) is
+// stopped, it counts a ping that is still in flight as lost. It also does not
+// report how long an outage lasted.)
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
 	return ns.flood(to, time.Second/time.Duration(rate))
 }
@@ -86,15 +89,16 @@ func (ns Namespaces) flood(to netip.Addr, interval time.Duration) (*Flood, error
 	if err != nil {
 		return nil, fmt.Errorf("ping %s: %w", to, err)
 	}
-	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // others may ping from the same place
+	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // other streams may run in the same namespace
 	f.wg.Add(1)
 	go f.send()
 	go f.receive()
 	return f, nil
 }
 
-// listenEcho opens a socket that is given echo replies alone, and holds many of them: on a busy machine, what waits
-// until this process has its turn must not count as lost.
+// listenEcho opens a socket that receives only echo replies and has a large
+// buffer: on a busy machine, replies that wait until this process runs must not
+// be dropped and count as lost.
 func listenEcho(from netip.Addr, v6 bool) (*net.IPConn, error) {
 	network := "ip4:icmp"
 	if v6 {
@@ -112,20 +116,20 @@ func listenEcho(from netip.Addr, v6 bool) (*net.IPConn, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	const room = 16 << 20 // bytes
+	const bufferSize = 16 << 20 // bytes
 	controlErr := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferSize)
 	})
 	if v6 {
-		var only ipv6.ICMPFilter
-		only.SetAll(true)
-		only.Accept(ipv6.ICMPTypeEchoReply)
-		err = errors.Join(err, ipv6.NewPacketConn(c).SetICMPFilter(&only))
+		var filter ipv6.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv6.ICMPTypeEchoReply)
+		err = errors.Join(err, ipv6.NewPacketConn(c).SetICMPFilter(&filter))
 	} else {
-		var only ipv4.ICMPFilter
-		only.SetAll(true)
-		only.Accept(ipv4.ICMPTypeEchoReply)
-		err = errors.Join(err, ipv4.NewPacketConn(c).SetICMPFilter(&only))
+		var filter ipv4.ICMPFilter
+		filter.SetAll(true)
+		filter.Accept(ipv4.ICMPTypeEchoReply)
+		err = errors.Join(err, ipv4.NewPacketConn(c).SetICMPFilter(&filter))
 	}
 	if err = errors.Join(err, controlErr); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -147,7 +151,8 @@ func (f *Flood) send() {
 	}
 }
 
-// sendOne counts a ping that could not be sent as sent and lost: for who waits for the answer it is the same.
+// sendOne counts a ping that could not be sent as sent and lost: for the
+// receiver there is no difference.
 func (f *Flood) sendOne() {
 	f.mu.Lock()
 	n := len(f.sent)
@@ -213,14 +218,15 @@ func (f *Flood) answered() (n int) {
 	return n
 }
 
-// Stop ends the stream, waits up to five seconds for the last answers, and counts. The error is of the last ping that
-// the kernel refused to send, if nothing at all came back.
+// Stop ends the stream, waits up to five seconds for outstanding answers, and
+// returns the counts. If nothing was answered, the error is that of the last
+// ping that the kernel refused to send.
 func (f *Flood) Stop() (FloodResult, error) { return f.end(5 * time.Second) }
 
-func (f *Flood) end(patience time.Duration) (FloodResult, error) {
+func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
 	close(f.stop)
 	f.wg.Wait()
-	for deadline := time.Now().Add(patience); f.answered() < len(f.sent) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); f.answered() < len(f.sent) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	closeErr := f.conn.Close()
@@ -233,9 +239,10 @@ func (f *Flood) end(patience time.Duration) (FloodResult, error) {
 	return r, closeErr
 }
 
+// count computes the result. Consecutive lost pings are one outage.
 func count(sent []time.Time, answer []time.Duration, interval time.Duration) FloodResult {
 	r := FloodResult{Sent: len(sent)}
-	first := -1 // of those lost in a row
+	first := -1 // the first of the current run of lost pings
 	for i, a := range answer {
 		if a != 0 {
 			first = -1
@@ -246,7 +253,8 @@ func count(sent []time.Time, answer []time.Duration, interval time.Duration) Flo
 			first = i
 		}
 		r.Lost++
-		// By the clock: on a busy machine fewer pings are sent than there are intervals.
+		// Measured by the clock: on a busy machine fewer pings are sent than
+		// there are intervals.
 		r.Outage = max(r.Outage, sent[i].Sub(sent[first])+interval)
 	}
 	return r

@@ -14,32 +14,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The program starts itself again in other roles, told by this variable (none: nothing has happened yet).
+// The program starts itself again in other roles. This variable names the role;
+// it is unset in the process that the user started.
 const (
 	roleVar    = "FLANNEL_LAB_ROLE"
 	roleInit   = "init"   // process 1 of the lab's PID namespace
-	roleInside = "inside" // the program itself, below it
-	roleHold   = "hold"   // process 1 of a machine: holds its namespaces
+	roleInside = "inside" // the program itself, a child of roleInit
+	roleHold   = "hold"   // process 1 of a machine, which keeps its namespaces alive
 )
 
-// Roles are further ones, by name: what the program does in them.
+// Roles maps the names of further roles to their functions. The process exits
+// when the function returns, with status 1 on an error.
 type Roles map[string]func() error
 
-// InRole is this program in another role.
+// InRole returns a command that runs this program in a role of Roles.
 func InRole(role string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = []string{roleVar + "=" + role}
 	return cmd
 }
 
-// inside tells that this process is below the lab's process 1. It is set once, by Init.
+// inside is set by Continue if this process is a descendant of roleInit.
 var inside bool
 
-// Inside reports whether Init was called: else the machine's own network would be touched.
+// Inside reports whether this process runs in the namespaces of the lab, so
+// that it cannot change the host's own network.
 func Inside() bool { return inside }
 
-// Continue must be called first in a program that does not always call Init. Where this process was started by the
-// lab to be part of it, it does that part; otherwise it returns at once.
+// Continue must be called first in a program that does not always call Init. If
+// this process was started for one of the roles, Continue runs it and does not
+// return, except in roleInside. Otherwise it returns at once.
 func Continue(roles Roles) {
 	role := os.Getenv(roleVar)
 	switch role {
@@ -49,7 +53,7 @@ func Continue(roles Roles) {
 		os.Exit(holdMain())
 	case roleInside:
 		inside = true
-		_ = os.Unsetenv(roleVar) // children are not to take it for theirs
+		_ = os.Unsetenv(roleVar) // or children would take the role
 	}
 	if do := roles[role]; do != nil {
 		if err := do(); err != nil {
@@ -59,9 +63,10 @@ func Continue(roles Roles) {
 	}
 }
 
-// Init must be called first in main or TestMain. It returns in a process that runs in namespaces of the lab; the
-// process that called it waits for that one, hands signals on, and exits with its status.
-// If the caller dies, so does the lab.
+// Init must be called first in main or TestMain. It runs the program again in
+// new namespaces, where Init returns. The process that called Init first waits
+// for it, forwards signals to it, and exits with its status. When the calling
+// process dies, the kernel kills the lab.
 func Init(roles Roles) {
 	Continue(roles)
 	if inside {
@@ -70,14 +75,15 @@ func Init(roles Roles) {
 	cmd := Command(os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// The signal comes when the parent *thread* ends: keep this one.
+	// Pdeathsig is sent when the parent *thread* ends, so this thread must
+	// stay.
 	runtime.LockOSThread()
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	os.Exit(outerMain(cmd))
 }
 
-// Ending returns the signals that end a program. SIGHUP is not one of them for a program that nohup(1) started: to ask
-// for an ignored signal would take it back.
+// Ending returns the signals that end a program. SIGHUP is left out if it is
+// ignored, as nohup(1) has it: signal.Notify would undo that.
 func Ending() []os.Signal {
 	signals := []os.Signal{unix.SIGINT, unix.SIGTERM}
 	if !signal.Ignored(unix.SIGHUP) {
@@ -86,8 +92,10 @@ func Ending() []os.Signal {
 	return signals
 }
 
-// Command is this program with other arguments, in the lab's namespaces once it calls Init, and in a session without
-// a tie to this process, unless the caller adds one. Its ExtraFiles are handed through.
+// Command returns a command that runs this program with other arguments. When
+// it calls Init, it is in namespaces of its own. It does not end with this
+// process, unless the caller sets Pdeathsig. The files given to HandOn are
+// passed on to it.
 func Command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), roleVar+"="+roleInit)
@@ -97,14 +105,15 @@ func Command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// CheckRoot tells, in words for the user, that making namespaces takes root.
+// CheckRoot returns an error for the user if the process is not root.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("the lab makes network namespaces, which takes root: run it with sudo")
+		return errors.New("the lab creates network namespaces, which needs root: run it with sudo")
 	}
 	return nil
 }
 
+// outerMain runs cmd, forwards signals to it, and returns its exit status.
 func outerMain(cmd *exec.Cmd) int {
 	if err := CheckRoot(); err != nil {
 		return fail(err)
@@ -112,7 +121,7 @@ func outerMain(cmd *exec.Cmd) int {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, Ending()...)
 	if err := cmd.Start(); err != nil {
-		return fail(fmt.Errorf("make namespaces (this takes root with CAP_SYS_ADMIN): %w", err))
+		return fail(fmt.Errorf("create namespaces (needs root with CAP_SYS_ADMIN): %w", err))
 	}
 	go func() {
 		for s := range signals {
@@ -126,7 +135,8 @@ func outerMain(cmd *exec.Cmd) int {
 	return Status(cmd.ProcessState.Sys().(syscall.WaitStatus))
 }
 
-// initMain is process 1: it starts the program once more as its child, reaps, and ends with it.
+// initMain is roleInit: it starts the program again as its child, reaps
+// orphans, and exits with the status of the child.
 func initMain() int {
 	if err := privateMounts(); err != nil {
 		return fail(err)
@@ -160,10 +170,12 @@ func initMain() int {
 	}
 }
 
-// filesVar counts the descriptors after stderr that process 1 hands on.
+// filesVar holds the number of file descriptors after stderr that roleInit
+// passes on.
 const filesVar = "FLANNEL_LAB_FILES"
 
-// HandOn gives cmd (of Command) further open files: descriptors 3, 4, … of the program inside.
+// HandOn passes open files to a cmd made by Command: they are file descriptors
+// 3, 4, … of the program.
 func HandOn(cmd *exec.Cmd, files ...*os.File) {
 	cmd.ExtraFiles = files
 	cmd.Env = append(cmd.Env, filesVar+"="+strconv.Itoa(len(files)))
@@ -188,7 +200,8 @@ func mountProc() error {
 	return nil
 }
 
-// Status is the exit status by which a shell would tell ws.
+// Status returns the exit status as a shell reports it: 128 plus the signal
+// number if a signal ended the process.
 func Status(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())

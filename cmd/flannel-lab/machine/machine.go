@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,50 +16,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is a set of namespaces (network, mounts, PIDs, host name) with a process 1 that holds them.
+// Machine is a set of namespaces (network, mounts, PIDs, host name, IPC) and
+// the process 1 that keeps them alive.
 type Machine struct {
 	Namespaces
 	Name string
-	hold *exec.Cmd
+	hold *exec.Cmd // process 1
 }
 
-// New makes a machine with only a loopback device.
+// New creates a machine whose only device is loopback. End it with PowerOff.
 func New(name string) (*Machine, error) {
 	cmd := InRole(roleHold, name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
-		Setpgid:    true, // a Ctrl-C on the terminal is for the lab, not for each machine
+		Setpgid:    true, // Ctrl-C on the terminal must reach the lab only, not each machine
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("make namespaces for %s: %w", name, err)
+		return nil, fmt.Errorf("create namespaces for %s: %w", name, err)
 	}
 	m := &Machine{Name: name, hold: cmd}
-	said, err := bufio.NewReader(out).ReadString('\n')
-	if said != "ready\n" {
-		return nil, fmt.Errorf("set up %s: %s (%v)", name, strings.TrimSpace(said), err)
+	answer, err := bufio.NewReader(out).ReadString('\n')
+	if answer != "ready\n" {
+		return nil, fmt.Errorf("set up %s: %s (%v)", name, strings.TrimSpace(answer), err)
 	}
 	m.Namespaces, err = openNamespaces(cmd.Process.Pid)
 	return m, err
 }
 
-// PowerOff is the power switch: everything in the machine ends.
+// PowerOff kills process 1, and with it every process of the machine.
 func (m *Machine) PowerOff() error {
 	_ = m.hold.Process.Kill()
-	_ = m.hold.Wait() // "killed" is what we want to hear
+	_ = m.hold.Wait() // always the error "signal: killed"
 	return m.Namespaces.close()
 }
 
-// holdMain is process 1 of a machine.
+// holdMain is roleHold, process 1 of a machine. It writes "ready" or an error
+// to its stdout.
 func holdMain() int {
 	if err := setUpMachine(os.Args[1]); err != nil {
 		fmt.Println(strings.ReplaceAll(err.Error(), "\n", " "))
 		return 1
 	}
-	signal.Ignore(unix.SIGCHLD) // the kernel reaps what becomes our child
+	signal.Ignore(unix.SIGCHLD) // lets the kernel reap orphans
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	fmt.Println("ready")
 	for {
@@ -86,13 +89,15 @@ func setUpMachine(name string) error {
 	return netlink.LinkSetUp(lo)
 }
 
-// privateDirs gives the machine its own /run, /etc and /var/lib. Of the last two everything but what the network
-// keeps there shows through as links, so programs find their alternatives, certificates and so on.
+// privateDirs mounts a /run, /etc and /var/lib of the machine's own. The latter
+// two contain links to the host's entries, so that programs find alternatives,
+// certificates and so on, except for the entries in own, which hold network
+// state.
 func privateDirs() error {
 	aside := map[string]string{"/etc": "/run/.machine/etc", "/var/lib": "/run/.machine/lib"}
 	own := map[string][]string{"/etc": {"cni", "kube-flannel", "hosts", "hostname", "resolv.conf"}, "/var/lib": {"cni", "etcd"}}
 	held := map[string]*os.File{}
-	for dir := range aside { // /run is about to be covered, and may be where /etc/… leads
+	for dir := range aside { // before /run is hidden by a mount: /etc may be a link to it
 		f, err := os.Open(dir)
 		if err != nil {
 			return err
@@ -122,7 +127,8 @@ func privateDirs() error {
 			return err
 		}
 	}
-	// No name server: programs that look addresses up would wait for it.
+	// No name server, because programs that look up names would wait for its
+	// timeout.
 	return os.WriteFile("/etc/resolv.conf", nil, 0o644)
 }
 
@@ -133,23 +139,20 @@ func tmpfs(dir string) error {
 	return nil
 }
 
-// linkAll fills dir with links to the entries of from, except those in own.
+// linkAll creates in dir a link to every entry of from, except those in own. It
+// copies an entry that is a link itself.
 func linkAll(from, dir string, own []string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return err
 	}
-	skip := map[string]bool{}
-	for _, name := range own {
-		skip[name] = true
-	}
 	for _, e := range entries {
-		if skip[e.Name()] {
+		if slices.Contains(own, e.Name()) {
 			continue
 		}
 		target := filepath.Join(from, e.Name())
 		if to, err := os.Readlink(target); err == nil {
-			target = to // a relative link must be read from where it was
+			target = to // copy the link: a relative target is resolved from dir, as before
 		}
 		if err := os.Symlink(target, filepath.Join(dir, e.Name())); err != nil {
 			return err

@@ -18,13 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespaces is a place where commands run, files are read and sockets are opened: a machine's, or a pod's.
+// Namespaces are the namespaces of a machine or pod. Its methods run commands,
+// access files and open sockets there.
 type Namespaces struct {
-	files []*os.File // in the order in which they are entered
-	From  netip.Addr // that pings come from; zero: the kernel chooses
+	files []*os.File // one for each of kinds
+	From  netip.Addr // source address of pings; invalid: the kernel chooses
 }
 
-// kinds are the namespaces of a process, mounts last: after it, paths are the place's own.
+// kinds are the types of namespaces, in the order in which they are entered.
+// WithNet relies on net being the first.
 var kinds = []string{"net", "uts", "ipc", "pid", "mnt"}
 
 func openNamespaces(pid int) (Namespaces, error) {
@@ -39,13 +41,15 @@ func openNamespaces(pid int) (Namespaces, error) {
 	return ns, nil
 }
 
-// NamespacesOf makes a place of open namespace files (of Files); it owns them.
+// NamespacesOf returns Namespaces for open namespace files (see Files), and
+// takes ownership of them.
 func NamespacesOf(files []*os.File) Namespaces { return Namespaces{files: files} }
 
-// Files are the open namespace files, still owned by ns.
+// Files returns the open namespace files, which ns still owns.
 func (ns Namespaces) Files() []*os.File { return ns.files }
 
-// WithNet is the same place with another network; it shares the other files.
+// WithNet returns ns with another network namespace. It owns f and shares the
+// other files.
 func (ns Namespaces) WithNet(f *os.File) Namespaces {
 	return Namespaces{files: append([]*os.File{f}, ns.files[1:]...)}
 }
@@ -58,8 +62,10 @@ func (ns Namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// Do calls f on a thread that is in the place: files, sockets and processes that f itself opens or starts belong to
-// it (and stay so); goroutines that f starts do not. It costs some ten microseconds.
+// Do calls f on a thread that has entered the namespaces, and returns its
+// error. Files and sockets that f opens and processes that it starts belong to
+// these namespaces, also after Do has returned. Goroutines that f starts do
+// not. A call takes some ten microseconds.
 func (ns Namespaces) Do(f func() error) error {
 	done := make(chan error, 1)
 	go ns.run(f, done)
@@ -68,14 +74,15 @@ func (ns Namespaces) Do(f func() error) error {
 
 func (ns Namespaces) run(f func() error, done chan<- error) {
 	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() { // the main thread cannot end: keep it busy while another does the work
+	if unix.Gettid() == unix.Getpid() { // the main thread cannot end: wait while another runs f
 		defer runtime.UnlockOSThread()
-		again := make(chan error)
-		go ns.run(f, again)
-		done <- <-again
+		result := make(chan error)
+		go ns.run(f, result)
+		done <- <-result
 		return
 	}
-	// The thread is not unlocked, so it ends with this goroutine and nobody else runs in the place.
+	// The thread is never unlocked, so it ends with this goroutine, and no
+	// other goroutine runs in the namespaces.
 	err := errors.New("the function did not return")
 	defer func() { done <- err }()
 	if err = ns.enter(); err == nil {
@@ -84,7 +91,7 @@ func (ns Namespaces) run(f func() error, done chan<- error) {
 }
 
 func (ns Namespaces) enter() error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // else the kernel refuses the mount namespace
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // or setns fails for the mount namespace
 		return fmt.Errorf("unshare working directory: %w", err)
 	}
 	for _, f := range ns.files {
@@ -95,20 +102,23 @@ func (ns Namespaces) enter() error {
 	return nil
 }
 
-// Start starts cmd in the place, with a plain environment. The caller waits for it.
+// Start starts cmd in the namespaces, with a minimal environment before that of
+// cmd. The caller must call cmd.Wait.
 func (ns Namespaces) Start(cmd *exec.Cmd) error {
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}, cmd.Env...)
 	return ns.Do(cmd.Start)
 }
 
-// Run runs a command to its end and returns what it wrote. Its error tells the command and its last words.
+// Run runs a command and returns its output (stdout and stderr). The error
+// contains the command and the last line of the output.
 func (ns Namespaces) Run(ctx context.Context, command ...string) (string, error) {
 	return ns.RunWith(ctx, nil, command...)
 }
 
-// RunWith is Run with a standard input.
+// RunWith is like Run, with a standard input.
 func (ns Namespaces) RunWith(ctx context.Context, stdin io.Reader, command ...string) (string, error) {
-	// A file, not a pipe: a program that the command leaves behind keeps a pipe open.
+	// Not a pipe, because a process that the command leaves behind would keep
+	// it open.
 	out, err := os.CreateTemp("", "flannel-lab-")
 	if err != nil {
 		return "", err
@@ -129,13 +139,13 @@ func (ns Namespaces) RunWith(ctx context.Context, stdin io.Reader, command ...st
 	return string(text), errors.Join(err, readErr)
 }
 
-// LastLine is the last line of a text that has something in it.
+// LastLine returns the last line of a text that is not empty.
 func LastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
-// ReadFile reads a file of the place.
+// ReadFile reads a file as seen in the namespaces.
 func (ns Namespaces) ReadFile(path string) (data []byte, err error) {
 	err = ns.Do(func() error {
 		data, err = os.ReadFile(path)
@@ -144,12 +154,13 @@ func (ns Namespaces) ReadFile(path string) (data []byte, err error) {
 	return data, err
 }
 
-// WriteFile writes a file of the place.
+// WriteFile creates or overwrites a file, with mode 0644.
 func (ns Namespaces) WriteFile(path, text string) error {
 	return ns.Do(func() error { return os.WriteFile(path, []byte(text), 0o644) })
 }
 
-// Dial connects from the place. addr is an IP address and a port: there are no names here.
+// Dial connects from the namespaces. addr must be an IP address and a port,
+// because names are not resolved.
 func (ns Namespaces) Dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
 	err = ns.Do(func() error {
 		c, err = new(net.Dialer).DialContext(ctx, network, addr)
@@ -158,7 +169,7 @@ func (ns Namespaces) Dial(ctx context.Context, network, addr string) (c net.Conn
 	return c, err
 }
 
-// Listen listens in the place.
+// Listen opens a listening socket in the namespaces.
 func (ns Namespaces) Listen(network, addr string) (l net.Listener, err error) {
 	err = ns.Do(func() error {
 		l, err = net.Listen(network, addr)
@@ -167,7 +178,8 @@ func (ns Namespaces) Listen(network, addr string) (l net.Listener, err error) {
 	return l, err
 }
 
-// Get asks a server by HTTP from the place and returns the status and the body.
+// Get sends an HTTP GET request from the namespaces, and returns the status and
+// up to 1 MiB of the body.
 func (ns Namespaces) Get(ctx context.Context, url string) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -15,11 +15,12 @@ import (
 type Process struct {
 	on   *Machine
 	cmd  *exec.Cmd
-	file string // the log, in the machine
-	done chan struct{}
+	file string        // path of the log in the machine
+	done chan struct{} // closed when the program has ended
 }
 
-// StartProcess starts a program whose output goes to a log file below /run.
+// StartProcess starts a program and appends its output to /run/logName in the
+// machine.
 func StartProcess(on *Machine, cmd *exec.Cmd, logName string) (*Process, error) {
 	p := &Process{on: on, cmd: cmd, file: "/run/" + logName, done: make(chan struct{})}
 	var out *os.File
@@ -32,18 +33,18 @@ func StartProcess(on *Machine, cmd *exec.Cmd, logName string) (*Process, error) 
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C on the terminal is for the lab
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal must reach the lab only
 	if err := on.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s on %s: %w", filepath.Base(cmd.Path), on.Name, err)
 	}
 	go func() {
-		_ = cmd.Wait() // its outcome is in ProcessState
+		_ = cmd.Wait() // the result is in ProcessState
 		close(p.done)
 	}()
 	return p, nil
 }
 
-// Running reports whether it runs.
+// Running reports whether the program is running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -53,27 +54,29 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Signal returns after SIGSTOP when the process stands still.
+// Signal sends a signal. With SIGSTOP it returns when every thread has stopped.
 func (p *Process) Signal(s syscall.Signal) error {
 	err := p.cmd.Process.Signal(s)
 	if err == nil && s == syscall.SIGSTOP {
-		_, err = Until(context.Background(), Longest, func(context.Context) error { return p.still() })
+		_, err = Until(context.Background(), Longest, func(context.Context) error { return p.stopped() })
 	}
 	return err
 }
 
-// still is an error while a thread of a process that was stopped goes on, which on a busy machine it does for a while.
-func (p *Process) still() error {
+// stopped returns an error while a thread is not stopped. On a busy machine
+// this takes a while after SIGSTOP.
+func (p *Process) stopped() error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 	for _, task := range tasks {
 		if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") && p.Running() {
-			return fmt.Errorf("it runs: %s", stat)
+			return fmt.Errorf("still running: %s", stat)
 		}
 	}
 	return err
 }
 
-// Wait returns the exit status as a shell would tell it (128 + signal).
+// Wait waits until the program has ended and returns its exit status (see
+// Status).
 func (p *Process) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-p.done:
@@ -83,7 +86,8 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	}
 }
 
-// Stop sends s and waits; SIGCONT wakes one that was paused.
+// Stop sends s and waits. It also sends SIGCONT, because a paused program would
+// not handle s.
 func (p *Process) Stop(ctx context.Context, s syscall.Signal) (int, error) {
 	for _, s := range []syscall.Signal{s, syscall.SIGCONT} {
 		if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -93,7 +97,8 @@ func (p *Process) Stop(ctx context.Context, s syscall.Signal) (int, error) {
 	return p.Wait(ctx)
 }
 
-// Log is what it has written so far.
+// Log returns the contents of the log file, or the error text if it cannot be
+// read.
 func (p *Process) Log() string {
 	data, err := p.on.ReadFile(p.file)
 	if err != nil {
@@ -102,5 +107,5 @@ func (p *Process) Log() string {
 	return string(data)
 }
 
-// PID is the process's as this one sees it.
+// PID returns the program's PID in the PID namespace of this process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

@@ -9,24 +9,26 @@ import (
 	"time"
 )
 
-// TransferResult is what a Transfer moved.
+// TransferResult is the amount of data of a Transfer and its duration.
 type TransferResult struct {
 	Bytes int64
 	Time  time.Duration
 }
 
-// Gbit is the throughput in 10⁹ bits a second.
+// Gbit returns the throughput in Gbit/s.
 func (t TransferResult) Gbit() float64 { return float64(t.Bytes) * 8 / t.Time.Seconds() / 1e9 }
 
-// Transfer sends from one place to an address of another over one TCP connection for a time (at least one write), and
-// checks that every byte arrived. Sender and receiver are goroutines of this process.
-func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, lasting time.Duration) (TransferResult, error) {
+// Transfer sends over one TCP connection between two namespaces, to the address
+// at of the receiver. It sends for the given time, at least one buffer, and
+// checks that the number of bytes received equals that sent. Both ends are
+// goroutines of this process.
+func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, duration time.Duration) (TransferResult, error) {
 	l, err := to.Listen("tcp", net.JoinHostPort(at.String(), "0"))
 	if err != nil {
 		return TransferResult{}, fmt.Errorf("listen: %w", err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(ctx, lasting+10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, duration+10*time.Second)
 	defer cancel()
 	start := time.Now()
 	received := make(chan int64, 1)
@@ -40,7 +42,7 @@ func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, lasting t
 		defer c.Close()
 		n = receive(c)
 	}()
-	sent, err := send(ctx, from, l.Addr().String(), lasting)
+	sent, err := send(ctx, from, l.Addr().String(), duration)
 	if err != nil {
 		return TransferResult{}, err
 	}
@@ -61,12 +63,12 @@ func receive(c net.Conn) (n int64) {
 		got, err := c.Read(buf)
 		n += int64(got)
 		if err != nil {
-			return n // the sender compares: what is missing shows there
+			return n // Transfer notices what is missing
 		}
 	}
 }
 
-func send(ctx context.Context, from Namespaces, addr string, lasting time.Duration) (n int64, err error) {
+func send(ctx context.Context, from Namespaces, addr string, duration time.Duration) (n int64, err error) {
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err != nil {
 		return 0, err
@@ -77,7 +79,7 @@ func send(ctx context.Context, from Namespaces, addr string, lasting time.Durati
 		return 0, err
 	}
 	buf := make([]byte, 256<<10)
-	for end := time.Now().Add(lasting); ; {
+	for end := time.Now().Add(duration); ; {
 		sent, err := c.Write(buf)
 		n += int64(sent)
 		if err != nil {

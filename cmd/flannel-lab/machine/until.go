@@ -7,12 +7,14 @@ import (
 	"time"
 )
 
-// Longest is how long the lab waits for one thing, such as a server that starts. It takes seconds where the machine does
-// nothing else, and minutes where it does ten times what it can.
+// Longest is the timeout for any single event in the lab, such as the start of
+// a server. On an idle machine that takes seconds, on one with ten times too
+// much load it takes minutes.
 const Longest = 10 * time.Minute
 
-// Until calls f every few milliseconds until it succeeds, and returns how long that took. It gives up with f's last
-// error after timeout, when ctx ends, or at an error made by Fatal.
+// Until calls f every 2 ms until it returns nil, and returns how long that
+// took. It gives up after timeout, when ctx ends, or on an error made by Fatal,
+// and returns f's last error.
 func Until(ctx context.Context, timeout time.Duration, f func(context.Context) error) (time.Duration, error) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -24,7 +26,7 @@ func Until(ctx context.Context, timeout time.Duration, f func(context.Context) e
 			return time.Since(start), nil
 		}
 		if last != nil && ctx.Err() != nil {
-			err = last // what f says once its time is up is not the reason
+			err = last // this one is probably due to ctx, not to the cause
 		}
 		last = err
 		if fatal := new(fatalError); errors.As(err, &fatal) {
@@ -40,5 +42,5 @@ func Until(ctx context.Context, timeout time.Duration, f func(context.Context) e
 
 type fatalError struct{ error }
 
-// Fatal marks an error at which Until need not go on.
+// Fatal marks an error after which Until does not retry.
 func Fatal(err error) error { return &fatalError{err} }
