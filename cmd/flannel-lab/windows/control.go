@@ -13,34 +13,35 @@ import (
 	"flannel/pkg/hns/hnstest/wine"
 )
 
-// control is the call that carries an Order.
+// control is the name of the call that carries an Order.
 const control = "Control"
 
-// Serve lets programs in Wine, and Dial, reach a machine until the listener is closed.
+// Serve makes a machine available to programs in Wine and to Dial, until the
+// listener is closed.
 func Serve(l net.Listener, m *hnstest.Machine) error {
 	s := wine.Server{Machine: m, More: map[string]func([][]byte) ([]byte, error){control: machine{m}.control}}
 	return s.Serve(l)
 }
 
-// machine obeys orders.
+// machine executes orders.
 type machine struct{ *hnstest.Machine }
 
-// control obeys an order and reports.
+// control executes an order and returns the Report as JSON.
 func (m machine) control(args [][]byte) ([]byte, error) {
 	if len(args) != 1 {
-		return nil, errors.New("no order")
+		return nil, errors.New("want one argument, the order")
 	}
 	var o Order
 	if err := json.Unmarshal(args[0], &o); err != nil {
 		return nil, err
 	}
-	if err := m.obey(o); err != nil {
+	if err := m.execute(o); err != nil {
 		return nil, err
 	}
 	return m.report()
 }
 
-func (m machine) obey(o Order) (err error) {
+func (m machine) execute(o Order) (err error) {
 	if len(o.Turn) > 0 {
 		m.Turn(func(k *hnstest.Knobs) { err = json.Unmarshal(o.Turn, k) })
 	}
@@ -56,55 +57,55 @@ func (m machine) obey(o Order) (err error) {
 	if o.ForgetLog {
 		m.ForgetLog()
 	}
-	return errors.Join(err, m.obeyNetworks(o), m.obeyStack(o))
+	return errors.Join(err, m.executeNetworks(o), m.executeStack(o))
 }
 
-func (m machine) obeyNetworks(o Order) error {
-	var all []error
+func (m machine) executeNetworks(o Order) error {
+	var errs []error
 	if o.DeleteNetwork != "" {
-		all = append(all, m.Hand().DeleteNetwork(o.DeleteNetwork))
+		errs = append(errs, m.Hand().DeleteNetwork(o.DeleteNetwork))
 	}
 	if o.DeleteEndpoint != "" {
-		all = append(all, m.Hand().DeleteEndpoint(o.DeleteEndpoint))
+		errs = append(errs, m.Hand().DeleteEndpoint(o.DeleteEndpoint))
 	}
 	if o.DeleteRemoteSubnet[0] != "" {
 		p, err := netip.ParsePrefix(o.DeleteRemoteSubnet[1])
-		all = append(all, err, m.Hand().DeleteRemoteSubnet(o.DeleteRemoteSubnet[0], p))
+		errs = append(errs, err, m.Hand().DeleteRemoteSubnet(o.DeleteRemoteSubnet[0], p))
 	}
 	for _, pair := range o.Replace {
-		all = append(all, m.replace(pair[0], pair[1]))
+		errs = append(errs, m.replace(pair[0], pair[1]))
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
-// replace changes the text of policies.
+// replace replaces text in the settings of all policies of all networks.
 func (m machine) replace(from, to string) error {
-	var all []error
+	var errs []error
 	for _, doc := range m.Hand().Networks() {
 		n, err := hns.DecodeNetwork(doc)
-		all = append(all, err, m.Hand().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
+		errs = append(errs, err, m.Hand().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
 			for _, p := range before {
 				after = append(after, hns.Policy{Type: p.Type, Settings: json.RawMessage(strings.ReplaceAll(string(p.Settings), from, to))})
 			}
 			return after
 		}))
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
-func (m machine) obeyStack(o Order) error {
-	var all []error
+func (m machine) executeStack(o Order) error {
+	var errs []error
 	if o.DeleteRoutes != "" {
 		p, err := netip.ParsePrefix(o.DeleteRoutes)
-		if all = append(all, err); err == nil {
+		if errs = append(errs, err); err == nil {
 			m.Hand().DeleteRoutes(p)
 		}
 	}
 	if o.AddRoute != nil {
-		all = append(all, m.Hand().AddRoute(*o.AddRoute))
+		errs = append(errs, m.Hand().AddRoute(*o.AddRoute))
 	}
 	if o.Rename[0] != "" {
-		all = append(all, m.Hand().Rename(o.Rename[0], o.Rename[1]))
+		errs = append(errs, m.Hand().Rename(o.Rename[0], o.Rename[1]))
 	}
 	if len(o.Readdress) > 0 {
 		var prefixes []netip.Prefix
@@ -115,12 +116,12 @@ func (m machine) obeyStack(o Order) error {
 			}
 			prefixes = append(prefixes, p)
 		}
-		all = append(all, m.Hand().Readdress(o.Readdress[0], prefixes...))
+		errs = append(errs, m.Hand().Readdress(o.Readdress[0], prefixes...))
 	}
 	if o.StopForwarding != "" {
-		all = append(all, m.Hand().SetForwarding(o.StopForwarding, false, false), m.Hand().SetForwarding(o.StopForwarding, true, false))
+		errs = append(errs, m.Hand().SetForwarding(o.StopForwarding, false, false), m.Hand().SetForwarding(o.StopForwarding, true, false))
 	}
-	return errors.Join(all...)
+	return errors.Join(errs...)
 }
 
 func (m machine) report() ([]byte, error) {

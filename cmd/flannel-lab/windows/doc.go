@@ -1,4 +1,6 @@
-// Package windows is the Windows machine that a node of the lab may be: the simulated one of pkg/hns/hnstest with a body
-// (New), which is the network namespace of the process, so that what HNS is told carries packets; and, for tests in
-// another process, the orders by which it fails, forgets, or is another hand's, and its report.
+// Package windows simulates the Windows machine of a lab node: the machine of
+// pkg/hns/hnstest with a Body (see New) that acts on the network namespace of
+// the process, so that the networks of HNS carry packets. For tests in another
+// process it accepts orders, which make calls fail or change the machine as
+// somebody else than the daemon would, and reports its state.
 package windows

@@ -15,14 +15,23 @@ import (
 	"flannel/pkg/mac"
 )
 
-// kernel is the body of a machine that is played by the network namespace of this process: adapters are devices, with
-// Windows' names as their aliases; the virtual adapter of a switch is a bridge whose port the physical one is; an
-// Overlay network is a VXLAN device with the distributed router's MAC, and each remote subnet a route, a neighbour and
-// an FDB entry of it. Endpoints on a network that are no adapter of the host are addresses in the namespace: they answer.
+// kernel is the Body of a machine that acts on the network namespace of this
+// process. It translates:
+//
+//   - an adapter to a device whose alias is the Windows name;
+//   - the virtual adapter of a switch to a bridge with the physical adapter as
+//     its port;
+//   - an overlay network to a VXLAN device with the MAC of the distributed
+//     router;
+//   - a remote subnet to a route, a neighbour entry and an FDB entry of that
+//     device;
+//   - an endpoint that is not attached to the host to an address, so that it
+//     answers pings.
 type kernel struct {
-	priorities map[rowKey]int // of routes: Linux tells those to one destination apart by it
+	priorities map[rowKey]int // of the routes: on Linux, routes to one destination need different ones
 }
 
+// rowKey is the key of a route in Windows.
 type rowKey struct {
 	dst   netip.Prefix
 	hop   netip.Addr
@@ -35,7 +44,8 @@ func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	if a.MAC != (mac.Addr{}) {
 		attrs.HardwareAddr = a.MAC[:]
 	}
-	// An adapter without anything below is an empty bridge: not every kernel has dummy devices.
+	// An adapter without a parent is a bridge without ports, because not every
+	// kernel has dummy devices.
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return 0, err
@@ -55,6 +65,7 @@ func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	return bridge.Index, netlink.LinkSetUp(bridge)
 }
 
+// freeName returns a device name that is not in use.
 func freeName() string {
 	for i := 1; ; i++ {
 		name := fmt.Sprintf("vEthernet%d", i)
@@ -95,12 +106,14 @@ func (k *kernel) Address(index int, p netip.Prefix, add bool) error {
 	return nil
 }
 
-// Route keeps Windows' order of routes, by metric, where Linux can.
+// Route adds or deletes a route. The priority follows the metric in Windows, or
+// is the next one that no route to the destination has.
 func (k *kernel) Route(r hns.Route, add bool) error {
 	key := rowKey{r.Dst, r.NextHop, r.Index}
 	row := &netlink.Route{LinkIndex: r.Index, Dst: toIPNet(r.Dst), Protocol: unix.RTPROT_STATIC}
 	if !r.NextHop.IsUnspecified() {
-		// Windows takes next hops that are on no subnet of the adapter, and asks for them there.
+		// Windows accepts next hops that are in no subnet of the adapter, and
+		// resolves them on the adapter.
 		row.Gw, row.Flags = r.NextHop.AsSlice(), int(netlink.FLAG_ONLINK)
 	} else if r.Dst.Addr().Is4() {
 		row.Scope = netlink.SCOPE_LINK
@@ -111,7 +124,7 @@ func (k *kernel) Route(r hns.Route, add bool) error {
 		if err := netlink.RouteDel(row); !errors.Is(err, unix.ESRCH) {
 			return err
 		}
-		return nil // it went with its device or address
+		return nil // the kernel deleted it with its device or address
 	}
 	taken := map[int]bool{}
 	for other, priority := range k.priorities {
@@ -132,7 +145,7 @@ func (k *kernel) Forwarding(index int, v6, on bool) error {
 	if on {
 		value = "1"
 	}
-	if v6 { // Linux knows no other than all devices
+	if v6 { // on Linux it applies to all devices
 		name = "ipv6/conf/all/forwarding"
 	}
 	return sysctl(name, value)
@@ -152,14 +165,14 @@ func (k *kernel) Cut(from netip.Addr) error {
 			continue
 		}
 		local, remote := net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}, net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}
-		if e := netlink.SocketDestroy(&local, &remote); !errors.Is(e, unix.ENOENT) { // ended by itself since it was listed
+		if e := netlink.SocketDestroy(&local, &remote); !errors.Is(e, unix.ENOENT) { // it ended after it was listed
 			err = errors.Join(err, e)
 		}
 	}
-	return err // EOPNOTSUPP: a kernel without CONFIG_INET_DIAG_DESTROY
+	return err // EOPNOTSUPP if the kernel lacks CONFIG_INET_DIAG_DESTROY
 }
 
-// carrier is the device of an overlay.
+// carrier returns the name of the device of an overlay network.
 func carrier(network string) string { return "hns" + strings.ReplaceAll(network, "-", "")[:8] }
 
 func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
@@ -179,7 +192,7 @@ func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
 	return netlink.LinkSetUp(device)
 }
 
-// Remote makes the way to a peer's subnet, or deletes it.
+// Remote adds or deletes the entries that lead to the subnet of a peer.
 func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
 	if err != nil {
@@ -197,17 +210,18 @@ func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	} else {
 		route.Gw, route.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)
 	}
-	// What leads packets away comes last, and goes first.
+	// The route is added last and deleted first, so that it never lacks its
+	// neighbour.
 	if add {
 		return errors.Join(netlink.NeighSet(fdb), netlink.NeighSet(neighbour), netlink.RouteReplace(route))
 	}
 	return errors.Join(netlink.RouteDel(route), netlink.NeighDel(neighbour), netlink.NeighDel(fdb))
 }
 
-// Pod makes an address that answers.
+// Pod adds or deletes the address of an endpoint.
 func (k *kernel) Pod(network string, addr netip.Addr, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
-	if err != nil { // a network without a device of its own
+	if err != nil { // not an overlay, so the network has no device
 		if l, err = netlink.LinkByName("lo"); err != nil {
 			return err
 		}

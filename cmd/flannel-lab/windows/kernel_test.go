@@ -18,10 +18,11 @@ import (
 	"flannel/pkg/nstest"
 )
 
-// world is a namespace that plays a Windows machine, joined by a cable to a Linux node in another.
+// world is a namespace with a simulated Windows machine, connected to another
+// namespace, which is a Linux node.
 type world struct {
 	t    *testing.T
-	node string // nsenter, for the node's namespace
+	node string // nsenter command for the namespace of the node
 	m    *hnstest.Machine
 }
 
@@ -34,7 +35,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, node: fmt.Sprintf("nsenter -t %d -n ", holder.Process.Pid)}
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		out, _ := exec.Command("sh", "-c", w.node+"ip -br link").Output()
-		if lines := strings.Count(string(out), "\n"); lines == 1 { // only its loopback: it is a namespace of its own
+		if lines := strings.Count(string(out), "\n"); lines == 1 { // only loopback: unshare has created the namespace
 			break
 		}
 		if time.Now().After(deadline) {
@@ -74,7 +75,8 @@ func (w *world) inNode(command string) string {
 	return w.run(w.node + command)
 }
 
-// reach pings until there is an answer; prefix is a command that runs it elsewhere.
+// reach pings until there is an answer. prefix is a command that runs ping
+// elsewhere, or empty.
 func (w *world) reach(prefix, args string) {
 	w.t.Helper()
 	command := prefix + "ping -c 1 -W 1 " + args
@@ -89,19 +91,19 @@ func (w *world) reach(prefix, args string) {
 	}
 }
 
-// The policies of an overlay lead packets to a Linux node with the same VXLAN, and back.
+// Packets travel between an overlay network and a Linux node with the same VNI.
 func TestOverlayCarriesPackets(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
 		id := create(t, w.m, document("flannel.4096", hns.Overlay, 4096))
 		if out := w.run("ip -br addr show dev Ethernet"); strings.Contains(out, "10.99.0.2") {
-			t.Errorf("the address is still on Ethernet: %s", out)
+			t.Errorf("the address was not removed from Ethernet: %s", out)
 		}
 		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 0 })
 		w.reach("", "10.99.0.1")
 		if out := w.run("ip route"); !strings.Contains(out, "default via 10.99.0.1 dev vEthernet1") {
-			t.Errorf("no default route by the virtual adapter: %s", out)
+			t.Errorf("no default route through the virtual adapter: %s", out)
 		}
 		doc, err := w.m.Network(id)
 		if err != nil {
@@ -127,7 +129,8 @@ func TestOverlayCarriesPackets(t *testing.T) {
 		if _, err := w.m.CreateEndpoint(id, pod); err != nil {
 			t.Fatal(err)
 		}
-		// As kube-proxy makes them: with a MAC of its own for a pod elsewhere, and with this host's for a Service.
+		// Remote endpoints as kube-proxy creates them: for a pod on the other node,
+		// and for a Service, with this host as the provider.
 		before := w.run("ip route; ip neigh show nud permanent; bridge fdb")
 		for _, e := range []string{
 			`"IpConfigurations":[{"IpAddress":"10.244.7.0"}],"MacAddress":"02-11-0a-f4-07-00","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":"10.99.0.1"}}]`,
@@ -138,7 +141,7 @@ func TestOverlayCarriesPackets(t *testing.T) {
 			}
 		}
 		if after := w.run("ip route; ip neigh show nud permanent; bridge fdb"); after != before {
-			t.Errorf("kube-proxy's endpoints have ways of their own:\n%s\nbefore:\n%s", after, before)
+			t.Errorf("kube-proxy's endpoints changed routes:\n%s\nbefore:\n%s", after, before)
 		}
 		w.reach("", "-I 10.244.5.9 10.244.7.0")
 		w.reach(w.node, "10.244.5.9")
@@ -147,7 +150,7 @@ func TestOverlayCarriesPackets(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out := w.run("ip route; ip neigh; bridge fdb"); strings.Contains(out, "10.244.7.0") || strings.Contains(out, "a2:0b:cc:dd:ee:01") {
-			t.Errorf("the way is still there: %s", out)
+			t.Errorf("the entries were not removed: %s", out)
 		}
 		if err := w.m.DeleteNetwork(id); err != nil {
 			t.Fatal(err)
@@ -159,7 +162,8 @@ func TestOverlayCarriesPackets(t *testing.T) {
 	})
 }
 
-// A bridge's host endpoint is an adapter, and routes and forwarding are the kernel's.
+// The host endpoint of an L2Bridge network becomes an adapter. Routes and
+// forwarding are set in the kernel.
 func TestBridgeForwards(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -173,7 +177,7 @@ func TestBridgeForwards(t *testing.T) {
 		if err := json.Unmarshal(made, &e); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // the second time it is attached already
+		for range 2 { // the second time it is already attached
 			if err := w.m.AttachHost(e.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +203,7 @@ func TestBridgeForwards(t *testing.T) {
 			}
 		}
 		if out := w.run("ip route show 10.244.7.0/24"); strings.Count(out, "\n") != 2 {
-			t.Errorf("two routes were made, there are: %s", out)
+			t.Errorf("want two routes, there are: %s", out)
 		}
 		for range 2 {
 			if err := w.m.DeleteRoute(route); err != nil {
@@ -207,12 +211,12 @@ func TestBridgeForwards(t *testing.T) {
 			}
 		}
 		if out := w.run("ip route show 10.244.7.0/24"); strings.Contains(out, "10.99.0.1 ") || !strings.Contains(out, "10.99.0.3 ") {
-			t.Errorf("the other route stays, there is: %s", out)
+			t.Errorf("want only the other route, there is: %s", out)
 		}
 	})
 }
 
-// Connections from an address end when it moves.
+// TCP connections end when their address moves to another adapter.
 func TestConnectionsEnd(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -15,8 +15,9 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// New makes a machine of this process's network namespace: what devices it has but the loopback are physical
-// adapters, with their addresses and static routes.
+// New returns a machine that acts on the network namespace of this process. Its
+// devices, except for loopback, become physical adapters with their addresses
+// and static routes. New sets sysctls of the namespace.
 func New() (*hnstest.Machine, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -26,7 +27,7 @@ func New() (*hnstest.Machine, error) {
 	for name, value := range map[string]string{
 		"ipv4/conf/all/forwarding": "0", "ipv4/conf/default/forwarding": "0", "ipv4/conf/all/promote_secondaries": "1",
 		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv6/conf/all/forwarding": "0",
-		"ipv6/conf/default/accept_dad": "0", // addresses move often enough, and wait for nothing
+		"ipv6/conf/default/accept_dad": "0", // addresses that move must be usable at once
 	} {
 		if err := sysctl(name, value); err != nil {
 			return nil, err
@@ -36,7 +37,7 @@ func New() (*hnstest.Machine, error) {
 		if l.Attrs().Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		a, routes, err := learn(l)
+		a, routes, err := readAdapter(l)
 		if err != nil {
 			return nil, fmt.Errorf("adapter %s: %w", l.Attrs().Name, err)
 		}
@@ -45,8 +46,9 @@ func New() (*hnstest.Machine, error) {
 	return m, errors.Join(m.Trouble()...)
 }
 
-// learn is a device as an adapter. Its routes are deleted: the machine makes them anew.
-func learn(l netlink.Link) (hns.Adapter, []hns.Route, error) {
+// readAdapter returns a device as an adapter, and its static routes. It deletes
+// the routes, because Plug adds them again.
+func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	a := hns.Adapter{
 		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index, MTU: l.Attrs().MTU, Up: true,
 	}
@@ -80,7 +82,7 @@ func learn(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		}
 		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
 		if dst.Bits() == 0 {
-			a.DNS = append(a.DNS, hop.Unmap()) // as most routers are
+			a.DNS = append(a.DNS, hop.Unmap()) // most routers are DNS servers
 		}
 	}
 	return a, routes, nil

@@ -10,27 +10,28 @@ import (
 	"flannel/pkg/hns/hnstest/wine"
 )
 
-// Order is what a test asks of a machine in another process; it is done in the order of the fields.
+// Order is what a test wants a machine in another process to do. It is executed
+// in the order of the fields; zero fields do nothing.
 type Order struct {
-	Turn      json.RawMessage `json:",omitempty"` // some Knobs: the others stay
+	Turn      json.RawMessage `json:",omitempty"` // Knobs as JSON; knobs that it does not contain keep their values
 	Heal      bool            `json:",omitempty"`
 	Fail      []hnstest.Fault `json:",omitempty"`
 	Restart   bool            `json:",omitempty"`
 	ForgetLog bool            `json:",omitempty"`
 
-	// Another hand.
+	// Changes through hnstest.Hand.
 	DeleteNetwork      string    `json:",omitempty"` // its name
 	DeleteEndpoint     string    `json:",omitempty"` // its name
 	DeleteRemoteSubnet [2]string `json:",omitempty"` // the network's name, the subnet
-	DeleteRoutes       string    `json:",omitempty"` // their destination
+	DeleteRoutes       string    `json:",omitempty"` // their destination, a prefix
 	AddRoute           *hns.Route
-	Rename             [2]string   `json:",omitempty"` // an adapter, its new name
-	Readdress          []string    `json:",omitempty"` // an adapter, its new addresses
-	StopForwarding     string      `json:",omitempty"` // an adapter
-	Replace            [][2]string `json:",omitempty"` // in the text of all policies of all networks
+	Rename             [2]string   `json:",omitempty"` // name of an adapter, new name
+	Readdress          []string    `json:",omitempty"` // name of an adapter, its new addresses as prefixes
+	StopForwarding     string      `json:",omitempty"` // name of an adapter
+	Replace            [][2]string `json:",omitempty"` // old and new text, in the settings of all policies of all networks
 }
 
-// Report is how a machine in another process stands after an Order.
+// Report is the state of a machine in another process after an Order.
 type Report struct {
 	Log         []hnstest.Call
 	Networks    []json.RawMessage
@@ -39,24 +40,24 @@ type Report struct {
 	Adapters    []hns.Adapter
 	Routes      []hns.Route // made by programs
 	OpenObjects []string    // see [hnstest.Machine.OpenObjects]
-	Trouble     []string
+	Trouble     []string    // errors of the Body
 }
 
-// Changes are the calls that changed something.
+// Changes returns the calls in the log that changed something.
 func (r Report) Changes() []hnstest.Call {
 	return slices.DeleteFunc(slices.Clone(r.Log), func(c hnstest.Call) bool { return !c.Changes || c.Result != 0 })
 }
 
-// Remote is a machine in another process.
+// Remote is a connection to a machine in another process.
 type Remote struct{ *wine.Conn }
 
-// Dial connects to a machine that is served at an address. Close ends the connection.
+// Dial connects to a machine at a TCP address. The caller must call Close.
 func Dial(address string) (*Remote, error) {
 	c, err := wine.Dial(address)
 	return &Remote{c}, err
 }
 
-// Do gives an order, and returns how the machine stands after it.
+// Do sends an order and returns the state of the machine after it.
 func (r *Remote) Do(o Order) (report Report, err error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -64,7 +65,7 @@ func (r *Remote) Do(o Order) (report Report, err error) {
 	}
 	answer, err := r.Call(control, string(text))
 	if err != nil {
-		return report, fmt.Errorf("give the simulated machine an order: %w", err)
+		return report, fmt.Errorf("send order to the simulated machine: %w", err)
 	}
 	return report, json.Unmarshal([]byte(answer), &report)
 }

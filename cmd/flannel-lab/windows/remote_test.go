@@ -13,7 +13,7 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// document is a network as our daemon would ask for it.
+// document is a network as flanneld requests it.
 func document(name, kind string, vsid uint32) json.RawMessage {
 	subnet := hns.Subnet{Prefix: mustPrefix("10.244.5.0/24"), Gateway: netip.MustParseAddr("10.244.5.1"), VSID: vsid}
 	d, _ := hns.EncodeNetwork(hns.Network{Name: name, Type: kind, Subnets: []hns.Subnet{subnet}, NonPersistent: true})
@@ -29,7 +29,7 @@ func request(kind string, policies ...string) json.RawMessage {
 	return json.RawMessage(`{"ResourceType":"Policy","RequestType":"` + kind + `","Settings":{"Policies":[` + strings.Join(policies, ",") + `]}}`)
 }
 
-// create makes a network and returns its ID.
+// create creates a network and returns its ID.
 func create(t *testing.T, m *hnstest.Machine, document json.RawMessage) string {
 	t.Helper()
 	made, err := m.CreateNetwork(document)
@@ -53,7 +53,7 @@ func addresses(a hns.Adapter) string {
 
 func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// listen lets other processes reach a machine until the test ends.
+// listen serves a machine until the test ends, and returns its address.
 func listen(t *testing.T, m *hnstest.Machine) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -65,7 +65,7 @@ func listen(t *testing.T, m *hnstest.Machine) string {
 	return l.Addr().String()
 }
 
-// A machine in another process obeys, and reports what was done to it.
+// A machine in another process executes orders and reports its state.
 func TestRemote(t *testing.T) {
 	m := hnstest.NewFor(t)
 	r, err := windows.Dial(listen(t, m))
@@ -92,15 +92,15 @@ func TestRemote(t *testing.T) {
 		t.Errorf("open %q, changes %v, %s", report.OpenObjects, report.Changes(), doc)
 	}
 	if got := report.Changes()[2].String(); !strings.HasPrefix(got, `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
-		t.Errorf("a change reads %s", got)
+		t.Errorf("a change is logged as %s", got)
 	}
 	if got := m.Hand().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {
 		t.Errorf("the adapter is %+v", got)
 	}
 	if _, err := m.Network(id); !errors.Is(err, hns.ErrUnavailable) {
-		t.Errorf("the fault gives %v", err)
+		t.Errorf("the fault returned %v", err)
 	}
 	if _, err := r.Do(windows.Order{DeleteNetwork: "nat"}); err == nil {
-		t.Error("an order that cannot be obeyed is no error")
+		t.Error("an order that cannot be executed returned no error")
 	}
 }
