@@ -10,14 +10,14 @@ import (
 	"flannel/dist/windows/check"
 )
 
-// command runs one, with what comes through a pipe.
+// command runs a command. input is the value from a pipe, or nil.
 func (s *Shell) command(n *check.Node, input any) (any, error) {
 	args, err := s.values(n.Kids)
 	if err != nil {
 		return nil, err
 	}
-	if own := s.Commands[n.Text]; own != nil {
-		v, err := own(args)
+	if run := s.Commands[n.Text]; run != nil {
+		v, err := run(args)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", n.Line, n.Text, err)
 		}
@@ -32,13 +32,13 @@ func (s *Shell) command(n *check.Node, input any) (any, error) {
 		return s.call(f, args)
 	}
 	v, err := s.builtin(n.Text, input, args)
-	if errors.Is(err, errNoCommand) {
+	if errors.Is(err, errUnknownCommand) {
 		return nil, unknown(n, strings.Join(Texts(args...), " "))
 	}
 	return v, err
 }
 
-// call runs a function of a script, which sees the variables of its callers.
+// call runs a function of a script. It sees the variables of its callers.
 func (s *Shell) call(f *check.Node, args []any) (v any, err error) {
 	s.scopes = append(s.scopes, map[string]any{})
 	defer func() { s.scopes = s.scopes[:len(s.scopes)-1] }()
@@ -49,7 +49,7 @@ func (s *Shell) call(f *check.Node, args []any) (v any, err error) {
 			v, err = s.block(part)
 		}
 		if ended := (*returned)(nil); errors.As(err, &ended) {
-			return one(ended.left), nil
+			return unwrap(ended.output), nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Text, err)
@@ -58,7 +58,7 @@ func (s *Shell) call(f *check.Node, args []any) (v any, err error) {
 	return v, nil
 }
 
-// pipe hands on what comes first as a whole; cmdlets go through it.
+// pipe runs a pipeline. Each command gets the whole output of the one before.
 func (s *Shell) pipe(n *check.Node) (any, error) {
 	v, err := s.value(n.Kids[0])
 	for _, k := range n.Kids[1:] {
@@ -73,10 +73,10 @@ func (s *Shell) pipe(n *check.Node) (any, error) {
 	return v, err
 }
 
-// errNoCommand says that there is no cmdlet of that name here.
-var errNoCommand = errors.New("no such command")
+// errUnknownCommand means that builtin has no cmdlet of that name.
+var errUnknownCommand = errors.New("no such command")
 
-// builtin are the cmdlets that touch nothing but values.
+// builtin runs a cmdlet that only works on values.
 func (s *Shell) builtin(name string, input any, args []any) (any, error) {
 	words := Texts(args...)
 	switch name {
@@ -101,29 +101,30 @@ func (s *Shell) builtin(name string, input any, args []any) (any, error) {
 	case "Where-Object", "ForEach-Object":
 		return s.filter(list(input), args[0].(*check.Node), name == "Where-Object")
 	}
-	return nil, errNoCommand
+	return nil, errUnknownCommand
 }
 
-// filter runs a block for each value, as $_: what it gives is the result, or whether the value stays.
-func (s *Shell) filter(values []any, block *check.Node, stays bool) (any, error) {
-	all := []any{}
-	for _, one := range values {
-		s.scopes = append(s.scopes, map[string]any{"_": one})
+// filter runs a block for each value, as $_. With where it returns the values
+// for which the block is true, otherwise the output of the block.
+func (s *Shell) filter(values []any, block *check.Node, where bool) (any, error) {
+	result := []any{}
+	for _, item := range values {
+		s.scopes = append(s.scopes, map[string]any{"_": item})
 		v, err := s.block(block)
 		s.scopes = s.scopes[:len(s.scopes)-1]
 		switch {
 		case err != nil:
 			return nil, err
-		case !stays:
-			all = append(all, list(v)...)
+		case !where:
+			result = append(result, list(v)...)
 		case truth(v):
-			all = append(all, one)
+			result = append(result, item)
 		}
 	}
-	return all, nil
+	return result, nil
 }
 
-// FromJSON is a JSON document as a value.
+// FromJSON returns the value of a JSON document.
 func FromJSON(document string) (v any, err error) {
 	d := json.NewDecoder(strings.NewReader(document))
 	d.UseNumber()
@@ -133,7 +134,8 @@ func FromJSON(document string) (v any, err error) {
 	return numbers(v)
 }
 
-// numbers turns those of a document into int; there are no others here.
+// numbers converts the numbers in a document to int. Other numbers are an
+// error.
 func numbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:

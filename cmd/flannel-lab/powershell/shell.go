@@ -1,5 +1,6 @@
-// Package powershell runs the scripts for Windows, as package check reads them: of the language what they are made of, and
-// nothing else (Shell). PowerShell itself does not run where the tests run.
+// Package powershell interprets the PowerShell scripts for Windows nodes from
+// the syntax trees of package check. It supports only the part of the language
+// that they use. PowerShell itself is not available where the tests run.
 package powershell
 
 import (
@@ -10,19 +11,21 @@ import (
 	"flannel/dist/windows/check"
 )
 
-// Shell runs scripts. Values are those of encoding/json with int for numbers, *check.Node for a block of script, and nil
-// for nothing. Names are known in any case. What a script says that a Shell does not understand is an error, which no
-// catch of the script's hides: see Unknown.
+// Shell runs scripts. A value is nil for nothing, bool, int, string, []any,
+// map[string]any, or *check.Node for a script block. Names are
+// case-insensitive. What a Shell does not support is an error of type Unknown,
+// which the script cannot catch.
 type Shell struct {
-	// Commands are the caller's own; they go before the scripts' functions. One that a path names is "&".
+	// Commands are commands of the caller. They come before functions of the
+	// scripts. "&" is called for a program that the script names by a path.
 	Commands map[string]func(args []any) (any, error)
 
 	functions map[string]*check.Node
 	scopes    []map[string]any // the first is global
-	caught    error            // in a catch
+	caught    error            // the error that the current catch block handles
 }
 
-// NewShell knows the functions of modules.
+// NewShell returns a shell with the functions of modules.
 func NewShell(modules ...check.Script) *Shell {
 	s := &Shell{functions: map[string]*check.Node{}, scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
 	for _, m := range modules {
@@ -35,10 +38,11 @@ func NewShell(modules ...check.Script) *Shell {
 	return s
 }
 
-// Set gives a global variable a value.
+// Set sets a global variable.
 func (s *Shell) Set(name string, v any) { s.scopes[0][strings.ToLower(name)] = v }
 
-// Get is a variable's value, and whether it has one.
+// Get returns the value of a variable from the innermost scope that has it, and
+// whether there is one.
 func (s *Shell) Get(name string) (any, bool) {
 	for i := len(s.scopes) - 1; i >= 0; i-- {
 		if v, ok := s.scopes[i][strings.ToLower(name)]; ok {
@@ -48,10 +52,11 @@ func (s *Shell) Get(name string) (any, bool) {
 	return nil, false
 }
 
-// Run runs a script with parameters by name. Its error is what the script, or a command, throws.
+// Run runs a script with named parameters. It returns the error that the
+// script, or one of its commands, throws.
 func (s *Shell) Run(script check.Script, parameters map[string]any) error {
 	if len(script.Errors) > 0 || script.Tree == nil {
-		return fmt.Errorf("%s does not parse: %v", script.File, script.Errors)
+		return fmt.Errorf("parse %s: %v", script.File, script.Errors)
 	}
 	s.Set("PSBoundParameters", parameters)
 	body := script.Tree.Kids
@@ -71,8 +76,9 @@ func (s *Shell) Run(script check.Script, parameters map[string]any) error {
 	return nil
 }
 
-// bind gives parameters their values: by name, by place, or their defaults. Types count only where they give one.
-func (s *Shell) bind(params *check.Node, named map[string]any, placed []any) error {
+// bind sets the variables of parameters: by name, by position, or to their
+// defaults. Types are ignored.
+func (s *Shell) bind(params *check.Node, named map[string]any, positional []any) error {
 	scope := s.scopes[len(s.scopes)-1]
 	known := map[string]bool{}
 	for i, p := range params.Kids {
@@ -80,8 +86,8 @@ func (s *Shell) bind(params *check.Node, named map[string]any, placed []any) err
 		value, given := named[p.Text]
 		switch {
 		case given:
-		case i < len(placed):
-			value = placed[i]
+		case i < len(positional):
+			value = positional[i]
 		case len(p.Kids) > 0:
 			var err error
 			if value, err = s.value(p.Kids[0]); err != nil {
@@ -92,64 +98,69 @@ func (s *Shell) bind(params *check.Node, named map[string]any, placed []any) err
 	}
 	for name := range named {
 		if !known[name] {
-			return fmt.Errorf("there is no parameter -%s", name)
+			return fmt.Errorf("unknown parameter -%s", name)
 		}
 	}
 	return nil
 }
 
-// ErrStopped is what a command of the caller's returns to end a script as Ctrl-C does: no catch learns of it.
+// ErrStopped ends a script as Ctrl-C does when a command of the caller returns
+// it. The script cannot catch it.
 var ErrStopped = errors.New("stopped")
 
-// Unknown is an error for what a Shell does not understand.
+// Unknown is the error for something that a Shell does not support.
 type Unknown struct {
 	Line int
 	What string
 }
 
 func (u *Unknown) Error() string {
-	return fmt.Sprintf("line %d: the tests' shell does not understand %s", u.Line, u.What)
+	return fmt.Sprintf("line %d: not supported by this interpreter: %s", u.Line, u.What)
 }
 
 func unknown(n *check.Node, what string) error {
 	return &Unknown{n.Line, strings.TrimSpace(n.Kind + " " + n.Text + " " + what)}
 }
 
-// returned carries what a function gives: what its statements left before, too.
-type returned struct{ left []any }
+// returned is the error by which a return statement leaves blocks. output is
+// the value of the function: everything that its statements have output, and
+// the operand of return.
+type returned struct{ output []any }
 
 func (*returned) Error() string { return "return" }
 
-// block runs statements; what they leave is its value, as of a function.
+// block runs statements. Its value is the output of all of them.
 func (s *Shell) block(n *check.Node) (any, error) {
-	var left []any
+	var output []any
 	for _, statement := range n.Kids {
 		v, err := s.statement(statement)
 		if err != nil {
-			return nil, leaving(err, left)
+			return nil, addOutput(err, output)
 		}
-		left = append(left, list(v)...)
+		output = append(output, list(v)...)
 	}
-	return one(left), nil
+	return unwrap(output), nil
 }
 
-// leaving adds to a return what was left before it, by a slip or not: a function gives that, too.
-func leaving(err error, left []any) error {
+// addOutput puts the output of earlier statements before that of a return,
+// because a function returns both, even by mistake.
+func addOutput(err error, output []any) error {
 	if ended := (*returned)(nil); errors.As(err, &ended) {
-		ended.left = append(left, ended.left...)
+		ended.output = append(output, ended.output...)
 	}
 	return err
 }
 
-// one is what a caller gets of what was left.
-func one(left []any) any {
-	switch len(left) {
+// unwrap returns nil for no values and a single value as itself, as PowerShell
+// does with output.
+func unwrap(output []any) any {
+	switch len(output) {
 	case 0:
 		return nil
 	case 1:
-		return left[0]
+		return output[0]
 	}
-	return left
+	return output
 }
 
 func (s *Shell) statement(n *check.Node) (any, error) {
@@ -176,8 +187,9 @@ func (s *Shell) statement(n *check.Node) (any, error) {
 	return s.value(n)
 }
 
-// choose runs the first block whose condition is true. Conditions after it are not looked at, for they may ask for more.
-func (s *Shell) choose(n *check.Node) (any, error) {
+// ifElse runs the first block whose condition is true. Later conditions are not
+// evaluated, because they may fail.
+func (s *Shell) ifElse(n *check.Node) (any, error) {
 	for i := 0; i+1 < len(n.Kids); i += 2 {
 		v, err := s.value(n.Kids[i])
 		if err != nil {
@@ -193,25 +205,26 @@ func (s *Shell) choose(n *check.Node) (any, error) {
 	return nil, nil
 }
 
-// each leaves all that its block left, so that $x = foreach … is a list.
-func (s *Shell) each(n *check.Node) (any, error) {
+// forEach returns the output of all iterations as a list.
+func (s *Shell) forEach(n *check.Node) (any, error) {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
 		return nil, err
 	}
-	var left []any
-	for _, one := range list(v) {
-		s.scopes[len(s.scopes)-1][strings.ToLower(n.Kids[0].Text)] = one
+	var output []any
+	for _, item := range list(v) {
+		s.scopes[len(s.scopes)-1][strings.ToLower(n.Kids[0].Text)] = item
 		v, err := s.block(n.Kids[2])
 		if err != nil {
-			return nil, leaving(err, left)
+			return nil, addOutput(err, output)
 		}
-		left = append(left, list(v)...)
+		output = append(output, list(v)...)
 	}
-	return left, nil
+	return output, nil
 }
 
-// try hides from the script what the tests must learn of: what is not understood, and the end that a caller asked for.
+// try runs a try statement. Its catch does not handle Unknown errors,
+// ErrStopped and return statements.
 func (s *Shell) try(n *check.Node) (any, error) {
 	for i, part := range n.Kids {
 		if i > 1 || part.Kind != "block" {
@@ -241,7 +254,8 @@ func (s *Shell) throw(n *check.Node) error {
 	return fmt.Errorf("line %d: %s", n.Line, text(v))
 }
 
-// assign changes the variable of the innermost scope, as PowerShell does; the environment is one for all.
+// assign sets a variable in the innermost scope, as PowerShell does.
+// Environment variables are global.
 func (s *Shell) assign(n *check.Node) error {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
@@ -258,7 +272,7 @@ func (s *Shell) assign(n *check.Node) error {
 	switch to.Kind {
 	case "variable":
 		switch name := strings.ToLower(to.Text); {
-		case name == "null": // what is assigned to it is gone
+		case name == "null": // discards the value
 		case strings.HasPrefix(name, "env:"):
 			s.Set(name, v)
 		default:

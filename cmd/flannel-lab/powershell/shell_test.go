@@ -71,20 +71,20 @@ func TestShell(t *testing.T) {
 		t.Errorf("got %v, want %s", err, ran)
 	}
 	if len(told) != 4 || !strings.HasPrefix(told[3][0], "caught: ") || !strings.HasSuffix(told[3][0], ran) {
-		t.Fatalf("told %q", told)
+		t.Fatalf("Tell was called with %q", told)
 	}
 	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b", "4"}}; !reflect.DeepEqual(told[:3], want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("Tell was called with %q, want %q", told, want)
 	}
 	sh.Commands["&"] = func([]any) (any, error) { return nil, powershell.ErrStopped }
 	told = nil
 	if err := sh.Run(s, map[string]any{"Name": "two", "Force": true}); !errors.Is(err, powershell.ErrStopped) || len(told) != 3 {
-		t.Errorf("a catch hides the end: %v, %q", err, told)
+		t.Errorf("a catch block handled ErrStopped: %v, %q", err, told)
 	}
 }
 
-// A test must not go on with what nobody meant.
-func TestShellKnowsItsLimits(t *testing.T) {
+// What the interpreter does not support must fail the test.
+func TestUnsupportedIsAnError(t *testing.T) {
 	limits := map[string]string{
 		script:                                 "ToString",
 		"try { Tell $none } catch { 1 }":       "none",
@@ -102,7 +102,7 @@ func TestShellKnowsItsLimits(t *testing.T) {
 	for i, parsed := range parse(t, append(texts, "param($a)\n$a\n")...) {
 		if i == len(texts) {
 			if err := powershell.NewShell().Run(parsed, map[string]any{"b": 1}); err == nil {
-				t.Error("a parameter that there is not")
+				t.Error("an unknown parameter was accepted")
 			}
 			break
 		}

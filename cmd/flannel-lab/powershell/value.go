@@ -20,7 +20,8 @@ func (s *Shell) values(nodes []*check.Node) (all []any, err error) {
 	return all, nil
 }
 
-// value is what an expression or a command gives. Whatever is not an expression of values alone comes first.
+// value evaluates an expression or runs a command. Cases that do not evaluate
+// all their operands, or have none, come first.
 func (s *Shell) value(n *check.Node) (any, error) {
 	switch n.Kind {
 	case "text", "flag":
@@ -32,13 +33,13 @@ func (s *Shell) value(n *check.Node) (any, error) {
 	case "block":
 		return s.block(n)
 	case "if":
-		return s.choose(n)
+		return s.ifElse(n)
 	case "foreach":
-		return s.each(n)
+		return s.forEach(n)
 	case "variable":
 		v, ok := s.Get(n.Text)
 		if !ok {
-			return nil, unknown(n, "which nobody has set")
+			return nil, unknown(n, "is not set")
 		}
 		return v, nil
 	case "hash":
@@ -56,7 +57,7 @@ func (s *Shell) value(n *check.Node) (any, error) {
 	case "pipe":
 		return s.pipe(n)
 	case "binary":
-		if n.Text == "-and" || n.Text == "-or" { // the second may make no sense then
+		if n.Text == "-and" || n.Text == "-or" { // the second operand may not be valid then
 			v, err := s.value(n.Kids[0])
 			if err != nil || truth(v) == (n.Text == "-or") {
 				return truth(v), err
@@ -76,8 +77,8 @@ func (s *Shell) value(n *check.Node) (any, error) {
 	return v, nil
 }
 
-// combine makes one value of several. @( ) keeps a list a list, also of one, and joins lists in it; strings and numbers are
-// what they say.
+// combine computes a value from its evaluated operands. @( ) always gives a
+// list and joins lists in it.
 func combine(n *check.Node, kids []any) (any, error) {
 	switch n.Kind {
 	case "string":
@@ -96,9 +97,9 @@ func combine(n *check.Node, kids []any) (any, error) {
 		switch strings.ToLower(n.Text) {
 		case "bool":
 			return truth(kids[0]), nil
-		case "ordered": // the same as without, since JSON has its keys sorted here
+		case "ordered": // no difference, because our JSON has sorted keys
 			return kids[0], nil
-		case "string", "version": // versions are compared as what they say
+		case "string", "version": // versions stay text, see older
 			return text(kids[0]), nil
 		}
 	case "unary":
@@ -115,7 +116,8 @@ func combine(n *check.Node, kids []any) (any, error) {
 	return nil, unknown(n, "")
 }
 
-// member is that of an object, or what a table has by an index, where a missing one is no error.
+// member returns the member of an object, or the element of a list or table at
+// an index. A missing member is an error. A missing key of a table is nil.
 func member(n *check.Node, of, name any) (any, error) {
 	if i, ok := name.(int); ok && i >= 0 && i < len(list(of)) {
 		return list(of)[i], nil
@@ -130,10 +132,11 @@ func member(n *check.Node, of, name any) (any, error) {
 	if n.Kind == "index" {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("the property '%s' cannot be found", text(name)) // as Set-StrictMode has it
+	return nil, fmt.Errorf("the property '%s' cannot be found", text(name)) // an error with Set-StrictMode
 }
 
-// keyOf is the key of a name, which counts in any case.
+// keyOf returns the key in hash that equals name without regard to case, or
+// else name.
 func keyOf(hash map[string]any, name string) (string, bool) {
 	for key := range hash {
 		if strings.EqualFold(key, name) {
@@ -143,7 +146,7 @@ func keyOf(hash map[string]any, name string) (string, bool) {
 	return name, false
 }
 
-// invoke calls one of the few methods that the scripts have use for.
+// invoke calls a method. Only those that the scripts use are supported.
 func invoke(n *check.Node, of any, method string, args []any) (any, error) {
 	switch strings.ToLower(method) {
 	case "tolower":
@@ -161,7 +164,9 @@ func invoke(n *check.Node, of any, method string, args []any) (any, error) {
 	return nil, unknown(n, method)
 }
 
-// operate knows that PowerShell compares text without regard to case, and takes what is right for what is left.
+// operate applies a binary operator. As in PowerShell, text is compared without
+// regard to case, and the right operand is converted to the type of the left
+// one.
 func operate(n *check.Node, a, b any) (any, error) {
 	switch n.Text {
 	case "+":
@@ -201,7 +206,7 @@ func operate(n *check.Node, a, b any) (any, error) {
 
 var versions = regexp.MustCompile(`^\d+(\.\d+)*$`)
 
-// older compares numbers with dots in between: versions, and numbers.
+// older compares versions or numbers: digits with dots between them.
 func older(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {
@@ -213,7 +218,8 @@ func older(a, b string) bool {
 	return len(as) < len(bs)
 }
 
-// sum is +: what is left says whether it joins lists, adds numbers or joins text.
+// sum is the operator +. The left operand decides whether it joins lists, adds
+// numbers or joins text.
 func sum(a, b any) any {
 	switch a := a.(type) {
 	case nil:
@@ -228,7 +234,8 @@ func sum(a, b any) any {
 	return text(a) + text(b)
 }
 
-// truth is what a condition makes of a value: a list of one is what that one is.
+// truth converts a value to a boolean. A list with one element counts as that
+// element.
 func truth(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -245,7 +252,8 @@ func truth(v any) bool {
 	return true
 }
 
-// list is a value as PowerShell goes through it: one is a list of one, and nothing is an empty one.
+// list converts a value to a list, over which PowerShell iterates: a list of
+// one element for a single value, an empty one for nothing.
 func list(v any) []any {
 	switch v := v.(type) {
 	case nil:
@@ -256,7 +264,7 @@ func list(v any) []any {
 	return []any{v}
 }
 
-// text is a value within a string.
+// text converts a value to a string.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -276,7 +284,8 @@ func texts(all []any) (texts []string) {
 	return texts
 }
 
-// Texts are the values as text, lists in their places: arguments as a program gets them.
+// Texts returns the arguments of a program: the values as text, with lists
+// expanded.
 func Texts(values ...any) (all []string) {
 	for _, v := range values {
 		all = append(all, texts(list(v))...)
