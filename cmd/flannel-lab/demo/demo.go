@@ -1,4 +1,5 @@
-// Package demo shows what flannel does, step by step, in a lab.
+// Package demo shows what flannel does, step by step, in a lab. Every step checks
+// its own result.
 package demo
 
 import (
@@ -14,17 +15,18 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Run shows what flannel does with a configuration's Backend, a JSON object. Every step does something, shows it, and
-// checks that it came true: the first that does not ends the demo with the reason.
+// Run runs the demo and writes it to w. backend is the Backend of the network
+// configuration, a JSON object. The first step that fails ends the demo with
+// its error.
 func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error {
 	d, err := newShow(w, o, backend)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	d.say("%d nodes with pods, joined by flannel (%s), on this machine, whose own network is not touched.", o.Nodes, d.backend.Type)
+	d.say("%d nodes with pods, connected by flannel (%s), on this machine. Its own network is not changed.", o.Nodes, d.backend.Type)
 	if d.windows() {
-		d.say("Of these, %d are Windows nodes: flanneld.exe and the CNI plugins are the real ones, in Wine; HNS is simulated.", o.Windows)
+		d.say("%d of them are Windows nodes: the real flanneld.exe and CNI plugins run in Wine, HNS is simulated.", o.Windows)
 	}
 	if d.lab, err = lab.New(ctx, o); err != nil {
 		return err
@@ -39,7 +41,7 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 			return d.failed(i+1, s, err)
 		}
 	}
-	d.say("\n%s in %.0f seconds. To play with such a lab yourself: flannel-lab up", d.bold("All of it came true"), time.Since(start).Seconds())
+	d.say("\n%s in %.0f seconds. To experiment with such a lab: flannel-lab up", d.bold("All steps succeeded"), time.Since(start).Seconds())
 	return nil
 }
 
@@ -50,52 +52,52 @@ type step struct {
 
 func (d *show) steps() []step {
 	steps := []step{
-		{"Nodes: machines on one network, with etcd beside them", d.nodes},
-		{"The network is configured in etcd, once for all", d.configure},
-		{"flanneld starts on every node and gets it a subnet", d.start},
-		{"The subnets are leases in etcd: who has what, and how to get there", d.leases},
+		{"Nodes: machines on one network, and etcd", d.nodes},
+		{"The network is configured in etcd, once for all nodes", d.configure},
+		{"flanneld starts on every node and acquires a subnet for it", d.start},
+		{"The subnets are leases in etcd: which node has which subnet, and how to reach it", d.leases},
 	}
 	if d.lab.Kube != nil {
 		steps = []step{
 			{"Nodes of a Kubernetes cluster: machines on one network, registered with an API server", d.clusterNodes},
-			{"Our manifest is applied; its network configuration is a file on every node", d.clusterConfig},
-			{"flanneld starts on every node, as flannel's service account, and takes the node's podCIDR", d.start},
-			{"How to get to each subnet is in its Node's annotations", d.annotations},
+			{"Our manifest is applied. Its network configuration is a file on every node", d.clusterConfig},
+			{"flanneld starts on every node, as flannel's service account, and uses the podCIDR of the node", d.start},
+			{"How to reach each subnet is in the annotations of its Node", d.annotations},
 		}
 	}
-	steps = append(steps, step{"flanneld on node1 has told the kernel how to reach the others", d.kernel})
+	steps = append(steps, step{"flanneld on node1 has configured the kernel to reach the other nodes", d.kernel})
 	if d.windows() {
-		steps = append(steps, step{"flanneld.exe has told HNS, which is what Windows has for networks of containers", d.hns})
+		steps = append(steps, step{"flanneld.exe has configured HNS, the part of Windows that connects containers", d.hns})
 	}
 	steps = append(steps, []step{
-		{"Pods get addresses of their node's subnet, by the usual CNI plugins", d.makePods},
+		{"Pods get addresses from the subnet of their node, by the usual CNI plugins", d.makePods},
 		{"Every pod reaches every pod", d.pings},
-		{"Bytes flow from node to node", d.transfer},
-		{"Outside, a pod is seen with its node's address (masquerade)", d.masquerade},
-		{"Somebody deletes a route: flanneld puts it back", d.loseRoute},
+		{"Data is transferred between nodes", d.transfer},
+		{"Outside of the cluster, a pod appears with the address of its node (masquerade)", d.masquerade},
+		{"Somebody deletes a route: flanneld restores it", d.loseRoute},
 	}...)
 	if d.backend.Type == "vxlan" {
-		steps = append(steps, step{"Somebody deletes the whole tunnel device", d.loseDevice})
+		steps = append(steps, step{"Somebody deletes the whole tunnel device: flanneld restores it", d.loseDevice})
 	}
 	if d.windows() {
-		steps = append(steps, step{"Somebody removes a policy of HNS: flanneld.exe puts it back", d.losePolicy})
+		steps = append(steps, step{"Somebody removes a policy from HNS: flanneld.exe restores it", d.losePolicy})
 	}
 	steps = append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
 	if d.lab.Kube != nil {
 		steps = append(steps,
-			step{"The API server is killed: the network does not notice, and is mended all the same", d.loseAPI},
-			step{"A node is deleted from the cluster: the others forget it, until it is back", d.loseNode})
+			step{"The API server is killed: the network keeps working, and drift is still corrected", d.loseAPI},
+			step{"A node is deleted from the cluster: the others remove it until it is back", d.loseNode})
 	}
 	return steps
 }
 
-// show prints for a reader, and keeps what the steps share.
+// show writes the demo and holds the state that steps share.
 type show struct {
 	w       io.Writer
 	colour  bool
 	lab     *lab.Lab
 	options lab.Options
-	config  string     // of the backend
+	config  string     // Backend of the network configuration, a JSON object
 	pods    []*lab.Pod // one on each node
 	backend struct {
 		Type string
@@ -120,7 +122,7 @@ func (d *show) say(format string, a ...any) { fmt.Fprintf(d.w, format+"\n", a...
 
 func (d *show) title(n int, text string) { d.say("\n%s", d.bold(fmt.Sprintf("%d. %s", n, text))) }
 
-// result tells what a step found out.
+// result writes the result of a step.
 func (d *show) result(format string, a ...any) {
 	d.say("   %s %s", d.paint("32", "✔"), fmt.Sprintf(format, a...))
 }
@@ -134,10 +136,10 @@ func (d *show) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// prompt shows a command as it would be typed.
+// prompt writes a command as it would be typed in a shell.
 func (d *show) prompt(where, command string) { d.say("   %s", d.paint("36", where+"# "+command)) }
 
-// run shows a command, runs it, and shows what it wrote.
+// run writes a command, runs it, and writes its output.
 func (d *show) run(ctx context.Context, where string, in machine.Namespaces, command ...string) (string, error) {
 	d.prompt(where, strings.Join(command, " "))
 	out, err := in.Run(ctx, command...)
@@ -149,11 +151,12 @@ func (d *show) run(ctx context.Context, where string, in machine.Namespaces, com
 	return out, err
 }
 
-// failed shows the last lines of every flanneld, for who wants to know why.
+// failed writes the last lines of every flanneld's log, and returns the error
+// of the step.
 func (d *show) failed(n int, s step, err error) error {
 	for _, node := range d.lab.Nodes {
 		lines := strings.Split(strings.TrimSpace(node.Log()), "\n")
 		d.say("\nlast lines of flanneld on %s:\n%s", node.Name, strings.Join(lines[max(0, len(lines)-8):], "\n"))
 	}
-	return fmt.Errorf("step %d (%s) did not come true: %w", n, s.title, err)
+	return fmt.Errorf("step %d (%s) failed: %w", n, s.title, err)
 }

@@ -13,8 +13,9 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// patience is how long a demo waits for one thing: far longer than it takes, since the machine may be busy.
-const patience = 2 * time.Minute
+// timeout is how long a demo waits for a single event. It normally takes far
+// less, but the machine may be busy.
+const timeout = 2 * time.Minute
 
 func (d *show) loseRoute(ctx context.Context) error {
 	n := d.lab.Nodes[0]
@@ -27,10 +28,10 @@ func (d *show) loseRoute(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(200 * time.Millisecond)
-	begin := time.Now() // so the command's own time counts too: never shown as faster than it was
+	begin := time.Now() // before the command, so that its time is included
 	_, err = d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String())
 	if err == nil {
-		_, err = machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) })
+		_, err = machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnets[0]) })
 	}
 	took := time.Since(begin)
 	time.Sleep(200 * time.Millisecond)
@@ -44,16 +45,17 @@ func (d *show) loseRoute(ctx context.Context) error {
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "show", subnets[0].String()); err != nil {
 		return err
 	}
-	d.result("back within %v of the command; of 500 pings a second between %s and %s: %s", took.Round(100*time.Microsecond), d.pods[0].Name, d.pods[1].Name, r)
+	d.result("restored within %v of the command; 500 pings a second between %s and %s: %s", took.Round(100*time.Microsecond), d.pods[0].Name, d.pods[1].Name, r)
 	return nil
 }
 
+// hasRoute returns an error while n has no route to the prefix.
 func hasRoute(n *lab.Node, to netip.Prefix) error {
 	return n.Do(func() error {
 		dst := &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())}
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
 		if err == nil && len(routes) == 0 {
-			err = fmt.Errorf("there is no route to %s", to)
+			err = fmt.Errorf("no route to %s", to)
 		}
 		return err
 	})
@@ -65,11 +67,11 @@ func (d *show) loseDevice(ctx context.Context) error {
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "link", "del", d.device()); err != nil {
 		return err
 	}
-	for _, p := range d.pods[1:] { // both ways: the others must find this node again
-		if _, err := d.pods[0].Reach(ctx, p.IP4, patience); err != nil {
+	for _, p := range d.pods[1:] { // in both directions, because the others must find this node again
+		if _, err := d.pods[0].Reach(ctx, p.IP4, timeout); err != nil {
 			return err
 		}
-		if _, err := p.Reach(ctx, d.pods[0].IP4, patience); err != nil {
+		if _, err := p.Reach(ctx, d.pods[0].IP4, timeout); err != nil {
 			return err
 		}
 	}
@@ -77,7 +79,7 @@ func (d *show) loseDevice(ctx context.Context) error {
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "-br", "link", "show", d.device()); err != nil {
 		return err
 	}
-	d.result("device and all entries are back: every pod answers within %v of the command", took.Round(time.Millisecond))
+	d.result("device and all entries are restored: every pod answers within %v of the command", took.Round(time.Millisecond))
 	return nil
 }
 
@@ -96,9 +98,9 @@ func (d *show) kill(ctx context.Context) error {
 		return floodErr
 	}
 	if r.Lost > 0 {
-		return fmt.Errorf("of the pings between %s and %s: %s (%v at a time)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
 	}
-	d.result("500 pings a second between %s and %s all the while: %s", d.pods[0].Name, d.pods[1].Name, r)
+	d.result("500 pings a second between %s and %s meanwhile: %s", d.pods[0].Name, d.pods[1].Name, r)
 	return nil
 }
 
@@ -115,7 +117,7 @@ func (d *show) killAndStart(ctx context.Context, n *lab.Node) error {
 	if err != nil {
 		return err
 	}
-	d.result("flanneld on %s has ended (status %d); its work stays in the kernel", n.Name, code)
+	d.result("flanneld on %s has exited (status %d); its entries stay in the kernel", n.Name, code)
 	time.Sleep(time.Second)
 	begin := time.Now()
 	d.prompt(n.Name, "flanneld …")

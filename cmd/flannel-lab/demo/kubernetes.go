@@ -33,7 +33,7 @@ func (d *show) clusterNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.result("kube-apiserver %s answers at %s; its controller gave each Node a podCIDR", v.GitVersion, d.lab.Kube.Endpoint())
+	d.result("kube-apiserver %s answers at %s; a controller has assigned a podCIDR to each Node", v.GitVersion, d.lab.Kube.Endpoint())
 	return nil
 }
 
@@ -61,11 +61,12 @@ func (d *show) annotations(ctx context.Context) error {
 			return fmt.Errorf("%s is not annotated", name)
 		}
 	}
-	d.result("%d Nodes, each annotated by its own flanneld, which may change no other", len(leases))
+	d.result("%d Nodes, each annotated by its own flanneld, which cannot change the others", len(leases))
 	return nil
 }
 
-// loseAPI takes the API server away; a deleted route comes back meanwhile, and no packet is lost.
+// loseAPI kills the API server. Meanwhile a deleted route is restored, and no
+// packet is lost.
 func (d *show) loseAPI(ctx context.Context) error {
 	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
 	if err != nil {
@@ -77,9 +78,9 @@ func (d *show) loseAPI(ctx context.Context) error {
 		return err
 	}
 	if r.Lost > 0 {
-		return fmt.Errorf("of the pings between %s and %s: %s (%v at a time)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
 	}
-	d.result("500 pings a second between %s and %s all the while: %s", d.pods[0].Name, d.pods[1].Name, r)
+	d.result("500 pings a second between %s and %s meanwhile: %s", d.pods[0].Name, d.pods[1].Name, r)
 	return nil
 }
 
@@ -94,15 +95,15 @@ func (d *show) withoutAPI(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(time.Second)
-	if len(d.lab.Nodes) > 2 { // the pings go to another node
+	if len(d.lab.Nodes) > 2 { // the pings do not use this route
 		n := d.lab.Nodes[0]
 		if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String()); err != nil {
 			return err
 		}
-		if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
+		if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
 			return err
 		}
-		d.result("a route that was deleted without an API server is back")
+		d.result("a route that was deleted while there was no API server is restored")
 	}
 	begin := time.Now()
 	if err := d.lab.Kube.Start(ctx); err != nil {
@@ -124,8 +125,8 @@ func (d *show) loseNode(ctx context.Context) error {
 	if err := d.lab.Kube.Unregister(ctx, last); err != nil {
 		return err
 	}
-	// It may have to find the API server again, which was away in the last step.
-	if _, err := machine.Until(ctx, patience, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
+	// flanneld may still have to reconnect after the outage in the previous step.
+	if _, err := machine.Until(ctx, timeout, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
 		return err
 	}
 	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
@@ -133,19 +134,20 @@ func (d *show) loseNode(ctx context.Context) error {
 	if err := d.lab.Kube.Register(ctx, last); err != nil {
 		return err
 	}
-	var now []netip.Prefix
-	if _, err := machine.Until(ctx, patience, func(context.Context) (err error) {
-		if now, err = subnetsOf(last); err != nil {
+	var current []netip.Prefix
+	if _, err := machine.Until(ctx, timeout, func(context.Context) (err error) {
+		if current, err = subnetsOf(last); err != nil {
 			return err
 		}
-		return hasRoute(first, now[0])
+		return hasRoute(first, current[0])
 	}); err != nil {
 		return err
 	}
-	d.result("registered again: %s has %s, which %s reaches after %v, without a restart", last.Name, lab.Join(now...), first.Name, time.Since(begin).Round(time.Millisecond))
+	d.result("registered again: %s has %s, to which %s has a route after %v, without a restart", last.Name, lab.Join(current...), first.Name, time.Since(begin).Round(time.Millisecond))
 	return nil
 }
 
+// gone returns an error while n has a route to the prefix.
 func gone(n *lab.Node, to netip.Prefix) error {
 	if err := hasRoute(n, to); err == nil {
 		return fmt.Errorf("%s still has a route to %s", n.Name, to)

@@ -51,7 +51,7 @@ func (d *show) start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.result("%s is ready after %v: pods on it get addresses of %s, packets of up to %s bytes",
+		d.result("%s is ready after %v: its pods get addresses from %s, with an MTU of %s bytes",
 			n.Name, time.Since(begin).Round(time.Millisecond), lab.Join(subnets...), env["FLANNEL_MTU"])
 	}
 	return nil
@@ -70,13 +70,14 @@ func (d *show) leases(ctx context.Context) error {
 			var lease struct{ PublicIP, PublicIPv6 netip.Addr }
 			return json.Unmarshal([]byte(value), &lease) == nil && (lease.PublicIP == n.IP4 || lease.PublicIPv6 == n.IP6)
 		}) {
-			return fmt.Errorf("no lease has %s's address", n.Name)
+			return fmt.Errorf("no lease has the address of %s", n.Name)
 		}
 	}
 	d.result("%d leases, one for each node", len(leases))
 	return nil
 }
 
+// device is the name of the VXLAN device.
 func (d *show) device() string { return fmt.Sprintf("flannel.%d", d.backend.VNI) }
 
 func (d *show) kernel(ctx context.Context) error {
@@ -86,8 +87,8 @@ func (d *show) kernel(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, subnet := range subnets { // that of the last node may just be on its way
-			if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
+		for _, subnet := range subnets { // the route to the last node may be added only now
+			if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
 				return err
 			}
 		}
@@ -109,13 +110,13 @@ func (d *show) kernel(ctx context.Context) error {
 	}
 	for _, peer := range d.lab.Nodes[1:] {
 		if !strings.Contains(out, peer.IP4.String()) {
-			return fmt.Errorf("nothing there leads to %s (%s)", peer.Name, peer.IP4)
+			return fmt.Errorf("no entry leads to %s (%s)", peer.Name, peer.IP4)
 		}
 	}
 	if d.backend.Type == "vxlan" {
-		d.result("route: into the tunnel, to the other node's tunnel address; neighbour: its MAC; FDB: the node behind that MAC")
+		d.result("route: to the tunnel address of the other node, through the tunnel; neighbour: its MAC; FDB: the node that has this MAC")
 	} else {
-		d.result("a route for each other node's subnet, by way of that node")
+		d.result("a route to the subnet of each other node, through that node")
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (d *show) pings(ctx context.Context) error {
 		}
 	}
 	if errs == nil {
-		d.result("%d of %d ways answer", pairs, pairs)
+		d.result("%d of %d pings are answered", pairs, pairs)
 	}
 	return errors.Join(errs...)
 }
@@ -174,7 +175,7 @@ func (d *show) transfer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.result("%s → %s, one TCP connection: %.2f GB in %.1f s, %.1f Gbit/s, all of it arrived",
+	d.result("%s → %s, one TCP connection: %.2f GB in %.1f s, %.1f Gbit/s, complete",
 		from.Name, to.Name, float64(moved.Bytes)/1e9, moved.Time.Seconds(), moved.Gbit())
 	return nil
 }
@@ -186,8 +187,8 @@ func (d *show) masquerade(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	d.prompt(p.Name, "connect to "+l.Addr().String()+", outside of the cluster")
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	d.prompt(p.Name, "connect to "+l.Addr().String()+" outside of the cluster")
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := p.Dial(ctx, "tcp", l.Addr().String())
 	if err != nil {
@@ -204,13 +205,14 @@ func (d *show) masquerade(ctx context.Context) error {
 		return err
 	}
 	if from.Addr() != p.Node.IP4 {
-		return fmt.Errorf("%s was seen as %s, not as its node's %s", p.Name, from.Addr(), p.Node.IP4)
+		return fmt.Errorf("%s appeared as %s instead of its node's %s", p.Name, from.Addr(), p.Node.IP4)
 	}
-	d.result("%s (%s) is seen as %s, which is %s", p.Name, p.IP4, from.Addr(), p.Node.Name)
+	d.result("%s (%s) appears as %s, which is %s", p.Name, p.IP4, from.Addr(), p.Node.Name)
 	return nil
 }
 
-// subnetsOf reads the node's subnets, IPv4 first, from what flanneld has written for CNI.
+// subnetsOf returns the subnets of a node, IPv4 first, from the subnet.env that
+// flanneld has written.
 func subnetsOf(n *lab.Node) (subnets []netip.Prefix, err error) {
 	env, err := n.SubnetEnv()
 	if err != nil {

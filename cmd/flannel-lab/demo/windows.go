@@ -15,19 +15,20 @@ import (
 
 func (d *show) windows() bool { return d.options.Windows > 0 }
 
-// windowsNodes are the nodes that are simulated Windows machines.
+// windowsNodes returns the Windows nodes.
 func (d *show) windowsNodes() []*lab.Node {
 	return d.lab.Nodes[len(d.lab.Nodes)-d.options.Windows:]
 }
 
-// hns shows what flanneld.exe has told HNS: a network of its own on the adapter, and the way to every other node.
+// hns shows the policies that flanneld.exe has set in HNS, one for each other
+// node.
 func (d *show) hns(ctx context.Context) error {
 	for _, n := range d.windowsNodes() {
 		d.prompt(n.Name, "Get-HnsNetwork")
 		var policies []hns.RemoteSubnet
-		_, err := machine.Until(ctx, patience, func(context.Context) (err error) {
+		_, err := machine.Until(ctx, timeout, func(context.Context) (err error) {
 			if policies, err = remoteSubnets(n); err == nil && len(policies) < len(d.lab.Nodes)-1 {
-				err = fmt.Errorf("HNS of %s knows only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
+				err = fmt.Errorf("HNS of %s has policies for only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
 			}
 			return err
 		})
@@ -35,14 +36,15 @@ func (d *show) hns(ctx context.Context) error {
 			return err
 		}
 		for _, p := range policies {
-			d.say("     RemoteSubnetRoute  %s  VSID %d  by %s  %s", p.Prefix, p.VSID, p.Provider, p.MAC)
+			d.say("     RemoteSubnetRoute  %s  VSID %d  via %s  %s", p.Prefix, p.VSID, p.Provider, p.MAC)
 		}
-		d.result("flanneld.exe, in Wine, has told the simulated HNS of %s how to reach %d other nodes", n.Name, len(policies))
+		d.result("flanneld.exe, in Wine, has configured the simulated HNS of %s to reach %d other nodes", n.Name, len(policies))
 	}
 	return nil
 }
 
-// remoteSubnets are the ways to other nodes that HNS knows on a node.
+// remoteSubnets returns the RemoteSubnetRoute policies of all networks of a
+// node.
 func remoteSubnets(n *lab.Node) (all []hns.RemoteSubnet, err error) {
 	r, err := n.Windows.Report()
 	if err != nil {
@@ -79,18 +81,19 @@ func (d *show) losePolicy(ctx context.Context) error {
 	if _, err := n.Windows.Do(windows.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
 		return err
 	}
-	if _, err := machine.Until(ctx, patience, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
+	if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
 		return err
 	}
 	took := time.Since(begin)
 	last := d.pods[len(d.pods)-1]
-	if _, err := last.Reach(ctx, d.pods[0].IP4, patience); err != nil {
+	if _, err := last.Reach(ctx, d.pods[0].IP4, timeout); err != nil {
 		return err
 	}
-	d.result("back within %v, and %s answers to %s", took.Round(100*time.Microsecond), d.pods[0].Name, last.Name)
+	d.result("restored within %v, and %s answers %s", took.Round(100*time.Microsecond), d.pods[0].Name, last.Name)
 	return nil
 }
 
+// hasPolicy returns an error while HNS has no RemoteSubnetRoute to the prefix.
 func hasPolicy(n *lab.Node, to netip.Prefix) error {
 	all, err := remoteSubnets(n)
 	for _, p := range all {
