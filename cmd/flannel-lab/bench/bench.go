@@ -1,4 +1,5 @@
-// Package bench measures what a daemon costs at scale, beside the kernel alone, in labs.
+// Package bench measures, in labs, the costs of a daemon at scale, and compares
+// them to the costs of the kernel alone.
 package bench
 
 import (
@@ -16,18 +17,18 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// Options are the command line of the bench.
+// Options are the command-line options of the bench.
 type Options struct {
 	lab      lab.Options
-	peers    []int
-	far      []int // of which only starts are measured
-	kube     []int // peers in Kubernetes
-	windows  []int // peers of a Windows node
+	peers    []int // numbers of peers in etcd
+	far      []int // numbers of peers in etcd for which only starts are measured
+	kube     []int // numbers of peers in Kubernetes
+	windows  []int // numbers of peers of a Windows node
 	backends []string
-	delays   []time.Duration
-	rounds   int
-	samples  int
-	idle     time.Duration
+	delays   []time.Duration // one-way delays to etcd
+	rounds   int             // starts for each column
+	samples  int             // peers that are added, changed and removed one by one
+	idle     time.Duration   // how long idle CPU is measured
 	nftables bool
 	json     bool
 }
@@ -37,17 +38,17 @@ func (o *Options) flags() *flag.FlagSet {
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
 	o.windows = []int{250, 2000}
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
-	f.Func("peers", "comma list of `numbers` of peers in etcd, or 0 for none of this (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
-	f.Func("far-peers", "comma list of `numbers` of peers in etcd of which only starts are measured, and no plain routes of the kernel, or 0 for none of this (default 50000)", list(&o.far, strconv.Atoi))
-	f.Func("kube-peers", "comma list of `numbers` of peers in Kubernetes, or 0 for none of this (default 5000)", list(&o.kube, strconv.Atoi))
-	f.Func("windows-peers", "comma list of `numbers` of peers of a Windows node, on a simulated machine, or 0 for none of this (default 250,2000)", list(&o.windows, strconv.Atoi))
-	f.Func("backends", "comma list of `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
-	f.Func("delays", "comma list of one-way `delays` to etcd, or 0 for none of this (default 0.5ms,2.5ms)", list(&o.delays, time.ParseDuration))
-	f.IntVar(&o.rounds, "rounds", 3, "starts from nothing per column; of each figure the best counts, for other work on the machine only ever adds (of peak RSS the worst)")
+	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
+	f.Func("far-peers", "comma-separated `numbers` of peers in etcd for which only starts are measured, without plain routes; 0 to skip (default 50000)", list(&o.far, strconv.Atoi))
+	f.Func("kube-peers", "comma-separated `numbers` of peers in Kubernetes; 0 to skip (default 5000)", list(&o.kube, strconv.Atoi))
+	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
+	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
+	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)", list(&o.delays, time.ParseDuration))
+	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
 	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
-	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is watched")
-	f.BoolVar(&o.nftables, "nftables", false, "firewall by nftables instead of iptables")
-	f.BoolVar(&o.json, "json", false, "JSON instead of a table")
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
+	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
+	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
 	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no Kubernetes", func(string) error {
 		o.kube, o.far = nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
@@ -59,22 +60,24 @@ func (o *Options) flags() *flag.FlagSet {
 	return f
 }
 
-// list parses a comma list in the place of what to holds.
+// list returns a flag function that replaces *to by the parsed elements of a
+// comma-separated list.
 func list[T any](to *[]T, parse func(string) (T, error)) func(string) error {
 	return func(s string) error {
 		*to = nil
 		for word := range strings.SplitSeq(s, ",") {
-			one, err := parse(strings.TrimSpace(word))
+			value, err := parse(strings.TrimSpace(word))
 			if err != nil {
 				return err
 			}
-			*to = append(*to, one)
+			*to = append(*to, value)
 		}
 		return nil
 	}
 }
 
-// Parse reads the command line. Its error is flag.ErrHelp after it printed what there is.
+// Parse parses the command line. It returns flag.ErrHelp after it has printed
+// the help.
 func Parse(args []string) (Options, error) {
 	var o Options
 	f := o.flags()
@@ -89,34 +92,35 @@ func Parse(args []string) (Options, error) {
 	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
-			if most := lastPeer - firstPeer - max(o.samples, 2*newNodes) - n/50; n < 100 || n > most {
-				err = errors.Join(err, fmt.Errorf("%d peers: from 100 to %d there is room", n, most))
+			if limit := lastPeer - firstPeer - max(o.samples, 2*newNodes) - n/50; n < 100 || n > limit {
+				err = errors.Join(err, fmt.Errorf("%d peers: must be between 100 and %d", n, limit))
 			}
 		}
 	}
 	o.windows = slices.DeleteFunc(o.windows, func(n int) bool { return n <= 0 })
 	for _, n := range o.windows {
 		if n > 60000 {
-			err = errors.Join(err, fmt.Errorf("%d peers of a Windows node: up to 60000 there is room", n))
+			err = errors.Join(err, fmt.Errorf("%d peers of a Windows node: must be at most 60000", n))
 		}
 	}
 	for _, b := range o.backends {
 		if b != "vxlan" && b != "host-gw" {
-			err = errors.Join(err, fmt.Errorf("--backends %q: the bench knows vxlan and host-gw", b))
+			err = errors.Join(err, fmt.Errorf("--backends %q: must be vxlan or host-gw", b))
 		}
 	}
 	switch {
 	case err == nil && f.NArg() > 0:
-		err = fmt.Errorf("bench takes no %q", f.Arg(0))
+		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
 	case err == nil && (o.rounds < 1 || o.samples < 1):
-		err = errors.New("--rounds and --samples start at 1")
+		err = errors.New("--rounds and --samples must be at least 1")
 	}
 	o.lab.Nodes = 2
 	return o, err
 }
 
-// Run measures column by column and prints all in the end; what it is at goes to stderr. Kubernetes comes first:
-// if bin/kube is missing, nobody waits for minutes to hear of it.
+// Run measures all columns and prints the results at the end. Progress goes to
+// stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
+// early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
 	var kube, etcd, windows []column
 	for _, backend := range o.backends {
@@ -153,7 +157,7 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 func printTables(w io.Writer, etcd, kube []column) error {
 	if len(etcd) > 0 {
 		fmt.Fprintln(w, "leases in etcd")
-		if err := printTable(w, etcd, append(slices.Clip(etcdRows), awayRows(etcd)...), head{"target", "at 10000"}); err != nil {
+		if err := printTable(w, etcd, append(slices.Clip(etcdRows), delayRows(etcd)...), head{"target", "at 10000"}); err != nil {
 			return err
 		}
 	}
@@ -164,7 +168,7 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	if err := printTable(w, kube, kubeRows, head{"target", "at 5000"}, head{"flannel*", "at 5000"}); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "* v0.28.9, measured elsewhere: another machine of this kind, another day")
+	_, err := fmt.Fprintln(w, "* v0.28.9, measured earlier on another machine of this kind")
 	return err
 }
 
@@ -176,21 +180,21 @@ func printWindows(w io.Writer, columns []column) error {
 	return printTable(w, columns, hnsRows, head{"target", ""})
 }
 
-// measureColumn starts from nothing several times, each time in a lab of its own, and measures the rest in the last;
-// of many peers (far), only starts.
+// measureColumn measures several rounds, each in a lab of its own. For many
+// peers (far), only starts are measured.
 func measureColumn(ctx context.Context, o Options, backend string, peers int, far bool) (column, error) {
 	c := column{Store: "etcd", Backend: backend, Peers: peers}
-	var all []map[string]float64
+	var rounds []map[string]float64
 	for i := range o.rounds {
 		fmt.Fprintf(os.Stderr, "%s, %d peers: start %d of %d\n", backend, peers, i+1, o.rounds)
 		figures, err := measureRound(ctx, o, backend, peers, far, i == o.rounds-1)
 		if err != nil {
 			return c, err
 		}
-		all = append(all, figures)
+		rounds = append(rounds, figures)
 	}
 	for _, d := range o.delays {
-		for i := range o.rounds { // else what a single start had of other work would count as round trips
+		for i := range o.rounds { // several, or other load during a single start would count as round trips
 			if far {
 				break
 			}
@@ -199,34 +203,34 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 			if err != nil {
 				return c, err
 			}
-			all = append(all, figures)
+			rounds = append(rounds, figures)
 		}
 	}
-	c.Figures = best(all)
+	c.Figures = best(rounds)
 	c.compare(o.delays)
 	return c, nil
 }
 
-// best takes of each figure the lowest, of memory the highest.
-func best(all []map[string]float64) map[string]float64 {
+// best returns the lowest value of each figure, and the highest of peak memory.
+func best(rounds []map[string]float64) map[string]float64 {
 	samples := map[string][]float64{}
-	for _, figures := range all {
+	for _, figures := range rounds {
 		for key, v := range figures {
 			samples[key] = append(samples[key], v)
 		}
 	}
-	one := map[string]float64{}
+	figures := map[string]float64{}
 	for key, v := range samples {
-		one[key] = slices.Min(v)
+		figures[key] = slices.Min(v)
 		if strings.HasSuffix(key, "_rss_mb") {
-			one[key] = slices.Max(v)
+			figures[key] = slices.Max(v)
 		}
 	}
-	return one
+	return figures
 }
 
-// measureRound measures the first sync and the kernel beside it; the last round also all that comes later in a
-// daemon's life.
+// measureRound measures the first sync and the kernel alone. In the last round
+// it also measures everything after the first sync.
 func measureRound(ctx context.Context, o Options, backend string, peers int, far, last bool) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
@@ -235,7 +239,7 @@ func measureRound(ctx context.Context, o Options, backend string, peers int, far
 	defer b.close()
 	forms := []string{"plain", "nexthop"}
 	if far {
-		forms = forms[1:] // plain routes cost the square of their number: minutes
+		forms = forms[1:] // plain routes take minutes, because their cost grows with the square of their number
 	}
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return b.kernelAlone(ctx, forms) },
@@ -249,17 +253,18 @@ func measureRound(ctx context.Context, o Options, backend string, peers int, far
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("%w; the daemon's last words: %s", err, lastWords(b.node.Log()))
+			return nil, fmt.Errorf("%w; end of the log of the daemon: %s", err, logEnd(b.node.Log()))
 		}
 	}
 	return b.figures, nil
 }
 
-func lastWords(log string) string {
+// logEnd returns the last 500 bytes of a log.
+func logEnd(log string) string {
 	return log[max(0, len(log)-500):]
 }
 
-// quantile sorts v.
+// quantile returns the q-quantile of v, and sorts v.
 func quantile(v []float64, q float64) float64 {
 	slices.Sort(v)
 	return v[min(len(v)-1, int(q*float64(len(v))))]

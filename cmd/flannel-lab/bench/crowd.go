@@ -24,26 +24,27 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// watchers are as many daemons as the bench runs the Kubernetes side of, to see what all together ask the API server
-// for. A larger cluster's figures are theirs, multiplied.
+// watchers is the number of daemons whose Kubernetes part the bench runs, to
+// measure what all of them request from the API server. The figures of a larger
+// cluster are extrapolated from theirs.
 const watchers = 50
 
-// crowd is the watchers and what they have received.
+// crowd holds the watchers and what they have received.
 type crowd struct {
 	b        *bench
-	received atomic.Int64 // bytes, of TLS
-	known    [watchers]atomic.Int64
-	scope    string // of names: what counts for known
+	received atomic.Int64           // bytes, with TLS
+	known    [watchers]atomic.Int64 // number of peers that each watcher knows
+	scope    string                 // prefix of the names of Nodes that count as known
 }
 
-// crowd lets nodes join all at once, and measures what the watchers make of it.
+// crowd annotates many nodes at once, and measures what the watchers do.
 func (b *bench) crowd(ctx context.Context) error {
 	c := &crowd{b: b, scope: "peer-"}
 	dir, err := os.MkdirTemp("", "flannel-bench-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is in the machine's folder for such things
+	defer os.RemoveAll(dir) //nolint:errcheck // it is a temporary directory
 	ctx, cancel := context.WithCancel(ctx)
 	tasks, ctx := errgroup.WithContext(ctx)
 	err = c.start(ctx, tasks, dir)
@@ -54,9 +55,10 @@ func (b *bench) crowd(ctx context.Context) error {
 	return errors.Join(err, tasks.Wait())
 }
 
-// start runs the watchers until ctx ends, with their files in dir, and returns when each knows all peers.
+// start runs the watchers until ctx ends, with their files in dir. It returns
+// when each knows all peers.
 func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) error {
-	lo, err := netlink.LinkByName("lo") // of the lab's own network, where nothing else needs it
+	lo, err := netlink.LinkByName("lo") // of the namespace of this process, where nothing else has set it up
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
@@ -72,9 +74,9 @@ func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) er
 	if err != nil {
 		return err
 	}
-	through := cluster.Cluster{Config: rest.CopyConfig(c.b.lab.Kube.Config)}
-	through.Config.ServerName, _, _ = net.SplitHostPort(strings.TrimPrefix(c.b.lab.Kube.Endpoint(), "https://")) // it is one of ours
-	text, err := through.Kubeconfig("https://"+l.Addr().String(), filepath.Join(dir, "token"))
+	proxied := cluster.Cluster{Config: rest.CopyConfig(c.b.lab.Kube.Config)}
+	proxied.Config.ServerName, _, _ = net.SplitHostPort(strings.TrimPrefix(c.b.lab.Kube.Endpoint(), "https://")) // the certificate has this name
+	text, err := proxied.Kubeconfig("https://"+l.Addr().String(), filepath.Join(dir, "token"))
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func (c *crowd) count(s subnet.Set) (n int64) {
 	return n
 }
 
-// until waits for the first so many watchers to know that many peers.
+// until waits until the first count watchers know that many peers.
 func (c *crowd) until(ctx context.Context, count, peers int) error {
 	_, err := machine.Until(ctx, 5*time.Minute, func(context.Context) error {
 		for i := range count {
@@ -118,7 +120,8 @@ func (c *crowd) until(ctx context.Context, count, peers int) error {
 	return err
 }
 
-// relay joins the watchers' connections to the API server, and counts.
+// relay forwards the connections of the watchers to the API server, and counts
+// the bytes that they receive.
 func (c *crowd) relay(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -132,7 +135,7 @@ func (c *crowd) relay(ctx context.Context, l net.Listener) error {
 		conns.Go(func() {
 			server, err := c.b.lab.Kube.Dial(ctx)
 			if err != nil {
-				_ = client.Close() // the watcher comes again
+				_ = client.Close() // the watcher will retry
 				return
 			}
 			defer context.AfterFunc(ctx, func() { _ = client.Close(); _ = server.Close() })()
@@ -146,6 +149,7 @@ func (c *crowd) relay(ctx context.Context, l net.Listener) error {
 	}
 }
 
+// counting adds the number of written bytes to n.
 type counting struct {
 	io.Writer
 	n *atomic.Int64
@@ -157,7 +161,8 @@ func (c counting) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// measure makes the Nodes, and annotates all at once, as their daemons do.
+// measure creates Nodes and then annotates all of them at once, as their
+// daemons would.
 func (c *crowd) measure(ctx context.Context) error {
 	b := c.b
 	fresh := peersFrom(len(b.peers)+newNodes, newNodes)
@@ -170,7 +175,7 @@ func (c *crowd) measure(ctx context.Context) error {
 		return err
 	}
 	already := c.known[0].Load()
-	b.settle()
+	b.waitIdle()
 	before, received, err := c.counters(ctx)
 	if err != nil {
 		return err
@@ -189,7 +194,7 @@ func (c *crowd) measure(ctx context.Context) error {
 		return err
 	}
 	b.figures["crowd_all_ms"] = milliseconds(time.Since(began))
-	b.settle()
+	b.waitIdle()
 	after, total, err := c.counters(ctx)
 	if err != nil {
 		return err
@@ -209,7 +214,8 @@ func (c *crowd) measure(ctx context.Context) error {
 	return nil
 }
 
-// counters are the server's, and what the watchers have received.
+// counters returns the metrics of the API server and the number of bytes that
+// the watchers have received.
 func (c *crowd) counters(ctx context.Context) (cluster.Metrics, int64, error) {
 	m, err := c.b.lab.Kube.Metrics(ctx)
 	return m, c.received.Load(), err

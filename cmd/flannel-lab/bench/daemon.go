@@ -16,18 +16,19 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// bench is one lab: with etcd, the daemon under test on its first node and the kernel alone on its second; with
-// Kubernetes, a daemon under test on each in turn.
+// bench is one lab. With etcd, the daemon under test runs on the first node,
+// and the kernel alone is measured on the second. With Kubernetes, a daemon
+// under test runs on each node in turn.
 type bench struct {
 	options Options
 	backend string
 	peers   []peer
 	lab     *lab.Lab
-	node    *lab.Node
+	node    *lab.Node // whose daemon is measured
 	watch   *kernelWatch
 	etcd    *clientv3.Client
-	day     clientv3.LeaseID
-	notify  *net.UnixConn // what the daemon tells its service manager
+	day     clientv3.LeaseID // etcd lease of all keys of peers
+	notify  *net.UnixConn    // NOTIFY_SOCKET of the daemon
 	figures map[string]float64
 }
 
@@ -57,7 +58,8 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	return b.observe(b.lab.Nodes[0])
 }
 
-// onLink gives every node an address that has the peers' nodes on the link.
+// onLink adds an address to every node that makes the nodes of the peers
+// directly reachable.
 func (b *bench) onLink(ctx context.Context) error {
 	for _, n := range b.lab.Nodes {
 		if _, err := n.Run(ctx, "ip", "address", "add", nodesNet, "dev", lab.Uplink); err != nil {
@@ -67,7 +69,8 @@ func (b *bench) onLink(ctx context.Context) error {
 	return nil
 }
 
-// observe makes n the node whose daemon is measured.
+// observe makes n the node whose daemon is measured: it opens the notify socket
+// and watches the kernel.
 func (b *bench) observe(n *lab.Node) (err error) {
 	b.node = n
 	n.Env = []string{"NOTIFY_SOCKET=/run/notify"}
@@ -82,13 +85,13 @@ func (b *bench) observe(n *lab.Node) (err error) {
 	return err
 }
 
-// leave ends observe.
+// leave undoes observe.
 func (b *bench) leave() {
 	if b.watch != nil {
 		b.watch.close()
 	}
 	if b.notify != nil {
-		_ = b.notify.Close() // the lab's end would do it, too
+		_ = b.notify.Close() // an error does not matter
 	}
 	b.watch, b.notify = nil, nil
 }
@@ -100,10 +103,11 @@ func (b *bench) close() {
 	}
 }
 
-// ready waits until the daemon has told its service manager READY=1, and returns when it did.
+// ready waits until the daemon sends READY=1 to its service manager, and
+// returns the time.
 func (b *bench) ready() (time.Time, error) {
 	buf := make([]byte, 4096)
-	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute)) // fails only when it is closed, as will Read
+	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute)) // fails only if it is closed, and then Read fails, too
 	for {
 		n, err := b.notify.Read(buf)
 		if err != nil {
@@ -115,7 +119,8 @@ func (b *bench) ready() (time.Time, error) {
 	}
 }
 
-// envWritten waits until subnet.env is there. It looks from outside, which costs less than entering the node.
+// envWritten waits until subnet.env exists, and returns the time. It uses
+// /proc, which is cheaper than entering the node.
 func (b *bench) envWritten(ctx context.Context) (time.Time, error) {
 	path := fmt.Sprintf("/proc/%d/root/run/flannel/subnet.env", b.node.PID())
 	for ctx.Err() == nil && b.node.Running() {
@@ -124,13 +129,14 @@ func (b *bench) envWritten(ctx context.Context) (time.Time, error) {
 		}
 		time.Sleep(500 * time.Microsecond)
 	}
-	return time.Time{}, errors.Join(errors.New("the daemon ended before it wrote subnet.env"), ctx.Err())
+	return time.Time{}, errors.Join(errors.New("the daemon exited before it wrote subnet.env"), ctx.Err())
 }
 
-// start is a daemon that is on its way.
-type start struct{ inStep, ready, env time.Duration }
+// start holds the times from the start of a daemon to each event.
+type start struct{ synced, ready, env time.Duration }
 
-// launch starts the daemon and waits until goal is reached, READY=1 is said and subnet.env is there.
+// launch starts the daemon and waits until goal is true, READY=1 was sent and
+// subnet.env exists.
 func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...string) (s start, err error) {
 	reached := b.watch.expect(goal)
 	began := time.Now()
@@ -141,15 +147,16 @@ func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...strin
 	if err != nil {
 		return s, err
 	}
-	inStep, err := reached(ctx)
+	synced, err := reached(ctx)
 	if err != nil {
 		return s, err
 	}
 	ready, err := b.ready()
-	return start{inStep.Sub(began), ready.Sub(began), env.Sub(began)}, err
+	return start{synced.Sub(began), ready.Sub(began), env.Sub(began)}, err
 }
 
-// cpu is what a process has used so far, to the nanosecond, and what its children that have ended used, to 10 ms.
+// cpu returns the CPU time of a process, in nanosecond resolution, and that of
+// its children that have ended, in steps of 10 ms.
 func cpu(pid int) (own, children time.Duration, err error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // clock_getcpuclockid(3)
@@ -170,7 +177,7 @@ func cpu(pid int) (own, children time.Duration, err error) {
 	return time.Duration(t.Nano()), children, nil
 }
 
-// peakRSS is in MB.
+// peakRSS returns the peak resident memory of a process, in MiB.
 func peakRSS(pid int) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -179,13 +186,14 @@ func peakRSS(pid int) (float64, error) {
 	_, rest, _ := strings.Cut(string(status), "VmHWM:")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
-		return 0, errors.New("the kernel does not tell VmHWM")
+		return 0, errors.New("no VmHWM in /proc/PID/status")
 	}
 	kb, err := strconv.ParseFloat(fields[0], 64)
 	return kb / 1024, err
 }
 
-// metric adds up the samples of a metric whose line begins so. ok is false for a daemon that has no such metric.
+// metric returns the sum of the samples of a metric; ok is false if the daemon
+// has no such metric.
 func (b *bench) metric(ctx context.Context, name string) (sum float64, ok bool) {
 	code, body, err := b.node.Ask(ctx, "/metrics")
 	if err != nil || code != 200 {

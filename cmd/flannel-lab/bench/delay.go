@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// measureDelay measures a start with etcd some way off. The kernel may lack netem, so a proxy holds the bytes back.
+// measureDelay measures a start with a delay between the node and etcd. A proxy
+// delays the data, because not every kernel has netem.
 func measureDelay(ctx context.Context, o Options, backend string, peers int, delay time.Duration) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
@@ -27,20 +28,22 @@ func measureDelay(ctx context.Context, o Options, backend string, peers int, del
 			if err != nil {
 				return // closed
 			}
-			go func() { _ = b.forward(ctx, c, delay) }() // what breaks, the daemon notices
+			go func() { _ = b.forward(ctx, c, delay) }() // the daemon notices errors
 		}
 	}()
 	s, err := b.launch(ctx, func(s *seen) bool { return s.full(backend, peers) }, "-etcd-endpoints=http://"+l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
-	return map[string]float64{delayKey(delay): milliseconds(max(s.ready, s.inStep))}, nil
+	return map[string]float64{delayKey(delay): milliseconds(max(s.ready, s.synced))}, nil
 }
 
+// delayKey returns the key of the figure for a one-inFlight delay.
 func delayKey(d time.Duration) string { return fmt.Sprintf("away_%v_ms", d) }
 
-// forward joins a connection to etcd. The handshake of TCP, which the proxy answers at once, is made up for: the first
-// bytes wait a round trip longer.
+// forward forwards a connection to etcd with a delay in both directions. The
+// proxy answers the TCP handshake at once, so the first bytes are delayed by
+// another round trip to make up for it.
 func (b *bench) forward(ctx context.Context, c net.Conn, delay time.Duration) error {
 	defer c.Close()
 	to, err := b.lab.Infra.Dial(ctx, "tcp4", "192.168.100.1:2379")
@@ -53,17 +56,18 @@ func (b *bench) forward(ctx context.Context, c net.Conn, delay time.Duration) er
 	return errors.Join(late(to, c, delay, 2*delay), <-back)
 }
 
-// late copies with a delay, however much is on the way; the first bytes wait some more.
+// late copies from r to w. Every byte is delayed, whatever the amount of data
+// in flight. The first bytes are delayed by first in addition.
 func late(w net.Conn, r io.Reader, delay, first time.Duration) error {
 	type chunk struct {
 		data []byte
 		due  time.Time
 	}
-	way := make(chan chunk, 1<<12)
+	inFlight := make(chan chunk, 1<<12)
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		for c := range way {
+		for c := range inFlight {
 			waitUntil(c.due)
 			if err == nil {
 				_, err = w.Write(c.data)
@@ -79,10 +83,10 @@ func late(w net.Conn, r io.Reader, delay, first time.Duration) error {
 			if due.Before(earliest) {
 				due = earliest
 			}
-			way <- chunk{data[:n], due.Add(delay)}
+			inFlight <- chunk{data[:n], due.Add(delay)}
 		}
 		if err != nil {
-			close(way)
+			close(inFlight)
 			return <-done
 		}
 	}

@@ -17,23 +17,24 @@ import (
 	"flannel/pkg/mac"
 )
 
-// hnsRows are for a Windows node: counts are exact, durations those of the simulated machine and so only ours.
+// hnsRows are the rows for a Windows node. Counts are exact. Durations are
+// those of the simulated machine, so they only contain our share.
 var hnsRows = []row{
 	{"", "first sync on a network without policies", "", ""},
-	{"hns_first_queries", "HNS asked", "1", ""},
-	{"hns_first_changes", "HNS and routes changed, calls", "⌈n/500⌉", ""},
+	{"hns_first_queries", "queries to HNS", "1", ""},
+	{"hns_first_changes", "changing calls of HNS and routes", "⌈n/500⌉", ""},
 	{"hns_first_ms", "duration, ms", "", ""},
 	{"", "restart with nothing to do", "", ""},
-	{"hns_restart_queries", "HNS asked", "", ""},
-	{"hns_restart_changes", "changed, calls", "0", ""},
+	{"hns_restart_queries", "queries to HNS", "", ""},
+	{"hns_restart_changes", "changing calls", "0", ""},
 	{"hns_restart_ms", "duration, ms", "", ""},
 	{"", "one lease", "", ""},
-	{"hns_add_changes", "added: changed, calls", "1", ""},
+	{"hns_add_changes", "added: changing calls", "1", ""},
 	{"hns_add_ms", "added: duration, ms", "", ""},
-	{"hns_remove_changes", "withdrawn: changed, calls", "1", ""},
-	{"hns_remove_queries", "withdrawn: HNS asked", "", ""},
+	{"hns_remove_changes", "removed: changing calls", "1", ""},
+	{"hns_remove_queries", "removed: queries to HNS", "", ""},
 	{"", "host-gw", "", ""},
-	{"hns_route_ms", "one host route among them, ms", "1", ""},
+	{"hns_route_ms", "add one host route, ms", "1", ""},
 }
 
 // hnsBench is a Windows node on a simulated machine in this process.
@@ -48,7 +49,7 @@ type hnsBench struct {
 	figures map[string]float64
 }
 
-// measureHNS counts what a Windows node asks of HNS and of the IP stack.
+// measureHNS counts the calls of HNS and of the IP stack on a Windows node.
 func measureHNS(ctx context.Context, backend string, peers int) (c column, err error) {
 	b := &hnsBench{machine: hnstest.New(), figures: map[string]float64{}, encap: overlayEncap}
 	network := dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
@@ -99,13 +100,15 @@ func (b *hnsBench) steps(ctx context.Context, peers int) error {
 	return nil
 }
 
-// open begins with no look at HNS but those that a pass asks for: a count is to be exact.
+// open creates a driver. Its polling interval is an hour, so that only passes
+// call HNS and counts are exact.
 func (b *hnsBench) open() {
 	b.client = hns.NewClient(b.machine, hns.Timing{Poll: time.Hour})
 	b.plane = hnsplane.New(hnsplane.Options{Options: driver.Options{Log: slog.New(slog.DiscardHandler), StateDir: b.dir},
 		Pace: hnsplane.Pace{Poll: time.Hour, Rest: time.Millisecond}}, b.client, b.machine)
 }
 
+// restart replaces the driver, as a restart of the daemon does.
 func (b *hnsBench) restart() error {
 	err := b.plane.Close()
 	b.open()
@@ -130,6 +133,7 @@ func overlayEncap(i int) dataplane.Encap {
 
 func bridgeEncap(int) dataplane.Encap { return dataplane.Direct{} }
 
+// pass brings up the device and applies the state.
 func (b *hnsBench) pass(ctx context.Context) error {
 	links, err := b.plane.Ensure(ctx, []dataplane.Device{b.device})
 	refused, applyErr := b.plane.Apply(ctx, links, b.state)
@@ -139,7 +143,7 @@ func (b *hnsBench) pass(ctx context.Context) error {
 	return cmp.Or(err, applyErr)
 }
 
-// measure waits until nothing is under way, and takes one pass.
+// measure waits until background work is done, and measures one pass.
 func (b *hnsBench) measure(ctx context.Context, key string) error {
 	time.Sleep(100 * time.Millisecond)
 	b.machine.ForgetLog()

@@ -9,8 +9,10 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// kernelAlone measures what the kernel itself takes for the same entries on a node without a daemon, written by
-// iproute2 from files, in the forms that are asked for: "plain" routes, and routes through one "nexthop" object each.
+// kernelAlone measures how long the kernel takes for the same entries on a node
+// without a daemon, when iproute2 writes them from files. forms are "plain" for
+// routes with a gateway, and "nexthop" for routes through a nexthop object
+// each.
 func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 	n := b.lab.Nodes[1]
 	device := lab.Uplink
@@ -33,7 +35,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 			total[form] += took
 		}
 		b.figures["kernel_"+form+"_ms"] = total[form]
-		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // takes its routes along
+		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // which deletes its routes
 			return err
 		}
 		if _, err := n.Run(ctx, "ip", "link", "set", device, "up"); err != nil {
@@ -44,7 +46,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 }
 
 func newVXLAN(ctx context.Context, n *lab.Node) error {
-	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // of the form before
+	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // left by the previous form
 	for _, command := range []string{
 		"ip link add flannel.1 type vxlan id 1 dev eth0 local " + n.IP4.String() + " dstport 8472 nolearning",
 		"ip address add 10.254.0.0/32 dev flannel.1",
@@ -57,7 +59,7 @@ func newVXLAN(ctx context.Context, n *lab.Node) error {
 	return nil
 }
 
-// batchFile is what a program of iproute2 reads with -batch.
+// batchFile is the input of a program of iproute2 for -batch.
 type batchFile struct{ key, program, text string }
 
 func (b *bench) files(form, device string) []batchFile {
@@ -86,7 +88,7 @@ func (b *bench) files(form, device string) []batchFile {
 	return append(all, batchFile{"nexthops", "ip", nexthops.String()}, batchFile{"nexthop_routes", "ip", routes.String()})
 }
 
-// batch returns how many milliseconds a file takes.
+// batch runs a file and returns the time in milliseconds.
 func batch(ctx context.Context, n *lab.Node, f batchFile) (float64, error) {
 	if err := n.WriteFile("/run/batch", f.text); err != nil {
 		return 0, err

@@ -16,14 +16,16 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// What is measured in the last daemon's life: others' heartbeats, and nodes that join.
+// Sizes of the measurements after the first sync: heartbeats of other nodes,
+// nodes that join at once, and nodes that join one by one with a pause.
 const (
 	heartbeats = 500
-	newNodes   = 100 // at once
-	singleOnes = 25  // one by one, with a pause
+	newNodes   = 100
+	singleOnes = 25
 )
 
-// The targets are for 5,000 peers, and so are flannel's figures.
+// kubeRows are the rows for Kubernetes. Targets and flannel's figures are for
+// 5,000 peers.
 var kubeRows = []row{
 	{"", "start on an empty kernel", "", ""},
 	{"ready_ms", "until READY=1, ms", "600", "2300"},
@@ -35,65 +37,65 @@ var kubeRows = []row{
 	{"first_received_mb", "received, MB", "", "16.3"},
 	{"first_log_bytes", "log, bytes", "", ""},
 	{"first_alloc_mb", "allocated, MB", "", ""},
-	{"", "the API server alone, which bin/kube has without optimization", "", ""},
+	{"", "the API server alone, which bin/kube contains without optimization", "", ""},
 	{"server_list_ms", "all Nodes as protobuf, unread, ms", "", ""},
 	{"server_plain_ms", "the same without compression, ms", "", ""},
 	{"server_metadata_ms", "all Nodes' metadata, as after a lost position, ms", "", ""},
 	{"", "a heartbeat of another node", "", ""},
 	{"heartbeat_cpu_ms", "CPU, ms", "0.2", "0.65"},
 	{"heartbeat_received_kb", "received, KB", "3", "16"},
-	{"", "a new node's route, from the answer to who annotated it", "", ""},
+	{"", "route to a new node, from the answer to the request that annotated it", "", ""},
 	{"join_p50_ms", "p50, ms", "", "9.5"},
 	{"join_p95_ms", "p95, ms", "10", "18.6"},
 	{"", "the same, from the request", "", ""},
 	{"join_sent_p50_ms", "p50, ms", "", ""},
 	{"join_sent_p95_ms", "p95, ms", "", ""},
-	{"", "the same, from when the bench itself hears of it by a watch", "", ""},
+	{"", "the same, from the event of a watch of the bench itself", "", ""},
 	{"join_event_p50_ms", "p50, ms", "", ""},
 	{"join_event_p95_ms", "p95, ms", "", ""},
 	{"join_cpu_ms", "CPU of the daemon, ms", "", ""},
-	{"", "100 nodes are annotated at once: each of 50 daemons' Kubernetes part", "", ""},
+	{"", "100 nodes are annotated at once: Kubernetes part of each of 50 daemons", "", ""},
 	{"crowd_requests", "GETs and LISTs of Nodes", "", ""},
 	{"crowd_etcd", "reads of etcd for these", "", ""},
-	{"crowd_received_kb", "received, the watch included, KB", "", ""},
-	{"crowd_all_ms", "until all know all of them, from the first request, ms", "", ""},
-	{"", "the same of as many daemons as there are peers, by multiplication", "", ""},
+	{"crowd_received_kb", "received, including the watch, KB", "", ""},
+	{"crowd_all_ms", "from the first request until all know all of them, ms", "", ""},
+	{"", "the same for as many daemons as peers, extrapolated", "", ""},
 	{"crowd_requests_all", "GETs and LISTs of Nodes", "", ""},
 	{"crowd_etcd_all", "reads of etcd for these", "", ""},
 	{"crowd_received_all_mb", "received, MB", "", ""},
 	{"", "after all this", "", ""},
-	{"idle_cpu_percent", "CPU with children when nothing happens, % of a core", "", ""},
+	{"idle_cpu_percent", "idle CPU with children, % of a core", "", ""},
 	{"last_rss_mb", "peak RSS, MB", "80", ""},
 }
 
-// flannelPrefix begins the names of annotations.
+// flannelPrefix is the prefix of flannel's annotations.
 const flannelPrefix = "flannel.alpha.coreos.com/"
 
-// measureKube measures the daemon among peers that are Nodes of a real API server. These are made once, and each start
-// from nothing is on a node of its own.
+// measureKube measures daemons whose peers are Nodes of a real API server. The
+// peers are created once, and each round starts a daemon on another node.
 func measureKube(ctx context.Context, o Options, peers int) (column, error) {
 	c := column{Store: "kubernetes", Backend: "vxlan", Peers: peers}
 	o.lab.Kube, o.lab.Nodes = true, o.rounds
-	o.lab.KubeArgs = []string{"-cluster-cidr=" + benchNet} // whose controller minds podCIDRs that are not its own
+	o.lab.KubeArgs = []string{"-cluster-cidr=" + benchNet} // its controller must accept the podCIDRs of the peers
 	b := &bench{options: o, backend: c.Backend, peers: peersFrom(0, peers)}
 	var err error
 	if b.lab, err = lab.New(ctx, o.lab); err != nil {
 		return c, err
 	}
 	defer b.close()
-	fmt.Fprintf(os.Stderr, "kubernetes, %d peers: making them\n", peers)
+	fmt.Fprintf(os.Stderr, "kubernetes, %d peers: creating them\n", peers)
 	if err := b.populateKube(ctx); err != nil {
 		return c, err
 	}
-	var all []map[string]float64
+	var rounds []map[string]float64
 	for i, n := range b.lab.Nodes {
 		fmt.Fprintf(os.Stderr, "kubernetes, %d peers: start %d of %d\n", peers, i+1, o.rounds)
 		if err := b.kubeRound(ctx, n, i == o.rounds-1); err != nil {
-			return c, fmt.Errorf("%w; the daemon's last words: %s", err, lastWords(n.Log()))
+			return c, fmt.Errorf("%w; end of the log of the daemon: %s", err, logEnd(n.Log()))
 		}
-		all = append(all, b.figures)
+		rounds = append(rounds, b.figures)
 	}
-	c.Figures = best(all)
+	c.Figures = best(rounds)
 	return c, nil
 }
 
@@ -108,11 +110,11 @@ func (b *bench) populateKube(ctx context.Context) error {
 	if err := b.lab.Kube.AddPeers(ctx, len(b.peers), func(i int) cluster.Peer { return b.peers[i].node(b.backend) }); err != nil {
 		return err
 	}
-	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond) // the server and its controller have work left
+	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond) // until the server and its controller are idle
 	return nil
 }
 
-// node is the peer as a Node.
+// node returns the peer as a Node.
 func (p peer) node(backend string) cluster.Peer {
 	const flannel = flannelPrefix
 	return cluster.Peer{Name: fmt.Sprintf("peer-%05d", p.number), PodCIDR: p.subnet(), Annotations: map[string]string{
@@ -121,7 +123,8 @@ func (p peer) node(backend string) cluster.Peer {
 	}}
 }
 
-// kubeRound measures a daemon's start; of the last one also what comes later.
+// kubeRound measures the start of a daemon, and in the last round also what
+// follows.
 func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	b.figures = map[string]float64{}
 	defer b.leave()
@@ -157,7 +160,8 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	return err
 }
 
-// serverAlone is what of a daemon's start is the server's work: to send the list that the daemon asks for.
+// serverAlone measures the share of the server in the start of a daemon:
+// sending the list of Nodes.
 func (b *bench) serverAlone(ctx context.Context) error {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	for key, as := range map[string]struct{ accept, encoding string }{
@@ -179,8 +183,8 @@ func (b *bench) serverAlone(ctx context.Context) error {
 	return nil
 }
 
-// received is how many bytes have come to the node from the API server, who is the only one to talk to it: with the
-// headers of TLS, TCP, IP and Ethernet.
+// received returns the number of bytes that the node has received on its
+// uplink, with all headers. Only the API server sends to it.
 func (b *bench) received() (bytes float64, err error) {
 	err = b.node.Do(func() error {
 		dev, err := netlink.LinkByName(lab.Uplink)
@@ -193,7 +197,8 @@ func (b *bench) received() (bytes float64, err error) {
 	return bytes, err
 }
 
-// heartbeats lets other nodes say that they are well, at a pace at which each is an event of its own.
+// heartbeats sends heartbeats of other nodes, slowly enough that each is an
+// event of its own.
 func (b *bench) heartbeats(ctx context.Context) error {
 	began, err := b.received()
 	if err != nil {
@@ -212,48 +217,50 @@ func (b *bench) heartbeats(ctx context.Context) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	b.settle()
+	b.waitIdle()
 	after, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
 	}
 	ended, err := b.received()
 	if n := b.watch.writes() - writes; n > 0 {
-		return fmt.Errorf("heartbeats made the daemon write %d entries", n)
+		return fmt.Errorf("the daemon wrote %d entries because of heartbeats", n)
 	}
 	b.figures["heartbeat_cpu_ms"] = milliseconds(after-before) / heartbeats
 	b.figures["heartbeat_received_kb"] = (ended - began) / 1000 / heartbeats
 	return err
 }
 
-// join lets nodes join one by one.
+// join adds nodes one by one.
 func (b *bench) join(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
 	}
-	all := map[string][]float64{}
-	// Among many nodes, a daemon that has just read one waits longer before it reads the next.
+	times := map[string][]float64{}
+	// The more nodes there are, the longer a daemon waits between two reads.
 	pause := time.Duration(len(b.peers)) * time.Millisecond
 	for _, p := range peersFrom(len(b.peers), singleOnes) {
-		if err := b.joinOne(ctx, p, all); err != nil {
-			return fmt.Errorf("a node joins: %w", err)
+		if err := b.joinOne(ctx, p, times); err != nil {
+			return fmt.Errorf("add a node: %w", err)
 		}
 		time.Sleep(pause)
 	}
-	b.settle()
+	b.waitIdle()
 	after, _, err := cpu(b.node.PID())
 	b.figures["join_cpu_ms"] = milliseconds(after-before) / singleOnes
-	for key, v := range all {
+	for key, v := range times {
 		b.figures[key+"_p50_ms"], b.figures[key+"_p95_ms"] = quantile(v, 0.5), quantile(v, 0.95)
 	}
 	return err
 }
 
-// joinOne makes a Node with its podCIDR, which its flanneld annotates later. It adds to all the times until the kernel
-// has the route: from the request, from its answer, and from when another watcher, our own, heard of it, whom the
-// machine and the server keep waiting as they do the daemon.
-func (b *bench) joinOne(ctx context.Context, p peer, all map[string][]float64) error {
+// joinOne creates a Node with its podCIDR, which is annotated later, as by its
+// flanneld. It appends to times how long it took until the kernel had the
+// route: since the request, since its answer, and since a watch of the bench
+// itself received it. The load on the machine and the server delays that watch
+// like the daemon.
+func (b *bench) joinOne(ctx context.Context, p peer, times map[string][]float64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	n := p.node(b.backend)
@@ -262,19 +269,19 @@ func (b *bench) joinOne(ctx context.Context, p peer, all map[string][]float64) e
 	if err := b.lab.Kube.AddPeer(ctx, int(p.number), bare); err != nil {
 		return err
 	}
-	told, err := b.lab.Kube.Client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + n.Name})
+	watch, err := b.lab.Kube.Client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + n.Name})
 	if err != nil {
 		return err
 	}
-	defer told.Stop()
-	heard := make(chan time.Time, 1)
+	defer watch.Stop()
+	observed := make(chan time.Time, 1)
 	go func() {
-		for e := range told.ResultChan() {
+		for e := range watch.ResultChan() {
 			if node, ok := e.Object.(*corev1.Node); !ok || len(node.Annotations) > 0 {
 				break
 			}
 		}
-		heard <- time.Now()
+		observed <- time.Now()
 	}()
 	time.Sleep(20 * time.Millisecond)
 	wait := b.watch.expect(func(s *seen) bool { return s.has(b.backend, p) })
@@ -284,8 +291,8 @@ func (b *bench) joinOne(ctx context.Context, p peer, all map[string][]float64) e
 	}
 	answered := time.Now()
 	at, err := wait(ctx)
-	for key, from := range map[string]time.Time{"join_sent": began, "join": answered, "join_event": <-heard} {
-		all[key] = append(all[key], milliseconds(max(0, at.Sub(from))))
+	for key, from := range map[string]time.Time{"join_sent": began, "join": answered, "join_event": <-observed} {
+		times[key] = append(times[key], milliseconds(max(0, at.Sub(from))))
 	}
 	return err
 }

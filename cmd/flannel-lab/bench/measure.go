@@ -12,19 +12,20 @@ import (
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// settle leaves the daemon alone before its CPU time is read: what a step causes shall be in it.
-func (b *bench) settle() {
+// waitIdle waits until the daemon has done what the previous step caused,
+// before its CPU time is read.
+func (b *bench) waitIdle() {
 	time.Sleep(300*time.Millisecond + time.Duration(len(b.peers))*20*time.Microsecond)
 }
 
-// firstSync starts the daemon on an empty kernel.
+// firstSync measures the start of the daemon on an empty kernel.
 func (b *bench) firstSync(ctx context.Context) error {
 	s, err := b.launch(ctx, func(s *seen) bool { return s.full(b.backend, len(b.peers)) })
 	if err != nil {
 		return fmt.Errorf("first sync: %w", err)
 	}
-	b.figures["first_sync_ms"], b.figures["ready_ms"], b.figures["subnet_env_ms"] = milliseconds(s.inStep), milliseconds(s.ready), milliseconds(s.env)
-	b.settle()
+	b.figures["first_sync_ms"], b.figures["ready_ms"], b.figures["subnet_env_ms"] = milliseconds(s.synced), milliseconds(s.ready), milliseconds(s.env)
+	b.waitIdle()
 	own, children, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -43,7 +44,8 @@ func (b *bench) firstSync(ctx context.Context) error {
 	return nil
 }
 
-// idlePass gives the daemon a reason to compare everything: an address that makes no difference to anything.
+// idlePass measures a pass that compares all entries and changes none. An
+// irrelevant address triggers it.
 func (b *bench) idlePass(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
@@ -53,7 +55,7 @@ func (b *bench) idlePass(ctx context.Context) error {
 	if _, err := b.node.Run(ctx, "ip", "address", "add", "172.31.255.253/12", "dev", lab.Uplink); err != nil {
 		return err
 	}
-	b.settle()
+	b.waitIdle()
 	after, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -65,44 +67,45 @@ func (b *bench) idlePass(ctx context.Context) error {
 	return nil
 }
 
-// oneByOne adds, changes and removes peers beside those that stay.
+// oneByOne adds, changes and removes further peers one by one.
 func (b *bench) oneByOne(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	told := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	<-told
+	watch := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	<-watch
 	peers := peersFrom(len(b.peers), b.options.samples)
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
 	}
 	for _, kind := range []string{"add", "change", "remove"} {
-		var all, kernel, etcd []float64
+		var total, kernel, etcd []float64
 		for _, p := range peers {
 			if kind == "change" {
 				p.version++
 			}
-			took, event, err := b.one(ctx, kind, p, told)
+			took, event, err := b.measureOne(ctx, kind, p, watch)
 			if err != nil {
 				return fmt.Errorf("%s a peer: %w", kind, err)
 			}
-			all, etcd = append(all, milliseconds(took)), append(etcd, milliseconds(event))
+			total, etcd = append(total, milliseconds(took)), append(etcd, milliseconds(event))
 			kernel = append(kernel, milliseconds(max(0, took-event)))
 			time.Sleep(5 * time.Millisecond)
 		}
-		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(all, 0.5), quantile(all, 0.99)
+		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(total, 0.5), quantile(total, 0.99)
 		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)
 		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
 	}
-	b.settle()
+	b.waitIdle()
 	after, _, err := cpu(b.node.PID())
 	b.figures["change_cpu_ms"] = milliseconds(after-before) / float64(3*len(peers))
 	return err
 }
 
-// one writes one change to etcd and returns the time until the kernel has it, and until another watcher of etcd, our
-// own, hears of it: what the machine and etcd do to everybody.
-func (b *bench) one(ctx context.Context, kind string, p peer, told clientv3.WatchChan) (took, event time.Duration, err error) {
+// measureOne writes one change to etcd. It returns the time until the kernel
+// has it, and the time until a watch of the bench itself receives it, which is
+// the share of etcd and the machine.
+func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clientv3.WatchChan) (took, event time.Duration, err error) {
 	goal := func(s *seen) bool { return s.has(b.backend, p) }
 	write := func() (err error) {
 		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
@@ -115,14 +118,14 @@ func (b *bench) one(ctx context.Context, kind string, p peer, told clientv3.Watc
 			return err
 		}
 	}
-	heard := make(chan time.Time, 1)
+	observed := make(chan time.Time, 1)
 	go func() {
-		for r := range told {
+		for r := range watch {
 			if r.Err() != nil || len(r.Events) > 0 && string(r.Events[0].Kv.Key) == p.key() {
 				break
 			}
 		}
-		heard <- time.Now()
+		observed <- time.Now()
 	}()
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -132,12 +135,12 @@ func (b *bench) one(ctx context.Context, kind string, p peer, told clientv3.Watc
 		return 0, 0, err
 	}
 	reached, err := wait(limited)
-	return reached.Sub(began), (<-heard).Sub(began), err
+	return reached.Sub(began), (<-observed).Sub(began), err
 }
 
-// idle watches a daemon that has nothing to do.
+// idle measures the CPU time of a daemon that has nothing to do.
 func (b *bench) idle(ctx context.Context) error {
-	b.settle()
+	b.waitIdle()
 	own, children, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -152,10 +155,11 @@ func (b *bench) idle(ctx context.Context) error {
 	return err
 }
 
-// restart stops the daemon over a full kernel, twice: nothing changes meanwhile, and 1 % do, a third of these each
-// added, changed and removed.
+// restart restarts the daemon with a full kernel, twice. First nothing changes
+// meanwhile; then 1 % of the peers do: a third of these is added, a third
+// changed and a third removed.
 func (b *bench) restart(ctx context.Context) error {
-	if err := b.again(ctx, "same", nil, nil, nil); err != nil {
+	if err := b.restartWith(ctx, "same", nil, nil, nil); err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
 	third := max(1, len(b.peers)/300)
@@ -164,13 +168,14 @@ func (b *bench) restart(ctx context.Context) error {
 	for i, p := range b.peers[third : 2*third] {
 		changed[i] = peer{p.number, p.version + 1}
 	}
-	if err := b.again(ctx, "changed", added, changed, removed); err != nil {
+	if err := b.restartWith(ctx, "changed", added, changed, removed); err != nil {
 		return fmt.Errorf("restart with changes: %w", err)
 	}
 	return nil
 }
 
-func (b *bench) again(ctx context.Context, name string, added, changed, removed []peer) error {
+// restartWith changes peers while the daemon is stopped, and measures its start.
+func (b *bench) restartWith(ctx context.Context, name string, added, changed, removed []peer) error {
 	if _, err := b.node.Stop(ctx); err != nil {
 		return err
 	}
@@ -195,8 +200,8 @@ func (b *bench) again(ctx context.Context, name string, added, changed, removed 
 	if err != nil {
 		return err
 	}
-	b.settle()
-	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.inStep))
+	b.waitIdle()
+	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.synced))
 	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before)
 	if n, ok := b.metric(ctx, "flanneld_changes_total"); ok {
 		b.figures["restart_"+name+"_writes"] = n

@@ -10,20 +10,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// peer is a node that exists in etcd alone. Everything about it follows from its number and version, and can be
-// read back from what the kernel holds, so that watching costs no more than a table look-up.
+// peer is a node that exists only in etcd or Kubernetes. Everything about it
+// follows from its number and version, and both can be read from the entries in
+// the kernel, so that watching the kernel costs only a table lookup.
 type peer struct {
 	number  uint16
-	version uint8 // below 15; another one is another node that has taken the subnet over
+	version uint8 // below 15; another version is another node with the same subnet
 }
 
-// The peers' subnets are 10.x.y.0/24, their nodes are in 172.16.0.0/12, which is on the link of the node under test.
+// The subnets of the peers are 10.x.y.0/24. Their nodes are in 172.16.0.0/12, which
+// is directly reachable from the node under test.
 const (
 	firstPeer = 0x0100
-	lastPeer  = 0xfe00 // from here on the daemon takes its own subnet
+	lastPeer  = 0xfe00 // the daemon gets its own subnet from here on
 	benchNet  = "10.0.0.0/8"
 	ownMin    = "10.254.0.0"
-	nodesNet  = "172.31.255.254/12" // an address of the node under test there
+	nodesNet  = "172.31.255.254/12" // address of the node under test in this network
 	prefix    = "/coreos.com/network"
 )
 
@@ -50,7 +52,8 @@ func (p peer) value(backend string) string {
 	return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":%q}`, p.publicIP(), backend)
 }
 
-// peerOfSubnet, peerOfNode and peerOfMAC read a peer back; ok is false for what is none of the bench's.
+// peerOfSubnet, peerOfNode and peerOfMAC return the peer that an address
+// belongs to; ok is false if there is none.
 func peerOfSubnet(b []byte) (p peer, ok bool) {
 	if len(b) != 4 || b[0] != 10 || b[3] != 0 {
 		return p, false
@@ -72,20 +75,22 @@ func peerOfMAC(b []byte) (p peer, ok bool) {
 	return known(peer{binary.BigEndian.Uint16(b[4:]), b[3]})
 }
 
+// known reports whether the number of p is one of a peer.
 func known(p peer) (peer, bool) {
 	return p, p.number >= firstPeer && p.number < lastPeer
 }
 
-// peersFrom are n peers.
+// peersFrom returns n peers, beginning with number firstPeer+first.
 func peersFrom(first, n int) []peer {
-	all := make([]peer, n)
-	for i := range all {
-		all[i].number = uint16(firstPeer + first + i)
+	peers := make([]peer, n)
+	for i := range peers {
+		peers[i].number = uint16(firstPeer + first + i)
 	}
-	return all
+	return peers
 }
 
-// populateEtcd writes the network configuration and the peers' leases, all on one etcd lease of a day.
+// populateEtcd writes the network configuration and the leases of the peers.
+// All keys have one etcd lease with a TTL of a day, whose ID it returns.
 func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
 	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`, benchNet, ownMin, o.nftables, backend)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
@@ -98,7 +103,8 @@ func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend st
 	return day.ID, writePeers(ctx, c, backend, day.ID, peers, nil)
 }
 
-// writePeers puts and deletes leases, as many per transaction as etcd takes.
+// writePeers writes and deletes leases, in transactions of the largest size
+// that etcd accepts.
 func writePeers(ctx context.Context, c *clientv3.Client, backend string, day clientv3.LeaseID, put, remove []peer) error {
 	var ops []clientv3.Op
 	for _, p := range put {

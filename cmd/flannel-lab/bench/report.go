@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// column is what was measured for one store, backend and number of peers. A figure that the daemon does not give is
-// missing.
+// column holds the figures for one store, backend and number of peers. Figures
+// that the daemon does not provide are missing.
 type column struct {
 	Store   string             `json:"store"` // etcd, kubernetes, or none
 	Backend string             `json:"backend"`
@@ -20,12 +20,13 @@ type column struct {
 	Figures map[string]float64 `json:"figures"`
 }
 
-// row is a line of the table.
+// row is a line of a table. A row without a key is a heading.
 type row struct {
 	key, title, target string
-	flannel            string // its figure, where one is known
+	flannel            string // flannel's figure, if known
 }
 
+// etcdRows are the rows for etcd.
 var etcdRows = []row{
 	{"", "start on an empty kernel", "", ""},
 	{"first_sync_ms", "until every entry is there, ms", "", ""},
@@ -48,17 +49,17 @@ var etcdRows = []row{
 	{"kernel_nexthop_ms", "all in nexthop form, ms", "", ""},
 	{"ratio_plain", "first sync / plain form", "0.25", ""},
 	{"ratio_nexthop", "first sync / nexthop form", "1.1", ""},
-	{"", "a pass that compares everything and finds nothing", "", ""},
+	{"", "a pass that compares all entries and changes none", "", ""},
 	{"pass_ms", "duration, ms", "60", ""},
 	{"pass_cpu_ms", "CPU, ms", "", ""},
-	{"", "one peer among them, etcd put until the kernel has it", "", ""},
+	{"", "one more peer, from the put in etcd until the kernel has it", "", ""},
 	{"add_p50_ms", "added: p50, ms", "", ""},
 	{"add_p99_ms", "added: p99, ms", "", ""},
 	{"change_p50_ms", "changed: p50, ms", "", ""},
 	{"change_p99_ms", "changed: p99, ms", "", ""},
 	{"remove_p50_ms", "removed: p50, ms", "", ""},
 	{"remove_p99_ms", "removed: p99, ms", "", ""},
-	{"", "etcd put until the bench itself hears of it (for comparison)", "", ""},
+	{"", "for comparison, from the put until a watch of the bench receives it", "", ""},
 	{"add_etcd_p99_ms", "added: p99, ms", "", ""},
 	{"change_etcd_p99_ms", "changed: p99, ms", "", ""},
 	{"remove_etcd_p99_ms", "removed: p99, ms", "", ""},
@@ -74,14 +75,15 @@ var etcdRows = []row{
 	{"restart_same_ms", "nothing changed: until READY=1, ms", "150", ""},
 	{"restart_same_writes", "nothing changed: written, by /metrics", "0", ""},
 	{"restart_same_seen", "nothing changed: written, by the kernel", "0", ""},
-	{"restart_changed_ms", "1 % changed: until in step, ms", "", ""},
+	{"restart_changed_ms", "1 % changed: until synced, ms", "", ""},
 	{"restart_changed_writes", "1 % changed: written, by /metrics", "", ""},
 	{"restart_changed_seen", "1 % changed: written, by the kernel", "", ""},
-	{"", "nothing happens", "", ""},
+	{"", "idle", "", ""},
 	{"idle_cpu_percent", "CPU with children, % of a core", "0.1", ""},
 }
 
-// compare adds the ratios, and what a distance to etcd costs in round trips.
+// compare adds the ratios, and the round trips that a start takes with a delay to
+// etcd.
 func (c *column) compare(delays []time.Duration) {
 	f := c.Figures
 	f["per_peer_us"] = f["first_sync_ms"] * 1000 / float64(c.Peers)
@@ -104,10 +106,11 @@ func printJSON(w io.Writer, columns []column) error {
 	return e.Encode(columns)
 }
 
-// head is what is written over a column that was not measured here, in two lines.
+// head is the two-line head of a column that was not measured.
 type head [2]string
 
-// printTable writes columns of one store; further are the heads of a row's target and, with two, of flannel's figure.
+// printTable prints the columns of one store. further are the heads of the
+// column of targets and, optionally, of that of flannel's figures.
 func printTable(w io.Writer, columns []column, rows []row, further ...head) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(title string, cell func(column) string, further []string) {
@@ -121,7 +124,7 @@ func printTable(w io.Writer, columns []column, rows []row, further ...head) erro
 	for _, r := range rows {
 		widest = max(widest, len(r.title)+2)
 	}
-	pad := func(s string) string { return fmt.Sprintf("%-*s", widest, s) } // all cells are aligned to the right, and these are not
+	pad := func(s string) string { return fmt.Sprintf("%-*s", widest, s) } // the writer aligns all cells to the right
 	var heads [2][]string
 	for _, h := range further {
 		heads[0], heads[1] = append(heads[0], h[0]), append(heads[1], h[1])
@@ -139,26 +142,27 @@ func printTable(w io.Writer, columns []column, rows []row, further ...head) erro
 	return t.Flush()
 }
 
-// awayRows are those for the distances to etcd that were asked for.
-func awayRows(columns []column) []row {
-	all := []row{{"", "start with etcd some way off", "", ""}}
+// delayRows returns the rows for delays to etcd; nil if none was measured.
+func delayRows(columns []column) []row {
+	rows := []row{{"", "start with a delay to etcd", "", ""}}
 	for _, key := range slices.Sorted(maps.Keys(columns[0].Figures)) {
 		d, ours := strings.CutPrefix(key, "away_")
 		switch {
 		case !ours:
 		case strings.HasSuffix(d, "_round_trips"):
-			all = append(all, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: round trips more", "20", ""})
+			rows = append(rows, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: additional round trips", "20", ""})
 		default:
-			all = append(all, row{key, strings.TrimSuffix(d, "_ms") + " one way: until in step, ms", "", ""})
+			rows = append(rows, row{key, strings.TrimSuffix(d, "_ms") + " one way: until synced, ms", "", ""})
 		}
 	}
-	if len(all) == 1 {
+	if len(rows) == 1 {
 		return nil
 	}
-	return all
+	return rows
 }
 
-// number writes three digits that count.
+// number formats a figure with about three significant digits; a dash if it is
+// missing.
 func number(figures map[string]float64, key string) string {
 	v, ok := figures[key]
 	switch {

@@ -15,7 +15,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// The kernel's tables that a backend fills.
+// Tables of the kernel that a backend writes.
 const (
 	tableRoutes = iota
 	tableNeighs
@@ -23,14 +23,15 @@ const (
 	tables
 )
 
-// seen is what a node's kernel holds of the bench's peers, by its own notifications.
+// seen is the state of the peers' entries in a kernel, according to its
+// notifications.
 type seen struct {
-	version [tables][1 << 16]uint8 // by number; 0: no entry, else version + 1
-	count   [tables]int
-	writes  int // notifications so far
+	version [tables][1 << 16]uint8 // by number of the peer: version + 1; 0: no entry
+	count   [tables]int            // number of entries
+	writes  int                    // number of notifications
 }
 
-// has tells whether all entries of p are there, in p's version.
+// has reports whether all entries of p exist, in the version of p.
 func (s *seen) has(backend string, p peer) bool {
 	if backend != "vxlan" {
 		return s.version[tableRoutes][p.number] == p.version+1
@@ -38,18 +39,18 @@ func (s *seen) has(backend string, p peer) bool {
 	return s.version[tableRoutes][p.number] != 0 && s.version[tableNeighs][p.number] == p.version+1 && s.version[tableFDB][p.number] == p.version+1
 }
 
-// lacks tells whether no entry of p is there.
+// lacks reports whether no entry of p exists.
 func (s *seen) lacks(p peer) bool {
 	return s.version[tableRoutes][p.number] == 0 && s.version[tableNeighs][p.number] == 0 && s.version[tableFDB][p.number] == 0
 }
 
-// full tells whether n peers have all their entries.
+// full reports whether n peers have all their entries.
 func (s *seen) full(backend string, n int) bool {
 	return s.count[tableRoutes] == n && (backend != "vxlan" || s.count[tableNeighs] == n && s.count[tableFDB] == n)
 }
 
-// kernelWatch listens to a node's kernel: that costs the daemon under test nothing but a second core, and needs
-// nothing of it but that it does its work.
+// kernelWatch follows the notifications of the kernel of a node. It does not
+// need any support of the daemon under test, and only uses the other core.
 type kernelWatch struct {
 	fd   int
 	stop atomic.Bool
@@ -58,7 +59,7 @@ type kernelWatch struct {
 	mu      sync.Mutex
 	seen    seen
 	goal    func(*seen) bool
-	reached chan time.Time
+	reached chan time.Time // gets the time when goal becomes true
 	err     error
 }
 
@@ -69,7 +70,7 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 		if err != nil {
 			return err
 		}
-		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // to notice close
+		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
 		return errors.Join(
 			unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
 			unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &interval),
@@ -99,7 +100,7 @@ func (w *kernelWatch) run() {
 		}
 		w.mu.Lock()
 		if err != nil {
-			w.err = fmt.Errorf("watch the kernel: %w", err) // ENOBUFS: the figures would be wrong
+			w.err = fmt.Errorf("watch the kernel: %w", err) // also ENOBUFS, because the figures would be wrong
 		} else {
 			w.take(buf[:n])
 		}
@@ -111,7 +112,8 @@ func (w *kernelWatch) run() {
 	}
 }
 
-// expect returns a function that waits until goal is true, and returns when it became so.
+// expect returns a function that waits until goal is true, and returns the time
+// when it became true. There is only one goal at a time.
 func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) (time.Time, error)) {
 	reached := make(chan time.Time, 1)
 	w.mu.Lock()
@@ -132,19 +134,19 @@ func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) 
 		case <-ctx.Done():
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB), and still not those expected: %w", w.seen.count, ctx.Err())
+			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB), but not yet the expected ones: %w", w.seen.count, ctx.Err())
 		}
 	}
 }
 
-// writes is the number of notifications so far.
+// writes returns the number of notifications so far.
 func (w *kernelWatch) writes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seen.writes
 }
 
-// take reads the notifications of one datagram.
+// take processes the notifications of one datagram.
 func (w *kernelWatch) take(b []byte) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -195,24 +197,25 @@ func (s *seen) neigh(present bool, body []byte) {
 	}
 }
 
-// note takes one change in. A deletion counts only if it is of the version that is there: the new one may come first.
+// note records one change. A deletion of another version than the current one
+// is ignored, because the new entry may be notified first.
 func (s *seen) note(table int, p peer, present bool) {
 	s.writes++
-	is := &s.version[table][p.number]
+	current := &s.version[table][p.number]
 	switch {
 	case present:
-		if *is == 0 {
+		if *current == 0 {
 			s.count[table]++
 		}
-		*is = p.version + 1
-	case *is == p.version+1 || table == tableNeighs && *is != 0:
-		*is = 0
+		*current = p.version + 1
+	case *current == p.version+1 || table == tableNeighs && *current != 0:
+		*current = 0
 		s.count[table]--
 	}
 }
 
-// attributes finds two attributes of a message.
-func attributes(b []byte, first, second uint16) (one, two []byte) {
+// attributes returns the values of two attributes of a message; nil if absent.
+func attributes(b []byte, first, second uint16) (v1, v2 []byte) {
 	for len(b) >= syscall.SizeofRtAttr {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < syscall.SizeofRtAttr || size > len(b) {
@@ -220,11 +223,11 @@ func attributes(b []byte, first, second uint16) (one, two []byte) {
 		}
 		switch binary.NativeEndian.Uint16(b[2:]) & 0x3fff {
 		case first:
-			one = b[syscall.SizeofRtAttr:size]
+			v1 = b[syscall.SizeofRtAttr:size]
 		case second:
-			two = b[syscall.SizeofRtAttr:size]
+			v2 = b[syscall.SizeofRtAttr:size]
 		}
 		b = b[min(len(b), (size+3)&^3):]
 	}
-	return one, two
+	return v1, v2
 }

@@ -1,8 +1,11 @@
-// Command kube is a Kubernetes control plane for the lab and the tests, in one process: etcd, the real kube-apiserver,
-// and the real controller that gives nodes their podCIDRs. It listens on one address, keeps everything in one
-// directory, and can be killed at any time and started again on the same directory.
+// Command kube runs a Kubernetes control plane for the lab and for tests, in
+// one process: etcd, the real kube-apiserver, and the real controller that
+// assigns podCIDRs to nodes. It listens on one address, keeps all data in one
+// directory, and can be killed at any time and started again with the same
+// directory.
 //
-// It is a module of its own, so that Kubernetes' dependencies stay out of the daemon's and the lab's.
+// It is a module of its own, which keeps the dependencies of Kubernetes out of
+// the daemon and the lab.
 package main
 
 import (
@@ -29,15 +32,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "kube:", err)
 		os.Exit(1)
 	}
-	// Not an orderly end, which would take a minute for open watches: the store has to bear worse.
+	// No graceful shutdown, which would wait a minute for open watches. The store
+	// survives this, as it survives SIGKILL.
 }
 
-// options are the command line.
+// options are the command-line options.
 type options struct {
 	dir    string
 	listen netip.AddrPort
-	names  []netip.Addr   // further addresses of the serving certificate
-	cidrs  []netip.Prefix // of the cluster; none: nobody assigns podCIDRs
+	names  []netip.Addr   // further addresses in the serving certificate
+	cidrs  []netip.Prefix // cluster networks; if empty, nobody assigns podCIDRs
 	masks  []int          // length of a node's podCIDR, for each of cidrs
 	audit  bool
 	api    []string // further arguments for kube-apiserver
@@ -51,7 +55,8 @@ func run(ctx context.Context, args []string) error {
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return err
 	}
-	// Everything below has names relative to the directory: the path of a socket must be short.
+	// All paths from here on are relative to the directory, because the path of a
+	// socket must be short.
 	if err := os.Chdir(o.dir); err != nil {
 		return err
 	}
@@ -89,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 	case <-ctx.Done():
 		return nil
 	case err := <-ended:
-		return fmt.Errorf("kube-apiserver ended: %w", err)
+		return fmt.Errorf("kube-apiserver exited: %w", err)
 	}
 }
 
@@ -107,12 +112,12 @@ func startAgain(code int) {
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("kube", flag.ContinueOnError)
-	f.StringVar(&o.dir, "dir", "", "`directory` for keys, certificates, the store, and admin.kubeconfig, which is there once the server is ready")
+	f.StringVar(&o.dir, "dir", "", "`directory` for keys, certificates, the store, and admin.kubeconfig, which is written when the server is ready")
 	listen := f.String("listen", "127.0.0.1:6443", "`address` and port, also those in the kubeconfig")
 	names := f.String("names", "", "further IP `addresses` in the serving certificate, separated by commas")
 	cidrs := f.String("cluster-cidr", "", "assign nodes podCIDRs out of these `prefixes`, separated by commas")
 	masks := f.String("node-cidr-mask", "24,64", "`length` of a node's podCIDRs, IPv4,IPv6")
-	f.BoolVar(&o.audit, "audit", false, "write audit.log, with all that flannel asks for, and the requests about nodes, pods and events")
+	f.BoolVar(&o.audit, "audit", false, "write audit.log with the requests of flannel and all requests about nodes, pods and events")
 	f.Usage = func() {
 		fmt.Fprintln(f.Output(), "kube -dir DIRECTORY [options] [-- further arguments of kube-apiserver]")
 		f.PrintDefaults()

@@ -20,21 +20,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Files of the directory. The keys that sign tokens are there for tests, which make tokens that the API would not.
+// Files in the directory. Tests use the keys for tokens to sign tokens that the API
+// does not issue.
 const (
 	kubeconfigFile = "admin.kubeconfig"
 	tokenKey       = "sa.key"
 	tokenPublic    = "sa.pub"
 )
 
-// pki is the authority and the administrator's certificate. It is made once for a directory: a restarted server is
-// the same to its clients.
+// pki holds the certificate authority and the certificate of the administrator.
+// They are created once for a directory, so clients keep working after a
+// restart.
 type pki struct{ ca, adminCert, adminKey []byte }
 
 func loadPKI(addresses []netip.Addr) (*pki, error) {
 	if _, err := os.Stat("admin.crt"); errors.Is(err, os.ErrNotExist) {
 		if err := makePKI(addresses); err != nil {
-			return nil, fmt.Errorf("make keys and certificates: %w", err)
+			return nil, fmt.Errorf("create keys and certificates: %w", err)
 		}
 	}
 	p := &pki{}
@@ -53,7 +55,7 @@ func makePKI(addresses []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	// The Service's address, too, by which a pod would come.
+	// Also the address of the Service that pods use.
 	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.IPv4(10, 96, 0, 1)}
 	for _, a := range addresses {
 		ips = append(ips, a.AsSlice())
@@ -76,20 +78,20 @@ func makePKI(addresses []netip.Addr) error {
 	if err := writePEM(tokenPublic, "PUBLIC KEY", public); err != nil {
 		return err
 	}
-	_, err = issue("admin", &x509.Certificate{ // the last: it tells that all are there
+	_, err = issue("admin", &x509.Certificate{ // the last file: if it exists, all others do
 		Subject:  pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, now)
 	return err
 }
 
-// signer is a certificate that can sign others.
+// signer is a certificate authority.
 type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes name.key and name.crt, signed by ca, or by itself when that is nil.
+// issue writes name.key and name.crt, signed by ca, or self-signed if ca is nil.
 func issue(name string, c *x509.Certificate, ca *signer, now time.Time) (*signer, error) {
 	key, err := newKey(name + ".key")
 	if err != nil {
@@ -130,7 +132,7 @@ func writePEM(file, kind string, der []byte) error {
 	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// restConfig is the administrator's way to the server.
+// restConfig returns the client configuration of the administrator.
 func (p *pki) restConfig(at netip.AddrPort) *rest.Config {
 	return &rest.Config{
 		Host:            "https://" + at.String(),
@@ -139,7 +141,8 @@ func (p *pki) restConfig(at netip.AddrPort) *rest.Config {
 	}
 }
 
-// writeKubeconfig writes a file that is complete by itself, whole at once: its presence says that the server is ready.
+// writeKubeconfig writes a self-contained kubeconfig, atomically: when the file
+// exists, the server is ready.
 func (p *pki) writeKubeconfig(at netip.AddrPort) error {
 	c := api.NewConfig()
 	c.Clusters["lab"] = &api.Cluster{Server: "https://" + at.String(), CertificateAuthorityData: p.ca}

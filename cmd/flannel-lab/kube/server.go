@@ -20,13 +20,14 @@ import (
 	"k8s.io/kubernetes/pkg/controller/nodeipam/ipam"
 )
 
-// etcdSocket is etcd's place for clients: no port to be taken by somebody else while the server is down.
+// etcdSocket is the socket of etcd for clients. A port could be taken by
+// another process while the server is down.
 const etcdSocket = "unix://etcd.sock"
 
 func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Dir = "etcd"
-	// A killed process leaves its writes with the kernel: only the machine's own end would lose them.
+	// fsync is not needed: the kernel keeps the writes of a killed process.
 	c.UnsafeNoFsync = true
 	c.LogLevel = "error"
 	c.QuotaBackendBytes = 8 << 30
@@ -37,7 +38,8 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 		}
 		*to = []url.URL{*u}
 	}
-	// What it advertises, by default ports of localhost, nobody ever calls: it is alone.
+	// It advertises ports of localhost by default, which nobody uses, because
+	// it has no peers.
 	e, err := embed.StartEtcd(c)
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
@@ -46,7 +48,7 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	case <-e.Server.ReadyNotify():
 		return e, nil
 	case err := <-e.Err():
-		return nil, fmt.Errorf("etcd ended: %w", err)
+		return nil, fmt.Errorf("etcd exited: %w", err)
 	case <-ctx.Done():
 		e.Close()
 		return nil, ctx.Err()
@@ -69,13 +71,14 @@ func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 		"--etcd-servers=" + etcdSocket,
 		"--bind-address=" + o.listen.Addr().String(), "--secure-port=" + strconv.Itoa(int(o.listen.Port())),
 		"--advertise-address=" + o.listen.Addr().String(),
-		// The endpoint of the Service kubernetes is for pods, and must not be a loopback address.
+		// The endpoint of the Service kubernetes is for pods, and must not be a
+		// loopback address.
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=apiserver.crt", "--tls-private-key-file=apiserver.key", "--client-ca-file=ca.crt",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file=" + tokenKey, "--service-account-key-file=" + tokenPublic,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		// As kubeadm has it: HostProcess containers count as privileged.
+		// As with kubeadm: HostProcess containers count as privileged.
 		"--allow-privileged=true",
 		"--service-cluster-ip-range=" + serviceRange(o.listen.Addr().Is6()), "--cert-dir=certs",
 	}
@@ -98,13 +101,13 @@ func serviceRange(v6 bool) string {
 	return "10.96.0.0/16"
 }
 
-// waitReady returns when the server says that it is.
+// waitReady waits until /readyz of the server answers 200.
 func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return err
 	}
-	client.Timeout = time.Minute // a busy machine lets one request wait for seconds
+	client.Timeout = time.Minute // on a busy machine one request can take many seconds
 	start := time.Now()
 	for {
 		answer, err := get(ctx, client, config.Host+"/readyz")
@@ -116,7 +119,7 @@ func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) err
 		}
 		select {
 		case err := <-ended:
-			return fmt.Errorf("kube-apiserver ended: %w", err)
+			return fmt.Errorf("kube-apiserver exited: %w", err)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(20 * time.Millisecond):
@@ -135,12 +138,13 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return resp.Status, fmt.Errorf("%s says %s", url, resp.Status)
+		return resp.Status, fmt.Errorf("%s: status %s", url, resp.Status)
 	}
 	return resp.Status, nil
 }
 
-// startNodeIPAM runs the controller that kube-controller-manager runs with --allocate-node-cidrs.
+// startNodeIPAM runs the controller that kube-controller-manager runs with
+// --allocate-node-cidrs.
 func startNodeIPAM(ctx context.Context, config *rest.Config, o options) error {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "node-ipam-controller")
 	client, err := kubernetes.NewForConfig(config)

@@ -1,6 +1,7 @@
-// Command render prints what Helm and kustomize would send to a cluster, and what a Dockerfile says; and it is Helm as far
-// as installing and upgrading a release goes. The tests check it; it also serves who wants to read the chart's output
-// without having Helm.
+// Command render prints what Helm and kustomize would send to a cluster, and
+// the stages of a Dockerfile. It also installs, upgrades and removes a release
+// of the chart as Helm does. It is for tests, and for reading the output of the
+// chart without Helm.
 package main
 
 import (
@@ -81,7 +82,7 @@ func chart(w io.Writer, dir, valuesFile string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := strings.TrimSpace(files[name])
-		if strings.HasSuffix(name, "NOTES.txt") { // for people, but it may not break the manifest
+		if strings.HasSuffix(name, "NOTES.txt") { // print it as comments, so that the manifest stays valid
 			text = "# " + strings.ReplaceAll(text, "\n", "\n# ")
 		}
 		if text != "" {
@@ -114,11 +115,12 @@ type stage struct {
 }
 
 type command struct {
-	Name string // as RUN
+	Name string // such as RUN
 	Text string
 }
 
-// dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own parser and its checks.
+// dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own
+// parser and its checks.
 func dockerfile(w io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {

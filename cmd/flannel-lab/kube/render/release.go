@@ -12,14 +12,14 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// The release that install and upgrade are about.
+// Name and namespace of the release.
 const (
 	releaseName      = "flannel"
 	releaseNamespace = "kube-flannel"
 )
 
-// install does what `helm install --create-namespace` does, upgrade what `helm upgrade` does; with reuse the values of the
-// former release are kept (--reuse-values). They print the notes.
+// install does what `helm install --create-namespace` does, and prints the
+// notes of the chart.
 func install(w io.Writer, kubeconfig, dir, valuesFile string) error {
 	config, err := helm(kubeconfig)
 	if err != nil {
@@ -39,6 +39,8 @@ func install(w io.Writer, kubeconfig, dir, valuesFile string) error {
 	return notes(w, r, err)
 }
 
+// upgrade does what `helm upgrade` does, with reuse also --reuse-values, and
+// prints the notes of the chart.
 func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error {
 	config, err := helm(kubeconfig)
 	if err != nil {
@@ -58,7 +60,7 @@ func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error 
 	return notes(w, r, err)
 }
 
-// rollback does what `helm rollback` does: to the revision before.
+// rollback does what `helm rollback` does: it returns to the previous revision.
 func rollback(kubeconfig string) error {
 	config, err := helm(kubeconfig)
 	if err != nil {
