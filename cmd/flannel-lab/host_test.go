@@ -18,12 +18,12 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// These tests look at a lab from outside, so they run it as a command of its
-// own: the test binary, told by this variable, which holds the path of a
-// stand-in for flanneld.
+// These tests examine a lab from outside. They run the test binary as another
+// command, which this variable tells to run a lab. Its value is the path of a
+// substitute for flanneld.
 const asLab = "FLANNEL_LAB_TEST_STANDIN"
 
-// asCommand makes the test binary flannel-lab.
+// asCommand makes the test binary behave like flannel-lab.
 const asCommand = "FLANNEL_LAB_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// holdLab runs a lab with all that one can have until stdin ends.
+// holdLab runs a lab with everything that a lab can contain, until stdin is closed.
 func holdLab(ctx context.Context, standIn string) error {
 	l, err := lab.New(ctx, lab.Options{Nodes: 3, Windows: 1, Flanneld: standIn})
 	if err != nil {
@@ -57,7 +57,7 @@ func holdLab(ctx context.Context, standIn string) error {
 			return err
 		}
 		_, err := machine.Until(ctx, time.Minute, func(ctx context.Context) error {
-			if n.Windows != nil { // of the real flanneld.exe, with the simulated machine's network
+			if n.Windows != nil { // written by the real flanneld.exe
 				_, err := n.SubnetEnv()
 				return err
 			}
@@ -73,7 +73,8 @@ func holdLab(ctx context.Context, standIn string) error {
 	return err
 }
 
-// standIn has what a daemon has: children, entries in the kernel, settings and files.
+// standIn creates what a daemon creates: children, entries in the kernel, sysctls
+// and files.
 const standIn = `#!/bin/sh
 ip link add flannel.1 type vxlan id 1 dstport 8472 dev eth0 && ip link set flannel.1 up
 ip route add 10.5.99.0/24 via 10.5.99.0 dev flannel.1 onlink
@@ -96,16 +97,16 @@ func labCommand(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// TestNothingIsLeft runs a lab with nodes, etcd and (stand-ins for) daemons,
-// ends it in different ways, and looks for processes and namespaces of it, and
-// for changes of the machine's own network.
+// TestNothingIsLeft runs a lab with nodes, etcd and substitutes for daemons,
+// ends it in different ways, and searches for processes and namespaces that it
+// left, and for changes of the network of the host.
 func TestNothingIsLeft(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces: run it as root")
+		t.Fatal("this test creates network namespaces: run it as root")
 	}
 	for _, end := range []struct {
 		name   string
-		victim func(outer int, below []process) int // whom SIGKILL hits; 0: the lab ends by itself
+		victim func(outer int, below []process) int // PID to kill; 0: the lab ends by itself
 	}{
 		{"the lab ends by itself", func(int, []process) int { return 0 }},
 		{"its caller is killed", func(outer int, _ []process) int { return outer }},
@@ -127,7 +128,7 @@ func TestNothingIsLeft(t *testing.T) {
 			spaces := namespacesOf(below)
 			t.Logf("%d processes, %d namespaces", len(below), len(spaces))
 			if len(below) < 6 || len(spaces) < 10 { // process 1, the program, infra, etcd, two nodes, their daemons
-				t.Fatalf("this is no lab: %v", below)
+				t.Fatalf("these are not the processes of a lab: %v", below)
 			}
 			for _, name := range []string{"etcd", "wineserver"} {
 				if !slices.ContainsFunc(below, func(p process) bool { return strings.HasPrefix(p.name, name) }) {
@@ -142,7 +143,7 @@ func TestNothingIsLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			untilGone(t, below, spaces)
-			_ = cmd.Wait() // its status is that of the killed one
+			_ = cmd.Wait() // its status is that of the killed process
 			for _, path := range wineServers(t) {
 				if !slices.Contains(wine, path) {
 					t.Errorf("the lab's Wine left %s", path)
@@ -151,7 +152,7 @@ func TestNothingIsLeft(t *testing.T) {
 			after := hostState(t)
 			for name, text := range before {
 				if after[name] != text {
-					t.Errorf("%s of the machine changed\nfrom %s\nto   %s", name, text, after[name])
+					t.Errorf("%s of the host changed\nfrom %s\nto   %s", name, text, after[name])
 				}
 			}
 		})
@@ -167,7 +168,7 @@ func untilGone(t *testing.T, below []process, spaces map[string]bool) {
 			return
 		}
 	}
-	t.Fatalf("left after 2 min: %v", left)
+	t.Fatalf("not removed after 2 min: %v", left)
 }
 
 func pipes(t *testing.T, cmd *exec.Cmd) (io.Closer, *os.File) {

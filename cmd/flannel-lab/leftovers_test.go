@@ -15,12 +15,12 @@ import (
 	"testing"
 )
 
-// process is a process that can be recognised.
+// process identifies a process.
 type process struct {
 	pid   int
 	name  string
-	start string // in clock ticks: tells another process of the same PID apart
-	ended bool   // a zombie: whoever is its parent now has not looked yet
+	start string // in clock ticks: differs for another process with the same PID
+	ended bool   // a zombie, which its parent has not reaped yet
 }
 
 func readProcess(pid int) (p process, parent int, err error) {
@@ -34,12 +34,12 @@ func readProcess(pid int) (p process, parent int, err error) {
 	return process{pid, string(stat[open+1 : shut]), fields[19], fields[0] == "Z"}, parent, err
 }
 
-// descendants are the processes below pid, each after its parent.
+// descendants returns the processes below pid, each after its parent.
 func descendants(t *testing.T, pid int) (below []process) {
 	t.Helper()
 	children := map[int][]process{}
 	for _, pid := range pids(t) {
-		if p, parent, err := readProcess(pid); err == nil { // else it has just ended
+		if p, parent, err := readProcess(pid); err == nil { // otherwise it has just ended
 			children[parent] = append(children[parent], p)
 		}
 	}
@@ -65,7 +65,8 @@ func pids(t *testing.T) (all []int) {
 
 var kinds = []string{"net", "mnt", "pid", "uts", "ipc"}
 
-// namespacesOf are the namespaces of the processes but not of this one.
+// namespacesOf returns the namespaces of the processes, except for those of this
+// process.
 func namespacesOf(processes []process) map[string]bool {
 	spaces := map[string]bool{}
 	for _, kind := range kinds {
@@ -81,17 +82,17 @@ func namespacesOf(processes []process) map[string]bool {
 	return spaces
 }
 
-// remains are the processes that still run, and whatever still holds one of the
-// namespaces: a process in it, an open file, or a mount.
+// remains returns the processes that still run, and everything that still holds
+// one of the namespaces: a process in it, an open file, or a mount.
 func remains(t *testing.T, below []process, spaces map[string]bool) (left []string) {
 	t.Helper()
 	for _, pid := range pids(t) {
-		now, _, err := readProcess(pid)
-		if err != nil || now.ended { // a zombie names its PID namespace still
+		p, _, err := readProcess(pid)
+		if err != nil || p.ended { // a zombie still has its PID namespace
 			continue
 		}
-		if slices.Contains(below, now) {
-			left = append(left, fmt.Sprint(now))
+		if slices.Contains(below, p) {
+			left = append(left, fmt.Sprint(p))
 		}
 		held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/ns/*", pid))
 		open, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -103,7 +104,7 @@ func remains(t *testing.T, below []process, spaces map[string]bool) (left []stri
 		mounts, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 		for line := range strings.Lines(string(mounts)) {
 			if f := strings.Fields(line); len(f) > 3 && spaces[f[3]] { // the root of an nsfs mount is its namespace
-				left = append(left, f[3]+" mounted for "+now.name)
+				left = append(left, f[3]+" mounted for "+p.name)
 			}
 		}
 	}
@@ -112,7 +113,7 @@ func remains(t *testing.T, below []process, spaces map[string]bool) (left []stri
 
 var changing = regexp.MustCompile(`"(valid_life_time|preferred_life_time)":\d+|\[\d+:\d+\]|(?m)^#.*$`)
 
-// hostState is the machine's own network as text.
+// hostState returns the network state of the host as text, by command.
 func hostState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{}
@@ -127,9 +128,9 @@ func hostState(t *testing.T) map[string]string {
 	var sysctls strings.Builder
 	err := filepath.WalkDir("/proc/sys/net", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || strings.HasSuffix(path, "_count") {
-			return nil // counters; and what another hand has just removed
+			return nil // a counter, or the entry has just been removed
 		}
-		value, _ := os.ReadFile(path) // some can only be written
+		value, _ := os.ReadFile(path) // some are write-only
 		fmt.Fprintf(&sysctls, "%s=%s", path, value)
 		return nil
 	})
@@ -151,8 +152,8 @@ func hostState(t *testing.T) map[string]string {
 	return state
 }
 
-// wineServers are the directories of sockets that Wine has outside of the lab,
-// some of a run that has just ended.
+// wineServers returns the socket directories of Wine on the host. Some may
+// belong to a run that has just ended.
 func wineServers(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(os.TempDir(), ".wine-*", "*"))

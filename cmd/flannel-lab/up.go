@@ -26,7 +26,7 @@ func up(ctx context.Context, args []string) error {
 	}
 	if c, err := net.Dial("unix", socket()); err == nil {
 		c.Close()
-		return errors.New("a lab is already running: see flannel-lab status, end it with flannel-lab down")
+		return errors.New("a lab is running already: see flannel-lab status, or end it with flannel-lab down")
 	}
 	_ = os.Remove(socket()) // left by a lab that was killed
 	cmd, stderr, err := startServer(args)

@@ -25,7 +25,7 @@ func (c cli) run(want int, args ...string) string {
 		c.t.Fatal(err)
 	}
 	if got := cmd.ProcessState.ExitCode(); got != want {
-		c.t.Fatalf("ended with status %d, not %d", got, want)
+		c.t.Fatalf("exit status is %d, want %d", got, want)
 	}
 	return string(out)
 }
@@ -44,7 +44,7 @@ func TestUpAndDown(t *testing.T) {
 	contains(t, c.run(1, "status"), "flannel-lab up")
 	up := []string{"up", "--nodes", "2", "--flanneld", os.Getenv("LAB_FLANNELD")}
 	contains(t, c.run(0, up...), "node1", "node2", "pod1", "pod2", "ready", `"PublicIP"`)
-	t.Cleanup(func() { // of a test that failed halfway
+	t.Cleanup(func() { // in case the test fails before
 		cmd := exec.Command("/proc/self/exe", "down")
 		cmd.Env = append(os.Environ(), asCommand+"=1", "FLANNEL_LAB_SOCKET="+c.socket)
 		_ = cmd.Run()
