@@ -1,5 +1,6 @@
-// Package logtest lets tests assert on what was logged without its wording: on the level of a record and on its
-// attributes, of which cause says what happened.
+// Package logtest lets tests check what was logged independently of its
+// wording: by the level and the attributes of records. The attribute cause says
+// what happened.
 package logtest
 
 import (
@@ -10,22 +11,24 @@ import (
 	"sync"
 )
 
-// Record is one line of slog's text handler: values by key, among them "time", "level" and "msg", and at "" the whole
-// line. The last of two attributes with the same key counts.
+// Record is one line of slog's text handler: its values by key, including
+// "time", "level" and "msg", and the whole line under the empty key. If a key
+// occurs twice, the last value counts.
 type Record map[string]string
 
-// Records are records in the order in which they were logged.
+// Records holds records in the order in which they were logged.
 type Records []Record
 
-// Parse returns the records in a text. It passes over lines that are none, such as the stacks of a panic.
+// Parse returns the records in a text. Lines that are not records, such as the
+// stack of a panic, are skipped.
 func Parse(text string) Records {
-	var all Records
+	var rs Records
 	for line := range strings.Lines(text) {
 		if r, ok := parse(strings.TrimSpace(line)); ok {
-			all = append(all, r)
+			rs = append(rs, r)
 		}
 	}
-	return all
+	return rs
 }
 
 func parse(line string) (Record, bool) {
@@ -44,7 +47,7 @@ func parse(line string) (Record, bool) {
 	return r, ok
 }
 
-// next cuts a key or value, which may be quoted, off a text.
+// next splits a text after a key or value, which may be quoted.
 func next(text, end string) (value, rest string, ok bool) {
 	if quoted, err := strconv.QuotedPrefix(text); err == nil {
 		value, err = strconv.Unquote(quoted)
@@ -55,10 +58,10 @@ func next(text, end string) (value, rest string, ok bool) {
 	return value, rest, ended || end == " "
 }
 
-// With returns the records that have all of the attributes, each given as key=value.
-func (all Records) With(attrs ...string) Records {
+// With returns the records that have all of the attributes, given as key=value.
+func (rs Records) With(attrs ...string) Records {
 	var found Records
-	for _, r := range all {
+	for _, r := range rs {
 		if r.has(attrs) {
 			found = append(found, r)
 		}
@@ -76,10 +79,11 @@ func (r Record) has(attrs []string) bool {
 	return true
 }
 
-// Naming returns the records whose value at a key Names the parts.
-func (all Records) Naming(key string, parts ...string) Records {
+// Naming returns the records whose value of a key contains all parts; see
+// Names.
+func (rs Records) Naming(key string, parts ...string) Records {
 	var found Records
-	for _, r := range all {
+	for _, r := range rs {
 		if Names(r[key], parts...) {
 			found = append(found, r)
 		}
@@ -87,41 +91,43 @@ func (all Records) Naming(key string, parts ...string) Records {
 	return found
 }
 
-// Values returns what each record has at a key, in their order; "" for one without it.
-func (all Records) Values(key string) []string {
-	values := make([]string, 0, len(all))
-	for _, r := range all {
+// Values returns the value of a key in each record; "" if a record does not
+// have it.
+func (rs Records) Values(key string) []string {
+	values := make([]string, 0, len(rs))
+	for _, r := range rs {
 		values = append(values, r[key])
 	}
 	return values
 }
 
 // String returns the lines as they were logged.
-func (all Records) String() string {
+func (rs Records) String() string {
 	var text strings.Builder
-	for _, r := range all {
+	for _, r := range rs {
 		text.WriteString(r[""] + "\n")
 	}
 	return text.String()
 }
 
-// Log keeps what is logged. The zero Log is empty; it is safe for concurrent use.
+// Log collects log records. The zero value is ready to use. Its methods may be
+// called from any goroutine.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-// Logger writes to l, from level Info on.
+// Logger returns a logger that writes records to l, from level Info on.
 func (l *Log) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// Write implements io.Writer.
+// Write appends to the log.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-// Reset forgets all of it.
+// Reset empties the log.
 func (l *Log) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,13 +140,16 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
-// With returns the records so far that have all of the attributes, each given as key=value.
+// With returns the records so far that have all of the attributes, given as
+// key=value.
 func (l *Log) With(attrs ...string) Records { return Parse(l.String()).With(attrs...) }
 
-// Count returns how many records there are that have all of the attributes, each given as key=value.
+// Count returns the number of records that have all of the attributes, given as
+// key=value.
 func (l *Log) Count(attrs ...string) int { return len(l.With(attrs...)) }
 
-// Lines reports whether a text has as many lines as want, and each Names the words of its counterpart.
+// Lines reports whether text has as many lines as want, and every line contains
+// the words of the same line of want.
 func Lines(text, want string) bool {
 	lines, words := strings.Split(text, "\n"), strings.Split(want, "\n")
 	for i, line := range lines {
@@ -151,8 +160,9 @@ func Lines(text, want string) bool {
 	return true
 }
 
-// Names reports whether a text for people, such as an error, contains every one of these: names and values, which stay
-// when the sentence around them is reworded.
+// Names reports whether a text for people, such as an error, contains all
+// parts. Parts should be names and values, which stay when the sentence around
+// them is reworded.
 func Names(text string, parts ...string) bool {
 	for _, p := range parts {
 		if !strings.Contains(text, p) {

@@ -13,7 +13,7 @@ func TestRecords(t *testing.T) {
 	log.Warn("a line = of several words", "cause", "store-silent", "error", errors.New("first\nsecond \"line\""))
 	log.Info("short", "empty", "", "odd key", "x=y", "key", "c")
 	log.Debug("not kept", "cause", "store-silent")
-	l.Write([]byte("goroutine 1 [running]:\nmain.main()\n\tmain.go:7 +0x1d\n")) //nolint:errcheck // it cannot fail
+	l.Write([]byte("goroutine 1 [running]:\nmain.main()\n\tmain.go:7 +0x1d\n")) //nolint:errcheck // never fails
 	all := l.With()
 	if len(all) != 2 || all[0]["level"] != slog.LevelWarn.String() || all[0]["error"] != "first\nsecond \"line\"" || all[0]["key"] != "a b" {
 		t.Errorf("got %d: %v", len(all), all)
@@ -31,9 +31,9 @@ func TestRecords(t *testing.T) {
 		t.Errorf("got %q", all.String())
 	}
 	if !Lines("--a: 7 is wrong\n--b: 8 too", "--a: 7\n--b: 8") || Lines("--a: 7\n--b: 8", "--a: 7") || Lines("--a: 7", "--a: 8") {
-		t.Error("lines are not compared by their names")
+		t.Error("Lines compared wrongly")
 	}
 	if !Names("--iface=eth0 is not there", "--iface", "eth0") || Names("--iface=eth0 is not there", "eth1") {
-		t.Error("names are not found as they are")
+		t.Error("Names compared wrongly")
 	}
 }

@@ -1,5 +1,7 @@
-// Package nettest has what tests of clients need around a real server: the server's process, which can be killed and
-// paused and never outlives the test, an address that stays its own, and a proxy that falls silent.
+// Package nettest helps to test clients against a real server: it runs the
+// process of the server, which can be killed and paused and never outlives the
+// test, chooses an address that no other process takes, and provides a proxy
+// that can drop or delay data.
 package nettest
 
 import (
@@ -13,8 +15,9 @@ import (
 	"testing"
 )
 
-// Address finds a loopback address and port that stay the test's while its server is down, too: below the ports that
-// the kernel gives to connections, and on an address of its own.
+// Address returns a free loopback address and port. It stays free while the
+// server of the test is down, because the address is random and the port is
+// below the range that the kernel assigns to connections.
 func Address(t testing.TB) string {
 	t.Helper()
 	var err error
@@ -31,7 +34,8 @@ func Address(t testing.TB) string {
 	return ""
 }
 
-// Root is the directory of this repository: the one of the main go.mod, at or above the working directory.
+// Root returns the directory of this repository: that of the main go.mod, at or
+// above the working directory.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -44,12 +48,13 @@ func Root(t testing.TB) string {
 			return dir
 		}
 		if dir == filepath.Dir(dir) {
-			t.Fatal("the test does not run in the repository")
+			t.Fatal("the working directory is not in the repository")
 		}
 	}
 }
 
-// Tool finds a program that make has built for tests, such as etcd.
+// Tool returns the path of a program that make has built for tests, such as
+// etcd.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(Root(t), "bin", name)

@@ -9,15 +9,16 @@ import (
 	"testing"
 )
 
-// Process is a server that a test runs. It ends with the test, however that ends.
+// Process is a server process of a test. It ends with the test, also if the
+// test process is killed.
 type Process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
-	log    string
-	exited chan struct{}
+	log    string        // path
+	exited chan struct{} // closed when the process has ended
 }
 
-// Run starts a program; what it writes is added to the file log.
+// Run starts a program and appends its output to the file log.
 func Run(t testing.TB, log, program string, args ...string) *Process {
 	t.Helper()
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -30,7 +31,8 @@ func Run(t testing.TB, log, program string, args ...string) *Process {
 	attach(p.cmd)
 	started := make(chan error, 1)
 	go func() {
-		// The death signal is bound to the thread that starts the process: it must live as long.
+		// Linux sends the death signal when the thread that started the process
+		// ends, so this thread must live until then.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -47,25 +49,26 @@ func Run(t testing.TB, log, program string, args ...string) *Process {
 	return p
 }
 
-// Exited is closed when the process has ended.
+// Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// PID is its process ID, for /proc.
+// PID returns the process ID, for /proc.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stop ends it in an orderly way.
+// Stop ends the process with SIGTERM and waits.
 func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 
-// Kill ends it at once.
+// Kill ends the process with SIGKILL and waits.
 func (p *Process) Kill() { p.end(syscall.SIGKILL) }
 
 func (p *Process) end(sig os.Signal) {
 	_ = p.cmd.Process.Signal(sig)
-	_ = resume(p.cmd.Process) // a paused one takes no other signal than the last
+	_ = resume(p.cmd.Process) // a paused process handles SIGTERM only after SIGCONT
 	<-p.exited
 }
 
-// Pause stops it as it stands: its kernel still takes packets, it answers none.
+// Pause stops the process with SIGSTOP. The kernel still accepts data on its
+// connections, but nothing answers.
 func (p *Process) Pause() {
 	p.t.Helper()
 	if err := pause(p.cmd.Process); err != nil {
@@ -73,7 +76,7 @@ func (p *Process) Pause() {
 	}
 }
 
-// Resume ends a pause.
+// Resume continues the process after Pause.
 func (p *Process) Resume() {
 	p.t.Helper()
 	if err := resume(p.cmd.Process); err != nil {
@@ -81,8 +84,9 @@ func (p *Process) Resume() {
 	}
 }
 
-// Log is the end of what it wrote.
+// Log returns the end of the output, up to 4000 bytes, for a message of the
+// test.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.log) // no log is an empty log
-	return fmt.Sprintf("its log ends:\n%s", text[max(0, len(text)-4000):])
+	return fmt.Sprintf("end of its log:\n%s", text[max(0, len(text)-4000):])
 }

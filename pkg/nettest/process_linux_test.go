@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What stops one server does nothing to the test that started it, nor to other tests.
+// Signals to the group of a server reach neither its test nor other tests.
 func TestOwnProcessGroup(t *testing.T) {
 	t.Parallel()
 	p := Run(t, filepath.Join(t.TempDir(), "log"), "sleep", "600")

@@ -7,21 +7,23 @@ import (
 	"time"
 )
 
-// Proxy forwards TCP connections and can fall silent, or be slow, as a network can.
+// Proxy forwards TCP connections. It can delay data, or drop it without closing
+// connections, as a network can.
 type Proxy struct {
-	to    string
+	to    string // address of the server
 	l     net.Listener
-	delay time.Duration
+	delay time.Duration // for each direction
 
-	mu    sync.Mutex
-	turn  *sync.Cond
-	hole  bool
-	age   int // how often the hole was opened or closed
-	ended bool
-	conns map[net.Conn]bool
+	mu     sync.Mutex
+	change *sync.Cond // hole, age or ended has changed
+	hole   bool       // drop all data
+	age    int        // number of calls of BlackHole
+	ended  bool
+	conns  map[net.Conn]bool // all connections, to close them in the end
 }
 
-// NewProxy listens on a loopback port and forwards to the address to; each direction takes delay. It ends with the test.
+// NewProxy listens on a loopback port and forwards to the address to, with a
+// delay in each direction. It ends with the test.
 func NewProxy(t testing.TB, to string, delay time.Duration) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,24 +31,25 @@ func NewProxy(t testing.TB, to string, delay time.Duration) *Proxy {
 		t.Fatal(err)
 	}
 	p := &Proxy{to: to, l: l, delay: delay, conns: map[net.Conn]bool{}}
-	p.turn = sync.NewCond(&p.mu)
+	p.change = sync.NewCond(&p.mu)
 	go p.accept()
 	t.Cleanup(p.close)
 	return p
 }
 
-// Addr is where the proxy listens, as host:port.
+// Addr returns the address of the proxy, as host:port.
 func (p *Proxy) Addr() string { return p.l.Addr().String() }
 
-// BlackHole(true) makes the proxy swallow everything, on connections old and new, without closing one. After
-// BlackHole(false) new connections get through; those that were caught stay silent, as real ones do when their peer's
-// next retransmission is far away.
+// BlackHole(true) makes the proxy drop all data, on existing and new
+// connections, without closing any. After BlackHole(false), new connections
+// work. Connections from before stay silent, like real ones whose peer waits
+// long until its next retransmission.
 func (p *Proxy) BlackHole(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hole = on
 	p.age++
-	p.turn.Broadcast()
+	p.change.Broadcast()
 }
 
 func (p *Proxy) close() {
@@ -57,7 +60,7 @@ func (p *Proxy) close() {
 	for c := range p.conns {
 		c.Close()
 	}
-	p.turn.Broadcast()
+	p.change.Broadcast()
 }
 
 func (p *Proxy) accept() {
@@ -66,12 +69,12 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		go p.serve(in, p.keep(in))
+		go p.serve(in, p.register(in))
 	}
 }
 
-// keep notes a connection, to close it in the end, and returns its age.
-func (p *Proxy) keep(c net.Conn) int {
+// register adds a connection to conns and returns the current age.
+func (p *Proxy) register(c net.Conn) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conns[c] = true
@@ -83,7 +86,7 @@ func (p *Proxy) keep(c net.Conn) int {
 
 func (p *Proxy) serve(in net.Conn, age int) {
 	defer in.Close()
-	if !p.pass(age) {
+	if !p.waitPass(age) {
 		return
 	}
 	out, err := net.Dial("tcp", p.to)
@@ -91,57 +94,58 @@ func (p *Proxy) serve(in net.Conn, age int) {
 		return
 	}
 	defer out.Close()
-	p.keep(out)
+	p.register(out)
 	done := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+	for _, direction := range [][2]net.Conn{{in, out}, {out, in}} {
 		go func() {
-			p.pump(way[0], way[1], age)
+			p.copy(direction[0], direction[1], age)
 			done <- struct{}{}
 		}()
 	}
 	<-done
 }
 
-// pass tells whether a connection of that age may go on; one that was caught in a hole waits for the end.
-func (p *Proxy) pass(age int) bool {
+// waitPass reports whether a connection of an age may forward data. For one
+// that was affected by BlackHole it blocks until the proxy ends.
+func (p *Proxy) waitPass(age int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for (p.hole || age != p.age) && !p.ended {
-		p.turn.Wait()
+		p.change.Wait()
 	}
 	return !p.ended
 }
 
-// pump copies, each piece after the delay; pieces do not wait for each other.
-func (p *Proxy) pump(from, to net.Conn, age int) {
-	type piece struct {
+// copy copies data. Every chunk is delayed, independently of the others.
+func (p *Proxy) copy(from, to net.Conn, age int) {
+	type chunk struct {
 		data []byte
 		due  time.Time
 	}
-	pieces := make(chan piece, 1024)
+	chunks := make(chan chunk, 1024)
 	go func() {
-		defer close(pieces)
+		defer close(chunks)
 		for {
 			buf := make([]byte, 32<<10)
 			n, err := from.Read(buf)
 			if n > 0 {
-				pieces <- piece{buf[:n], time.Now().Add(p.delay)}
+				chunks <- chunk{buf[:n], time.Now().Add(p.delay)}
 			}
 			if err != nil {
 				return
 			}
 		}
 	}()
-	for x := range pieces {
-		time.Sleep(time.Until(x.due))
-		if !p.pass(age) {
+	for c := range chunks {
+		time.Sleep(time.Until(c.due))
+		if !p.waitPass(age) {
 			break
 		}
-		if _, err := to.Write(x.data); err != nil {
+		if _, err := to.Write(c.data); err != nil {
 			break
 		}
 	}
 	from.Close()
-	for range pieces { // lets the reader end
+	for range chunks { // lets the reader end
 	}
 }

@@ -14,25 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Faults makes system calls of one thread fail: those that open a descriptor, send, receive, or start a program. The
-// kernel asks for each of them what shall become of it (seccomp's user notification), so what is tested runs unchanged.
-// Who answers is a process of its own, since the Go runtime may stop all of this one while the thread waits.
+// Faults makes system calls of one thread fail: those that open a file
+// descriptor, send, receive, or start a program. For each of these calls the
+// kernel asks a user-space process what to do (seccomp user notification), so
+// the tested code runs unchanged. A process of its own answers, because the Go
+// runtime may stop all threads of this one while the tested thread waits for
+// the answer.
 type Faults struct {
 	t      *testing.T
-	socket int // to who answers; open until the process ends, since without an answer the calls fail
+	socket int // to the answering process; never closed, because calls without an answer fail
 }
 
-// calls are those that can fail.
+// calls are the system calls that can fail.
 var calls = []int{
 	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG,
 	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
 }
 
-// answering in the environment makes Run answer for the calls of the test that it names.
+// answering is an environment variable that makes Run answer for the system
+// calls of the test that it names.
 const answering = "FLANNEL_NSTEST_FAULTS"
 
-// NewFaults binds the calling goroutine, which must be that of a test within Run, to its thread, for good. Calls of that
-// thread can then be made to fail, but not those of the programs that it starts.
+// NewFaults binds the calling goroutine, which must be that of a test within
+// Run, to its thread permanently. Calls of this thread can then be made to
+// fail, but not those of programs that it starts.
 func NewFaults(t *testing.T) *Faults {
 	t.Helper()
 	must := func(what string, err error) {
@@ -41,12 +46,12 @@ func NewFaults(t *testing.T) *Faults {
 		}
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must("make a pair of sockets", err)
+	must("create a pair of sockets", err)
 	theirs := os.NewFile(uintptr(pair[1]), "answers")
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), answering+"="+t.Name())
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stderr, os.Stderr, []*os.File{theirs}
-	must("start the process that answers", cmd.Start())
+	must("start the answering process", cmd.Start())
 	must("close its socket", theirs.Close())
 	runtime.LockOSThread()
 	listener, err := listen()
@@ -54,27 +59,28 @@ func NewFaults(t *testing.T) *Faults {
 	sent := make(chan error)
 	thread := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
 	go func() { sent <- unix.Sendmsg(pair[0], thread, unix.UnixRights(listener), nil, 0) }() // from another thread
-	must("hand over the filter's descriptor", <-sent)
-	must("close it here", unix.Close(listener))
+	must("pass the file descriptor of the filter", <-sent)
+	must("close the file descriptor of the filter", unix.Close(listener))
 	f := &Faults{t, pair[0]}
 	t.Cleanup(func() { f.Fail(0, 0) })
 	return f
 }
 
-// Fail makes the n-th call from now fail with errno, 0: none. It returns how many calls there were since the last Fail.
+// Fail makes the n-th call from now on fail with errno; n 0 means none. It
+// returns the number of calls since the previous Fail.
 func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	f.t.Helper()
-	var order, told [8]byte
+	var order, count [8]byte
 	binary.NativeEndian.PutUint32(order[:], uint32(n))
 	binary.NativeEndian.PutUint32(order[4:], uint32(errno))
 	_, err := unix.Write(f.socket, order[:])
 	if err == nil {
-		_, err = unix.Read(f.socket, told[:])
+		_, err = unix.Read(f.socket, count[:])
 	}
 	if err != nil {
-		f.t.Fatalf("order a fault: %v", err)
+		f.t.Fatalf("request a fault: %v", err)
 	}
-	return int(binary.NativeEndian.Uint64(told[:]))
+	return int(binary.NativeEndian.Uint64(count[:]))
 }
 
 // listen installs the filter for the calling thread.
@@ -97,7 +103,7 @@ func listen() (listener int, err error) {
 	return int(fd), nil
 }
 
-// notification is struct seccomp_notif, response is struct seccomp_notif_resp.
+// notification is struct seccomp_notif.
 type notification struct {
 	id         uint64
 	pid, flags uint32
@@ -106,6 +112,7 @@ type notification struct {
 	args       [6]uint64
 }
 
+// response is struct seccomp_notif_resp.
 type response struct {
 	id    uint64
 	val   int64
@@ -113,7 +120,8 @@ type response struct {
 	flags uint32
 }
 
-// answer serves until the other end of the socket is closed.
+// answer answers for the calls of the thread until the other end of the socket is
+// closed.
 func answer() error {
 	const socket = 3
 	thread, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
@@ -136,24 +144,24 @@ func answer() error {
 			return err
 		}
 		if ready[1].Revents != 0 {
-			var order, told [8]byte
+			var order, count [8]byte
 			if n, err := unix.Read(socket, order[:]); n < len(order) {
-				return err // closed
+				return err // nil if it was closed
 			}
-			binary.NativeEndian.PutUint64(told[:], seen)
+			binary.NativeEndian.PutUint64(count[:], seen)
 			seen, victim = 0, uint64(binary.NativeEndian.Uint32(order[:]))
 			errno = int32(binary.NativeEndian.Uint32(order[4:]))
-			if _, err := unix.Write(socket, told[:]); err != nil {
+			if _, err := unix.Write(socket, count[:]); err != nil {
 				return err
 			}
 		}
 		if ready[0].Revents&unix.POLLIN != 0 {
-			var asked notification
-			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&asked)) {
-				continue // whoever asked was killed
+			var call notification
+			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&call)) {
+				continue // the calling thread was killed
 			}
-			reply := response{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-			if asked.pid != binary.NativeEndian.Uint32(thread) {
+			reply := response{id: call.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+			if call.pid != binary.NativeEndian.Uint32(thread) {
 				control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
 				continue
 			}
@@ -161,11 +169,11 @@ func answer() error {
 				reply.flags, reply.errno = 0, -errno
 			}
 			if !control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply)) {
-				seen-- // a signal interrupted the call, which begins again
+				seen-- // a signal interrupted the call, which will be repeated
 			}
 		}
 		if ready[0].Revents&unix.POLLHUP != 0 && ready[1].Revents == 0 {
-			_, err := unix.Poll(ready[1:], -1) // nobody is left to ask
+			_, err := unix.Poll(ready[1:], -1) // the filtered thread has ended: wait for the socket
 			if err != nil && err != unix.EINTR {
 				return err
 			}
@@ -173,6 +181,7 @@ func answer() error {
 	}
 }
 
+// control calls ioctl and reports whether it succeeded.
 func control(fd int, request uint, arg unsafe.Pointer) bool {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg))
 	return errno == 0

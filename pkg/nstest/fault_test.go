@@ -23,11 +23,11 @@ func TestFaults(t *testing.T) {
 				f.Fail(1, unix.EMFILE)
 			}
 			if err := read(); !errors.Is(err, want) {
-				t.Errorf("reading %d ended with %v, want %v", i, err, want)
+				t.Errorf("read %d returned %v, want %v", i, err, want)
 			}
 		}
 		if n := f.Fail(0, 0); n != 2 {
-			t.Errorf("%d calls were counted, want 2", n)
+			t.Errorf("counted %d calls, want 2", n)
 		}
 		start := func() error { return exec.Command("/bin/true").Run() }
 		if err := start(); err != nil {
@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 		}
 		for n := f.Fail(0, 0); n > 0; n-- {
 			f.Fail(n, unix.ENOMEM)
-			t.Logf("call %d of a program fails: %v", n, start())
+			t.Logf("with a fault in call %d a program returns: %v", n, start())
 		}
 	})
 }

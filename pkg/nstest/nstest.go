@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package nstest runs a test in a machine of its own: a child process with fresh network, mount, PID and host name
-// namespaces. They end with the child, however it ends, and the host's own network is never touched.
+// Package nstest runs a test in a child process with new network, mount, PID
+// and host name namespaces. They end with the child, and the network of the
+// host is never changed.
 package nstest
 
 import (
@@ -15,11 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inside is an environment variable that names the test that the child runs.
 const inside = "FLANNEL_NSTEST"
 
-// Run calls body in namespaces of its own. The loopback device is up; /run, /etc/cni and /var/lib/cni, where they
-// exist, are private. It needs root, and fails the test without. Since each is a process, they all run in parallel: Run
-// calls t.Parallel, which a test that uses it must not call as well.
+// Run runs body in new namespaces. The loopback device is up, and /run,
+// /etc/cni and /var/lib/cni, if they exist, are private. Run fails the test if
+// the user is not root. It calls t.Parallel, which the test must not call
+// itself.
 func Run(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(answering) == t.Name() {
@@ -34,7 +37,7 @@ func Run(t *testing.T, body func(t *testing.T)) {
 		return
 	}
 	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces: run it as root")
+		t.Fatal("this test creates network namespaces: run it as root")
 	}
 	t.Parallel()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1", "-test.timeout=15m")
@@ -47,7 +50,7 @@ func Run(t *testing.T, body func(t *testing.T)) {
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	out, err := cmd.CombinedOutput()
-	t.Logf("in its own namespaces:\n%s", out)
+	t.Logf("output in the namespaces:\n%s", out)
 	if err != nil {
 		t.Fatalf("the test failed in its namespaces: %v", err)
 	}
