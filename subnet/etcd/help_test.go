@@ -37,7 +37,7 @@ const base = "/coreos.com/network"
 // node is a manager under test and what it has told.
 type node struct {
 	*Manager
-	*managertest.Told
+	*managertest.Recorder
 	t    *testing.T
 	logs *logtest.Log
 }
@@ -55,7 +55,7 @@ func start(t *testing.T, endpoint string, change func(*Options)) *node {
 		t.Fatalf("New: %v", err)
 	}
 	n.Manager = m
-	n.Told = managertest.Listen(t, m, func(key string) (short string, counts bool) { return strings.TrimPrefix(key, base+"/subnets/"), true })
+	n.Recorder = managertest.NewRecorder(t, m, func(key string) (short string, counts bool) { return strings.TrimPrefix(key, base+"/subnets/"), true })
 	t.Cleanup(func() {
 		m.Close()
 		if t.Failed() {

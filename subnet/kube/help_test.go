@@ -108,7 +108,7 @@ func (c *counted) Read(p []byte) (int, error) {
 // member is a manager under test and what it has told.
 type member struct {
 	*Manager
-	*managertest.Told
+	*managertest.Recorder
 	t       *testing.T
 	server  *kubetest.Server
 	logs    *logtest.Log
@@ -152,7 +152,7 @@ func startWith(t *testing.T, s *kubetest.Server, name string, change func(*Optio
 
 func (n *member) listen(m *Manager) {
 	n.Manager = m
-	n.Told = managertest.Listen(n.t, m, func(name string) (short string, counts bool) { return name, strings.HasPrefix(name, n.scope) })
+	n.Recorder = managertest.NewRecorder(n.t, m, func(name string) (short string, counts bool) { return name, strings.HasPrefix(name, n.scope) })
 }
 
 // described is what a node publishes when its lease is l.

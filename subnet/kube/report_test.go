@@ -133,7 +133,7 @@ func restoredStore(t *testing.T, o outside) {
 	o.add("restored-0", "10.244.60.0/24")
 	o.peer("restored-1", "10.244.61.0/24", "192.168.0.61")
 	n := start(t, o.Server, "restored-0", nil)
-	p := peersOf("restored-0", n.Take)
+	p := peersOf("restored-0", n.Record)
 	s := &follower{m: n.Manager, feed: feed{activity: "test", handle: p.handle}, version: "999999999999", reached: "999999999999", broken: true, known: map[string]known{}, lookups: newLookups()}
 	if err := s.run(t.Context()); !errors.Is(err, errRelist) || n.logs.Count("cause="+causeStoreOlder) != 1 {
 		t.Errorf("from a future: %v", err)

@@ -22,7 +22,7 @@ import (
 // soon is how long a test waits for what takes seconds.
 const soon = 5 * time.Minute
 
-func retained(p *managertest.Told) int { s, _ := p.Last(); return len(s.Retained) }
+func retained(p *managertest.Recorder) int { s, _ := p.Last(); return len(s.Retained) }
 
 func (o outside) events(reason string) (messages []string) {
 	o.t.Helper()
@@ -65,7 +65,7 @@ func allNodesDeleted(t *testing.T, o outside) {
 	for i := range 9 {
 		o.remove(fmt.Sprintf("all-%d", i))
 	}
-	eventually(t, "all are retained", soon, func() bool { return retained(n.Told) == 8 })
+	eventually(t, "all are retained", soon, func() bool { return retained(n.Recorder) == 8 })
 	n.Sees(all, soon)
 	eventually(t, "our own is missed", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	select {
@@ -79,10 +79,10 @@ func allNodesDeleted(t *testing.T, o outside) {
 	eventually(t, "an Event", soon, func() bool { return len(o.events(reasonRetain)) > 0 })
 	o.add("all-1", "10.244.1.0/24") // its flanneld has yet to describe it
 	make(2)
-	eventually(t, "one is back", soon, func() bool { return retained(n.Told) == 7 })
+	eventually(t, "one is back", soon, func() bool { return retained(n.Recorder) == 7 })
 	n.Sees(all, soon)
 	o.peer("all-9", "10.244.3.0/24", "192.168.0.109") // has the podCIDR of all-3
-	eventually(t, "it displaces one", soon, func() bool { return retained(n.Told) == 6 })
+	eventually(t, "it displaces one", soon, func() bool { return retained(n.Recorder) == 6 })
 	n.Sees("all-1 all-2 all-9 all-4 all-5 all-6 all-7 all-8", soon)
 	if after, _ := n.Last(); !after.Leases[1].Equal(before.Leases[1]) || after.Leases[7] != before.Leases[7] {
 		t.Error("a retained peer is another one")

@@ -1,5 +1,5 @@
-// Package managertest is what the tests of every lease manager have in common: it runs one as the daemon does, and keeps
-// what it tells.
+// Package managertest helps to test lease managers: it runs one as the daemon
+// does, and records the sets that it reports.
 package managertest
 
 import (
@@ -15,97 +15,101 @@ import (
 	"flannel/subnet"
 )
 
-// Told is what a manager under test has told.
-type Told struct {
+// Recorder records what a manager under test reports.
+type Recorder struct {
 	Held chan error // what Hold returned
 
 	t       testing.TB
 	manager subnet.Manager
-	short   func(name string) (short string, counts bool)
+	short   func(name string) (short string, counts bool) // see NewRecorder
 
-	mu    sync.Mutex
-	set   *subnet.Set
-	calls int
-	begun bool // a set has come since Run
+	mu      sync.Mutex
+	set     *subnet.Set // the last one; nil before the first
+	calls   int         // number of sets
+	started bool        // a set was recorded since Run
 }
 
-// Listen prepares to hear a manager. Tests see its peers by short names, and only those that count.
-func Listen(t testing.TB, m subnet.Manager, short func(name string) (short string, counts bool)) *Told {
-	return &Told{Held: make(chan error, 1), t: t, manager: m, short: short}
+// NewRecorder returns a Recorder for a manager. short returns the short name
+// under which the test sees a peer, and whether it sees it at all.
+func NewRecorder(t testing.TB, m subnet.Manager, short func(name string) (short string, counts bool)) *Recorder {
+	return &Recorder{Held: make(chan error, 1), t: t, manager: m, short: short}
 }
 
-// Run starts Watch and Hold, until the test ends or the returned function is called.
-func (o *Told) Run() (stop func()) {
-	ctx, cancel := context.WithCancel(o.t.Context())
-	o.mu.Lock()
-	o.begun = false
-	o.mu.Unlock()
+// Run runs Watch and Hold until the test ends or stop is called.
+func (r *Recorder) Run() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	r.mu.Lock()
+	r.started = false
+	r.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := o.manager.Watch(ctx, o.Take); err != nil {
-			o.t.Errorf("Watch: %v", err)
+		if err := r.manager.Watch(ctx, r.Record); err != nil {
+			r.t.Errorf("Watch: %v", err)
 		}
 	})
-	wg.Go(func() { o.Held <- o.manager.Hold(ctx) })
+	wg.Go(func() { r.Held <- r.manager.Hold(ctx) })
 	end := func() { cancel(); wg.Wait() }
-	o.t.Cleanup(end)
+	r.t.Cleanup(end)
 	return end
 }
 
-// Take is for Watch. It checks that the changes lead from one set to the next.
-func (o *Told) Take(s subnet.Set) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.begun && !slices.Equal(changes.Apply(o.set.Leases, s.Changes, subnet.Compare), s.Leases) {
-		o.t.Errorf("%d changes do not lead from %d leases to these %d", len(s.Changes), len(o.set.Leases), len(s.Leases))
+// Record is the callback of Watch. It checks that the changes transform the
+// previous set into the next.
+func (r *Recorder) Record(s subnet.Set) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started && !slices.Equal(changes.Apply(r.set.Leases, s.Changes, subnet.Compare), s.Leases) {
+		r.t.Errorf("%d changes do not lead from %d leases to these %d", len(s.Changes), len(r.set.Leases), len(s.Leases))
 	}
-	o.begun = true
-	o.set = &s
-	o.calls++
+	r.started = true
+	r.set = &s
+	r.calls++
 }
 
-// Last is the last set, and how many there were.
-func (o *Told) Last() (subnet.Set, int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.set == nil {
+// Last returns the last set, and the number of sets so far.
+func (r *Recorder) Last() (subnet.Set, int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.set == nil {
 		return subnet.Set{}, 0
 	}
-	return *o.set, o.calls
+	return *r.set, r.calls
 }
 
-// Peers are the short names of the last set, and its rejects' in brackets; "none" before the first.
-func (o *Told) Peers() string {
-	s, calls := o.Last()
+// Peers returns the short names of the leases in the last set, and those of
+// rejected peers in brackets; "none" before the first set.
+func (r *Recorder) Peers() string {
+	s, calls := r.Last()
 	if calls == 0 {
 		return "none"
 	}
 	var names []string
 	for _, l := range s.Leases {
-		if name, counts := o.short(l.Name); counts {
+		if name, counts := r.short(l.Name); counts {
 			names = append(names, name)
 		}
 	}
-	for _, r := range s.Rejects {
-		if name, counts := o.short(r.Name); counts {
+	for _, reject := range s.Rejects {
+		if name, counts := r.short(reject.Name); counts {
 			names = append(names, "["+name+"]")
 		}
 	}
 	return strings.Join(names, " ")
 }
 
-// Sees waits until Peers are what they should be.
-func (o *Told) Sees(want string, within time.Duration) {
-	o.t.Helper()
+// Sees waits until Peers returns want.
+func (r *Recorder) Sees(want string, within time.Duration) {
+	r.t.Helper()
 	defer func() {
-		if o.t.Failed() {
-			o.t.Logf("it sees %q", o.Peers())
+		if r.t.Failed() {
+			r.t.Logf("the peers are %q", r.Peers())
 		}
 	}()
-	Eventually(o.t, fmt.Sprintf("peers are %q", want), within, func() bool { return o.Peers() == want })
+	Eventually(r.t, fmt.Sprintf("peers are %q", want), within, func() bool { return r.Peers() == want })
 }
 
-// Eventually polls until ok, and says how long that took.
+// Eventually calls ok every 5 ms until it returns true, and logs how long that
+// took.
 func Eventually(t testing.TB, what string, within time.Duration, ok func() bool) {
 	t.Helper()
 	start := time.Now()

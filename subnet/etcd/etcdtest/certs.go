@@ -13,27 +13,29 @@ import (
 	"time"
 )
 
-// makeFiles writes an authority, and a certificate of it for the server and one for clients.
+// makeFiles writes a certificate authority, and a certificate for the server
+// and one for clients.
 func (s *Server) makeFiles() {
 	s.t.Helper()
 	caKey, ca := s.issue("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
 	host, _, err := net.SplitHostPort(s.client)
-	s.check("read its address", err)
+	s.check("parse the address", err)
 	s.issue("server", &x509.Certificate{
 		IPAddresses: []net.IP{net.ParseIP(host)}, DNSNames: []string{"localhost"},
 		KeyUsage: x509.KeyUsageDigitalSignature,
-		// etcd speaks to itself with this one, too
+		// etcd also uses it as a client of itself
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, caKey, ca)
 	s.issue("client", &x509.Certificate{KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, caKey, ca)
 }
 
-// issue writes name.crt and name.key; without a signer the certificate signs itself.
+// issue writes name.crt and name.key. Without a signer the certificate is
+// self-signed.
 func (s *Server) issue(name string, c *x509.Certificate, signer *ecdsa.PrivateKey, by *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	s.check("make a key", err)
+	s.check("create a key", err)
 	c.SerialNumber = big.NewInt(time.Now().UnixNano())
 	c.Subject = pkix.Name{CommonName: name}
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
@@ -54,7 +56,7 @@ func (s *Server) issue(name string, c *x509.Certificate, signer *ecdsa.PrivateKe
 
 func (s *Server) pool() *x509.CertPool {
 	text, err := os.ReadFile(s.File("ca.crt"))
-	s.check("read the authority", err)
+	s.check("read the CA certificate", err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
 	return pool

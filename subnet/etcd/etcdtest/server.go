@@ -1,5 +1,6 @@
-// Package etcdtest runs a real etcd for a test, and does to it what happens to one: it is stopped, killed, paused,
-// emptied, cut off. Nothing of it outlives the test, and it listens on loopback addresses only.
+// Package etcdtest runs a real etcd for a test, which can stop, kill, pause,
+// empty and restore it. It ends with the test, and listens on loopback
+// addresses only.
 package etcdtest
 
 import (
@@ -19,14 +20,14 @@ import (
 	"flannel/pkg/nettest"
 )
 
-// Server is one etcd on loopback ports of its own, which it keeps over restarts.
+// Server is an etcd whose address and data survive restarts.
 type Server struct {
 	t            testing.TB
 	dir          string
 	client, peer string // host:port
 	tls          bool
-	clientCerts  bool // only clients with a certificate are let in
-	password     string
+	clientCerts  bool   // clients need a certificate
+	password     string // of root; empty: no authentication
 	flags        []string
 	proc         *nettest.Process
 }
@@ -34,19 +35,19 @@ type Server struct {
 // Option changes how Start runs etcd.
 type Option func(*Server)
 
-// TLS makes etcd speak TLS; see Server.File for the files.
+// TLS makes etcd use TLS. Server.File returns the paths of the files.
 func TLS() Option { return func(s *Server) { s.tls = true } }
 
-// ClientCerts is TLS, and clients need a certificate.
+// ClientCerts is like TLS, and clients need a certificate.
 func ClientCerts() Option { return func(s *Server) { s.tls, s.clientCerts = true, true } }
 
-// Password turns authentication on, with the user root.
+// Password enables authentication and sets the password of the user root.
 func Password(p string) Option { return func(s *Server) { s.password = p } }
 
 // Flags adds command-line flags.
 func Flags(flags ...string) Option { return func(s *Server) { s.flags = append(s.flags, flags...) } }
 
-// Start runs etcd and returns when it answers. It ends with the test.
+// Start runs etcd and waits until it answers. It ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir(), client: nettest.Address(t), peer: nettest.Address(t)}
@@ -57,19 +58,20 @@ func Start(t testing.TB, opts ...Option) *Server {
 		s.makeFiles()
 	}
 	password := s.password
-	s.password = "" // not yet
+	s.password = "" // until authentication is enabled
 	s.Start()
 	if password != "" {
 		c := s.Client()
 		ctx := context.Background()
 		s.check("add user root", second(c.UserAdd(ctx, "root", password)))
 		s.check("grant role root", second(c.UserGrantRole(ctx, "root", "root")))
-		s.check("turn authentication on", second(c.AuthEnable(ctx)))
+		s.check("enable authentication", second(c.AuthEnable(ctx)))
 		s.password = password
 	}
 	return s
 }
 
+// second returns the error of a call with two results.
 func second[T any](_ T, err error) error { return err }
 
 func (s *Server) check(what string, err error) {
@@ -79,10 +81,10 @@ func (s *Server) check(what string, err error) {
 	}
 }
 
-// Endpoint is the URL for clients.
+// Endpoint returns the URL for clients.
 func (s *Server) Endpoint() string { return s.scheme() + "://" + s.client }
 
-// Addr is the host and port for clients.
+// Addr returns host and port for clients.
 func (s *Server) Addr() string { return s.client }
 
 func (s *Server) scheme() string {
@@ -92,7 +94,7 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// Client is a client with all rights. It ends with the test.
+// Client returns a client with all rights, which is closed when the test ends.
 func (s *Server) Client() *clientv3.Client {
 	s.t.Helper()
 	cfg := clientv3.Config{Endpoints: []string{s.Endpoint()}, DialTimeout: 10 * time.Minute, Logger: zap.NewNop()}
@@ -108,7 +110,8 @@ func (s *Server) Client() *clientv3.Client {
 	return c
 }
 
-// Start runs etcd again, on the same data and ports, after Stop or Kill.
+// Start starts etcd again after Stop or Kill, with the same data and address,
+// and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
 	url, peer := s.Endpoint(), "http://"+s.peer
@@ -126,7 +129,7 @@ func (s *Server) Start() {
 	s.wait()
 }
 
-// wait returns when etcd has a leader and answers.
+// wait waits until etcd has a leader and answers.
 func (s *Server) wait() {
 	s.t.Helper()
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -136,7 +139,7 @@ func (s *Server) wait() {
 		}
 		select {
 		case <-s.proc.Exited():
-			s.t.Fatalf("etcd: ended at once\n%s", s.log())
+			s.t.Fatalf("etcd: exited during the start\n%s", s.log())
 		default:
 		}
 		if time.Since(start) > 10*time.Minute {
@@ -150,19 +153,20 @@ func (s *Server) wait() {
 	s.check("first request", second(c.Get(ctx, "etcdtest")))
 }
 
-// Stop ends etcd in an orderly way.
+// Stop ends etcd with SIGTERM.
 func (s *Server) Stop() { s.proc.Stop() }
 
-// Kill ends etcd at once.
+// Kill ends etcd with SIGKILL.
 func (s *Server) Kill() { s.proc.Kill() }
 
-// Pause stops etcd as it stands: its kernel still takes packets, it answers none.
+// Pause stops etcd with SIGSTOP. The kernel still accepts data on its
+// connections, but nothing answers.
 func (s *Server) Pause() { s.proc.Pause() }
 
-// Resume ends a pause.
+// Resume continues etcd after Pause.
 func (s *Server) Resume() { s.proc.Resume() }
 
-// Wipe kills etcd and starts it with an empty store. Authentication is then off.
+// Wipe kills etcd and starts it with an empty store, without authentication.
 func (s *Server) Wipe() {
 	s.t.Helper()
 	s.Kill()
@@ -171,7 +175,7 @@ func (s *Server) Wipe() {
 	s.Start()
 }
 
-// Backup copies the store, stopping etcd meanwhile.
+// Backup copies the data for Restore. etcd is stopped meanwhile.
 func (s *Server) Backup() {
 	s.t.Helper()
 	s.Stop()
@@ -179,7 +183,8 @@ func (s *Server) Backup() {
 	s.Start()
 }
 
-// Restore kills etcd and starts it with the store of the Backup: same cluster, older history.
+// Restore kills etcd and starts it with the data of the last Backup: the same
+// cluster at an older revision.
 func (s *Server) Restore() {
 	s.t.Helper()
 	s.Kill()
@@ -188,7 +193,8 @@ func (s *Server) Restore() {
 	s.Start()
 }
 
-// Snapshot saves the store, as etcdctl snapshot save does, while etcd runs.
+// Snapshot saves a snapshot of the store while etcd runs, as `etcdctl snapshot
+// save` does.
 func (s *Server) Snapshot() {
 	s.t.Helper()
 	c := s.Client()
@@ -196,7 +202,7 @@ func (s *Server) Snapshot() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	from, err := c.Snapshot(ctx)
-	s.check("ask for a snapshot", err)
+	s.check("request a snapshot", err)
 	defer from.Close()
 	to, err := os.Create(s.File("snapshot"))
 	s.check("save the snapshot", err)
@@ -204,8 +210,10 @@ func (s *Server) Snapshot() {
 	s.check("save the snapshot", second(io.Copy(to, from)))
 }
 
-// RestoreSnapshot kills etcd and starts it with the store of the Snapshot as etcd's manual has it for clusters with
-// watches: of a much higher revision, so that no revision means two things, and with its history compacted.
+// RestoreSnapshot kills etcd and starts it with the last Snapshot, in the way
+// that etcd's manual prescribes for clusters with watches: the revision is
+// raised by 10⁹, so that no revision is used twice, and the history is
+// compacted.
 func (s *Server) RestoreSnapshot() {
 	s.t.Helper()
 	s.Kill()
@@ -220,7 +228,7 @@ func (s *Server) RestoreSnapshot() {
 	s.Start()
 }
 
-// Compact forgets all history before now.
+// Compact deletes the history before the current revision.
 func (s *Server) Compact() {
 	s.t.Helper()
 	c := s.Client()
@@ -228,11 +236,12 @@ func (s *Server) Compact() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	resp, err := c.Get(ctx, "etcdtest")
-	s.check("ask for the revision", err)
+	s.check("read the revision", err)
 	s.check("compact", second(c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())))
 }
 
-// File is the path of ca.crt, server.crt, server.key, client.crt or client.key.
+// File returns the path of ca.crt, server.crt, server.key, client.crt or
+// client.key.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *Server) clientTLS() *tls.Config {
@@ -241,7 +250,7 @@ func (s *Server) clientTLS() *tls.Config {
 	return &tls.Config{RootCAs: s.pool(), Certificates: []tls.Certificate{pair}}
 }
 
-// log is the end of what etcd wrote.
+// log returns the end of the output of etcd.
 func (s *Server) log() string {
 	if s.proc == nil {
 		return ""

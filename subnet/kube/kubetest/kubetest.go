@@ -1,6 +1,7 @@
-// Package kubetest runs a real kube-apiserver for a test, with the controller that gives nodes their podCIDRs and with
-// our manifest applied, and does to it what happens to one: it is killed, paused, started again. Nothing of it outlives
-// the test, and it listens on a loopback address only.
+// Package kubetest runs a real kube-apiserver for a test, with the controller
+// that assigns podCIDRs to nodes and with our manifest applied. The test can
+// kill, pause and restart it. It ends with the test, and listens on a loopback
+// address only.
 package kubetest
 
 import (
@@ -19,39 +20,41 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// Server is one kube-apiserver, on an address and with data that it keeps over restarts. Its Client and Config are the
-// administrator's.
+// Server is a kube-apiserver whose address and data survive restarts. The
+// embedded Cluster has the Client and Config of the administrator.
 type Server struct {
 	*cluster.Cluster
 	t    testing.TB
-	dir  string
-	addr string
-	args []string
-	bare bool
+	dir  string   // data
+	addr string   // host:port
+	args []string // further arguments of bin/kube
+	bare bool     // do not apply our manifest
 	proc *nettest.Process
 }
 
 // Option changes how Start runs the server.
 type Option func(*Server)
 
-// PodCIDRs makes node-ipam give every node a subnet of each of these (IPv4 first), of 24 and 64 bits. Without it the
-// test sets podCIDRs itself.
+// PodCIDRs makes the controller assign every node a subnet of each of these
+// networks (IPv4 first), with 24 and 64 bits. Without this option the test must
+// set podCIDRs itself.
 func PodCIDRs(cluster ...string) Option {
 	return func(s *Server) { s.args = append(s.args, "-cluster-cidr="+strings.Join(cluster, ",")) }
 }
 
-// NodeMasks sets the lengths of podCIDRs, such as "26,112"; it goes with PodCIDRs.
+// NodeMasks sets the lengths of podCIDRs, such as "26,112". It needs PodCIDRs.
 func NodeMasks(lengths string) Option {
 	return func(s *Server) { s.args = append(s.args, "-node-cidr-mask="+lengths) }
 }
 
-// Audit makes AuditLog tell what was asked for.
+// Audit turns on the log that AuditLog returns.
 func Audit() Option { return func(s *Server) { s.args = append(s.args, "-audit") } }
 
-// Bare leaves our manifest out.
+// Bare starts the server without our manifest.
 func Bare() Option { return func(s *Server) { s.bare = true } }
 
-// Start runs the server and returns when it is ready and our manifest is applied. It ends with the test.
+// Start runs the server, waits until it is ready, and applies our manifest. The
+// server ends with the test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir(), addr: nettest.Address(t)}
@@ -60,10 +63,10 @@ func Start(t testing.TB, opts ...Option) *Server {
 	}
 	s.Start()
 	config, err := clientcmd.BuildConfigFromFlags("", s.File("admin.kubeconfig"))
-	s.check("read its kubeconfig", err)
+	s.check("read kubeconfig", err)
 	config.QPS, config.Burst = -1, 0
 	s.Cluster, err = cluster.Open(config)
-	s.check("make clients", err)
+	s.check("create clients", err)
 	if !s.bare {
 		s.ApplyManifest(filepath.Join(nettest.Root(t), "Documentation", "kube-flannel.yml"))
 	}
@@ -77,27 +80,30 @@ func (s *Server) check(what string, err error) {
 	}
 }
 
-// context bounds what the helper itself asks for.
+// context returns a context with a timeout for requests of the helper itself.
 func (s *Server) context() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	s.t.Cleanup(cancel)
 	return ctx
 }
 
-// patience is how long the helper waits: to start takes seconds, or minutes on a machine that does much else.
-const patience = 10 * time.Minute
+// timeout is for each operation of the helper. A start takes seconds, or
+// minutes on a busy machine.
+const timeout = 10 * time.Minute
 
-// starts bounds how many servers start at once, which is all work: eight at once are ready later than four after four.
+// starts limits the number of servers that start at the same time. Starting is
+// CPU-bound: eight servers at once take longer than two groups of four.
 var starts = make(chan struct{}, max(2, runtime.NumCPU()))
 
-// Start runs the server again, on the same data and address, after Stop or Kill, and returns when it is ready.
+// Start starts the server again after Stop or Kill, with the same data and
+// address, and waits until it is ready.
 func (s *Server) Start() {
 	s.t.Helper()
 	starts <- struct{}{}
 	defer func() { <-starts }()
 	begin := time.Now()
 	ready := s.File("admin.kubeconfig")
-	_ = os.Remove(ready) // it is there again when the server is ready
+	_ = os.Remove(ready) // bin/kube writes it again when the server is ready
 	args := append([]string{"-dir=" + s.dir, "-listen=" + s.addr}, s.args...)
 	s.proc = nettest.Run(s.t, s.File("log"), nettest.Tool(s.t, "kube"), args...)
 	for {
@@ -107,19 +113,19 @@ func (s *Server) Start() {
 		}
 		select {
 		case <-s.proc.Exited():
-			s.t.Fatalf("kube-apiserver: ended at once\n%s", s.proc.Log())
+			s.t.Fatalf("kube-apiserver: exited during the start\n%s", s.proc.Log())
 		case <-time.After(10 * time.Millisecond):
 		}
-		if time.Since(begin) > patience {
+		if time.Since(begin) > timeout {
 			s.t.Fatalf("kube-apiserver: not ready\n%s", s.proc.Log())
 		}
 	}
 }
 
-// Stop ends the server with SIGTERM, in good order as far as the store goes.
+// Stop ends the server with SIGTERM, which closes the store properly.
 func (s *Server) Stop() { s.proc.Stop() }
 
-// Kill ends the server at once.
+// Kill ends the server with SIGKILL.
 func (s *Server) Kill() { s.proc.Kill() }
 
 // Restart kills the server and starts it again.
@@ -129,43 +135,48 @@ func (s *Server) Restart() {
 	s.Start()
 }
 
-// Backup copies the store, stopping the server meanwhile.
+// Backup copies the store for Restore. The server is stopped meanwhile.
 func (s *Server) Backup() {
 	s.t.Helper()
 	s.Stop()
-	s.check("copy its store", os.CopyFS(s.File("backup"), os.DirFS(s.File("etcd"))))
+	s.check("copy the store", os.CopyFS(s.File("backup"), os.DirFS(s.File("etcd"))))
 	s.Start()
 }
 
-// Restore kills the server and starts it on the store of the Backup: same cluster, older history.
+// Restore kills the server and starts it with the store of the last Backup: the
+// same cluster at an older revision.
 func (s *Server) Restore() {
 	s.t.Helper()
 	s.Kill()
-	s.check("remove its store", os.RemoveAll(s.File("etcd")))
-	s.check("copy its store back", os.CopyFS(s.File("etcd"), os.DirFS(s.File("backup"))))
+	s.check("remove the store", os.RemoveAll(s.File("etcd")))
+	s.check("restore the store", os.CopyFS(s.File("etcd"), os.DirFS(s.File("backup"))))
 	s.Start()
 }
 
-// Pause stops the server as it stands: its kernel still takes packets, it answers none.
+// Pause stops the server with SIGSTOP. The kernel still accepts data on its
+// connections, but nothing answers.
 func (s *Server) Pause() { s.proc.Pause() }
 
-// Resume ends a pause.
+// Resume continues the server after Pause.
 func (s *Server) Resume() { s.proc.Resume() }
 
-// PID is that of the server's process, for /proc.
+// PID returns the process ID of the server, for /proc.
 func (s *Server) PID() int { return s.proc.PID() }
 
-// Addr is the server's host and port, for a proxy. Its certificate is good for 127.0.0.1, too.
+// Addr returns host and port of the server, for a proxy. Its certificate is
+// also valid for 127.0.0.1.
 func (s *Server) Addr() string { return s.addr }
 
-// File is the path of a file of the server's directory.
+// File returns the path of a file in the directory of the server.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
-// AuditLog is what was asked of the server by flannel, or about nodes, pods and events, a JSON object on each line. It takes Audit.
+// AuditLog returns the log of the requests of flannel, and of all requests
+// about nodes, pods and events: one JSON object a line. It needs the option
+// Audit.
 func (s *Server) AuditLog() string {
 	s.t.Helper()
 	text, err := os.ReadFile(s.File("audit.log"))
-	s.check("read its audit log", err)
+	s.check("read the audit log", err)
 	return string(text)
 }
 
@@ -179,7 +190,8 @@ func (s *Server) ApplyManifest(path string) {
 	s.check("apply "+path, s.Apply(s.context(), false, objects...))
 }
 
-// AddNode registers a node; with PodCIDRs it waits for its podCIDRs and returns them.
+// AddNode registers a node. With PodCIDRs it waits for the podCIDRs of the node
+// and returns them.
 func (s *Server) AddNode(name string, addresses ...netip.Addr) []netip.Prefix {
 	s.t.Helper()
 	ctx := s.context()

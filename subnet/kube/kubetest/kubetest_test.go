@@ -10,7 +10,7 @@ import (
 	"flannel/subnet/kube/kubetest"
 )
 
-// One server for all, since each takes seconds to start.
+// One server for all checks, because each start takes seconds.
 func TestServer(t *testing.T) {
 	s := kubetest.Start(t, kubetest.PodCIDRs("10.244.0.0/16", "fd00:244::/48"), kubetest.Audit())
 	cidrs := s.AddNode("node1", netip.MustParseAddr("192.0.2.1"))
@@ -22,13 +22,13 @@ func TestServer(t *testing.T) {
 		return err
 	}
 	if err := list(s.Token("node1")); err != nil {
-		t.Error("a token as flannel's pod gets it:", err)
+		t.Error("a token of flannel's pod:", err)
 	}
 	if err := list(s.ShortToken("node1", time.Minute)); err != nil {
-		t.Error("a token that ends in a minute:", err)
+		t.Error("a token that expires in a minute:", err)
 	}
 	if err := list(s.ShortToken("node1", -time.Minute)); err == nil {
-		t.Error("a token that has ended is good")
+		t.Error("an expired token was accepted")
 	}
 	if s.AuditLog() == "" {
 		t.Error("the audit log is empty")
@@ -36,10 +36,10 @@ func TestServer(t *testing.T) {
 	s.Restart()
 	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	if err != nil || len(n.Spec.PodCIDRs) != 2 {
-		t.Errorf("after kill -9 and a start node1 has %v, %v", n.Spec.PodCIDRs, err)
+		t.Errorf("after SIGKILL and a start node1 has %v, %v", n.Spec.PodCIDRs, err)
 	}
 	if again := s.AddNode("node2"); again[0] == cidrs[0] {
-		t.Errorf("node2 has node1's %v", again)
+		t.Errorf("node2 got %v, which node1 has", again)
 	}
 	if err := list(s.Token("node1")); err != nil {
 		t.Error("a token after the restart:", err)

@@ -12,10 +12,11 @@ import (
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 )
 
-// Prefix is flannel's of annotations.
+// Prefix is the prefix of flannel's annotations.
 const Prefix = "flannel.alpha.coreos.com/"
 
-// Sample is a Node with all that a reader of Nodes must pass over, and the annotations of a peer of both families.
+// Sample returns a Node with all kinds of fields that a reader must skip, and
+// the annotations of a dual-stack peer.
 func Sample(i int) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
@@ -35,7 +36,7 @@ func Sample(i int) *corev1.Node {
 	return n
 }
 
-// Encode writes an object as the API server does.
+// Encode encodes an object as protobuf, as the API server does.
 func Encode(t testing.TB, o runtime.Object, kind string) []byte {
 	t.Helper()
 	o.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
@@ -46,7 +47,7 @@ func Encode(t testing.TB, o runtime.Object, kind string) []byte {
 	return b.Bytes()
 }
 
-// Frame is an object as an event of a watch.
+// Frame encodes an event of a watch with an encoded object.
 func Frame(t testing.TB, kind string, object []byte) []byte {
 	t.Helper()
 	e := metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}

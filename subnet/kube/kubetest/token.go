@@ -22,32 +22,34 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// DeleteNode deletes the Node object. Pods bound to it stay: no controller takes them away here.
+// DeleteNode deletes the Node object. Pods that are bound to it stay, because
+// no controller that deletes them runs here.
 func (s *Server) DeleteNode(name string) {
 	s.t.Helper()
 	s.check("delete node", s.Client.CoreV1().Nodes().Delete(s.context(), name, metav1.DeleteOptions{}))
 }
 
-// Token is a token of our manifest's service account, bound to flannel's pod on the node; it lasts an hour. The node
-// must be registered.
+// Token returns a token of the service account in our manifest, bound to
+// flannel's pod on the node and valid for an hour. The node must be registered.
 func (s *Server) Token(node string) string {
 	s.t.Helper()
 	token, err := s.Cluster.Token(s.context(), node, time.Hour)
-	s.check("make a token", err)
+	s.check("create a token", err)
 	return token
 }
 
-// LooseToken is a token of our manifest's service account that is bound to no pod and no node, as one that somebody made
-// by `kubectl create token`.
+// LooseToken returns a token of the service account in our manifest that is not
+// bound to a pod or node, as `kubectl create token` creates it.
 func (s *Server) LooseToken() string {
 	s.t.Helper()
 	r, err := s.Client.CoreV1().ServiceAccounts(cluster.Namespace).CreateToken(s.context(), cluster.ServiceAccount, &authv1.TokenRequest{}, metav1.CreateOptions{})
-	s.check("make a token", err)
+	s.check("create a token", err)
 	return r.Status.Token
 }
 
-// ShortToken is a Token that ends after life, negative: it has ended. The API gives none for less than ten minutes; this
-// one is signed with the server's own key.
+// ShortToken is like Token with another lifetime; negative means expired. The
+// API issues no token for less than ten minutes, so this one is signed with the
+// key of the server.
 func (s *Server) ShortToken(node string, life time.Duration) string {
 	s.t.Helper()
 	parts := strings.Split(s.Token(node), ".")
@@ -66,7 +68,8 @@ func (s *Server) ShortToken(node string, life time.Duration) string {
 	return signed + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// sign makes the signature ES256 of RFC 7518 with the key of the server's tokens.
+// sign returns the ES256 signature of RFC 7518 with the key that signs the
+// server's tokens.
 func (s *Server) sign(text []byte) ([]byte, error) {
 	file, err := os.ReadFile(s.File("sa.key"))
 	if err != nil {
@@ -74,7 +77,7 @@ func (s *Server) sign(text []byte) ([]byte, error) {
 	}
 	block, _ := pem.Decode(file)
 	if block == nil {
-		return nil, errors.New("sa.key is no PEM file")
+		return nil, errors.New("no PEM block in sa.key")
 	}
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {
@@ -91,8 +94,9 @@ func (s *Server) sign(text []byte) ([]byte, error) {
 	return signature, nil
 }
 
-// Kubeconfig writes a kubeconfig of the token's owner and returns its path, and that of the file with the token alone,
-// which may be replaced: clients read it again within a minute. via is the host and port of a proxy; empty: none.
+// Kubeconfig writes a kubeconfig with a token. It returns its path and that of
+// the token file, which the test may replace: clients read it again within a
+// minute. via is the host and port of a proxy, or empty.
 func (s *Server) Kubeconfig(token, via string) (kubeconfig, tokenFile string) {
 	s.t.Helper()
 	dir := s.t.TempDir()
@@ -102,21 +106,21 @@ func (s *Server) Kubeconfig(token, via string) (kubeconfig, tokenFile string) {
 		host, _, err := net.SplitHostPort(via)
 		s.check("read the proxy's address", err)
 		if host != "127.0.0.1" {
-			s.t.Fatalf("the server's certificate is not good for a proxy at %s", host)
+			s.t.Fatalf("the certificate of the server is not valid for a proxy at %s", host)
 		}
 		server = "https://" + via
 	}
 	text, err := s.Cluster.Kubeconfig(server, tokenFile)
-	s.check("make a kubeconfig", err)
+	s.check("create a kubeconfig", err)
 	s.check("write a kubeconfig", os.WriteFile(kubeconfig, text, 0o600))
 	s.check("write a token", os.WriteFile(tokenFile, []byte(token), 0o600))
 	return kubeconfig, tokenFile
 }
 
-// As is a client of the token's owner.
+// As returns a client that authenticates with the token.
 func (s *Server) As(token string) kubernetes.Interface {
 	s.t.Helper()
 	client, err := kubernetes.NewForConfig(s.WithToken(token))
-	s.check("make a client", err)
+	s.check("create a client", err)
 	return client
 }

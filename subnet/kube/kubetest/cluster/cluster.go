@@ -1,6 +1,7 @@
-// Package cluster does to a Kubernetes API server what an administrator, kubectl and kubelet do around flannel: apply
-// manifests, register and delete nodes, and hand out the tokens that flannel's pods get. The tests' server and the lab
-// share it.
+// Package cluster does with a Kubernetes API server what administrators,
+// kubectl and kubelet do: it applies manifests, registers and deletes nodes,
+// and creates the tokens that flannel's pods get. Package kubetest and the lab
+// use it.
 package cluster
 
 import (
@@ -24,13 +25,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Cluster is an API server seen by its administrator.
+// Cluster is an API server with the rights of its administrator.
 type Cluster struct {
-	Config *rest.Config // the caller may copy it, not change it
+	Config *rest.Config // read-only: copy it to change it
 	Client kubernetes.Interface
 }
 
-// Open makes clients; it does not ask the server anything.
+// Open creates clients. It makes no request.
 func Open(config *rest.Config) (*Cluster, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -39,7 +40,7 @@ func Open(config *rest.Config) (*Cluster, error) {
 	return &Cluster{config, client}, nil
 }
 
-// Objects parses a manifest of several YAML documents.
+// Objects returns the objects in a manifest of several YAML documents.
 func Objects(manifest []byte) (objects []*unstructured.Unstructured, err error) {
 	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
 	for {
@@ -49,14 +50,15 @@ func Objects(manifest []byte) (objects []*unstructured.Unstructured, err error) 
 		} else if err != nil {
 			return nil, fmt.Errorf("parse manifest: %w", err)
 		}
-		if len(o.Object) > 0 { // a document of comments alone is none
+		if len(o.Object) > 0 { // skip documents that only contain comments
 			objects = append(objects, &o)
 		}
 	}
 }
 
-// Apply does what `kubectl apply --server-side --validate=strict` does, object by object; with dryRun the server goes
-// through all of it and keeps nothing. Unknown and misspelt fields are errors.
+// Apply does what `kubectl apply --server-side --validate=strict` does, object
+// by object: unknown fields are errors. With dryRun the server validates the
+// objects and stores nothing.
 func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructured.Unstructured) error {
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
@@ -94,7 +96,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.A
 	for _, a := range addresses {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
-	// So does kubelet with a cloud's provider: pods wait until the network is there.
+	// Report a Ready node, as kubelet does.
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now()}}
 	if _, err := c.Client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("add node %s: %w", name, err)
@@ -102,7 +104,8 @@ func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.A
 	return nil
 }
 
-// PodCIDRs waits until the controller has given the node its subnets.
+// PodCIDRs waits until the controller has assigned podCIDRs to the node, and
+// returns them.
 func (c *Cluster) PodCIDRs(ctx context.Context, name string) ([]netip.Prefix, error) {
 	for {
 		n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

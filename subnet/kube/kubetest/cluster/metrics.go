@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Metrics are the API server's own, one sample a line, as Prometheus reads them.
+// Metrics are the metrics of an API server in the text format of Prometheus.
 type Metrics []byte
 
-// Metrics asks the server for them.
+// Metrics requests the metrics of the server.
 func (c *Cluster) Metrics(ctx context.Context) (Metrics, error) {
 	raw, err := c.Client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -21,14 +21,15 @@ func (c *Cluster) Metrics(ctx context.Context) (Metrics, error) {
 	return raw, nil
 }
 
-// Sum adds the samples of that name that have all of these labels, each as `verb="GET"`.
+// Sum returns the sum of the samples of a metric that have all of these labels,
+// each given as `verb="GET"`.
 func (m Metrics) Sum(name string, labels ...string) (sum float64) {
 	lines := bufio.NewScanner(bytes.NewReader(m))
 	lines.Buffer(nil, 1<<20)
 samples:
 	for lines.Scan() {
-		rest, ours := strings.CutPrefix(lines.Text(), name)
-		if !ours || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+		rest, found := strings.CutPrefix(lines.Text(), name)
+		if !found || rest == "" || rest[0] != '{' && rest[0] != ' ' {
 			continue
 		}
 		for _, l := range labels {
@@ -43,7 +44,8 @@ samples:
 	return sum
 }
 
-// EtcdReads is how often the server has read Nodes from etcd, one or a list of them.
+// EtcdReads returns how often the server has read Nodes from etcd, single ones
+// and lists.
 func (m Metrics) EtcdReads() float64 {
 	const name = "etcd_request_duration_seconds_count"
 	nodes := `resource="nodes"`

@@ -14,14 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Peer is a node that exists in the API server alone.
+// Peer is a node that exists only in the API server.
 type Peer struct {
 	Name        string
 	PodCIDR     netip.Prefix
 	Annotations map[string]string
 }
 
-// AddPeers makes count Nodes, as many at a time as a server likes.
+// AddPeers creates count Nodes, 20 at a time.
 func (c *Cluster) AddPeers(ctx context.Context, count int, peer func(i int) Peer) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.SetLimit(20)
@@ -31,8 +31,10 @@ func (c *Cluster) AddPeers(ctx context.Context, count int, peer func(i int) Peer
 	return tasks.Wait()
 }
 
-// AddPeer makes one Node of some 15 KB of JSON, most of it the images that a kubelet reports: whoever asks for more
-// than it needs pays for them. Another i has other images: a compressor would find out if all had the same.
+// AddPeer creates a Node of some 15 KB of JSON. Most of it is the list of
+// images that a kubelet reports, so a client that requests more than it needs
+// pays for it. The images depend on i, because identical ones would compress
+// too well.
 func (c *Cluster) AddPeer(ctx context.Context, i int, p Peer) error {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Annotations: p.Annotations,
 		Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelHostname: p.Name}}}
@@ -54,8 +56,9 @@ func (c *Cluster) AddPeer(ctx context.Context, i int, p Peer) error {
 	return nil
 }
 
-// Heartbeat is what a kubelet writes every few minutes: that its node was well at that time (in seconds), and nothing
-// that matters to a network.
+// Heartbeat writes what a kubelet writes every few minutes: that its node was
+// ready at a time (in seconds). It does not change anything that matters to a
+// network.
 func (c *Cluster) Heartbeat(ctx context.Context, name string, at time.Time) error {
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`, at.UTC().Format(time.RFC3339))
 	if _, err := c.Client.CoreV1().Nodes().PatchStatus(ctx, name, []byte(patch)); err != nil {

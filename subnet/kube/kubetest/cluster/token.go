@@ -14,17 +14,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Names of our manifest.
+// Names in our manifest.
 const (
 	Namespace      = "kube-flannel"
 	ServiceAccount = "flannel"
 )
 
-// FlannelPod is the name of the pod that Token binds a node's tokens to.
+// FlannelPod returns the name of the pod that Token binds the tokens of a node
+// to.
 func FlannelPod(node string) string { return "kube-flannel-ds-" + node }
 
-// Token is a token as kubelet gets one for flannel's pod on the node: of the manifest's service account, bound to the
-// pod, which is made if it is not there, and thereby to the node. life is ten minutes or more.
+// Token returns a token as kubelet gets it for flannel's pod on a node: of the
+// service account in the manifest, bound to the pod and thereby to the node. It
+// creates the pod if necessary. life must be at least ten minutes.
 func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (string, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: FlannelPod(node), Namespace: Namespace, Labels: map[string]string{"app": "flannel"}},
@@ -38,7 +40,7 @@ func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (s
 		got, err = c.Client.CoreV1().Pods(Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	}
 	if err != nil {
-		return "", fmt.Errorf("make flannel's pod on %s: %w", node, err)
+		return "", fmt.Errorf("create flannel's pod on %s: %w", node, err)
 	}
 	seconds := int64(life.Seconds())
 	r, err := c.Client.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, ServiceAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
@@ -46,20 +48,20 @@ func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (s
 		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: got.Name, UID: got.UID},
 	}}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("ask for a token for %s: %w", node, err)
+		return "", fmt.Errorf("request a token for %s: %w", node, err)
 	}
 	return r.Status.Token, nil
 }
 
-// WithToken is the way of a token's owner to the server.
+// WithToken returns a client configuration that authenticates with the token.
 func (c *Cluster) WithToken(token string) *rest.Config {
 	config := rest.AnonymousClientConfig(c.Config)
 	config.BearerToken = token
 	return config
 }
 
-// Kubeconfig is the text of a kubeconfig file whose user's token is in a file (which may change); server is a URL,
-// empty: the cluster's own.
+// Kubeconfig returns a kubeconfig whose user has the token in a file, which may
+// change. server is a URL; empty means that of the cluster.
 func (c *Cluster) Kubeconfig(server, tokenFile string) ([]byte, error) {
 	if server == "" {
 		server = c.Config.Host
