@@ -18,7 +18,8 @@ import (
 
 const subnets = "/coreos.com/network/subnets/"
 
-// action is one thing that can happen. do says what it did, "" if there was nothing to do.
+// action is a random event. do returns what it did; "" if the event is not
+// possible at the moment.
 type action struct {
 	name   string
 	weight int
@@ -26,31 +27,31 @@ type action struct {
 }
 
 var actions = []action{
-	{"peers come or change", 30, peersCome},
-	{"peers go", 14, peersGo},
-	{"rogues come", 4, roguesCome},
-	{"rogues go", 3, roguesGo},
+	{"add or change peers", 30, addPeers},
+	{"remove peers", 14, removePeers},
+	{"add rogues", 4, addRogues},
+	{"remove rogues", 3, removeRogues},
 	{"drift", 40, drift},
-	{"daemon ends", 4, daemonEnds},
-	{"daemon starts", 8, daemonStarts},
-	{"etcd ends", 1, etcdEnds},
-	{"etcd starts", 8, func(ctx context.Context, s *soak) (string, error) {
+	{"stop daemon", 4, endDaemon},
+	{"start daemon", 8, startDaemon},
+	{"stop etcd", 1, endEtcd},
+	{"start etcd", 8, func(ctx context.Context, s *soak) (string, error) {
 		if !s.etcdDown {
 			return "", nil
 		}
-		return "again", s.etcdBack(ctx)
+		return "again", s.restoreEtcd(ctx)
 	}},
-	{"etcd compacted", 1, func(ctx context.Context, s *soak) (string, error) {
+	{"compact etcd", 1, func(ctx context.Context, s *soak) (string, error) {
 		if s.etcdDown {
 			return "", nil
 		}
 		err := s.Etcd.Compact(ctx)
-		if errors.Is(err, rpctypes.ErrCompacted) { // nothing was written since the last time
+		if errors.Is(err, rpctypes.ErrCompacted) { // nothing was written since the last compaction
 			err = nil
 		}
 		return "all of it", err
 	}},
-	{"other firewall", 1, func(ctx context.Context, s *soak) (string, error) {
+	{"switch firewall", 1, func(ctx context.Context, s *soak) (string, error) {
 		if s.etcdDown {
 			return "", nil
 		}
@@ -68,14 +69,14 @@ func (s *soak) write(ctx context.Context, ops []clientv3.Op) error {
 	return err
 }
 
-func peersCome(ctx context.Context, s *soak) (string, error) {
+func addPeers(ctx context.Context, s *soak) (string, error) {
 	if s.etcdDown {
 		return "", nil
 	}
 	var ops []clientv3.Op
 	var keys []string
-	for _, i := range some(s) {
-		p := s.another(i, s.rnd.IntN(1000))
+	for _, i := range randomPeers(s) {
+		p := s.newPeer(i, s.rnd.IntN(1000))
 		raw, err := json.Marshal(p)
 		if err != nil {
 			return p.key, err
@@ -86,8 +87,9 @@ func peersCome(ctx context.Context, s *soak) (string, error) {
 	return strings.Join(keys, " "), s.write(ctx, ops)
 }
 
-// some are a few numbers of peers, in order: else a seed would not repeat what was done.
-func some(s *soak) (few []int) {
+// randomPeers returns a few numbers of peers in order. Without the order, a
+// seed would not repeat a run.
+func randomPeers(s *soak) (few []int) {
 	for range 1 + s.rnd.IntN(12) {
 		few = append(few, 1+s.rnd.IntN(119))
 	}
@@ -95,14 +97,14 @@ func some(s *soak) (few []int) {
 	return slices.Compact(few)
 }
 
-func peersGo(ctx context.Context, s *soak) (string, error) {
+func removePeers(ctx context.Context, s *soak) (string, error) {
 	var ops []clientv3.Op
 	var keys []string
 	if s.etcdDown {
 		return "", nil
 	}
-	for _, i := range some(s) {
-		if p, there := s.peers[i]; there {
+	for _, i := range randomPeers(s) {
+		if p, ok := s.peers[i]; ok {
 			keys, ops = append(keys, p.key), append(ops, clientv3.OpDelete(subnets+p.key))
 			delete(s.peers, i)
 		}
@@ -113,7 +115,7 @@ func peersGo(ctx context.Context, s *soak) (string, error) {
 	return strings.Join(keys, " "), s.write(ctx, ops)
 }
 
-func roguesCome(ctx context.Context, s *soak) (string, error) {
+func addRogues(ctx context.Context, s *soak) (string, error) {
 	if s.etcdDown {
 		return "", nil
 	}
@@ -126,7 +128,7 @@ func roguesCome(ctx context.Context, s *soak) (string, error) {
 		key := []string{"foo", "0.0.0.0-1", "10.5.0.0-16", "192.168.100.0-24", base + ".0-25", base + ".64-26", "10.6.7.0-24", "10.5.127.9-32"}[s.rnd.IntN(8)]
 		value := []string{good, "garbage", strings.Repeat("x", 200_000)}[s.rnd.IntN(3)]
 		if slices.Contains(keys, key) {
-			continue // one key once in a transaction
+			continue // a key can only occur once in a transaction
 		}
 		s.rogues[key] = true
 		keys, ops = append(keys, key), append(ops, clientv3.OpPut(subnets+key, value))
@@ -134,7 +136,7 @@ func roguesCome(ctx context.Context, s *soak) (string, error) {
 	return strings.Join(keys, " "), s.write(ctx, ops)
 }
 
-func roguesGo(ctx context.Context, s *soak) (string, error) {
+func removeRogues(ctx context.Context, s *soak) (string, error) {
 	if s.etcdDown || len(s.rogues) == 0 {
 		return "", nil
 	}
@@ -146,8 +148,9 @@ func roguesGo(ctx context.Context, s *soak) (string, error) {
 	return "all", s.write(ctx, ops)
 }
 
-// daemonEnds spares the first node: it is the one whose memory is watched.
-func daemonEnds(ctx context.Context, s *soak) (string, error) {
+// endDaemon stops or kills a daemon, but not that of the first node, whose
+// memory is measured.
+func endDaemon(ctx context.Context, s *soak) (string, error) {
 	n := s.Nodes[1+s.rnd.IntN(len(s.Nodes)-1)]
 	kill := s.rnd.IntN(2) == 0
 	if !n.Running() {
@@ -157,7 +160,8 @@ func daemonEnds(ctx context.Context, s *soak) (string, error) {
 		return n.Name + ", kill -9", n.Kill()
 	}
 	status, err := n.Stop(ctx)
-	// A program that has not said a word yet may not listen to signals yet either: SIGTERM ends it as SIGKILL does.
+	// A daemon that has not logged anything may not handle signals yet. SIGTERM
+	// then kills it.
 	silent := len(n.Log()) == s.logged[n]
 	if err == nil && status != 0 && !(silent && status == 128+int(syscall.SIGTERM)) {
 		err = fmt.Errorf("status %d", status)
@@ -165,7 +169,7 @@ func daemonEnds(ctx context.Context, s *soak) (string, error) {
 	return n.Name + ", SIGTERM", err
 }
 
-func daemonStarts(_ context.Context, s *soak) (string, error) {
+func startDaemon(_ context.Context, s *soak) (string, error) {
 	for _, n := range s.Nodes {
 		if !n.Running() {
 			return n.Name, s.start(n)
@@ -179,7 +183,7 @@ func (s *soak) start(n *lab.Node) error {
 	return n.Start()
 }
 
-func etcdEnds(ctx context.Context, s *soak) (string, error) {
+func endEtcd(ctx context.Context, s *soak) (string, error) {
 	how := s.rnd.IntN(3)
 	if s.etcdDown {
 		return "", nil
@@ -191,16 +195,16 @@ func etcdEnds(ctx context.Context, s *soak) (string, error) {
 	case 1:
 		return "killed", s.Etcd.Kill()
 	}
-	return "deaf", s.Etcd.Pause()
+	return "paused", s.Etcd.Pause()
 }
 
-// etcdBack ends whatever etcd suffers.
-func (s *soak) etcdBack(ctx context.Context) error {
+// restoreEtcd ends an outage of etcd.
+func (s *soak) restoreEtcd(ctx context.Context) error {
 	if !s.etcdDown {
 		return nil
 	}
 	s.etcdDown = false
-	// One that is deaf hears again; one that is dead does not.
+	// Resume succeeds if etcd is paused, and fails if it has ended.
 	if s.Etcd.Resume() != nil {
 		if err := s.Etcd.Start(ctx); err != nil {
 			return err
@@ -210,13 +214,16 @@ func (s *soak) etcdBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The client repeats a read until its connection is there again, but not a write.
+	// Wait for the connection: the client retries reads, but not writes.
 	_, err = c.Get(ctx, "any")
 	return err
 }
 
-// drifts are what another hand does to a node: shell commands. S is a peer's subnet (base address), MAC its VTEP;
-// S6 and MAC6 the same for IPv6. OWN is an address that no other node gets.
+// drifts are shell commands that change the kernel or files of a node behind
+// the daemon's back: for all configurations, for vxlan, for IPv6 (dual), and
+// for vxlan with IPv6 (both). S is the base address of a peer's subnet, MAC the
+// MAC of its VTEP; S6 and MAC6 are the same for IPv6. OWN is a MAC that no
+// other node gets.
 var drifts = struct{ all, vxlan, dual, both []string }{
 	all: []string{
 		"ip route del $S/24", "ip route replace $S/24 via 192.168.100.77 dev eth0", "ip route replace blackhole $S/24",
@@ -267,7 +274,7 @@ func drift(ctx context.Context, s *soak) (string, error) {
 	if p.BackendV6Data != nil {
 		vars += "; MAC6=" + p.BackendV6Data.VtepMAC
 	}
-	// What is to be harmed may not be there at this moment: then there is no harm.
+	// Errors are ignored: what the command changes may not exist at the moment.
 	_, err := n.Run(ctx, "sh", "-c", vars+"; ("+command+") 2>/dev/null || true")
 	return fmt.Sprintf("%s (%s): %s; %s", n.Name, running(n), vars, command), errors.Join(err, ctx.Err())
 }

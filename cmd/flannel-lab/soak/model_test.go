@@ -29,15 +29,16 @@ type vtep struct {
 	VtepMAC string
 }
 
-// member is a real node: its lease, and what it had at the start that must never be another.
+// member is a real node: its lease, and state of the start that must not change.
 type member struct {
 	peer
-	env      string
-	firewall map[bool]string // by nft, as first seen
+	env      string          // contents of subnet.env
+	firewall map[bool]string // rules by nft
 }
 
-// another makes the lease of a peer that is none of the nodes; i is below 120.
-func (s *soak) another(i, generation int) peer {
+// newPeer returns the lease of a peer that is not a real node. i must be below
+// 120.
+func (s *soak) newPeer(i, generation int) peer {
 	p := peer{key: fmt.Sprintf("10.5.%d.0-24", i), PublicIP: fmt.Sprintf("192.168.100.%d", 100+(i+generation*7)%150), BackendType: s.backend}
 	mac := func(family int) *vtep {
 		return &vtep{1, fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", family, generation>>8&255, generation&255, i)}
@@ -55,36 +56,37 @@ func (s *soak) another(i, generation int) peer {
 	return p
 }
 
-// meet reads what the nodes have published, and what they look like when nothing has happened yet.
-func (s *soak) meet(t *testing.T) {
+// readMembers reads the leases, subnet.env and firewall rules of the nodes
+// before anything has happened.
+func (s *soak) readMembers(t *testing.T) {
 	t.Helper()
-	all, err := s.Leases(t.Context())
+	leases, err := s.Leases(t.Context())
 	must(t, err)
 	for _, n := range s.Nodes {
 		m := member{firewall: map[bool]string{}}
-		for key, text := range all {
+		for key, text := range leases {
 			if strings.Contains(text, `"`+n.IP4.String()+`"`) {
 				must(t, json.Unmarshal([]byte(text), &m.peer))
 				m.key = key
 			}
 		}
 		if m.key == "" {
-			t.Fatalf("%s has no lease: %v", n.Name, all)
+			t.Fatalf("%s has no lease: %v", n.Name, leases)
 		}
 		m.env, err = n.Run(t.Context(), "cat", "/run/flannel/subnet.env")
 		must(t, err)
 		s.members = append(s.members, m)
 	}
-	for range 2 { // both writers' rules, as they are on a node where nothing was touched
+	for range 2 { // read the rules of both kinds before anything changes them
 		for i, n := range s.Nodes {
-			_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
+			_, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
 				rules, err := firewall(ctx, n, s.nft)
 				other, err2 := firewall(ctx, n, !s.nft)
 				four, six, _ := strings.Cut(strings.ReplaceAll(s.members[i].key, "-", "/"), "&")
 				whole := strings.Contains(rules, four) && strings.Contains(rules, six)
 				if err == nil && (err2 != nil || len(other) > 0 || !whole || rules != s.members[i].firewall[s.nft]) {
-					err = fmt.Errorf("the rules are %q, and of the other kind %q (%v)", rules, other, err2)
-					time.Sleep(300 * time.Millisecond) // the writing of all of them takes less
+					err = fmt.Errorf("the rules are %q, those of the other kind %q (%v)", rules, other, err2)
+					time.Sleep(300 * time.Millisecond) // longer than writing all rules takes
 				}
 				s.members[i].firewall[s.nft] = rules
 				return err
@@ -96,28 +98,30 @@ func (s *soak) meet(t *testing.T) {
 	}
 }
 
-// reread takes in what the nodes publish now. Their subnets and addresses stay; but a device whose MAC another hand
-// has changed while no daemon ran keeps it, and is published with it.
+// reread reads the leases of the nodes again. Subnets and addresses must not
+// have changed. The MAC may have: if somebody changes that of a device while no
+// daemon runs, the next daemon keeps and publishes it.
 func (s *soak) reread(ctx context.Context) error {
-	all, err := s.Leases(ctx)
+	leases, err := s.Leases(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range s.members {
 		m := &s.members[i]
-		was := m.peer
+		before := m.peer
 		m.BackendData, m.BackendV6Data = nil, nil
-		if err := json.Unmarshal([]byte(all[m.key]), &m.peer); err != nil {
-			return fmt.Errorf("%s holds %q: %w", m.key, all[m.key], err)
+		if err := json.Unmarshal([]byte(leases[m.key]), &m.peer); err != nil {
+			return fmt.Errorf("%s holds %q: %w", m.key, leases[m.key], err)
 		}
-		if m.PublicIP != was.PublicIP || (m.BackendData == nil) != (was.BackendData == nil) || (m.BackendV6Data == nil) != (was.BackendV6Data == nil) {
-			return fmt.Errorf("%s holds %s", m.key, all[m.key])
+		if m.PublicIP != before.PublicIP || (m.BackendData == nil) != (before.BackendData == nil) || (m.BackendV6Data == nil) != (before.BackendV6Data == nil) {
+			return fmt.Errorf("%s holds %s", m.key, leases[m.key])
 		}
 	}
 	return nil
 }
 
-// want is what the kernel of a node shall hold, and its subnet.env, worked out from the leases alone.
+// want returns the state that a node should have, derived from the leases only:
+// the entries in its kernel and the contents of subnet.env.
 func (s *soak) want(node int) string {
 	var lines []string
 	add := func(p peer) {
@@ -149,10 +153,10 @@ func (s *soak) want(node int) string {
 	}
 	lines = append(lines, strings.Split(strings.TrimSpace(own.env), "\n")...)
 	slices.Sort(lines)
-	return strings.Join(slices.Compact(lines), "\n") // several peers may share a gateway, and its object
+	return strings.Join(slices.Compact(lines), "\n") // peers with the same gateway share a nexthop object
 }
 
-// paths are the entries that lead to one peer in one family.
+// paths returns the entries for one peer in one address family.
 func (s *soak) paths(key, device, public string, data *vtep) []string {
 	base, _, _ := strings.Cut(key, "-")
 	dst := strings.Replace(key, "-", "/", 1)
@@ -166,7 +170,7 @@ func (s *soak) paths(key, device, public string, data *vtep) []string {
 	}
 }
 
-// device is a tunnel device itself.
+// device returns the entries for a tunnel device.
 func device(name, key string, data *vtep, family lab.Family) []string {
 	base, _, _ := strings.Cut(key, "-")
 	inet, length, mtu := "inet", 32, 1450
@@ -182,8 +186,8 @@ func device(name, key string, data *vtep, family lab.Family) []string {
 	return []string{fmt.Sprintf("addr %s %s %s/%d", name, inet, base, length), fmt.Sprintf("link %s up mtu %d %s", name, mtu, data.VtepMAC)}
 }
 
-// have reads from a node what want foretells.
-func (s *soak) have(ctx context.Context, n *lab.Node) (string, error) {
+// readState reads the state of a node in the form of want.
+func (s *soak) readState(ctx context.Context, n *lab.Node) (string, error) {
 	out, err := n.Run(ctx, "sh", "-c", `
 		ip -4 route show | grep -v -e 'proto kernel' -e ^default -e ' dev cni0' | sed 's/^/route /'
 		ip -6 route show | grep -v -e 'proto kernel' -e ^default -e ^fe80 -e ^multicast -e ' dev cni0' | sed 's/^/route /'
@@ -208,25 +212,26 @@ func (s *soak) have(ctx context.Context, n *lab.Node) (string, error) {
 	return strings.Join(lines, "\n"), err
 }
 
-// noise is what may differ between two states that are alike.
+// noise matches what may differ between two equal states.
 var noise = regexp.MustCompile(`nhid \d+ |proto 70|metric 1024|pref medium|scope link|linkdown`)
 
-// content compares what is not in the kernel's tables of routes.
-func (s *soak) content(ctx context.Context, n *lab.Node) error {
+// checkRules checks the firewall rules, /readyz and the numbers of peers in
+// /metrics.
+func (s *soak) checkRules(ctx context.Context, n *lab.Node) error {
 	i := slices.Index(s.Nodes, n)
 	rules, err := firewall(ctx, n, s.nft)
 	if err != nil {
 		return err
 	}
 	if want := s.members[i].firewall[s.nft]; rules != want {
-		return fmt.Errorf("the rules of %s (- is there, + is missing):\n%s", n.Name, difference(rules, want))
+		return fmt.Errorf("the rules of %s (- unexpected, + missing):\n%s", n.Name, difference(rules, want))
 	}
 	if other, err := firewall(ctx, n, !s.nft); err != nil || other != "" {
-		return fmt.Errorf("%s has rules of the other kind, too: %s (%v)", n.Name, other, err)
+		return fmt.Errorf("%s also has rules of the other kind: %s (%v)", n.Name, other, err)
 	}
 	code, body, err := n.Ask(ctx, "/readyz")
 	if err == nil && code != 200 {
-		err = fmt.Errorf("%s: /readyz says %d %s", n.Name, code, body)
+		err = fmt.Errorf("%s: /readyz: %d %s", n.Name, code, body)
 	}
 	if err != nil {
 		return err
@@ -240,9 +245,10 @@ func (s *soak) content(ctx context.Context, n *lab.Node) error {
 	return err
 }
 
-// firewall is what concerns us of a node's rules, of one kind.
+// firewall returns flannel's rules of one kind on a node.
 func firewall(ctx context.Context, n *lab.Node, nft bool) (string, error) {
-	// One after the other: the order in which the kernel has tables is that in which they were made.
+	// The order is fixed here, because the kernel lists tables in the order of
+	// their creation.
 	script := `for f in iptables ip6tables; do for t in nat filter; do $f-save -t $t; done; done 2>/dev/null | grep -e FLANNEL -e flanneld`
 	if nft {
 		script = `for t in "ip flannel-ipv4" "ip6 flannel-ipv6"; do nft list table $t; done 2>/dev/null | sed 's/packets [0-9]* bytes [0-9]*//'`
@@ -251,7 +257,8 @@ func firewall(ctx context.Context, n *lab.Node, nft bool) (string, error) {
 	return regexp.MustCompile(`\[\d+:\d+\]`).ReplaceAllString(out, ""), err
 }
 
-// difference is for a reader: what one text has and the other has not.
+// difference returns the lines that only one of the texts has, for a failure
+// message.
 func difference(got, want string) string {
 	var out []string
 	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")

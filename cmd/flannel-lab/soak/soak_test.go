@@ -1,7 +1,10 @@
-// Package soak lets a small cluster live through a bad year in minutes: peers come, change and go, another hand tampers
-// with the kernel, daemons and etcd are killed, all at random; and again and again every node must be as a model says.
+// Package soak subjects a small cluster to many random events in a short time:
+// peers are added, changed and removed, somebody tampers with the kernel,
+// daemons and etcd are killed. After every batch of events every node must
+// match a model.
 //
-// SOAK is how long it lasts (2m), SOAK_SEED repeats what a run did.
+// The environment variable SOAK is the duration (2m), SOAK_SEED repeats the
+// events of an earlier run.
 package soak
 
 import (
@@ -27,16 +30,17 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience is how long a node may take to be as the model says. It takes milliseconds; the machine may be busy.
-	patience = 5 * time.Minute
-	// slow is when it is worth a line.
+	// timeout is how long a node may take to match the model. It normally takes
+	// milliseconds, but the machine may be busy.
+	timeout = 5 * time.Minute
+	// slow is the time from which a check logs what happened before.
 	slow = 5 * time.Second
-	// A check comes after so many actions, so many of them in a second.
-	between, pace = 60, 8
+	// There are pace actions a second, and a check after every batch of them.
+	batch, pace = 60, 8
 )
 
 func TestSoak(t *testing.T) {
-	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2m"))
+	duration, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "2m"))
 	must(t, err)
 	seed, err := strconv.ParseUint(cmp.Or(os.Getenv("SOAK_SEED"), fmt.Sprint(time.Now().UnixNano()%1_000_000)), 10, 64)
 	must(t, err)
@@ -50,12 +54,12 @@ func TestSoak(t *testing.T) {
 					t.Logf("SOAK_SEED=%d; the last actions:\n%s", seed, strings.Join(s.history[max(0, len(s.history)-60):], "\n"))
 				}
 			})
-			s.run(t, time.Now().Add(lasts))
+			s.run(t, time.Now().Add(duration))
 		})
 	}
 }
 
-// soak is a cluster and what is known of it.
+// soak is a cluster and the state that it should have.
 type soak struct {
 	*lab.Lab
 	rnd     *rand.Rand
@@ -63,16 +67,16 @@ type soak struct {
 	family  lab.Family
 	nft     bool
 
-	members  []member        // the real nodes
-	peers    map[int]peer    // the others that are in etcd, by number
-	rogues   map[string]bool // keys
+	members  []member        // the real nodes, in the order of Nodes
+	peers    map[int]peer    // leases of other nodes in etcd, by number
+	rogues   map[string]bool // keys of invalid leases in etcd
 	etcdDown bool
-	logged   map[*lab.Node]int // the length of a node's log at its last start
-	witness  []vitals          // of the first node, whose daemon is never ended
+	logged   map[*lab.Node]int // length of the log at the last start of the daemon
+	samples  []usage           // of the first node, whose daemon is never stopped
 
 	history []string
 	counts  map[string]int
-	took    []time.Duration // until all nodes were as the model says
+	took    []time.Duration // of each check, until all nodes matched the model
 }
 
 func newSoak(t *testing.T, rnd *rand.Rand, backend string) *soak {
@@ -96,11 +100,12 @@ func newSoak(t *testing.T, rnd *rand.Rand, backend string) *soak {
 	})
 	must(t, s.configure(t.Context()))
 	must(t, l.StartAll(t.Context()))
-	s.meet(t)
+	s.readMembers(t)
 	return s
 }
 
-// configure writes the network configuration. Real nodes have the upper half of the network, the others the lower.
+// configure writes the network configuration. Real nodes get subnets in the
+// upper half of the network, other peers have the lower half.
 func (s *soak) configure(ctx context.Context) error {
 	return s.SetConfig(ctx, s.Config(fmt.Sprintf(`{"Type":%q},"EnableNFTables":%t,"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`, s.backend, s.nft)))
 }
@@ -109,13 +114,13 @@ func (s *soak) run(t *testing.T, end time.Time) {
 	tick := time.NewTicker(time.Second / pace)
 	defer tick.Stop()
 	for time.Now().Before(end) {
-		for range between {
+		for range batch {
 			<-tick.C
 			s.act(t)
 		}
 		s.check(t)
 	}
-	s.settle(t)
+	s.endOutages(t)
 	slices.Sort(s.took)
 	var acts []string
 	total := 0
@@ -123,17 +128,17 @@ func (s *soak) run(t *testing.T, end time.Time) {
 		acts, total = append(acts, fmt.Sprintf("%d × %s", n, name)), total+n
 	}
 	slices.Sort(acts)
-	t.Logf("%d actions (%s); %d checks, as the model after %v, %v at most", total, strings.Join(acts, ", "), len(s.took),
+	t.Logf("%d actions (%s); %d checks, median %v, maximum %v", total, strings.Join(acts, ", "), len(s.took),
 		s.took[len(s.took)/2].Round(time.Millisecond), s.took[len(s.took)-1].Round(time.Millisecond))
-	flat(t, s.witness)
+	checkGrowth(t, s.samples)
 	if t.Failed() {
-		must(t, s.Nodes[0].Signal(syscall.SIGQUIT)) // its log gets what every goroutine does
+		must(t, s.Nodes[0].Signal(syscall.SIGQUIT)) // writes the stacks of all goroutines to its log
 		time.Sleep(time.Second)
 		t.Log(s.Nodes[0].Log())
 	}
 }
 
-// act does one thing at random.
+// act performs a random action.
 func (s *soak) act(t *testing.T) {
 	t.Helper()
 	sum := 0
@@ -147,9 +152,9 @@ func (s *soak) act(t *testing.T) {
 		}
 		what, err := a.do(t.Context(), s)
 		if what == "" {
-			return // not now
+			return // not possible at the moment
 		}
-		s.note(a.name, what)
+		s.record(a.name, what)
 		if err != nil {
 			t.Fatalf("%s %s: %v", a.name, what, err)
 		}
@@ -157,15 +162,15 @@ func (s *soak) act(t *testing.T) {
 	}
 }
 
-func (s *soak) note(name, what string) {
+func (s *soak) record(name, what string) {
 	s.counts[name]++
 	s.history = append(s.history, fmt.Sprintf("%s %s: %s", time.Now().Format("15:04:05.000"), name, what))
 }
 
 // settle ends every outage.
-func (s *soak) settle(t *testing.T) {
+func (s *soak) endOutages(t *testing.T) {
 	t.Helper()
-	must(t, s.etcdBack(t.Context()))
+	must(t, s.restoreEtcd(t.Context()))
 	for _, n := range s.Nodes {
 		if !n.Running() {
 			must(t, s.start(n))
@@ -173,26 +178,26 @@ func (s *soak) settle(t *testing.T) {
 	}
 }
 
-// check ends every outage and waits until every node is as the model says.
+// check ends all outages and waits until every node matches the model.
 func (s *soak) check(t *testing.T) {
 	t.Helper()
-	s.settle(t)
+	s.endOutages(t)
 	began := time.Now()
 	for i, n := range s.Nodes {
-		_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
+		_, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
 			if err := s.reread(ctx); err != nil {
 				return err
 			}
 			want := s.want(i)
-			got, err := s.have(ctx, n)
+			got, err := s.readState(ctx, n)
 			if err == nil && got != want {
-				err = fmt.Errorf("%s is not as it should be (- is there, + is missing):\n%s", n.Name, difference(got, want))
+				err = fmt.Errorf("%s does not match the model (- unexpected, + missing):\n%s", n.Name, difference(got, want))
 			}
 			if err == nil {
-				err = s.content(ctx, n)
+				err = s.checkRules(ctx, n)
 			}
 			if err != nil {
-				time.Sleep(20 * time.Millisecond) // to look costs more than to mend
+				time.Sleep(20 * time.Millisecond) // reading the state costs more CPU than the repair
 			}
 			return err
 		})
@@ -201,12 +206,12 @@ func (s *soak) check(t *testing.T) {
 	took := time.Since(began)
 	s.took = append(s.took, took)
 	if took > slow {
-		t.Logf("as the model only after %v; before that:\n%s", took, strings.Join(s.history[max(0, len(s.history)-10):], "\n"))
+		t.Logf("matched the model only after %v; events before:\n%s", took, strings.Join(s.history[max(0, len(s.history)-10):], "\n"))
 	}
-	s.history = append(s.history, fmt.Sprintf("%s check: as the model after %v", time.Now().Format("15:04:05.000"), took.Round(time.Millisecond)))
-	v, err := look(t.Context(), s.Nodes[0])
+	s.history = append(s.history, fmt.Sprintf("%s check: matched the model after %v", time.Now().Format("15:04:05.000"), took.Round(time.Millisecond)))
+	v, err := readUsage(t.Context(), s.Nodes[0])
 	must(t, err)
-	s.witness = append(s.witness, v)
+	s.samples = append(s.samples, v)
 }
 
 func must(t *testing.T, err error) {
