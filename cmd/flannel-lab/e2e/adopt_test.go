@@ -10,25 +10,27 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// relic is what a flannel that stopped has left on a node, entry by entry.
+// relic is the state that a stopped flannel left on a node.
 type relic struct {
 	node            *lab.Node
-	four, six       string // the node's subnets, without their last bits: 10.5.21, fd05:0:0:15
+	four, six       string // start of the node's subnets: 10.5.21, fd05:0:0:15
 	mac, mac6       string
 	device, device6 string // index and MAC
 }
 
-// relicOf is a node of a flannel cluster; i makes its subnets and addresses its own.
-func relicOf(n *lab.Node, i int) *relic {
+// newRelic returns a node of a flannel cluster. i determines its subnets and
+// addresses.
+func newRelic(n *lab.Node, i int) *relic {
 	return &relic{
 		node: n, four: fmt.Sprintf("10.5.%d", i), six: fmt.Sprintf("fd05:0:0:%x", i),
 		mac: fmt.Sprintf("c6:d2:32:6f:04:%02x", i), mac6: fmt.Sprintf("c6:d2:32:6f:06:%02x", i),
 	}
 }
 
-// stranger is a node that does not exist, next to another on the underlay.
+// stranger returns a node that does not exist, with underlay addresses next to
+// those of another.
 func stranger(beside *lab.Node, i int) *relic {
-	return relicOf(&lab.Node{IP4: beside.IP4.Next().Next(), IP6: beside.IP6.Next().Next()}, i)
+	return newRelic(&lab.Node{IP4: beside.IP4.Next().Next(), IP6: beside.IP6.Next().Next()}, i)
 }
 
 func (r *relic) key() string { return r.four + ".0-24&" + r.six + "::-64" }
@@ -39,7 +41,8 @@ func (r *relic) publish(t *testing.T, l *lab.Lab) {
 	putLease(t, l, r.key(), &value{r.node.IP4.String(), &six, "vxlan", &vtep{1, r.mac}, &vtep{1, r.mac6}})
 }
 
-// leave puts the entries of one node into its kernel as flannel does, toward one living peer and one that has gone.
+// leave writes the entries of one node into its kernel as flannel does, for one
+// existing peer and one that was removed.
 func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 	t.Helper()
 	n := r.node
@@ -74,7 +77,8 @@ func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 	r.device, r.device6 = r.identity(t)
 }
 
-// program writes a peer's entries as flannel does; verb is add, or replace where they may be there.
+// program writes the entries of a peer as flannel does. verb is add, or replace
+// if they may exist.
 func (r *relic) program(t *testing.T, p *relic, verb string) {
 	t.Helper()
 	shell(t, r.node.Namespaces, `ip route %[1]s %[2]s.0/24 via %[2]s.0 dev flannel.1 onlink
@@ -93,14 +97,16 @@ func (r *relic) identity(t *testing.T) (four, six string) {
 	return read("flannel.1"), read("flannel-v6.1")
 }
 
-// A node changes over from flannel to our flanneld, and back, while its pods talk.
+// Nodes change from flannel to our flanneld and back while their pods
+// communicate.
 func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
-	r := []*relic{relicOf(l.Nodes[0], 21), relicOf(l.Nodes[1], 22)}
+	r := []*relic{newRelic(l.Nodes[0], 21), newRelic(l.Nodes[1], 22)}
 	r[0].leave(t, l, r[1])
 	r[1].leave(t, l, r[0])
-	// Of a host-gw before, and of a peer's former VTEP: flannel forgets to delete these.
+	// Stale entries that flannel does not delete: of an earlier host-gw, and of a
+	// former VTEP of a peer.
 	shell(t, l.Nodes[0].Namespaces, `ip route add 10.5.88.0/24 via %[1]s dev eth0; ip route add fd05:0:0:58::/64 via %[2]s dev eth0
 		bridge fdb add 02:00:00:00:00:58 dev flannel.1 dst %[1]s self permanent`, l.Nodes[1].IP4, l.Nodes[1].IP6)
 	a, b := pair(t, l)
@@ -108,35 +114,36 @@ func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 
 	flow := flood(t, a, b)
 	must(t, l.StartAll(t.Context()))
-	for _, one := range r {
-		one.adopted(t, l)
+	for _, node := range r {
+		node.adopted(t, l)
 	}
 	if got := len(leases(t, l)); got != 2 {
-		t.Errorf("%d leases, want the two that were there", got)
+		t.Errorf("%d leases, want the two existing ones", got)
 	}
-	flow.lostNone(t, "from flannel to ours")
+	flow.checkNoLoss(t, "from flannel to ours")
 
-	// A peer that joins while ours runs gets an entry of our own kind, which flannel must be able to take over too.
+	// A peer that joins now gets an entry in our format, which flannel must also be
+	// able to replace.
 	third := stranger(l.Nodes[1], 23)
 	third.publish(t, l)
 	for _, n := range l.Nodes {
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 	flow = flood(t, a, b)
-	for i, one := range r {
-		_, err := one.node.Stop(t.Context())
+	for i, rel := range r {
+		_, err := rel.node.Stop(t.Context())
 		must(t, err)
-		one.program(t, r[1-i], "replace")
-		one.program(t, third, "replace")
-		if out := shell(t, one.node.Namespaces, "ip route show dev flannel.1; ip -6 route show dev flannel-v6.1"); strings.Contains(out, "proto 70") {
-			t.Errorf("%s: after flannel's turn there are still routes of ours: %s", one.node.Name, out)
+		rel.program(t, r[1-i], "replace")
+		rel.program(t, third, "replace")
+		if out := shell(t, rel.node.Namespaces, "ip route show dev flannel.1; ip -6 route show dev flannel-v6.1"); strings.Contains(out, "proto 70") {
+			t.Errorf("%s: flannel did not replace our routes: %s", rel.node.Name, out)
 		}
 	}
 	time.Sleep(100 * time.Millisecond)
-	flow.lostNone(t, "from ours to flannel")
+	flow.checkNoLoss(t, "from ours to flannel")
 	must(t, l.StartAll(t.Context()))
 	for _, n := range l.Nodes {
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 		eventually(t, "one nexthop object for each gateway", "4", func(ctx context.Context) (string, error) {
 			return try(ctx, n.Namespaces, "ip nexthop show proto 70 | wc -l")
 		})
@@ -144,11 +151,12 @@ func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 	must(t, reach(t.Context(), a, b))
 }
 
-// adopted checks that all that was right is as flannel left it, and that the rest is gone.
+// adopted checks that correct state is as flannel left it, and that stale state
+// is gone.
 func (r *relic) adopted(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	n := r.node
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	if four, six := r.identity(t); four != r.device || six != r.device6 {
 		t.Errorf("%s: the devices are now %q %q, were %q %q", n.Name, four, six, r.device, r.device6)
 	}
@@ -156,10 +164,10 @@ func (r *relic) adopted(t *testing.T, l *lab.Lab) {
 		t.Errorf("%s: the lease is %s, was %s", n.Name, got, want)
 	}
 	if out := shell(t, n.Namespaces, "ip route show root 10.5.0.0/16 proto 70; ip -6 route show root fd05::/48 proto 70"); out != "" {
-		t.Errorf("%s: routes were made anew: %s", n.Name, out)
+		t.Errorf("%s: routes were replaced: %s", n.Name, out)
 	}
 	if out := shell(t, n.Namespaces, "ip route show 10.5.88.0/24; ip -6 route show fd05:0:0:58::/64"); out != "" {
-		t.Errorf("%s: stale routes stay: %s", n.Name, out)
+		t.Errorf("%s: stale routes were not deleted: %s", n.Name, out)
 	}
 	for _, command := range []string{"iptables", "ip6tables"} {
 		out := shell(t, n.Namespaces, "%s-save", command)

@@ -27,7 +27,8 @@ const (
 	wrongPassword = "incorrect-donkey-fuse"
 )
 
-// TestSecureEtcd runs flanneld against an etcd with TLS, and users with passwords. No secret may appear anywhere.
+// TestSecureEtcd runs flanneld with an etcd that uses TLS and passwords. No
+// secret may appear in any output.
 func TestSecureEtcd(t *testing.T) {
 	t.Parallel()
 	for _, certs := range []bool{false, true} {
@@ -58,23 +59,24 @@ func TestSecureEtcd(t *testing.T) {
 			must(t, l.StartAll(t.Context(), args...))
 			reaches(t, name, pod(t, n, "a"), pod(t, l.Nodes[1], "b").IP4)
 
-			// A login does not last: a server that forgot it is logged in to again.
+			// When the server has lost its sessions, flanneld logs in again.
 			mark := len(n.Log())
 			must(t, l.Etcd.Kill())
 			logged(t, n, mark, "cause=store-silent")
-			tell(t, n, dir)
+			checkNoSecrets(t, n, dir)
 			must(t, l.Etcd.Start(t.Context()))
 			logged(t, n, mark, "cause=store-back")
 			for _, n := range l.Nodes {
-				within(t, n.Name+" is in step", func() error { return ready(t, n) })
-				tell(t, n, dir)
+				within(t, n.Name+" is synced", func() error { return ready(t, n) })
+				checkNoSecrets(t, n, dir)
 				stopped(t, n)
 			}
 		})
 	}
 }
 
-// refusals starts flanneld with what cannot work; the exit status and the names must say what.
+// refusals starts flanneld with arguments that cannot work, and checks the exit
+// status and the names in the output.
 func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 	for _, c := range []struct {
 		password, names string
@@ -85,7 +87,8 @@ func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 		{"", "--etcd-password", 2, nil},
 		{rightPassword, dir + "/none", 1, []string{"-etcd-cafile=" + dir + "/none"}},
 		{rightPassword, "--etcd-keyfile", 2, []string{"-etcd-certfile=" + dir + "/client.crt"}},
-		// The files in each other's place: an error that quoted the "certificate" would show the key.
+		// Certificate and key swapped: an error that quotes the "certificate"
+		// would reveal the key.
 		{rightPassword, dir + "/client.key", 1, []string{"-etcd-certfile=" + dir + "/client.key", "-etcd-keyfile=" + dir + "/client.crt"}},
 	} {
 		n.Env = []string{"FLANNELD_ETCD_PASSWORD=" + c.password}
@@ -93,28 +96,29 @@ func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 		must(t, n.Start(append(args, c.args...)...))
 		ends(t, n, c.status)
 		if said := n.Log()[mark:]; !strings.Contains(said, c.names) {
-			t.Errorf("%v: it says\n%s\nwant %q", c.args, said, c.names)
+			t.Errorf("%v: the output is\n%s\nwant %q", c.args, said, c.names)
 		}
-		keepsSecrets(t, dir, "the log", n.Log())
+		checkText(t, dir, "the log", n.Log())
 	}
 }
 
-// tell looks for secrets in everything that flanneld tells while it runs.
-func tell(t *testing.T, n *lab.Node, dir string) {
+// checkNoSecrets searches for secrets in everything that flanneld outputs while
+// it runs.
+func checkNoSecrets(t *testing.T, n *lab.Node, dir string) {
 	t.Helper()
 	for _, path := range []string{"/metrics", "/readyz", "/healthz", "/debug/pprof/cmdline", "/none"} {
 		_, body, err := n.Ask(t.Context(), path)
 		must(t, err)
-		keepsSecrets(t, dir, path, body)
+		checkText(t, dir, path, body)
 	}
-	keepsSecrets(t, dir, "the log", n.Log())
+	checkText(t, dir, "the log", n.Log())
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.PID()))
 	must(t, err)
-	keepsSecrets(t, dir, "the command line", string(cmdline))
-	keepsSecrets(t, dir, "what it has written", in(t, n.Namespaces, "find /run/flannel -type f -exec cat {} +; ip -d link; iptables-save"))
+	checkText(t, dir, "the command line", string(cmdline))
+	checkText(t, dir, "its files, devices and rules", in(t, n.Namespaces, "find /run/flannel -type f -exec cat {} +; ip -d link; iptables-save"))
 }
 
-func keepsSecrets(t *testing.T, dir, where, text string) {
+func checkText(t *testing.T, dir, where, text string) {
 	t.Helper()
 	secrets := []string{rightPassword, wrongPassword}
 	for _, file := range []string{"client.key", "server.key", "ca.key"} {
@@ -124,12 +128,13 @@ func keepsSecrets(t *testing.T, dir, where, text string) {
 	}
 	for _, s := range secrets {
 		if strings.Contains(text, s) {
-			t.Errorf("%s tells the secret %q", where, s)
+			t.Errorf("%s contains the secret %q", where, s)
 		}
 	}
 }
 
-// TestDeadEndpoint has a first endpoint that refuses and a second one that does not answer at all.
+// TestDeadEndpoint uses a first endpoint that refuses connections and a second
+// one that does not answer.
 func TestDeadEndpoint(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
@@ -140,12 +145,13 @@ func TestDeadEndpoint(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 	t.Logf("ready after %v", time.Since(began).Round(time.Millisecond))
 	if log := n.Records(0).With("level=WARN"); len(log) > 0 {
-		t.Errorf("one endpoint that answers is enough:\n%s", log)
+		t.Errorf("one working endpoint must be enough:\n%s", log)
 	}
 	stopped(t, n)
 }
 
-// secured are etcd's arguments for TLS on the underlay; on its own loopback it stays as it is, for the lab.
+// secured returns etcd's arguments for TLS on the underlay. On loopback it
+// stays without TLS, for the lab.
 func secured(dir string, certs bool) []string {
 	args := []string{"--listen-client-urls=https://192.168.100.1:2379,http://127.0.0.1:2379", "--bcrypt-cost=4",
 		"--advertise-client-urls=https://192.168.100.1:2379", "--cert-file=" + dir + "/server.crt", "--key-file=" + dir + "/server.key"}
@@ -165,7 +171,8 @@ func plainClient(t *testing.T, l *lab.Lab) *clientv3.Client {
 	return c
 }
 
-// enableAuth makes root, and a user who may do no more than flanneld needs.
+// enableAuth enables authentication, and creates root and a user with only the
+// permissions that flanneld needs.
 func enableAuth(t *testing.T, c *clientv3.Client) {
 	t.Helper()
 	ctx := t.Context()
@@ -186,7 +193,8 @@ func enableAuth(t *testing.T, c *clientv3.Client) {
 	must(t, err)
 }
 
-// certificates writes an authority, a certificate of it for the server and one for clients, each with its key.
+// certificates writes a CA, and a certificate for the server and one for
+// clients, each with its key.
 func certificates(t *testing.T, dir string) {
 	t.Helper()
 	var authority *x509.Certificate

@@ -10,14 +10,15 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// device is what matters of a tunnel device: its name and what it was made with.
+// device returns the properties of the tunnel device.
 func device(ctx context.Context, n *lab.Node) (string, error) {
 	return try(ctx, n.Namespaces, `for d in $(ls /sys/class/net | grep ^flannel); do
 			ip -d -o link show $d | grep -oE 'flannel[^:]*:|\bmtu [0-9]+|vxlan id [0-9]+ local [0-9.]+ dev [a-z0-9]+|dstport [0-9]+|nolearning|gbp' | sort -u | xargs echo
 		done; grep MTU /run/flannel/subnet.env`)
 }
 
-// Every setting of vxlan, changed in etcd while the nodes run: devices, subnet.env and traffic follow.
+// Every setting of vxlan is changed in etcd while the nodes run. Devices,
+// subnet.env and traffic must follow.
 func TestSettingsOfVXLAN(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
@@ -37,8 +38,8 @@ func TestSettingsOfVXLAN(t *testing.T) {
 			eventually(t, c.settings, fmt.Sprintf(c.want, n.IP4), func(ctx context.Context) (string, error) { return device(ctx, n) })
 		}
 		must(t, reach(t.Context(), a, b))
-		t.Logf("%-26s in force on both nodes, pods talk after %v", c.settings, time.Since(began).Round(time.Millisecond))
-		// What a daemon that starts anew finds is what it wants: the same device goes on.
+		t.Logf("%-26s applied on both nodes, pods reach each other after %v", c.settings, time.Since(began).Round(time.Millisecond))
+		// A daemon that starts again keeps the device.
 		n := l.Nodes[0]
 		const index = "cd /sys/class/net/flannel.*; cat ifindex address"
 		before := shell(t, n.Namespaces, index)
@@ -51,15 +52,16 @@ func TestSettingsOfVXLAN(t *testing.T) {
 	}
 }
 
-// routes are those to the pods of other nodes, in a form for a reader.
+// routes returns the routes to pods of other nodes, as text.
 func routes(ctx context.Context, n *lab.Node) (string, error) {
 	out, err := try(ctx, n.Namespaces, "ip route show root 10.5.0.0/16 proto 70; ip -6 route show root fd05::/48 proto 70")
 	return words(strings.ReplaceAll(out, " metric 1024", "")), err
 }
 
-// routed is what routes shall be on a node: direct for the peers that are in direct, and for the others through the
-// tunnel, or none.
-func routed(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*lab.Node) string {
+// wantRoutes returns the routes that a node should have: direct routes to the
+// peers in direct, and to the others routes through the tunnel, or none without
+// tunnel.
+func wantRoutes(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*lab.Node) string {
 	t.Helper()
 	var lines []string
 	for _, peer := range l.Nodes {
@@ -85,7 +87,8 @@ func routed(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*lab.N
 	return words(strings.Join(lines, "\n"))
 }
 
-// Nodes 1 and 3 are on one network, 2 and 4 on another, with a router between.
+// Nodes 1 and 3 are on one network, 2 and 4 on another. A router joins the
+// networks.
 func TestTwoNetworksAndARouter(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4, Subnets: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, atOnce)
@@ -96,9 +99,9 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 		t.Helper()
 		must(t, l.SetConfig(t.Context(), l.Config(backend)))
 		took := eventually(t, what, want, func(ctx context.Context) (string, error) { return routes(ctx, n) })
-		t.Logf("%s: routes are right after %v", what, took.Round(time.Millisecond))
+		t.Logf("%s: routes are correct after %v", what, took.Round(time.Millisecond))
 	}
-	everybody := func() {
+	reachAll := func() {
 		t.Helper()
 		for _, from := range pods {
 			for _, to := range pods {
@@ -108,35 +111,35 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 			}
 		}
 	}
-	everybody()
+	reachAll()
 	floods := []*flow{flood(t, pods[0], pods[2]), flood(t, pods[0], pods[1])}
 	for range 2 {
-		follow("DirectRouting on", `{"Type":"vxlan","DirectRouting":true}`, routed(t, l, n, true, l.Nodes[2]))
-		everybody()
-		follow("DirectRouting off", `{"Type":"vxlan"}`, routed(t, l, n, true))
-		everybody()
+		follow("DirectRouting on", `{"Type":"vxlan","DirectRouting":true}`, wantRoutes(t, l, n, true, l.Nodes[2]))
+		reachAll()
+		follow("DirectRouting off", `{"Type":"vxlan"}`, wantRoutes(t, l, n, true))
+		reachAll()
 	}
 	for _, f := range floods {
-		f.lostNone(t, "DirectRouting on and off")
+		f.checkNoLoss(t, "DirectRouting on and off")
 	}
 	mark := len(n.Log())
-	follow("host-gw", `{"Type":"host-gw"}`, routed(t, l, n, false, l.Nodes[2]))
+	follow("host-gw", `{"Type":"host-gw"}`, wantRoutes(t, l, n, false, l.Nodes[2]))
 	for _, pair := range [][2]int{{0, 2}, {2, 0}, {1, 3}, {3, 1}} {
 		must(t, reach(t.Context(), pods[pair[0]], pods[pair[1]]))
 	}
 	loggedNaming(t, n, mark, "peer-rejected", "reason", "192.168.101.12", "eth0")
 	loggedNaming(t, n, mark, "peer-rejected", "reason", "192.168.101.14", "eth0")
 	if len(n.Records(mark).With("cause=peer-rejected").Naming("reason", "192.168.100.13")) > 0 {
-		t.Error("the peer on the same network is warned of too")
+		t.Error("there is also a warning about the peer on the same network")
 	}
-	eventually(t, "no tunnel device, and the whole MTU", "FLANNEL_MTU=1500", func(ctx context.Context) (string, error) { return device(ctx, n) })
+	eventually(t, "no tunnel device, and the MTU of the underlay", "FLANNEL_MTU=1500", func(ctx context.Context) (string, error) { return device(ctx, n) })
 	follow("alloc", `{"Type":"alloc"}`, "")
 	eventually(t, "subnet.env with alloc", "FLANNEL_MTU=1500", func(ctx context.Context) (string, error) { return device(ctx, n) })
-	follow("vxlan again", `{"Type":"vxlan"}`, routed(t, l, n, true))
-	everybody()
+	follow("vxlan again", `{"Type":"vxlan"}`, wantRoutes(t, l, n, true))
+	reachAll()
 }
 
-// The backend that only hands out subnets, from a cold start.
+// The backend that only assigns subnets.
 func TestAlloc(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"alloc"}`)
@@ -148,12 +151,13 @@ func TestAlloc(t *testing.T) {
 			t.Errorf("%s: subnet.env is %v, the lease %s", n.Name, env, key)
 		}
 		if out := shell(t, n.Namespaces, "ip -br link | grep flannel || true; ip route show root 10.5.0.0/16; ip nexthop show"); out != "" {
-			t.Errorf("%s: there is more than subnet.env: %s", n.Name, out)
+			t.Errorf("%s: not only subnet.env was created: %s", n.Name, out)
 		}
 	}
 }
 
-// A blackhole for the node's own subnet swallows packets for pods that are gone, and never those for pods that live.
+// A blackhole route for the node's own subnet drops packets for deleted pods,
+// and never those for existing pods.
 func TestBlackholeRoute(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, "-ip-blackhole-route")
@@ -172,7 +176,7 @@ func TestBlackholeRoute(t *testing.T) {
 		must(t, reach(t.Context(), pair[0], pair[1]))
 	}
 	shell(t, n.Namespaces, "ip route del blackhole %s metric 65536", four)
-	t.Logf("a deleted blackhole is back after %v", eventually(t, "blackhole again", want, blackholes))
+	t.Logf("a deleted blackhole route is restored after %v", eventually(t, "blackhole restored", want, blackholes))
 	_, err := n.Stop(t.Context())
 	must(t, err)
 	must(t, n.Start())

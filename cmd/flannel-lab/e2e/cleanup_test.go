@@ -8,7 +8,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// neighbours of ours that cleanup must not touch: things like ours, by another hand.
+// neighbours are commands that create things similar to ours, which cleanup
+// must not touch.
 const foreign = `
 	# what IPv6 does by itself in its own time is of no interest
 	echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
@@ -29,7 +30,8 @@ const foreign = `
 	done
 	nft add table ip flannel-ipv4-not; nft add table inet mine`
 
-// everything is what a node's kernel knows of its network; lines that clocks and packets change are left out.
+// everything is a command that prints the network state of a node, without what
+// changes with time and traffic.
 const everything = `
 	echo "# address"; ip -o address | sed 's/^[0-9]*: //; s/\\.*//'
 	echo "# link"; ip -d -o link | sed 's/^[0-9]*: //; s/timer *[0-9.]*//g'
@@ -39,15 +41,16 @@ const everything = `
 	echo "# iptables"; for ipt in iptables ip6tables; do $ipt-save | grep -v '^#' | sed 's/\[[0-9:]*\]//'; done
 	echo "# nft"; nft list ruleset | sed 's/counter packets [0-9]* bytes [0-9]*/counter/'`
 
-// TestCleanup compares a node before flanneld's first start and after its cleanup.
+// TestCleanup compares a node before the first start of flanneld and after its
+// cleanup.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, config string
 		family       lab.Family
 		args         []string
-		routes       string   // how many, blackholes included
-		removed      []string // of what the list must tell
+		routes       string   // number of routes, including blackholes
+		removed      []string // parts of the list of removed things
 	}{
 		{"vxlan dual by iptables", `{"Type":"vxlan"}`, lab.Dual, []string{"-ip-blackhole-route"}, "4",
 			[]string{"device flannel.1\n", "device flannel-v6.1\n", "route 10.5.", "route fd05:", "nexthop object"}},
@@ -63,8 +66,8 @@ func TestCleanup(t *testing.T) {
 			before := in(t, n.Namespaces, everything)
 			must(t, l.SetConfig(t.Context(), l.Config(c.config+apart)))
 			must(t, l.StartAll(t.Context(), c.args...))
-			within(t, "the other node counts", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
-			within(t, "in step", func() error { return ready(t, n) })
+			within(t, "the other node is counted", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
+			within(t, "synced", func() error { return ready(t, n) })
 			stopped(t, n)
 
 			running := in(t, n.Namespaces, everything)
@@ -74,22 +77,22 @@ func TestCleanup(t *testing.T) {
 			}
 			for _, what := range c.removed {
 				if !strings.Contains(planned, what) {
-					t.Errorf("the dry run tells\n%s\nwithout %q", planned, what)
+					t.Errorf("the dry run prints\n%s\nwithout %q", planned, what)
 				}
 			}
 			done := in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
 			if done != strings.ReplaceAll(planned, "would remove ", "removed ") {
-				t.Errorf("cleanup tells\n%s\nand the dry run told\n%s", done, planned)
+				t.Errorf("cleanup prints\n%s\nand the dry run printed\n%s", done, planned)
 			}
 			if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
 				t.Errorf("start and cleanup changed\n%s", change)
 			}
 			if again := in(t, n.Namespaces, l.Flanneld()+" cleanup --json"); !strings.Contains(again, `"removed": []`) {
-				t.Errorf("a second cleanup tells\n%s", again)
+				t.Errorf("a second cleanup prints\n%s", again)
 			}
 			must(t, n.Start(c.args...))
 			must(t, n.Ready(t.Context()))
-			within(t, "all is as it was", func() error {
+			within(t, "the state is as before", func() error {
 				return same(words(running), words(in(t, n.Namespaces, everything)))
 			})
 		})
@@ -103,7 +106,7 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
-// changes are the lines that only one of two texts has.
+// changes returns the lines that only one of two texts has.
 func changes(before, after string) string {
 	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
 	var all []string

@@ -11,20 +11,21 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// TestConfigChanges changes the network configuration under running nodes.
+// TestConfigChanges changes the network configuration while nodes run.
 func TestConfigChanges(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, atOnce)
 	n := l.Nodes[0]
 	a, b := pod(t, n, "a"), pod(t, l.Nodes[1], "b")
 	reaches(t, "at first", a, b.IP4)
-	// become sets a configuration and waits until each node says a text of it.
+	// become sets a configuration and waits until the output of a command on
+	// each node contains a text.
 	become := func(t *testing.T, config, text string, command ...string) {
 		t.Helper()
 		must(t, l.SetConfig(t.Context(), config))
 		for _, n := range l.Nodes {
 			within(t, fmt.Sprintf("%s has %q", n.Name, text), func() error { return says(t, n, text, command...) })
-			within(t, n.Name+" is in step", func() error { return ready(t, n) })
+			within(t, n.Name+" is synced", func() error { return ready(t, n) })
 		}
 		reaches(t, "after the change", a, b.IP4)
 		reaches(t, "after the change", b, a.IP4)
@@ -35,7 +36,7 @@ func TestConfigChanges(t *testing.T) {
 	}
 
 	t.Run("MTU", func(t *testing.T) {
-		stop := unlost(t, a, b.IP4)
+		stop := expectNoLoss(t, a, b.IP4)
 		become(t, l.Config(`{"Type":"vxlan","MTU":1400}`), "mtu 1350", "ip", "link", "show", "flannel.1")
 		for _, n := range l.Nodes {
 			within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
@@ -47,10 +48,10 @@ func TestConfigChanges(t *testing.T) {
 		before := kernel()
 		become(t, l.Config(`{"Type":"vxlan","VNI":77}`), "vxlan id 77 ", "ip", "-d", "link", "show", "flannel.77")
 		if left := in(t, n.Namespaces, "ip -o link; ip route"); strings.Contains(left, "flannel.1 ") || strings.Contains(left, "flannel.1:") {
-			t.Errorf("of VNI 1 there is left:\n%s", left)
+			t.Errorf("left of VNI 1:\n%s", left)
 		}
 		become(t, l.Config(`{"Type":"vxlan"}`), "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
-		within(t, "all is as before", func() error { return same(before, kernel()) })
+		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
 	})
 	t.Run("host-gw and back", func(t *testing.T) {
 		before := kernel()
@@ -58,7 +59,7 @@ func TestConfigChanges(t *testing.T) {
 		within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1500\n", "cat", "/run/flannel/subnet.env") })
 		within(t, "no tunnel is left", func() error { return silent(t, n, "flannel", "ip", "link") })
 		become(t, l.Config(`{"Type":"vxlan"}`), "dev flannel.1 ", "ip", "route")
-		within(t, "all is as before", func() error { return same(before, kernel()) })
+		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
 	})
 	t.Run("nftables and back", func(t *testing.T) {
 		before, nft := kernel(), strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"EnableNFTables":true,`, 1)
@@ -67,20 +68,21 @@ func TestConfigChanges(t *testing.T) {
 		_, err := a.Ping(t.Context(), lab.Outside4)
 		must(t, err)
 		become(t, l.Config(`{"Type":"vxlan"}`), "-A FLANNEL-POSTRTG", "iptables-save")
-		within(t, "all is as before", func() error { return same(before, kernel()) })
+		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
 		_, err = a.Ping(t.Context(), lab.Outside4)
 		must(t, err)
 	})
 
 	refusedChanges(t, l, n, kernel)
 	reaches(t, "after all that was refused", a, b.IP4)
-	// A change after a refused one counts again.
+	// A valid change after a refused one is applied.
 	become(t, l.Config(`{"Type":"vxlan","MTU":1300}`), "mtu 1250", "ip", "link", "show", "flannel.1")
 }
 
-// refusedChanges offers what a running node must refuse; it goes on with what it has.
+// refusedChanges sets configurations that a running node must refuse. The node
+// keeps the current one.
 func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string) {
-	for _, c := range []struct{ name, config, names string }{ // names: what the refusal names
+	for _, c := range []struct{ name, config, names string }{ // names: parts of the error, separated by spaces
 		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network 10.5.0.0/16 10.9.0.0/16"},
 		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen 24 26"},
 		{"garbage", "garbage", ""},
@@ -97,13 +99,14 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 			must(t, ready(t, n))
 			must(t, same(before, kernel()))
 			if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
-				t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
+				t.Errorf("it was logged %d times:\n%s", times, n.Log()[mark:])
 			}
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 		})
 	}
 }
 
+// same returns an error with the difference unless the texts are equal.
 func same(before, after string) error {
 	if change := changes(before, after); change != "" {
 		return fmt.Errorf("changed:\n%s", change)
@@ -111,7 +114,7 @@ func same(before, after string) error {
 	return nil
 }
 
-// TestWaitsForConfig starts before there is a configuration that can work.
+// TestWaitsForConfig starts nodes before there is a valid configuration.
 func TestWaitsForConfig(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 2})
@@ -126,7 +129,7 @@ func TestWaitsForConfig(t *testing.T) {
 	}
 	time.Sleep(500 * time.Millisecond)
 	if times := len(n.Records(0).With("cause=no-config")); times != 1 {
-		t.Errorf("it is said %d times:\n%s", times, n.Log())
+		t.Errorf("it was logged %d times:\n%s", times, n.Log())
 	}
 	for _, c := range []struct{ config, names string }{
 		{`{"Network":"10.5.0.0/16"}`, "Backend.Type: vxlan host-gw alloc"},
@@ -140,17 +143,18 @@ func TestWaitsForConfig(t *testing.T) {
 		within(t, "/readyz says "+c.names, func() error { return unready(t, n, names...) })
 		loggedNaming(t, n, mark, "config-refused", "reason", names...)
 		if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
-			t.Errorf("it is said %d times:\n%s", times, n.Log()[mark:])
+			t.Errorf("it was logged %d times:\n%s", times, n.Log()[mark:])
 		}
 	}
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" goes on", func() error { return ready(t, n) })
+		within(t, n.Name+" continues", func() error { return ready(t, n) })
 	}
 	reaches(t, "at last", pod(t, n, "a"), pod(t, l.Nodes[1], "b").IP4)
 }
 
-// TestAllAtOnce starts the daemons of a cluster at the same instant: none fails, and each gets a subnet of its own.
+// TestAllAtOnce starts the daemons of a cluster at the same time. None may
+// fail, and each must get a subnet of its own.
 func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 40}, `{"Type":"vxlan"}`)
@@ -169,20 +173,20 @@ func TestAllAtOnce(t *testing.T) {
 		within(t, n.Name+" has every peer", func() error { return has(t, n, want) })
 	}
 	all, addresses := leases(t, l), map[string]bool{}
-	for _, v := range all { // equal subnets would be one key, and a network of one length has no others that overlap
+	for _, v := range all { // equal subnets would be the same key, and subnets of one length cannot overlap otherwise
 		addresses[v.PublicIP] = true
 	}
 	if len(all) != len(l.Nodes) || len(addresses) != len(l.Nodes) {
 		t.Errorf("%d leases of %d nodes, want %d: %v", len(all), len(addresses), len(l.Nodes), all)
 	}
 	if held, err := etcdClient(t, l).Leases(t.Context()); err != nil || len(held.Leases) != len(l.Nodes) {
-		t.Errorf("etcd has %d leases (%v): those that lost a race left something over", len(held.Leases), err)
+		t.Errorf("etcd has %d leases (%v): nodes that lost a race left leases over", len(held.Leases), err)
 	}
 	for i, n := range l.Nodes {
 		for _, next := range []int{1, 7, 19} {
 			key, _ := leaseOf(t, l, l.Nodes[(i+next)%len(l.Nodes)])
-			if _, err := n.Reach(t.Context(), address(t, key), patience); err != nil {
-				t.Errorf("%s does not reach the next but %d: %v", n.Name, next, err)
+			if _, err := n.Reach(t.Context(), address(t, key), timeout); err != nil {
+				t.Errorf("%s does not reach the node %d after it: %v", n.Name, next, err)
 			}
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// drift is what another hand does to a node: a shell command, with these variables. S, VIA: a peer's subnet (base
-// address) and its address on the underlay, MAC its VTEP; S6, VIA6, MAC6 the same for IPv6.
+// drift is a change to a node by somebody else: a shell command with these
+// variables. S and VIA are the base address of a peer's subnet and its underlay
+// address, MAC is its VTEP; S6, VIA6 and MAC6 are the same for IPv6.
 type drift struct{ name, command string }
 
 const nexthopOfPeer = `$(ip nexthop show proto 70 | grep -w "via $GW" | head -1 | cut -d' ' -f2)`
@@ -71,7 +72,8 @@ var routeDrifts = []drift{
 	{"forwarding switched off", "sysctl -qw net.ipv4.ip_forward=0"},
 }
 
-// underlayUp: with the interface go its IPv6 addresses, which an administrator (or DHCP) brings back.
+// underlayUp sets the interface up again. When it goes down, the kernel deletes
+// its IPv6 addresses, which an administrator or DHCP would add again.
 const underlayUp = `ip link set eth0 up; `
 
 var routeDrifts6 = []drift{
@@ -88,7 +90,7 @@ func TestDriftIsMended(t *testing.T) {
 		name    string
 		family  lab.Family
 		backend string
-		asleep  bool
+		paused  bool
 		drifts  [][]drift
 	}{
 		{"vxlan", lab.V4, "vxlan", false, [][]drift{routeDrifts, tunnelDrifts}},
@@ -98,10 +100,10 @@ func TestDriftIsMended(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2, Family: c.family}, `{"Type":"`+c.backend+`"}`)
 			d := newDrifter(t, l)
-			d.asleep = c.asleep
+			d.paused = c.paused
 			for _, list := range c.drifts {
-				for _, one := range list {
-					d.suffer(t, one)
+				for _, drift := range list {
+					d.apply(t, drift)
 				}
 			}
 			d.print(t)
@@ -109,11 +111,12 @@ func TestDriftIsMended(t *testing.T) {
 	}
 }
 
-// drifter does harm to the first of two nodes while pods of both talk.
+// drifter applies drifts to the first of two nodes while pods of both
+// communicate.
 type drifter struct {
 	node      *lab.Node
 	a, b      *lab.Pod
-	asleep    bool // flanneld is stopped while it happens: shows that there was something to mend
+	paused    bool // SIGSTOP flanneld during the drift, to check that it changes the kernel
 	vars      string
 	want      string
 	six       bool
@@ -156,39 +159,40 @@ func newDrifter(t *testing.T, l *lab.Lab) *drifter {
 	return d
 }
 
-// suffer lets one drift happen and waits until the kernel is as before and the pods talk.
-func (d *drifter) suffer(t *testing.T, one drift) {
+// apply applies a drift, and waits until the kernel is as before and the pods
+// reach each other.
+func (d *drifter) apply(t *testing.T, c drift) {
 	t.Helper()
-	command := one.command
+	command := c.command
 	if d.six {
 		addr := fmt.Sprintf("%sip addr replace %s/64 dev eth0 nodad; ip -6 route replace default via fd00:100::1; ", underlayUp, d.node.IP6)
 		command = strings.Replace(command, underlayUp, addr, 1)
 	}
-	if d.asleep {
+	if d.paused {
 		must(t, d.node.Signal(syscall.SIGSTOP))
 	}
 	shell(t, d.node.Namespaces, "%s%s", d.vars, command)
-	if d.asleep && !strings.Contains(command, "eth0 down") { // that does not touch what leads through a tunnel
+	if d.paused && !strings.Contains(command, "eth0 down") { // which does not change entries of tunnels
 		if got, err := kernel(t.Context(), d.node); err != nil || got == d.want {
-			t.Fatalf("%s: the kernel is as before (%v): this is no drift", one.name, err)
+			t.Fatalf("%s: the kernel did not change (%v)", c.name, err)
 		}
 		must(t, d.node.Signal(syscall.SIGCONT))
 	}
 	began := time.Now()
-	eventually(t, one.name, d.want, func(ctx context.Context) (string, error) { return kernel(ctx, d.node) })
-	mended := time.Since(began)
+	eventually(t, c.name, d.want, func(ctx context.Context) (string, error) { return kernel(ctx, d.node) })
+	repaired := time.Since(began)
 	if err := reach(t.Context(), d.a, d.b); err != nil {
-		t.Fatalf("%s: mended, but the pods do not talk: %v", one.name, err)
+		t.Fatalf("%s: repaired, but the pods do not reach each other: %v", c.name, err)
 	}
-	fmt.Fprintf(&d.table, "%s\t%v\t%v\n", one.name, mended.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-	d.slow, d.sum, d.count = max(d.slow, mended), d.sum+mended, d.count+1
+	fmt.Fprintf(&d.table, "%s\t%v\t%v\n", c.name, repaired.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	d.slow, d.sum, d.count = max(d.slow, repaired), d.sum+repaired, d.count+1
 }
 
 func (d *drifter) print(t *testing.T) {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "drift\tmended and seen after\tpods talk after\n%s", d.table.String())
+	fmt.Fprintf(w, "drift\trepaired after\tpods reach each other after\n%s", d.table.String())
 	must(t, w.Flush())
-	t.Logf("%d kinds of drift, mended after %v on average, %v at most\n%s", d.count,
+	t.Logf("%d kinds of drift, repaired after %v on average, %v at most\n%s", d.count,
 		(d.sum / time.Duration(d.count)).Round(time.Millisecond), d.slow.Round(time.Millisecond), out.String())
 }

@@ -11,18 +11,21 @@ import (
 	"flannel/pkg/status"
 )
 
-// linkLocals counts the interfaces that are up, and what each of them has when the kernel is done with its address.
+// linkLocals prints the number of interfaces that are up, and the numbers of
+// their non-tentative link-local addresses and routes. They are equal once
+// duplicate address detection is over.
 const linkLocals = `ip -o link show up | grep -vc ' lo:'; ip -6 -o address show scope link -tentative | wc -l
 	ip -6 route show table local | grep -c '^local fe80' || true; ip -6 route show table local | grep -c '^anycast fe80' || true`
 
-// TestDoctor sends the doctor to a node on which all is well, and then to the same node with the troubles that people
-// have. The lab's kernel has no br_netfilter, so FL202 has its own verdict there.
+// TestDoctor runs the doctor on a healthy node, and then on the same node with
+// common problems. The kernel of the lab has no br_netfilter, so FL202 has its
+// own verdict there.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
 	pod(t, n, "a")
-	within(t, "the other node counts", func() error { return has(t, n, "flanneld_peers 1") })
+	within(t, "the other node is counted", func() error { return has(t, n, "flanneld_peers 1") })
 	ask := func() map[string]string {
 		t.Helper()
 		out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
@@ -35,7 +38,7 @@ func TestDoctor(t *testing.T) {
 		}
 		return verdicts
 	}
-	within(t, "every interface has its link-local address for good", func() error {
+	within(t, "no link-local address is tentative", func() error {
 		if all := in(t, n.Namespaces, linkLocals); len(slices.Compact(strings.Fields(all))) != 1 {
 			return fmt.Errorf("interfaces, addresses, local and anycast routes: %s", all)
 		}
@@ -48,19 +51,20 @@ func TestDoctor(t *testing.T) {
 	}
 	for code, verdict := range healthy {
 		if (strings.HasPrefix(verdict, "fail") || strings.HasPrefix(verdict, "warn")) && code != "FL202" && code != "FL302" {
-			t.Errorf("on a node where all is well, %s: %s", code, verdict)
+			t.Errorf("on a healthy node, %s: %s", code, verdict)
 		}
 	}
 	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402", "FL403"} {
 		if !strings.HasPrefix(healthy[code], "ok") {
-			t.Errorf("%s was not judged: %s", code, healthy[code])
+			t.Errorf("%s has no verdict: %s", code, healthy[code])
 		}
 	}
 	in(t, n.Namespaces, `ip address add 10.5.251.1/24 dev cni0; ip link set cni0 mtu 1300; ip6tables -I INPUT -p udp --dport 8472 -j DROP
 		echo '{}' > /etc/cni/net.d/05-other.conf; echo '{"type":"other"}' > /etc/cni/net.d/05-other.conf
 		nohup `+l.Flanneld()+` -subnet-file=/run/second/subnet.env -etcd-endpoints=http://127.0.0.1:1 > /run/second.log 2>&1 &`)
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
-	// A Windows node by its MAC address, whose configuration would fit: ours does not, and only the daemon knows of it.
+	// A lease of a Windows node, recognized by its MAC. Our configuration does not
+	// allow Windows nodes, which only the daemon knows.
 	putLease(t, l, "10.5.249.0-24", &value{PublicIP: "192.168.100.98", BackendType: "vxlan", BackendData: &vtep{4096, "00:15:5d:00:00:01"}})
 	for code, want := range map[string]string{"FL403": "fail " + leasePrefix + "10.5.249.0-24", "FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
 		within(t, code, func() error {
@@ -73,6 +77,6 @@ func TestDoctor(t *testing.T) {
 	logged(t, n, 0, "cause=windows-mismatch")
 	stopped(t, n)
 	if got := ask()["FL101"]; !strings.HasPrefix(got, "fail "+status.ErrNotRunning.Error()) {
-		t.Errorf("the daemon is stopped: %s", got)
+		t.Errorf("with a stopped daemon: %s", got)
 	}
 }

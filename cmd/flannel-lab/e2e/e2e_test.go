@@ -1,5 +1,6 @@
-// Package e2e runs flanneld as its users do: several nodes, a real etcd, pods made by the CNI plugins, traffic.
-// LAB_FLANNELD names another flannel-compatible binary to run.
+// Package e2e runs flanneld as its users do: several nodes, a real etcd, pods
+// created by the CNI plugins, traffic. The environment variable LAB_FLANNELD is
+// the path of another flannel-compatible binary to test.
 package e2e
 
 import (
@@ -17,11 +18,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for what takes milliseconds on a machine that has nothing else to do.
-const patience = 5 * time.Minute
+// timeout is how long a test waits for an event that takes milliseconds on an
+// idle machine.
+const timeout = 5 * time.Minute
 
-// bare makes a lab without a configuration, in which no flanneld runs; it ends with the test. The log
-// of every flanneld is shown if the test fails.
+// bare creates a lab without a network configuration and without a running
+// flanneld. It ends with the test. If the test fails, the logs of all flannelds
+// are shown.
 func bare(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
 	o.Flanneld = os.Getenv("LAB_FLANNELD")
@@ -40,7 +43,8 @@ func bare(t *testing.T, o lab.Options) *lab.Lab {
 	return l
 }
 
-// prepare makes a lab with a configuration, in which no flanneld runs.
+// prepare creates a lab with a network configuration, in which no flanneld
+// runs.
 func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
 	t.Helper()
 	l := bare(t, o)
@@ -48,7 +52,8 @@ func prepare(t *testing.T, o lab.Options, backend string) *lab.Lab {
 	return l
 }
 
-// start makes a lab with a configuration, with flanneld ready on every node.
+// start creates a lab with a network configuration, and starts flanneld on
+// every node.
 func start(t *testing.T, o lab.Options, backend string, args ...string) *lab.Lab {
 	t.Helper()
 	l := prepare(t, o, backend)
@@ -95,13 +100,14 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 	}
 }
 
-// talk checks that two pods reach each other and the world outside, and that many bytes pass.
+// talk checks that two pods reach each other and an address outside of the
+// cluster, and can transfer data.
 func talk(t *testing.T, a, b *lab.Pod, ofA, ofB, outside netip.Addr) {
 	t.Helper()
 	ctx := t.Context()
-	there, err := a.Reach(ctx, ofB, patience)
+	there, err := a.Reach(ctx, ofB, timeout)
 	must(t, err)
-	back, err := b.Reach(ctx, ofA, patience)
+	back, err := b.Reach(ctx, ofA, timeout)
 	must(t, err)
 	moved, err := machine.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
 	must(t, err)

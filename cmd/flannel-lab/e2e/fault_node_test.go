@@ -15,9 +15,10 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// TestNodeRunsOut takes from a running flanneld what it needs of its machine: room for the subnet file, a directory
-// that can be written to, file descriptors. Everything else goes on, and what could not be done is done as soon as it
-// can be.
+// TestNodeRunsOut takes resources away from a running flanneld: disk space for
+// the subnet file, a writable directory, file descriptors. Everything else must
+// keep working, and what failed must succeed once the resource is available
+// again.
 func TestNodeRunsOut(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
@@ -25,15 +26,15 @@ func TestNodeRunsOut(t *testing.T) {
 	in(t, n.Namespaces, "cp /run/flannel/subnet.env /run/kept; mount -t tmpfs -o size=16k tmpfs /run/flannel; cp /run/kept /run/flannel/subnet.env")
 	a, b := pair(t, l)
 	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
-	p := healthy(t, l)
+	p := newBaseline(t, l)
 	generation := 0
-	// follows checks that peers still come.
+	// follows checks that new peers are still added.
 	follows := func(t *testing.T) {
 		t.Helper()
 		generation++
-		key, v := ghost4(1, generation)
+		key, v := fakeLease4(1, generation)
 		putLease(t, l, key, v)
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 	for _, c := range []struct{ name, harm, undo, says string }{
 		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast", unix.ENOSPC.Error()},
@@ -44,22 +45,22 @@ func TestNodeRunsOut(t *testing.T) {
 			before := in(t, n.Namespaces, "cat /run/flannel/subnet.env")
 			mark := len(n.Log())
 			in(t, n.Namespaces, c.harm)
-			in(t, n.Namespaces, "ip link set eth0 mtu 1400") // the file must say 1350 now
+			in(t, n.Namespaces, "ip link set eth0 mtu 1400") // the file must get the MTU 1350
 			within(t, "/readyz says so", func() error { return unready(t, n, c.says) })
 			if now := in(t, n.Namespaces, "cat /run/flannel/subnet.env"); now != before {
 				t.Errorf("the file was\n%s\nand is\n%s", before, now)
 			}
 			follows(t)
-			time.Sleep(time.Second) // several more tries
+			time.Sleep(time.Second) // several retries
 			if told := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(told) != 1 {
-				t.Errorf("it is told %d times:\n%s", len(told), told)
+				t.Errorf("it was logged %d times:\n%s", len(told), told)
 			}
 			in(t, n.Namespaces, c.undo)
 			within(t, "written", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
 			in(t, n.Namespaces, "ip link set eth0 mtu 1500")
 			within(t, "and again", func() error { return says(t, n, "FLANNEL_MTU=1450\n", "cat", "/run/flannel/subnet.env") })
-			p.unharmed(t)
-			f.lostNone(t, c.name)
+			p.check(t)
+			f.checkNoLoss(t, c.name)
 		})
 	}
 	t.Run("started with it read-only", func(t *testing.T) {
@@ -67,19 +68,19 @@ func TestNodeRunsOut(t *testing.T) {
 		must(t, n.Kill())
 		must(t, n.Start())
 		follows(t)
-		within(t, "it is content, for the file is right", func() error { return ready(t, n) })
+		within(t, "it is ready, because the file is correct", func() error { return ready(t, n) })
 		in(t, n.Namespaces, "mount -o remount,rw /run/flannel")
-		p.unharmed(t)
+		p.check(t)
 	})
 	t.Run("file descriptors", func(t *testing.T) {
 		f := flood(t, a, b)
 		noDescriptors(t, l, p, follows)
-		f.lostNone(t, "no file descriptors")
+		f.checkNoLoss(t, "no file descriptors")
 	})
 	t.Run("a device without file descriptors", func(t *testing.T) { deviceWithoutDescriptors(t, l, p, a, b) })
 }
 
-// withoutDescriptors calls body while the node's flanneld can open nothing, and gives it descriptors again.
+// withoutDescriptors calls body while flanneld cannot open file descriptors.
 func withoutDescriptors(t *testing.T, n *lab.Node, body func()) {
 	t.Helper()
 	var was unix.Rlimit
@@ -89,50 +90,51 @@ func withoutDescriptors(t *testing.T, n *lab.Node, body func()) {
 	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &was, nil))
 }
 
-// deviceWithoutDescriptors has flanneld look at its device while it can open nothing: a device that cannot be looked at
-// keeps its routes, and what the kernel drops with a device that goes down is put back.
-func deviceWithoutDescriptors(t *testing.T, l *lab.Lab, p *patient, a, b *lab.Pod) {
+// deviceWithoutDescriptors makes flanneld check its device while it cannot open
+// file descriptors. A device that cannot be read keeps its routes, and entries
+// that the kernel deletes with a device that goes down are restored.
+func deviceWithoutDescriptors(t *testing.T, l *lab.Lab, p *baseline, a, b *lab.Pod) {
 	n := l.Nodes[0]
 	f := flood(t, a, b)
 	withoutDescriptors(t, n, func() {
 		for _, mtu := range []string{"1400", "1420"} {
 			in(t, n.Namespaces, "ip link set flannel.1 mtu "+mtu)
-			within(t, "the MTU is put back", func() error { return says(t, n, "1450\n", "cat", "/sys/class/net/flannel.1/mtu") })
+			within(t, "the MTU is restored", func() error { return says(t, n, "1450\n", "cat", "/sys/class/net/flannel.1/mtu") })
 		}
 		in(t, n.Namespaces, "ip link set eth0 mtu 1400")
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	})
 	within(t, "the subnet file follows the underlay", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
-	f.lostNone(t, "events of devices without file descriptors")
+	f.checkNoLoss(t, "events of devices without file descriptors")
 	in(t, n.Namespaces, "ip link set eth0 mtu 1500")
 	withoutDescriptors(t, n, func() {
 		in(t, n.Namespaces, "ip link set flannel.1 down")
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 		within(t, "packets pass again", func() error { return reach(t.Context(), a, b) })
 	})
-	p.unharmed(t)
+	p.check(t)
 }
 
-func noDescriptors(t *testing.T, l *lab.Lab, p *patient, follows func(*testing.T)) {
+func noDescriptors(t *testing.T, l *lab.Lab, p *baseline, follows func(*testing.T)) {
 	n, mark := l.Nodes[0], len(l.Nodes[0].Log())
-	withoutDescriptors(t, n, func() { toldOfNoDescriptors(t, l, mark, follows) })
-	p.unharmed(t)
+	withoutDescriptors(t, n, func() { checkNoDescriptors(t, l, mark, follows) })
+	p.check(t)
 }
 
-func toldOfNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testing.T)) {
+func checkNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testing.T)) {
 	t.Helper()
 	n := l.Nodes[0]
-	follows(t) // what it has open serves on
+	follows(t) // open connections still work
 	in(t, n.Namespaces, "rm /run/flannel/subnet.env; iptables -F FLANNEL-FWD; ip route delete 10.5.1.0/24")
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	loggedNaming(t, n, mark, "not-in-step", "problem", unix.EMFILE.Error())
 	must(t, l.Etcd.Kill())
 	must(t, l.Etcd.Start(t.Context()))
-	key, v := ghost4(2, 1)
+	key, v := fakeLease4(2, 1)
 	putLease(t, l, key, v)
 	logged(t, n, mark, "cause=store-silent")
 	if !n.Running() {
-		t.Fatal("flanneld has ended")
+		t.Fatal("flanneld has exited")
 	}
 	time.Sleep(3 * time.Second)
 	if said := n.Log()[mark:]; strings.Count(said, "\n") > 25 {
@@ -140,56 +142,58 @@ func toldOfNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testi
 	}
 }
 
-// ghost4 is ghost in a network of IPv4 alone.
-func ghost4(i, generation int) (string, *value) {
-	key, v := phantom(i, generation)
+// fakeLease4 is like fakePeer in an IPv4-only network.
+func fakeLease4(i, generation int) (string, *value) {
+	key, v := fakePeer(i, generation)
 	key, _, _ = strings.Cut(key, "&")
 	v.PublicIPv6, v.BackendV6Data = nil, nil
 	return key, v
 }
 
-// TestKernelRefusesAnEntry gives flanneld a tunnel device with room for two FDB entries.
+// TestKernelRefusesAnEntry gives flanneld a tunnel device that can hold only
+// two FDB entries.
 func TestKernelRefusesAnEntry(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
 	a, b := pair(t, l)
 	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
-	p := healthy(t, l)
+	p := newBaseline(t, l)
 	must(t, n.Kill())
 	mac := shell(t, n.Namespaces, "cat /sys/class/net/flannel.1/address")
 	in(t, n.Namespaces, fmt.Sprintf("ip link del flannel.1; ip link add flannel.1 address %s mtu 1450 type vxlan id 1 dev eth0 local %s dstport 8472 nolearning maxaddress 2", mac, n.IP4))
 	must(t, n.Start())
 	must(t, n.Ready(t.Context()))
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	f := flood(t, a, b)
 	for i := 1; i <= 3; i++ {
-		key, v := ghost4(i, 1)
+		key, v := fakeLease4(i, 1)
 		putLease(t, l, key, v)
 	}
 	within(t, "/readyz names the entry", func() error { return unready(t, n, "set fdb") })
-	within(t, "all others are there", func() error {
+	within(t, "all other entries exist", func() error {
 		got, err := entries(t.Context(), n)
 		if stale, missing := differences(got, entriesOf(t, l, n)); err == nil && (stale != 0 || missing != 2) {
 			err = fmt.Errorf("%d entries are stale, %d missing", stale, missing)
 		}
 		return err
 	})
-	key, _ := ghost4(1, 1)
+	key, _ := fakeLease4(1, 1)
 	putLease(t, l, key, nil)
-	within(t, "what is deleted makes room", func() error {
+	within(t, "a deletion makes room", func() error {
 		got, err := entries(t.Context(), n)
 		if stale, missing := differences(got, entriesOf(t, l, n)); err == nil && (stale != 0 || missing != 1) {
 			err = fmt.Errorf("%d entries are stale, %d missing", stale, missing)
 		}
 		return err
 	})
-	f.lostNone(t, "refused entries")
-	in(t, n.Namespaces, "ip link del flannel.1") // and is made anew without a limit
-	p.unharmed(t)
+	f.checkNoLoss(t, "refused entries")
+	in(t, n.Namespaces, "ip link del flannel.1") // it is created again without a limit
+	p.check(t)
 }
 
-// TestNotificationsAreLost has more happen in a node's kernel than flanneld's sockets can hold.
+// TestNotificationsAreLost causes more notifications in the kernel of a node
+// than the sockets of flanneld can hold.
 func TestNotificationsAreLost(t *testing.T) {
 	t.Parallel()
 	const peers = 5000
@@ -224,19 +228,19 @@ func TestNotificationsAreLost(t *testing.T) {
 			}
 			return err
 		})
-		within(t, "in step", func() error { return ready(t, n) })
+		within(t, "synced", func() error { return ready(t, n) })
 	}
 	want := put(1)
 	must(t, n.Start())
 	full("5,000 peers", want)
-	// The commands stumble when flanneld is faster.
+	// The commands fail if flanneld restores entries meanwhile.
 	const flush = "ip route flush dev flannel.1 || true; ip neigh flush dev flannel.1 nud permanent || true; ip link set flannel.1 down; ip link set flannel.1 up; "
 	in(t, n.Namespaces, flush)
-	full("flushed before its eyes: mended", want)
+	full("flushed while it runs: restored", want)
 
 	mark := len(n.Log())
 	must(t, n.Signal(syscall.SIGSTOP))
-	// 16 MB is a lot: some 60,000 notifications.
+	// The socket buffer of 16 MB holds some 60,000 notifications.
 	in(t, n.Namespaces, flush+`ip link add storm type veth peer name rain; ip link set storm up; ip link set rain up
 		for i in 1 2 3 4 5 6 7 8; do for j in $(seq 1 40); do for k in $(seq 1 120); do
 			echo "route add 198.18.$j.$k dev storm"; done; done; echo "route flush dev storm"; done > /run/storm
@@ -244,13 +248,13 @@ func TestNotificationsAreLost(t *testing.T) {
 	want = put(2)
 	must(t, n.Signal(syscall.SIGCONT))
 	logged(t, n, mark, "cause=notifications-lost")
-	full("flushed and changed behind its back: mended", want)
+	full("flushed and changed while it was paused: restored", want)
 	key, _ := leaseOf(t, l, n)
 	for _, part := range [][2]string{{leasePrefix, leasePrefix + key}, {leasePrefix + key + "\x00", clientv3.GetPrefixRangeEnd(leasePrefix)}} {
 		_, err := c.Delete(t.Context(), part[0], clientv3.WithRange(part[1]))
 		must(t, err)
 	}
-	eventually(t, "all peers gone, nothing left over", "0 0 0 0", func(ctx context.Context) (string, error) {
+	eventually(t, "all peers removed, nothing left over", "0 0 0 0", func(ctx context.Context) (string, error) {
 		return try(ctx, n.Namespaces, `echo $(ip route show proto 70 | wc -l) $(ip nexthop show proto 70 | wc -l) \
 			$(ip neigh show dev flannel.1 nud permanent | wc -l) $(bridge fdb show dev flannel.1 | wc -l)`)
 	})

@@ -20,11 +20,11 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// What the tests of faults have in common. Each ends with unharmed: the kernel is what the store says, and beside that
-// a node has what it had before.
+// Helpers of tests that inject faults. Each test ends with baseline.check: the
+// entries match the leases, and everything else on the nodes is as before.
 
-// inFull is how long, or how often, a fault is to last: as a real one under `make soak` (SOAK is set), else just
-// long enough to be one.
+// inFull returns the duration or number of a fault: full under `make soak`
+// (SOAK is set), else brief.
 func inFull[T any](brief, full T) T {
 	if os.Getenv("SOAK") != "" {
 		return full
@@ -32,14 +32,16 @@ func inFull[T any](brief, full T) T {
 	return brief
 }
 
-// phantom is a node that does not exist; i is below 128. Each generation has another MAC and another address.
-func phantom(i, generation int) (string, *value) {
-	key, v := ghost(i, generation)
+// fakePeer returns the lease of a node that does not exist. i must be below
+// 128. Each generation has another MAC and another address.
+func fakePeer(i, generation int) (string, *value) {
+	key, v := fakeLease(i, generation)
 	v.PublicIP = fmt.Sprintf("172.16.%d.%d", generation, i)
 	return key, v
 }
 
-// storm adds, changes and removes phantoms' leases, so many a second, until the function that it returns is called.
+// storm adds, changes and removes leases of fake peers, rate per second, until
+// stop is called.
 func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 	t.Helper()
 	c, seed := etcdClient(t, l), rand.Uint64()
@@ -53,7 +55,7 @@ func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 		done.Go(func() {
 			for n := 1; ctx.Err() == nil; n++ {
 				if change(ctx, c, random) != nil {
-					failed.Add(1) // etcd is away, too, in some tests
+					failed.Add(1) // in some tests etcd is down
 				}
 				sent.Add(1)
 				time.Sleep(time.Until(began.Add(time.Duration(n) * writers * time.Second / time.Duration(rate))))
@@ -76,7 +78,7 @@ func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 func change(ctx context.Context, c *clientv3.Client, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	key, v := phantom(1+random.IntN(120), 1+random.IntN(200))
+	key, v := fakePeer(1+random.IntN(120), 1+random.IntN(200))
 	if random.IntN(3) == 0 {
 		_, err := c.Delete(ctx, leasePrefix+key)
 		return err
@@ -88,8 +90,9 @@ func change(ctx context.Context, c *clientv3.Client, random *rand.Rand) error {
 	return err
 }
 
-// beside is what a node has beside the entries of its peers: rules, devices, files.
-func beside(t *testing.T, n *lab.Node) string {
+// otherState returns, as text, the state of a node apart from the entries of
+// its peers: rules, devices, files.
+func otherState(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	return shell(t, n.Namespaces, `for f in iptables ip6tables; do $f-save | sed -e '/^#/d' -e 's/\[[0-9:]*\]//' | grep -i flannel || true; done
 		nft list tables | grep flannel || true
@@ -98,53 +101,54 @@ func beside(t *testing.T, n *lab.Node) string {
 		ip -o addr show scope global | awk '{print $2, $4}' | grep -v cni0 | sort`)
 }
 
-// patient are nodes before a fault, to be compared with after it.
-type patient struct {
-	lab    *lab.Lab
-	beside map[*lab.Node]string
-	keys   map[*lab.Node]string
+// baseline is the state of all nodes before a fault.
+type baseline struct {
+	lab   *lab.Lab
+	other map[*lab.Node]string
+	keys  map[*lab.Node]string
 }
 
-func healthy(t *testing.T, l *lab.Lab) *patient {
+func newBaseline(t *testing.T, l *lab.Lab) *baseline {
 	t.Helper()
-	p := &patient{lab: l, beside: map[*lab.Node]string{}, keys: map[*lab.Node]string{}}
+	p := &baseline{lab: l, other: map[*lab.Node]string{}, keys: map[*lab.Node]string{}}
 	for _, n := range l.Nodes {
-		within(t, n.Name+" can be asked", func() error { // its socket is made beside the rest, and again where it vanished
+		within(t, n.Name+" answers", func() error { // its status socket is created asynchronously
 			_, err := n.Run(t.Context(), l.Flanneld(), "status")
 			return err
 		})
-		p.beside[n] = beside(t, n)
+		p.other[n] = otherState(t, n)
 		p.keys[n], _ = leaseOf(t, l, n)
 	}
 	return p
 }
 
-// unharmed checks that nothing was lost and nothing is left over: entries, nexthop objects, rules, files, devices,
+// check waits until all nodes are synced, and checks that nothing was lost and
+// nothing is left over: entries, nexthop objects, rules, files, devices,
 // leases, processes.
-func (p *patient) unharmed(t *testing.T) {
+func (p *baseline) check(t *testing.T) {
 	t.Helper()
 	for _, n := range p.lab.Nodes {
-		within(t, n.Name+" is in step", func() error { return ready(t, n) })
-		inStep(t, p.lab, n)
+		within(t, n.Name+" is synced", func() error { return ready(t, n) })
+		waitSynced(t, p.lab, n)
 		want := gateways(entriesOf(t, p.lab, n))
 		eventually(t, n.Name+": nexthop objects", want, func(ctx context.Context) (string, error) {
 			out, err := try(ctx, n.Namespaces, "ip nexthop show proto 70")
 			return gateways(out), err
 		})
-		within(t, n.Name+" has what it had", func() error {
-			if now := beside(t, n); now != p.beside[n] {
-				return fmt.Errorf("it had\n%s\nand has\n%s", p.beside[n], now)
+		within(t, n.Name+" has its former state", func() error {
+			if now := otherState(t, n); now != p.other[n] {
+				return fmt.Errorf("the state was\n%s\nand is\n%s", p.other[n], now)
 			}
 			return nil
 		})
 		if key, _ := leaseOf(t, p.lab, n); key != p.keys[n] {
-			t.Errorf("%s had the lease %s and has %s", n.Name, p.keys[n], key)
+			t.Errorf("the lease of %s was %s and is %s", n.Name, p.keys[n], key)
 		}
-		within(t, n.Name+" has no processes left over", func() error {
+		within(t, n.Name+" has no child processes", func() error {
 			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", n.PID()))
 			for _, thread := range threads {
 				if children, _ := os.ReadFile(thread); len(children) > 0 {
-					err = fmt.Errorf("flanneld's children are %s", children)
+					err = fmt.Errorf("children of flanneld: %s", children)
 				}
 			}
 			return err
@@ -154,7 +158,7 @@ func (p *patient) unharmed(t *testing.T) {
 
 var gateway = regexp.MustCompile(`via (\S+)`)
 
-// gateways are all that a text leads through, sorted.
+// gateways returns all gateways in a text, sorted.
 func gateways(text string) string {
 	var all []string
 	for _, m := range gateway.FindAllStringSubmatch(text, -1) {
@@ -164,7 +168,7 @@ func gateways(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// once checks how often a node's log says something.
+// once checks that a node has logged exactly one record with the attributes.
 func once(t *testing.T, n *lab.Node, mark int, attrs ...string) {
 	t.Helper()
 	if found := n.Records(mark).With(attrs...); len(found) != 1 {

@@ -11,7 +11,8 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// iptablesDrifts are what other programs do to our rules; $c is iptables or ip6tables of the kind in use.
+// iptablesDrifts are changes of our rules by other programs. $c is iptables or
+// ip6tables of the kind in use.
 var iptablesDrifts = []drift{
 	{"our nat chain flushed", "$c -t nat -F FLANNEL-POSTRTG"},
 	{"our filter chain flushed", "$c -F FLANNEL-FWD"},
@@ -33,15 +34,16 @@ var nftablesDrifts = []drift{
 	{"another's rule in our chain", "nft insert rule ip flannel-ipv4 postrtg return"},
 }
 
-// suffer lets other hands spoil the rules while pods talk to each other and to the world.
-func (w writer) suffer(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
+// apply changes the rules while pods communicate with each other and with
+// addresses outside, and waits for the repairs.
+func (w writer) apply(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	t.Helper()
 	n := a.Node
 	rules := func(ctx context.Context) (string, error) { return try(ctx, n.Namespaces, "%s", w.rules) }
 	want, err := rules(t.Context())
 	must(t, err)
 	list, prefixes := iptablesDrifts, []string{"c=iptables-", "c=ip6tables-"}
-	if w.polled { // each takes a resync: those that matter most
+	if w.polled { // each needs a resync, so only the most important ones
 		list, prefixes = list[len(list)-3:], prefixes[:1]
 	}
 	if w.nftables {
@@ -67,13 +69,14 @@ func (w writer) suffer(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	if err != nil || r.Lost > 0 {
 		t.Errorf("pod to pod meanwhile: %v: %v", r, err)
 	}
-	t.Logf("%s: mended after %v at most; pod to pod meanwhile: %v\n%s", w.name, slow.Round(time.Millisecond), r, table.String())
+	t.Logf("%s: repaired after %v at most; pod to pod meanwhile: %v\n%s", w.name, slow.Round(time.Millisecond), r, table.String())
 }
 
-// harm runs a command that spoils rules. It is tried again where a mend came between its steps.
+// harm runs a command that changes rules. It retries if a repair happened
+// between its steps.
 func harm(t *testing.T, n *lab.Node, command string) error {
 	t.Helper()
-	_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
+	_, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
 		_, err := try(ctx, n.Namespaces, "%s", command)
 		return err
 	})

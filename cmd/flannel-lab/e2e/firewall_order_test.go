@@ -16,8 +16,9 @@ const (
 	masqJump    = `-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG`
 )
 
-// A DROP that somebody puts before our jump stops pods for as long as it is there, over a restart of the daemon too: one
-// that matches a pod in one family, and one of everything in the other.
+// A DROP before our jump blocks pods as long as it exists, also after a restart
+// of the daemon: one that matches a pod in one family, and one that matches
+// everything in the other.
 func TestDropBeforeOursCounts(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
@@ -28,7 +29,7 @@ func TestDropBeforeOursCounts(t *testing.T) {
 	a, b := pair(t, l)
 	for _, c := range []struct {
 		n      *lab.Node
-		drop   map[string]string // by iptables of a family
+		drop   map[string]string // rule by command
 		suffix string
 	}{
 		{nft, map[string]string{"iptables": fmt.Sprintf("-s %s -j DROP", a.IP4), "ip6tables": "-j DROP"}, "-nft"},
@@ -73,7 +74,7 @@ func reachesBoth(t *testing.T, what string, a, b *lab.Pod) {
 	reaches(t, what, a, b.IP6)
 }
 
-// stopsAll pings addresses for some time, and wants no answer.
+// stopsAll pings addresses for some time, and expects no answer.
 func stopsAll(t *testing.T, from *lab.Pod, d time.Duration, when string, to ...netip.Addr) {
 	t.Helper()
 	var floods []*machine.Flood

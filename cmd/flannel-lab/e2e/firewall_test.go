@@ -16,17 +16,18 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// writer is one of the ways in which rules come into the kernel.
+// writer is a way to write rules to the kernel.
 type writer struct {
 	name     string
 	multi    string // the program behind iptables, put first in PATH
 	nftables bool
-	// rules is a command that prints ours, and the jumps to them.
+	// rules is a command that prints our rules and the jumps to them.
 	rules  string
-	polled bool // the kernel does not tell of changes, so they are seen at the next --iptables-resync
-	// blocks: another program's DROP in FORWARD stops pods although we accept them, as Documentation says of nftables.
+	polled bool // the kernel does not notify changes, so they are noticed at the next --iptables-resync
+	// blocks means that a DROP of another program in FORWARD blocks pods although we
+	// accept them, as documented for nftables.
 	blocks bool
-	// policy sets the policy of FORWARD; %s is DROP or ACCEPT.
+	// policy is a command that sets the policy of FORWARD to %[1]s, DROP or ACCEPT.
 	policy string
 }
 
@@ -46,7 +47,8 @@ func writers() []writer {
 	}
 }
 
-// use makes iptables be of a writer's kind on a node, as a distribution's alternatives do.
+// use makes iptables on a node that of the writer, as the alternatives of a
+// distribution do.
 func (w writer) use(t *testing.T, n *lab.Node) {
 	t.Helper()
 	dir := "/run/" + w.name
@@ -55,12 +57,12 @@ func (w writer) use(t *testing.T, n *lab.Node) {
 	n.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 }
 
-// config is a network configuration for the writer.
+// config returns a network configuration for the writer.
 func (w writer) config(l *lab.Lab) string {
 	return l.Config(fmt.Sprintf(`{"Type":"vxlan"},"EnableNFTables":%t`, w.nftables))
 }
 
-// places says in which of all places on a node there is anything of ours.
+// places returns the kinds of rules on a node that contain any of ours.
 func places(ctx context.Context, n *lab.Node) (string, error) {
 	out, err := try(ctx, n.Namespaces, `for c in nft legacy; do for f in iptables ip6tables; do
 			if $f-$c-save 2>/dev/null | grep -qi flannel; then echo iptables-$c; fi; done; done
@@ -68,7 +70,8 @@ func places(ctx context.Context, n *lab.Node) (string, error) {
 	return strings.Join(strings.Fields(out), " "), err
 }
 
-// seen sends a datagram of a new flow and returns the source address that arrives.
+// seen sends a datagram in a new flow and returns the source address that
+// arrives.
 func seen(ctx context.Context, from, to machine.Namespaces, at netip.Addr) (netip.Addr, error) {
 	var receiver, sender *net.UDPConn
 	err := to.Do(func() (err error) {
@@ -93,7 +96,8 @@ func seen(ctx context.Context, from, to machine.Namespaces, at netip.Addr) (neti
 	return source.Addr().Unmap(), errors.Join(err, deadline, readErr, ctx.Err())
 }
 
-// sees checks as whom a pod on another node and the world outside see a pod, in both families.
+// sees checks the source address that a pod on another node and an address
+// outside see of a pod, in both families.
 func sees(t *testing.T, l *lab.Lab, a, b *lab.Pod, masquerade bool) {
 	t.Helper()
 	outside4, outside6 := a.IP4, a.IP6
@@ -116,7 +120,8 @@ func sees(t *testing.T, l *lab.Lab, a, b *lab.Pod, masquerade bool) {
 	}
 }
 
-// connected checks whether two pods on two nodes reach each other, in both families.
+// connected checks whether two pods on two nodes reach each other, in both
+// families.
 func connected(t *testing.T, a, b *lab.Pod, want bool) {
 	t.Helper()
 	var pings sync.WaitGroup
@@ -133,7 +138,8 @@ func connected(t *testing.T, a, b *lab.Pod, want bool) {
 func TestFirewall(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
-	// A source that nobody has a route to is what the world sees of a pod that is not masqueraded.
+	// Without masquerade, an address outside sees the address of the pod, to which it
+	// has no route.
 	shell(t, l.Infra.Namespaces, "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done")
 	must(t, l.StartAll(t.Context()))
 	n := l.Nodes[0]
@@ -155,7 +161,7 @@ func TestFirewall(t *testing.T) {
 			shell(t, n.Namespaces, w.policy, "DROP")
 			connected(t, a, b, !w.blocks)
 			shell(t, n.Namespaces, w.policy, "ACCEPT")
-			w.suffer(t, l, a, b)
+			w.apply(t, l, a, b)
 
 			restart(w, "-ip-masq=false")
 			sees(t, l, a, b, false)
@@ -166,13 +172,14 @@ func TestFirewall(t *testing.T) {
 			shell(t, n.Namespaces, w.policy, "ACCEPT")
 			restart(w, "-iptables-forward-rules=false", "-ip-masq=false")
 			eventually(t, "no rules at all", "", func(ctx context.Context) (string, error) { return places(ctx, n) })
-			restart(w) // for the next writer to find
+			restart(w) // leave rules of this writer for the next one
 		})
 	}
 	t.Run("switched at run time", func(t *testing.T) { switchWriters(t, l, a, b) })
 }
 
-// switchWriters goes from one writer to the other and back while packets flow.
+// switchWriters changes from one writer to the other and back while packets
+// flow.
 func switchWriters(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	all := writers()
 	f := flood(t, a, b)
@@ -182,8 +189,8 @@ func switchWriters(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 		for _, n := range l.Nodes {
 			eventually(t, "all rules with "+w.name, w.name+" "+w.name, func(ctx context.Context) (string, error) { return places(ctx, n) })
 		}
-		t.Logf("both nodes use %s alone after %v", w.name, time.Since(began).Round(time.Millisecond))
+		t.Logf("both nodes use only %s after %v", w.name, time.Since(began).Round(time.Millisecond))
 		sees(t, l, a, b, true)
 	}
-	f.lostNone(t, "writers switched 4 times")
+	f.checkNoLoss(t, "writers switched 4 times")
 }

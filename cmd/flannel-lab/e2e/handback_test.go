@@ -9,7 +9,8 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// TestHandback gives nodes back to flannel: no packet is lost, and flannel can delete the route of a peer that leaves.
+// TestHandback prepares nodes for flannel. No packet is lost, and flannel can
+// delete the route of a peer that is removed.
 func TestHandback(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"host-gw", "vxlan"} {
@@ -19,7 +20,7 @@ func TestHandback(t *testing.T) {
 			n := l.Nodes[0]
 			command := l.Flanneld() + " handback"
 			if out, code := exitStatus(t, n, command); code != 6 || !strings.Contains(out, "/run/flannel/subnet.env") {
-				t.Errorf("beside a running flanneld it ends with %d and says\n%s", code, out)
+				t.Errorf("while flanneld runs, it exits with %d and prints\n%s", code, out)
 			}
 			flow := flood(t, a, b)
 			for _, n := range l.Nodes {
@@ -27,20 +28,20 @@ func TestHandback(t *testing.T) {
 				planned := in(t, n.Namespaces, command+" --dry-run")
 				done := in(t, n.Namespaces, command)
 				if done != strings.ReplaceAll(planned, "would ", "") || !logtest.Names(done, "route 10.5.", "route fd05:") {
-					t.Errorf("it says\n%s\nand said\n%s", done, planned)
+					t.Errorf("it prints\n%s\nand the dry run printed\n%s", done, planned)
 				}
 				if own := in(t, n.Namespaces, "ip route show proto 70; ip -6 route show proto 70; ip nexthop show proto 70"); own != "" {
-					t.Errorf("still of our form:\n%s", own)
+					t.Errorf("entries still in our format:\n%s", own)
 				}
 				if again := in(t, n.Namespaces, command+" --json"); !strings.Contains(again, `"done": []`) {
-					t.Errorf("a second one says\n%s", again)
+					t.Errorf("a second run prints\n%s", again)
 				}
 			}
-			time.Sleep(100 * time.Millisecond) // an outage would have begun
-			flow.lostNone(t, "from ours to flannel's form")
+			time.Sleep(100 * time.Millisecond) // an outage would show now
+			flow.checkNoLoss(t, "from ours to flannel's form")
 			must(t, l.StartAll(t.Context()))
 			for _, n := range l.Nodes {
-				inStep(t, l, n)
+				waitSynced(t, l, n)
 			}
 			must(t, reach(t.Context(), a, b))
 		})

@@ -14,7 +14,8 @@ import (
 	"flannel/pkg/status"
 )
 
-// apartRogue is a lease that good nodes believe, until it claims what is another's.
+// apartRogue returns a lease that nodes accept until it claims what belongs to
+// another.
 func apartRogue(backend string) (key string, v *value) {
 	v = &value{PublicIP: "192.168.100.66", BackendType: backend}
 	if backend == "vxlan" {
@@ -23,7 +24,8 @@ func apartRogue(backend string) (key string, v *value) {
 	return "10.5.200.0-24", v
 }
 
-// An old node that was broken into publishes a younger node's MAC address: nobody listens, and nobody loses a packet.
+// A compromised node with an older lease publishes the MAC of a younger node.
+// The others reject it, and nobody loses a packet.
 func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
@@ -37,7 +39,7 @@ func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 	must(t, reach(t.Context(), a, b))
 	must(t, reach(t.Context(), b, a))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" believes the rogue", func() error { return has(t, n, "flanneld_peers 2") })
+		within(t, n.Name+" accepts the rogue", func() error { return has(t, n, "flanneld_peers 2") })
 	}
 
 	f := flood(t, a, b)
@@ -51,16 +53,17 @@ func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 		must(t, ready(t, n))
 		logged(t, n, 0, "cause=peer-rejected", "peer="+leasePrefix+key)
 	}
-	// Who starts now, decides alike.
+	// A node that starts now must decide the same.
 	must(t, l.Nodes[0].Kill())
 	must(t, l.Nodes[0].Start())
 	must(t, l.Nodes[0].Ready(t.Context()))
 	within(t, "a node that starts rejects the rogue", func() error { return has(t, l.Nodes[0], "flanneld_invalid_peers 1") })
-	f.lostNone(t, "an older lease has a node's MAC address")
+	f.checkNoLoss(t, "an older lease has a node's MAC address")
 }
 
-// A peer's public IP is a second address of this node: the kernel refuses such a route, and nobody but that peer is
-// concerned. It comes in as soon as the address is elsewhere.
+// The public IP of a peer is a second address of this node. The kernel refuses
+// such a route, and only that peer is affected. It is accepted as soon as the
+// address is removed.
 func TestPeerAtAnAddressOfThisNode(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
@@ -77,28 +80,29 @@ func TestPeerAtAnAddressOfThisNode(t *testing.T) {
 			within(t, "the peer is rejected", func() error { return has(t, n, "flanneld_invalid_peers 1") })
 			must(t, ready(t, n))
 			must(t, silent(t, n, "10.5.200.0/24", "ip", "route"))
-			within(t, "the other node believes it", func() error { return has(t, l.Nodes[1], "flanneld_peers 2") })
+			within(t, "the other node accepts it", func() error { return has(t, l.Nodes[1], "flanneld_peers 2") })
 
 			in(t, n.Namespaces, "ip addr del 192.168.100.66/32 dev eth0")
-			within(t, "it comes in", func() error { return has(t, n, "flanneld_peers 2") })
+			within(t, "it is accepted", func() error { return has(t, n, "flanneld_peers 2") })
 			within(t, "with a route", func() error { return says(t, n, "10.5.200.0/24", "ip", "route") })
-			// On any interface, and when the lease was there first.
+			// Also with the address on another interface, and if the lease
+			// existed first.
 			in(t, n.Namespaces, "ip link add virtual type bridge; ip link set virtual up; ip addr add 192.168.100.66/32 dev virtual")
 			within(t, "it is rejected again", func() error { return has(t, n, "flanneld_invalid_peers 1") })
 			must(t, ready(t, n))
 			within(t, "without its route", func() error { return silent(t, n, "10.5.200.0/24", "ip", "route") })
-			f.lostNone(t, "a peer was at an address of this node")
+			f.checkNoLoss(t, "a peer was at an address of this node")
 		})
 	}
 }
 
-// Two nodes have one MAC address, as clones or by a program that sets them: the one that the others reject for it, the
-// younger, takes another by itself.
+// Two nodes have the same MAC, as clones or because a program set it. The
+// others reject the younger one, which chooses another MAC by itself.
 func TestOwnMACIsADuplicate(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
 	older, younger := l.Nodes[0], l.Nodes[1]
-	for _, n := range l.Nodes { // one after the other
+	for _, n := range l.Nodes { // one after another, so that the first is older
 		must(t, n.Start())
 		must(t, n.Ready(t.Context()))
 	}
@@ -129,10 +133,10 @@ func TestOwnMACIsADuplicate(t *testing.T) {
 		t.Errorf("the younger node logs %d changes, want one of each device", got)
 	}
 	for _, n := range l.Nodes {
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 
-	// A restart keeps what it has, and loses nothing.
+	// A restart keeps the address, and no packet is lost.
 	f := flood(t, a, b)
 	before := macs(younger)
 	must(t, younger.Kill())
@@ -141,7 +145,7 @@ func TestOwnMACIsADuplicate(t *testing.T) {
 	if got := macs(younger); got != before {
 		t.Errorf("after a restart the addresses are %s, were %s", got, before)
 	}
-	f.lostNone(t, "the younger node restarts")
+	f.checkNoLoss(t, "the younger node restarts")
 }
 
 // In Kubernetes such peers must not make a node unschedulable.
@@ -158,7 +162,8 @@ func TestKubernetesPeerAtAnAddressOfThisNode(t *testing.T) {
 	available(t, l, n)
 }
 
-// routedPeer registers a node that exists as an object alone, with host-gw's annotations.
+// routedPeer registers a Node that exists only as an object, with the
+// annotations of host-gw.
 func routedPeer(t *testing.T, l *lab.Lab, name, publicIP string) {
 	t.Helper()
 	must(t, l.Kube.AddNode(t.Context(), name))
@@ -171,7 +176,7 @@ func routedPeer(t *testing.T, l *lab.Lab, name, publicIP string) {
 	must(t, err)
 }
 
-// available checks that a Node's network is said to be available.
+// available checks that the condition NetworkUnavailable of a Node is False.
 func available(t *testing.T, l *lab.Lab, n *lab.Node) {
 	t.Helper()
 	within(t, "the network of "+n.Name+" is available", func() error {
@@ -186,7 +191,8 @@ func available(t *testing.T, l *lab.Lab, n *lab.Node) {
 	})
 }
 
-// The kernel refuses what leads to one peer. That peer is behind, with the reason; the node is ready, and goes on trying.
+// The kernel refuses the route to one peer. The peer is reported with the
+// reason, the node stays ready, and retries.
 func TestKernelRefusesAPeer(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"host-gw"}`+apart)
@@ -197,7 +203,7 @@ func TestKernelRefusesAPeer(t *testing.T) {
 	in(t, n.Namespaces, "ip route add unreachable 192.168.100.66 scope link")
 	key, v := apartRogue("host-gw")
 	putLease(t, l, key, v)
-	within(t, "the peer is behind", func() error { return has(t, n, "flanneld_refused_peers 1") })
+	within(t, "the peer is counted as refused", func() error { return has(t, n, "flanneld_refused_peers 1") })
 	must(t, ready(t, n))
 	var report status.Report
 	must(t, json.Unmarshal([]byte(in(t, n.Namespaces, l.Flanneld()+" status --json")), &report))
@@ -206,23 +212,23 @@ func TestKernelRefusesAPeer(t *testing.T) {
 			t.Errorf("the peer %s is %s: %s", p.Name, p.State, p.Reason)
 		}
 	}
-	// Others come and go meanwhile.
+	// Other peers are still added and removed.
 	v.PublicIP = "192.168.100.67"
 	putLease(t, l, "10.5.201.0-24", v)
 	within(t, "another peer has its route", func() error { return says(t, n, "10.5.201.0/24", "ip", "route") })
 	putLease(t, l, "10.5.201.0-24", nil)
-	within(t, "its route goes", func() error { return silent(t, n, "10.5.201.0/24", "ip", "route") })
+	within(t, "its route is deleted", func() error { return silent(t, n, "10.5.201.0/24", "ip", "route") })
 	must(t, ready(t, n))
 	if got := len(n.Records(0).With("peer=" + leasePrefix + key)); got != 1 {
 		t.Errorf("%d lines of the log name the peer, want 1", got)
 	}
 	in(t, n.Namespaces, "ip route del unreachable 192.168.100.66 scope link")
 	within(t, "the peer has its route", func() error { return says(t, n, "10.5.200.0/24", "ip", "route") })
-	within(t, "nobody is behind", func() error { return has(t, n, "flanneld_refused_peers 0") })
+	within(t, "no peer is refused", func() error { return has(t, n, "flanneld_refused_peers 0") })
 	must(t, ready(t, n))
-	f.lostNone(t, "the kernel refused a peer")
+	f.checkNoLoss(t, "the kernel refused a peer")
 
-	// With most peers refused it is the node that something is wrong with.
+	// If most peers are refused, the node itself is not ready.
 	in(t, n.Namespaces, "ip route add unreachable 192.168.100.68 scope link")
 	v.PublicIP = "192.168.100.68"
 	for i := range 3 {

@@ -19,13 +19,13 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// try runs a shell command in a place.
+// try runs a shell command and returns its trimmed output.
 func try(ctx context.Context, at machine.Namespaces, format string, args ...any) (string, error) {
 	out, err := at.Run(ctx, "sh", "-ec", fmt.Sprintf(format, args...))
 	return strings.TrimSpace(out), err
 }
 
-// shell is try for what must succeed.
+// shell is like try, and fails the test on an error.
 func shell(t *testing.T, at machine.Namespaces, format string, args ...any) string {
 	t.Helper()
 	out, err := try(t.Context(), at, format, args...)
@@ -35,10 +35,10 @@ func shell(t *testing.T, at machine.Namespaces, format string, args ...any) stri
 	return out
 }
 
-// eventually waits until what reads gives what is wanted, and returns how long that took.
+// eventually waits until read returns want, and returns how long that took.
 func eventually(t *testing.T, why string, want string, read func(context.Context) (string, error)) time.Duration {
 	t.Helper()
-	took, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
+	took, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
 		got, err := read(ctx)
 		if err == nil && got != want {
 			err = fmt.Errorf("got\n%s\nwant\n%s", got, want)
@@ -51,10 +51,11 @@ func eventually(t *testing.T, why string, want string, read func(context.Context
 	return took
 }
 
-// noise is what may differ between two states that are alike: numbers of nexthop objects and devices, timers.
+// noise matches what may differ between two equal states: numbers of nexthop
+// objects and devices, and timers.
 var noise = regexp.MustCompile(`nhid \d+ |^id \d+ |^\d+: | (state \w+ )?$|pref medium|expires \S+|qlen \d+|group default|linkdown`)
 
-// words sorts the lines of a command's output and takes the noise out.
+// words sorts the lines of an output and removes noise.
 func words(out string) string {
 	var lines []string
 	for line := range strings.Lines(out) {
@@ -66,7 +67,8 @@ func words(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// kernel is all that flanneld keeps in a node's kernel but for the firewall, for a reader and to compare.
+// kernel returns, as text, everything that flanneld keeps in the kernel of a
+// node, except for the firewall.
 func kernel(ctx context.Context, n *lab.Node) (string, error) {
 	out, err := try(ctx, n.Namespaces, `ip route show | grep -v 'proto kernel' || true
 		ip -6 route show | grep -v 'proto kernel' || true
@@ -81,8 +83,8 @@ func kernel(ctx context.Context, n *lab.Node) (string, error) {
 	return words(out), err
 }
 
-// entries are the routes, neighbours and FDB entries of all tunnels of a node, one in a line; of a Windows node, what
-// HNS has.
+// entries returns the routes, neighbours and FDB entries of all tunnels of a
+// node, one per line; on a Windows node the corresponding state of HNS.
 func entries(ctx context.Context, n *lab.Node) (string, error) {
 	if n.Windows != nil {
 		return hnsEntries(n)
@@ -111,7 +113,7 @@ type vtep struct {
 	VtepMAC string
 }
 
-// leases are those in etcd by key.
+// leases returns the leases by key, from etcd or from Nodes.
 func leases(t *testing.T, l *lab.Lab) map[string]value {
 	t.Helper()
 	raw, err := l.Leases(t.Context())
@@ -123,7 +125,7 @@ func leases(t *testing.T, l *lab.Lab) map[string]value {
 			var annotations map[string]string
 			must(t, json.Unmarshal([]byte(text), &annotations))
 			_, cidr, _ := strings.Cut(key, " ")
-			key, v = strings.Replace(cidr, "/", "-", 1), ofAnnotations(t, annotations)
+			key, v = strings.Replace(cidr, "/", "-", 1), leaseFromAnnotations(t, annotations)
 		} else {
 			must(t, json.Unmarshal([]byte(text), &v))
 		}
@@ -132,8 +134,8 @@ func leases(t *testing.T, l *lab.Lab) map[string]value {
 	return all
 }
 
-// ofAnnotations is a lease of IPv4 as Kubernetes' Nodes have it.
-func ofAnnotations(t *testing.T, annotations map[string]string) value {
+// leaseFromAnnotations returns the IPv4 lease in the annotations of a Node.
+func leaseFromAnnotations(t *testing.T, annotations map[string]string) value {
 	t.Helper()
 	const prefix = "flannel.alpha.coreos.com/"
 	v := value{PublicIP: annotations[prefix+"public-ip"], BackendType: annotations[prefix+"backend-type"]}
@@ -145,7 +147,7 @@ func ofAnnotations(t *testing.T, annotations map[string]string) value {
 
 const leasePrefix = "/coreos.com/network/subnets/"
 
-// putLease writes a lease as another node would; nil deletes it.
+// putLease writes a lease as another node would. nil deletes it.
 func putLease(t *testing.T, l *lab.Lab, key string, v *value) {
 	t.Helper()
 	c, err := l.Etcd.Client()
@@ -166,19 +168,22 @@ func marshal(t *testing.T, v any) string {
 	return string(text)
 }
 
-// apart, after the backend, keeps the real nodes' subnets, which are chosen at random, out of the way of those that a test
-// gives to others: below 10.5.128.0, and from 10.5.192.0 on.
+// apart is configuration that follows the backend. It keeps the subnets of real
+// nodes, which are chosen at random, apart from those that tests give to fake
+// peers: below 10.5.128.0, and from 10.5.192.0 on.
 const apart = `,"SubnetMin":"10.5.128.0","SubnetMax":"10.5.191.0","IPv6SubnetMin":"fd05:0:0:8000::","IPv6SubnetMax":"fd05:0:0:bfff::"`
 
-// ghost is the lease of a node that does not exist; i is below 128.
-func ghost(i, generation int) (string, *value) {
+// fakeLease returns the lease of a node that does not exist. i must be below
+// 128.
+func fakeLease(i, generation int) (string, *value) {
 	six := fmt.Sprintf("fd00:100::%x:%x", generation, i)
 	mac := func(family int) *vtep { return &vtep{1, fmt.Sprintf("02:00:00:%02x:%02x:%02x", family, generation, i)} }
 	return fmt.Sprintf("10.5.%d.0-24&fd05:0:0:%x::-64", i, i),
 		&value{fmt.Sprintf("192.168.100.%d", (i+generation*3)%150+100), &six, "vxlan", mac(4), mac(6)}
 }
 
-// entriesOf is what entries must be on a node, worked out from the leases alone.
+// entriesOf returns what entries should return on a node, derived from the
+// leases only.
 func entriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
 	if n.Windows != nil {
@@ -194,7 +199,7 @@ func entriesFrom(leases map[string]value, n *lab.Node) string {
 			continue
 		}
 		add := func(key, device, public string, data *vtep) {
-			if data == nil { // of a Windows node's IPv6, or of another backend's lease
+			if data == nil { // IPv6 of a Windows node, or the lease of another backend
 				return
 			}
 			base, _, _ := strings.Cut(key, "-")
@@ -221,15 +226,16 @@ func or(s *string) string {
 	return *s
 }
 
-// inStep waits until a node holds exactly what the leases say.
-func inStep(t *testing.T, l *lab.Lab, n *lab.Node) time.Duration {
+// waitSynced waits until the entries of a node match the leases exactly.
+func waitSynced(t *testing.T, l *lab.Lab, n *lab.Node) time.Duration {
 	t.Helper()
-	return within(t, n.Name+" is in step with the leases", func() error { return outOfStep(t, l, n) })
+	return within(t, n.Name+" matches the leases", func() error { return checkSynced(t, l, n) })
 }
 
-// outOfStep tells in what a node differs from the leases. These are read each time: etcd may still carry out what a
-// writer asked for and then gave up.
-func outOfStep(t *testing.T, l *lab.Lab, n *lab.Node) error {
+// checkSynced returns an error if the entries of a node do not match the
+// leases. It reads the leases every time, because etcd may still execute a
+// request whose sender has given up.
+func checkSynced(t *testing.T, l *lab.Lab, n *lab.Node) error {
 	t.Helper()
 	got, err := entries(t.Context(), n)
 	if want := entriesOf(t, l, n); err == nil && got != want {
@@ -238,22 +244,22 @@ func outOfStep(t *testing.T, l *lab.Lab, n *lab.Node) error {
 	return err
 }
 
-// reach pings between two pods in every family that they have.
+// reach pings from one pod to another, in every family that they have.
 func reach(ctx context.Context, from, to *lab.Pod) error {
 	var errs []error
 	for _, at := range []netip.Addr{to.IP4, to.IP6} {
 		if at.IsValid() {
-			_, err := from.Reach(ctx, at, patience)
+			_, err := from.Reach(ctx, at, timeout)
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// pair makes a pod on each of the first two nodes: a and b.
+// pair creates a pod on each of the first two nodes.
 func pair(t *testing.T, l *lab.Lab) (a, b *lab.Pod) {
 	t.Helper()
-	var both errgroup.Group // a first pod on a node takes a second, for the bridge that the plugin makes
+	var both errgroup.Group // in parallel, because the first pod of a node takes a second
 	both.Go(func() (err error) { a, err = l.Nodes[0].AddPod(t.Context(), "a"); return err })
 	both.Go(func() (err error) { b, err = l.Nodes[1].AddPod(t.Context(), "b"); return err })
 	must(t, both.Wait())

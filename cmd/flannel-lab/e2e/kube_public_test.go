@@ -10,7 +10,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// An operator's annotation selects the interface, before the first start and later, and beats the flag.
+// An annotation of the operator selects the interface, before the first start
+// and later. It overrides the flag.
 func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
@@ -37,7 +38,7 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	annotate(`"192.168.100.111"`)
 	must(t, n.StartWith(append(n.Args()[:3:3], "-public-ip=192.168.100.11", n.Args()[len(n.Args())-1])...))
 	uses("from the start", "local 192.168.100.111 dev eth1", "192.168.100.111")
-	within(t, "in step", func() error { return ready(t, n) })
+	within(t, "synced", func() error { return ready(t, n) })
 	annotate("null")
 	uses("without it, the flag counts", "local 192.168.100.11 dev eth0", "192.168.100.11")
 	annotate(`"192.168.100.111"`)

@@ -17,7 +17,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// A cluster as its operator sees it: nodes come through the API, their subnets from the controller, pods by CNI.
+// A cluster as its operators use it: nodes are registered at the API, the
+// controller assigns subnets, and CNI connects pods.
 func TestKubernetesDualStack(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
@@ -31,7 +32,7 @@ func TestKubernetesDualStack(t *testing.T) {
 			for _, from := range pods {
 				for _, to := range pods {
 					for _, at := range []netip.Addr{to.IP4, to.IP6} {
-						_, err := from.Reach(ctx, at, patience)
+						_, err := from.Reach(ctx, at, timeout)
 						must(t, err)
 					}
 				}
@@ -44,15 +45,16 @@ func TestKubernetesDualStack(t *testing.T) {
 			}
 			must(t, pods[2].Delete(ctx)) // drained
 			must(t, l.Kube.Unregister(ctx, leave))
-			within(t, "routes to a deleted node go away", func() error { return hasNone(t, stay, subnets...) })
-			_, err = pods[0].Reach(ctx, pods[1].IP4, patience)
+			within(t, "routes to a deleted node are removed", func() error { return hasNone(t, stay, subnets...) })
+			_, err = pods[0].Reach(ctx, pods[1].IP4, timeout)
 			must(t, err)
 
 			must(t, l.Kube.Register(ctx, leave))
 			subnets, err = l.Kube.PodCIDRs(ctx, leave.Name)
 			must(t, err)
-			within(t, "routes to a node that came again", func() error { return hasAll(t, stay, subnets...) })
-			// Its former pods' bridge has another subnet's address: a real node would have been started anew.
+			within(t, "routes to a node that was registered again", func() error { return hasAll(t, stay, subnets...) })
+			// The bridge has an address of the former subnet. A real node would
+			// have been rebooted.
 			_, err = leave.Run(ctx, "ip", "link", "del", "cni0")
 			must(t, err)
 			within(t, "the subnet file", func() error {
@@ -64,15 +66,16 @@ func TestKubernetesDualStack(t *testing.T) {
 			})
 			back := pod(t, leave, "back")
 			for _, at := range []netip.Addr{back.IP4, back.IP6} {
-				_, err := pods[0].Reach(ctx, at, patience)
+				_, err := pods[0].Reach(ctx, at, timeout)
 				must(t, err)
 			}
-			within(t, "flannel's rights are used, and no more is asked for", func() error { return usesItsRights(t, l.Kube) })
+			within(t, "all permissions of flannel are used, and no others are needed", func() error { return usesItsRights(t, l.Kube) })
 		})
 	}
 }
 
-// usesItsRights compares the manifest's role with what the API server was asked for.
+// usesItsRights compares the role in the manifest with the requests in the
+// audit log.
 func usesItsRights(t *testing.T, k *lab.Kube) error {
 	t.Helper()
 	object, err := k.Object("ClusterRole")
@@ -97,7 +100,7 @@ func usesItsRights(t *testing.T, k *lab.Kube) error {
 			ResponseStatus   struct{ Code int }
 		}
 		if json.Unmarshal([]byte(line), &e) != nil || e.User.Username != "system:serviceaccount:kube-flannel:flannel" {
-			continue // the last line may not be whole yet
+			continue // the last line may be incomplete
 		}
 		what := strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 		delete(unused, what)
@@ -105,14 +108,15 @@ func usesItsRights(t *testing.T, k *lab.Kube) error {
 			t.Errorf("flannel was refused: %s %s: %d", what, e.RequestURI, e.ResponseStatus.Code)
 		}
 	}
-	delete(unused, "get pods") // for a flannel that learns its node's name from its pod, see the manifest
+	delete(unused, "get pods") // for a flannel that reads the name of its node from its pod, see the manifest
 	if len(unused) > 0 {
-		return fmt.Errorf("never asked for: %v", slices.Sorted(maps.Keys(unused)))
+		return fmt.Errorf("permissions never used: %v", slices.Sorted(maps.Keys(unused)))
 	}
 	return nil
 }
 
-// The API server dies while nodes come and go: what it had taken is in the kernel when it is back, and nothing else.
+// The API server is killed while nodes are added and removed. When it is back,
+// the kernel has exactly the routes to the remaining nodes.
 func TestKubernetesServerKilledMidChurn(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -120,7 +124,7 @@ func TestKubernetesServerKilledMidChurn(t *testing.T) {
 	for i := range 20 {
 		addPeer(t, l, i)
 	}
-	for i := range 10 { // deleted, changed and added around the kill
+	for i := range 10 { // delete, change and add peers before and after the kill
 		must(t, l.Kube.Client.CoreV1().Nodes().Delete(ctx, peerName(i), metav1.DeleteOptions{}))
 	}
 	must(t, l.Kube.Kill())
@@ -135,7 +139,7 @@ func TestKubernetesServerKilledMidChurn(t *testing.T) {
 	}
 	for _, n := range l.Nodes {
 		within(t, "every peer's route, and no other, on "+n.Name, func() error {
-			// The other node of the lab is a peer, too.
+			// The other node of the lab also is a peer.
 			if routes := routesVia(t, n); len(routes) != len(want)+1 {
 				return fmt.Errorf("%d routes, want %d", len(routes), len(want)+1)
 			}
@@ -146,7 +150,8 @@ func TestKubernetesServerKilledMidChurn(t *testing.T) {
 
 func peerName(i int) string { return fmt.Sprintf("peer%d", i) }
 
-// addPeer registers a node that exists as an object alone, with a flannel's annotations.
+// addPeer registers a Node that exists only as an object, with flannel's
+// annotations.
 func addPeer(t *testing.T, l *lab.Lab, i int) []netip.Prefix {
 	t.Helper()
 	must(t, l.Kube.AddNode(t.Context(), peerName(i)))
@@ -169,7 +174,7 @@ func addPeerCIDRs(t *testing.T, l *lab.Lab, name string) []netip.Prefix {
 	return cidrs
 }
 
-// routesVia lists the destinations that a node reaches through other nodes.
+// routesVia returns the destinations that a node reaches through other nodes.
 func routesVia(t *testing.T, n *lab.Node) (all []netip.Prefix) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {
@@ -184,7 +189,7 @@ func routesVia(t *testing.T, n *lab.Node) (all []netip.Prefix) {
 	return all
 }
 
-// hasAll tells of the first of the destinations that the node does not reach.
+// hasAll returns an error if the node has no route to one of the destinations.
 func hasAll(t *testing.T, n *lab.Node, want ...netip.Prefix) error {
 	t.Helper()
 	have := routesVia(t, n)

@@ -19,8 +19,10 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// The real kube-proxy beside flanneld, with iptables on one node and with nftables on the other: its rules stay before
-// ours, whichever of the two starts first, Services lead to pods, and one without a pod is refused at once.
+// The real kube-proxy together with flanneld, with iptables on one node and
+// nftables on the other. Its rules stay before ours, whichever of the two
+// starts first. Services lead to pods, and connections to one without pods are
+// refused at once.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -60,7 +62,7 @@ func TestServices(t *testing.T) {
 	unchangedRules := func(when string) {
 		t.Helper()
 		if now := forwarding(t, l.Nodes[0]); now != before {
-			t.Errorf("%s: the rules were\n%sare\n%s", when, before, now)
+			t.Errorf("%s: the rules were\n%sand are\n%s", when, before, now)
 		}
 	}
 	for _, n := range l.Nodes {
@@ -76,7 +78,7 @@ func TestServices(t *testing.T) {
 	for _, p := range proxies {
 		must(t, p.Kill())
 	}
-	// What kube-proxy finds missing it puts first again.
+	// kube-proxy restores missing rules at the first place.
 	shell(t, l.Nodes[0].Namespaces, "for t in filter nat; do iptables-save -t $t | grep -e '-A FORWARD.*KUBE' -e '-A POSTROUTING.*KUBE' | sed 's/^-A/-D/' | xargs -L1 iptables -t $t; done")
 	startProxies()
 	within(t, "kube-proxy's rules before ours", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
@@ -88,13 +90,15 @@ func TestServices(t *testing.T) {
 	refused(t, empty, a, b)
 }
 
-// forwarding is all that stands in the two chains that kube-proxy and we share.
+// forwarding returns the contents of the two chains that kube-proxy and
+// flanneld share.
 func forwarding(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	return shell(t, n.Namespaces, "iptables -S FORWARD; iptables -t nat -S POSTROUTING")
 }
 
-// kubeProxyFirst checks that kube-proxy's jumps are there, and that ours are behind them, or are not there.
+// kubeProxyFirst checks that kube-proxy's jumps exist, and that ours come after
+// them, or do not exist.
 func kubeProxyFirst(t *testing.T, n *lab.Node, ours bool) error {
 	t.Helper()
 	rules := strings.Split(forwarding(t, n), "\n")
@@ -113,7 +117,8 @@ func kubeProxyFirst(t *testing.T, n *lab.Node, ours bool) error {
 	return nil
 }
 
-// service makes a Service with an address that leads to pods, in which something listens.
+// service creates a Service with an address that leads to pods, in which
+// something listens.
 func service(t *testing.T, l *lab.Lab, name, at string, pods ...*lab.Pod) netip.AddrPort {
 	t.Helper()
 	_, err := l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -140,7 +145,7 @@ func service(t *testing.T, l *lab.Lab, name, at string, pods ...*lab.Pod) netip.
 	return netip.AddrPortFrom(netip.MustParseAddr(at), 80)
 }
 
-// greet tells everybody who connects a name, and which address it sees.
+// greet sends a name and the address of the client on every connection.
 func greet(l net.Listener, name string) {
 	for {
 		c, err := l.Accept()
@@ -152,12 +157,12 @@ func greet(l net.Listener, name string) {
 	}
 }
 
-// answers connects from each pod to a Service until every one of them has answered it, and checks that a pod on
-// another node is seen with its true address.
+// answers connects from each pod to a Service until all of its pods have
+// answered, and checks that they see the address of a client on another node.
 func answers(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
 	t.Helper()
 	for _, from := range pods {
-		heard := map[string]bool{}
+		answered := map[string]bool{}
 		within(t, from.Name+" reaches all pods of the Service", func() error {
 			c, err := from.Dial(t.Context(), "tcp", at.String())
 			if err != nil {
@@ -168,20 +173,21 @@ func answers(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
 			n, err := c.Read(said)
 			name, source, ok := strings.Cut(string(said[:n]), " ")
 			if !ok {
-				return fmt.Errorf("it says %q: %w", said[:n], err)
+				return fmt.Errorf("read %q: %w", said[:n], err)
 			}
-			if heard[name] = true; name != from.Name && source != from.IP4.String() {
+			if answered[name] = true; name != from.Name && source != from.IP4.String() {
 				return machine.Fatal(fmt.Errorf("%s sees %s as %s", name, from.IP4, source))
 			}
-			if len(heard) < len(pods) {
-				return fmt.Errorf("heard of %v alone", heard)
+			if len(answered) < len(pods) {
+				return fmt.Errorf("got answers of %v only", answered)
 			}
 			return nil
 		})
 	}
 }
 
-// refused checks that each pod is told at once that there is nothing behind a Service.
+// refused checks that connections to a Service without pods are refused at
+// once.
 func refused(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
 	t.Helper()
 	for _, from := range pods {

@@ -16,7 +16,8 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// TestSubnetEnv compares the file with the contract to the byte, in each family, and then damages it.
+// TestSubnetEnv compares the file byte by byte with the documented format, in
+// each family, and then damages it.
 func TestSubnetEnv(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -40,7 +41,7 @@ func TestSubnetEnv(t *testing.T) {
 			for _, damage := range []string{"rm subnet.env", "echo FLANNEL_MTU=9000 > subnet.env", "> subnet.env", "mv subnet.env /run/elsewhere",
 				"sed -i s/FLANNEL_MTU=.*/FLANNEL_MTU=1/ subnet.env", "mv /run/flannel /run/gone", "mv /run/flannel /run/again", "rm subnet.env"} {
 				in(t, n.Namespaces, "cd /run/flannel; "+damage)
-				within(t, "after "+damage+": back", func() error {
+				within(t, "after "+damage+": restored", func() error {
 					got, err := n.Run(t.Context(), "sh", "-c", "cat /run/flannel/subnet.env; stat -c %a /run/flannel/subnet.env")
 					if err == nil && got != text+"644\n" {
 						err = fmt.Errorf("subnet.env is\n%s", got)
@@ -48,7 +49,7 @@ func TestSubnetEnv(t *testing.T) {
 					return err
 				})
 			}
-			within(t, "the node is in step", func() error { return ready(t, n) })
+			within(t, "the node is synced", func() error { return ready(t, n) })
 			if left := in(t, n.Namespaces, "ls -A -I 'flanneld.*' /run/flannel"); left != "subnet.env\n" {
 				t.Errorf("in /run/flannel there is\n%s", left)
 			}
@@ -56,12 +57,13 @@ func TestSubnetEnv(t *testing.T) {
 	}
 }
 
-// TestHealth asks the health port in every state, and counts the log in steady state and under drift.
+// TestHealth checks the health port in every state, and the size of the log in
+// steady state and under drift.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
-	within(t, "every peer counts", func() error { return has(t, n, "flanneld_peers 2") })
+	within(t, "all peers are counted", func() error { return has(t, n, "flanneld_peers 2") })
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
 		if code, body, err := n.Ask(t.Context(), path); err != nil || code != 200 || body != want {
 			t.Errorf("%s: %d %q %v", path, code, body, err)
@@ -70,25 +72,25 @@ func TestHealth(t *testing.T) {
 	metrics(t, n)
 
 	t.Run("not in step", func(t *testing.T) {
-		in(t, n.Namespaces, "ip link delete eth0") // the tunnel goes with it
+		in(t, n.Namespaces, "ip link delete eth0") // which also deletes the tunnel
 		within(t, "/readyz says why", func() error { return unready(t, n, "--iface=eth0") })
 		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 0") })
 		if code, _, err := n.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 			t.Errorf("/healthz: %d %v", code, err)
 		}
 		must(t, n.Plug())
-		within(t, "in step again", func() error { return ready(t, n) })
+		within(t, "synced again", func() error { return ready(t, n) })
 		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 1") })
 	})
 	t.Run("the kernel refuses", func(t *testing.T) {
 		n := l.Nodes[1]
 		stopped(t, n)
-		// Another device has our VNI and port.
+		// Another device uses our VNI and port.
 		in(t, n.Namespaces, "ip link delete flannel.1; ip link add taken type vxlan id 1 dev eth0 dstport 8472")
 		must(t, n.Start())
 		within(t, "/readyz says why", func() error { return unready(t, n, "device flannel.1", "VNI 1", "8472") })
 		in(t, n.Namespaces, "ip link delete taken")
-		within(t, "in step", func() error { return ready(t, n) })
+		within(t, "synced", func() error { return ready(t, n) })
 		within(t, "errors were counted", func() error {
 			if numbers(t, n)[`flanneld_errors_total{part="devices"}`] == 0 {
 				return fmt.Errorf("flanneld_errors_total is 0")
@@ -100,15 +102,15 @@ func TestHealth(t *testing.T) {
 	t.Run("quiet", func(t *testing.T) { quiet(t, l) })
 }
 
-// quiet wants nothing logged and nothing changed in steady state.
+// quiet checks that nothing is logged and changed in steady state.
 func quiet(t *testing.T, l *lab.Lab) {
 	var marks []int
 	var before []map[string]float64
 	for _, n := range l.Nodes {
-		within(t, n.Name+" has said what it had to say", func() error {
+		within(t, n.Name+" logs nothing more", func() error {
 			said := len(n.Log())
 			if time.Sleep(time.Second); len(n.Log()) != said {
-				return errors.New("it says more")
+				return errors.New("the log grew")
 			}
 			return nil
 		})
@@ -119,22 +121,23 @@ func quiet(t *testing.T, l *lab.Lab) {
 	time.Sleep(15 * time.Second)
 	for i, n := range l.Nodes {
 		for _, r := range n.Records(marks[i]) {
-			// On a machine that is busy enough, etcd really does not answer for seconds.
+			// On a very busy machine, etcd may not answer for seconds.
 			if r["cause"] != "store-silent" && r["cause"] != "store-back" {
 				t.Errorf("%s in steady state: %s", n.Name, r[""])
 			}
 		}
 		after := numbers(t, n)
-		for name, was := range before[i] {
-			if strings.HasPrefix(name, "flanneld_changes_total") && after[name] != was {
-				t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, was, after[name])
+		for name, value := range before[i] {
+			if strings.HasPrefix(name, "flanneld_changes_total") && after[name] != value {
+				t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, value, after[name])
 			}
 		}
 		t.Logf("%s: %.0f ms of CPU in 15 s", n.Name, 1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
 	}
 }
 
-// countRepairs has a route repaired fifty times, and counts the lines of the log.
+// countRepairs deletes a route fifty times, waits for the repairs, and limits
+// the size of the log.
 func countRepairs(t *testing.T, n *lab.Node) {
 	dst := strings.Fields(in(t, n.Namespaces, "ip route show dev flannel.1"))[0]
 	mark, before := len(n.Log()), numbers(t, n)[`flanneld_changes_total{op="set",table="routes"}`]
@@ -152,7 +155,8 @@ func countRepairs(t *testing.T, n *lab.Node) {
 	}
 }
 
-// metrics checks names and values on the first of three nodes in step.
+// metrics checks names and values of metrics on the first of three synced
+// nodes.
 func metrics(t *testing.T, n *lab.Node) {
 	all := numbers(t, n)
 	for name, want := range map[string]float64{
@@ -170,7 +174,7 @@ func metrics(t *testing.T, n *lab.Node) {
 		t.Errorf("the last sync was %v ago", age)
 	}
 	if all["go_goroutines"] == 0 || all["process_cpu_seconds_total"] == 0 {
-		t.Error("there are no metrics of the process")
+		t.Error("no metrics of the process")
 	}
 	if !slices.ContainsFunc(keysOf(all), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{version="`) }) {
 		t.Error("flanneld_build_info is missing")
@@ -184,7 +188,7 @@ func keysOf(m map[string]float64) (names []string) {
 	return names
 }
 
-// numbers reads /metrics.
+// numbers returns the samples in /metrics.
 func numbers(t *testing.T, n *lab.Node) map[string]float64 {
 	t.Helper()
 	code, body, err := n.Ask(t.Context(), "/metrics")
@@ -201,7 +205,8 @@ func numbers(t *testing.T, n *lab.Node) map[string]float64 {
 	return all
 }
 
-// TestEnd is about every way to end but a lost lease: the exit status, what is named, the time.
+// TestEnd covers every way to end except for a lost lease: the exit status, the
+// names in the output, and the time.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
@@ -225,7 +230,7 @@ func TestEnd(t *testing.T) {
 			must(t, n.Start(c.args...))
 			ends(t, n, c.status)
 			if said := n.Log()[mark:]; !logtest.Names(said, c.names...) {
-				t.Errorf("it says\n%s\nwant %q", said, c.names)
+				t.Errorf("the output is\n%s\nwant %q", said, c.names)
 			}
 		})
 	}
@@ -250,7 +255,7 @@ func TestEnd(t *testing.T) {
 		must(t, n.Signal(syscall.SIGINT))
 		ends(t, n, 0)
 	})
-	// Whatever etcd does, and however far the daemon has come.
+	// SIGTERM in any state of etcd and of the daemon.
 	for _, c := range []struct {
 		name   string
 		harm   func() error
@@ -270,7 +275,7 @@ func TestEnd(t *testing.T) {
 			} else {
 				must(t, c.harm())
 				must(t, n.Start())
-				within(t, "it is alive", func() error { _, _, err := n.Ask(t.Context(), "/healthz"); return err })
+				within(t, "/healthz answers", func() error { _, _, err := n.Ask(t.Context(), "/healthz"); return err })
 			}
 			time.Sleep(500 * time.Millisecond)
 			stopped(t, n)

@@ -11,7 +11,8 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// exitStatus runs a shell script on a node, and returns what it wrote and its exit status.
+// exitStatus runs a shell script on a node, and returns its output and exit
+// status.
 func exitStatus(t *testing.T, n *lab.Node, script string) (out string, code int) {
 	t.Helper()
 	out, err := n.Run(t.Context(), "sh", "-c", script+" 2>&1")
@@ -22,12 +23,13 @@ func exitStatus(t *testing.T, n *lab.Node, script string) (out string, code int)
 	return out, 0
 }
 
-// TestOneDaemonForASubnetFile starts a second flanneld with the subnet file of one that runs.
+// TestOneDaemonForASubnetFile starts a second flanneld with the subnet file of
+// a running one.
 func TestOneDaemonForASubnetFile(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
-	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode") // what IPv6 does by itself is of no interest
+	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode") // no link-local addresses, which change by themselves
 	must(t, l.StartAll(t.Context()))
 	pid := in(t, n.Namespaces, "pgrep -x flanneld")
 	second := l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
@@ -35,18 +37,18 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 
 	out, code := exitStatus(t, n, "timeout 100 "+second)
 	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) || !strings.Contains(out, "/run/flannel/subnet.env") {
-		t.Errorf("the second ends with %d and says\n%s", code, out)
+		t.Errorf("the second exited with %d and printed\n%s", code, out)
 	}
 	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --json"); code != 6 || !logtest.Names(out, `"problem": "`, "/run/flannel/subnet.env") {
-		t.Errorf("cleanup ends with %d and says\n%s", code, out)
+		t.Errorf("cleanup exited with %d and printed\n%s", code, out)
 	}
 	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --dry-run"); code != 0 || !strings.Contains(out, "device flannel.1") {
-		t.Errorf("cleanup --dry-run ends with %d and says\n%s", code, out)
+		t.Errorf("cleanup --dry-run exited with %d and printed\n%s", code, out)
 	}
 	must(t, same(before, in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")))
 	must(t, ready(t, n))
 
-	// One that waits takes over as soon as the first has ended, however it ends.
+	// A waiting daemon takes over as soon as the first one has ended.
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -60,6 +62,6 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	within(t, "the second takes over", func() error { return says(t, n, `"ready": true`, l.Flanneld(), "status", "--json") })
 	stop()
 	<-ended
-	must(t, n.Start()) // which waits for nobody
+	must(t, n.Start()) // must not wait
 	must(t, n.Ready(t.Context()))
 }

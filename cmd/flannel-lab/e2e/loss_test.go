@@ -14,8 +14,8 @@ import (
 
 const floodRate = 250 // pings a second
 
-// flow is traffic under way: floods between two pods, both ways and in each of their families, and from both to the
-// world outside of the cluster, masqueraded.
+// flow is running traffic: pings between two pods in both directions and all
+// families, and from both pods to an address outside of the cluster.
 type flow struct {
 	floods []*machine.Flood
 	names  []string
@@ -23,7 +23,7 @@ type flow struct {
 	stop   chan struct{}
 	wg     sync.WaitGroup
 
-	fresh, unanswered int // connections begun anew, which must find the masquerade rules in force
+	fresh, unanswered int // new connections, which need the masquerade rules
 }
 
 func flood(t *testing.T, a, b *lab.Pod) *flow {
@@ -53,7 +53,7 @@ func flood(t *testing.T, a, b *lab.Pod) *flow {
 	return f
 }
 
-// begin begins one flow after the other.
+// begin starts new connections, one after another.
 func (f *flow) begin(ctx context.Context, from *lab.Pod, to netip.Addr) {
 	defer f.wg.Done()
 	for {
@@ -69,8 +69,8 @@ func (f *flow) begin(ctx context.Context, from *lab.Pod, to netip.Addr) {
 	}
 }
 
-// lostNone ends the traffic and fails if anything was lost.
-func (f *flow) lostNone(t *testing.T, during string) {
+// checkNoLoss ends the traffic and fails the test if anything was lost.
+func (f *flow) checkNoLoss(t *testing.T, during string) {
 	t.Helper()
 	close(f.stop)
 	f.wg.Wait()
@@ -78,10 +78,10 @@ func (f *flow) lostNone(t *testing.T, during string) {
 	for i, one := range f.floods {
 		r, err := one.Stop()
 		if err != nil || r.Lost > 0 {
-			t.Errorf("%s: %s: %v (%v at a time): %v", during, f.names[i], r, r.Outage, err)
+			t.Errorf("%s: %s: %v (longest outage %v): %v", during, f.names[i], r, r.Outage, err)
 		}
 		if rate := float64(r.Sent) / lasted.Seconds(); rate < 200 {
-			t.Logf("%s: %s: only %.0f pings a second: the machine is busy", during, f.names[i], rate)
+			t.Logf("%s: %s: only %.0f pings a second, because the machine is busy", during, f.names[i], rate)
 		}
 		sent, lost = sent+r.Sent, lost+r.Lost
 	}
@@ -111,24 +111,24 @@ func TestNoPacketIsLost(t *testing.T) {
 			for range 5 {
 				restartAll(t, l, func(n *lab.Node) error { _, err := n.Stop(t.Context()); return err })
 			}
-			f.lostNone(t, "stopped and started 5 times")
+			f.checkNoLoss(t, "stopped and started 5 times")
 
 			f = flood(t, a, b)
 			for range 10 {
 				restartAll(t, l, (*lab.Node).Kill)
 			}
-			f.lostNone(t, "killed and started 10 times")
+			f.checkNoLoss(t, "killed and started 10 times")
 
 			f = flood(t, a, b)
 			churn(t, l, c.backend, 50)
 			restartAll(t, l, (*lab.Node).Kill)
 			churn(t, l, c.backend, 50)
-			f.lostNone(t, "50 leases come, change and go")
+			f.checkNoLoss(t, "50 leases added, changed and removed")
 		})
 	}
 }
 
-// restartAll ends and starts one node's flanneld after the other's.
+// restartAll ends and starts flanneld on one node after the other.
 func restartAll(t *testing.T, l *lab.Lab, end func(*lab.Node) error) {
 	t.Helper()
 	for _, n := range l.Nodes {
@@ -138,12 +138,12 @@ func restartAll(t *testing.T, l *lab.Lab, end func(*lab.Node) error) {
 	}
 }
 
-// churn has leases come, change and go.
+// churn adds, changes and removes leases.
 func churn(t *testing.T, l *lab.Lab, backend string, n int) {
 	t.Helper()
 	for generation := range 3 {
 		for i := range n {
-			key, v := ghost(i+1, generation+1)
+			key, v := fakeLease(i+1, generation+1)
 			if v.BackendType = backend; backend != "vxlan" {
 				v.BackendData, v.BackendV6Data = nil, nil
 			}

@@ -17,8 +17,9 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// container stands for a container runtime: its arguments run with the capabilities given, on a root that can only be
-// read but for the volumes, with /proc/sys as containers have it, and with the image's files where the image has them.
+// container replaces a container runtime: its arguments run with the given
+// capabilities, on a read-only root except for the volumes, with /proc/sys as
+// in containers, and with the files of the image in their places.
 const container = `#!/bin/sh
 exec unshare -m sh -eu -c '
 	mount -t tmpfs tmpfs /opt
@@ -33,13 +34,14 @@ exec unshare -m sh -eu -c '
 ' sh "$@"
 `
 
-// script writes container for one of the manifest's.
+// script writes container for a container of the manifest, and returns the
+// path.
 func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 	t.Helper()
 	s := c.SecurityContext
 	if spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.Privileged != nil || !*s.ReadOnlyRootFilesystem ||
 		*s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
-		t.Fatalf("%s has more privileges than this test can grant: %+v", c.Name, s)
+		t.Fatalf("%s needs privileges that this test cannot grant: %+v", c.Name, s)
 	}
 	capabilities := ""
 	for _, name := range s.Capabilities.Add {
@@ -59,8 +61,9 @@ func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 	return file
 }
 
-// The DaemonSet's pod as the manifest has it: its commands, arguments, environment, privileges, volumes and probes, its
-// token, and no other way to the API server than every pod has.
+// The pod of the DaemonSet as in the manifest: commands, arguments,
+// environment, privileges, volumes, probes and token. It has no other access to
+// the API server than every pod has.
 func TestManifestAsItIs(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -75,7 +78,7 @@ func TestManifestAsItIs(t *testing.T) {
 	main, beside, first := spec.Containers[0], spec.Containers[1], spec.InitContainers[0]
 	must(t, l.SetConfig(ctx, l.Config(`{"Type":"vxlan"}`)))
 	for _, n := range l.Nodes {
-		// Kubernetes asks the operator for these, too: a container cannot set them.
+		// A container cannot set these. The operator must, also in a real cluster.
 		for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, n.WriteFile("/proc/sys/net/"+name, "1"))
 		}
@@ -87,13 +90,13 @@ func TestManifestAsItIs(t *testing.T) {
 	}
 	keeper := exec.Command(script(t, spec, beside), slices.Concat(beside.Command, beside.Args)...)
 	must(t, l.Nodes[0].Machine.Start(keeper))
-	go func() { _ = keeper.Wait() }() // it is killed with the machine, which does not end before we have taken notice
+	go func() { _ = keeper.Wait() }() // it is killed with the machine
 	for _, n := range l.Nodes {
-		must(t, n.Ready(ctx)) // asks the port that the probes ask
+		must(t, n.Ready(ctx)) // uses the port of the probes
 	}
 	for _, p := range []*corev1.Probe{main.LivenessProbe, main.ReadinessProbe} {
 		if p.HTTPGet.Port.IntValue() != lab.HealthPort || p.HTTPGet.Host != "127.0.0.1" {
-			t.Errorf("a probe asks %s:%d", p.HTTPGet.Host, p.HTTPGet.Port.IntValue())
+			t.Errorf("a probe uses %s:%d", p.HTTPGet.Host, p.HTTPGet.Port.IntValue())
 		}
 		code, body, err := l.Nodes[0].Ask(ctx, p.HTTPGet.Path)
 		if err != nil || code != 200 {
@@ -103,7 +106,7 @@ func TestManifestAsItIs(t *testing.T) {
 	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[1], "b")
 	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 	talk(t, a, b, a.IP6, b.IP6, lab.Outside6)
-	within(t, "the container for CNI is at work", func() error {
+	within(t, "the CNI container has written its files", func() error {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/root/opt/cni/bin/flannel", keeper.Process.Pid))
 		return err
 	})
@@ -112,7 +115,7 @@ func TestManifestAsItIs(t *testing.T) {
 	meshJoins(t, l.Nodes[0])
 	for _, n := range l.Nodes {
 		if all := n.Records(0); len(all.With("level=WARN"))+len(all.With("level=ERROR")) > 0 {
-			t.Errorf("%s complains:\n%s", n.Name, all)
+			t.Errorf("%s logged warnings:\n%s", n.Name, all)
 		}
 	}
 }
@@ -126,12 +129,13 @@ func checkFile(t *testing.T, n *lab.Node, path string) {
 
 const netD = "/etc/cni/net.d/10-flannel.conflist"
 
-// meshJoins chains a plugin as service meshes do, which has to stay; what is deleted comes back.
+// meshJoins adds a plugin to the chain, as service meshes do. It must stay, and
+// a deleted file must be restored.
 func meshJoins(t *testing.T, n *lab.Node) {
 	t.Helper()
 	_, err := n.Run(t.Context(), "rm", netD)
 	must(t, err)
-	within(t, "the CNI configuration comes back", func() error { _, err := n.ReadFile(netD); return err })
+	within(t, "the CNI configuration is restored", func() error { _, err := n.ReadFile(netD); return err })
 	text, err := n.ReadFile(netD)
 	must(t, err)
 	var conf map[string]any
@@ -140,22 +144,22 @@ func meshJoins(t *testing.T, n *lab.Node) {
 	chained, err := json.Marshal(conf)
 	must(t, err)
 	must(t, n.WriteFile(netD, string(chained)))
-	// The ConfigMap changes: what is done then is done with the mesh's plugin in sight.
+	// A change of the ConfigMap must keep the plugin of the mesh.
 	const source = "/etc/kube-flannel/cni-conf.json"
 	text, err = n.ReadFile(source)
 	must(t, err)
 	must(t, n.WriteFile(source, strings.Replace(string(text), `"hairpinMode": true`, `"hairpinMode": false`, 1)))
-	within(t, "the change is followed, and the mesh stays", func() error {
+	within(t, "the change is applied, and the mesh stays", func() error {
 		got, err := n.ReadFile(netD)
 		if err == nil && (!strings.Contains(string(got), `"hairpinMode": false`) || !strings.Contains(string(got), `"mesh"`)) {
-			err = fmt.Errorf("a mesh wrote\n%s\nthen there is\n%s", chained, got)
+			err = fmt.Errorf("the mesh wrote\n%s\nthe file is\n%s", chained, got)
 		}
 		return err
 	})
 }
 
-// confined checks that a process has the privileges that the test means it to have, and how much memory it takes; of
-// the directories of CNI it can write those that are its volumes.
+// confined checks that a process has the intended privileges, logs its memory,
+// and checks that of the CNI directories it can only write its volumes.
 func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -171,7 +175,7 @@ func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "VmHWM") {
-			t.Logf("%s took %s; the manifest asks for %s, at most %s", c.Name, strings.Fields(line)[1]+" KiB",
+			t.Logf("%s used %s; the manifest requests %s, limit %s", c.Name, strings.Fields(line)[1]+" KiB",
 				c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// TestServiceManager listens where systemd would.
+// TestServiceManager listens on the socket of the service manager, as systemd
+// does.
 func TestServiceManager(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 1})
@@ -20,7 +21,7 @@ func TestServiceManager(t *testing.T) {
 	must(t, err)
 	defer socket.Close()
 	var mu sync.Mutex
-	var told []string
+	var received []string
 	go func() {
 		for buf := make([]byte, 1000); ; {
 			size, err := socket.Read(buf)
@@ -28,14 +29,14 @@ func TestServiceManager(t *testing.T) {
 				return
 			}
 			mu.Lock()
-			told = append(told, string(buf[:size]))
+			received = append(received, string(buf[:size]))
 			mu.Unlock()
 		}
 	}()
 	count := func(state string) (times int) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, s := range told {
+		for _, s := range received {
 			if s == state {
 				times++
 			}
@@ -55,7 +56,7 @@ func TestServiceManager(t *testing.T) {
 	}
 	within(t, "WATCHDOG=1 while the node waits for a configuration", heard("WATCHDOG=1", 3))
 	if count("READY=1") != 0 {
-		t.Error("READY=1 before there is a configuration")
+		t.Error("READY=1 was sent before there was a configuration")
 	}
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	within(t, "READY=1", heard("READY=1", 1))
@@ -64,6 +65,6 @@ func TestServiceManager(t *testing.T) {
 	stopped(t, n)
 	within(t, "STOPPING=1", heard("STOPPING=1", 1))
 	if count("READY=1") != 1 || count("STOPPING=1") != 1 {
-		t.Errorf("systemd was told %v", told)
+		t.Errorf("systemd received %v", received)
 	}
 }

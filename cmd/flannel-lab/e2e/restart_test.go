@@ -11,18 +11,19 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// While flanneld is dead, leases go, change and come. What it finds in the kernel afterwards is the former state; what
-// it leaves there is the new one, entry by entry.
+// While flanneld is not running, leases are removed, changed and added. At its
+// start it finds the former entries in the kernel, and must bring them to the
+// new state.
 func TestRestartAfterLeasesChanged(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`+apart)
 	for i := range 60 {
-		key, v := ghost(i+1, 1)
+		key, v := fakeLease(i+1, 1)
 		putLease(t, l, key, v)
 	}
 	must(t, l.StartAll(t.Context()))
 	n := l.Nodes[0]
-	t.Logf("62 leases: in step after %v", inStep(t, l, n))
+	t.Logf("62 leases: synced after %v", waitSynced(t, l, n))
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
 
@@ -30,12 +31,12 @@ func TestRestartAfterLeasesChanged(t *testing.T) {
 	before, err := entries(t.Context(), n)
 	must(t, err)
 	for i := range 20 {
-		key, _ := ghost(i+1, 1)
+		key, _ := fakeLease(i+1, 1)
 		putLease(t, l, key, nil)
 	}
-	for i := 20; i < 30; i++ { // of some the MAC alone, of some the PublicIP alone, of some both
-		key, old := ghost(i+1, 1)
-		_, v := ghost(i+1, 2)
+	for i := 20; i < 30; i++ { // change the MAC, the PublicIP, or both
+		key, old := fakeLease(i+1, 1)
+		_, v := fakeLease(i+1, 2)
 		switch i % 3 {
 		case 0:
 			v.PublicIP, v.PublicIPv6 = old.PublicIP, old.PublicIPv6
@@ -45,19 +46,19 @@ func TestRestartAfterLeasesChanged(t *testing.T) {
 		putLease(t, l, key, v)
 	}
 	for i := 60; i < 70; i++ {
-		key, v := ghost(i+1, 1)
+		key, v := fakeLease(i+1, 1)
 		putLease(t, l, key, v)
 	}
 	if after, err := entries(t.Context(), n); err != nil || after != before {
-		t.Fatalf("the kernel changed while flanneld was dead (%v)", err)
+		t.Fatalf("the kernel changed while flanneld was not running (%v)", err)
 	}
 	must(t, n.Start())
 	began := time.Now()
-	eventually(t, "in step after the restart", entriesOf(t, l, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
+	eventually(t, "synced after the restart", entriesOf(t, l, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
 	got, err := entries(t.Context(), n)
 	must(t, err)
 	stale, missing := differences(got, entriesOf(t, l, n))
-	t.Logf("20 leases gone, 10 changed, 10 new: in step %v after the start; %d entries, %d stale, %d missing",
+	t.Logf("20 leases removed, 10 changed, 10 added: synced %v after the start; %d entries, %d stale, %d missing",
 		time.Since(began).Round(time.Millisecond), strings.Count(got, "\n")+1, stale, missing)
 	must(t, reach(t.Context(), a, b))
 	objects := shell(t, n.Namespaces, "ip nexthop show proto 70 | wc -l")
@@ -66,7 +67,7 @@ func TestRestartAfterLeasesChanged(t *testing.T) {
 	}
 }
 
-// differences counts the lines that only one of two texts has.
+// differences returns the number of lines that only one of two texts has.
 func differences(got, want string) (stale, missing int) {
 	there := map[string]int{}
 	for line := range strings.Lines(got + "\n") {
@@ -81,7 +82,7 @@ func differences(got, want string) (stale, missing int) {
 	return stale, missing
 }
 
-// The address that the peers know outlives the process and the device.
+// The VTEP MAC, which the peers know, survives the process and the device.
 func TestVTEPStaysTheSame(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
@@ -107,7 +108,7 @@ func TestVTEPStaysTheSame(t *testing.T) {
 		if !n.Running() {
 			must(t, n.Start())
 		}
-		_, err := machine.Until(t.Context(), patience, func(ctx context.Context) error {
+		_, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
 			_, err := try(ctx, n.Namespaces, "test -e /sys/class/net/flannel.1; test -e /sys/class/net/flannel-v6.1")
 			return err
 		})
@@ -123,7 +124,7 @@ func TestVTEPStaysTheSame(t *testing.T) {
 	}
 }
 
-// ours is a node's own lease as the others see it: key, MACs.
+// ours returns the own lease of a node as others see it: key and MACs.
 func ours(t *testing.T, l *lab.Lab, n *lab.Node) (parts []string) {
 	t.Helper()
 	for key, v := range leases(t, l) {

@@ -17,8 +17,8 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// TestRoguePeers lets hundreds of leases come that nobody should believe, and go again, while pods talk and good peers
-// come and change.
+// TestRoguePeers adds and removes hundreds of invalid leases while pods
+// communicate and valid peers are added and changed.
 func TestRoguePeers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -28,30 +28,30 @@ func TestRoguePeers(t *testing.T) {
 		t.Run(c.backend, func(t *testing.T) {
 			t.Parallel()
 			l := start(t, lab.Options{Nodes: 3, Family: c.family}, `{"Type":"`+c.backend+`"}`+apart)
-			newSiege(t, l, c.backend).run(t)
+			newRogueTest(t, l, c.backend).run(t)
 		})
 	}
 }
 
-// siege is a lab with rogues.
-type siege struct {
+// rogueTest is a lab with rogues.
+type rogueTest struct {
 	l        *lab.Lab
 	backend  string
-	all      []rogue
-	before   []string // what each node's kernel held without them
-	expected []string // the routes that each node shall have among them
-	marks    []int    // lengths of the logs
+	all      []rogue  // in the order in which they are added
+	before   []string // state of the kernel of each node without rogues
+	expected []string // routes that each node should have with rogues
+	marks    []int    // lengths of the logs before the rogues were added
 }
 
-func newSiege(t *testing.T, l *lab.Lab, backend string) *siege {
+func newRogueTest(t *testing.T, l *lab.Lab, backend string) *rogueTest {
 	t.Helper()
-	s := &siege{l: l, backend: backend}
+	s := &rogueTest{l: l, backend: backend}
 	key, _ := leaseOf(t, l, l.Nodes[1])
 	s.all = rogues(backend, l, key, leases(t, l)[key])
 	return s
 }
 
-func (s *siege) run(t *testing.T) {
+func (s *rogueTest) run(t *testing.T) {
 	a, b := pair(t, s.l)
 	must(t, reach(t.Context(), a, b))
 	must(t, reach(t.Context(), b, a))
@@ -60,35 +60,36 @@ func (s *siege) run(t *testing.T) {
 		held, err := kernel(t.Context(), n)
 		must(t, err)
 		s.before = append(s.before, held)
-		s.expected = append(s.expected, s.withWinners(t, n))
+		s.expected = append(s.expected, s.expectedRoutes(t, n))
 	}
 	calm, few := s.latency(t, 1)
 	f := flood(t, a, b)
 	for _, n := range s.l.Nodes {
 		s.marks = append(s.marks, len(n.Log()))
 	}
-	s.come(t)
-	s.standFast(t, "all rogues are there")
-	s.told(t)
-	besieged, many := s.latency(t, 2)
-	t.Logf("%d rogues; a good peer's change is in the kernel after %v, without them %v", len(s.all), besieged, calm)
+	s.addAll(t)
+	s.checkRejected(t, "all rogues were added")
+	s.checkWarnings(t)
+	withRogues, many := s.latency(t, 2)
+	t.Logf("%d rogues; the change of a valid peer is in the kernel after %v, without them %v", len(s.all), withRogues, calm)
 	if many != few {
-		t.Errorf("good peers' changes set %v routes among rogues, and %v without", many, few)
+		t.Errorf("changes of valid peers set %v routes with rogues, and %v without", many, few)
 	}
-	s.changeTheirMind(t)
+	s.rewriteAll(t)
 
-	// Who starts among them, decides as those who saw them come.
+	// A node that starts now must reject the same leases.
 	must(t, s.l.Nodes[2].Kill())
 	must(t, s.l.Nodes[2].Start())
 	must(t, s.l.Nodes[2].Ready(t.Context()))
-	s.standFast(t, "a node has started among rogues")
+	s.checkRejected(t, "a node has started with rogues")
 
-	s.leave(t)
-	f.lostNone(t, fmt.Sprintf("%d rogues came and went", len(s.all)))
+	s.removeAll(t)
+	f.checkNoLoss(t, fmt.Sprintf("%d rogues added and removed", len(s.all)))
 }
 
-// come puts them into the store, many at a time, in order: of two, the first is the older.
-func (s *siege) come(t *testing.T) {
+// addAll writes all rogues, many per transaction, in order: of two that
+// conflict, the first is the older.
+func (s *rogueTest) addAll(t *testing.T) {
 	t.Helper()
 	var ops []clientv3.Op
 	size := 0
@@ -104,29 +105,30 @@ func (s *siege) come(t *testing.T) {
 			size = len(r.value)
 		}
 		ops = append(ops, clientv3.OpPut(subnetKeys+r.key, r.value))
-		if r.wins { // the next one is younger
+		if r.wins { // the next one must be younger
 			flush()
 		}
 	}
 	flush()
 }
 
-// out is how many a node leaves out.
-func (s *siege) out(node int) (n int) {
+// rejectedCount returns how many rogues a node should reject.
+func (s *rogueTest) rejectedCount(node int) (n int) {
 	for _, r := range s.all {
-		if r.outOn(node) {
+		if r.rejectedBy(node) {
 			n++
 		}
 	}
 	return n
 }
 
-// standFast waits until every node leaves out what it should, and checks that it has exactly the routes that it should.
-func (s *siege) standFast(t *testing.T, when string) {
+// checkRejected waits until every node rejects the rogues that it should, and
+// checks that it has exactly the expected routes.
+func (s *rogueTest) checkRejected(t *testing.T, when string) {
 	t.Helper()
 	for i, n := range s.l.Nodes {
-		out := s.out(i)
-		within(t, n.Name+" leaves them out", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", out)) })
+		out := s.rejectedCount(i)
+		within(t, n.Name+" rejects them", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", out)) })
 		must(t, ready(t, n))
 		got, err := routes(t.Context(), n)
 		must(t, err)
@@ -136,23 +138,24 @@ func (s *siege) standFast(t *testing.T, when string) {
 	}
 }
 
-// leftOut are the attributes of a line about a peer that is left out.
-var leftOut = []string{"level=WARN", "cause=peer-rejected"}
+// rejectedAttrs are the attributes of a log record about a rejected peer.
+var rejectedAttrs = []string{"level=WARN", "cause=peer-rejected"}
 
-// told checks that each is named once, with a warning, and what that costs.
-func (s *siege) told(t *testing.T) {
+// checkWarnings checks that each rejected rogue is logged once, as a warning,
+// and limits the size of the log.
+func (s *rogueTest) checkWarnings(t *testing.T) {
 	t.Helper()
 	for i, n := range s.l.Nodes {
-		out := s.out(i)
-		within(t, n.Name+" has told of all", func() error { // it counts them first
-			if got := len(n.Records(s.marks[i]).With(leftOut...)); got < out {
+		out := s.rejectedCount(i)
+		within(t, n.Name+" has logged all", func() error { // flanneld counts them before it logs them
+			if got := len(n.Records(s.marks[i]).With(rejectedAttrs...)); got < out {
 				return fmt.Errorf("%d warnings, want %d", got, out)
 			}
 			return nil
 		})
 		said := n.Log()[s.marks[i]:]
 		named := map[string]int{}
-		for _, name := range logtest.Parse(said).With(leftOut...).Values("peer") {
+		for _, name := range logtest.Parse(said).With(rejectedAttrs...).Values("peer") {
 			named[name]++
 		}
 		for line := range strings.Lines(said) {
@@ -161,54 +164,54 @@ func (s *siege) told(t *testing.T) {
 			}
 		}
 		for _, r := range s.all {
-			if want := map[bool]int{true: 1}[r.outOn(i)]; named[subnetKeys+r.key] != want {
+			if want := map[bool]int{true: 1}[r.rejectedBy(i)]; named[subnetKeys+r.key] != want {
 				t.Errorf("%s: %d warnings of %q, want %d", n.Name, named[subnetKeys+r.key], r.key, want)
 			}
 		}
 		lines := strings.Count(said, "\n")
-		t.Logf("%s: %d rogues are left out, %d lines of %d bytes", n.Name, out, lines, len(said))
+		t.Logf("%s: %d rogues are rejected, %d lines of %d bytes", n.Name, out, lines, len(said))
 		if lines > out+20 || len(said) > 400*out {
 			t.Errorf("%s: %d lines of %d bytes for %d rogues", n.Name, lines, len(said), out)
 		}
 	}
 }
 
-// changeTheirMind writes all of them again as they are, which is nothing to speak of, and lets a good peer's backend
-// change to and fro.
-func (s *siege) changeTheirMind(t *testing.T) {
+// rewriteAll writes all rogues again without a change, which must not be
+// logged, and changes the backend of a valid peer several times.
+func (s *rogueTest) rewriteAll(t *testing.T) {
 	t.Helper()
-	s.come(t)
-	key, v := s.ghost(100, 1)
+	s.addAll(t)
+	key, v := s.fakeLease(100, 1)
 	other := *v
 	other.BackendType = "ipip"
 	n := s.l.Nodes[0]
 	mark, passes := len(n.Log()), 3
 	for range passes {
 		putLease(t, s.l, key, v)
-		within(t, "a good peer is in", func() error { return says(t, n, "10.5.100.0/24", "ip", "route") })
+		within(t, "a valid peer is accepted", func() error { return says(t, n, "10.5.100.0/24", "ip", "route") })
 		putLease(t, s.l, key, &other)
-		within(t, "with another backend it is out", func() error { return silent(t, n, "10.5.100.0/24", "ip", "route") })
+		within(t, "with another backend it is rejected", func() error { return silent(t, n, "10.5.100.0/24", "ip", "route") })
 	}
 	putLease(t, s.l, key, nil)
-	s.standFast(t, "rogues were written again")
-	within(t, "each change is told once", func() error {
+	s.checkRejected(t, "rogues were written again")
+	within(t, "each change is logged once", func() error {
 		if said := n.Log()[mark:]; strings.Count(said, "\n") != 2*passes {
-			return fmt.Errorf("a backend changed %d times, and the log says:\n%s", 2*passes, said)
+			return fmt.Errorf("a backend changed %d times, and the log is:\n%s", 2*passes, said)
 		}
 		return nil
 	})
 }
 
-// leave removes them: nothing of them is left.
-func (s *siege) leave(t *testing.T) {
+// removeAll deletes all rogues, and checks that no trace of them is left.
+func (s *rogueTest) removeAll(t *testing.T) {
 	t.Helper()
 	for _, r := range s.all {
 		_, err := etcdClient(t, s.l).Delete(t.Context(), subnetKeys+r.key)
 		must(t, err)
 	}
 	for i, n := range s.l.Nodes {
-		within(t, n.Name+" leaves nobody out", func() error { return has(t, n, "flanneld_invalid_peers 0") })
-		eventually(t, n.Name+" is as before", s.before[i], func(ctx context.Context) (string, error) { return kernel(ctx, n) })
+		within(t, n.Name+" rejects nobody", func() error { return has(t, n, "flanneld_invalid_peers 0") })
+		eventually(t, n.Name+" has its former state", s.before[i], func(ctx context.Context) (string, error) { return kernel(ctx, n) })
 		must(t, ready(t, n))
 		if _, body, err := n.Ask(t.Context(), "/metrics"); err != nil || strings.Contains(body, "10.5.") || !strings.Contains(body, "flanneld_peers 2\n") {
 			t.Errorf("%s: /metrics names a rogue, or does not count the peers (%v)", n.Name, err)
@@ -216,9 +219,9 @@ func (s *siege) leave(t *testing.T) {
 	}
 }
 
-// ghost is the lease of a good peer.
-func (s *siege) ghost(i, generation int) (string, *value) {
-	key, v := ghost(i, generation)
+// fakeLease returns the lease of a valid peer.
+func (s *rogueTest) fakeLease(i, generation int) (string, *value) {
+	key, v := fakeLease(i, generation)
 	v.BackendType, v.PublicIP = s.backend, fmt.Sprintf("192.168.100.%d", 200+generation)
 	if s.backend != "vxlan" {
 		key, _, _ = strings.Cut(key, "&")
@@ -227,27 +230,27 @@ func (s *siege) ghost(i, generation int) (string, *value) {
 	return key, v
 }
 
-// latency is the median of how long a good peer's lease takes to the kernel of the first node, and how many routes are
-// set for 21 of them.
-func (s *siege) latency(t *testing.T, generation int) (median time.Duration, set float64) {
+// latency returns the median time from the lease of a valid peer to the route
+// in the kernel of the first node, and how many routes were set for 21 of them.
+func (s *rogueTest) latency(t *testing.T, generation int) (median time.Duration, set float64) {
 	t.Helper()
 	const routesSet = `flanneld_changes_total{op="set",table="routes"}`
 	before := numbers(t, s.l.Nodes[0])[routesSet]
 	var handle *netlink.Handle
 	must(t, s.l.Nodes[0].Do(func() (err error) { handle, err = netlink.NewHandle(); return err }))
 	defer handle.Close()
-	there := func(i int) bool {
+	hasRoute := func(i int) bool {
 		dst := &net.IPNet{IP: net.IPv4(10, 5, byte(i), 0).To4(), Mask: net.CIDRMask(24, 32)}
 		got, err := handle.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
 		return err == nil && len(got) > 0
 	}
 	var took []time.Duration
 	for i := 101; i < 122; i++ {
-		key, v := s.ghost(i, generation)
+		key, v := s.fakeLease(i, generation)
 		began := time.Now()
 		putLease(t, s.l, key, v)
-		_, err := machine.Until(t.Context(), patience, func(context.Context) error {
-			if !there(i) {
+		_, err := machine.Until(t.Context(), timeout, func(context.Context) error {
+			if !hasRoute(i) {
 				return fmt.Errorf("no route to %s", key)
 			}
 			return nil
@@ -256,15 +259,15 @@ func (s *siege) latency(t *testing.T, generation int) (median time.Duration, set
 		took = append(took, time.Since(began))
 		putLease(t, s.l, key, nil)
 	}
-	within(t, "good peers are gone again", func() error {
+	within(t, "valid peers are removed", func() error {
 		for i := 101; i < 122; i++ {
-			if there(i) {
-				return fmt.Errorf("10.5.%d.0/24 is still there", i)
+			if hasRoute(i) {
+				return fmt.Errorf("10.5.%d.0/24 still has a route", i)
 			}
 		}
 		return nil
 	})
-	within(t, "good peers' routes are counted", func() error {
+	within(t, "routes of valid peers are counted", func() error {
 		if set = numbers(t, s.l.Nodes[0])[routesSet] - before; set < float64(len(took)) {
 			return fmt.Errorf("%v routes were set, want %d", set, len(took))
 		}
@@ -274,13 +277,14 @@ func (s *siege) latency(t *testing.T, generation int) (median time.Duration, set
 	return took[len(took)/2], set
 }
 
-// withWinners is what routes a node has now, and those of the rogues that it has to let in.
-func (s *siege) withWinners(t *testing.T, n *lab.Node) string {
+// expectedRoutes returns the current routes of a node, and those of the rogues
+// that it should accept.
+func (s *rogueTest) expectedRoutes(t *testing.T, n *lab.Node) string {
 	t.Helper()
 	text, err := routes(t.Context(), n)
 	must(t, err)
 	for _, r := range s.all {
-		if r.outOn(slices.Index(s.l.Nodes, n)) || r.silent {
+		if r.rejectedBy(slices.Index(s.l.Nodes, n)) || r.silent {
 			continue
 		}
 		dst := strings.Replace(r.key, "-", "/", 1)

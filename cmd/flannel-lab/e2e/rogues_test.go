@@ -7,35 +7,37 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// rogue is a key below subnets/ that cannot be believed, or only by some.
+// rogue is an invalid lease, or one that is invalid for some nodes.
 type rogue struct {
 	key, value string
 	public     string // its PublicIP
-	wins       bool   // every node lets it in: it was there before the one that it is in the way of
-	silent     bool   // it has yet to describe itself, and so is neither in nor out
-	self       int    // the number of the node whose address it has, which alone leaves it out; 0: none
+	wins       bool   // every node accepts it, because it is older than the lease that it conflicts with
+	silent     bool   // it has no backend data yet, so it is neither accepted nor rejected
+	self       int    // number of the node that has its address, and that alone rejects it; 0: none
 }
 
-func (r rogue) outOn(node int) bool {
+// rejectedBy reports whether the node with this index rejects the lease.
+func (r rogue) rejectedBy(node int) bool {
 	if r.self != 0 {
 		return r.self == node+1
 	}
 	return !r.wins && !r.silent
 }
 
-// rogues makes hundreds of them, against the second node, whose lease is given.
+// rogues returns hundreds of invalid leases. Many conflict with the lease of
+// the second node, which is given.
 func rogues(backend string, l *lab.Lab, key string, victim value) []rogue {
-	m := &mischief{backend: backend}
+	m := &rogueList{backend: backend}
 	four, six, _ := strings.Cut(key, "&")
 	base := strings.TrimSuffix(four, ".0-24")
 	m.keys()
 	m.values()
 	m.places(base)
-	m.quarrels()
+	m.conflicts()
 	m.addresses(l)
 	if backend == "vxlan" {
 		m.macs(victim.BackendData.VtepMAC)
-		// Half of what the victim has, under a key that sorts before its own.
+		// One of the families of the victim, under a key that sorts before its own.
 		m.add(four, m.lease("192.168.100.66", m.mac()))
 		both := strings.Replace(m.good(), `"PublicIPv6":null`, `"PublicIPv6":"fd00:100::66"`, 1)
 		m.add("10.5.92.0-24&"+six, strings.TrimSuffix(both, "}")+`,"BackendV6Data":{"VNI":1,"VtepMAC":"`+m.mac()+`"}}`)
@@ -45,22 +47,23 @@ func rogues(backend string, l *lab.Lab, key string, victim value) []rogue {
 	return m.all
 }
 
-type mischief struct {
-	backend string
-	all     []rogue
-	macsCut int
+// rogueList collects rogues.
+type rogueList struct {
+	backend  string
+	all      []rogue
+	macCount int
 }
 
-func (m *mischief) add(key, value string) { m.all = append(m.all, rogue{key: key, value: value}) }
+func (m *rogueList) add(key, value string) { m.all = append(m.all, rogue{key: key, value: value}) }
 
-// mac is another one each time.
-func (m *mischief) mac() string {
-	m.macsCut++
-	return fmt.Sprintf("02:bb:00:00:%02x:%02x", m.macsCut>>8, m.macsCut&255)
+// mac returns another MAC at each call.
+func (m *rogueList) mac() string {
+	m.macCount++
+	return fmt.Sprintf("02:bb:00:00:%02x:%02x", m.macCount>>8, m.macCount&255)
 }
 
-// lease is a good one but for what its key and its values say.
-func (m *mischief) lease(public, mac string) string {
+// lease returns a lease that is valid except for its arguments.
+func (m *rogueList) lease(public, mac string) string {
 	data := ""
 	if m.backend == "vxlan" {
 		data = `,"BackendData":{"VNI":1,"VtepMAC":"` + mac + `"}`
@@ -68,10 +71,10 @@ func (m *mischief) lease(public, mac string) string {
 	return `{"PublicIP":"` + public + `","PublicIPv6":null,"BackendType":"` + m.backend + `"` + data + `}`
 }
 
-func (m *mischief) good() string { return m.lease("192.168.100.66", m.mac()) }
+func (m *rogueList) good() string { return m.lease("192.168.100.66", m.mac()) }
 
-// keys are such that no subnet can be read.
-func (m *mischief) keys() {
+// keys adds keys that contain no valid subnet.
+func (m *rogueList) keys() {
 	for i := range 60 {
 		m.add(fmt.Sprintf("foo-%d", i), m.good())
 	}
@@ -82,8 +85,8 @@ func (m *mischief) keys() {
 	}
 }
 
-// values are such that no lease can be read, or a huge one.
-func (m *mischief) values() {
+// values adds values that are not leases, and huge ones.
+func (m *rogueList) values() {
 	for i, value := range []string{"garbage", "", "null", "[]", "{", "{}", "7", "\x00", `{"PublicIP":7}`, `{"PublicIP":"none"}`, `{"PublicIP":"::ffff:192.168.100.66"}`,
 		`{"PublicIP":"192.168.100.66`, `{"PublicIP":"fd00:100::66"}`, strings.Repeat("[", 60_000), strings.Repeat(`{"PublicIP":`, 5000), m.good() + "x"} {
 		for k := range 4 {
@@ -96,21 +99,22 @@ func (m *mischief) values() {
 	}
 }
 
-// places are subnets that nobody can have; base is what the victim's begins with.
-func (m *mischief) places(base string) {
+// places adds subnets that no node can have. base is the start of the victim's
+// subnet.
+func (m *rogueList) places(base string) {
 	for _, key := range []string{"128.0.0.0-1", "0.0.0.0-1", "10.0.0.0-8", "10.5.0.0-16", "10.4.0.0-15", "127.0.0.0-8", "224.0.0.0-4", "203.0.113.0-24",
 		"192.168.100.0-24", "192.168.100.0-31", "192.168.100.1-32", "192.168.100.11-32", "192.168.100.12-32", "192.168.0.0-16", "169.254.0.0-16",
 		base + ".0-25", base + ".128-25", base + ".0-23", base + ".0-22", base + ".0-17", base + ".128-30"} {
 		if _, bits, _ := strings.Cut(key, "-"); strings.HasPrefix(key, base) && len(bits) == 2 && bits < "24" && !aligned(base, bits) {
-			continue // its base is another
+			continue // it has another base address
 		}
 		m.add(key, m.good())
 	}
-	for i := range 64 { // parts of what the victim has
+	for i := range 64 { // parts of the subnet of the victim
 		m.add(fmt.Sprintf("%s.%d-30", base, i*4), m.good())
 	}
 	m.all = dedup(m.all)
-	for i := range 40 { // of one address each: too small for pods
+	for i := range 40 { // single addresses, too small for pods
 		m.add(fmt.Sprintf("10.5.67.%d-32", i), m.good())
 	}
 	for i := range 60 {
@@ -125,7 +129,7 @@ func aligned(base, bits string) bool {
 	return err1 == nil && err2 == nil && third%(1<<(24-length)) == 0
 }
 
-// dedup keeps the first of each key.
+// dedup keeps the first rogue of each key.
 func dedup(all []rogue) (kept []rogue) {
 	seen := map[string]bool{}
 	for _, r := range all {
@@ -137,8 +141,9 @@ func dedup(all []rogue) (kept []rogue) {
 	return kept
 }
 
-// quarrels are among rogues: the older one is in, on every node, whatever the order of their subnets.
-func (m *mischief) quarrels() {
+// conflicts adds pairs of conflicting rogues. Every node accepts the older one,
+// whatever the order of their subnets.
+func (m *rogueList) conflicts() {
 	win := func(key, value string) {
 		m.all = append(m.all, rogue{key: key, value: value, public: "192.168.100.66", wins: true})
 	}
@@ -156,8 +161,8 @@ func (m *mischief) quarrels() {
 	}
 }
 
-// addresses that no peer can be at, and a node's own.
-func (m *mischief) addresses(l *lab.Lab) {
+// addresses adds addresses that no peer can have, and addresses of nodes.
+func (m *rogueList) addresses(l *lab.Lab) {
 	bad := []string{"127.0.0.1", "127.9.9.9", "0.0.0.0", "224.0.0.1", "239.1.1.1", "255.255.255.255", "169.254.1.1", "10.5.93.9"}
 	if m.backend == "host-gw" {
 		bad = append(bad, "192.168.100.255", "192.168.100.0", "172.16.0.1", "203.0.113.1")
@@ -178,8 +183,9 @@ func (m *mischief) addresses(l *lab.Lab) {
 	m.all = append(m.all, rogue{key: "10.5.124.0-24", value: `{"PublicIP":"192.168.100.66","PublicIPv6":null}`, silent: true})
 }
 
-// macs: the victim's, under keys that sort before its own, and those that no device can have.
-func (m *mischief) macs(victim string) {
+// macs adds the MAC of the victim under keys that sort before its own, and invalid
+// MACs.
+func (m *rogueList) macs(victim string) {
 	for i := range 60 {
 		m.add(fmt.Sprintf("10.5.126.%d-30", i*4), m.lease("192.168.100.66", victim))
 	}

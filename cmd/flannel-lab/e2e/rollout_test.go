@@ -9,18 +9,19 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// atOnce lets nodes adopt a disruptive configuration as soon as they see it.
+// atOnce makes nodes adopt a disruptive configuration immediately.
 const atOnce = "--config-stagger=0"
 
-// TestDisruptiveConfigTakenBack puts what would cut nodes off from each other into the store, and soon after the former
-// configuration: no node has adopted it, and no packet is lost. alloc, which leads nowhere, may stay.
+// TestDisruptiveConfigTakenBack sets a configuration that would separate nodes,
+// and soon after the former one. No node adopts it, and no packet is lost.
+// alloc, which has no routes, may stay.
 func TestDisruptiveConfigTakenBack(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=60s") // nothing happens for 15 s
+	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=60s") // no node acts for 15 s
 	pods := podEach(t, l)
 	var stops []func()
 	for i, p := range pods {
-		stops = append(stops, unlost(t, p, pods[(i+1)%len(pods)].IP4))
+		stops = append(stops, expectNoLoss(t, p, pods[(i+1)%len(pods)].IP4))
 	}
 	for _, backend := range []string{`{"Type":"vxlan","VNI":77}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","Port":9999}`, `{"Type":"alloc"}`} {
 		offered(t, l, backend)
@@ -28,14 +29,14 @@ func TestDisruptiveConfigTakenBack(t *testing.T) {
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 		}
 	}
-	time.Sleep(16 * time.Second) // past the first turn of the last one
+	time.Sleep(16 * time.Second) // until the turn of the last node is over
 	inForce(t, l, "vxlan id 1 ")
 	for _, stop := range stops {
 		stop()
 	}
 }
 
-// podEach makes a pod on each node and waits until each reaches the next one.
+// podEach creates a pod on each node and waits until each reaches the next one.
 func podEach(t *testing.T, l *lab.Lab) (pods []*lab.Pod) {
 	t.Helper()
 	for _, n := range l.Nodes {
@@ -47,7 +48,8 @@ func podEach(t *testing.T, l *lab.Lab) (pods []*lab.Pod) {
 	return pods
 }
 
-// TestDisruptiveConfig changes what nodes must have in common, to something that works and to something that does not.
+// TestDisruptiveConfig changes settings that all nodes must share, to values
+// that work and to values that do not.
 func TestDisruptiveConfig(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=8s")
@@ -57,7 +59,7 @@ func TestDisruptiveConfig(t *testing.T) {
 		inForce(t, l, "vxlan id 77 ")
 		for _, n := range l.Nodes {
 			within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
-			within(t, n.Name+" is in step", func() error { return ready(t, n) })
+			within(t, n.Name+" is synced", func() error { return ready(t, n) })
 		}
 		for i, p := range pods {
 			reaches(t, "with another VNI", p, pods[(i+1)%len(pods)].IP4)
@@ -73,14 +75,14 @@ func TestDisruptiveConfig(t *testing.T) {
 		}
 		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77,"Port":9999}`)))
 		for i, n := range l.Nodes {
-			within(t, n.Name+" is done with it", func() error {
+			within(t, n.Name+" has decided", func() error {
 				said := n.Records(mark[i])
 				if len(said.With("cause=config-unproven"))+len(said.With("cause=config-reverted")) == 0 {
-					return fmt.Errorf("it says:\n%s", said)
+					return fmt.Errorf("the log is:\n%s", said)
 				}
 				return says(t, n, "dstport 8472", "ip", "-d", "link", "show", "flannel.77")
 			})
-			within(t, "it stays refused", func() error { return has(t, n, "flanneld_config_pending 1") })
+			within(t, "it stays pending", func() error { return has(t, n, "flanneld_config_pending 1") })
 		}
 		for i, p := range pods {
 			reaches(t, "after it went back", p, pods[(i+1)%len(pods)].IP4)
@@ -88,20 +90,22 @@ func TestDisruptiveConfig(t *testing.T) {
 	})
 }
 
-// TestDisruptiveConfigHostGW goes over to a backend without a tunnel, where no address of a peer would answer.
+// TestDisruptiveConfigHostGW changes to a backend without a tunnel, in which no
+// address of a peer would answer.
 func TestDisruptiveConfigHostGW(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`, "--config-stagger=4s")
 	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[2], "b")
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"host-gw"}`)))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" has taken it over", func() error { return silent(t, n, "flannel", "ip", "link") })
+		within(t, n.Name+" has adopted it", func() error { return silent(t, n, "flannel", "ip", "link") })
 		within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
 	}
 	reaches(t, "over host-gw", a, b.IP4)
 }
 
-// TestConfigIsNotFollowed keeps what was read at the start, until the next one.
+// TestConfigIsNotFollowed checks that a node keeps the configuration of its
+// start until the next start.
 func TestConfigIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, "--config-follow=false")
@@ -115,7 +119,8 @@ func TestConfigIsNotFollowed(t *testing.T) {
 	within(t, "adopted at the start", func() error { return says(t, n, "mtu 1350", "ip", "link", "show", "flannel.1") })
 }
 
-// offered puts a configuration into the store and waits until every node has seen it and adopted nothing.
+// offered sets a configuration and waits until every node has seen it and none
+// has adopted it.
 func offered(t *testing.T, l *lab.Lab, backend string) {
 	t.Helper()
 	mark := make([]int, len(l.Nodes))
@@ -126,7 +131,7 @@ func offered(t *testing.T, l *lab.Lab, backend string) {
 	for i, n := range l.Nodes {
 		within(t, n.Name+" has seen "+backend, func() error {
 			if said := n.Records(mark[i]); len(said.With("cause=config-disruptive"))+len(said.With("cause=config-refused")) == 0 {
-				return fmt.Errorf("it says:\n%s", said)
+				return fmt.Errorf("the log is:\n%s", said)
 			}
 			return nil
 		})
@@ -139,7 +144,7 @@ func inForce(t *testing.T, l *lab.Lab, kind string) {
 	for _, n := range l.Nodes {
 		within(t, n.Name+" has "+kind, func() error {
 			if text := in(t, n.Namespaces, "ip -d -o link show type vxlan"); strings.Count(text, "vxlan id") != 1 || !strings.Contains(text, kind) {
-				return fmt.Errorf("it has %s", text)
+				return fmt.Errorf("the device is %s", text)
 			}
 			return nil
 		})

@@ -11,13 +11,14 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// second is a further flanneld on a node, of another network, with its own subnet file, prefix and VNI.
+// second is a second flanneld on a node, for another network, with a subnet
+// file, prefix and VNI of its own.
 type second struct {
 	t    *testing.T
 	l    *lab.Lab
 	node *lab.Node
 	cmd  *exec.Cmd
-	at   netip.Addr // an address of its subnet that the node has
+	at   netip.Addr // address of the node in its subnet
 }
 
 const secondFile = "--subnet-file=/run/flannel/second.env"
@@ -42,7 +43,7 @@ func (s *second) start() {
 
 func (s *second) ready() {
 	s.t.Helper()
-	within(s.t, "the second of "+s.node.Name+" is in step", func() error {
+	within(s.t, "the second of "+s.node.Name+" is synced", func() error {
 		return says(s.t, s.node, `"ready": true`, s.l.Flanneld(), secondFile, "status", "--json")
 	})
 }
@@ -50,10 +51,11 @@ func (s *second) ready() {
 func (s *second) end(signal syscall.Signal) {
 	s.t.Helper()
 	must(s.t, s.cmd.Process.Signal(signal))
-	_ = s.cmd.Wait() // its status is tested elsewhere
+	_ = s.cmd.Wait() // other tests check its status
 }
 
-// address gives the node the first address of the second's subnet, as a bridge would have it.
+// address gives the node the first address of the subnet, as a bridge would
+// have it.
 func (s *second) address() {
 	s.t.Helper()
 	subnet := strings.TrimSpace(in(s.t, s.node.Namespaces, "sed -n s/^FLANNEL_SUBNET=//p /run/flannel/second.env"))
@@ -61,8 +63,8 @@ func (s *second) address() {
 	s.at = netip.MustParsePrefix(subnet).Addr()
 }
 
-// TestTwoNetworksOnEachHost has two flannelds on each of two hosts. Whatever is done to one of them, the other's network
-// loses no packet.
+// TestTwoNetworksOnEachHost runs two flannelds on each of two hosts. Whatever
+// happens to one of them, the network of the other loses no packet.
 func TestTwoNetworksOnEachHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, first, changed, second, secondChanged string }{
@@ -82,15 +84,15 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 			reachFromNode := func() {
 				t.Helper()
 				for i, s := range seconds {
-					_, err := s.node.Reach(t.Context(), seconds[1-i].at, patience)
+					_, err := s.node.Reach(t.Context(), seconds[1-i].at, timeout)
 					must(t, err)
 				}
 			}
 			reachFromNode()
 			reaches(t, "the first network", a, b.IP4)
 
-			// What is done to the second.
-			stop := unlost(t, a, b.IP4)
+			// Kill and reconfigure the second flannelds.
+			stop := expectNoLoss(t, a, b.IP4)
 			for _, s := range seconds {
 				s.end(syscall.SIGKILL)
 				s.start()
@@ -104,8 +106,8 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 			}
 			stop()
 
-			// What is done to the first.
-			stop = unlostFromNode(t, seconds)
+			// Kill and reconfigure the first flannelds.
+			stop = expectNoLossFromNode(t, seconds)
 			for _, n := range l.Nodes {
 				must(t, n.Kill())
 				must(t, n.Start(atOnce))
@@ -116,7 +118,7 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 				reaches(t, "the first network after a change", a, b.IP4)
 			}
 			for _, n := range l.Nodes {
-				within(t, "in step", func() error { return ready(t, n) })
+				within(t, "synced", func() error { return ready(t, n) })
 			}
 			stop()
 			removeSeconds(t, l, seconds, a, b)
@@ -124,7 +126,8 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 	}
 }
 
-// followed waits until a new configuration shows in the kernel of both nodes.
+// followed calls configure and waits until the kernel of both nodes has
+// changed.
 func followed(t *testing.T, l *lab.Lab, configure func()) {
 	t.Helper()
 	const looks = "ip -o link; ip route; nft list tables"
@@ -133,9 +136,9 @@ func followed(t *testing.T, l *lab.Lab, configure func()) {
 		before[n] = in(t, n.Namespaces, looks)
 	}
 	configure()
-	for n, was := range before {
+	for n, text := range before {
 		within(t, n.Name+" follows", func() error {
-			if same(was, in(t, n.Namespaces, looks)) == nil {
+			if same(text, in(t, n.Namespaces, looks)) == nil {
 				return errors.New("nothing has changed")
 			}
 			return nil
@@ -143,35 +146,36 @@ func followed(t *testing.T, l *lab.Lab, configure func()) {
 	}
 }
 
-// removeSeconds cleans up after the second flannelds while the first ones run.
+// removeSeconds ends the second flannelds and cleans up after them while the
+// first ones run.
 func removeSeconds(t *testing.T, l *lab.Lab, seconds []*second, a, b *lab.Pod) {
 	t.Helper()
 	reaches(t, "the first network", a, b.IP4)
-	stop := unlost(t, a, b.IP4)
+	stop := expectNoLoss(t, a, b.IP4)
 	for _, s := range seconds {
 		s.end(syscall.SIGTERM)
 		before := in(t, s.node.Namespaces, "ip -o link; ip route; ip nexthop; iptables-save; nft list tables")
 		done := in(t, s.node.Namespaces, l.Flanneld()+" "+secondFile+" cleanup 2>&1")
 		if !strings.Contains(done, "10.9.") || strings.Contains(done, "10.5.") || strings.Contains(done, "flannel.1\n") {
-			t.Errorf("cleanup of the second tells\n%s\nbefore it there was\n%s", done, before)
+			t.Errorf("cleanup of the second printed\n%s\nthe state before was\n%s", done, before)
 		}
 		if left := in(t, s.node.Namespaces, "ip route | grep -v second0; ip nexthop; iptables-save | grep -v ^#; nft list ruleset"); strings.Contains(left, "10.9.") {
-			t.Errorf("of the second there is left\n%s", left)
+			t.Errorf("left of the second:\n%s", left)
 		}
-		within(t, "the first is in step", func() error { return ready(t, s.node) })
+		within(t, "the first is synced", func() error { return ready(t, s.node) })
 	}
 	stop()
 }
 
-// unlostFromNode is unlost for the network of the seconds.
-func unlostFromNode(t *testing.T, seconds []*second) (stop func()) {
+// expectNoLossFromNode is like expectNoLoss for the second network.
+func expectNoLossFromNode(t *testing.T, seconds []*second) (stop func()) {
 	t.Helper()
 	f, err := seconds[0].node.Flood(seconds[1].at, 200)
 	must(t, err)
 	return func() {
 		t.Helper()
 		if r, err := f.Stop(); err != nil || r.Lost > 0 {
-			t.Errorf("the second network: %v (%v), an outage of %v", r, err, r.Outage)
+			t.Errorf("the second network: %v (%v), longest outage %v", r, err, r.Outage)
 		}
 	}
 }

@@ -13,12 +13,13 @@ import (
 	"flannel/pkg/status"
 )
 
-// TestStatus asks a daemon how it is in every state that it can be in.
+// TestStatus runs the status command in every state of a daemon.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
-	// tells runs the command until it ends with code and has said all of want.
+	// tells runs the command until it exits with code and its output contains
+	// all of want.
 	tells := func(what string, code int, args string, want ...string) (out string) {
 		t.Helper()
 		within(t, what, func() (err error) {
@@ -36,7 +37,7 @@ func TestStatus(t *testing.T) {
 		})
 		return out
 	}
-	tells("in step", 0, "", "lease     10.5.", "underlay  eth0 (", "device    flannel.1 (")
+	tells("synced", 0, "", "lease     10.5.", "underlay  eth0 (", "device    flannel.1 (")
 
 	var r struct {
 		Ready bool
@@ -48,18 +49,18 @@ func TestStatus(t *testing.T) {
 	}
 	must(t, json.Unmarshal([]byte(tells("JSON", 0, "--json", "{")), &r))
 	if !r.Ready || len(r.Peers) != 1 || r.Peers[0].State != "in-step" || len(r.Node.Devices) != 2 {
-		t.Errorf("it says %+v", r)
+		t.Errorf("the status is %+v", r)
 	}
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
 	tells("a peer is left out", 0, "", "left-out  "+leasePrefix+"10.5.250.0-24: 10.5.250.0/24 at 192.168.100.99", `"udp"`)
 	putLease(t, l, "10.5.250.0-24", nil)
 	in(t, n.Namespaces, "ip link delete eth0")
-	tells("not in step", 3, "", "--iface=eth0", "error     ")
+	tells("not synced", 3, "", "--iface=eth0", "error     ")
 	must(t, n.Plug())
-	tells("in step again", 0, "--json", `"ready": true`, `"in-step"`)
+	tells("synced again", 0, "--json", `"ready": true`, `"in-step"`)
 
 	must(t, n.Signal(syscall.SIGSTOP))
-	tells("it hangs", 5, "--timeout=300ms", status.ErrNoAnswer.Error(), "/run/flannel/flanneld.sock")
+	tells("hanging", 5, "--timeout=300ms", status.ErrNoAnswer.Error(), "/run/flannel/flanneld.sock")
 	must(t, n.Signal(syscall.SIGCONT))
 	tells("it goes on", 0, "--json", `"ready": true`, `"in-step"`)
 	must(t, n.Kill())
@@ -67,7 +68,7 @@ func TestStatus(t *testing.T) {
 	must(t, n.Start())
 	tells("started again", 0, "--json", `"ready": true`, `"in-step"`)
 	if owner := in(t, n.Namespaces, "stat -c %a%U /run/flannel/flanneld.sock"); owner != "600root\n" {
-		t.Errorf("the socket is %s", owner)
+		t.Errorf("mode and owner of the socket are %s", owner)
 	}
 	stopped(t, n)
 	tells("stopped", 4, "", status.ErrNotRunning.Error(), "/run/flannel/flanneld.sock")

@@ -19,10 +19,11 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// within waits until f succeeds, says how long that took, and fails the test when it never does.
+// within waits until f returns nil, logs how long that took, and fails the test
+// after timeout.
 func within(t *testing.T, what string, f func() error) time.Duration {
 	t.Helper()
-	return withinOf(t, patience, what, f)
+	return withinOf(t, timeout, what, f)
 }
 
 func withinOf(t *testing.T, limit time.Duration, what string, f func() error) time.Duration {
@@ -30,7 +31,7 @@ func withinOf(t *testing.T, limit time.Duration, what string, f func() error) ti
 	took, err := machine.Until(t.Context(), limit, func(context.Context) error {
 		err := f()
 		if err != nil {
-			time.Sleep(5 * time.Millisecond) // what is asked costs more than the answer
+			time.Sleep(5 * time.Millisecond) // f costs more than waiting
 		}
 		return err
 	})
@@ -41,7 +42,7 @@ func withinOf(t *testing.T, limit time.Duration, what string, f func() error) ti
 	return took
 }
 
-// in runs a shell script on a node, and returns what it wrote.
+// in runs a shell script and returns its output.
 func in(t *testing.T, n machine.Namespaces, script string) string {
 	t.Helper()
 	out, err := n.Run(t.Context(), "sh", "-ec", script)
@@ -49,49 +50,51 @@ func in(t *testing.T, n machine.Namespaces, script string) string {
 	return out
 }
 
-// says checks that a command's output holds a text.
+// says returns an error unless the output of a command contains a text.
 func says(t *testing.T, n *lab.Node, text string, command ...string) error {
 	out, err := n.Run(t.Context(), command...)
 	if err == nil && !strings.Contains(out, text) {
-		err = fmt.Errorf("%s says %q, without %q", strings.Join(command, " "), out, text)
+		err = fmt.Errorf("output of %s is %q, without %q", strings.Join(command, " "), out, text)
 	}
 	return err
 }
 
-// silent is says turned round.
+// silent returns an error if the output of a command contains a text.
 func silent(t *testing.T, n *lab.Node, text string, command ...string) error {
 	out, err := n.Run(t.Context(), command...)
 	if err == nil && strings.Contains(out, text) {
-		err = fmt.Errorf("%s says %q", strings.Join(command, " "), out)
+		err = fmt.Errorf("output of %s is %q", strings.Join(command, " "), out)
 	}
 	return err
 }
 
-// logged waits until a node's flanneld has logged records with all of the attributes, each given as key=value, after a
-// mark (a length of its log), and returns them.
+// logged waits until flanneld on a node has logged records with all of the
+// attributes, given as key=value. It considers and returns records after mark,
+// which is a length of the log.
 func logged(t *testing.T, n *lab.Node, mark int, attrs ...string) (found logtest.Records) {
 	t.Helper()
 	within(t, fmt.Sprintf("%q is logged", attrs), func() error {
 		if found = n.Records(mark).With(attrs...); len(found) == 0 {
-			return fmt.Errorf("the log says:\n%s", n.Log()[mark:])
+			return fmt.Errorf("the log is:\n%s", n.Log()[mark:])
 		}
 		return nil
 	})
 	return found
 }
 
-// loggedNaming is logged for records whose value at a key names the parts.
+// loggedNaming waits for a record with a cause whose value of a key contains
+// the parts.
 func loggedNaming(t *testing.T, n *lab.Node, mark int, cause, key string, parts ...string) {
 	t.Helper()
 	within(t, fmt.Sprintf("%s is logged with %q", cause, parts), func() error {
 		if len(n.Records(mark).With("cause="+cause).Naming(key, parts...)) == 0 {
-			return fmt.Errorf("the log says:\n%s", n.Log()[mark:])
+			return fmt.Errorf("the log is:\n%s", n.Log()[mark:])
 		}
 		return nil
 	})
 }
 
-// ready tells whether /readyz says ok.
+// ready returns an error unless /readyz answers 200.
 func ready(t *testing.T, n *lab.Node) error {
 	code, body, err := n.Ask(t.Context(), "/readyz")
 	if err == nil && code != 200 {
@@ -100,7 +103,8 @@ func ready(t *testing.T, n *lab.Node) error {
 	return err
 }
 
-// unready tells whether /readyz says 503 and names something.
+// unready returns an error unless /readyz answers 503 and the body contains the
+// names.
 func unready(t *testing.T, n *lab.Node, names ...string) error {
 	code, body, err := n.Ask(t.Context(), "/readyz")
 	if err == nil && (code != 503 || !logtest.Names(body, names...)) {
@@ -109,30 +113,32 @@ func unready(t *testing.T, n *lab.Node, names ...string) error {
 	return err
 }
 
-// ends waits until flanneld ends, and checks its exit status.
+// ends waits until flanneld has ended, and checks its exit status.
 func ends(t *testing.T, n *lab.Node, want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	began := time.Now()
 	code, err := n.Wait(ctx)
 	must(t, err)
-	t.Logf("%s: flanneld ended with %d after %v", n.Name, code, time.Since(began).Round(time.Millisecond))
+	t.Logf("%s: flanneld exited with status %d after %v", n.Name, code, time.Since(began).Round(time.Millisecond))
 	if code != want {
-		t.Errorf("flanneld ended with %d, want %d", code, want)
+		t.Errorf("exit status of flanneld is %d, want %d", code, want)
 	}
 }
 
-// stopped sends SIGTERM and checks that flanneld ends well. How long it took is in the test's log: the 2 s that the
-// documentation promises, but for what a busy machine takes.
+// stopped sends SIGTERM and checks that flanneld exits with status 0. It logs
+// the time, which the documentation limits to 2 s, but does not check it,
+// because the machine may be busy.
 func stopped(t *testing.T, n *lab.Node) {
 	t.Helper()
 	must(t, n.Signal(syscall.SIGTERM))
 	ends(t, n, 0)
 }
 
-// unlost floods an address with pings, 200 a second; the function that it returns stops and allows no loss.
-func unlost(t *testing.T, from *lab.Pod, to netip.Addr) (stop func()) {
+// expectNoLoss pings an address 200 times a second. The function that it
+// returns stops this and fails the test if a ping was lost.
+func expectNoLoss(t *testing.T, from *lab.Pod, to netip.Addr) (stop func()) {
 	t.Helper()
 	f, err := from.Flood(to, 200)
 	must(t, err)
@@ -142,15 +148,15 @@ func unlost(t *testing.T, from *lab.Pod, to netip.Addr) (stop func()) {
 		must(t, err)
 		t.Logf("%s to %s: %v", from.IP(), to, r)
 		if r.Lost > 0 {
-			t.Errorf("%s to %s: %v, an outage of %v", from.IP(), to, r, r.Outage)
+			t.Errorf("%s to %s: %v, longest outage %v", from.IP(), to, r, r.Outage)
 		}
 	}
 }
 
-// reaches waits until a pod gets an answer.
+// reaches waits until an address answers a pod.
 func reaches(t *testing.T, what string, from *lab.Pod, to netip.Addr) {
 	t.Helper()
-	took, err := from.Reach(t.Context(), to, patience)
+	took, err := from.Reach(t.Context(), to, timeout)
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -166,7 +172,8 @@ func etcdClient(t *testing.T, l *lab.Lab) *clientv3.Client {
 
 const subnetKeys = "/coreos.com/network/subnets/"
 
-// keyOf finds a node's lease by its address on the underlay; the key is without the prefix.
+// keyOf returns the lease with the underlay address of a node. The key is
+// without the prefix.
 func keyOf(t *testing.T, l *lab.Lab, n *lab.Node) (key, value string, err error) {
 	leases, err := l.Leases(t.Context())
 	if err != nil {
@@ -187,7 +194,8 @@ func leaseOf(t *testing.T, l *lab.Lab, n *lab.Node) (key, value string) {
 	return key, value
 }
 
-// address is the first address of the subnet that a lease's key names: that of its owner's tunnel device.
+// address returns the base address of the subnet in the key of a lease, which
+// is that of the owner's tunnel device.
 func address(t *testing.T, key string) netip.Addr {
 	t.Helper()
 	text, _, _ := strings.Cut(key, "-")

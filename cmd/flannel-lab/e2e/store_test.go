@@ -10,7 +10,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// TestLease is about a node's own lease: what keeps it over a restart, and what another hand does to its key.
+// TestLease is about a node's own lease: how the node finds it after a restart,
+// and what happens when somebody else changes its key.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
@@ -23,7 +24,7 @@ func TestLease(t *testing.T) {
 
 	t.Run("restart with another public address", func(t *testing.T) {
 		stopped(t, n)
-		_, err := c.Delete(t.Context(), subnetKeys+key) // while the key is there, the subnet is not free
+		_, err := c.Delete(t.Context(), subnetKeys+key) // the key would keep the subnet in use
 		must(t, err)
 		in(t, n.Namespaces, "ip address add 192.168.100.99/24 dev eth0")
 		must(t, n.Start("-public-ip=192.168.100.99"))
@@ -48,10 +49,10 @@ func TestLease(t *testing.T) {
 		"a damaged VtepMAC's": strings.Replace(value, `"VtepMAC":"`, `"VtepMAC":"zz`, 1),
 	} {
 		t.Run("overwritten by "+what+" value", func(t *testing.T) {
-			// As etcdctl does: the etcd lease is gone from the key, too.
+			// As with etcdctl, the key also loses its etcd lease.
 			_, err := c.Put(t.Context(), subnetKeys+key, text)
 			must(t, err)
-			within(t, "the value is back", func() error {
+			within(t, "the value is restored", func() error {
 				if k, v, err := keyOf(t, l, n); err != nil || k != key || v != value {
 					return fmt.Errorf("the lease is %s %s, want %s %s (%v)", k, v, key, value, err)
 				}
@@ -72,17 +73,18 @@ func TestLease(t *testing.T) {
 		if after := in(t, n.Namespaces, show); after != before {
 			t.Errorf("the network was\n%s\nand is\n%s", before, after)
 		}
-		within(t, "the other node forgets it", func() error { return silent(t, other, "flannel.1", "ip", "route") })
+		within(t, "the other node removes it", func() error { return silent(t, other, "flannel.1", "ip", "route") })
 	})
 }
 
-// restartWithoutFile finds its lease again by its public address.
+// restartWithoutFile restarts a node without its subnet file. It finds its
+// lease by its public address.
 func restartWithoutFile(t *testing.T, l *lab.Lab, n *lab.Node, a, b *lab.Pod) {
 	c := etcdClient(t, l)
 	key, value := leaseOf(t, l, n)
 	before, err := c.Get(t.Context(), subnetKeys+key)
 	must(t, err)
-	stop := unlost(t, a, b.IP4)
+	stop := expectNoLoss(t, a, b.IP4)
 	stopped(t, n)
 	in(t, n.Namespaces, "rm /run/flannel/subnet.env")
 	must(t, n.Start())
@@ -94,14 +96,15 @@ func restartWithoutFile(t *testing.T, l *lab.Lab, n *lab.Node, a, b *lab.Pod) {
 		t.Errorf("the lease is %s %s, was %s %s", k, v, key, value)
 	}
 	if after.Kvs[0].Lease != before.Kvs[0].Lease {
-		t.Error("the key hangs on another etcd lease")
+		t.Error("the key has another etcd lease")
 	}
 	if all, err := c.Leases(t.Context()); err != nil || len(all.Leases) != 2 {
 		t.Errorf("etcd has the leases %v (%v), want two", all, err)
 	}
 }
 
-// TestForeignKeys puts into the store what flannel stumbles over: it must cost nobody else a packet.
+// TestForeignKeys writes invalid keys and values. They must not affect any
+// other peer.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
@@ -125,26 +128,26 @@ func TestForeignKeys(t *testing.T) {
 		own + "-25": rogue("02:00:00:00:00:05"), "0.0.0.0-0": rogue("02:00:00:00:00:06"),
 		"10.5.249.0-24": strings.Replace(rogue("02:00:00:00:00:07"), "192.168.100.66", n.IP4.String(), 1),
 	}
-	stops := []func(){unlost(t, a, b.IP4), unlost(t, b, a.IP4)}
+	stops := []func(){expectNoLoss(t, a, b.IP4), expectNoLoss(t, b, a.IP4)}
 	mark := len(n.Log())
 	for key, value := range bad {
 		_, err := c.Put(t.Context(), subnetKeys+key, value)
 		must(t, err)
 	}
-	for _, beside := range []string{"/coreos.com/network/subnets-backup/x", "/coreos.com/network/subnets", "/coreos.com/networks/config"} {
-		_, err := c.Put(t.Context(), beside, "garbage")
+	for _, key := range []string{"/coreos.com/network/subnets-backup/x", "/coreos.com/network/subnets", "/coreos.com/networks/config"} {
+		_, err := c.Put(t.Context(), key, "garbage")
 		must(t, err)
 	}
 	within(t, "every bad key is counted", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", len(bad))) })
 	must(t, ready(t, n))
 	if after := kernel(); after != before {
-		t.Errorf("the kernel had\n%s\nand has\n%s", before, after)
+		t.Errorf("the state of the kernel was\n%s\nand is\n%s", before, after)
 	}
 	for key := range bad {
 		logged(t, n, mark, "cause=peer-rejected", "peer="+subnetKeys+key)
 	}
 	for key := range bad {
-		_, err := c.Put(t.Context(), subnetKeys+key, bad[key]) // again: no second warning
+		_, err := c.Put(t.Context(), subnetKeys+key, bad[key]) // written again: no second warning
 		must(t, err)
 	}
 	time.Sleep(300 * time.Millisecond)
@@ -154,7 +157,7 @@ func TestForeignKeys(t *testing.T) {
 		}
 	}
 	if strings.Contains(n.Log()[mark:], "backup") {
-		t.Error("a key beside the prefix is told of")
+		t.Error("a key outside of the prefix is logged")
 	}
 	for key := range bad {
 		_, err := c.Delete(t.Context(), subnetKeys+key)
@@ -162,7 +165,8 @@ func TestForeignKeys(t *testing.T) {
 	}
 	within(t, "they are no longer counted", func() error { return has(t, n, "flanneld_invalid_peers 0") })
 
-	// One of a Windows node, told by its MAC address: that this network's VNI and port keep it out is said at once.
+	// The lease of a Windows node, recognized by its MAC: a warning says that the VNI
+	// and port of this network exclude it.
 	windows := strings.Replace(rogue("00:15:5d:aa:bb:cc"), `"VNI":1`, `"VNI":4096`, 1)
 	_, err := c.Put(t.Context(), subnetKeys+"10.5.248.0-24", windows)
 	must(t, err)
@@ -174,12 +178,12 @@ func TestForeignKeys(t *testing.T) {
 		stop()
 	}
 	if after := kernel(); after != before {
-		t.Errorf("the kernel had\n%s\nand has\n%s", before, after)
+		t.Errorf("the state of the kernel was\n%s\nand is\n%s", before, after)
 	}
 	must(t, ready(t, n))
 }
 
-// has tells whether /metrics has a line.
+// has returns an error unless /metrics has a line.
 func has(t *testing.T, n *lab.Node, line string) error {
 	code, body, err := n.Ask(t.Context(), "/metrics")
 	if err != nil || code != 200 {
@@ -189,15 +193,16 @@ func has(t *testing.T, n *lab.Node, line string) error {
 		return nil
 	}
 	name, _, _ := strings.Cut(line, " ")
-	for have := range strings.Lines(body) {
-		if strings.HasPrefix(have, name+" ") {
-			return fmt.Errorf("/metrics has %q, want %q", strings.TrimSpace(have), line)
+	for got := range strings.Lines(body) {
+		if strings.HasPrefix(got, name+" ") {
+			return fmt.Errorf("/metrics has %q, want %q", strings.TrimSpace(got), line)
 		}
 	}
 	return fmt.Errorf("/metrics has no %s", name)
 }
 
-// TestEtcdAway stops etcd, and then makes it deaf: the network stays as it is, is mended, and catches up.
+// TestEtcdAway kills etcd, and later pauses it. Meanwhile the network stays as
+// it is and drift is repaired; afterwards all nodes catch up.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 4})
@@ -213,69 +218,70 @@ func TestEtcdAway(t *testing.T) {
 	reaches(t, "at first", a, b.IP4)
 	reaches(t, "at first", a, d.IP4)
 
-	stop := unlost(t, a, b.IP4)
+	stop := expectNoLoss(t, a, b.IP4)
 	mark := len(nodes[0].Log())
 	must(t, l.Etcd.Kill())
 	end := time.Now().Add(20 * time.Second)
-	must(t, late.Start()) // it can only wait
+	must(t, late.Start()) // it must wait
 	logged(t, nodes[0], mark, "cause=store-silent")
-	mended(t, nodes[0], d)
+	podRouteRestored(t, nodes[0], d)
 	must(t, nodes[0].Kill())
-	must(t, nodes[0].Start()) // likewise; what the former one left serves on
+	must(t, nodes[0].Start()) // likewise; the entries of the former one stay
 	loggedNaming(t, late, 0, "store-silent", "error", syscall.ECONNREFUSED.Error())
 	must(t, unready(t, late))
 	logged(t, late, 0, "cause=no-config")
 	time.Sleep(time.Until(end))
-	mended(t, nodes[1], d)
+	podRouteRestored(t, nodes[1], d)
 	must(t, ready(t, nodes[1]))
 	logged(t, nodes[2], 0, "cause=store-silent")
 	if warned := len(nodes[2].Records(0).With("cause=store-silent")); warned != 1 {
-		t.Errorf("%d warnings of the outage, want one", warned)
+		t.Errorf("%d warnings about the outage, want one", warned)
 	}
 	must(t, l.Etcd.Start(t.Context()))
-	within(t, "the restarted node is in step", func() error { return ready(t, nodes[0]) })
-	within(t, "the late node is in step", func() error { return ready(t, late) })
+	within(t, "the restarted node is synced", func() error { return ready(t, nodes[0]) })
+	within(t, "the late node is synced", func() error { return ready(t, late) })
 	stop()
 	reaches(t, "after the outage", pod(t, late, "late"), a.IP4)
 
 	c := etcdClient(t, l)
 	lateKey, _ := leaseOf(t, l, late)
-	stop = unlost(t, a, b.IP4)
+	stop = expectNoLoss(t, a, b.IP4)
 	must(t, l.Etcd.Pause())
 	end = time.Now().Add(15 * time.Second)
-	mended(t, nodes[0], d)
-	must(t, late.Kill()) // its lease is taken away as soon as etcd hears again
+	podRouteRestored(t, nodes[0], d)
+	must(t, late.Kill()) // its lease is deleted as soon as etcd resumes
 	gone := make(chan error, 1)
 	go func() {
 		_, err := c.Delete(t.Context(), subnetKeys+lateKey)
 		gone <- err
 	}()
 	time.Sleep(time.Until(end))
-	mended(t, nodes[2], a)
+	podRouteRestored(t, nodes[2], a)
 	must(t, l.Etcd.Resume())
 	must(t, <-gone)
 	for _, n := range nodes {
-		within(t, n.Name+" learns that the late node is gone", func() error {
+		within(t, n.Name+" removes the late node", func() error {
 			return silent(t, n, strings.ReplaceAll(lateKey, "-", "/"), "ip", "route")
 		})
-		within(t, n.Name+" is in step", func() error { return ready(t, n) })
+		within(t, n.Name+" is synced", func() error { return ready(t, n) })
 	}
 	stop()
 }
 
-// mended deletes a node's route to a pod of another and waits until it is back.
-func mended(t *testing.T, n *lab.Node, to *lab.Pod) {
+// podRouteRestored deletes the route of a node to a pod and waits until it is
+// restored.
+func podRouteRestored(t *testing.T, n *lab.Node, to *lab.Pod) {
 	t.Helper()
-	mendedRoute(t, n, subnetOf(to))
+	routeRestored(t, n, subnetOf(to))
 }
 
-func mendedRoute(t *testing.T, n *lab.Node, dst string) {
+func routeRestored(t *testing.T, n *lab.Node, dst string) {
 	t.Helper()
 	in(t, n.Namespaces, "ip route delete "+dst)
-	within(t, "the route is mended without etcd", func() error { return says(t, n, dst, "ip", "route") })
+	within(t, "the route is restored without etcd", func() error { return says(t, n, dst, "ip", "route") })
 }
 
-// subnetOf is the subnet that a pod's address is from.
+// subnetOf returns the subnet of the address of a pod.
 func subnetOf(p *lab.Pod) string {
 	prefix, err := p.IP4.Prefix(24)
 	if err != nil {

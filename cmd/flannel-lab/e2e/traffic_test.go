@@ -11,8 +11,9 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// inFullSize checks that two pods on two nodes have the MTU that their nodes' subnet.env says, and that packets of this
-// size pass between them, in both directions and in every family that they have.
+// inFullSize checks that two pods on two nodes have the MTU in subnet.env, and
+// that packets of this size pass between them in both directions and all
+// families.
 func inFullSize(t *testing.T, a, b *lab.Pod, mtu string) {
 	t.Helper()
 	for _, way := range [][2]*lab.Pod{{a, b}, {b, a}} {
@@ -32,7 +33,8 @@ func inFullSize(t *testing.T, a, b *lab.Pod, mtu string) {
 	}
 }
 
-// fullSize sends packets of exactly the MTU that must not be divided, and a stream.
+// fullSize sends packets of exactly the MTU that must not be fragmented, and a
+// TCP stream.
 func fullSize(t *testing.T, from, to *lab.Pod, at netip.Addr, mtu string) {
 	t.Helper()
 	size, err := strconv.Atoi(mtu)
@@ -47,16 +49,16 @@ func fullSize(t *testing.T, from, to *lab.Pod, at netip.Addr, mtu string) {
 	}
 	moved, err := machine.Transfer(t.Context(), from.Namespaces, to.Namespaces, at, 100*time.Millisecond)
 	must(t, err)
-	t.Logf("%s to %s: packets of %s bytes pass undivided; %.1f Gbit/s", from.Name, at, mtu, moved.Gbit())
+	t.Logf("%s to %s: packets of %s bytes pass unfragmented; %.1f Gbit/s", from.Name, at, mtu, moved.Gbit())
 }
 
-// podMTU is the MTU of pods over an underlay of 1500 bytes.
+// podMTU returns the MTU of pods over an underlay with an MTU of 1500 bytes.
 func podMTU(backend string, family lab.Family) string {
 	switch {
 	case backend == "host-gw":
 		return "1500"
 	case family.Has6():
-		return "1430" // the outer header is one of IPv6
+		return "1430" // the outer header is IPv6
 	}
 	return "1450"
 }

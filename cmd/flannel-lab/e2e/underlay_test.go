@@ -9,9 +9,10 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// TestUnderlayChanges does to a node's uplink what DHCP, operators and broken cables do. Nothing is restarted.
+// TestUnderlayChanges changes the uplink of a node as DHCP, operators and
+// broken cables do. Nothing is restarted.
 func TestUnderlayChanges(t *testing.T) {
-	t.Parallel() // etcd is deaf to the old address, which takes 3 s to notice
+	t.Parallel() // connections from the old address hang, which takes 3 s to notice
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
@@ -23,7 +24,7 @@ func TestUnderlayChanges(t *testing.T) {
 				t.Helper()
 				reaches(t, what, b, a.IP4)
 				reaches(t, what, a, b.IP4)
-				within(t, "the node is in step", func() error { return ready(t, n) })
+				within(t, "the node is synced", func() error { return ready(t, n) })
 			}
 			t.Run("address", func(t *testing.T) { changeAddress(t, l, backend, both) })
 			t.Run("MTU", func(t *testing.T) { changeMTU(t, n, backend) })
@@ -38,7 +39,7 @@ func TestUnderlayChanges(t *testing.T) {
 				must(t, n.Plug())
 				both(t, "plugged in")
 				if after := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex"); after == before {
-					t.Error("the device has the same index: this tests nothing")
+					t.Error("the device has the same index, so the test is ineffective")
 				}
 			})
 			t.Run("replaced at once", func(t *testing.T) {
@@ -53,7 +54,8 @@ func TestUnderlayChanges(t *testing.T) {
 	}
 }
 
-// changeAddress gives the node another address, and then takes the first one away, as when DHCP renumbers.
+// changeAddress adds another address to the node and then removes the first
+// one, as when DHCP renumbers.
 func changeAddress(t *testing.T, l *lab.Lab, backend string, both func(*testing.T, string)) {
 	n, other := l.Nodes[0], l.Nodes[1]
 	for _, move := range [][2]string{{"192.168.100.11", "192.168.100.99"}, {"192.168.100.99", "192.168.100.11"}} {
@@ -74,7 +76,7 @@ func changeAddress(t *testing.T, l *lab.Lab, backend string, both func(*testing.
 			entry, show = "dst ", []string{"bridge", "fdb", "show", "dev", "flannel.1"}
 		}
 		within(t, "the other node follows", func() error { return says(t, other, entry+to+" ", show...) })
-		within(t, "and forgets the old address", func() error { return silent(t, other, entry+from+" ", show...) })
+		within(t, "and removes the old address", func() error { return silent(t, other, entry+from+" ", show...) })
 	}
 }
 
@@ -159,7 +161,8 @@ func TestUnderlayChoice(t *testing.T) {
 	t.Run("nothing fits", func(t *testing.T) { nothingFits(t, n, launch, published) })
 }
 
-// nothingFits waits until there is an interface that fits, and says what is wrong with those that there are.
+// nothingFits waits until there is an interface that fits, and says what is
+// wrong with those that there are.
 func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), published func(*testing.T, string)) {
 	mark := len(n.Log())
 	launch(t, "-iface=eth7", "-iface=10.9.9.9")
@@ -182,8 +185,8 @@ func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), 
 	stopped(t, n)
 }
 
-// TestNetworkContainsNodes has a pod network in which the nodes have their own addresses, and room for two subnets
-// beside the underlay's own network.
+// TestNetworkContainsNodes has a pod network in which the nodes have their own
+// addresses, and room for two subnets beside the underlay's own network.
 func TestNetworkContainsNodes(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"vxlan", "host-gw"} {
@@ -207,9 +210,10 @@ func TestNetworkContainsNodes(t *testing.T) {
 					t.Error(err)
 				}
 				loggedNaming(t, n, 0, "config-warning", "msg", "192.168.0.0/16", n.IP4.String())
-				within(t, "in step", func() error { return ready(t, n) })
+				within(t, "synced", func() error { return ready(t, n) })
 			}
-			// A lease of the underlay's own network takes nobody's underlay away, and neither does one of a pod's address.
+			// A lease of the underlay's own network takes nobody's underlay
+			// away, and neither does one of a pod's address.
 			mac := "02:00:00:00:00:77"
 			putLease(t, l, "192.168.100.0-24", &value{"192.168.100.77", nil, backend, &vtep{1, mac}, nil})
 			putLease(t, l, "192.168.7.0-24", &value{b.IP4.String(), nil, backend, &vtep{1, mac}, nil})

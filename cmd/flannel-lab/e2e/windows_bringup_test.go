@@ -14,7 +14,8 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// host is what a Windows node's adapter has of its own.
+// host is the IP configuration of an adapter of a Windows node, without what
+// flanneld adds.
 type host struct {
 	Addresses []netip.Prefix
 	DNS       []netip.Addr
@@ -42,20 +43,22 @@ func hostOn(t *testing.T, n *lab.Node, adapter string) (h host) {
 	return h
 }
 
-// trouble is what befalls a machine while flanneld.exe brings its network up.
+// trouble is a behaviour of the machine while flanneld.exe brings up its
+// network.
 type trouble struct {
 	name  string
 	knobs hnstest.Knobs
-	hand  func(host) []hns.Route // further routes that it has from the start
-	args  []string               // beside those of every node; "" for -iface=Ethernet
-	waits []wait                 // what flanneld.exe waits for, one after the other
-	logs  []string               // causes that are logged, once
+	hand  func(host) []hns.Route // further routes before the start
+	args  []string               // further arguments of flanneld.exe
+	waits []wait                 // what flanneld.exe waits for, in this order
+	logs  []string               // causes that must be logged once
 }
 
-// wait is for something that comes when the test has seen that it is waited for.
+// wait is an event that the test triggers once the log shows that flanneld.exe
+// waits for it.
 type wait struct {
 	cause string // in the log
-	comes string // the knobs that let it come, as JSON
+	comes string // knobs that end the wait, as JSON
 }
 
 var metadataRoute = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"), NextHop: netip.MustParseAddr("192.168.100.1"), Metric: 3}
@@ -74,7 +77,8 @@ var troubles = []trouble{
 	}},
 }
 
-// A cluster whose Windows nodes all have their troubles when they start, each another, and a VNI of more than 16 bits.
+// A cluster whose Windows nodes each have another trouble at the start, and a
+// VNI of more than 16 bits.
 func TestWindowsBringUp(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 1 + len(troubles), Windows: len(troubles)}, `{"Type":"vxlan","VNI":70000,"Port":4789}`)
@@ -98,9 +102,9 @@ func TestWindowsBringUp(t *testing.T) {
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
 		for _, w := range c.waits {
-			withinOf(t, long, c.name+": it waits: "+w.cause, func() error {
+			withinOf(t, long, c.name+": waits, cause="+w.cause, func() error {
 				if len(n.Records(0).With("cause="+w.cause)) == 0 {
-					return fmt.Errorf("the log says\n%s", n.Log())
+					return fmt.Errorf("the log is\n%s", n.Log())
 				}
 				return nil
 			})
@@ -110,10 +114,10 @@ func TestWindowsBringUp(t *testing.T) {
 	for i, c := range troubles {
 		n := l.Nodes[1+i]
 		withinOf(t, long, c.name+": ready", func() error { return ready(t, n) })
-		withinOf(t, long, "has what it had", func() error {
+		withinOf(t, long, "configuration restored", func() error {
 			now := hostOn(t, n, "vEthernet (Ethernet)")
 			if now.index = before[n.Name].index; !reflect.DeepEqual(now, before[n.Name]) {
-				return fmt.Errorf("the host has %+v, had %+v", now, before[n.Name])
+				return fmt.Errorf("the host configuration is %+v, was %+v", now, before[n.Name])
 			}
 			return nil
 		})
@@ -133,6 +137,6 @@ func TestWindowsBringUp(t *testing.T) {
 	must(t, reach(t.Context(), a, b))
 	must(t, reach(t.Context(), b, a))
 	for _, n := range l.Nodes[1:] {
-		sound(t, n)
+		checkMachine(t, n)
 	}
 }

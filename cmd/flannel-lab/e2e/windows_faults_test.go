@@ -15,7 +15,8 @@ import (
 	"flannel/pkg/hns/hnstest"
 )
 
-// farPeer is the lease of a node that does not exist, outside of what the lab's nodes take; i is below 512.
+// farPeer returns the lease of a node that does not exist, in the lower half of
+// the network. i must be below 512.
 func farPeer(i, generation int) (string, *value) {
 	return fmt.Sprintf("10.5.%d.%d-26", i/4, i%4*64), &value{
 		PublicIP: fmt.Sprintf("172.16.%d.%d", generation, i%250+1), BackendType: "vxlan",
@@ -23,13 +24,14 @@ func farPeer(i, generation int) (string, *value) {
 	}
 }
 
-// How HNS is asked for a policy, and how it has it and wants it back.
+// A policy in the form in which flanneld adds it, and in the form in which HNS
+// returns it and flanneld removes it.
 const (
 	policyAsked = `{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"%[1]s","IsolationId":4096,"ProviderAddress":"%[2]s","DistributedRouterMacAddress":"%[3]s"}}`
 	policyKept  = `{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"%[1]s","DistributedRouterMacAddress":"%[3]s","IsolationId":4096,"ProviderAddress":"%[2]s"}}`
 )
 
-// policyTo is the policy to a farPeer.
+// policyTo returns the policy for a farPeer.
 func policyTo(form string, i, generation int) string {
 	key, v := farPeer(i, generation)
 	return fmt.Sprintf(form, strings.Replace(key, "-", "/", 1), v.PublicIP, strings.ToUpper(strings.ReplaceAll(v.BackendData.VtepMAC, ":", "-")))
@@ -41,7 +43,7 @@ func putFarPeer(t *testing.T, l *lab.Lab, i, generation int) {
 	putLease(t, l, key, v)
 }
 
-// putFarPeers writes the leases from..to-1 in as few steps as etcd takes.
+// putFarPeers writes the leases from..to-1, 100 per transaction.
 func putFarPeers(t *testing.T, l *lab.Lab, from, to int) {
 	t.Helper()
 	for chunk := range slices.Chunk(slices.Collect(numbersFrom(from, to)), 100) {
@@ -62,15 +64,16 @@ func numbersFrom(from, to int) func(func(int) bool) {
 	}
 }
 
-// follow waits until all nodes hold what the leases say, which may change meanwhile.
+// follow waits until all running nodes match the leases, which may still
+// change.
 func follow(t *testing.T, l *lab.Lab, what string) {
 	t.Helper()
-	withinOf(t, long, what+": all nodes in step", func() error {
+	withinOf(t, long, what+": all nodes match the leases", func() error {
 		for _, n := range l.Nodes {
 			if !n.Running() {
 				continue
 			}
-			if err := outOfStep(t, l, n); err != nil {
+			if err := checkSynced(t, l, n); err != nil {
 				return err
 			}
 		}
@@ -78,7 +81,8 @@ func follow(t *testing.T, l *lab.Lab, what string) {
 	})
 }
 
-// Leases that came, moved and went while flanneld.exe was down: that is changed, and nothing else.
+// Leases are added, changed and removed while flanneld.exe is not running. It
+// changes exactly these.
 func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for i := range 3 {
 		putFarPeer(t, l, i, 0)
@@ -100,12 +104,12 @@ func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 		fmt.Sprintf(request, "Remove", policyTo(policyKept, 0, 0)),
 	}
 	if got := hnsChanges(t, w); !slices.Equal(got, want) {
-		t.Errorf("the start asked for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("the start made the changes\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// What another hand does is mended within seconds, and said once.
-func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
+// Changes by somebody else are repaired within seconds, and logged once.
+func externalChanges(t *testing.T, l *lab.Lab, w *lab.Node) {
 	subnet, _ := farPeer(2, 0)
 	for _, c := range []struct {
 		what string
@@ -136,14 +140,14 @@ func otherHands(t *testing.T, l *lab.Lab, w *lab.Node) {
 	}
 }
 
-// refusedPolicies: HNS refuses to add, and later takes it.
+// refusedPolicies: HNS refuses a policy at first, and accepts it later.
 func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 	mark := len(w.Log())
 	order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
 	putFarPeer(t, l, 5, 0)
 	withinOf(t, long, "the code is logged", func() error {
 		if said := w.Records(mark); len(said.Naming("", "0x8007001f")) == 0 {
-			return fmt.Errorf("the log says\n%s", said)
+			return fmt.Errorf("the log is\n%s", said)
 		}
 		return nil
 	})
@@ -151,19 +155,20 @@ func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 	withinOf(t, long, "ready", func() error { return ready(t, w) })
 }
 
-// hangingHNS: nothing else waits for a call that does not return, Ctrl-C least of all.
+// hangingHNS: a call of HNS that does not return blocks nothing else,
+// especially not Ctrl-C.
 func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for _, function := range []string{"HcnModifyNetwork", ""} {
 		order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
 		putFarPeer(t, l, 6, 0)
-		withinOf(t, long, "/readyz tells that HNS hangs", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
+		withinOf(t, long, "/readyz reports that HNS hangs", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
 		if code, _, err := w.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 			t.Errorf("/healthz: %d %v", code, err)
 		}
 		stoppedByCtrlC(t, w)
-		if function == "" { // from the start on
+		if function == "" { // any call, from the start of the daemon on
 			must(t, w.Start())
-			withinOf(t, long, "/readyz tells what it waits for", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
+			withinOf(t, long, "/readyz reports what flanneld waits for", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
 			stoppedByCtrlC(t, w)
 		}
 		order(t, w, windows.Order{Heal: true})
@@ -172,17 +177,17 @@ func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 		follow(t, l, "HNS answers again")
 		key, _ := farPeer(6, 0)
 		putLease(t, l, key, nil)
-		follow(t, l, "the lease is gone")
+		follow(t, l, "the lease is removed")
 	}
 }
 
-// subnetChanged: another subnet takes another network, on the physical adapter.
+// subnetChanged: another subnet needs another network, on the physical adapter.
 func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
 	key, _ := leaseOf(t, l, w)
 	id := networkNow(t, w).ID
 	stoppedByCtrlC(t, w)
 	putLease(t, l, key, nil)
-	putLease(t, l, key, &value{PublicIP: "172.16.8.8", BackendType: "vxlan", BackendData: &vtep{4096, "02:00:00:00:08:08"}}) // somebody else has it now
+	putLease(t, l, key, &value{PublicIP: "172.16.8.8", BackendType: "vxlan", BackendData: &vtep{4096, "02:00:00:00:08:08"}}) // another node has the subnet now
 	mark := len(w.Log())
 	must(t, w.Start())
 	must(t, w.Ready(t.Context()))
@@ -193,10 +198,10 @@ func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
 	}
 	logged(t, w, mark, "cause=network-remade")
 	putLease(t, l, key, nil)
-	follow(t, l, "the other's lease is gone")
+	follow(t, l, "the lease of the other node is removed")
 }
 
-// manyPeers counts what 250 of them cost with the real flanneld.exe.
+// manyPeers counts the calls of the real flanneld.exe for 250 peers.
 func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 	stoppedByCtrlC(t, w)
 	putFarPeers(t, l, 100, 350)
@@ -213,7 +218,7 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 				hnsCalls++
 			}
 		}
-		t.Logf("%s: %d calls of HNS, of which %d change something", what, hnsCalls, len(r.Changes()))
+		t.Logf("%s: %d calls of HNS, %d of them changes", what, hnsCalls, len(r.Changes()))
 		if n := len(r.Changes()); n > limit {
 			t.Errorf("%s took %d changes, want %d", what, n, limit)
 		}
@@ -230,11 +235,12 @@ func manyPeers(t *testing.T, l *lab.Lab, w *lab.Node) {
 	counts("one lease moved", 2)
 	key, _ := farPeer(350, 1)
 	putLease(t, l, key, nil)
-	follow(t, l, "one lease withdrawn")
-	counts("one lease withdrawn", 1)
+	follow(t, l, "one lease removed")
+	counts("one lease removed", 1)
 }
 
-// cleanedUp: flanneld.exe cleanup leaves nothing, and the address is where it was.
+// cleanedUp: `flanneld.exe cleanup` removes everything, and the address is on
+// the physical adapter again.
 func cleanedUp(t *testing.T, w *lab.Node) {
 	stoppedByCtrlC(t, w)
 	must(t, w.StartWith("cleanup"))
@@ -243,8 +249,8 @@ func cleanedUp(t *testing.T, w *lab.Node) {
 	code, err := w.Wait(ctx)
 	must(t, err)
 	r := order(t, w, windows.Order{})
-	if !endedWell(code) || len(r.Networks)+len(r.Endpoints) > 0 {
-		t.Errorf("cleanup ended with %d and left %s %s", code, r.Networks, r.Endpoints)
+	if !exitedCleanly(code) || len(r.Networks)+len(r.Endpoints) > 0 {
+		t.Errorf("cleanup exited with %d and left %s %s", code, r.Networks, r.Endpoints)
 	}
 	for _, a := range r.Adapters {
 		if has := slices.ContainsFunc(a.Addrs, addressIs(w)); has != (a.Name == lab.Adapter) {

@@ -13,24 +13,25 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Two Linux and two Windows nodes with both families: bridges and routes of the host. Then without a network, and with an
-// overlay, while flanneld.exe runs.
+// Two Linux and two Windows nodes with both families and host-gw: bridges and
+// routes of the host. Then the backend is changed to one without a network, and
+// to an overlay, while flanneld.exe runs.
 func TestWindowsHostGW(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4, Windows: 2, Family: lab.Dual}, `{"Type":"host-gw"},"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`, atOnce)
 	w, other := l.Nodes[2], l.Nodes[3]
-	bridged(t, l, "host-gw")
+	waitBridgeSynced(t, l, "host-gw")
 	var pods []*lab.Pod
 	for i, n := range l.Nodes {
 		pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
 	}
-	everyPod(t, pods)
+	reachAllPods(t, pods)
 	_, err := w.Reach(t.Context(), pods[0].IP6, long) // the host itself
 	must(t, err)
 	unchanged(t, l, w, "-iface=Ethernet", atOnce)
 	t.Run("drift", func(t *testing.T) { routesDrift(t, l, w) })
 	t.Run("moved while down", func(t *testing.T) { routesWhileDown(t, l, w) })
-	everyPod(t, pods)
+	reachAllPods(t, pods)
 	for _, p := range pods[2:] {
 		must(t, p.Delete(t.Context()))
 	}
@@ -49,10 +50,10 @@ func TestWindowsHostGW(t *testing.T) {
 		}
 	}
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":4096,"Port":4789}`)))
-	for _, n := range []*lab.Node{w, other} { // which has no IPv6 there
+	for _, n := range []*lab.Node{w, other} { // which does not support IPv6
 		withinOf(t, long, "the change is refused", func() error {
 			if len(n.Records(0).With("cause=config-refused").Naming("error", "EnableIPv6 ")) == 0 {
-				return fmt.Errorf("the log says\n%s", n.Log())
+				return fmt.Errorf("the log is\n%s", n.Log())
 			}
 			return nil
 		})
@@ -66,21 +67,21 @@ func TestWindowsHostGW(t *testing.T) {
 		must(t, err)
 	}
 	for _, n := range []*lab.Node{w, other} {
-		for _, what := range []string{"address", "route", "dns"} { // of peers' routes, say, which look like the host's own
+		for _, what := range []string{"address", "route", "dns"} { // such as routes of peers, which look like those of the host
 			if restored := n.Records(0).With("cause=" + what + "-restored"); len(restored) > 0 {
-				t.Errorf("%s: something was put back although nothing was lost:\n%s", n.Name, restored)
+				t.Errorf("%s: something was restored although nothing was lost:\n%s", n.Name, restored)
 			}
 		}
 	}
-	sound(t, w)
+	checkMachine(t, w)
 }
 
-// bridged waits until each node has what the leases say.
-func bridged(t *testing.T, l *lab.Lab, what string) {
+// waitBridgeSynced waits until each node matches the leases.
+func waitBridgeSynced(t *testing.T, l *lab.Lab, what string) {
 	t.Helper()
 	for _, n := range l.Nodes {
 		if n.Windows != nil {
-			withinOf(t, long, what+": "+n.Name+" in step", func() error {
+			withinOf(t, long, what+": "+n.Name+" synced", func() error {
 				got, err := hnsEntries(n)
 				if want := hnsEntriesOf(t, l, n); err == nil && got != want {
 					err = fmt.Errorf("it has\n%s\nwant\n%s", got, want)
@@ -90,11 +91,12 @@ func bridged(t *testing.T, l *lab.Lab, what string) {
 			continue
 		}
 		peers := slices.DeleteFunc(slices.Clone(l.Nodes), func(p *lab.Node) bool { return p == n })
-		eventually(t, what+": "+n.Name, routed(t, l, n, false, peers...), func(ctx context.Context) (string, error) { return routes(ctx, n) })
+		eventually(t, what+": "+n.Name, wantRoutes(t, l, n, false, peers...), func(ctx context.Context) (string, error) { return routes(ctx, n) })
 	}
 }
 
-// routesDrift: what another hand does to routes, the host's endpoint and forwarding is mended within seconds.
+// routesDrift: changes by somebody else to routes, the host endpoint and
+// forwarding are repaired within seconds.
 func routesDrift(t *testing.T, l *lab.Lab, w *lab.Node) {
 	keys, _ := leaseOf(t, l, l.Nodes[0])
 	four, six, _ := strings.Cut(keys, "&")
@@ -120,17 +122,18 @@ func routesDrift(t *testing.T, l *lab.Lab, w *lab.Node) {
 			}
 			return nil
 		})
-		bridged(t, l, what)
+		waitBridgeSynced(t, l, what)
 		withinOf(t, long, "ready", func() error { return ready(t, w) })
 	}
-	// The restart took the pods' endpoints with the network.
+	// The restart deleted the endpoints of the pods with the network.
 	p := w.Pods()["pod3"]
 	must(t, p.Delete(t.Context()))
 	pod(t, w, "pod3")
 	*p = *w.Pods()["pod3"]
 }
 
-// routesWhileDown: of a lease that moved, no next hop stays.
+// routesWhileDown: a lease that changed while flanneld.exe was not running
+// leaves no old next hop.
 func routesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	lease := func(last int) *value {
 		six := fmt.Sprintf("fd00:100::%x", last)
@@ -146,14 +149,14 @@ func routesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	order(t, w, windows.Order{ForgetLog: true})
 	must(t, w.Start(atOnce))
 	must(t, w.Ready(t.Context()))
-	withinOf(t, long, "in step", func() error {
+	withinOf(t, long, "synced", func() error {
 		got, err := hnsEntries(w)
 		if want := hnsEntriesOf(t, l, w); err == nil && got != want {
 			err = fmt.Errorf("it has\n%s\nwant\n%s", got, want)
 		}
 		return err
 	})
-	if got := hnsChanges(t, w); len(got) != 6 { // of two families: one added, and two removed
+	if got := hnsChanges(t, w); len(got) != 6 { // in each family one added and two removed
 		t.Errorf("the start changed\n%s", strings.Join(got, "\n"))
 	}
 	putLease(t, l, keys[0], nil)

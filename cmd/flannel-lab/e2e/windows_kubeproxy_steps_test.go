@@ -30,14 +30,14 @@ type proxied struct {
 	vip     netip.Addr
 	network string
 
-	far, near *lab.Pod   // on a Linux node, and on this
-	first     netip.Addr // of the Service that leads to them
+	far, near *lab.Pod   // on a Linux node, and on this node
+	first     netip.Addr // of the Service for both
 }
 
 func (p *proxied) toFar() backend  { return backend{p.far.IP4, p.l.Nodes[0].IP4} }
 func (p *proxied) toNear() backend { return backend{p.near.IP4, p.w.IP4} }
 
-// newProxied asks flanneld.exe for the flags as the scripts do.
+// newProxied gets the flags of kube-proxy from flanneld.exe, as the scripts do.
 func newProxied(t *testing.T, l *lab.Lab, w *lab.Node) *proxied {
 	t.Helper()
 	version, err := w.KubeProxyVersion(t.Context())
@@ -45,16 +45,16 @@ func newProxied(t *testing.T, l *lab.Lab, w *lab.Node) *proxied {
 	t.Log(version)
 	bin, err := lab.BinDir()
 	must(t, err)
-	said, err := w.RunProgram(t.Context(), bin+"/../dist/out/flanneld-windows-amd64.exe", "source-vip", "--json", "--kube-proxy-version="+version)
+	out, err := w.RunProgram(t.Context(), bin+"/../dist/out/flanneld-windows-amd64.exe", "source-vip", "--json", "--kube-proxy-version="+version)
 	must(t, err)
 	var answer struct {
 		SourceVIP      netip.Addr
 		Network        string
 		KubeProxyFlags []string
 	}
-	must(t, json.Unmarshal([]byte(said.Stdout), &answer))
+	must(t, json.Unmarshal([]byte(out.Stdout), &answer))
 	if !answer.SourceVIP.IsValid() || len(answer.KubeProxyFlags) < 4 {
-		t.Fatalf("source-vip says %+v", said)
+		t.Fatalf("source-vip printed %+v", out)
 	}
 	return &proxied{l: l, w: w, flags: answer.KubeProxyFlags, vip: answer.SourceVIP, network: answer.Network}
 }
@@ -71,7 +71,8 @@ func (p *proxied) start(t *testing.T) {
 	})
 }
 
-// service makes a Service with these endpoints, by nodes, and returns its address.
+// service creates a Service with endpoints, which are given by node, and
+// returns its address.
 func (p *proxied) service(t *testing.T, name string, nodes map[string][]netip.Addr) netip.Addr {
 	t.Helper()
 	s, err := p.l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
@@ -98,10 +99,11 @@ func (p *proxied) service(t *testing.T, name string, nodes map[string][]netip.Ad
 	return at
 }
 
-// backend is where a Service leads to: a pod, and the node to which packets for it go.
+// backend is a pod behind a Service, and the node that packets for it are sent
+// to.
 type backend struct{ Pod, Node netip.Addr }
 
-// balancer is HostComputeLoadBalancer of the HCN schema.
+// balancer is HostComputeLoadBalancer in the HCN schema.
 type balancer struct {
 	ID                   string
 	HostComputeEndpoints []string
@@ -111,9 +113,9 @@ type balancer struct {
 	Flags                int
 }
 
-const directReturn = 1 // of a balancer's flags
+const directReturn = 1 // bit in balancer.Flags
 
-// state is all that kube-proxy makes, and all endpoints.
+// state holds all load balancers and endpoints, by ID in lower case.
 type state struct {
 	balancers map[string]balancer
 	endpoints map[string]hns.Endpoint
@@ -149,12 +151,13 @@ func (p *proxied) now(t *testing.T) state {
 	return s
 }
 
-// balances waits for the load balancer of a Service, with the endpoints that it shall have and no others.
+// balances waits until the Service has a load balancer with exactly these
+// backends.
 func (p *proxied) balances(t *testing.T, at netip.Addr, want ...backend) {
 	t.Helper()
 	withinOf(t, 2*long, fmt.Sprintf("%s leads to %v", at, want), func() error {
 		if !p.proxy.Running() {
-			return machine.Fatal(errors.New("kube-proxy ended"))
+			return machine.Fatal(errors.New("kube-proxy exited"))
 		}
 		s, err := p.state()
 		if err != nil {
@@ -165,7 +168,7 @@ func (p *proxied) balances(t *testing.T, at netip.Addr, want ...backend) {
 				return p.leadsTo(s, b, want)
 			}
 		}
-		return fmt.Errorf("there is no load balancer of %s", at)
+		return fmt.Errorf("no load balancer for %s", at)
 	})
 }
 
@@ -174,7 +177,7 @@ func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
 	for _, id := range b.HostComputeEndpoints {
 		e, ok := s.endpoints[strings.ToLower(id)]
 		if !ok || len(e.IPs) != 1 || e.Remote != (e.Provider != p.w.IP4) {
-			return fmt.Errorf("%+v leads to %+v", b, e)
+			return fmt.Errorf("%+v has the endpoint %+v", b, e)
 		}
 		have = append(have, backend{e.IPs[0].Addr(), e.Provider})
 	}
@@ -182,7 +185,7 @@ func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
 	slices.SortFunc(have, order)
 	slices.SortFunc(want, order)
 	if !slices.Equal(have, want) {
-		return fmt.Errorf("it leads to %v", have)
+		return fmt.Errorf("it has the backends %v", have)
 	}
 	if b.SourceVIP != p.vip.String() || b.Flags != directReturn || len(b.PortMappings) != 1 || b.PortMappings[0] != struct{ Protocol, InternalPort, ExternalPort int }{6, 8080, 80} {
 		return fmt.Errorf("the load balancer is %+v; the source VIP is %s", b, p.vip)
@@ -190,37 +193,39 @@ func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
 	return nil
 }
 
-// kept checks that all is still there, under the same IDs.
+// kept checks that all load balancers and endpoints still exist, with the same
+// IDs.
 func (p *proxied) kept(t *testing.T, before state) {
 	t.Helper()
 	now := p.now(t)
 	for id, b := range before.balancers {
 		if fmt.Sprint(now.balancers[id]) != fmt.Sprint(b) {
-			t.Errorf("the load balancer %+v is %+v", b, now.balancers[id])
+			t.Errorf("the load balancer was %+v, is %+v", b, now.balancers[id])
 		}
 	}
 	for id, e := range before.endpoints {
 		if fmt.Sprint(now.endpoints[id]) != fmt.Sprint(e) {
-			t.Errorf("the endpoint %+v is %+v", e, now.endpoints[id])
+			t.Errorf("the endpoint was %+v, is %+v", e, now.endpoints[id])
 		}
 	}
 }
 
-// hasNone tells whether all these load balancers are gone.
+// hasNone returns an error if one of these load balancers exists.
 func (p *proxied) hasNone(all map[string]balancer) error {
 	s, err := p.state()
 	if err != nil {
 		return err
 	}
 	for id, b := range all {
-		if _, there := s.balancers[id]; there {
-			return fmt.Errorf("%+v is there", b)
+		if _, ok := s.balancers[id]; ok {
+			return fmt.Errorf("%+v still exists", b)
 		}
 	}
 	return nil
 }
 
-// withdraw deletes a Service, and waits until kube-proxy has, too; gone are endpoints that were its alone.
+// withdraw deletes a Service, and waits until kube-proxy has deleted its load
+// balancer and the endpoints at gone, which no other Service uses.
 func (p *proxied) withdraw(t *testing.T, name string, at netip.Addr, gone ...netip.Addr) {
 	t.Helper()
 	must(t, p.l.Kube.Client.CoreV1().Services("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
@@ -232,19 +237,20 @@ func (p *proxied) withdraw(t *testing.T, name string, at netip.Addr, gone ...net
 		}
 		for _, b := range s.balancers {
 			if slices.Contains(b.FrontendVIPs, at.String()) {
-				return fmt.Errorf("%+v is there", b)
+				return fmt.Errorf("%+v still exists", b)
 			}
 		}
 		for _, e := range s.endpoints {
 			if len(e.IPs) > 0 && slices.Contains(append(gone, at), e.IPs[0].Addr()) {
-				return fmt.Errorf("%+v is there", e)
+				return fmt.Errorf("%+v still exists", e)
 			}
 		}
 		return nil
 	})
 }
 
-// source is the one endpoint that has the source VIP: kube-proxy finds flanneld's, and makes none.
+// source returns the only endpoint with the source VIP, which flanneld has
+// created and kube-proxy uses.
 func (p *proxied) source(t *testing.T) hns.Endpoint {
 	t.Helper()
 	var all []hns.Endpoint
@@ -259,7 +265,8 @@ func (p *proxied) source(t *testing.T) hns.Endpoint {
 	return all[0]
 }
 
-// hasPolicy is for waiting until flanneld has told HNS of a subnet, or that it is gone.
+// hasPolicy returns an error unless HNS has a policy for a subnet or, with want
+// false, has none.
 func (p *proxied) hasPolicy(subnet netip.Prefix, want bool) error {
 	n, err := networkOf(p.w)
 	if err != nil {
@@ -270,7 +277,7 @@ func (p *proxied) hasPolicy(subnet netip.Prefix, want bool) error {
 		return policy.IsRemoteSubnet() && err == nil && r.Prefix == subnet
 	})
 	if has != want {
-		return fmt.Errorf("a policy for %s is there: %t", subnet, has)
+		return fmt.Errorf("there is a policy for %s: %t", subnet, has)
 	}
 	return nil
 }

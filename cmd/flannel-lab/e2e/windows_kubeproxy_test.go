@@ -15,25 +15,26 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
-// TestKubeProxy runs the real kube-proxy.exe beside flanneld.exe, with the flags that source-vip answers: what it makes in
-// HNS of what flanneld keeps there, and that it keeps it whatever becomes of flanneld.
+// TestKubeProxy runs the real kube-proxy.exe together with flanneld.exe, with
+// the flags that source-vip prints: the objects that it creates in HNS for
+// those of flanneld, and that it keeps them whatever happens to flanneld.
 func TestKubeProxy(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 3, Windows: 1}, mixedVXLAN)
 	p := newProxied(t, l, l.Nodes[2])
 	p.far, p.near = pod(t, l.Nodes[0], "far"), pod(t, p.w, "near")
-	everyPod(t, []*lab.Pod{p.far, p.near})
+	reachAllPods(t, []*lab.Pod{p.far, p.near})
 	source := p.source(t)
 	p.start(t)
 	p.first = p.service(t, "first", map[string][]netip.Addr{l.Nodes[0].Name: {p.far.IP4}, p.w.Name: {p.near.IP4}})
 	p.balances(t, p.first, p.toFar(), p.toNear())
-	everyPod(t, []*lab.Pod{p.far, p.near})
+	reachAllPods(t, []*lab.Pod{p.far, p.near})
 	before := p.now(t)
 
 	t.Run("another lease", func(t *testing.T) { p.anotherLease(t, before) })
 	t.Run("flanneld restarted", func(t *testing.T) {
 		unchanged(t, l, p.w, "-iface="+p.w.IP4.String())
-		// kube-proxy has looked at the network once more when this is there.
+		// Once this exists, kube-proxy has checked the network again.
 		third := p.service(t, "third", map[string][]netip.Addr{l.Nodes[0].Name: {p.far.IP4}})
 		p.balances(t, third, p.toFar())
 		p.kept(t, before)
@@ -41,28 +42,30 @@ func TestKubeProxy(t *testing.T) {
 		p.kept(t, before)
 	})
 	if strings.Contains(p.proxy.Log(), networkChanged) {
-		t.Error("kube-proxy found another network")
+		t.Error("kube-proxy detected another network")
 	}
 	t.Run("kube-proxy restarted", func(t *testing.T) {
 		must(t, p.proxy.Kill())
 		p.start(t)
-		withinOf(t, 2*long, "it has begun anew", func() error { return p.hasNone(before.balancers) })
+		withinOf(t, 2*long, "it has deleted the old load balancers", func() error { return p.hasNone(before.balancers) })
 		p.balances(t, p.first, p.toFar(), p.toNear())
 		if now := p.source(t); now.ID != source.ID {
 			t.Errorf("the source VIP's endpoint was %+v, is %+v", source, now)
 		}
 	})
 	t.Run("network lost", func(t *testing.T) { p.networkLost(t) })
-	everyPod(t, []*lab.Pod{p.far, p.near})
+	reachAllPods(t, []*lab.Pod{p.far, p.near})
 	must(t, p.proxy.Kill())
-	// Handles of a kube-proxy that was killed stay open in the simulated HNS: only its troubles count.
+	// Only errors of the machine are checked, because handles of a killed kube-proxy
+	// may be open.
 	if trouble := order(t, p.w, windows.Order{}).Trouble; len(trouble) > 0 {
 		t.Errorf("the simulated machine: %v", trouble)
 	}
 }
 
-// A lease is read from our policies when the first endpoint of its subnet comes, not at kube-proxy's start alone; and what
-// is of other leases stays when one ends.
+// kube-proxy reads the policies of a lease when its subnet gets the first
+// endpoint, not only at its start. When a lease is removed, the objects of
+// others stay.
 func (p *proxied) anotherLease(t *testing.T, before state) {
 	at, theirs := netip.MustParseAddr("192.168.100.200"), netip.MustParseAddr("10.5.200.7")
 	peer := cluster.Peer{Name: "peer", PodCIDR: netip.MustParsePrefix("10.5.200.0/24"), Annotations: map[string]string{
@@ -79,11 +82,12 @@ func (p *proxied) anotherLease(t *testing.T, before state) {
 	p.kept(t, before)
 }
 
-// With the network its ID goes: kube-proxy drops all, and comes again by itself.
+// A new network has a new ID: kube-proxy deletes all objects, and creates them
+// again by itself.
 func (p *proxied) networkLost(t *testing.T) {
 	before, id := p.now(t), networkNow(t, p.w).ID
 	order(t, p.w, windows.Order{DeleteNetwork: p.network})
-	withinOf(t, long, "the network is made again", func() error {
+	withinOf(t, long, "the network is created again", func() error {
 		switch n, err := networkOf(p.w); {
 		case err != nil:
 			return err
@@ -92,26 +96,27 @@ func (p *proxied) networkLost(t *testing.T) {
 		}
 		return ready(t, p.w)
 	})
-	// Every 30 s it looks: it drops all the first time, and makes it again the second.
-	withinOf(t, 2*long, "kube-proxy drops what it had", func() error { return p.hasNone(before.balancers) })
-	p.balances(t, p.first, p.toFar()) // the other pod went with the network
+	// It checks every 30 s: the first time it deletes all objects, the second time it
+	// creates them again.
+	withinOf(t, 2*long, "kube-proxy deletes its objects", func() error { return p.hasNone(before.balancers) })
+	p.balances(t, p.first, p.toFar()) // the other pod was deleted with the network
 	if !strings.Contains(p.proxy.Log(), networkChanged) {
-		t.Errorf("kube-proxy does not say %q", networkChanged)
+		t.Errorf("kube-proxy did not log %q", networkChanged)
 	}
 	p.source(t)
-	must(t, p.near.Delete(t.Context())) // as its kubelet does, to make it anew
+	must(t, p.near.Delete(t.Context())) // as kubelet does before it creates the pod again
 	p.near = pod(t, p.w, p.near.Name)
 	fourth := p.service(t, "fourth", map[string][]netip.Addr{p.l.Nodes[0].Name: {p.far.IP4}, p.w.Name: {p.near.IP4}})
 	p.balances(t, fourth, p.toFar(), p.toNear())
 	p.withdraw(t, "fourth", fourth)
 }
 
-// A VNI that HNS takes and kube-proxy cannot read, so that flanneld warns of it.
+// A VNI that HNS accepts but kube-proxy cannot read. flanneld warns about it.
 func TestKubeProxyCannotReadVNI(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 2, Windows: 1}, `{"Type":"vxlan","VNI":65536,"Port":4789}`)
 	if log := l.Nodes[1].Records(0); len(log.With("cause=config-warning").Naming("msg", "65536", "65535", "kube-proxy")) == 0 {
-		t.Error("flanneld.exe does not warn")
+		t.Error("flanneld.exe did not warn")
 	}
 	p := newProxied(t, l, l.Nodes[1])
 	p.start(t)
@@ -123,8 +128,10 @@ func TestKubeProxyCannotReadVNI(t *testing.T) {
 	})
 }
 
-// networkChanged is what kube-proxy says when the network's ID is another, and it has to begin anew.
+// networkChanged is the message of kube-proxy when the ID of the network has
+// changed and it starts again.
 const networkChanged = "The HNS network is not present or has changed since the last sync"
 
-// policyUnreadable is what kube-proxy says of a policy with numbers that it cannot read.
+// policyUnreadable is the message of kube-proxy about a policy with numbers
+// that it cannot read.
 const policyUnreadable = "failed to unmarshal Remote Subnet policy settings"

@@ -20,27 +20,30 @@ import (
 	"flannel/pkg/nettest"
 )
 
-// base is where the documentation has people put their programs.
+// base is the directory in which the documentation places the programs.
 const base = `C:\k`
 
-// console is start.ps1 on a Windows node, run by the tests' own shell: files, HNS, flanneld.exe and its commands are the
-// real ones; PowerShell, services, and the processes kubelet and kube-proxy are stood in for.
+// console runs start.ps1 on a Windows node with the interpreter of package
+// powershell. Files, HNS, flanneld.exe and its commands are real. PowerShell,
+// services, and the processes kubelet and kube-proxy are simulated.
 type console struct {
 	t       *testing.T
 	l       *lab.Lab
 	n       *lab.Node
 	scripts []check.Script // start.ps1, flannel.psm1
 
-	// before is called with the arguments of each flanneld.exe that is about to run, the daemon included.
+	// before is called with the arguments of each flanneld.exe before it runs,
+	// including the daemon.
 	before func(args []string) error
 
 	shell   *powershell.Shell // of the last run
-	said    string            // all that it wrote
-	daemon  []string          // arguments of the flanneld that it started
+	output  string            // of the last run
+	daemon  []string          // arguments of the running flanneld
 	started map[string][]string
 }
 
-// newConsole makes a node what the quickstart has it be before start.ps1: programs, plugins, a kubeconfig; not a Node.
+// newConsole prepares a node as the quickstart requires it before start.ps1:
+// programs, plugins and a kubeconfig, but no Node.
 func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
 	t.Helper()
 	bin, err := lab.BinDir()
@@ -78,10 +81,10 @@ func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
 
 func (c *console) file(path string) string { return c.n.Windows.File(path) }
 
-// start runs start.ps1.
+// start runs start.ps1 and returns its error.
 func (c *console) start(parameters map[string]any) error {
 	c.t.Helper()
-	c.said = ""
+	c.output = ""
 	c.shell = powershell.NewShell(c.scripts[1:]...)
 	c.shell.Set("env:COMPUTERNAME", strings.ToUpper(c.n.Name))
 	c.shell.Set("PSScriptRoot", base)
@@ -91,22 +94,23 @@ func (c *console) start(parameters map[string]any) error {
 		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Settings": c.readSettings, "Get-FullPath": asGiven,
 	}
 	err := c.shell.Run(c.scripts[0], parameters)
-	c.t.Logf("start.ps1 on %s (%v):\n%s", c.n.Name, err, c.said)
+	c.t.Logf("start.ps1 on %s (%v):\n%s", c.n.Name, err, c.output)
 	return err
 }
 
 func nothing([]any) (any, error)      { return nil, nil }
 func asGiven(args []any) (any, error) { return args[0], nil }
 
-// joined is for reading alone.
+// joined returns its arguments as one text.
 func joined(args []any) (any, error) { return strings.Join(powershell.Texts(args...), " "), nil }
 
 func (c *console) write(args []any) (any, error) {
-	c.said += strings.Join(powershell.Texts(args...), " ") + "\n"
+	c.output += strings.Join(powershell.Texts(args...), " ") + "\n"
 	return nil, nil
 }
 
-// run runs a program; what it writes to stderr is seen on the console. kube-proxy only tells its version.
+// run runs a program. Its stderr goes to the console. Of kube-proxy, only
+// --version is supported.
 func (c *console) run(args []any) (any, error) {
 	words := powershell.Texts(args...)
 	switch {
@@ -114,7 +118,7 @@ func (c *console) run(args []any) (any, error) {
 		c.shell.Set("LASTEXITCODE", 0)
 		return "Kubernetes v1.32.1", nil
 	case words[0] != base+`\flanneld.exe`:
-		return nil, fmt.Errorf("no program here is called %s", words[0])
+		return nil, fmt.Errorf("no such program: %s", words[0])
 	}
 	if c.before != nil {
 		if err := c.before(words[1:]); err != nil {
@@ -124,7 +128,7 @@ func (c *console) run(args []any) (any, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 3*long)
 	defer cancel()
 	did, err := c.n.RunProgram(ctx, words[0], words[1:]...)
-	c.said += fmt.Sprintf("> flanneld.exe %q ended with %d\n%s%s", words[1:], did.Status, did.Stdout, did.Stderr)
+	c.output += fmt.Sprintf("> flanneld.exe %q ended with %d\n%s%s", words[1:], did.Status, did.Stdout, did.Stderr)
 	c.shell.Set("LASTEXITCODE", did.Status)
 	var lines []any
 	for line := range strings.Lines(did.Stdout) {
@@ -133,8 +137,9 @@ func (c *console) run(args []any) (any, error) {
 	return lines, err
 }
 
-// startComponent does what the function of the same name does where there are no services: one that runs with other
-// arguments is stopped before.
+// startComponent does what the function of the same name does on machines
+// without services: it stops a process that runs with other arguments, and
+// starts one.
 func (c *console) startComponent(args []any) (any, error) {
 	name, words := powershell.Texts(args[1])[0], powershell.Texts(args[3])
 	c.started[name] = words
@@ -159,15 +164,15 @@ func (c *console) startComponent(args []any) (any, error) {
 	return nil, c.n.StartIn(powershell.Texts(args[2])[0], words...)
 }
 
-// stop is what stop.ps1 does to flanneld, but for the console's Ctrl-C.
+// stop ends flanneld with Ctrl-C, which stands for stop.ps1.
 func (c *console) stop() {
 	c.t.Helper()
-	if code, err := c.n.Stop(c.t.Context()); err != nil || !endedWell(code) {
+	if code, err := c.n.Stop(c.t.Context()); err != nil || !exitedCleanly(code) {
 		c.t.Errorf("%s: Ctrl-C ended flanneld.exe with %d, %v", c.n.Name, code, err)
 	}
 }
 
-// register is kubelet: it makes the Node, unless it is there.
+// register creates the Node, unless it exists, as kubelet does.
 func (c *console) register() error {
 	ctx := c.t.Context()
 	_, err := c.l.Kube.Client.CoreV1().Nodes().Get(ctx, c.n.Name, metav1.GetOptions{})
@@ -194,7 +199,7 @@ func (c *console) newItem(args []any) (any, error) {
 	return nil, c.n.Do(func() error { return os.MkdirAll(c.file(words[len(words)-1]), 0o755) })
 }
 
-// writeText answers whether the file said something else.
+// writeText writes a file and reports whether its contents changed.
 func (c *console) writeText(args []any) (changed any, err error) {
 	words := powershell.Texts(args...)
 	err = c.n.Do(func() error {
@@ -211,7 +216,8 @@ func (c *console) writeText(args []any) (changed any, err error) {
 	return changed, err
 }
 
-// readSettings is a JSON object, empty where there is no file.
+// readSettings returns the JSON object in a file; an empty one if there is no
+// file.
 func (c *console) readSettings(args []any) (any, error) {
 	text, err := c.n.ReadFile(c.file(powershell.Texts(args...)[0]))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,14 +13,16 @@ import (
 	"flannel/pkg/status"
 )
 
-// story is what happens to one node.
+// story is a sequence of events on one node.
 type story struct {
 	name string
 	run  func(*console, mode)
 }
 
-// TestStart runs start.ps1 as it is on new nodes, and then in all the ways in which people run it again. All nodes are at it
-// at once, of which t.Parallel would let only as many run as there are cores: they wait more than they work.
+// TestStart runs the unmodified start.ps1 on new nodes, and then repeats it in
+// all the ways in which people repeat it. All nodes run at the same time.
+// t.Parallel would limit them to the number of cores, but they wait more than
+// they compute.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	var clusters sync.WaitGroup
@@ -29,8 +31,8 @@ func TestStart(t *testing.T) {
 		backend string
 		stories []story
 	}{
-		{overlayMode, mixedVXLAN, []story{{"again and rejoined", againAndRejoined}, {"cut off", cutOff}, {"lost address, renamed adapter", lostAndRenamed},
-			{"old HNS", oldHNS}, {"by hand", byHand}}},
+		{overlayMode, mixedVXLAN, []story{{"again and rejoined", againAndRejoined}, {"cut off", interrupted}, {"lost address, renamed adapter", lostAndRenamed},
+			{"old HNS", oldHNS}, {"by hand", withoutScript}}},
 		{bridgeMode, `{"Type":"host-gw"}`, []story{{"again and rejoined", againAndRejoined}, {"lost address, renamed adapter", lostAndRenamed}}},
 	} {
 		clusters.Go(func() {
@@ -38,7 +40,7 @@ func TestStart(t *testing.T) {
 				l := startCluster(t, len(c.stories), c.backend)
 				var nodes sync.WaitGroup
 				for i, s := range c.stories {
-					nodes.Go(func() { t.Run(s.name, func(t *testing.T) { s.tell(t, l, l.Nodes[1+i], c.mode) }) })
+					nodes.Go(func() { t.Run(s.name, func(t *testing.T) { s.start(t, l, l.Nodes[1+i], c.mode) }) })
 				}
 				nodes.Wait()
 			})
@@ -47,14 +49,15 @@ func TestStart(t *testing.T) {
 	clusters.Wait()
 }
 
-func (s story) tell(t *testing.T, l *lab.Lab, n *lab.Node, m mode) {
+func (s story) start(t *testing.T, l *lab.Lab, n *lab.Node, m mode) {
 	s.run(newConsole(t, l, n), m)
 	if r := order(t, n, windows.Order{}); len(r.Trouble) > 0 {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
 }
 
-// startCluster has a Linux node with a pod, and Windows nodes without a network configuration.
+// startCluster returns a lab with a Linux node that has a pod, and Windows
+// nodes without a network configuration.
 func startCluster(t *testing.T, windows int, backend string) *lab.Lab {
 	t.Helper()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 1 + windows, Windows: windows}, backend)
@@ -68,7 +71,7 @@ func startCluster(t *testing.T, windows int, backend string) *lab.Lab {
 	return l
 }
 
-// mode is one of start.ps1's.
+// mode is a network mode of start.ps1.
 type mode struct {
 	name    string // -NetworkMode
 	network string // the HNS network
@@ -80,20 +83,22 @@ var (
 	bridgeMode  = mode{"l2bridge", "cbr0", hns.L2Bridge}
 )
 
-// parameters are those that nobody can leave out; all else are start.ps1's own defaults.
+// parameters returns the mandatory parameters of start.ps1. All others have
+// their defaults.
 func (m mode) parameters(n *lab.Node) map[string]any {
 	return map[string]any{"ManagementIP": n.IP4.String(), "NetworkMode": m.name, "InterfaceName": lab.Adapter, "ClusterCIDR": lab.Network4}
 }
 
-// walked is what a node has after start.ps1 came to its end.
-type walked struct {
+// nodeState is the state of a node after start.ps1 has succeeded.
+type nodeState struct {
 	network hns.Network
 	subnet  netip.Prefix
-	vip     netip.Addr // zero on a bridge
+	vip     netip.Addr // invalid with a bridge
 }
 
-// well checks a node after start.ps1: Node, HNS, what kube-proxy was told, what is reserved, that nothing is left over.
-func (c *console) well(m mode) (w walked) {
+// checkNode checks a node after start.ps1: the Node, HNS, the arguments of
+// kube-proxy, the reserved addresses, and that nothing is left over.
+func (c *console) checkNode(m mode) (w nodeState) {
 	t := c.t
 	t.Helper()
 	subnets, err := c.l.Kube.PodCIDRs(t.Context(), c.n.Name)
@@ -115,7 +120,7 @@ func (c *console) well(m mode) (w walked) {
 		t.Fatalf("%s has the networks %q, %+v; its subnet is %s", c.n.Name, names, w.network, w.subnet)
 	}
 	if adapter := hostOn(t, c.n, "vEthernet ("+lab.Adapter+")"); !slices.ContainsFunc(adapter.Addresses, func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
-		t.Errorf("the host's addresses are %v", adapter.Addresses)
+		t.Errorf("the addresses of the host are %v", adapter.Addresses)
 	}
 	flags := c.started["kube-proxy"]
 	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`, "--cluster-cidr=" + lab.Network4,
@@ -125,11 +130,11 @@ func (c *console) well(m mode) (w walked) {
 	}
 	for _, flag := range want {
 		if !slices.Contains(flags, flag) {
-			t.Errorf("kube-proxy is not told %s but %q", flag, flags)
+			t.Errorf("kube-proxy lacks %s, its arguments are %q", flag, flags)
 		}
 	}
 	if kubelet := c.started["kubelet"]; !slices.Contains(kubelet, "--hostname-override="+c.n.Name) || !slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
-		t.Errorf("kubelet is told %q", kubelet)
+		t.Errorf("the arguments of kubelet are %q", kubelet)
 	}
 	w.vip = c.vip(flags)
 	if m == overlayMode != w.subnet.Contains(w.vip) {
@@ -141,22 +146,22 @@ func (c *console) well(m mode) (w walked) {
 	if endpoints := c.endpoints("source-vip"); len(endpoints) != len(w.reserved()) {
 		t.Errorf("%d endpoints of the source VIP", len(endpoints))
 	}
-	// Wine before 10 has no unix sockets: status must say just that.
+	// Wine before 10 has no Unix sockets, and status must report that.
 	noSockets, _, _ := strings.Cut(status.ErrNoSockets.Error(), " (")
-	if !strings.Contains(c.said, `"status"`) || !strings.Contains(c.said, noSockets) {
-		t.Errorf("status says\n%s", c.said)
+	if !strings.Contains(c.output, `"status"`) || !strings.Contains(c.output, noSockets) {
+		t.Errorf("status prints\n%s", c.output)
 	}
 	return w
 }
 
-func (w walked) reserved() (all []string) {
+func (w nodeState) reserved() (all []string) {
 	if w.vip.IsValid() {
 		all = append(all, w.network.Name+"/"+w.vip.String())
 	}
 	return all
 }
 
-// vip is the address that kube-proxy is told.
+// vip returns the source VIP in the arguments of kube-proxy.
 func (c *console) vip(flags []string) (vip netip.Addr) {
 	for _, flag := range flags {
 		if text, ok := strings.CutPrefix(flag, "--source-vip="); ok {
@@ -168,7 +173,8 @@ func (c *console) vip(flags []string) (vip netip.Addr) {
 	return vip
 }
 
-// reserved are kube-proxy's addresses in host-local's store, with the network.
+// reserved returns the addresses of kube-proxy in the store of host-local, as
+// network/address.
 func (c *console) reserved() (all []string) {
 	c.t.Helper()
 	out, err := c.n.Run(c.t.Context(), "sh", "-c", "cd /var/lib/cni/networks 2>/dev/null && grep -l -r kube-proxy . || true")
@@ -193,13 +199,14 @@ func (c *console) endpoints(name string) (all []hns.Endpoint) {
 	return all
 }
 
-// pings makes a pod with the configuration that cni-conf wrote, and exchanges pings with one on the Linux node.
-func (c *console) pings(w walked) *lab.Pod {
+// pings creates a pod with the configuration that cni-conf wrote, and exchanges
+// pings with one on the Linux node.
+func (c *console) pings(w nodeState) *lab.Pod {
 	t := c.t
 	t.Helper()
 	p, linux := pod(t, c.n, "on-"+c.n.Name), c.l.Nodes[0].Pods()["linux"]
 	if !w.subnet.Contains(p.IP4) || p.IP4 == w.vip {
-		t.Errorf("a pod has %s; the subnet is %s, the source VIP %s", p.IP4, w.subnet, w.vip)
+		t.Errorf("the address of a pod is %s; the subnet is %s, the source VIP %s", p.IP4, w.subnet, w.vip)
 	}
 	for _, pair := range [][2]*lab.Pod{{p, linux}, {linux, p}} {
 		_, err := pair[0].Reach(t.Context(), pair[1].IP4, long)
@@ -208,8 +215,9 @@ func (c *console) pings(w walked) *lab.Pod {
 	return p
 }
 
-// changes are what was changed on the node since the log was forgotten, but for what follows other nodes, which come and
-// go meanwhile.
+// changes returns the calls that changed something on the node since the log
+// was emptied, except for those that follow other nodes, which are added and
+// removed meanwhile.
 func (c *console) changes() []string {
 	c.t.Helper()
 	return slices.DeleteFunc(hnsChanges(c.t, c.n), func(call string) bool {
@@ -217,16 +225,16 @@ func (c *console) changes() []string {
 	})
 }
 
-// kept checks that a further run of start.ps1 left all as it was.
-func (c *console) kept(m mode, before walked, what string) {
+// checkUnchanged checks that another run of start.ps1 changed nothing.
+func (c *console) checkUnchanged(m mode, before nodeState, what string) {
 	c.t.Helper()
 	if got := c.changes(); len(got) > 0 {
 		c.t.Errorf("%s changed\n%s", what, strings.Join(got, "\n"))
 	}
-	if now := c.well(m); now.network.ID != before.network.ID || now.vip != before.vip {
+	if now := c.checkNode(m); now.network.ID != before.network.ID || now.vip != before.vip {
 		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, now.network.ID, now.vip, before.network.ID, before.vip)
 	}
-	if !strings.Contains(c.said, "10-flannel.conf: unchanged") {
-		c.t.Errorf("%s: the CNI configuration is not said to be unchanged:\n%s", what, c.said)
+	if !strings.Contains(c.output, "10-flannel.conf: unchanged") {
+		c.t.Errorf("%s: the CNI configuration is not reported as unchanged:\n%s", what, c.output)
 	}
 }

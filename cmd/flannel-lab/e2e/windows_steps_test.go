@@ -14,10 +14,11 @@ import (
 	"flannel/pkg/mac"
 )
 
-// long is for waits in which several simulated machines and Wines start or wait for each other.
+// long is the timeout for waits that involve several simulated machines and
+// Wine.
 const long = 5 * time.Minute
 
-// order gives the simulated machine of a Windows node an order.
+// order sends an order to the simulated machine of a Windows node.
 func order(t *testing.T, n *lab.Node, o windows.Order) windows.Report {
 	t.Helper()
 	r, err := n.Windows.Do(o)
@@ -25,7 +26,8 @@ func order(t *testing.T, n *lab.Node, o windows.Order) windows.Report {
 	return r
 }
 
-// hnsChanges are the calls that changed something on a Windows node since its log was forgotten.
+// hnsChanges returns the calls that changed something on a Windows node since
+// its log was emptied.
 func hnsChanges(t *testing.T, n *lab.Node) (calls []string) {
 	t.Helper()
 	for _, c := range order(t, n, windows.Order{}).Changes() {
@@ -34,7 +36,7 @@ func hnsChanges(t *testing.T, n *lab.Node) (calls []string) {
 	return calls
 }
 
-// networkOf is flannel's network on a Windows node, which has no other.
+// networkOf returns the only network of a Windows node, which is flannel's.
 func networkOf(n *lab.Node) (hns.Network, error) {
 	r, err := n.Windows.Report()
 	if err != nil {
@@ -53,12 +55,13 @@ func networkNow(t *testing.T, n *lab.Node) hns.Network {
 	return network
 }
 
-// podRoute tells whether a route leads to pods.
+// podRoute reports whether a route leads to pods.
 func podRoute(r hns.Route) bool {
 	return netip.MustParsePrefix(lab.Network4).Contains(r.Dst.Addr()) || netip.MustParsePrefix(lab.Network6).Contains(r.Dst.Addr())
 }
 
-// hnsEntries is all that flanneld keeps on a Windows node, one in a line.
+// hnsEntries returns everything that flanneld keeps on a Windows node, one item
+// per line.
 func hnsEntries(n *lab.Node) (string, error) {
 	r, err := n.Windows.Report()
 	if err != nil {
@@ -99,13 +102,14 @@ func hnsEntries(n *lab.Node) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// hnsEntriesOf is what they must be, worked out from the leases alone.
+// hnsEntriesOf returns what hnsEntries should return, derived from the leases
+// only.
 func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
 	var lines []string
 	for key, v := range leases(t, l) {
 		var subnets []hns.Subnet
-		var ours []netip.Prefix // of the host on a bridge
+		var ours []netip.Prefix // addresses of the host on a bridge
 		for part := range strings.SplitSeq(key, "&") {
 			p := netip.MustParsePrefix(strings.Replace(part, "-", "/", 1))
 			subnets = append(subnets, hns.Subnet{Prefix: p, Gateway: p.Addr().Next()})
@@ -115,7 +119,7 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 		local, vxlan := v.PublicIP == n.IP4.String(), v.BackendType == "vxlan" && v.BackendData != nil
 		switch {
 		case local && vxlan:
-			subnets[0].VSID = uint32(v.BackendData.VNI) // IPv4 alone
+			subnets[0].VSID = uint32(v.BackendData.VNI) // IPv4 only
 			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI, subnets[:1]))
 		case local && v.BackendType == "host-gw":
 			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets), fmt.Sprintf("endpoint cbr0_ep %v", ours))
@@ -136,8 +140,8 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	return strings.Join(lines, "\n")
 }
 
-// unchanged restarts flanneld.exe with further arguments, and wants the network, its ID and all else as they were
-// without a single call that changes something.
+// unchanged restarts flanneld.exe with further arguments, and checks that the
+// network keeps its ID and that no call changes anything.
 func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	t.Helper()
 	id := networkNow(t, n).ID
@@ -146,7 +150,7 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	began := time.Now()
 	must(t, n.StartWith(append(slices.DeleteFunc(n.Args(), func(arg string) bool { return strings.HasPrefix(arg, "-iface") }), args...)...))
 	must(t, n.Ready(t.Context()))
-	withinOf(t, long, "every peer counts", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
+	withinOf(t, long, "all peers are counted", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
 	t.Logf("ready %v after a start with %v", time.Since(began).Round(time.Millisecond), args)
 	if got := hnsChanges(t, n); len(got) > 0 {
 		t.Errorf("a restart with %v changed\n%s", args, strings.Join(got, "\n"))
@@ -154,11 +158,12 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	if now := networkNow(t, n).ID; now != id {
 		t.Errorf("a restart with %v made another network: %s was %s", args, now, id)
 	}
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 }
 
-// endedWell tells whether flanneld.exe ended with status 0, as far as Wine lets that be known.
-func endedWell(code int) bool { return code == 0 || lab.WineDied(code) }
+// exitedCleanly reports whether flanneld.exe exited with status 0, or Wine has
+// lost the status.
+func exitedCleanly(code int) bool { return code == 0 || lab.WineDied(code) }
 
 func stoppedByCtrlC(t *testing.T, n *lab.Node) {
 	t.Helper()
@@ -166,8 +171,8 @@ func stoppedByCtrlC(t *testing.T, n *lab.Node) {
 	code, err := n.Stop(t.Context())
 	must(t, err)
 	t.Logf("%s: Ctrl-C ended flanneld.exe after %v", n.Name, time.Since(began).Round(time.Millisecond))
-	if !endedWell(code) {
-		t.Errorf("%s: Ctrl-C ended flanneld.exe with %d", n.Name, code)
+	if !exitedCleanly(code) {
+		t.Errorf("%s: exit status of flanneld.exe after Ctrl-C is %d", n.Name, code)
 	}
 }
 
@@ -175,14 +180,15 @@ func addressIs(n *lab.Node) func(hns.Address) bool {
 	return func(a hns.Address) bool { return a.Prefix.Addr() == n.IP4 }
 }
 
-// sound looks for what no test should leave on a Windows node: open handles, and what the simulated machine could not do.
-func sound(t *testing.T, n *lab.Node) {
+// checkMachine checks that a Windows node has no open handles, and that the
+// simulated machine had no errors.
+func checkMachine(t *testing.T, n *lab.Node) {
 	t.Helper()
 	r := order(t, n, windows.Order{})
 	if len(r.Trouble) > 0 {
 		t.Errorf("the simulated machine of %s: %v", n.Name, r.Trouble)
 	}
-	// A call may be under way.
+	// A call may still be running.
 	withinOf(t, long, "handles are closed", func() error {
 		if open := order(t, n, windows.Order{}).OpenObjects; len(open) > 0 {
 			return fmt.Errorf("these objects are open: %q", open)
@@ -191,7 +197,7 @@ func sound(t *testing.T, n *lab.Node) {
 	})
 }
 
-// forgetLog begins to count anew what is asked of HNS.
+// forgetLog empties the log of the simulated machine.
 func forgetLog(t *testing.T, n *lab.Node) {
 	t.Helper()
 	order(t, n, windows.Order{ForgetLog: true})

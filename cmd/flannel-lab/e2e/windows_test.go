@@ -10,11 +10,13 @@ import (
 	"flannel/cmd/flannel-lab/windows"
 )
 
-// What a cluster with Windows nodes must say on every node.
+// mixedVXLAN is a configuration with the VNI and port that Windows nodes
+// require.
 const mixedVXLAN = `{"Type":"vxlan","VNI":4096,"Port":4789}`
 
-// hostVia are the ways to tell flanneld.exe of the underlay when its address has moved to the virtual adapter.
-func hostVia(n *lab.Node) []string {
+// interfaceFlags returns flags that all select the underlay after its address
+// has moved to the virtual adapter.
+func interfaceFlags(n *lab.Node) []string {
 	return []string{"-iface=Ethernet", "-iface=" + n.IP4.String(), "-iface=vEthernet (Ethernet)", "-iface-regex=^Ether.*",
 		"-iface-regex=" + n.IP4.String(), "-iface-can-reach=" + lab.Outside4.String(), "-iface="}
 }
@@ -24,10 +26,10 @@ func TestWindowsVXLAN(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 4, Windows: 2}, mixedVXLAN+`,"SubnetLen":26,"SubnetMin":"10.5.128.0"`)
 	w := l.Nodes[2]
-	mixed(t, l)
+	checkMixed(t, l)
 	t.Run("restart", func(t *testing.T) {
-		loss := unlost(t, l.Nodes[0].Pods()["pod1"], w.Pods()["pod3"].IP4)
-		for _, arg := range hostVia(w) {
+		loss := expectNoLoss(t, l.Nodes[0].Pods()["pod1"], w.Pods()["pod3"].IP4)
+		for _, arg := range interfaceFlags(w) {
 			unchanged(t, l, w, arg)
 		}
 		must(t, w.Kill())
@@ -39,25 +41,27 @@ func TestWindowsVXLAN(t *testing.T) {
 	t.Run("leases while down", func(t *testing.T) { leasesWhileDown(t, l, w) })
 	t.Run("refused", func(t *testing.T) { refusedPolicies(t, l, w) })
 	t.Run("hanging", func(t *testing.T) { hangingHNS(t, l, w) })
-	t.Run("other hands", func(t *testing.T) { otherHands(t, l, w) })
+	t.Run("external changes", func(t *testing.T) { externalChanges(t, l, w) })
 	t.Run("subnet changed", func(t *testing.T) { subnetChanged(t, l, w) })
 	t.Run("many peers", func(t *testing.T) { manyPeers(t, l, w) })
 	for _, n := range l.Nodes[2:] {
-		sound(t, n)
+		checkMachine(t, n)
 	}
 	t.Run("cleanup", func(t *testing.T) { cleanedUp(t, w) })
 }
 
-// The same in Kubernetes: leases in the nodes' annotations, subnets from its controller.
+// The same with Kubernetes: leases in the annotations of Nodes, subnets from
+// its controller.
 func TestWindowsInKubernetes(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 3, Windows: 1}, mixedVXLAN)
 	w := l.Nodes[2]
-	mixed(t, l)
+	checkMixed(t, l)
 	unchanged(t, l, w, "-iface="+w.IP4.String())
-	// The API server's connections die with the address, and its network is another hand's victim.
+	// Connections to the API server end with the move of the address, and somebody
+	// deletes the network.
 	order(t, w, windows.Order{Turn: []byte(`{"KillTCP":true,"Outage":3000000000}`), DeleteNetwork: "flannel.4096"})
-	withinOf(t, long, "the network is made again", func() error {
+	withinOf(t, long, "the network is created again", func() error {
 		if !strings.Contains(strings.Join(hnsChanges(t, w), "\n"), "HcnCreateNetwork") {
 			return fmt.Errorf("changed: %v", hnsChanges(t, w))
 		}
@@ -65,11 +69,12 @@ func TestWindowsInKubernetes(t *testing.T) {
 	})
 	follow(t, l, "after the outage")
 	withinOf(t, long, "ready", func() error { return ready(t, w) })
-	sound(t, w)
+	checkMachine(t, w)
 }
 
-// mixed checks a cluster that is up: leases, what each node has of them, pods, pings between all of them.
-func mixed(t *testing.T, l *lab.Lab) {
+// checkMixed checks a running cluster: the leases, the entries of each node,
+// and pings between all pods.
+func checkMixed(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for key, v := range leases(t, l) {
 		i := slices.IndexFunc(l.Nodes, func(n *lab.Node) bool { return n.IP4.String() == v.PublicIP })
@@ -92,10 +97,10 @@ func mixed(t *testing.T, l *lab.Lab) {
 	}
 	var pods []*lab.Pod
 	for i, n := range l.Nodes {
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 		pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
 	}
-	everyPod(t, pods)
+	reachAllPods(t, pods)
 	for _, n := range l.Nodes {
 		if n.Windows != nil {
 			order(t, n, windows.Order{ForgetLog: true})
@@ -103,8 +108,9 @@ func mixed(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// everyPod pings between all pods, both ways. Those of Windows have IPv4 alone: the plugin knows no IPv6 there.
-func everyPod(t *testing.T, pods []*lab.Pod) {
+// reachAllPods pings between all pods in both directions. Pods of Windows nodes
+// only have IPv4, because the plugin does not support IPv6.
+func reachAllPods(t *testing.T, pods []*lab.Pod) {
 	t.Helper()
 	for _, from := range pods {
 		for _, to := range pods {

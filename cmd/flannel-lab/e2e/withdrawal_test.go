@@ -12,7 +12,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// retains waits until a node retains so many peers, by its metrics and its status.
+// retains waits until a node retains count peers, according to its metrics and
+// its status.
 func retains(t *testing.T, l *lab.Lab, n *lab.Node, count int) {
 	t.Helper()
 	within(t, fmt.Sprintf("%s retains %d peers", n.Name, count), func() error {
@@ -26,7 +27,8 @@ func retains(t *testing.T, l *lab.Lab, n *lab.Node, count int) {
 	})
 }
 
-// Somebody deletes all leases of a cluster: no packet is lost, and in the end all are there again.
+// Somebody deletes all leases of a cluster. No packet is lost, and all leases
+// are restored.
 func TestAllLeasesDeleted(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 7, Retain: 120}, `{"Type":"vxlan"}`)
@@ -35,7 +37,7 @@ func TestAllLeasesDeleted(t *testing.T) {
 	before := map[*lab.Node]string{}
 	keys := map[*lab.Node]string{}
 	for _, n := range l.Nodes {
-		within(t, n.Name+" is up to date", func() error { return outOfStep(t, l, n) })
+		within(t, n.Name+" is up to date", func() error { return checkSynced(t, l, n) })
 		var err error
 		before[n], err = entries(t.Context(), n)
 		must(t, err)
@@ -44,14 +46,14 @@ func TestAllLeasesDeleted(t *testing.T) {
 	f := flood(t, a, b)
 	_, err := etcdClient(t, l).Delete(t.Context(), subnetKeys, clientv3.WithPrefix())
 	must(t, err)
-	for _, n := range l.Nodes { // some may be back by the time that a slow machine asks
+	for _, n := range l.Nodes { // by the log, because some leases may be restored already
 		logged(t, n, 0, "cause=mass-withdrawal", "retained=6")
 	}
 	for _, n := range l.Nodes {
-		withinOf(t, 3*time.Minute, n.Name+" has put its lease back", func() error {
+		withinOf(t, 3*time.Minute, n.Name+" has restored its lease", func() error {
 			key, _, err := keyOf(t, l, n)
 			if err == nil && key != keys[n] {
-				err = fmt.Errorf("its lease is %s now, and was %s", key, keys[n])
+				err = fmt.Errorf("its lease is %s, was %s", key, keys[n])
 			}
 			return err
 		})
@@ -60,62 +62,65 @@ func TestAllLeasesDeleted(t *testing.T) {
 		retains(t, l, n, 0)
 		must(t, ready(t, n))
 		if after, err := entries(t.Context(), n); err != nil || after != before[n] {
-			t.Errorf("%s has (%v)\n%s\nand had\n%s", n.Name, err, after, before[n])
+			t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", n.Name, err, after, before[n])
 		}
 		once(t, n, 0, "cause=mass-withdrawal")
 	}
-	f.lostNone(t, "all leases deleted, and put back")
+	f.checkNoLoss(t, "all leases deleted and restored")
 }
 
-// A few peers go at once. Of many, one goes when another node has its address, and the others when the operator says
-// so: without waiting, whatever is left of their time.
+// A few deleted peers are removed immediately. If many are deleted, they are
+// retained. One of these is removed when another node gets its address, the
+// others when the operator accepts the withdrawal, regardless of the remaining
+// time.
 func TestWithdrawalAccepted(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 1, Family: lab.Dual, Retain: 3600}, `{"Type":"vxlan"}`+apart)
 	n := l.Nodes[0]
 	for i := range 9 {
-		key, v := phantom(i+1, 1)
+		key, v := fakePeer(i+1, 1)
 		putLease(t, l, key, v)
 	}
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	remove := func(first, last int) {
 		for i := first; i <= last; i++ {
-			key, _ := phantom(i, 1)
+			key, _ := fakePeer(i, 1)
 			putLease(t, l, key, nil)
 		}
 	}
 	remove(1, 3)
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	before, err := entries(t.Context(), n)
 	must(t, err)
 
 	remove(4, 8)
-	retains(t, l, n, 8) // the first three, too: they went together with them
-	if err := outOfStep(t, l, n); err == nil {
-		t.Error("the entries are those of the only lease")
+	retains(t, l, n, 8) // including the first three, because all belong to one withdrawal
+	if err := checkSynced(t, l, n); err == nil {
+		t.Error("the retained peers have no entries")
 	}
 	now, err := entries(t.Context(), n)
 	must(t, err)
 	for line := range strings.Lines(before) {
 		if !strings.Contains(now, line) {
-			t.Errorf("it no longer has %s", line)
+			t.Errorf("it lost the entry %s", line)
 		}
 	}
-	_, four := phantom(4, 1)
-	key, another := phantom(20, 1)
+	_, four := fakePeer(4, 1)
+	key, another := fakePeer(20, 1)
 	another.PublicIP = four.PublicIP
 	putLease(t, l, key, another)
 	retains(t, l, n, 7)
 
 	for _, want := range []int{7, 0} {
 		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json"))
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 	retains(t, l, n, 0)
 }
 
-// A daemon that starts while the store is empty has no memory of the peers; the kernel has. No packet is lost, and when
-// the peers are back, nothing is left of it.
+// A daemon that starts while the store is empty does not know the peers, but
+// the kernel has their entries. No packet is lost, and when the peers are back,
+// nothing is retained any more.
 func TestStartWithEmptyStore(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 7, Retain: 3600}, `{"Type":"vxlan"}`)
@@ -123,7 +128,7 @@ func TestStartWithEmptyStore(t *testing.T) {
 	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
 	before := map[*lab.Node]string{}
 	for _, n := range l.Nodes {
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 		var err error
 		before[n], err = entries(t.Context(), n)
 		must(t, err)
@@ -141,7 +146,7 @@ func TestStartWithEmptyStore(t *testing.T) {
 	retains(t, l, first, 6)
 	must(t, ready(t, first))
 	if now, err := entries(t.Context(), first); err != nil || now != before[first] {
-		t.Errorf("%s has (%v)\n%s\nand had\n%s", first.Name, err, now, before[first])
+		t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", first.Name, err, now, before[first])
 	}
 	for _, n := range l.Nodes[1:] {
 		must(t, n.Start())
@@ -149,16 +154,18 @@ func TestStartWithEmptyStore(t *testing.T) {
 	for _, n := range l.Nodes {
 		must(t, n.Ready(t.Context()))
 		retains(t, l, n, 0)
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 		if after, err := entries(t.Context(), n); err != nil || after != before[n] {
-			t.Errorf("%s has (%v)\n%s\nand had\n%s", n.Name, err, after, before[n])
+			t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", n.Name, err, after, before[n])
 		}
 	}
-	f.lostNone(t, "started with an empty store")
+	f.checkNoLoss(t, "started with an empty store")
 }
 
-// What is retained at a start goes when another node has its address, and when the operator says so. Until then the next
-// start retains it again; afterwards there is nothing to retain, and a few peers go at once.
+// Peers that are retained at a start are removed when another node gets their
+// address, or when the operator accepts the withdrawal. Until then, the next
+// start retains them again. Afterwards nothing is retained, and a few deleted
+// peers are removed immediately.
 func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 1, Family: lab.Dual, Retain: 3600}, `{"Type":"vxlan"}`+apart)
@@ -167,7 +174,7 @@ func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 		t.Helper()
 		must(t, n.Kill())
 		for _, i := range gone {
-			key, _ := phantom(i, 1)
+			key, _ := fakePeer(i, 1)
 			putLease(t, l, key, nil)
 		}
 		must(t, n.Start())
@@ -176,23 +183,23 @@ func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 	put := func(first, last int) {
 		t.Helper()
 		for i := first; i <= last; i++ {
-			key, v := phantom(i, 1)
+			key, v := fakePeer(i, 1)
 			putLease(t, l, key, v)
 		}
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 	put(1, 9)
 	before, err := entries(t.Context(), n)
 	must(t, err)
 	startWithout(1, 2, 3, 4, 5, 6, 7, 8)
-	retains(t, l, n, 16) // eight peers, each with a subnet of each family
+	retains(t, l, n, 16) // eight peers with a subnet in each family
 	now, err := entries(t.Context(), n)
 	must(t, err)
 	if now != before {
-		t.Errorf("it has\n%s\nand had\n%s", now, before)
+		t.Errorf("the entries are\n%s\nand were\n%s", now, before)
 	}
-	_, four := phantom(4, 1)
-	key, another := phantom(20, 1)
+	_, four := fakePeer(4, 1)
+	key, another := fakePeer(20, 1)
 	another.PublicIP, another.PublicIPv6 = four.PublicIP, four.PublicIPv6
 	putLease(t, l, key, another)
 	retains(t, l, n, 14)
@@ -201,11 +208,11 @@ func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 
 	for _, want := range []int{14, 0} {
 		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json"))
-		inStep(t, l, n)
+		waitSynced(t, l, n)
 	}
 	retains(t, l, n, 0)
 	put(1, 3)
 	startWithout(1, 2, 3)
-	inStep(t, l, n)
+	waitSynced(t, l, n)
 	retains(t, l, n, 0)
 }

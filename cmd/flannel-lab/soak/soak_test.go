@@ -167,7 +167,7 @@ func (s *soak) record(name, what string) {
 	s.history = append(s.history, fmt.Sprintf("%s %s: %s", time.Now().Format("15:04:05.000"), name, what))
 }
 
-// settle ends every outage.
+// endOutages starts or resumes etcd and all daemons.
 func (s *soak) endOutages(t *testing.T) {
 	t.Helper()
 	must(t, s.restoreEtcd(t.Context()))
