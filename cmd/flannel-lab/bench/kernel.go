@@ -78,14 +78,14 @@ func (b *bench) files(form, device string) []batchFile {
 		fmt.Fprintf(&nexthops, "nexthop add id %d via %s dev %s%s\n", i+1, via, device, onlink)
 		fmt.Fprintf(&routes, "route replace %s nhid %d\n", p.subnet(), i+1)
 	}
-	var all []batchFile
+	var files []batchFile
 	if b.backend == "vxlan" {
-		all = append(all, batchFile{"neighbours", "ip", neighs.String()}, batchFile{"fdb", "bridge", fdb.String()})
+		files = append(files, batchFile{"neighbours", "ip", neighs.String()}, batchFile{"fdb", "bridge", fdb.String()})
 	}
 	if form == "plain" {
-		return append(all, batchFile{"plain_routes", "ip", routes.String()})
+		return append(files, batchFile{"plain_routes", "ip", routes.String()})
 	}
-	return append(all, batchFile{"nexthops", "ip", nexthops.String()}, batchFile{"nexthop_routes", "ip", routes.String()})
+	return append(files, batchFile{"nexthops", "ip", nexthops.String()}, batchFile{"nexthop_routes", "ip", routes.String()})
 }
 
 // batch runs a file and returns the time in milliseconds.

@@ -95,8 +95,8 @@ func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 		mark := len(n.Log())
 		must(t, n.Start(append(args, c.args...)...))
 		ends(t, n, c.status)
-		if said := n.Log()[mark:]; !strings.Contains(said, c.names) {
-			t.Errorf("%v: the output is\n%s\nwant %q", c.args, said, c.names)
+		if text := n.Log()[mark:]; !strings.Contains(text, c.names) {
+			t.Errorf("%v: the output is\n%s\nwant %q", c.args, text, c.names)
 		}
 		checkText(t, dir, "the log", n.Log())
 	}

@@ -11,7 +11,7 @@ import (
 // neighbours are commands that create things similar to ours, which cleanup
 // must not touch.
 const foreign = `
-	# what IPv6 does by itself in its own time is of no interest
+	# what IPv6 does by itself in its own time newLines of no interest
 	echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
 	echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 	ip link add vxlan9 type vxlan id 9 dev eth0 dstport 4789; ip link set vxlan9 up
@@ -108,15 +108,15 @@ func TestCleanup(t *testing.T) {
 
 // changes returns the lines that only one of two texts has.
 func changes(before, after string) string {
-	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	oldLines, newLines := strings.Split(before, "\n"), strings.Split(after, "\n")
 	var all []string
-	for _, line := range was {
-		if !slices.Contains(is, line) {
+	for _, line := range oldLines {
+		if !slices.Contains(newLines, line) {
 			all = append(all, "- "+line)
 		}
 	}
-	for _, line := range is {
-		if !slices.Contains(was, line) {
+	for _, line := range newLines {
+		if !slices.Contains(oldLines, line) {
 			all = append(all, "+ "+line)
 		}
 	}

@@ -47,13 +47,13 @@ func TestNodeRunsOut(t *testing.T) {
 			in(t, n.Namespaces, c.harm)
 			in(t, n.Namespaces, "ip link set eth0 mtu 1400") // the file must get the MTU 1350
 			within(t, "/readyz says so", func() error { return unready(t, n, c.says) })
-			if now := in(t, n.Namespaces, "cat /run/flannel/subnet.env"); now != before {
-				t.Errorf("the file was\n%s\nand is\n%s", before, now)
+			if after := in(t, n.Namespaces, "cat /run/flannel/subnet.env"); after != before {
+				t.Errorf("the file was\n%s\nand is\n%s", before, after)
 			}
 			follows(t)
 			time.Sleep(time.Second) // several retries
-			if told := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(told) != 1 {
-				t.Errorf("it was logged %d times:\n%s", len(told), told)
+			if records := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(records) != 1 {
+				t.Errorf("it was logged %d times:\n%s", len(records), records)
 			}
 			in(t, n.Namespaces, c.undo)
 			within(t, "written", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
@@ -83,11 +83,11 @@ func TestNodeRunsOut(t *testing.T) {
 // withoutDescriptors calls body while flanneld cannot open file descriptors.
 func withoutDescriptors(t *testing.T, n *lab.Node, body func()) {
 	t.Helper()
-	var was unix.Rlimit
-	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, nil, &was))
-	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}, nil))
+	var old unix.Rlimit
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, nil, &old))
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: old.Max}, nil))
 	body()
-	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &was, nil))
+	must(t, unix.Prlimit(n.PID(), unix.RLIMIT_NOFILE, &old, nil))
 }
 
 // deviceWithoutDescriptors makes flanneld check its device while it cannot open
@@ -137,8 +137,8 @@ func checkNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testin
 		t.Fatal("flanneld has exited")
 	}
 	time.Sleep(3 * time.Second)
-	if said := n.Log()[mark:]; strings.Count(said, "\n") > 25 {
-		t.Errorf("%d lines in the log:\n%s", strings.Count(said, "\n"), said)
+	if text := n.Log()[mark:]; strings.Count(text, "\n") > 25 {
+		t.Errorf("%d lines in the log:\n%s", strings.Count(text, "\n"), text)
 	}
 }
 

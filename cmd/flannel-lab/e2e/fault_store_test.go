@@ -82,8 +82,8 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	time.Sleep(away / 2)
 	routeRestored(t, n, "10.5.126.0/24") // not of a pinged pod, which would lose packets
 	time.Sleep(away / 2)
-	if now, err := entries(t.Context(), n); err != nil || now != before {
-		t.Errorf("without etcd the entries changed (%v) from\n%s\nto\n%s", err, before, now)
+	if after, err := entries(t.Context(), n); err != nil || after != before {
+		t.Errorf("without etcd the entries changed (%v) from\n%s\nto\n%s", err, before, after)
 	}
 	for _, n := range l.Nodes {
 		logged(t, n, marks[n], "cause=store-silent")
@@ -132,8 +132,8 @@ func cutOffFromEtcd(t *testing.T, l *lab.Lab, n *lab.Node, p *baseline) {
 	must(t, l.Etcd.Compact(t.Context()))
 	waitSynced(t, l, l.Nodes[1])
 	time.Sleep(time.Until(until))
-	if now, err := entries(t.Context(), n); err != nil || now != before {
-		t.Errorf("cut off from etcd the entries changed (%v) from\n%s\nto\n%s", err, before, now)
+	if after, err := entries(t.Context(), n); err != nil || after != before {
+		t.Errorf("cut off from etcd the entries changed (%v) from\n%s\nto\n%s", err, before, after)
 	}
 	in(t, n.Namespaces, "nft delete table inet hole")
 	took := within(t, fmt.Sprintf("%s has caught up after an outage of %v", n.Name, silent), func() error {
@@ -176,7 +176,7 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 			marks[n] = len(n.Log())
 		}
 	}
-	said := func() {
+	loggedOnce := func() {
 		t.Helper()
 		for _, n := range l.Nodes {
 			once(t, n, marks[n], "cause=store-replaced")
@@ -184,10 +184,10 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	}
 	mark()
 	must(t, l.Etcd.Restore(t.Context()))
-	holds("keeps what the restored store lacks, and else follows it", newer)
-	said()
+	holds("retains what the restored store lacks, and follows the rest", newer)
+	loggedOnce()
 	put(31, 40, 3)
-	holds("has those that came back", nil)
+	holds("has the leases that were restored", nil)
 	p.check(t)
 
 	every := leases(t, l)
@@ -195,11 +195,11 @@ func TestEtcdComesBackOlderOrEmpty(t *testing.T) {
 	must(t, err)
 	mark()
 	must(t, l.Etcd.Replace(t.Context()))
-	holds("keeps what the empty store lacks", every)
-	if now, err := entries(t.Context(), n); err != nil || now != before {
-		t.Errorf("with an empty store the entries changed (%v) from\n%s\nto\n%s", err, before, now)
+	holds("retains what the empty store lacks", every)
+	if after, err := entries(t.Context(), n); err != nil || after != before {
+		t.Errorf("with an empty store the entries changed (%v) from\n%s\nto\n%s", err, before, after)
 	}
-	said()
+	loggedOnce()
 	routeRestored(t, n, "10.5.35.0/24")
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`+apart)))
 	put(1, 20, 4)

@@ -136,8 +136,8 @@ func (p *baseline) check(t *testing.T) {
 			return gateways(out), err
 		})
 		within(t, n.Name+" has its former state", func() error {
-			if now := otherState(t, n); now != p.other[n] {
-				return fmt.Errorf("the state was\n%s\nand is\n%s", p.other[n], now)
+			if after := otherState(t, n); after != p.other[n] {
+				return fmt.Errorf("the state was\n%s\nand is\n%s", p.other[n], after)
 			}
 			return nil
 		})

@@ -192,10 +192,10 @@ func routesVia(t *testing.T, n *lab.Node) (all []netip.Prefix) {
 // hasAll returns an error if the node has no route to one of the destinations.
 func hasAll(t *testing.T, n *lab.Node, want ...netip.Prefix) error {
 	t.Helper()
-	have := routesVia(t, n)
+	got := routesVia(t, n)
 	for _, p := range want {
-		if !slices.Contains(have, p) {
-			return fmt.Errorf("%s has no route to %s, but %v", n.Name, p, have)
+		if !slices.Contains(got, p) {
+			return fmt.Errorf("%s has no route to %s, but %v", n.Name, p, got)
 		}
 	}
 	return nil
@@ -203,9 +203,9 @@ func hasAll(t *testing.T, n *lab.Node, want ...netip.Prefix) error {
 
 func hasNone(t *testing.T, n *lab.Node, unwanted ...netip.Prefix) error {
 	t.Helper()
-	have := routesVia(t, n)
+	got := routesVia(t, n)
 	for _, p := range unwanted {
-		if slices.Contains(have, p) {
+		if slices.Contains(got, p) {
 			return fmt.Errorf("%s still has a route to %s", n.Name, p)
 		}
 	}

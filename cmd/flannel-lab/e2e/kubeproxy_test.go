@@ -61,8 +61,8 @@ func TestServices(t *testing.T) {
 
 	unchangedRules := func(when string) {
 		t.Helper()
-		if now := forwarding(t, l.Nodes[0]); now != before {
-			t.Errorf("%s: the rules were\n%sand are\n%s", when, before, now)
+		if after := forwarding(t, l.Nodes[0]); after != before {
+			t.Errorf("%s: the rules were\n%sand are\n%s", when, before, after)
 		}
 	}
 	for _, n := range l.Nodes {
@@ -169,11 +169,11 @@ func answers(t *testing.T, at netip.AddrPort, pods ...*lab.Pod) {
 				return err
 			}
 			defer c.Close()
-			said := make([]byte, 100)
-			n, err := c.Read(said)
-			name, source, ok := strings.Cut(string(said[:n]), " ")
+			buf := make([]byte, 100)
+			n, err := c.Read(buf)
+			name, source, ok := strings.Cut(string(buf[:n]), " ")
 			if !ok {
-				return fmt.Errorf("read %q: %w", said[:n], err)
+				return fmt.Errorf("read %q: %w", buf[:n], err)
 			}
 			if answered[name] = true; name != from.Name && source != from.IP4.String() {
 				return machine.Fatal(fmt.Errorf("%s sees %s as %s", name, from.IP4, source))

@@ -108,8 +108,8 @@ func quiet(t *testing.T, l *lab.Lab) {
 	var before []map[string]float64
 	for _, n := range l.Nodes {
 		within(t, n.Name+" logs nothing more", func() error {
-			said := len(n.Log())
-			if time.Sleep(time.Second); len(n.Log()) != said {
+			size := len(n.Log())
+			if time.Sleep(time.Second); len(n.Log()) != size {
 				return errors.New("the log grew")
 			}
 			return nil
@@ -150,33 +150,33 @@ func countRepairs(t *testing.T, n *lab.Node) {
 		}
 		return nil
 	})
-	if said := n.Log()[mark:]; strings.Count(said, "\n") > 60 || len(said) > 20_000 {
-		t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(said, "\n"), len(said), said)
+	if text := n.Log()[mark:]; strings.Count(text, "\n") > 60 || len(text) > 20_000 {
+		t.Errorf("50 repairs are %d lines of %d bytes in the log:\n%s", strings.Count(text, "\n"), len(text), text)
 	}
 }
 
 // metrics checks names and values of metrics on the first of three synced
 // nodes.
 func metrics(t *testing.T, n *lab.Node) {
-	all := numbers(t, n)
+	samples := numbers(t, n)
 	for name, want := range map[string]float64{
 		"flanneld_peers": 2, "flanneld_invalid_peers": 0, "flanneld_in_step": 1,
 		`flanneld_entries{table="routes"}`: 2, `flanneld_entries{table="neighbours"}`: 2, `flanneld_entries{table="fdb"}`: 2,
 	} {
-		if got, ok := all[name]; !ok || got != want {
+		if got, ok := samples[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
 		}
 	}
-	if count, sum := all["flanneld_sync_seconds_count"], all["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 {
+	if count, sum := samples["flanneld_sync_seconds_count"], samples["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 {
 		t.Errorf("%v passes took %v s", count, sum)
 	}
-	if age := time.Since(time.UnixMicro(int64(1e6 * all["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Hour {
+	if age := time.Since(time.UnixMicro(int64(1e6 * samples["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Hour {
 		t.Errorf("the last sync was %v ago", age)
 	}
-	if all["go_goroutines"] == 0 || all["process_cpu_seconds_total"] == 0 {
+	if samples["go_goroutines"] == 0 || samples["process_cpu_seconds_total"] == 0 {
 		t.Error("no metrics of the process")
 	}
-	if !slices.ContainsFunc(keysOf(all), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{version="`) }) {
+	if !slices.ContainsFunc(keysOf(samples), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{version="`) }) {
 		t.Error("flanneld_build_info is missing")
 	}
 }
@@ -195,14 +195,14 @@ func numbers(t *testing.T, n *lab.Node) map[string]float64 {
 	if err != nil || code != 200 {
 		t.Fatalf("/metrics: %d %v", code, err)
 	}
-	all := map[string]float64{}
+	samples := map[string]float64{}
 	for line := range strings.Lines(body) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if number, err := strconv.ParseFloat(value, 64); ok && err == nil && name != "#" {
-			all[name] = number
+			samples[name] = number
 		}
 	}
-	return all
+	return samples
 }
 
 // TestEnd covers every way to end except for a lost lease: the exit status, the
@@ -229,8 +229,8 @@ func TestEnd(t *testing.T) {
 			mark := len(n.Log())
 			must(t, n.Start(c.args...))
 			ends(t, n, c.status)
-			if said := n.Log()[mark:]; !logtest.Names(said, c.names...) {
-				t.Errorf("the output is\n%s\nwant %q", said, c.names)
+			if text := n.Log()[mark:]; !logtest.Names(text, c.names...) {
+				t.Errorf("the output is\n%s\nwant %q", text, c.names)
 			}
 		})
 	}

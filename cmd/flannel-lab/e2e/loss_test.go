@@ -33,9 +33,9 @@ func flood(t *testing.T, a, b *lab.Pod) *flow {
 		if !to.IsValid() {
 			return
 		}
-		one, err := from.Flood(to, floodRate)
+		stream, err := from.Flood(to, floodRate)
 		must(t, err)
-		f.floods, f.names = append(f.floods, one), append(f.names, name)
+		f.floods, f.names = append(f.floods, stream), append(f.names, name)
 	}
 	add("a to b", a, b.IP4)
 	add("b to a", b, a.IP4)
@@ -75,8 +75,8 @@ func (f *flow) checkNoLoss(t *testing.T, during string) {
 	close(f.stop)
 	f.wg.Wait()
 	sent, lost, lasted := 0, 0, time.Since(f.began)
-	for i, one := range f.floods {
-		r, err := one.Stop()
+	for i, stream := range f.floods {
+		r, err := stream.Stop()
 		if err != nil || r.Lost > 0 {
 			t.Errorf("%s: %s: %v (longest outage %v): %v", during, f.names[i], r, r.Outage, err)
 		}

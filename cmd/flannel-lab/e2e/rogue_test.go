@@ -153,12 +153,12 @@ func (s *rogueTest) checkWarnings(t *testing.T) {
 			}
 			return nil
 		})
-		said := n.Log()[s.marks[i]:]
+		text := n.Log()[s.marks[i]:]
 		named := map[string]int{}
-		for _, name := range logtest.Parse(said).With(rejectedAttrs...).Values("peer") {
+		for _, name := range logtest.Parse(text).With(rejectedAttrs...).Values("peer") {
 			named[name]++
 		}
-		for line := range strings.Lines(said) {
+		for line := range strings.Lines(text) {
 			if len(line) > 2500 {
 				t.Errorf("%s: a line of %d bytes: %.200s…", n.Name, len(line), line)
 			}
@@ -168,10 +168,10 @@ func (s *rogueTest) checkWarnings(t *testing.T) {
 				t.Errorf("%s: %d warnings of %q, want %d", n.Name, named[subnetKeys+r.key], r.key, want)
 			}
 		}
-		lines := strings.Count(said, "\n")
-		t.Logf("%s: %d rogues are rejected, %d lines of %d bytes", n.Name, out, lines, len(said))
-		if lines > out+20 || len(said) > 400*out {
-			t.Errorf("%s: %d lines of %d bytes for %d rogues", n.Name, lines, len(said), out)
+		lines := strings.Count(text, "\n")
+		t.Logf("%s: %d rogues are rejected, %d lines of %d bytes", n.Name, out, lines, len(text))
+		if lines > out+20 || len(text) > 400*out {
+			t.Errorf("%s: %d lines of %d bytes for %d rogues", n.Name, lines, len(text), out)
 		}
 	}
 }
@@ -195,8 +195,8 @@ func (s *rogueTest) rewriteAll(t *testing.T) {
 	putLease(t, s.l, key, nil)
 	s.checkRejected(t, "rogues were written again")
 	within(t, "each change is logged once", func() error {
-		if said := n.Log()[mark:]; strings.Count(said, "\n") != 2*passes {
-			return fmt.Errorf("a backend changed %d times, and the log is:\n%s", 2*passes, said)
+		if text := n.Log()[mark:]; strings.Count(text, "\n") != 2*passes {
+			return fmt.Errorf("a backend changed %d times, and the log is:\n%s", 2*passes, text)
 		}
 		return nil
 	})

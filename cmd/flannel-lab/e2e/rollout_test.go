@@ -76,9 +76,9 @@ func TestDisruptiveConfig(t *testing.T) {
 		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77,"Port":9999}`)))
 		for i, n := range l.Nodes {
 			within(t, n.Name+" has decided", func() error {
-				said := n.Records(mark[i])
-				if len(said.With("cause=config-unproven"))+len(said.With("cause=config-reverted")) == 0 {
-					return fmt.Errorf("the log is:\n%s", said)
+				records := n.Records(mark[i])
+				if len(records.With("cause=config-unproven"))+len(records.With("cause=config-reverted")) == 0 {
+					return fmt.Errorf("the log is:\n%s", records)
 				}
 				return says(t, n, "dstport 8472", "ip", "-d", "link", "show", "flannel.77")
 			})
@@ -130,8 +130,8 @@ func offered(t *testing.T, l *lab.Lab, backend string) {
 	must(t, l.SetConfig(t.Context(), l.Config(backend)))
 	for i, n := range l.Nodes {
 		within(t, n.Name+" has seen "+backend, func() error {
-			if said := n.Records(mark[i]); len(said.With("cause=config-disruptive"))+len(said.With("cause=config-refused")) == 0 {
-				return fmt.Errorf("the log is:\n%s", said)
+			if records := n.Records(mark[i]); len(records.With("cause=config-disruptive"))+len(records.With("cause=config-refused")) == 0 {
+				return fmt.Errorf("the log is:\n%s", records)
 			}
 			return nil
 		})

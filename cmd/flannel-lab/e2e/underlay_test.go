@@ -172,12 +172,12 @@ func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), 
 	in(t, n.Namespaces, "ip link add eth7 type veth peer name far")
 	within(t, "/readyz says why not", func() error { return unready(t, n, "--iface=eth7: eth7") })
 	in(t, n.Namespaces, "for i in 1 2 3; do ip route add 10.99.0.0/16 dev eth1; sleep 0.1; ip route delete 10.99.0.0/16; sleep 0.1; done")
-	said := map[string]bool{}
+	seen := map[string]bool{}
 	for _, reason := range n.Records(mark).With("cause=cannot-start").Values("reason") {
-		if said[reason] {
-			t.Error("said again:" + reason)
+		if seen[reason] {
+			t.Error("logged again: " + reason)
 		}
-		said[reason] = true
+		seen[reason] = true
 	}
 	in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
 	published(t, "10.9.0.7")
@@ -212,8 +212,8 @@ func TestNetworkContainsNodes(t *testing.T) {
 				loggedNaming(t, n, 0, "config-warning", "msg", "192.168.0.0/16", n.IP4.String())
 				within(t, "synced", func() error { return ready(t, n) })
 			}
-			// A lease of the underlay's own network takes nobody's underlay
-			// away, and neither does one of a pod's address.
+			// Leases with the underlay's own network, or with the address of a
+			// pod, must not affect anybody.
 			mac := "02:00:00:00:00:77"
 			putLease(t, l, "192.168.100.0-24", &value{"192.168.100.77", nil, backend, &vtep{1, mac}, nil})
 			putLease(t, l, "192.168.7.0-24", &value{b.IP4.String(), nil, backend, &vtep{1, mac}, nil})

@@ -115,9 +115,9 @@ func TestWindowsBringUp(t *testing.T) {
 		n := l.Nodes[1+i]
 		withinOf(t, long, c.name+": ready", func() error { return ready(t, n) })
 		withinOf(t, long, "configuration restored", func() error {
-			now := hostOn(t, n, "vEthernet (Ethernet)")
-			if now.index = before[n.Name].index; !reflect.DeepEqual(now, before[n.Name]) {
-				return fmt.Errorf("the host configuration is %+v, was %+v", now, before[n.Name])
+			after := hostOn(t, n, "vEthernet (Ethernet)")
+			if after.index = before[n.Name].index; !reflect.DeepEqual(after, before[n.Name]) {
+				return fmt.Errorf("the host configuration is %+v, was %+v", after, before[n.Name])
 			}
 			return nil
 		})

@@ -134,8 +134,8 @@ func externalChanges(t *testing.T, l *lab.Lab, w *lab.Node) {
 		if kept := networkNow(t, w).ID == id; kept != strings.Contains(c.what, "policy") {
 			t.Errorf("%s: the same network: %t", c.what, kept)
 		}
-		if said := w.Records(mark); len(said.With("cause=network-made")) > 1 || len(said) > 10 {
-			t.Errorf("%s: logged\n%s", c.what, said)
+		if records := w.Records(mark); len(records.With("cause=network-made")) > 1 || len(records) > 10 {
+			t.Errorf("%s: logged\n%s", c.what, records)
 		}
 	}
 }
@@ -146,8 +146,8 @@ func refusedPolicies(t *testing.T, l *lab.Lab, w *lab.Node) {
 	order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: "HcnModifyNetwork", Match: `"Add"`, Times: 3, Code: 0x8007001f}}})
 	putFarPeer(t, l, 5, 0)
 	withinOf(t, long, "the code is logged", func() error {
-		if said := w.Records(mark); len(said.Naming("", "0x8007001f")) == 0 {
-			return fmt.Errorf("the log is\n%s", said)
+		if records := w.Records(mark); len(records.Naming("", "0x8007001f")) == 0 {
+			return fmt.Errorf("the log is\n%s", records)
 		}
 		return nil
 	})
@@ -193,8 +193,8 @@ func subnetChanged(t *testing.T, l *lab.Lab, w *lab.Node) {
 	must(t, w.Ready(t.Context()))
 	follow(t, l, "another subnet")
 	withinOf(t, long, "ready", func() error { return ready(t, w) })
-	if now, _ := leaseOf(t, l, w); now == key || networkNow(t, w).ID == id {
-		t.Errorf("the subnet is %s, was %s", now, key)
+	if after, _ := leaseOf(t, l, w); after == key || networkNow(t, w).ID == id {
+		t.Errorf("the subnet is %s, was %s", after, key)
 	}
 	logged(t, w, mark, "cause=network-remade")
 	putLease(t, l, key, nil)

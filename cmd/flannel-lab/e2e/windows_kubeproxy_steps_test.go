@@ -144,7 +144,7 @@ func (p *proxied) state() (s state, err error) {
 	return s, nil
 }
 
-func (p *proxied) now(t *testing.T) state {
+func (p *proxied) currentState(t *testing.T) state {
 	t.Helper()
 	s, err := p.state()
 	must(t, err)
@@ -173,19 +173,19 @@ func (p *proxied) balances(t *testing.T, at netip.Addr, want ...backend) {
 }
 
 func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
-	var have []backend
+	var got []backend
 	for _, id := range b.HostComputeEndpoints {
 		e, ok := s.endpoints[strings.ToLower(id)]
 		if !ok || len(e.IPs) != 1 || e.Remote != (e.Provider != p.w.IP4) {
 			return fmt.Errorf("%+v has the endpoint %+v", b, e)
 		}
-		have = append(have, backend{e.IPs[0].Addr(), e.Provider})
+		got = append(got, backend{e.IPs[0].Addr(), e.Provider})
 	}
 	order := func(x, y backend) int { return x.Pod.Compare(y.Pod) }
-	slices.SortFunc(have, order)
+	slices.SortFunc(got, order)
 	slices.SortFunc(want, order)
-	if !slices.Equal(have, want) {
-		return fmt.Errorf("it has the backends %v", have)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("it has the backends %v", got)
 	}
 	if b.SourceVIP != p.vip.String() || b.Flags != directReturn || len(b.PortMappings) != 1 || b.PortMappings[0] != struct{ Protocol, InternalPort, ExternalPort int }{6, 8080, 80} {
 		return fmt.Errorf("the load balancer is %+v; the source VIP is %s", b, p.vip)
@@ -197,15 +197,15 @@ func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
 // IDs.
 func (p *proxied) kept(t *testing.T, before state) {
 	t.Helper()
-	now := p.now(t)
+	after := p.currentState(t)
 	for id, b := range before.balancers {
-		if fmt.Sprint(now.balancers[id]) != fmt.Sprint(b) {
-			t.Errorf("the load balancer was %+v, is %+v", b, now.balancers[id])
+		if fmt.Sprint(after.balancers[id]) != fmt.Sprint(b) {
+			t.Errorf("the load balancer was %+v, is %+v", b, after.balancers[id])
 		}
 	}
 	for id, e := range before.endpoints {
-		if fmt.Sprint(now.endpoints[id]) != fmt.Sprint(e) {
-			t.Errorf("the endpoint was %+v, is %+v", e, now.endpoints[id])
+		if fmt.Sprint(after.endpoints[id]) != fmt.Sprint(e) {
+			t.Errorf("the endpoint was %+v, is %+v", e, after.endpoints[id])
 		}
 	}
 }
@@ -254,7 +254,7 @@ func (p *proxied) withdraw(t *testing.T, name string, at netip.Addr, gone ...net
 func (p *proxied) source(t *testing.T) hns.Endpoint {
 	t.Helper()
 	var all []hns.Endpoint
-	for _, e := range p.now(t).endpoints {
+	for _, e := range p.currentState(t).endpoints {
 		if slices.ContainsFunc(e.IPs, func(a netip.Prefix) bool { return a.Addr() == p.vip }) {
 			all = append(all, e)
 		}

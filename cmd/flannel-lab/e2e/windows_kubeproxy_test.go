@@ -29,7 +29,7 @@ func TestKubeProxy(t *testing.T) {
 	p.first = p.service(t, "first", map[string][]netip.Addr{l.Nodes[0].Name: {p.far.IP4}, p.w.Name: {p.near.IP4}})
 	p.balances(t, p.first, p.toFar(), p.toNear())
 	reachAllPods(t, []*lab.Pod{p.far, p.near})
-	before := p.now(t)
+	before := p.currentState(t)
 
 	t.Run("another lease", func(t *testing.T) { p.anotherLease(t, before) })
 	t.Run("flanneld restarted", func(t *testing.T) {
@@ -49,8 +49,8 @@ func TestKubeProxy(t *testing.T) {
 		p.start(t)
 		withinOf(t, 2*long, "it has deleted the old load balancers", func() error { return p.hasNone(before.balancers) })
 		p.balances(t, p.first, p.toFar(), p.toNear())
-		if now := p.source(t); now.ID != source.ID {
-			t.Errorf("the source VIP's endpoint was %+v, is %+v", source, now)
+		if after := p.source(t); after.ID != source.ID {
+			t.Errorf("the source VIP's endpoint was %+v, is %+v", source, after)
 		}
 	})
 	t.Run("network lost", func(t *testing.T) { p.networkLost(t) })
@@ -85,7 +85,7 @@ func (p *proxied) anotherLease(t *testing.T, before state) {
 // A new network has a new ID: kube-proxy deletes all objects, and creates them
 // again by itself.
 func (p *proxied) networkLost(t *testing.T) {
-	before, id := p.now(t), networkNow(t, p.w).ID
+	before, id := p.currentState(t), networkNow(t, p.w).ID
 	order(t, p.w, windows.Order{DeleteNetwork: p.network})
 	withinOf(t, long, "the network is created again", func() error {
 		switch n, err := networkOf(p.w); {
@@ -122,7 +122,7 @@ func TestKubeProxyCannotReadVNI(t *testing.T) {
 	p.start(t)
 	withinOf(t, 2*long, "kube-proxy cannot read the policy", func() error {
 		if !strings.Contains(p.proxy.Log(), policyUnreadable) {
-			return errors.New("it has not said so")
+			return errors.New("not logged yet")
 		}
 		return nil
 	})

@@ -204,8 +204,8 @@ func (c *console) writeText(args []any) (changed any, err error) {
 	words := powershell.Texts(args...)
 	err = c.n.Do(func() error {
 		path := c.file(words[0])
-		was, err := os.ReadFile(path)
-		if changed = err != nil || string(was) != words[1]; changed == false {
+		old, err := os.ReadFile(path)
+		if changed = err != nil || string(old) != words[1]; changed == false {
 			return nil
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -231,8 +231,8 @@ func (c *console) checkUnchanged(m mode, before nodeState, what string) {
 	if got := c.changes(); len(got) > 0 {
 		c.t.Errorf("%s changed\n%s", what, strings.Join(got, "\n"))
 	}
-	if now := c.checkNode(m); now.network.ID != before.network.ID || now.vip != before.vip {
-		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, now.network.ID, now.vip, before.network.ID, before.vip)
+	if after := c.checkNode(m); after.network.ID != before.network.ID || after.vip != before.vip {
+		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, after.network.ID, after.vip, before.network.ID, before.vip)
 	}
 	if !strings.Contains(c.output, "10-flannel.conf: unchanged") {
 		c.t.Errorf("%s: the CNI configuration is not reported as unchanged:\n%s", what, c.output)

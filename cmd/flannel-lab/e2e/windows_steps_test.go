@@ -155,8 +155,8 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	if got := hnsChanges(t, n); len(got) > 0 {
 		t.Errorf("a restart with %v changed\n%s", args, strings.Join(got, "\n"))
 	}
-	if now := networkNow(t, n).ID; now != id {
-		t.Errorf("a restart with %v made another network: %s was %s", args, now, id)
+	if after := networkNow(t, n).ID; after != id {
+		t.Errorf("a restart with %v made another network: %s was %s", args, after, id)
 	}
 	waitSynced(t, l, n)
 }

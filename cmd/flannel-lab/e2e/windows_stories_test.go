@@ -116,9 +116,9 @@ func lostAndRenamed(c *console, m mode) {
 	before := hostOn(t, n, lab.Adapter)
 	must(t, c.start(m.parameters(n)))
 	w := c.checkNode(m)
-	now := hostOn(t, n, "vEthernet ("+lab.Adapter+")")
-	if now.index = before.index; !reflect.DeepEqual(now, before) {
-		t.Errorf("the host configuration is %+v, was %+v", now, before)
+	after := hostOn(t, n, "vEthernet ("+lab.Adapter+")")
+	if after.index = before.index; !reflect.DeepEqual(after, before) {
+		t.Errorf("the host configuration is %+v, was %+v", after, before)
 	}
 	c.waitRestoreDone()
 
@@ -155,9 +155,9 @@ func (c *console) failsAtTheEnd() {
 	if err := c.start(nil); err == nil || !strings.Contains(err.Error(), "made up") {
 		t.Errorf("start.ps1 returned %v", err)
 	}
-	said := strings.Join(strings.Fields(c.output), " ")
+	output := strings.Join(strings.Fields(c.output), " ")
 	for _, code := range []string{"FL102", "FL301", "FL302", "FL401", "FL402", "FL501", "FL502", "FL503", "FL504", "FL511"} {
-		if !strings.Contains(said, code+" ok ") {
+		if !strings.Contains(output, code+" ok ") {
 			t.Errorf("%s is not ok:\n%s", code, c.output)
 		}
 	}
@@ -177,14 +177,14 @@ func (c *console) rejoins(m mode, w nodeState) {
 		return nil
 	}
 	must(t, c.start(m.parameters(c.n)))
-	now := c.checkNode(m)
-	if now.subnet == w.subnet || now.network.ID == w.network.ID || now.network.Adapter != lab.Adapter {
-		t.Errorf("the node state is %+v, was %+v", now, w)
+	after := c.checkNode(m)
+	if after.subnet == w.subnet || after.network.ID == w.network.ID || after.network.Adapter != lab.Adapter {
+		t.Errorf("the node state is %+v, was %+v", after, w)
 	}
-	if early.IP4 == now.vip || !now.subnet.Contains(early.IP4) {
-		t.Errorf("the address of a pod is %s, the source VIP %s", early.IP4, now.vip)
+	if early.IP4 == after.vip || !after.subnet.Contains(early.IP4) {
+		t.Errorf("the address of a pod is %s, the source VIP %s", early.IP4, after.vip)
 	}
-	c.pings(now)
+	c.pings(after)
 	c.waitRestoreDone()
 }
 
@@ -204,8 +204,8 @@ func oldHNS(c *console, m mode) {
 		}
 	}
 	r := order(t, c.n, windows.Order{})
-	if now := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(now, before) || c.n.Running() {
-		t.Errorf("left over are %s %s, flanneld runs: %t; the host configuration is %+v, was %+v", r.Networks, r.Endpoints, c.n.Running(), now, before)
+	if after := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(after, before) || c.n.Running() {
+		t.Errorf("left over are %s %s, flanneld runs: %t; the host configuration is %+v, was %+v", r.Networks, r.Endpoints, c.n.Running(), after, before)
 	}
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
 		t.Errorf("left over is a journal: %s", home)

@@ -98,10 +98,10 @@ func TestWithdrawalAccepted(t *testing.T) {
 	if err := checkSynced(t, l, n); err == nil {
 		t.Error("the retained peers have no entries")
 	}
-	now, err := entries(t.Context(), n)
+	after, err := entries(t.Context(), n)
 	must(t, err)
 	for line := range strings.Lines(before) {
-		if !strings.Contains(now, line) {
+		if !strings.Contains(after, line) {
 			t.Errorf("it lost the entry %s", line)
 		}
 	}
@@ -145,8 +145,8 @@ func TestStartWithEmptyStore(t *testing.T) {
 	logged(t, first, mark, "cause=missing-at-start", "retained=6", "present=0")
 	retains(t, l, first, 6)
 	must(t, ready(t, first))
-	if now, err := entries(t.Context(), first); err != nil || now != before[first] {
-		t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", first.Name, err, now, before[first])
+	if after, err := entries(t.Context(), first); err != nil || after != before[first] {
+		t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", first.Name, err, after, before[first])
 	}
 	for _, n := range l.Nodes[1:] {
 		must(t, n.Start())
@@ -193,10 +193,10 @@ func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 	must(t, err)
 	startWithout(1, 2, 3, 4, 5, 6, 7, 8)
 	retains(t, l, n, 16) // eight peers with a subnet in each family
-	now, err := entries(t.Context(), n)
+	after, err := entries(t.Context(), n)
 	must(t, err)
-	if now != before {
-		t.Errorf("the entries are\n%s\nand were\n%s", now, before)
+	if after != before {
+		t.Errorf("the entries are\n%s\nand were\n%s", after, before)
 	}
 	_, four := fakePeer(4, 1)
 	key, another := fakePeer(20, 1)

@@ -188,9 +188,9 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 
 // Unregister deletes a Node and the Pod that its token is bound to.
 func (k *Kube) Unregister(ctx context.Context, n *Node) error {
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	return errors.Join(k.Client.CoreV1().Nodes().Delete(ctx, n.Name, now),
-		k.Client.CoreV1().Pods(cluster.Namespace).Delete(ctx, cluster.FlannelPod(n.Name), now))
+	noGrace := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	return errors.Join(k.Client.CoreV1().Nodes().Delete(ctx, n.Name, noGrace),
+		k.Client.CoreV1().Pods(cluster.Namespace).Delete(ctx, cluster.FlannelPod(n.Name), noGrace))
 }
 
 func (k *Kube) setConfig(json string) error {

@@ -65,7 +65,7 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 		makeNetns, join = p.makeCompartment, p.joinWindows
 	}
 	if err := makeNetns(ctx); err != nil {
-		return nil, fmt.Errorf("make the pod's network namespace: %w", err)
+		return nil, fmt.Errorf("create the network namespace: %w", err)
 	}
 	if err := join(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.deleteNetns(ctx))

@@ -59,10 +59,10 @@ try {
 
 func TestShell(t *testing.T) {
 	s := parse(t, strings.Replace(script, " ([bool]'').ToString", "", 1))[0]
-	var told [][]string
+	var calls [][]string
 	sh := powershell.NewShell()
 	sh.Commands = map[string]func([]any) (any, error){
-		"Tell": func(args []any) (any, error) { told = append(told, powershell.Texts(args...)); return nil, nil },
+		"Tell": func(args []any) (any, error) { calls = append(calls, powershell.Texts(args...)); return nil, nil },
 		"&":    func(args []any) (any, error) { return nil, fmt.Errorf("ran %q", powershell.Texts(args...)) },
 	}
 	err := sh.Run(s, map[string]any{"Name": "one"})
@@ -70,16 +70,16 @@ func TestShell(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), ran) {
 		t.Errorf("got %v, want %s", err, ran)
 	}
-	if len(told) != 4 || !strings.HasPrefix(told[3][0], "caught: ") || !strings.HasSuffix(told[3][0], ran) {
-		t.Fatalf("Tell was called with %q", told)
+	if len(calls) != 4 || !strings.HasPrefix(calls[3][0], "caught: ") || !strings.HasSuffix(calls[3][0], ran) {
+		t.Fatalf("Tell was called with %q", calls)
 	}
-	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b", "4"}}; !reflect.DeepEqual(told[:3], want) {
-		t.Errorf("Tell was called with %q, want %q", told, want)
+	if want := [][]string{{`x\Y`}, {`x\Y`}, {"y", "True", "y", "a", "b", "4"}}; !reflect.DeepEqual(calls[:3], want) {
+		t.Errorf("Tell was called with %q, want %q", calls, want)
 	}
 	sh.Commands["&"] = func([]any) (any, error) { return nil, powershell.ErrStopped }
-	told = nil
-	if err := sh.Run(s, map[string]any{"Name": "two", "Force": true}); !errors.Is(err, powershell.ErrStopped) || len(told) != 3 {
-		t.Errorf("a catch block handled ErrStopped: %v, %q", err, told)
+	calls = nil
+	if err := sh.Run(s, map[string]any{"Name": "two", "Force": true}); !errors.Is(err, powershell.ErrStopped) || len(calls) != 3 {
+		t.Errorf("a catch block handled ErrStopped: %v, %q", err, calls)
 	}
 }
 

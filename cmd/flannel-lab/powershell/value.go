@@ -88,11 +88,11 @@ func combine(n *check.Node, kids []any) (any, error) {
 		}
 		return b.String(), nil
 	case "list":
-		all := []any{}
+		items := []any{}
 		for _, v := range kids {
-			all = append(all, list(v)...)
+			items = append(items, list(v)...)
 		}
-		return all, nil
+		return items, nil
 	case "cast":
 		switch strings.ToLower(n.Text) {
 		case "bool":

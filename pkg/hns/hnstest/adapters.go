@@ -222,11 +222,11 @@ func (m *Machine) giveConfig(a *adapter, c config) {
 // apipa.
 func (m *Machine) addAddress(a *adapter, ip hns.Address) hns.Code {
 	addr := ip.Prefix.Addr()
-	for _, have := range slices.Clone(a.Addrs) {
-		if have.Prefix.Addr() == addr {
+	for _, old := range slices.Clone(a.Addrs) {
+		if old.Prefix.Addr() == addr {
 			return hns.ObjectExists
 		}
-		if have.Prefix == apipa && addr.Is4() {
+		if old.Prefix == apipa && addr.Is4() {
 			m.removeAddress(a, apipa)
 		}
 	}

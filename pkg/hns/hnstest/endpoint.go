@@ -38,11 +38,11 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	t.Write("ID", id)
 	t.Write("HostComputeNetwork", n.id)
 	if ip.IsValid() {
-		var all []any
+		var configs []any
 		for _, p := range append([]netip.Prefix{ip}, t.more...) {
-			all = append(all, map[string]any{"IpAddress": p.Addr(), "PrefixLength": p.Bits()})
+			configs = append(configs, map[string]any{"IpAddress": p.Addr(), "PrefixLength": p.Bits()})
 		}
-		t.Write("IpConfigurations", all)
+		t.Write("IpConfigurations", configs)
 	}
 	var mac string
 	if t.Read("MacAddress", &mac); mac == "" {

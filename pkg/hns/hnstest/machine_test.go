@@ -37,7 +37,7 @@ func request(kind string, policies ...string) json.RawMessage {
 	return json.RawMessage(`{"ResourceType":"Policy","RequestType":"` + kind + `","Settings":{"Policies":[` + strings.Join(policies, ",") + `]}}`)
 }
 
-// create makes a network and returns its ID.
+// create creates a network and returns its ID.
 func create(t *testing.T, m *hnstest.Machine, document json.RawMessage) string {
 	t.Helper()
 	made, err := m.CreateNetwork(document)

@@ -86,7 +86,7 @@ func (m *Machine) startOverlay(n *network) {
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}
-	m.recordError("make the overlay", m.body.Overlay(o, true))
+	m.recordError("create the overlay", m.body.Overlay(o, true))
 	for _, p := range n.Policies {
 		m.applyPolicy(n, p, true)
 	}

@@ -158,9 +158,9 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 		}
 		servers = append(servers, ip)
 	}
-	for _, have := range a.DNS { // keep those of the other family
-		if have.Is6() != v6 {
-			servers = append(servers, have)
+	for _, old := range a.DNS { // keep those of the other family
+		if old.Is6() != v6 {
+			servers = append(servers, old)
 		}
 	}
 	return code(p.machine.SetDNS(a.Index, servers))
