@@ -117,7 +117,8 @@ var changing = regexp.MustCompile(`"(valid_life_time|preferred_life_time)":\d+|\
 func hostState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{}
-	for _, command := range []string{"ip -j addr", "ip -j link", "ip -j route show table all", "ip -6 -j route show table all", "ip -j rule",
+	for _, command := range []string{"ip -j addr", "ip -j link", "ip -j route show table all",
+		"ip -6 -j route show table all", "ip -j rule",
 		"ip -j neigh show nud permanent", "ip netns list", "iptables-save", "ip6tables-save", "nft list ruleset"} {
 		out, err := exec.Command("sh", "-c", "PATH=$PATH:/usr/sbin:/sbin; "+command).Output()
 		if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {

@@ -133,7 +133,8 @@ func parseOptions(command string, args []string) (options, error) {
 		err = fmt.Errorf("--nodes %d: at least 2 are needed", o.lab.Nodes)
 	}
 	if err == nil && o.lab.Windows > 0 && o.lab.Nodes-o.lab.Windows < 2 {
-		err = fmt.Errorf("--windows %d with --nodes %d: at least two Linux nodes are needed", o.lab.Windows, o.lab.Nodes)
+		err = fmt.Errorf("--windows %d with --nodes %d: at least two Linux nodes are needed", o.lab.Windows,
+			o.lab.Nodes)
 	}
 	if o.lab.Windows > 0 && o.backend == "vxlan" {
 		o.backend = `{"Type":"vxlan","VNI":4096,"Port":4789}` // the only values that HNS supports

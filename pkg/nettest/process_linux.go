@@ -37,7 +37,8 @@ func pause(p *os.Process) error {
 func running(pid int) bool {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is valid
 	for _, task := range tasks {
-		if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") && !strings.Contains(string(stat), ") Z ") {
+		if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") &&
+			!strings.Contains(string(stat), ") Z ") {
 			return true
 		}
 	}

@@ -38,12 +38,16 @@ func (o *Options) flags() *flag.FlagSet {
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
 	o.windows = []int{250, 2000}
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
-	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)", list(&o.peers, strconv.Atoi))
+	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
+		list(&o.peers, strconv.Atoi))
 	f.Func("far-peers", "comma-separated `numbers` of peers in etcd for which only starts are measured, without plain routes; 0 to skip (default 50000)", list(&o.far, strconv.Atoi))
-	f.Func("kube-peers", "comma-separated `numbers` of peers in Kubernetes; 0 to skip (default 5000)", list(&o.kube, strconv.Atoi))
+	f.Func("kube-peers", "comma-separated `numbers` of peers in Kubernetes; 0 to skip (default 5000)",
+		list(&o.kube, strconv.Atoi))
 	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
-	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)", list(&o.backends, func(s string) (string, error) { return s, nil }))
-	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)", list(&o.delays, time.ParseDuration))
+	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)",
+		list(&o.backends, func(s string) (string, error) { return s, nil }))
+	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)",
+		list(&o.delays, time.ParseDuration))
 	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
 	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
@@ -157,7 +161,8 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 func printTables(w io.Writer, etcd, kube []column) error {
 	if len(etcd) > 0 {
 		fmt.Fprintln(w, "leases in etcd")
-		if err := printTable(w, etcd, append(slices.Clip(etcdRows), delayRows(etcd)...), head{"target", "at 10000"}); err != nil {
+		if err := printTable(w, etcd, append(slices.Clip(etcdRows), delayRows(etcd)...),
+			head{"target", "at 10000"}); err != nil {
 			return err
 		}
 	}

@@ -75,18 +75,21 @@ func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) er
 		return err
 	}
 	proxied := cluster.Cluster{Config: rest.CopyConfig(c.b.lab.Kube.Config)}
-	proxied.Config.ServerName, _, _ = net.SplitHostPort(strings.TrimPrefix(c.b.lab.Kube.Endpoint(), "https://")) // the certificate has this name
+	// The certificate has this name.
+	proxied.Config.ServerName, _, _ = net.SplitHostPort(strings.TrimPrefix(c.b.lab.Kube.Endpoint(), "https://"))
 	text, err := proxied.Kubeconfig("https://"+l.Addr().String(), filepath.Join(dir, "token"))
 	if err != nil {
 		return err
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600), os.WriteFile(kubeconfig, text, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600),
+		os.WriteFile(kubeconfig, text, 0o600)); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for i := range watchers {
-		m, err := kube.New(ctx, kube.Options{Kubeconfig: kubeconfig, NodeName: fmt.Sprint("watcher-", i), Prefix: flannelPrefix, Log: log})
+		m, err := kube.New(ctx, kube.Options{Kubeconfig: kubeconfig, NodeName: fmt.Sprint("watcher-", i),
+			Prefix: flannelPrefix, Log: log})
 		if err != nil {
 			return err
 		}

@@ -107,7 +107,8 @@ func (b *bench) close() {
 // returns the time.
 func (b *bench) ready() (time.Time, error) {
 	buf := make([]byte, 4096)
-	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute)) // fails only if it is closed, and then Read fails, too
+	// Fails only if it is closed, and then Read fails, too.
+	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute))
 	for {
 		n, err := b.notify.Read(buf)
 		if err != nil {

@@ -52,7 +52,8 @@ type hnsBench struct {
 // measureHNS counts the calls of HNS and of the IP stack on a Windows node.
 func measureHNS(ctx context.Context, backend string, peers int) (c column, err error) {
 	b := &hnsBench{machine: hnstest.New(), figures: map[string]float64{}, encap: overlayEncap}
-	network := dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(), Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+	network := dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
 	b.device = dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay{Network: network, VNI: 4096}}
 	if backend == "host-gw" {
 		b.device, b.encap = dataplane.Device{Name: "cbr0", Kind: dataplane.L2Bridge{Network: network}}, bridgeEncap

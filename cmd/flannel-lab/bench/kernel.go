@@ -85,7 +85,8 @@ func (b *bench) files(form, device string) []batchFile {
 	if form == "plain" {
 		return append(files, batchFile{"plain_routes", "ip", routes.String()})
 	}
-	return append(files, batchFile{"nexthops", "ip", nexthops.String()}, batchFile{"nexthop_routes", "ip", routes.String()})
+	return append(files, batchFile{"nexthops", "ip", nexthops.String()},
+		batchFile{"nexthop_routes", "ip", routes.String()})
 }
 
 // batch runs a file and returns the time in milliseconds.

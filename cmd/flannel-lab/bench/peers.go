@@ -92,7 +92,8 @@ func peersFrom(first, n int) []peer {
 // populateEtcd writes the network configuration and the leases of the peers.
 // All keys have one etcd lease with a TTL of a day, whose ID it returns.
 func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
-	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`, benchNet, ownMin, o.nftables, backend)
+	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
+		benchNet, ownMin, o.nftables, backend)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
 		return 0, fmt.Errorf("write the network configuration: %w", err)
 	}

@@ -96,7 +96,8 @@ func (c *column) compare(delays []time.Duration) {
 		if _, ok := f[key]; !ok {
 			continue
 		}
-		f[strings.TrimSuffix(key, "ms")+"round_trips"] = (f[key] - max(f["ready_ms"], f["first_sync_ms"])) / milliseconds(2*d)
+		f[strings.TrimSuffix(key, "ms")+"round_trips"] = (f[key] - max(f["ready_ms"],
+			f["first_sync_ms"])) / milliseconds(2*d)
 	}
 }
 
@@ -150,7 +151,8 @@ func delayRows(columns []column) []row {
 		switch {
 		case !ours:
 		case strings.HasSuffix(d, "_round_trips"):
-			rows = append(rows, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: additional round trips", "20", ""})
+			rows = append(rows, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: additional round trips",
+				"20", ""})
 		default:
 			rows = append(rows, row{key, strings.TrimSuffix(d, "_ms") + " one way: until synced, ms", "", ""})
 		}

@@ -36,12 +36,14 @@ func (s *seen) has(backend string, p peer) bool {
 	if backend != "vxlan" {
 		return s.version[tableRoutes][p.number] == p.version+1
 	}
-	return s.version[tableRoutes][p.number] != 0 && s.version[tableNeighs][p.number] == p.version+1 && s.version[tableFDB][p.number] == p.version+1
+	return s.version[tableRoutes][p.number] != 0 && s.version[tableNeighs][p.number] == p.version+1 &&
+		s.version[tableFDB][p.number] == p.version+1
 }
 
 // lacks reports whether no entry of p exists.
 func (s *seen) lacks(p peer) bool {
-	return s.version[tableRoutes][p.number] == 0 && s.version[tableNeighs][p.number] == 0 && s.version[tableFDB][p.number] == 0
+	return s.version[tableRoutes][p.number] == 0 && s.version[tableNeighs][p.number] == 0 &&
+		s.version[tableFDB][p.number] == 0
 }
 
 // full reports whether n peers have all their entries.

@@ -24,9 +24,11 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 		return err
 	}
 	start := time.Now()
-	d.say("%d nodes with pods, connected by flannel (%s), on this machine. Its own network is not changed.", o.Nodes, d.backend.Type)
+	d.say("%d nodes with pods, connected by flannel (%s), on this machine. Its own network is not changed.", o.Nodes,
+		d.backend.Type)
 	if d.windows() {
-		d.say("%d of them are Windows nodes: the real flanneld.exe and CNI plugins run in Wine, HNS is simulated.", o.Windows)
+		d.say("%d of them are Windows nodes: the real flanneld.exe and CNI plugins run in Wine, HNS is simulated.",
+			o.Windows)
 	}
 	if d.lab, err = lab.New(ctx, o); err != nil {
 		return err
@@ -41,7 +43,8 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 			return d.failed(i+1, s, err)
 		}
 	}
-	d.say("\n%s in %.0f seconds. To experiment with such a lab: flannel-lab up", d.bold("All steps succeeded"), time.Since(start).Seconds())
+	d.say("\n%s in %.0f seconds. To experiment with such a lab: flannel-lab up", d.bold("All steps succeeded"),
+		time.Since(start).Seconds())
 	return nil
 }
 
@@ -67,7 +70,8 @@ func (d *show) steps() []step {
 	}
 	steps = append(steps, step{"flanneld on node1 has configured the kernel to reach the other nodes", d.kernel})
 	if d.windows() {
-		steps = append(steps, step{"flanneld.exe has configured HNS, the part of Windows that connects containers", d.hns})
+		steps = append(steps, step{"flanneld.exe has configured HNS, the part of Windows that connects containers",
+			d.hns})
 	}
 	steps = append(steps, []step{
 		{"Pods get addresses from the subnet of their node, by the usual CNI plugins", d.makePods},

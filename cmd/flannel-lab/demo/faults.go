@@ -45,7 +45,8 @@ func (d *show) loseRoute(ctx context.Context) error {
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "show", subnets[0].String()); err != nil {
 		return err
 	}
-	d.result("restored within %v of the command; 500 pings a second between %s and %s: %s", took.Round(100*time.Microsecond), d.pods[0].Name, d.pods[1].Name, r)
+	d.result("restored within %v of the command; 500 pings a second between %s and %s: %s",
+		took.Round(100*time.Microsecond), d.pods[0].Name, d.pods[1].Name, r)
 	return nil
 }
 
@@ -79,7 +80,8 @@ func (d *show) loseDevice(ctx context.Context) error {
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "-br", "link", "show", d.device()); err != nil {
 		return err
 	}
-	d.result("device and all entries are restored: every pod answers within %v of the command", took.Round(time.Millisecond))
+	d.result("device and all entries are restored: every pod answers within %v of the command",
+		took.Round(time.Millisecond))
 	return nil
 }
 
@@ -98,7 +100,8 @@ func (d *show) kill(ctx context.Context) error {
 		return floodErr
 	}
 	if r.Lost > 0 {
-		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r,
+			r.Outage)
 	}
 	d.result("500 pings a second between %s and %s meanwhile: %s", d.pods[0].Name, d.pods[1].Name, r)
 	return nil

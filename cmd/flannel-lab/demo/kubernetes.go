@@ -33,7 +33,8 @@ func (d *show) clusterNodes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.result("kube-apiserver %s answers at %s; a controller has assigned a podCIDR to each Node", v.GitVersion, d.lab.Kube.Endpoint())
+	d.result("kube-apiserver %s answers at %s; a controller has assigned a podCIDR to each Node", v.GitVersion,
+		d.lab.Kube.Endpoint())
 	return nil
 }
 
@@ -78,7 +79,8 @@ func (d *show) loseAPI(ctx context.Context) error {
 		return err
 	}
 	if r.Lost > 0 {
-		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r, r.Outage)
+		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r,
+			r.Outage)
 	}
 	d.result("500 pings a second between %s and %s meanwhile: %s", d.pods[0].Name, d.pods[1].Name, r)
 	return nil
@@ -100,7 +102,9 @@ func (d *show) withoutAPI(ctx context.Context) error {
 		if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String()); err != nil {
 			return err
 		}
-		if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnets[0]) }); err != nil {
+		if _, err := machine.Until(ctx, timeout, func(context.Context) error {
+			return hasRoute(n, subnets[0])
+		}); err != nil {
 			return err
 		}
 		d.result("a route that was deleted while there was no API server is restored")
@@ -126,7 +130,9 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	// flanneld may still have to reconnect after the outage in the previous step.
-	if _, err := machine.Until(ctx, timeout, func(context.Context) error { return gone(first, subnets[0]) }); err != nil {
+	if _, err := machine.Until(ctx, timeout, func(context.Context) error {
+		return gone(first, subnets[0])
+	}); err != nil {
 		return err
 	}
 	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
@@ -143,7 +149,8 @@ func (d *show) loseNode(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	d.result("registered again: %s has %s, to which %s has a route after %v, without a restart", last.Name, lab.Join(current...), first.Name, time.Since(begin).Round(time.Millisecond))
+	d.result("registered again: %s has %s, to which %s has a route after %v, without a restart", last.Name,
+		lab.Join(current...), first.Name, time.Since(begin).Round(time.Millisecond))
 	return nil
 }
 

@@ -68,7 +68,8 @@ func (d *show) leases(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(leases)), func(value string) bool {
 			var lease struct{ PublicIP, PublicIPv6 netip.Addr }
-			return json.Unmarshal([]byte(value), &lease) == nil && (lease.PublicIP == n.IP4 || lease.PublicIPv6 == n.IP6)
+			return json.Unmarshal([]byte(value), &lease) == nil &&
+				(lease.PublicIP == n.IP4 || lease.PublicIPv6 == n.IP6)
 		}) {
 			return fmt.Errorf("no lease has the address of %s", n.Name)
 		}
@@ -88,7 +89,8 @@ func (d *show) kernel(ctx context.Context) error {
 			return err
 		}
 		for _, subnet := range subnets { // the route to the last node may be added only now
-			if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
+			if _, err := machine.Until(ctx, timeout,
+				func(context.Context) error { return hasRoute(n, subnet) }); err != nil {
 				return err
 			}
 		}
@@ -98,7 +100,8 @@ func (d *show) kernel(ctx context.Context) error {
 		commands = append(commands, []string{"ip", "-6", "route", "show", "root", "fd05::/48"})
 	}
 	if d.backend.Type == "vxlan" {
-		commands = append(commands, []string{"ip", "neigh", "show", "dev", d.device(), "nud", "permanent"}, []string{"bridge", "fdb", "show", "dev", d.device()})
+		commands = append(commands, []string{"ip", "neigh", "show", "dev", d.device(), "nud", "permanent"},
+			[]string{"bridge", "fdb", "show", "dev", d.device()})
 	}
 	var out string
 	for _, command := range commands {
@@ -131,9 +134,11 @@ func (d *show) makePods(ctx context.Context) error {
 		d.pods = append(d.pods, p)
 		chain := "flannel → bridge → host-local"
 		if n.Windows != nil {
-			chain = "flannel.exe → " + map[string]string{"vxlan": "win-overlay.exe", "host-gw": "win-bridge.exe"}[d.backend.Type] + " → host-local.exe"
+			chain = "flannel.exe → " + map[string]string{"vxlan": "win-overlay.exe",
+				"host-gw": "win-bridge.exe"}[d.backend.Type] + " → host-local.exe"
 		}
-		d.result("%s on %s has %s (%s, %v)", p.Name, n.Name, lab.Join(p.IP4, p.IP6), chain, time.Since(begin).Round(time.Millisecond))
+		d.result("%s on %s has %s (%s, %v)", p.Name, n.Name, lab.Join(p.IP4, p.IP6), chain,
+			time.Since(begin).Round(time.Millisecond))
 	}
 	return nil
 }

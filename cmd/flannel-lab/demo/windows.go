@@ -28,7 +28,8 @@ func (d *show) hns(ctx context.Context) error {
 		var policies []hns.RemoteSubnet
 		_, err := machine.Until(ctx, timeout, func(context.Context) (err error) {
 			if policies, err = remoteSubnets(n); err == nil && len(policies) < len(d.lab.Nodes)-1 {
-				err = fmt.Errorf("HNS of %s has policies for only %d of %d other nodes", n.Name, len(policies), len(d.lab.Nodes)-1)
+				err = fmt.Errorf("HNS of %s has policies for only %d of %d other nodes", n.Name, len(policies),
+					len(d.lab.Nodes)-1)
 			}
 			return err
 		})
@@ -38,7 +39,8 @@ func (d *show) hns(ctx context.Context) error {
 		for _, p := range policies {
 			d.say("     RemoteSubnetRoute  %s  VSID %d  via %s  %s", p.Prefix, p.VSID, p.Provider, p.MAC)
 		}
-		d.result("flanneld.exe, in Wine, has configured the simulated HNS of %s to reach %d other nodes", n.Name, len(policies))
+		d.result("flanneld.exe, in Wine, has configured the simulated HNS of %s to reach %d other nodes", n.Name,
+			len(policies))
 	}
 	return nil
 }
@@ -81,7 +83,9 @@ func (d *show) losePolicy(ctx context.Context) error {
 	if _, err := n.Windows.Do(windows.Order{DeleteRemoteSubnet: [2]string{fmt.Sprintf("flannel.%d", d.backend.VNI), subnets[0].String()}}); err != nil {
 		return err
 	}
-	if _, err := machine.Until(ctx, timeout, func(context.Context) error { return hasPolicy(n, subnets[0]) }); err != nil {
+	if _, err := machine.Until(ctx, timeout, func(context.Context) error {
+		return hasPolicy(n, subnets[0])
+	}); err != nil {
 		return err
 	}
 	took := time.Since(begin)

@@ -59,7 +59,8 @@ func (r *relic) leave(t *testing.T, l *lab.Lab, peer *relic) {
 		r.program(t, p, "add")
 	}
 	for _, family := range []struct{ command, net, sub, cast string }{
-		{"iptables", "10.5.0.0/16", r.four + ".0/24", "224.0.0.0/4"}, {"ip6tables", "fd05::/48", r.six + "::/64", "ff00::/8"},
+		{"iptables", "10.5.0.0/16", r.four + ".0/24", "224.0.0.0/4"},
+		{"ip6tables", "fd05::/48", r.six + "::/64", "ff00::/8"},
 	} {
 		shell(t, n.Namespaces, `C='-m comment --comment'; M="$C flanneld\ masq"; net=%[2]s sub=%[3]s
 			ipt() { %[1]s -w "$@"; }

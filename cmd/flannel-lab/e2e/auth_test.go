@@ -45,7 +45,8 @@ func TestSecureEtcd(t *testing.T) {
 			must(t, err)
 			enableAuth(t, admin)
 
-			args := []string{"-etcd-endpoints=https://192.168.100.1:2379", "-etcd-cafile=" + dir + "/ca.crt", "-etcd-username=flannel", "-v=10"}
+			args := []string{"-etcd-endpoints=https://192.168.100.1:2379", "-etcd-cafile=" + dir + "/ca.crt",
+				"-etcd-username=flannel", "-v=10"}
 			if certs {
 				args = append(args, "-etcd-certfile="+dir+"/client.crt", "-etcd-keyfile="+dir+"/client.key")
 			}
@@ -89,7 +90,8 @@ func refusals(t *testing.T, n *lab.Node, dir string, args []string) {
 		{rightPassword, "--etcd-keyfile", 2, []string{"-etcd-certfile=" + dir + "/client.crt"}},
 		// Certificate and key swapped: an error that quotes the "certificate"
 		// would reveal the key.
-		{rightPassword, dir + "/client.key", 1, []string{"-etcd-certfile=" + dir + "/client.key", "-etcd-keyfile=" + dir + "/client.crt"}},
+		{rightPassword, dir + "/client.key", 1, []string{"-etcd-certfile=" + dir + "/client.key",
+			"-etcd-keyfile=" + dir + "/client.crt"}},
 	} {
 		n.Env = []string{"FLANNELD_ETCD_PASSWORD=" + c.password}
 		mark := len(n.Log())
@@ -115,7 +117,8 @@ func checkNoSecrets(t *testing.T, n *lab.Node, dir string) {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.PID()))
 	must(t, err)
 	checkText(t, dir, "the command line", string(cmdline))
-	checkText(t, dir, "its files, devices and rules", in(t, n.Namespaces, "find /run/flannel -type f -exec cat {} +; ip -d link; iptables-save"))
+	checkText(t, dir, "its files, devices and rules",
+		in(t, n.Namespaces, "find /run/flannel -type f -exec cat {} +; ip -d link; iptables-save"))
 }
 
 func checkText(t *testing.T, dir, where, text string) {
@@ -183,7 +186,8 @@ func enableAuth(t *testing.T, c *clientv3.Client) {
 	_, err = c.RoleAdd(ctx, "network")
 	must(t, err)
 	prefix := "/coreos.com/network/"
-	_, err = c.RoleGrantPermission(ctx, "network", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err = c.RoleGrantPermission(ctx, "network", prefix, clientv3.GetPrefixRangeEnd(prefix),
+		clientv3.PermissionType(clientv3.PermReadWrite))
 	must(t, err)
 	_, err = c.UserAdd(ctx, "flannel", rightPassword)
 	must(t, err)
@@ -205,7 +209,8 @@ func certificates(t *testing.T, dir string) {
 		c := &x509.Certificate{
 			SerialNumber: big.NewInt(int64(i + 1)), Subject: pkix.Name{CommonName: name},
 			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-			IPAddresses: []net.IP{net.IPv4(192, 168, 100, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+			IPAddresses: []net.IP{net.IPv4(192, 168, 100, 1)},
+			KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 			IsCA:        i == 0, BasicConstraintsValid: true,
 		}
@@ -216,7 +221,8 @@ func certificates(t *testing.T, dir string) {
 		must(t, err)
 		secret, err := x509.MarshalPKCS8PrivateKey(key)
 		must(t, err)
-		for file, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: secret}} {
+		for file, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der},
+			".key": {Type: "PRIVATE KEY", Bytes: secret}} {
 			must(t, os.WriteFile(filepath.Join(dir, name+file), pem.EncodeToMemory(block), 0o600))
 		}
 	}

@@ -35,10 +35,12 @@ func TestSettingsOfVXLAN(t *testing.T) {
 		began := time.Now()
 		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"`+c.settings+`}`)))
 		for _, n := range l.Nodes {
-			eventually(t, c.settings, fmt.Sprintf(c.want, n.IP4), func(ctx context.Context) (string, error) { return device(ctx, n) })
+			eventually(t, c.settings, fmt.Sprintf(c.want, n.IP4),
+				func(ctx context.Context) (string, error) { return device(ctx, n) })
 		}
 		must(t, reach(t.Context(), a, b))
-		t.Logf("%-26s applied on both nodes, pods reach each other after %v", c.settings, time.Since(began).Round(time.Millisecond))
+		t.Logf("%-26s applied on both nodes, pods reach each other after %v", c.settings,
+			time.Since(began).Round(time.Millisecond))
 		// A daemon that starts again keeps the device.
 		n := l.Nodes[0]
 		const index = "cd /sys/class/net/flannel.*; cat ifindex address"
@@ -73,7 +75,8 @@ func wantRoutes(t *testing.T, l *lab.Lab, n *lab.Node, tunnel bool, direct ...*l
 			near = near || d == peer
 		}
 		four, six, _ := strings.Cut(ours(t, l, peer)[0], "&")
-		for _, f := range []struct{ key, public, device string }{{four, peer.IP4.String(), "flannel.1"}, {six, peer.IP6.String(), "flannel-v6.1"}} {
+		for _, f := range []struct{ key, public, device string }{{four, peer.IP4.String(), "flannel.1"},
+			{six, peer.IP6.String(), "flannel-v6.1"}} {
 			base, _, _ := strings.Cut(f.key, "-")
 			switch gateway = fmt.Sprintf("via %s dev eth0", f.public); {
 			case !near && !tunnel:
@@ -132,9 +135,11 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 	if len(n.Records(mark).With("cause=peer-rejected").Naming("reason", "192.168.100.13")) > 0 {
 		t.Error("there is also a warning about the peer on the same network")
 	}
-	eventually(t, "no tunnel device, and the MTU of the underlay", "FLANNEL_MTU=1500", func(ctx context.Context) (string, error) { return device(ctx, n) })
+	eventually(t, "no tunnel device, and the MTU of the underlay", "FLANNEL_MTU=1500",
+		func(ctx context.Context) (string, error) { return device(ctx, n) })
 	follow("alloc", `{"Type":"alloc"}`, "")
-	eventually(t, "subnet.env with alloc", "FLANNEL_MTU=1500", func(ctx context.Context) (string, error) { return device(ctx, n) })
+	eventually(t, "subnet.env with alloc", "FLANNEL_MTU=1500",
+		func(ctx context.Context) (string, error) { return device(ctx, n) })
 	follow("vxlan again", `{"Type":"vxlan"}`, wantRoutes(t, l, n, true))
 	reachAll()
 }
@@ -147,7 +152,8 @@ func TestAlloc(t *testing.T) {
 		env, err := n.SubnetEnv()
 		must(t, err)
 		key := ours(t, l, n)[0]
-		if base, _, _ := strings.Cut(key, "-"); env["FLANNEL_SUBNET"] != strings.TrimSuffix(base, "0")+"1/24" || env["FLANNEL_MTU"] != "1500" {
+		if base, _, _ := strings.Cut(key, "-"); env["FLANNEL_SUBNET"] != strings.TrimSuffix(base, "0")+"1/24" ||
+			env["FLANNEL_MTU"] != "1500" {
 			t.Errorf("%s: subnet.env is %v, the lease %s", n.Name, env, key)
 		}
 		if out := shell(t, n.Namespaces, "ip -br link | grep flannel || true; ip route show root 10.5.0.0/16; ip nexthop show"); out != "" {

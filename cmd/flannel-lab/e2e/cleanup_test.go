@@ -57,7 +57,8 @@ func TestCleanup(t *testing.T) {
 		{"host-gw by iptables", `{"Type":"host-gw"}`, lab.V4, nil, "1", []string{"route 10.5.", "nexthop object"}},
 		{"vxlan dual by nftables", `{"Type":"vxlan","VNI":42},"EnableNFTables":true`, lab.Dual, nil, "2",
 			[]string{"device flannel.42\n", "device flannel-v6.42\n", "flannel-ipv4", "flannel-ipv6"}},
-		{"host-gw by nftables", `{"Type":"host-gw"},"EnableNFTables":true`, lab.Dual, nil, "2", []string{"route 10.5.", "route fd05:", "flannel-ipv6"}},
+		{"host-gw by nftables", `{"Type":"host-gw"},"EnableNFTables":true`, lab.Dual, nil, "2",
+			[]string{"route 10.5.", "route fd05:", "flannel-ipv6"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := bare(t, lab.Options{Nodes: 2, Family: c.family})
@@ -66,7 +67,8 @@ func TestCleanup(t *testing.T) {
 			before := in(t, n.Namespaces, everything)
 			must(t, l.SetConfig(t.Context(), l.Config(c.config+apart)))
 			must(t, l.StartAll(t.Context(), c.args...))
-			within(t, "the other node is counted", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
+			within(t, "the other node is counted",
+				func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
 			within(t, "synced", func() error { return ready(t, n) })
 			stopped(t, n)
 

@@ -39,7 +39,9 @@ func TestConfigChanges(t *testing.T) {
 		stop := expectNoLoss(t, a, b.IP4)
 		become(t, l.Config(`{"Type":"vxlan","MTU":1400}`), "mtu 1350", "ip", "link", "show", "flannel.1")
 		for _, n := range l.Nodes {
-			within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+			within(t, "subnet.env follows", func() error {
+				return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env")
+			})
 		}
 		become(t, l.Config(`{"Type":"vxlan"}`), "mtu 1450", "ip", "link", "show", "flannel.1")
 		stop()
@@ -47,7 +49,8 @@ func TestConfigChanges(t *testing.T) {
 	t.Run("VNI", func(t *testing.T) {
 		before := kernel()
 		become(t, l.Config(`{"Type":"vxlan","VNI":77}`), "vxlan id 77 ", "ip", "-d", "link", "show", "flannel.77")
-		if left := in(t, n.Namespaces, "ip -o link; ip route"); strings.Contains(left, "flannel.1 ") || strings.Contains(left, "flannel.1:") {
+		if left := in(t, n.Namespaces, "ip -o link; ip route"); strings.Contains(left, "flannel.1 ") ||
+			strings.Contains(left, "flannel.1:") {
 			t.Errorf("left of VNI 1:\n%s", left)
 		}
 		become(t, l.Config(`{"Type":"vxlan"}`), "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
@@ -56,7 +59,9 @@ func TestConfigChanges(t *testing.T) {
 	t.Run("host-gw and back", func(t *testing.T) {
 		before := kernel()
 		become(t, l.Config(`{"Type":"host-gw"}`), "via 192.168.100.", "ip", "route", "show", "root", "10.5.0.0/16")
-		within(t, "subnet.env follows", func() error { return says(t, n, "FLANNEL_MTU=1500\n", "cat", "/run/flannel/subnet.env") })
+		within(t, "subnet.env follows", func() error {
+			return says(t, n, "FLANNEL_MTU=1500\n", "cat", "/run/flannel/subnet.env")
+		})
 		within(t, "no tunnel is left", func() error { return silent(t, n, "flannel", "ip", "link") })
 		become(t, l.Config(`{"Type":"vxlan"}`), "dev flannel.1 ", "ip", "route")
 		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
@@ -83,13 +88,16 @@ func TestConfigChanges(t *testing.T) {
 // keeps the current one.
 func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string) {
 	for _, c := range []struct{ name, config, names string }{ // names: parts of the error, separated by spaces
-		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1), "Network 10.5.0.0/16 10.9.0.0/16"},
-		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1), "SubnetLen 24 26"},
+		{"another Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "10.9.0.0/16", 1),
+			"Network 10.5.0.0/16 10.9.0.0/16"},
+		{"another SubnetLen", strings.Replace(l.Config(`{"Type":"vxlan"}`), "{", `{"SubnetLen":26,`, 1),
+			"SubnetLen 24 26"},
 		{"garbage", "garbage", ""},
 		{"nothing", "", ""},
 		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "Backend.Type teleport vxlan host-gw alloc"},
 		{"an impossible MTU", l.Config(`{"Type":"vxlan","MTU":100}`), "Backend.MTU 100"},
-		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16", 1), "Network 192.168.0.0/16"},
+		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16",
+			1), "Network 192.168.0.0/16"},
 	} {
 		t.Run("refuse "+c.name, func(t *testing.T) {
 			before, mark := kernel(), len(n.Log())

@@ -165,7 +165,8 @@ func (d *drifter) apply(t *testing.T, c drift) {
 	t.Helper()
 	command := c.command
 	if d.six {
-		addr := fmt.Sprintf("%sip addr replace %s/64 dev eth0 nodad; ip -6 route replace default via fd00:100::1; ", underlayUp, d.node.IP6)
+		addr := fmt.Sprintf("%sip addr replace %s/64 dev eth0 nodad; ip -6 route replace default via fd00:100::1; ",
+			underlayUp, d.node.IP6)
 		command = strings.Replace(command, underlayUp, addr, 1)
 	}
 	if d.paused {
@@ -184,7 +185,8 @@ func (d *drifter) apply(t *testing.T, c drift) {
 	if err := reach(t.Context(), d.a, d.b); err != nil {
 		t.Fatalf("%s: repaired, but the pods do not reach each other: %v", c.name, err)
 	}
-	fmt.Fprintf(&d.table, "%s\t%v\t%v\n", c.name, repaired.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	fmt.Fprintf(&d.table, "%s\t%v\t%v\n", c.name, repaired.Round(time.Millisecond),
+		time.Since(began).Round(time.Millisecond))
 	d.slow, d.sum, d.count = max(d.slow, repaired), d.sum+repaired, d.count+1
 }
 

@@ -28,7 +28,8 @@ func TestDoctor(t *testing.T) {
 	within(t, "the other node is counted", func() error { return has(t, n, "flanneld_peers 1") })
 	ask := func() map[string]string {
 		t.Helper()
-		out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
+		out, err := n.Run(t.Context(), "sh", "-c",
+			l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
 		must(t, err)
 		var all []struct{ Code, Verdict, Seen string }
 		must(t, json.Unmarshal([]byte(out), &all))
@@ -50,11 +51,13 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("the doctor changed\n%s", change)
 	}
 	for code, verdict := range healthy {
-		if (strings.HasPrefix(verdict, "fail") || strings.HasPrefix(verdict, "warn")) && code != "FL202" && code != "FL302" {
+		if (strings.HasPrefix(verdict, "fail") || strings.HasPrefix(verdict, "warn")) && code != "FL202" &&
+			code != "FL302" {
 			t.Errorf("on a healthy node, %s: %s", code, verdict)
 		}
 	}
-	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204", "FL205", "FL206", "FL207", "FL208", "FL301", "FL402", "FL403"} {
+	for _, code := range []string{"FL101", "FL102", "FL103", "FL104", "FL105", "FL106", "FL201", "FL203", "FL204",
+		"FL205", "FL206", "FL207", "FL208", "FL301", "FL402", "FL403"} {
 		if !strings.HasPrefix(healthy[code], "ok") {
 			t.Errorf("%s has no verdict: %s", code, healthy[code])
 		}
@@ -65,8 +68,10 @@ func TestDoctor(t *testing.T) {
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
 	// A lease of a Windows node, recognized by its MAC. Our configuration does not
 	// allow Windows nodes, which only the daemon knows.
-	putLease(t, l, "10.5.249.0-24", &value{PublicIP: "192.168.100.98", BackendType: "vxlan", BackendData: &vtep{4096, "00:15:5d:00:00:01"}})
-	for code, want := range map[string]string{"FL403": "fail " + leasePrefix + "10.5.249.0-24", "FL102": "fail", "FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
+	putLease(t, l, "10.5.249.0-24", &value{PublicIP: "192.168.100.98", BackendType: "vxlan",
+		BackendData: &vtep{4096, "00:15:5d:00:00:01"}})
+	for code, want := range map[string]string{"FL403": "fail " + leasePrefix + "10.5.249.0-24", "FL102": "fail",
+		"FL104": "warn", "FL204": "fail", "FL207": "fail", "FL208": "warn", "FL301": "fail"} {
 		within(t, code, func() error {
 			if got := ask()[code]; !strings.HasPrefix(got, want) {
 				return fmt.Errorf("%s: %s, want %s", code, got, want)

@@ -37,7 +37,8 @@ func TestNodeRunsOut(t *testing.T) {
 		waitSynced(t, l, n)
 	}
 	for _, c := range []struct{ name, harm, undo, says string }{
-		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast", unix.ENOSPC.Error()},
+		{"disk full", "dd if=/dev/zero of=/run/flannel/ballast bs=4k 2>/dev/null || true", "rm /run/flannel/ballast",
+			unix.ENOSPC.Error()},
 		{"read-only", "mount -o remount,ro /run/flannel", "mount -o remount,rw /run/flannel", unix.EROFS.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,9 +57,13 @@ func TestNodeRunsOut(t *testing.T) {
 				t.Errorf("it was logged %d times:\n%s", len(records), records)
 			}
 			in(t, n.Namespaces, c.undo)
-			within(t, "written", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+			within(t, "written", func() error {
+				return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env")
+			})
 			in(t, n.Namespaces, "ip link set eth0 mtu 1500")
-			within(t, "and again", func() error { return says(t, n, "FLANNEL_MTU=1450\n", "cat", "/run/flannel/subnet.env") })
+			within(t, "and again", func() error {
+				return says(t, n, "FLANNEL_MTU=1450\n", "cat", "/run/flannel/subnet.env")
+			})
 			p.check(t)
 			f.checkNoLoss(t, c.name)
 		})
@@ -99,12 +104,15 @@ func deviceWithoutDescriptors(t *testing.T, l *lab.Lab, p *baseline, a, b *lab.P
 	withoutDescriptors(t, n, func() {
 		for _, mtu := range []string{"1400", "1420"} {
 			in(t, n.Namespaces, "ip link set flannel.1 mtu "+mtu)
-			within(t, "the MTU is restored", func() error { return says(t, n, "1450\n", "cat", "/sys/class/net/flannel.1/mtu") })
+			within(t, "the MTU is restored", func() error {
+				return says(t, n, "1450\n", "cat", "/sys/class/net/flannel.1/mtu")
+			})
 		}
 		in(t, n.Namespaces, "ip link set eth0 mtu 1400")
 		waitSynced(t, l, n)
 	})
-	within(t, "the subnet file follows the underlay", func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+	within(t, "the subnet file follows the underlay",
+		func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
 	f.checkNoLoss(t, "events of devices without file descriptors")
 	in(t, n.Namespaces, "ip link set eth0 mtu 1500")
 	withoutDescriptors(t, n, func() {
@@ -204,10 +212,12 @@ func TestNotificationsAreLost(t *testing.T) {
 		var lines []string
 		var ops []clientv3.Op
 		for i := range peers {
-			dst, mac, public := fmt.Sprintf("10.%d.%d.0", i/250+1, i%250), fmt.Sprintf("02:00:%02x:00:%02x:%02x", generation, i/250, i%250),
+			dst, mac, public := fmt.Sprintf("10.%d.%d.0", i/250+1, i%250),
+				fmt.Sprintf("02:00:%02x:00:%02x:%02x", generation, i/250, i%250),
 				fmt.Sprintf("172.%d.%d.%d", 15+generation, i/250+1, i%250+1)
 			ops = append(ops, clientv3.OpPut(leasePrefix+dst+"-24", fmt.Sprintf(`{"PublicIP":"%s","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, public, mac)))
-			lines = append(lines, fmt.Sprintf("route %s/24 via %s onlink", dst, dst), fmt.Sprintf("neigh %s lladdr %s PERMANENT", dst, mac),
+			lines = append(lines, fmt.Sprintf("route %s/24 via %s onlink", dst, dst),
+				fmt.Sprintf("neigh %s lladdr %s PERMANENT", dst, mac),
 				fmt.Sprintf("fdb %s dst %s self permanent", mac, public))
 			if len(ops) == 125 {
 				_, err := c.Txn(t.Context()).Then(ops...).Commit()
@@ -250,7 +260,8 @@ func TestNotificationsAreLost(t *testing.T) {
 	logged(t, n, mark, "cause=notifications-lost")
 	full("flushed and changed while it was paused: restored", want)
 	key, _ := leaseOf(t, l, n)
-	for _, part := range [][2]string{{leasePrefix, leasePrefix + key}, {leasePrefix + key + "\x00", clientv3.GetPrefixRangeEnd(leasePrefix)}} {
+	for _, part := range [][2]string{{leasePrefix, leasePrefix + key},
+		{leasePrefix + key + "\x00", clientv3.GetPrefixRangeEnd(leasePrefix)}} {
 		_, err := c.Delete(t.Context(), part[0], clientv3.WithRange(part[1]))
 		must(t, err)
 	}

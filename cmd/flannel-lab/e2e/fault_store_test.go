@@ -247,7 +247,8 @@ func (p *baseline) hold(t *testing.T, l *lab.Lab, why string, lacking map[string
 		for key, v := range lacking {
 			all[key] = v
 		}
-		eventually(t, n.Name+" "+why, entriesFrom(all, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
+		eventually(t, n.Name+" "+why, entriesFrom(all, n),
+			func(ctx context.Context) (string, error) { return entries(ctx, n) })
 		within(t, n.Name+" is synced", func() error { return ready(t, n) })
 	}
 }

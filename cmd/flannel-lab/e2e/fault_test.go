@@ -68,7 +68,8 @@ func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 			cancel()
 			done.Wait()
 			took := time.Since(began)
-			t.Logf("a storm of %d changes in %v, %d failed; seed %d", sent.Load(), took.Round(time.Millisecond), failed.Load(), seed)
+			t.Logf("a storm of %d changes in %v, %d failed; seed %d", sent.Load(), took.Round(time.Millisecond),
+				failed.Load(), seed)
 		})
 	}
 	t.Cleanup(end)

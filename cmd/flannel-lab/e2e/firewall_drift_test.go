@@ -61,7 +61,8 @@ func (w writer) apply(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 			must(t, harm(t, n, prefix+d.command))
 			took := eventually(t, d.name, want, rules)
 			slow = max(slow, took)
-			fmt.Fprintf(&table, "%-8s %-34s %v\n", strings.TrimSuffix(strings.TrimPrefix(prefix, "c="), "; "), d.name, took.Round(time.Millisecond))
+			fmt.Fprintf(&table, "%-8s %-34s %v\n", strings.TrimSuffix(strings.TrimPrefix(prefix, "c="), "; "), d.name,
+				took.Round(time.Millisecond))
 		}
 	}
 	sees(t, l, a, b, true)
@@ -69,7 +70,8 @@ func (w writer) apply(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	if err != nil || r.Lost > 0 {
 		t.Errorf("pod to pod meanwhile: %v: %v", r, err)
 	}
-	t.Logf("%s: repaired after %v at most; pod to pod meanwhile: %v\n%s", w.name, slow.Round(time.Millisecond), r, table.String())
+	t.Logf("%s: repaired after %v at most; pod to pod meanwhile: %v\n%s", w.name, slow.Round(time.Millisecond), r,
+		table.String())
 }
 
 // harm runs a command that changes rules. It retries if a repair happened

@@ -49,7 +49,8 @@ func TestDropBeforeOursCounts(t *testing.T) {
 				t.Helper()
 				stopsAll(t, a, d, when, b.IP4, b.IP6)
 				for command := range c.drop {
-					if after := shell(t, c.n.Namespaces, "%s%s -S FORWARD", command, c.suffix); after != before[command] {
+					if after := shell(t, c.n.Namespaces, "%s%s -S FORWARD", command,
+						c.suffix); after != before[command] {
 						t.Errorf("%s, %s: FORWARD was\n%sis\n%s", when, command, before[command], after)
 					}
 				}

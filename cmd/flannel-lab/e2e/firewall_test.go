@@ -41,7 +41,8 @@ func writers() []writer {
 	}
 	return []writer{
 		{name: "iptables-nft", multi: "xtables-nft-multi", rules: rules("-nft"), policy: policy("-nft")},
-		{name: "iptables-legacy", multi: "xtables-legacy-multi", polled: true, rules: rules("-legacy"), policy: policy("-legacy")},
+		{name: "iptables-legacy", multi: "xtables-legacy-multi", polled: true, rules: rules("-legacy"),
+			policy: policy("-legacy")},
 		{name: "nftables", multi: "xtables-nft-multi", nftables: true, blocks: true, policy: policy("-nft"),
 			rules: "(nft list table ip flannel-ipv4; nft list table ip6 flannel-ipv6) | sed 's/counter packets [0-9]* bytes [0-9]*//'"},
 	}
@@ -156,7 +157,8 @@ func TestFirewall(t *testing.T) {
 	for _, w := range writers() {
 		t.Run(w.name, func(t *testing.T) {
 			restart(w)
-			eventually(t, "rules in one place alone, of IPv4 and IPv6", w.name+" "+w.name, func(ctx context.Context) (string, error) { return places(ctx, n) })
+			eventually(t, "rules in one place alone, of IPv4 and IPv6", w.name+" "+w.name,
+				func(ctx context.Context) (string, error) { return places(ctx, n) })
 			sees(t, l, a, b, true)
 			shell(t, n.Namespaces, w.policy, "DROP")
 			connected(t, a, b, !w.blocks)
@@ -187,7 +189,8 @@ func switchWriters(t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 		began := time.Now()
 		must(t, l.SetConfig(t.Context(), w.config(l)))
 		for _, n := range l.Nodes {
-			eventually(t, "all rules with "+w.name, w.name+" "+w.name, func(ctx context.Context) (string, error) { return places(ctx, n) })
+			eventually(t, "all rules with "+w.name, w.name+" "+w.name,
+				func(ctx context.Context) (string, error) { return places(ctx, n) })
 		}
 		t.Logf("both nodes use only %s after %v", w.name, time.Since(began).Round(time.Millisecond))
 		sees(t, l, a, b, true)

@@ -27,7 +27,8 @@ func TestHandback(t *testing.T) {
 				stopped(t, n)
 				planned := in(t, n.Namespaces, command+" --dry-run")
 				done := in(t, n.Namespaces, command)
-				if done != strings.ReplaceAll(planned, "would ", "") || !logtest.Names(done, "route 10.5.", "route fd05:") {
+				if done != strings.ReplaceAll(planned, "would ", "") ||
+					!logtest.Names(done, "route 10.5.", "route fd05:") {
 					t.Errorf("it prints\n%s\nand the dry run printed\n%s", done, planned)
 				}
 				if own := in(t, n.Namespaces, "ip route show proto 70; ip -6 route show proto 70; ip nexthop show proto 70"); own != "" {

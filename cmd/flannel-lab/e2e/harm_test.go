@@ -57,7 +57,8 @@ func TestOlderLeaseWithAYoungerNodesMAC(t *testing.T) {
 	must(t, l.Nodes[0].Kill())
 	must(t, l.Nodes[0].Start())
 	must(t, l.Nodes[0].Ready(t.Context()))
-	within(t, "a node that starts rejects the rogue", func() error { return has(t, l.Nodes[0], "flanneld_invalid_peers 1") })
+	within(t, "a node that starts rejects the rogue",
+		func() error { return has(t, l.Nodes[0], "flanneld_invalid_peers 1") })
 	f.checkNoLoss(t, "an older lease has a node's MAC address")
 }
 
@@ -172,7 +173,8 @@ func routedPeer(t *testing.T, l *lab.Lab, name, publicIP string) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "host-gw", prefix + "backend-data": "null", prefix + "public-ip": publicIP}}})
 	must(t, err)
-	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{})
 	must(t, err)
 }
 

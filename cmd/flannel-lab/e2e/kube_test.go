@@ -24,7 +24,8 @@ func TestKubernetesDualStack(t *testing.T) {
 	for _, backend := range []string{"vxlan", "host-gw"} {
 		t.Run(backend, func(t *testing.T) {
 			ctx := t.Context()
-			l := start(t, lab.Options{Kube: true, KubeArgs: []string{"-audit"}, Family: lab.Dual}, `{"Type":"`+backend+`"}`)
+			l := start(t, lab.Options{Kube: true, KubeArgs: []string{"-audit"}, Family: lab.Dual},
+				`{"Type":"`+backend+`"}`)
 			var pods []*lab.Pod
 			for i, n := range l.Nodes {
 				pods = append(pods, pod(t, n, fmt.Sprintf("pod%d", i+1)))
@@ -69,7 +70,8 @@ func TestKubernetesDualStack(t *testing.T) {
 				_, err := pods[0].Reach(ctx, at, timeout)
 				must(t, err)
 			}
-			within(t, "all permissions of flannel are used, and no others are needed", func() error { return usesItsRights(t, l.Kube) })
+			within(t, "all permissions of flannel are used, and no others are needed",
+				func() error { return usesItsRights(t, l.Kube) })
 		})
 	}
 }
@@ -158,11 +160,13 @@ func addPeer(t *testing.T, l *lab.Lab, i int) []netip.Prefix {
 	cidrs := addPeerCIDRs(t, l, peerName(i))
 	const prefix = "flannel.alpha.coreos.com/"
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "public-ip": fmt.Sprintf("192.168.100.%d", 100+i),
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan",
+		prefix + "public-ip":    fmt.Sprintf("192.168.100.%d", 100+i),
 		prefix + "backend-data": fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:00:%02x"}`, i),
 	}}})
 	must(t, err)
-	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), peerName(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	_, err = l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), peerName(i), types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{})
 	must(t, err)
 	return cidrs
 }

@@ -84,7 +84,8 @@ func TestServices(t *testing.T) {
 	within(t, "kube-proxy's rules before ours", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
 	answers(t, web, a, b)
 	refused(t, empty, a, b)
-	shell(t, l.Nodes[0].Namespaces, "iptables -t nat -D POSTROUTING %s; iptables -D FORWARD %s", masqJump[len("-A POSTROUTING "):], forwardJump[len("-A FORWARD "):])
+	shell(t, l.Nodes[0].Namespaces, "iptables -t nat -D POSTROUTING %s; iptables -D FORWARD %s",
+		masqJump[len("-A POSTROUTING "):], forwardJump[len("-A FORWARD "):])
 	within(t, "our jumps, behind kube-proxy's", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
 	answers(t, web, a, b)
 	refused(t, empty, a, b)
@@ -111,7 +112,8 @@ func kubeProxyFirst(t *testing.T, n *lab.Node, ours bool) error {
 		}
 		at := slices.Index(rules, jump)
 		if theirs < 0 || ours != (at >= 0) || ours && at < theirs {
-			return fmt.Errorf("kube-proxy's last rule of %s is at %d, ours at %d:\n%s", chain, theirs, at, strings.Join(rules, "\n"))
+			return fmt.Errorf("kube-proxy's last rule of %s is at %d, ours at %d:\n%s", chain, theirs, at,
+				strings.Join(rules, "\n"))
 		}
 	}
 	return nil
@@ -123,17 +125,20 @@ func service(t *testing.T, l *lab.Lab, name, at string, pods ...*lab.Pod) netip.
 	t.Helper()
 	_, err := l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.ServiceSpec{ClusterIP: at, Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+		Spec: corev1.ServiceSpec{ClusterIP: at,
+			Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)),
+			Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for _, p := range pods {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{p.IP4.String()}, NodeName: &p.Node.Name, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			Addresses: []string{p.IP4.String()}, NodeName: &p.Node.Name,
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
 		listener, err := p.Listen("tcp", net.JoinHostPort(p.IP4.String(), "8080"))
 		must(t, err)

@@ -38,11 +38,13 @@ func TestSubnetEnv(t *testing.T) {
 			if !c.want.MatchString(text) {
 				t.Errorf("subnet.env is\n%s", text)
 			}
-			for _, damage := range []string{"rm subnet.env", "echo FLANNEL_MTU=9000 > subnet.env", "> subnet.env", "mv subnet.env /run/elsewhere",
+			for _, damage := range []string{"rm subnet.env", "echo FLANNEL_MTU=9000 > subnet.env", "> subnet.env",
+				"mv subnet.env /run/elsewhere",
 				"sed -i s/FLANNEL_MTU=.*/FLANNEL_MTU=1/ subnet.env", "mv /run/flannel /run/gone", "mv /run/flannel /run/again", "rm subnet.env"} {
 				in(t, n.Namespaces, "cd /run/flannel; "+damage)
 				within(t, "after "+damage+": restored", func() error {
-					got, err := n.Run(t.Context(), "sh", "-c", "cat /run/flannel/subnet.env; stat -c %a /run/flannel/subnet.env")
+					got, err := n.Run(t.Context(), "sh", "-c",
+						"cat /run/flannel/subnet.env; stat -c %a /run/flannel/subnet.env")
 					if err == nil && got != text+"644\n" {
 						err = fmt.Errorf("subnet.env is\n%s", got)
 					}
@@ -132,7 +134,8 @@ func quiet(t *testing.T, l *lab.Lab) {
 				t.Errorf("%s in steady state: %s went from %v to %v", n.Name, name, value, after[name])
 			}
 		}
-		t.Logf("%s: %.0f ms of CPU in 15 s", n.Name, 1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
+		t.Logf("%s: %.0f ms of CPU in 15 s", n.Name,
+			1000*(after["process_cpu_seconds_total"]-before[i]["process_cpu_seconds_total"]))
 	}
 }
 
@@ -161,16 +164,19 @@ func metrics(t *testing.T, n *lab.Node) {
 	samples := numbers(t, n)
 	for name, want := range map[string]float64{
 		"flanneld_peers": 2, "flanneld_invalid_peers": 0, "flanneld_in_step": 1,
-		`flanneld_entries{table="routes"}`: 2, `flanneld_entries{table="neighbours"}`: 2, `flanneld_entries{table="fdb"}`: 2,
+		`flanneld_entries{table="routes"}`: 2, `flanneld_entries{table="neighbours"}`: 2,
+		`flanneld_entries{table="fdb"}`: 2,
 	} {
 		if got, ok := samples[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
 		}
 	}
-	if count, sum := samples["flanneld_sync_seconds_count"], samples["flanneld_sync_seconds_sum"]; count < 1 || sum <= 0 {
+	if count, sum := samples["flanneld_sync_seconds_count"], samples["flanneld_sync_seconds_sum"]; count < 1 ||
+		sum <= 0 {
 		t.Errorf("%v passes took %v s", count, sum)
 	}
-	if age := time.Since(time.UnixMicro(int64(1e6 * samples["flanneld_last_sync_timestamp_seconds"]))); age < 0 || age > time.Hour {
+	if age := time.Since(time.UnixMicro(int64(1e6 * samples["flanneld_last_sync_timestamp_seconds"]))); age < 0 ||
+		age > time.Hour {
 		t.Errorf("the last sync was %v ago", age)
 	}
 	if samples["go_goroutines"] == 0 || samples["process_cpu_seconds_total"] == 0 {
@@ -244,7 +250,8 @@ func TestEnd(t *testing.T) {
 				Time       time.Time
 				Level, Msg string
 			}
-			if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time.IsZero() || entry.Level == "" || entry.Msg == "" {
+			if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time.IsZero() || entry.Level == "" ||
+				entry.Msg == "" {
 				t.Errorf("%q: %v", line, err)
 			}
 		}

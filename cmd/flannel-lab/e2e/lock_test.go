@@ -29,20 +29,24 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	t.Parallel()
 	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
-	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode") // no link-local addresses, which change by themselves
+	// No link-local addresses, which change by themselves.
+	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode")
 	must(t, l.StartAll(t.Context()))
 	pid := in(t, n.Namespaces, "pgrep -x flanneld")
 	second := l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
 	before := in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")
 
 	out, code := exitStatus(t, n, "timeout 100 "+second)
-	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) || !strings.Contains(out, "/run/flannel/subnet.env") {
+	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) ||
+		!strings.Contains(out, "/run/flannel/subnet.env") {
 		t.Errorf("the second exited with %d and printed\n%s", code, out)
 	}
-	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --json"); code != 6 || !logtest.Names(out, `"problem": "`, "/run/flannel/subnet.env") {
+	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --json"); code != 6 ||
+		!logtest.Names(out, `"problem": "`, "/run/flannel/subnet.env") {
 		t.Errorf("cleanup exited with %d and printed\n%s", code, out)
 	}
-	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --dry-run"); code != 0 || !strings.Contains(out, "device flannel.1") {
+	if out, code := exitStatus(t, n, l.Flanneld()+" cleanup --dry-run"); code != 0 ||
+		!strings.Contains(out, "device flannel.1") {
 		t.Errorf("cleanup --dry-run exited with %d and printed\n%s", code, out)
 	}
 	must(t, same(before, in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")))
@@ -59,7 +63,9 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 		return says(t, n, "cause=file-held", "cat", "/run/second.log")
 	})
 	must(t, n.Kill())
-	within(t, "the second takes over", func() error { return says(t, n, `"ready": true`, l.Flanneld(), "status", "--json") })
+	within(t, "the second takes over", func() error {
+		return says(t, n, `"ready": true`, l.Flanneld(), "status", "--json")
+	})
 	stop()
 	<-ended
 	must(t, n.Start()) // must not wait

@@ -39,7 +39,8 @@ exec unshare -m sh -eu -c '
 func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 	t.Helper()
 	s := c.SecurityContext
-	if spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.Privileged != nil || !*s.ReadOnlyRootFilesystem ||
+	if spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || s.Privileged != nil ||
+		!*s.ReadOnlyRootFilesystem ||
 		*s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 		t.Fatalf("%s needs privileges that this test cannot grant: %+v", c.Name, s)
 	}
@@ -56,7 +57,8 @@ func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 	bin, err := lab.BinDir()
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "container")
-	text := strings.NewReplacer("BIN", bin, "VOLUMES", strings.Join(volumes, " "), "CAPABILITIES", capabilities).Replace(container)
+	text := strings.NewReplacer("BIN", bin, "VOLUMES", strings.Join(volumes, " "), "CAPABILITIES",
+		capabilities).Replace(container)
 	must(t, os.WriteFile(file, []byte(text), 0o755))
 	return file
 }
@@ -151,7 +153,8 @@ func meshJoins(t *testing.T, n *lab.Node) {
 	must(t, n.WriteFile(source, strings.Replace(string(text), `"hairpinMode": true`, `"hairpinMode": false`, 1)))
 	within(t, "the change is applied, and the mesh stays", func() error {
 		got, err := n.ReadFile(netD)
-		if err == nil && (!strings.Contains(string(got), `"hairpinMode": false`) || !strings.Contains(string(got), `"mesh"`)) {
+		if err == nil && (!strings.Contains(string(got), `"hairpinMode": false`) ||
+			!strings.Contains(string(got), `"mesh"`)) {
 			err = fmt.Errorf("the mesh wrote\n%s\nthe file is\n%s", chained, got)
 		}
 		return err
@@ -168,7 +171,8 @@ func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
 	for _, name := range c.SecurityContext.Capabilities.Add {
 		want |= map[corev1.Capability]int{"NET_ADMIN": 1 << 12, "NET_RAW": 1 << 13}[name]
 	}
-	for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), "NoNewPrivs:\t1\n", fmt.Sprintf("Seccomp:\t%d\n", seccomp)} {
+	for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), "NoNewPrivs:\t1\n",
+		fmt.Sprintf("Seccomp:\t%d\n", seccomp)} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("%s has other privileges than %s:\n%s", c.Name, line, text)
 		}
@@ -182,7 +186,8 @@ func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
 	for _, dir := range []string{"/opt/cni/bin", "/etc/cni/net.d"} {
 		var fs unix.Statfs_t
 		must(t, unix.Statfs(fmt.Sprintf("/proc/%d/root%s", pid, dir), &fs))
-		mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir && !m.ReadOnly })
+		mounted := slices.ContainsFunc(c.VolumeMounts,
+			func(m corev1.VolumeMount) bool { return m.MountPath == dir && !m.ReadOnly })
 		if writable := fs.Flags&unix.ST_RDONLY == 0; writable != mounted {
 			t.Errorf("%s can write %s: %v", c.Name, dir, writable)
 		}

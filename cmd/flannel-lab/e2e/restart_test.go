@@ -54,7 +54,8 @@ func TestRestartAfterLeasesChanged(t *testing.T) {
 	}
 	must(t, n.Start())
 	began := time.Now()
-	eventually(t, "synced after the restart", entriesOf(t, l, n), func(ctx context.Context) (string, error) { return entries(ctx, n) })
+	eventually(t, "synced after the restart", entriesOf(t, l, n),
+		func(ctx context.Context) (string, error) { return entries(ctx, n) })
 	got, err := entries(t.Context(), n)
 	must(t, err)
 	stale, missing := differences(got, entriesOf(t, l, n))

@@ -42,7 +42,8 @@ func rogues(backend string, l *lab.Lab, key string, victim value) []rogue {
 		both := strings.Replace(m.good(), `"PublicIPv6":null`, `"PublicIPv6":"fd00:100::66"`, 1)
 		m.add("10.5.92.0-24&"+six, strings.TrimSuffix(both, "}")+`,"BackendV6Data":{"VNI":1,"VtepMAC":"`+m.mac()+`"}}`)
 	} else {
-		m.add(four+"&fd05:0:0:9::-64", strings.Replace(m.lease("192.168.100.66", ""), `"PublicIPv6":null`, `"PublicIPv6":"fd00:100::66"`, 1))
+		m.add(four+"&fd05:0:0:9::-64", strings.Replace(m.lease("192.168.100.66", ""), `"PublicIPv6":null`,
+			`"PublicIPv6":"fd00:100::66"`, 1))
 	}
 	return m.all
 }
@@ -78,8 +79,10 @@ func (m *rogueList) keys() {
 	for i := range 60 {
 		m.add(fmt.Sprintf("foo-%d", i), m.good())
 	}
-	for _, key := range []string{"10.5.3.0_24", "10.5.300.0-24", "10.5.3.0-33", "10.5.3.0--1", "10.5.3.1-24", "10.5.03.0-24", "10.5.3.0-24/", "a/10.5.3.0-24",
-		"0.0.0.0-0", "::-0", "0.0.0.0-0&::-0", "fd05::-64", "10.5.3.0-24&", "10.5.3.0-24&10.5.4.0-24", "::ffff:10.5.3.0-120", "0.0.0.0-0&::ffff:10.5.3.0-120",
+	for _, key := range []string{"10.5.3.0_24", "10.5.300.0-24", "10.5.3.0-33", "10.5.3.0--1", "10.5.3.1-24",
+		"10.5.03.0-24", "10.5.3.0-24/", "a/10.5.3.0-24",
+		"0.0.0.0-0", "::-0", "0.0.0.0-0&::-0", "fd05::-64", "10.5.3.0-24&", "10.5.3.0-24&10.5.4.0-24",
+		"::ffff:10.5.3.0-120", "0.0.0.0-0&::ffff:10.5.3.0-120",
 		"0.0.0.0-0&fe80::%eth0-64", "a\nlevel=ERROR msg=\"a line of its own\"", "\x1b[31mred", "\xff\xfe", "$(reboot)", "--help", strings.Repeat("x", 1000)} {
 		m.add(key, m.good())
 	}
@@ -87,8 +90,10 @@ func (m *rogueList) keys() {
 
 // values adds values that are not leases, and huge ones.
 func (m *rogueList) values() {
-	for i, value := range []string{"garbage", "", "null", "[]", "{", "{}", "7", "\x00", `{"PublicIP":7}`, `{"PublicIP":"none"}`, `{"PublicIP":"::ffff:192.168.100.66"}`,
-		`{"PublicIP":"192.168.100.66`, `{"PublicIP":"fd00:100::66"}`, strings.Repeat("[", 60_000), strings.Repeat(`{"PublicIP":`, 5000), m.good() + "x"} {
+	for i, value := range []string{"garbage", "", "null", "[]", "{", "{}", "7", "\x00", `{"PublicIP":7}`,
+		`{"PublicIP":"none"}`, `{"PublicIP":"::ffff:192.168.100.66"}`,
+		`{"PublicIP":"192.168.100.66`, `{"PublicIP":"fd00:100::66"}`, strings.Repeat("[",
+			60_000), strings.Repeat(`{"PublicIP":`, 5000), m.good() + "x"} {
 		for k := range 4 {
 			m.add(fmt.Sprintf("10.5.%d.0-24", 1+i*4+k), value)
 		}
@@ -102,10 +107,13 @@ func (m *rogueList) values() {
 // places adds subnets that no node can have. base is the start of the victim's
 // subnet.
 func (m *rogueList) places(base string) {
-	for _, key := range []string{"128.0.0.0-1", "0.0.0.0-1", "10.0.0.0-8", "10.5.0.0-16", "10.4.0.0-15", "127.0.0.0-8", "224.0.0.0-4", "203.0.113.0-24",
-		"192.168.100.0-24", "192.168.100.0-31", "192.168.100.1-32", "192.168.100.11-32", "192.168.100.12-32", "192.168.0.0-16", "169.254.0.0-16",
+	for _, key := range []string{"128.0.0.0-1", "0.0.0.0-1", "10.0.0.0-8", "10.5.0.0-16", "10.4.0.0-15", "127.0.0.0-8",
+		"224.0.0.0-4", "203.0.113.0-24",
+		"192.168.100.0-24", "192.168.100.0-31", "192.168.100.1-32", "192.168.100.11-32", "192.168.100.12-32",
+		"192.168.0.0-16", "169.254.0.0-16",
 		base + ".0-25", base + ".128-25", base + ".0-23", base + ".0-22", base + ".0-17", base + ".128-30"} {
-		if _, bits, _ := strings.Cut(key, "-"); strings.HasPrefix(key, base) && len(bits) == 2 && bits < "24" && !aligned(base, bits) {
+		if _, bits, _ := strings.Cut(key, "-"); strings.HasPrefix(key, base) && len(bits) == 2 && bits < "24" &&
+			!aligned(base, bits) {
 			continue // it has another base address
 		}
 		m.add(key, m.good())
@@ -163,7 +171,8 @@ func (m *rogueList) conflicts() {
 
 // addresses adds addresses that no peer can have, and addresses of nodes.
 func (m *rogueList) addresses(l *lab.Lab) {
-	bad := []string{"127.0.0.1", "127.9.9.9", "0.0.0.0", "224.0.0.1", "239.1.1.1", "255.255.255.255", "169.254.1.1", "10.5.93.9"}
+	bad := []string{"127.0.0.1", "127.9.9.9", "0.0.0.0", "224.0.0.1", "239.1.1.1", "255.255.255.255", "169.254.1.1",
+		"10.5.93.9"}
 	if m.backend == "host-gw" {
 		bad = append(bad, "192.168.100.255", "192.168.100.0", "172.16.0.1", "203.0.113.1")
 	}
@@ -173,14 +182,18 @@ func (m *rogueList) addresses(l *lab.Lab) {
 		}
 	}
 	for i, n := range l.Nodes {
-		m.all = append(m.all, rogue{key: fmt.Sprintf("10.5.%d.0-24", 90+i), value: m.lease(n.IP4.String(), m.mac()), public: n.IP4.String(), self: i + 1})
+		m.all = append(m.all, rogue{key: fmt.Sprintf("10.5.%d.0-24", 90+i), value: m.lease(n.IP4.String(), m.mac()),
+			public: n.IP4.String(), self: i + 1})
 	}
-	for i, kind := range []string{"udp", "ipip", "wireguard", "ipsec", "VXLAN", "Host-GW", "\\u0000", strings.Repeat("x", 1000)} {
+	for i, kind := range []string{"udp", "ipip", "wireguard", "ipsec", "VXLAN", "Host-GW", "\\u0000",
+		strings.Repeat("x", 1000)} {
 		for k := range 4 {
-			m.add(fmt.Sprintf("10.5.125.%d-29", (i*4+k)*8), strings.Replace(m.good(), `"BackendType":"`+m.backend, `"BackendType":"`+kind, 1))
+			m.add(fmt.Sprintf("10.5.125.%d-29", (i*4+k)*8),
+				strings.Replace(m.good(), `"BackendType":"`+m.backend, `"BackendType":"`+kind, 1))
 		}
 	}
-	m.all = append(m.all, rogue{key: "10.5.124.0-24", value: `{"PublicIP":"192.168.100.66","PublicIPv6":null}`, silent: true})
+	m.all = append(m.all, rogue{key: "10.5.124.0-24", value: `{"PublicIP":"192.168.100.66","PublicIPv6":null}`,
+		silent: true})
 }
 
 // macs adds the MAC of the victim under keys that sort before its own, and invalid

@@ -23,7 +23,8 @@ func TestDisruptiveConfigTakenBack(t *testing.T) {
 	for i, p := range pods {
 		stops = append(stops, expectNoLoss(t, p, pods[(i+1)%len(pods)].IP4))
 	}
-	for _, backend := range []string{`{"Type":"vxlan","VNI":77}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","Port":9999}`, `{"Type":"alloc"}`} {
+	for _, backend := range []string{`{"Type":"vxlan","VNI":77}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","Port":9999}`,
+		`{"Type":"alloc"}`} {
 		offered(t, l, backend)
 		if !strings.Contains(backend, "alloc") {
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
@@ -143,7 +144,8 @@ func inForce(t *testing.T, l *lab.Lab, kind string) {
 	t.Helper()
 	for _, n := range l.Nodes {
 		within(t, n.Name+" has "+kind, func() error {
-			if text := in(t, n.Namespaces, "ip -d -o link show type vxlan"); strings.Count(text, "vxlan id") != 1 || !strings.Contains(text, kind) {
+			if text := in(t, n.Namespaces, "ip -d -o link show type vxlan"); strings.Count(text, "vxlan id") != 1 ||
+				!strings.Contains(text, kind) {
 				return fmt.Errorf("the device is %s", text)
 			}
 			return nil

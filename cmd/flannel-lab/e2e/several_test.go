@@ -31,7 +31,8 @@ func configureSecond(t *testing.T, l *lab.Lab, backend string) {
 
 func (s *second) start() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second", "-iface="+lab.Uplink, "-ip-masq", secondFile, atOnce)
+	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second",
+		"-iface="+lab.Uplink, "-ip-masq", secondFile, atOnce)
 	must(s.t, s.node.Machine.Start(s.cmd))
 	s.t.Cleanup(func() {
 		if s.cmd.ProcessState == nil {
@@ -68,9 +69,11 @@ func (s *second) address() {
 func TestTwoNetworksOnEachHost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, first, changed, second, secondChanged string }{
-		{"vxlan", `{"Type":"vxlan"}`, `{"Type":"vxlan","VNI":5}`, `{"Type":"vxlan","VNI":2}`, `{"Type":"vxlan","VNI":3}`},
+		{"vxlan", `{"Type":"vxlan"}`, `{"Type":"vxlan","VNI":5}`, `{"Type":"vxlan","VNI":2}`,
+			`{"Type":"vxlan","VNI":3}`},
 		{"host-gw", `{"Type":"host-gw"}`, `{"Type":"vxlan"}`, `{"Type":"host-gw"}`, `{"Type":"vxlan","VNI":2}`},
-		{"nftables", `{"Type":"vxlan"},"EnableNFTables":true`, `{"Type":"host-gw"}`, `{"Type":"host-gw"},"EnableNFTables":true`, `{"Type":"host-gw"}`},
+		{"nftables", `{"Type":"vxlan"},"EnableNFTables":true`, `{"Type":"host-gw"}`,
+			`{"Type":"host-gw"},"EnableNFTables":true`, `{"Type":"host-gw"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := start(t, lab.Options{Nodes: 2}, c.first, atOnce)
@@ -156,7 +159,8 @@ func removeSeconds(t *testing.T, l *lab.Lab, seconds []*second, a, b *lab.Pod) {
 		s.end(syscall.SIGTERM)
 		before := in(t, s.node.Namespaces, "ip -o link; ip route; ip nexthop; iptables-save; nft list tables")
 		done := in(t, s.node.Namespaces, l.Flanneld()+" "+secondFile+" cleanup 2>&1")
-		if !strings.Contains(done, "10.9.") || strings.Contains(done, "10.5.") || strings.Contains(done, "flannel.1\n") {
+		if !strings.Contains(done, "10.9.") || strings.Contains(done, "10.5.") ||
+			strings.Contains(done, "flannel.1\n") {
 			t.Errorf("cleanup of the second printed\n%s\nthe state before was\n%s", done, before)
 		}
 		if left := in(t, s.node.Namespaces, "ip route | grep -v second0; ip nexthop; iptables-save | grep -v ^#; nft list ruleset"); strings.Contains(left, "10.9.") {

@@ -52,7 +52,8 @@ func TestStatus(t *testing.T) {
 		t.Errorf("the status is %+v", r)
 	}
 	putLease(t, l, "10.5.250.0-24", &value{PublicIP: "192.168.100.99", BackendType: "udp"})
-	tells("a peer is left out", 0, "", "left-out  "+leasePrefix+"10.5.250.0-24: 10.5.250.0/24 at 192.168.100.99", `"udp"`)
+	tells("a peer is left out", 0, "", "left-out  "+leasePrefix+"10.5.250.0-24: 10.5.250.0/24 at 192.168.100.99",
+		`"udp"`)
 	putLease(t, l, "10.5.250.0-24", nil)
 	in(t, n.Namespaces, "ip link delete eth0")
 	tells("not synced", 3, "", "--iface=eth0", "error     ")

@@ -122,10 +122,13 @@ func TestForeignKeys(t *testing.T) {
 	}
 	own := strings.Split(ownKey, "-")[0]
 	bad := map[string]string{
-		"foo": "garbage", "10.5.250.0-24": "garbage", "10.5.251.0-24": `{"PublicIP":"none"}`, "10.5.252.0-33": rogue("02:00:00:00:00:01"),
-		"10.5.253.0-24": rogue("ff:ff:ff:ff:ff:ff"), "10.5.254.0-24": `{"PublicIP":"192.168.100.66","BackendType":"vxlan","BackendData":null}`,
-		"128.0.0.0-1": rogue("02:00:00:00:00:02"), "192.168.100.0-24": rogue("02:00:00:00:00:03"), "10.5.0.0-16": rogue("02:00:00:00:00:04"),
-		own + "-25": rogue("02:00:00:00:00:05"), "0.0.0.0-0": rogue("02:00:00:00:00:06"),
+		"foo": "garbage", "10.5.250.0-24": "garbage", "10.5.251.0-24": `{"PublicIP":"none"}`,
+		"10.5.252.0-33": rogue("02:00:00:00:00:01"),
+		"10.5.253.0-24": rogue("ff:ff:ff:ff:ff:ff"),
+		"10.5.254.0-24": `{"PublicIP":"192.168.100.66","BackendType":"vxlan","BackendData":null}`,
+		"128.0.0.0-1":   rogue("02:00:00:00:00:02"), "192.168.100.0-24": rogue("02:00:00:00:00:03"),
+		"10.5.0.0-16": rogue("02:00:00:00:00:04"),
+		own + "-25":   rogue("02:00:00:00:00:05"), "0.0.0.0-0": rogue("02:00:00:00:00:06"),
 		"10.5.249.0-24": strings.Replace(rogue("02:00:00:00:00:07"), "192.168.100.66", n.IP4.String(), 1),
 	}
 	stops := []func(){expectNoLoss(t, a, b.IP4), expectNoLoss(t, b, a.IP4)}
@@ -134,11 +137,14 @@ func TestForeignKeys(t *testing.T) {
 		_, err := c.Put(t.Context(), subnetKeys+key, value)
 		must(t, err)
 	}
-	for _, key := range []string{"/coreos.com/network/subnets-backup/x", "/coreos.com/network/subnets", "/coreos.com/networks/config"} {
+	for _, key := range []string{"/coreos.com/network/subnets-backup/x", "/coreos.com/network/subnets",
+		"/coreos.com/networks/config"} {
 		_, err := c.Put(t.Context(), key, "garbage")
 		must(t, err)
 	}
-	within(t, "every bad key is counted", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", len(bad))) })
+	within(t, "every bad key is counted", func() error {
+		return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", len(bad)))
+	})
 	must(t, ready(t, n))
 	if after := kernel(); after != before {
 		t.Errorf("the state of the kernel was\n%s\nand is\n%s", before, after)

@@ -65,7 +65,8 @@ func changeAddress(t *testing.T, l *lab.Lab, backend string, both func(*testing.
 		both(t, "with "+to)
 		within(t, "the lease follows", func() error {
 			leases, err := l.Leases(t.Context())
-			if all := fmt.Sprint(leases); err == nil && (!strings.Contains(all, `"`+to+`"`) || strings.Contains(all, `"`+from+`"`)) {
+			if all := fmt.Sprint(leases); err == nil &&
+				(!strings.Contains(all, `"`+to+`"`) || strings.Contains(all, `"`+from+`"`)) {
 				err = errors.New(all)
 			}
 			return err
@@ -112,7 +113,8 @@ func TestUnderlayChoice(t *testing.T) {
 		t.Helper()
 		within(t, address+" is published", func() error {
 			leases, err := l.Leases(t.Context())
-			if all := fmt.Sprint(leases); err == nil && (len(leases) != 1 || !strings.Contains(all, `"PublicIP":"`+address+`"`) || !strings.Contains(all, "vxlan")) {
+			if all := fmt.Sprint(leases); err == nil && (len(leases) != 1 ||
+				!strings.Contains(all, `"PublicIP":"`+address+`"`) || !strings.Contains(all, "vxlan")) {
 				err = errors.New(all)
 			}
 			return err
@@ -125,9 +127,11 @@ func TestUnderlayChoice(t *testing.T) {
 	}
 	for _, c := range []struct{ args, address string }{
 		{"", "192.168.100.11"}, {"-iface=eth1", "192.168.100.111"}, {"--iface eth9 --iface eth1", "192.168.100.111"},
-		{"-iface=192.168.100.111", "192.168.100.111"}, {"-iface-regex=^eth1$", "192.168.100.111"}, {"-iface-regex=\\.100\\.111$", "192.168.100.111"},
+		{"-iface=192.168.100.111", "192.168.100.111"}, {"-iface-regex=^eth1$", "192.168.100.111"},
+		{"-iface-regex=\\.100\\.111$", "192.168.100.111"},
 		{"-iface-can-reach=203.0.113.9", "192.168.100.111"}, {"-iface-can-reach=192.168.100.200", "192.168.100.11"},
-		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"}, {"-iface=eth9 -iface-can-reach=203.0.113.9", "192.168.100.111"},
+		{"-iface=eth1 -public-ip=198.51.100.7", "198.51.100.7"},
+		{"-iface=eth9 -iface-can-reach=203.0.113.9", "192.168.100.111"},
 	} {
 		t.Run("args "+c.args, func(t *testing.T) {
 			launch(t, strings.Fields(c.args)...)

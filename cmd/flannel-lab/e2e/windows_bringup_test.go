@@ -61,19 +61,25 @@ type wait struct {
 	comes string // knobs that end the wait, as JSON
 }
 
-var metadataRoute = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"), NextHop: netip.MustParseAddr("192.168.100.1"), Metric: 3}
+var metadataRoute = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"),
+	NextHop: netip.MustParseAddr("192.168.100.1"), Metric: 3}
 
 var troubles = []trouble{
 	{name: "HNS late", knobs: hnstest.Knobs{Down: true}, waits: []wait{{"hns-silent", `{"Down":false}`}}},
-	{name: "addresses late", knobs: hnstest.Knobs{Outage: -1, ManagementIP: -1, DRMAC: -1, KillTCP: true}, waits: []wait{
-		{"address-missing", `{"Outage":0}`}, {"management-ip-missing", `{"ManagementIP":0,"DRMAC":0}`}}},
-	{name: "APIPA, nothing else comes back", knobs: hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true, KillTCP: true},
+	{name: "addresses late", knobs: hnstest.Knobs{Outage: -1, ManagementIP: -1, DRMAC: -1, KillTCP: true},
+		waits: []wait{
+			{"address-missing", `{"Outage":0}`}, {"management-ip-missing", `{"ManagementIP":0,"DRMAC":0}`}}},
+	{name: "APIPA, nothing else comes back", knobs: hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true,
+		LoseGateway: true, LoseRoutes: true, KillTCP: true},
 		logs: []string{"address-restored", "dns-restored"}},
-	{name: "gateway, metadata route, DNS servers lost", knobs: hnstest.Knobs{Outage: time.Second, LoseDNS: true, LoseGateway: true, LoseRoutes: true},
-		logs: []string{"dns-restored"}},
-	{name: "metric lost", knobs: hnstest.Knobs{Outage: time.Second, LoseMetric: true}, logs: []string{"route-restored"}},
+	{name: "gateway, metadata route, DNS servers lost",
+		knobs: hnstest.Knobs{Outage: time.Second, LoseDNS: true, LoseGateway: true, LoseRoutes: true},
+		logs:  []string{"dns-restored"}},
+	{name: "metric lost", knobs: hnstest.Knobs{Outage: time.Second, LoseMetric: true},
+		logs: []string{"route-restored"}},
 	{name: "two default routes", args: []string{"-iface="}, hand: func(h host) []hns.Route {
-		return []hns.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("192.168.100.77"), Metric: 500}}
+		return []hns.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("192.168.100.77"),
+			Metric: 500}}
 	}},
 }
 
@@ -81,7 +87,8 @@ var troubles = []trouble{
 // VNI of more than 16 bits.
 func TestWindowsBringUp(t *testing.T) {
 	t.Parallel()
-	l := prepare(t, lab.Options{Nodes: 1 + len(troubles), Windows: len(troubles)}, `{"Type":"vxlan","VNI":70000,"Port":4789}`)
+	l := prepare(t, lab.Options{Nodes: 1 + len(troubles), Windows: len(troubles)},
+		`{"Type":"vxlan","VNI":70000,"Port":4789}`)
 	must(t, l.Nodes[0].Start())
 	before := map[string]host{}
 	for i, c := range troubles {

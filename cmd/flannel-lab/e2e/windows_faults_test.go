@@ -34,7 +34,8 @@ const (
 // policyTo returns the policy for a farPeer.
 func policyTo(form string, i, generation int) string {
 	key, v := farPeer(i, generation)
-	return fmt.Sprintf(form, strings.Replace(key, "-", "/", 1), v.PublicIP, strings.ToUpper(strings.ReplaceAll(v.BackendData.VtepMAC, ":", "-")))
+	return fmt.Sprintf(form, strings.Replace(key, "-", "/", 1), v.PublicIP,
+		strings.ToUpper(strings.ReplaceAll(v.BackendData.VtepMAC, ":", "-")))
 }
 
 func putFarPeer(t *testing.T, l *lab.Lab, i, generation int) {
@@ -161,14 +162,16 @@ func hangingHNS(t *testing.T, l *lab.Lab, w *lab.Node) {
 	for _, function := range []string{"HcnModifyNetwork", ""} {
 		order(t, w, windows.Order{Fail: []hnstest.Fault{{Func: function, Hang: true}}})
 		putFarPeer(t, l, 6, 0)
-		withinOf(t, long, "/readyz reports that HNS hangs", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
+		withinOf(t, long, "/readyz reports that HNS hangs",
+			func() error { return unready(t, w, hns.ErrTimeout.Error()) })
 		if code, _, err := w.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 			t.Errorf("/healthz: %d %v", code, err)
 		}
 		stoppedByCtrlC(t, w)
 		if function == "" { // any call, from the start of the daemon on
 			must(t, w.Start())
-			withinOf(t, long, "/readyz reports what flanneld waits for", func() error { return unready(t, w, hns.ErrTimeout.Error()) })
+			withinOf(t, long, "/readyz reports what flanneld waits for",
+				func() error { return unready(t, w, hns.ErrTimeout.Error()) })
 			stoppedByCtrlC(t, w)
 		}
 		order(t, w, windows.Order{Heal: true})

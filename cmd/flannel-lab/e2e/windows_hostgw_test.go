@@ -18,7 +18,8 @@ import (
 // to an overlay, while flanneld.exe runs.
 func TestWindowsHostGW(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 4, Windows: 2, Family: lab.Dual}, `{"Type":"host-gw"},"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`, atOnce)
+	l := start(t, lab.Options{Nodes: 4, Windows: 2, Family: lab.Dual},
+		`{"Type":"host-gw"},"SubnetMin":"10.5.128.0","IPv6SubnetMin":"fd05:0:0:8000::"`, atOnce)
 	w, other := l.Nodes[2], l.Nodes[3]
 	waitBridgeSynced(t, l, "host-gw")
 	var pods []*lab.Pod
@@ -67,7 +68,8 @@ func TestWindowsHostGW(t *testing.T) {
 		must(t, err)
 	}
 	for _, n := range []*lab.Node{w, other} {
-		for _, what := range []string{"address", "route", "dns"} { // such as routes of peers, which look like those of the host
+		// Such as routes of peers, which look like those of the host.
+		for _, what := range []string{"address", "route", "dns"} {
 			if restored := n.Records(0).With("cause=" + what + "-restored"); len(restored) > 0 {
 				t.Errorf("%s: something was restored although nothing was lost:\n%s", n.Name, restored)
 			}
@@ -91,7 +93,8 @@ func waitBridgeSynced(t *testing.T, l *lab.Lab, what string) {
 			continue
 		}
 		peers := slices.DeleteFunc(slices.Clone(l.Nodes), func(p *lab.Node) bool { return p == n })
-		eventually(t, what+": "+n.Name, wantRoutes(t, l, n, false, peers...), func(ctx context.Context) (string, error) { return routes(ctx, n) })
+		eventually(t, what+": "+n.Name, wantRoutes(t, l, n, false, peers...),
+			func(ctx context.Context) (string, error) { return routes(ctx, n) })
 	}
 }
 
@@ -101,7 +104,8 @@ func routesDrift(t *testing.T, l *lab.Lab, w *lab.Node) {
 	keys, _ := leaseOf(t, l, l.Nodes[0])
 	four, six, _ := strings.Cut(keys, "&")
 	adapter := hostOn(t, w, "vEthernet (Ethernet)").index
-	wrong := hns.Route{Dst: netip.MustParsePrefix(strings.Replace(four, "-", "/", 1)), NextHop: netip.MustParseAddr("192.168.100.99"), Index: adapter, Metric: 256}
+	wrong := hns.Route{Dst: netip.MustParsePrefix(strings.Replace(four, "-", "/", 1)),
+		NextHop: netip.MustParseAddr("192.168.100.99"), Index: adapter, Metric: 256}
 	for _, c := range []struct {
 		what string
 		do   windows.Order

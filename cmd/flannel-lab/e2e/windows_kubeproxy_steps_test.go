@@ -45,7 +45,8 @@ func newProxied(t *testing.T, l *lab.Lab, w *lab.Node) *proxied {
 	t.Log(version)
 	bin, err := lab.BinDir()
 	must(t, err)
-	out, err := w.RunProgram(t.Context(), bin+"/../dist/out/flanneld-windows-amd64.exe", "source-vip", "--json", "--kube-proxy-version="+version)
+	out, err := w.RunProgram(t.Context(), bin+"/../dist/out/flanneld-windows-amd64.exe", "source-vip", "--json",
+		"--kube-proxy-version="+version)
 	must(t, err)
 	var answer struct {
 		SourceVIP      netip.Addr
@@ -83,12 +84,14 @@ func (p *proxied) service(t *testing.T, name string, nodes map[string][]netip.Ad
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)),
+			Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for node, addresses := range nodes {
 		for _, a := range addresses {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{a.String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+				Addresses: []string{a.String()}, NodeName: &node,
+				Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 			})
 		}
 	}
@@ -187,7 +190,8 @@ func (p *proxied) leadsTo(s state, b balancer, want []backend) error {
 	if !slices.Equal(got, want) {
 		return fmt.Errorf("it has the backends %v", got)
 	}
-	if b.SourceVIP != p.vip.String() || b.Flags != directReturn || len(b.PortMappings) != 1 || b.PortMappings[0] != struct{ Protocol, InternalPort, ExternalPort int }{6, 8080, 80} {
+	if b.SourceVIP != p.vip.String() || b.Flags != directReturn || len(b.PortMappings) != 1 ||
+		b.PortMappings[0] != struct{ Protocol, InternalPort, ExternalPort int }{6, 8080, 80} {
 		return fmt.Errorf("the load balancer is %+v; the source VIP is %s", b, p.vip)
 	}
 	return nil

@@ -47,7 +47,8 @@ func TestKubeProxy(t *testing.T) {
 	t.Run("kube-proxy restarted", func(t *testing.T) {
 		must(t, p.proxy.Kill())
 		p.start(t)
-		withinOf(t, 2*long, "it has deleted the old load balancers", func() error { return p.hasNone(before.balancers) })
+		withinOf(t, 2*long, "it has deleted the old load balancers",
+			func() error { return p.hasNone(before.balancers) })
 		p.balances(t, p.first, p.toFar(), p.toNear())
 		if after := p.source(t); after.ID != source.ID {
 			t.Errorf("the source VIP's endpoint was %+v, is %+v", source, after)
@@ -70,7 +71,8 @@ func (p *proxied) anotherLease(t *testing.T, before state) {
 	at, theirs := netip.MustParseAddr("192.168.100.200"), netip.MustParseAddr("10.5.200.7")
 	peer := cluster.Peer{Name: "peer", PodCIDR: netip.MustParsePrefix("10.5.200.0/24"), Annotations: map[string]string{
 		"flannel.alpha.coreos.com/kube-subnet-manager": "true", "flannel.alpha.coreos.com/backend-type": "vxlan",
-		"flannel.alpha.coreos.com/public-ip": at.String(), "flannel.alpha.coreos.com/backend-data": `{"VNI":4096,"VtepMAC":"02:00:00:00:00:07"}`,
+		"flannel.alpha.coreos.com/public-ip":    at.String(),
+		"flannel.alpha.coreos.com/backend-data": `{"VNI":4096,"VtepMAC":"02:00:00:00:00:07"}`,
 	}}
 	must(t, p.l.Kube.AddPeer(t.Context(), 0, peer))
 	withinOf(t, long, "the policy of the lease", func() error { return p.hasPolicy(peer.PodCIDR, true) })
@@ -115,7 +117,8 @@ func (p *proxied) networkLost(t *testing.T) {
 func TestKubeProxyCannotReadVNI(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 2, Windows: 1}, `{"Type":"vxlan","VNI":65536,"Port":4789}`)
-	if log := l.Nodes[1].Records(0); len(log.With("cause=config-warning").Naming("msg", "65536", "65535", "kube-proxy")) == 0 {
+	if log := l.Nodes[1].Records(0); len(log.With("cause=config-warning").Naming("msg", "65536", "65535",
+		"kube-proxy")) == 0 {
 		t.Error("flanneld.exe did not warn")
 	}
 	p := newProxied(t, l, l.Nodes[1])

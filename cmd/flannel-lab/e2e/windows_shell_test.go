@@ -48,7 +48,8 @@ func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
 	t.Helper()
 	bin, err := lab.BinDir()
 	must(t, err)
-	scripts, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), filepath.Join(bin, "..", "dist", "windows", "start.ps1"), filepath.Join(bin, "..", "dist", "windows", "flannel.psm1"))
+	scripts, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), filepath.Join(bin, "..", "dist", "windows",
+		"start.ps1"), filepath.Join(bin, "..", "dist", "windows", "flannel.psm1"))
 	must(t, err)
 	c := &console{t: t, l: l, n: n, scripts: scripts, started: map[string][]string{}}
 	must(t, n.Do(func() error {
@@ -73,7 +74,8 @@ func newConsole(t *testing.T, l *lab.Lab, n *lab.Node) *console {
 		if err := os.WriteFile(c.file(base+`\config`), kubeconfig, 0o600); err != nil {
 			return err
 		}
-		return os.Symlink(filepath.Join(bin, "..", "dist", "out", "flanneld-windows-amd64.exe"), c.file(base+`\flanneld.exe`))
+		return os.Symlink(filepath.Join(bin, "..", "dist", "out", "flanneld-windows-amd64.exe"),
+			c.file(base+`\flanneld.exe`))
 	}))
 	must(t, l.Kube.Unregister(t.Context(), n))
 	return c
@@ -89,9 +91,11 @@ func (c *console) start(parameters map[string]any) error {
 	c.shell.Set("env:COMPUTERNAME", strings.ToUpper(c.n.Name))
 	c.shell.Set("PSScriptRoot", base)
 	c.shell.Commands = map[string]func([]any) (any, error){
-		"Invoke-Program": c.run, "Start-Component": c.startComponent, "Test-Component": c.testComponent, "Stop-Component": nothing,
-		"Get-Service": nothing, "Assert-Administrator": nothing, "Write-Step": c.write, "Join-Arguments": joined,
-		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Settings": c.readSettings, "Get-FullPath": asGiven,
+		"Invoke-Program": c.run, "Start-Component": c.startComponent, "Test-Component": c.testComponent,
+		"Stop-Component": nothing,
+		"Get-Service":    nothing, "Assert-Administrator": nothing, "Write-Step": c.write, "Join-Arguments": joined,
+		"Test-Path": c.testPath, "New-Item": c.newItem, "Write-Text": c.writeText, "Read-Settings": c.readSettings,
+		"Get-FullPath": asGiven,
 	}
 	err := c.shell.Run(c.scripts[0], parameters)
 	c.t.Logf("start.ps1 on %s (%v):\n%s", c.n.Name, err, c.output)

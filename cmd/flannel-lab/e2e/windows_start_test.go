@@ -31,9 +31,11 @@ func TestStart(t *testing.T) {
 		backend string
 		stories []story
 	}{
-		{overlayMode, mixedVXLAN, []story{{"again and rejoined", againAndRejoined}, {"cut off", interrupted}, {"lost address, renamed adapter", lostAndRenamed},
+		{overlayMode, mixedVXLAN, []story{{"again and rejoined", againAndRejoined}, {"cut off", interrupted},
+			{"lost address, renamed adapter", lostAndRenamed},
 			{"old HNS", oldHNS}, {"by hand", withoutScript}}},
-		{bridgeMode, `{"Type":"host-gw"}`, []story{{"again and rejoined", againAndRejoined}, {"lost address, renamed adapter", lostAndRenamed}}},
+		{bridgeMode, `{"Type":"host-gw"}`, []story{{"again and rejoined", againAndRejoined},
+			{"lost address, renamed adapter", lostAndRenamed}}},
 	} {
 		clusters.Go(func() {
 			t.Run(c.name, func(t *testing.T) {
@@ -86,7 +88,8 @@ var (
 // parameters returns the mandatory parameters of start.ps1. All others have
 // their defaults.
 func (m mode) parameters(n *lab.Node) map[string]any {
-	return map[string]any{"ManagementIP": n.IP4.String(), "NetworkMode": m.name, "InterfaceName": lab.Adapter, "ClusterCIDR": lab.Network4}
+	return map[string]any{"ManagementIP": n.IP4.String(), "NetworkMode": m.name, "InterfaceName": lab.Adapter,
+		"ClusterCIDR": lab.Network4}
 }
 
 // nodeState is the state of a node after start.ps1 has succeeded.
@@ -116,14 +119,17 @@ func (c *console) checkNode(m mode) (w nodeState) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"External", m.network}; !slices.Equal(names, want) || w.network.Type != m.kind || len(w.network.Subnets) != 1 || w.network.Subnets[0].Prefix != w.subnet {
+	if want := []string{"External", m.network}; !slices.Equal(names, want) || w.network.Type != m.kind ||
+		len(w.network.Subnets) != 1 || w.network.Subnets[0].Prefix != w.subnet {
 		t.Fatalf("%s has the networks %q, %+v; its subnet is %s", c.n.Name, names, w.network, w.subnet)
 	}
-	if adapter := hostOn(t, c.n, "vEthernet ("+lab.Adapter+")"); !slices.ContainsFunc(adapter.Addresses, func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
+	if adapter := hostOn(t, c.n, "vEthernet ("+lab.Adapter+")"); !slices.ContainsFunc(adapter.Addresses,
+		func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
 		t.Errorf("the addresses of the host are %v", adapter.Addresses)
 	}
 	flags := c.started["kube-proxy"]
-	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`, "--cluster-cidr=" + lab.Network4,
+	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`,
+		"--cluster-cidr=" + lab.Network4,
 		"--network-name=" + m.network, "--enable-dsr=true", "--feature-gates=WinDSR=true"}
 	if m == bridgeMode {
 		want = append(want, "--root-hnsendpoint-name=cbr0_ep")
@@ -133,7 +139,8 @@ func (c *console) checkNode(m mode) (w nodeState) {
 			t.Errorf("kube-proxy lacks %s, its arguments are %q", flag, flags)
 		}
 	}
-	if kubelet := c.started["kubelet"]; !slices.Contains(kubelet, "--hostname-override="+c.n.Name) || !slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
+	if kubelet := c.started["kubelet"]; !slices.Contains(kubelet, "--hostname-override="+c.n.Name) ||
+		!slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
 		t.Errorf("the arguments of kubelet are %q", kubelet)
 	}
 	w.vip = c.vip(flags)
@@ -177,7 +184,8 @@ func (c *console) vip(flags []string) (vip netip.Addr) {
 // network/address.
 func (c *console) reserved() (all []string) {
 	c.t.Helper()
-	out, err := c.n.Run(c.t.Context(), "sh", "-c", "cd /var/lib/cni/networks 2>/dev/null && grep -l -r kube-proxy . || true")
+	out, err := c.n.Run(c.t.Context(), "sh", "-c",
+		"cd /var/lib/cni/networks 2>/dev/null && grep -l -r kube-proxy . || true")
 	must(c.t, err)
 	for line := range strings.Lines(out) {
 		all = append(all, strings.TrimPrefix(strings.TrimSpace(line), "./"))
@@ -232,7 +240,8 @@ func (c *console) checkUnchanged(m mode, before nodeState, what string) {
 		c.t.Errorf("%s changed\n%s", what, strings.Join(got, "\n"))
 	}
 	if after := c.checkNode(m); after.network.ID != before.network.ID || after.vip != before.vip {
-		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, after.network.ID, after.vip, before.network.ID, before.vip)
+		c.t.Errorf("%s: network %s and source VIP %s were %s and %s", what, after.network.ID, after.vip,
+			before.network.ID, before.vip)
 	}
 	if !strings.Contains(c.output, "10-flannel.conf: unchanged") {
 		c.t.Errorf("%s: the CNI configuration is not reported as unchanged:\n%s", what, c.output)

@@ -57,7 +57,8 @@ func networkNow(t *testing.T, n *lab.Node) hns.Network {
 
 // podRoute reports whether a route leads to pods.
 func podRoute(r hns.Route) bool {
-	return netip.MustParsePrefix(lab.Network4).Contains(r.Dst.Addr()) || netip.MustParsePrefix(lab.Network6).Contains(r.Dst.Addr())
+	return netip.MustParsePrefix(lab.Network4).Contains(r.Dst.Addr()) ||
+		netip.MustParsePrefix(lab.Network6).Contains(r.Dst.Addr())
 }
 
 // hnsEntries returns everything that flanneld keeps on a Windows node, one item
@@ -73,7 +74,8 @@ func hnsEntries(n *lab.Node) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		lines = append(lines, fmt.Sprintf("network %s %s on %s %+v", network.Name, network.Type, network.Adapter, network.Subnets))
+		lines = append(lines, fmt.Sprintf("network %s %s on %s %+v", network.Name, network.Type, network.Adapter,
+			network.Subnets))
 		for _, p := range network.Policies {
 			if p.IsRemoteSubnet() {
 				remote, err := p.RemoteSubnet()
@@ -120,9 +122,11 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 		switch {
 		case local && vxlan:
 			subnets[0].VSID = uint32(v.BackendData.VNI) // IPv4 only
-			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI, subnets[:1]))
+			lines = append(lines, fmt.Sprintf("network flannel.%d Overlay on Ethernet %+v", v.BackendData.VNI,
+				subnets[:1]))
 		case local && v.BackendType == "host-gw":
-			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets), fmt.Sprintf("endpoint cbr0_ep %v", ours))
+			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets),
+				fmt.Sprintf("endpoint cbr0_ep %v", ours))
 		case vxlan:
 			mac, err := mac.Parse(v.BackendData.VtepMAC)
 			must(t, err)
@@ -150,7 +154,9 @@ func unchanged(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) {
 	began := time.Now()
 	must(t, n.StartWith(append(slices.DeleteFunc(n.Args(), func(arg string) bool { return strings.HasPrefix(arg, "-iface") }), args...)...))
 	must(t, n.Ready(t.Context()))
-	withinOf(t, long, "all peers are counted", func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1)) })
+	withinOf(t, long, "all peers are counted", func() error {
+		return has(t, n, fmt.Sprintf("flanneld_peers %d", len(leases(t, l))-1))
+	})
 	t.Logf("ready %v after a start with %v", time.Since(began).Round(time.Millisecond), args)
 	if got := hnsChanges(t, n); len(got) > 0 {
 		t.Errorf("a restart with %v changed\n%s", args, strings.Join(got, "\n"))

@@ -80,13 +80,15 @@ func (c *console) killInOutage(args []string) {
 	must(t, c.n.StartIn(base+`\flanneld.exe`, args...))
 	withinOf(t, long, "the outage", func() error {
 		r := order(t, c.n, windows.Order{})
-		if len(r.Networks) != 1 || slices.ContainsFunc(r.Adapters, func(a hns.Adapter) bool { return slices.ContainsFunc(a.Addrs, addressIs(c.n)) }) {
+		if len(r.Networks) != 1 || slices.ContainsFunc(r.Adapters,
+			func(a hns.Adapter) bool { return slices.ContainsFunc(a.Addrs, addressIs(c.n)) }) {
 			return fmt.Errorf("networks %s, adapters %+v", r.Networks, r.Adapters)
 		}
 		return nil
 	})
 	must(t, c.n.Kill())
-	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil || !strings.Contains(string(home), c.n.IP4.String()) {
+	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil ||
+		!strings.Contains(string(home), c.n.IP4.String()) {
 		t.Errorf("the journal does not have the address of the adapter: %s %v", home, err)
 	}
 	order(t, c.n, windows.Order{Turn: []byte(`{"Outage":0}`)})
@@ -156,7 +158,8 @@ func (c *console) failsAtTheEnd() {
 		t.Errorf("start.ps1 returned %v", err)
 	}
 	output := strings.Join(strings.Fields(c.output), " ")
-	for _, code := range []string{"FL102", "FL301", "FL302", "FL401", "FL402", "FL501", "FL502", "FL503", "FL504", "FL511"} {
+	for _, code := range []string{"FL102", "FL301", "FL302", "FL401", "FL402", "FL501", "FL502", "FL503", "FL504",
+		"FL511"} {
 		if !strings.Contains(output, code+" ok ") {
 			t.Errorf("%s is not ok:\n%s", code, c.output)
 		}
@@ -204,8 +207,10 @@ func oldHNS(c *console, m mode) {
 		}
 	}
 	r := order(t, c.n, windows.Order{})
-	if after := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 || !reflect.DeepEqual(after, before) || c.n.Running() {
-		t.Errorf("left over are %s %s, flanneld runs: %t; the host configuration is %+v, was %+v", r.Networks, r.Endpoints, c.n.Running(), after, before)
+	if after := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 ||
+		!reflect.DeepEqual(after, before) || c.n.Running() {
+		t.Errorf("left over are %s %s, flanneld runs: %t; the host configuration is %+v, was %+v", r.Networks,
+			r.Endpoints, c.n.Running(), after, before)
 	}
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
 		t.Errorf("left over is a journal: %s", home)
@@ -221,7 +226,8 @@ func withoutScript(c *console, m mode) {
 	t, ctx := c.t, c.t.Context()
 	must(t, c.register())
 	must(t, c.n.WriteFile("/etc/kube-flannel/net-conf.json", c.l.Config(mixedVXLAN)))
-	must(t, c.n.StartIn(base+`\flanneld.exe`, `--kubeconfig-file=c:\k\config`, "--iface="+c.n.IP4.String(), "--ip-masq=1", "--kube-subnet-mgr=1"))
+	must(t, c.n.StartIn(base+`\flanneld.exe`, `--kubeconfig-file=c:\k\config`, "--iface="+c.n.IP4.String(),
+		"--ip-masq=1", "--kube-subnet-mgr=1"))
 	subnets, err := c.l.Kube.PodCIDRs(ctx, c.n.Name)
 	must(t, err)
 	withinOf(t, long, "subnet.env", func() error {

@@ -17,7 +17,8 @@ const mixedVXLAN = `{"Type":"vxlan","VNI":4096,"Port":4789}`
 // interfaceFlags returns flags that all select the underlay after its address
 // has moved to the virtual adapter.
 func interfaceFlags(n *lab.Node) []string {
-	return []string{"-iface=Ethernet", "-iface=" + n.IP4.String(), "-iface=vEthernet (Ethernet)", "-iface-regex=^Ether.*",
+	return []string{"-iface=Ethernet", "-iface=" + n.IP4.String(), "-iface=vEthernet (Ethernet)",
+		"-iface-regex=^Ether.*",
 		"-iface-regex=" + n.IP4.String(), "-iface-can-reach=" + lab.Outside4.String(), "-iface="}
 }
 
@@ -88,8 +89,9 @@ func checkMixed(t *testing.T, l *lab.Lab) {
 			}
 			env, err := n.SubnetEnv()
 			must(t, err)
-			want := map[string]string{"FLANNEL_NETWORK": lab.Network4, "FLANNEL_SUBNET": address(t, key).Next().String() + "/" + key[strings.IndexByte(key, '-')+1:],
-				"FLANNEL_MTU": "1450", "FLANNEL_IPMASQ": "true"}
+			want := map[string]string{"FLANNEL_NETWORK": lab.Network4,
+				"FLANNEL_SUBNET": address(t, key).Next().String() + "/" + key[strings.IndexByte(key, '-')+1:],
+				"FLANNEL_MTU":    "1450", "FLANNEL_IPMASQ": "true"}
 			if fmt.Sprint(env) != fmt.Sprint(want) {
 				t.Errorf("subnet.env of %s is %v, want %v", n.Name, env, want)
 			}

@@ -31,7 +31,8 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	c.UnsafeNoFsync = true
 	c.LogLevel = "error"
 	c.QuotaBackendBytes = 8 << 30
-	for to, name := range map[*[]url.URL]string{&c.ListenClientUrls: etcdSocket, &c.ListenPeerUrls: "unix://peer.sock"} {
+	for to, name := range map[*[]url.URL]string{&c.ListenClientUrls: etcdSocket,
+		&c.ListenPeerUrls: "unix://peer.sock"} {
 		u, err := url.Parse(name)
 		if err != nil {
 			return nil, err
@@ -156,7 +157,8 @@ func startNodeIPAM(ctx context.Context, config *rest.Config, o options) error {
 		cidrs = append(cidrs, ipNet(p))
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	c, err := nodeipam.NewNodeIpamController(ctx, factory.Core().V1().Nodes(), nil, client, cidrs, nil, nil, o.masks, ipam.RangeAllocatorType)
+	c, err := nodeipam.NewNodeIpamController(ctx, factory.Core().V1().Nodes(), nil, client, cidrs, nil, nil, o.masks,
+		ipam.RangeAllocatorType)
 	if err != nil {
 		return fmt.Errorf("start node-ipam: %w", err)
 	}

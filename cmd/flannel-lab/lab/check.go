@@ -44,7 +44,8 @@ func CheckTools(o Options) error {
 			}
 		}
 	}
-	for _, path := range []string{o.Etcd, filepath.Join(o.BinDir, "cni", "flannel"), filepath.Join(o.BinDir, "cni", "bridge"), filepath.Join(o.BinDir, "cni", "host-local")} {
+	for _, path := range []string{o.Etcd, filepath.Join(o.BinDir, "cni", "flannel"),
+		filepath.Join(o.BinDir, "cni", "bridge"), filepath.Join(o.BinDir, "cni", "host-local")} {
 		if _, err := os.Stat(path); err != nil {
 			missing = append(missing, path+": run 'make tools'")
 		}

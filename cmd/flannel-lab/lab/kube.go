@@ -83,7 +83,8 @@ func (k *Kube) launch() (err error) {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(k.lab.opts.kubeBinary(), "-dir="+kubeDir, "-listen="+k.addr().String(), "-cluster-cidr="+strings.Join(networks, ","))
+	cmd := exec.Command(k.lab.opts.kubeBinary(), "-dir="+kubeDir, "-listen="+k.addr().String(),
+		"-cluster-cidr="+strings.Join(networks, ","))
 	cmd.Args = append(cmd.Args, k.lab.opts.KubeArgs...)
 	k.proc, err = machine.StartProcess(k.lab.Infra, cmd, "kube.log")
 	return err
@@ -132,7 +133,8 @@ func (k *Kube) Object(kind string) (*unstructured.Unstructured, error) {
 // PodEnv returns the environment variables by which every pod of a cluster
 // finds the API server.
 func (k *Kube) PodEnv() []string {
-	return []string{"KUBERNETES_SERVICE_HOST=" + k.addr().Addr().String(), fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", k.addr().Port())}
+	return []string{"KUBERNETES_SERVICE_HOST=" + k.addr().Addr().String(),
+		fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", k.addr().Port())}
 }
 
 // register registers every node of the lab.
@@ -210,7 +212,9 @@ func (k *Kube) leases(ctx context.Context) (map[string]string, error) {
 	}
 	leases := map[string]string{}
 	for _, n := range nodes.Items {
-		maps.DeleteFunc(n.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, "flannel.alpha.coreos.com/") })
+		maps.DeleteFunc(n.Annotations, func(key, _ string) bool {
+			return !strings.HasPrefix(key, "flannel.alpha.coreos.com/")
+		})
 		text, err := json.Marshal(n.Annotations)
 		if err != nil {
 			return nil, err

@@ -37,7 +37,8 @@ func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-pr
 func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
 	out, err := n.RunProgram(ctx, n.lab.opts.kubeProxyExe(), "--version")
 	if err == nil && out.Status != 0 {
-		err = fmt.Errorf("run 'make test-kube-proxy', which builds it: kube-proxy.exe exited with status %d: %s", out.Status, out.Stderr)
+		err = fmt.Errorf("run 'make test-kube-proxy', which builds it: kube-proxy.exe exited with status %d: %s",
+			out.Status, out.Stderr)
 	}
 	return out.Stdout, err
 }
@@ -55,7 +56,8 @@ func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy,
 		return nil, err
 	}
 	err = n.Do(func() error {
-		return errors.Join(os.MkdirAll(proxyDir, 0o755), os.WriteFile(proxyToken, []byte(token), 0o600), os.WriteFile(proxyKubeconfig, kubeconfig, 0o600))
+		return errors.Join(os.MkdirAll(proxyDir, 0o755), os.WriteFile(proxyToken, []byte(token), 0o600),
+			os.WriteFile(proxyKubeconfig, kubeconfig, 0o600))
 	})
 	if err != nil {
 		return nil, err
@@ -92,7 +94,8 @@ func (k *Kube) proxyToken(ctx context.Context) (string, error) {
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubeadm:node-proxier"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: proxyAccount, Namespace: metav1.NamespaceSystem}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: proxyAccount,
+			Namespace: metav1.NamespaceSystem}},
 	}
 	_, err = k.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {

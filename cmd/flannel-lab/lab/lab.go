@@ -241,7 +241,8 @@ func (o *Options) complete() error {
 		o.Nodes = 3
 	}
 	if o.Windows > o.Nodes || o.Windows > 0 && o.Family == V6 {
-		return fmt.Errorf("%d of %d nodes cannot be Windows nodes: too many, or the lab has no IPv4", o.Windows, o.Nodes)
+		return fmt.Errorf("%d of %d nodes cannot be Windows nodes: too many, or the lab has no IPv4", o.Windows,
+			o.Nodes)
 	}
 	if o.Nodes > 200 {
 		return fmt.Errorf("%d nodes: the lab's network has room for 200", o.Nodes)

@@ -96,7 +96,8 @@ func TestDaemon(t *testing.T) {
 		t.Error("a second Start succeeded")
 	}
 	_, err := machine.Until(ctx, 2*time.Minute, func(context.Context) error {
-		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) || !strings.Contains(n.Log(), "-v=4 hello node1") {
+		if !strings.Contains(n.Log(), "-etcd-endpoints="+l.Etcd.Endpoint()) ||
+			!strings.Contains(n.Log(), "-v=4 hello node1") {
 			return errors.New(n.Log())
 		}
 		return nil

@@ -60,7 +60,8 @@ func (l *Lab) connectInfra() error {
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 	for network := range l.opts.Subnets {
 		snooping := false // no querier runs here, without which snooping would drop neighbour discovery
-		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU}, MulticastSnooping: &snooping}
+		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU},
+			MulticastSnooping: &snooping}
 		// By default a bridge takes the lowest MAC of its ports: the router's
 		// MAC would change with every plug.
 		br.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, byte(network), 1}

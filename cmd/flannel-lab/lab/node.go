@@ -76,7 +76,8 @@ func (n *Node) Args() []string {
 		common[0] = "-iface=" + Adapter
 	}
 	if n.lab.Kube != nil {
-		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + n.path(kubeconfigFile), "-net-config-path=" + n.path(netConfFile)}, common...)
+		return append([]string{"-kube-subnet-mgr", "-kubeconfig-file=" + n.path(kubeconfigFile),
+			"-net-config-path=" + n.path(netConfFile)}, common...)
 	}
 	return append([]string{"-etcd-endpoints=" + n.lab.Etcd.Endpoint(), "-etcd-prefix=" + n.lab.opts.Prefix}, common...)
 }
@@ -118,7 +119,8 @@ func (n *Node) StartIn(program string, args ...string) error {
 		cmd = n.Windows.program(program, args...)
 	}
 	// As a variable, because other flannel binaries do not know the flag.
-	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)), n.Env...)
+	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)),
+		n.Env...)
 	p, err := machine.StartProcess(n.Machine, cmd, "flanneld.log")
 	if err == nil {
 		n.daemon = p

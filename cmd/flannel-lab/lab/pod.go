@@ -180,7 +180,8 @@ func (p *Pod) add(ctx context.Context) error {
 // 0.3.1, hence the other version.
 func (p *Pod) Check(ctx context.Context) error {
 	return p.Node.Do(func() error {
-		return p.chain("0.4.0", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
+		return p.chain("0.4.0", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList,
+			rt *libcni.RuntimeConf) error {
 			if err := cni.CheckNetworkList(ctx, list, rt); err != nil {
 				return fmt.Errorf("CNI CHECK: %w", err)
 			}

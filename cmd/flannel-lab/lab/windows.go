@@ -65,7 +65,8 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	}
 	_, err = machine.Until(ctx, machine.Longest, func(context.Context) error {
 		if !w.proc.Running() {
-			return machine.Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name, machine.LastLine(w.proc.Log())))
+			return machine.Fatal(fmt.Errorf("the simulated machine of %s ended: %s", n.Name,
+				machine.LastLine(w.proc.Log())))
 		}
 		return n.Do(func() (err error) {
 			w.Remote, err = windows.Dial(hnsAddr)
@@ -162,7 +163,8 @@ func (n *Node) runToEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
 	_ = cmd.Wait() // the result is in ProcessState
-	return Outcome{stdout.String(), stderr.String(), machine.Status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
+	return Outcome{stdout.String(), stderr.String(),
+		machine.Status(cmd.ProcessState.Sys().(syscall.WaitStatus))}, ctx.Err()
 }
 
 func (w *Windows) close() error {

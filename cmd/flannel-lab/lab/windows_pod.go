@@ -24,7 +24,8 @@ import (
 // the plugins.
 func (p *Pod) makeCompartment(context.Context) error {
 	p.netns = fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()&(1<<48-1))
-	handle, err := p.Node.Windows.Call("HcnCreateNamespace", p.netns, `{"Type":"Host","SchemaVersion":{"Major":2,"Minor":0}}`)
+	handle, err := p.Node.Windows.Call("HcnCreateNamespace", p.netns,
+		`{"Type":"Host","SchemaVersion":{"Major":2,"Minor":0}}`)
 	if err != nil {
 		return err
 	}
@@ -62,8 +63,9 @@ func (n *Node) writeWindowsConf(ctx context.Context) error {
 	if files, err := n.confFiles(); err != nil || len(files) > 0 && files[0] != conflistPath {
 		return err
 	}
-	out, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(), append(n.Args(), "cni-conf", "--to="+n.path(conflistPath), "--service-cidr="+services,
-		"--management-ip="+n.IP4.String(), "--force")...)
+	out, err := n.RunProgram(ctx, n.lab.opts.flanneldExe(),
+		append(n.Args(), "cni-conf", "--to="+n.path(conflistPath), "--service-cidr="+services,
+			"--management-ip="+n.IP4.String(), "--force")...)
 	if err == nil && out.Status != 0 {
 		err = fmt.Errorf("flanneld.exe cni-conf exited with status %d: %s", out.Status, out.Stderr)
 	}
@@ -102,7 +104,8 @@ func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, env
 		if json.Unmarshal([]byte(out.Stdout), e) == nil && e.Msg != "" {
 			return nil, e
 		}
-		return nil, fmt.Errorf("%s exited with status %d: %s%s", filepath.Base(plugin), out.Status, out.Stdout, out.Stderr)
+		return nil, fmt.Errorf("%s exited with status %d: %s%s", filepath.Base(plugin), out.Status, out.Stdout,
+			out.Stderr)
 	}
 	return []byte(out.Stdout), nil
 }

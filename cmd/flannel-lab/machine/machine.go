@@ -95,7 +95,8 @@ func setUpMachine(name string) error {
 // state.
 func privateDirs() error {
 	aside := map[string]string{"/etc": "/run/.machine/etc", "/var/lib": "/run/.machine/lib"}
-	own := map[string][]string{"/etc": {"cni", "kube-flannel", "hosts", "hostname", "resolv.conf"}, "/var/lib": {"cni", "etcd"}}
+	own := map[string][]string{"/etc": {"cni", "kube-flannel", "hosts", "hostname", "resolv.conf"},
+		"/var/lib": {"cni", "etcd"}}
 	held := map[string]*os.File{}
 	for dir := range aside { // before /run is hidden by a mount: /etc may be a link to it
 		f, err := os.Open(dir)
@@ -122,7 +123,8 @@ func privateDirs() error {
 			return err
 		}
 	}
-	for _, dir := range []string{"/run/flannel", "/run/lock", "/etc/cni/net.d", "/etc/kube-flannel", "/var/lib/cni", "/var/lib/etcd"} {
+	for _, dir := range []string{"/run/flannel", "/run/lock", "/etc/cni/net.d", "/etc/kube-flannel", "/var/lib/cni",
+		"/var/lib/etcd"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}

@@ -105,7 +105,8 @@ func (ns Namespaces) enter() error {
 // Start starts cmd in the namespaces, with a minimal environment before that of
 // cmd. The caller must call cmd.Wait.
 func (ns Namespaces) Start(cmd *exec.Cmd) error {
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}, cmd.Env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")},
+		cmd.Env...)
 	return ns.Do(cmd.Start)
 }
 
@@ -185,7 +186,8 @@ func (ns Namespaces) Get(ctx context.Context, url string) (int, string, error) {
 	if err != nil {
 		return 0, "", err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true}, Timeout: time.Minute}
+	client := http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true},
+		Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err

@@ -27,7 +27,8 @@ type Shell struct {
 
 // NewShell returns a shell with the functions of modules.
 func NewShell(modules ...check.Script) *Shell {
-	s := &Shell{functions: map[string]*check.Node{}, scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
+	s := &Shell{functions: map[string]*check.Node{},
+		scopes: []map[string]any{{"true": true, "false": false, "null": nil}}}
 	for _, m := range modules {
 		for _, n := range m.Tree.Kids {
 			if n.Kind == "function" {

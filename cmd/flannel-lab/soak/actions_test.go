@@ -125,7 +125,8 @@ func addRogues(ctx context.Context, s *soak) (string, error) {
 	var ops []clientv3.Op
 	var keys []string
 	for range 1 + s.rnd.IntN(5) {
-		key := []string{"foo", "0.0.0.0-1", "10.5.0.0-16", "192.168.100.0-24", base + ".0-25", base + ".64-26", "10.6.7.0-24", "10.5.127.9-32"}[s.rnd.IntN(8)]
+		key := []string{"foo", "0.0.0.0-1", "10.5.0.0-16", "192.168.100.0-24", base + ".0-25", base + ".64-26",
+			"10.6.7.0-24", "10.5.127.9-32"}[s.rnd.IntN(8)]
 		value := []string{good, "garbage", strings.Repeat("x", 200_000)}[s.rnd.IntN(3)]
 		if slices.Contains(keys, key) {
 			continue // a key can only occur once in a transaction
@@ -227,23 +228,34 @@ func (s *soak) restoreEtcd(ctx context.Context) error {
 var drifts = struct{ all, vxlan, dual, both []string }{
 	all: []string{
 		"ip route del $S/24", "ip route replace $S/24 via 192.168.100.77 dev eth0", "ip route replace blackhole $S/24",
-		"ip route replace $S/24 via 192.168.100.77 dev eth0 proto 70", "ip route prepend $S/24 via 192.168.100.77 dev eth0",
-		"ip route add 10.5.0.0/24 via 192.168.100.77 proto 70", "ip nexthop flush proto 70", "ip nexthop add id 1174414712 via 192.168.100.77 dev eth0 proto 70",
+		"ip route replace $S/24 via 192.168.100.77 dev eth0 proto 70",
+		"ip route prepend $S/24 via 192.168.100.77 dev eth0",
+		"ip route add 10.5.0.0/24 via 192.168.100.77 proto 70", "ip nexthop flush proto 70",
+		"ip nexthop add id 1174414712 via 192.168.100.77 dev eth0 proto 70",
 		"sysctl -qw net.ipv4.ip_forward=0", "rm /run/flannel/subnet.env", "echo FLANNEL_MTU=9 >/run/flannel/subnet.env",
-		"iptables -t nat -F POSTROUTING", "iptables -F FORWARD", "iptables -t nat -F FLANNEL-POSTRTG", "iptables -t nat -I POSTROUTING -s 10.99.0.0/16 -j RETURN",
+		"iptables -t nat -F POSTROUTING", "iptables -F FORWARD", "iptables -t nat -F FLANNEL-POSTRTG",
+		"iptables -t nat -I POSTROUTING -s 10.99.0.0/16 -j RETURN",
 		"nft delete table ip flannel-ipv4", "nft flush chain ip flannel-ipv4 postrtg", "ip route flush proto 70",
 	},
 	vxlan: []string{
-		"ip neigh del $S dev flannel.1", "ip neigh replace $S lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent", "ip neigh flush dev flannel.1 nud permanent",
-		"ip neigh add 10.5.0.0 lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent", "bridge fdb del $MAC dev flannel.1",
-		"bridge fdb replace $MAC dev flannel.1 dst 192.168.100.77 self permanent", "bridge fdb add 02:00:00:00:99:99 dev flannel.1 dst 192.168.100.77 self permanent",
-		"bridge fdb append 00:00:00:00:00:00 dev flannel.1 dst 192.168.100.77 self permanent", "ip link del flannel.1", "ip link set flannel.1 down",
-		"ip link set flannel.1 down; ip link set flannel.1 up", "ip addr flush dev flannel.1", "ip addr add 10.5.0.1/32 dev flannel.1",
-		"ip link set flannel.1 mtu 1400", "ip link set flannel.1 address $OWN", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0; ip addr add 10.5.1.0/32 dev flannel.9",
+		"ip neigh del $S dev flannel.1", "ip neigh replace $S lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent",
+		"ip neigh flush dev flannel.1 nud permanent",
+		"ip neigh add 10.5.0.0 lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent",
+		"bridge fdb del $MAC dev flannel.1",
+		"bridge fdb replace $MAC dev flannel.1 dst 192.168.100.77 self permanent",
+		"bridge fdb add 02:00:00:00:99:99 dev flannel.1 dst 192.168.100.77 self permanent",
+		"bridge fdb append 00:00:00:00:00:00 dev flannel.1 dst 192.168.100.77 self permanent", "ip link del flannel.1",
+		"ip link set flannel.1 down",
+		"ip link set flannel.1 down; ip link set flannel.1 up", "ip addr flush dev flannel.1",
+		"ip addr add 10.5.0.1/32 dev flannel.1",
+		"ip link set flannel.1 mtu 1400", "ip link set flannel.1 address $OWN",
+		"ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0; ip addr add 10.5.1.0/32 dev flannel.9",
 	},
-	dual: []string{"ip -6 route del $S6/64", "ip -6 route replace $S6/64 via fd00:100::77 dev eth0", "sysctl -qw net.ipv6.conf.all.forwarding=0", "ip6tables -F FORWARD"},
+	dual: []string{"ip -6 route del $S6/64", "ip -6 route replace $S6/64 via fd00:100::77 dev eth0",
+		"sysctl -qw net.ipv6.conf.all.forwarding=0", "ip6tables -F FORWARD"},
 	both: []string{
-		"ip neigh del $S6 dev flannel-v6.1", "bridge fdb del $MAC6 dev flannel-v6.1", "ip link del flannel-v6.1", "ip link set flannel-v6.1 down; ip link set flannel-v6.1 up",
+		"ip neigh del $S6 dev flannel-v6.1", "bridge fdb del $MAC6 dev flannel-v6.1", "ip link del flannel-v6.1",
+		"ip link set flannel-v6.1 down; ip link set flannel-v6.1 up",
 		"ip link del flannel.1; ip link del flannel-v6.1", "ip addr flush dev flannel-v6.1 scope global",
 	},
 }

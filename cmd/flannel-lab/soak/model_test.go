@@ -39,7 +39,8 @@ type member struct {
 // newPeer returns the lease of a peer that is not a real node. i must be below
 // 120.
 func (s *soak) newPeer(i, generation int) peer {
-	p := peer{key: fmt.Sprintf("10.5.%d.0-24", i), PublicIP: fmt.Sprintf("192.168.100.%d", 100+(i+generation*7)%150), BackendType: s.backend}
+	p := peer{key: fmt.Sprintf("10.5.%d.0-24", i), PublicIP: fmt.Sprintf("192.168.100.%d", 100+(i+generation*7)%150),
+		BackendType: s.backend}
 	mac := func(family int) *vtep {
 		return &vtep{1, fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", family, generation>>8&255, generation&255, i)}
 	}
@@ -113,7 +114,8 @@ func (s *soak) reread(ctx context.Context) error {
 		if err := json.Unmarshal([]byte(leases[m.key]), &m.peer); err != nil {
 			return fmt.Errorf("%s holds %q: %w", m.key, leases[m.key], err)
 		}
-		if m.PublicIP != before.PublicIP || (m.BackendData == nil) != (before.BackendData == nil) || (m.BackendV6Data == nil) != (before.BackendV6Data == nil) {
+		if m.PublicIP != before.PublicIP || (m.BackendData == nil) != (before.BackendData == nil) ||
+			(m.BackendV6Data == nil) != (before.BackendV6Data == nil) {
 			return fmt.Errorf("%s holds %s", m.key, leases[m.key])
 		}
 	}
@@ -161,10 +163,12 @@ func (s *soak) paths(key, device, public string, data *vtep) []string {
 	base, _, _ := strings.Cut(key, "-")
 	dst := strings.Replace(key, "-", "/", 1)
 	if data == nil {
-		return []string{fmt.Sprintf("route %s via %s dev eth0", dst, public), fmt.Sprintf("nexthop via %s dev eth0", public)}
+		return []string{fmt.Sprintf("route %s via %s dev eth0", dst, public),
+			fmt.Sprintf("nexthop via %s dev eth0", public)}
 	}
 	return []string{
-		fmt.Sprintf("route %s via %s dev %s onlink", dst, base, device), fmt.Sprintf("nexthop via %s dev %s onlink", base, device),
+		fmt.Sprintf("route %s via %s dev %s onlink", dst, base, device),
+		fmt.Sprintf("nexthop via %s dev %s onlink", base, device),
 		fmt.Sprintf("neigh %s %s lladdr %s PERMANENT", device, base, data.VtepMAC),
 		fmt.Sprintf("fdb %s %s dst %s self permanent", device, data.VtepMAC, public),
 	}
@@ -183,7 +187,8 @@ func device(name, key string, data *vtep, family lab.Family) []string {
 			mtu = 1450
 		}
 	}
-	return []string{fmt.Sprintf("addr %s %s %s/%d", name, inet, base, length), fmt.Sprintf("link %s up mtu %d %s", name, mtu, data.VtepMAC)}
+	return []string{fmt.Sprintf("addr %s %s %s/%d", name, inet, base, length),
+		fmt.Sprintf("link %s up mtu %d %s", name, mtu, data.VtepMAC)}
 }
 
 // readState reads the state of a node in the form of want.

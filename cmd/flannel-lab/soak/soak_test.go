@@ -51,7 +51,8 @@ func TestSoak(t *testing.T) {
 			s := newSoak(t, rand.New(rand.NewPCG(seed, uint64(i))), backend)
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("SOAK_SEED=%d; the last actions:\n%s", seed, strings.Join(s.history[max(0, len(s.history)-60):], "\n"))
+					t.Logf("SOAK_SEED=%d; the last actions:\n%s", seed,
+						strings.Join(s.history[max(0, len(s.history)-60):], "\n"))
 				}
 			})
 			s.run(t, time.Now().Add(duration))
@@ -191,7 +192,8 @@ func (s *soak) check(t *testing.T) {
 			want := s.want(i)
 			got, err := s.readState(ctx, n)
 			if err == nil && got != want {
-				err = fmt.Errorf("%s does not match the model (- unexpected, + missing):\n%s", n.Name, difference(got, want))
+				err = fmt.Errorf("%s does not match the model (- unexpected, + missing):\n%s", n.Name,
+					difference(got, want))
 			}
 			if err == nil {
 				err = s.checkRules(ctx, n)
@@ -206,9 +208,11 @@ func (s *soak) check(t *testing.T) {
 	took := time.Since(began)
 	s.took = append(s.took, took)
 	if took > slow {
-		t.Logf("matched the model only after %v; events before:\n%s", took, strings.Join(s.history[max(0, len(s.history)-10):], "\n"))
+		t.Logf("matched the model only after %v; events before:\n%s", took,
+			strings.Join(s.history[max(0, len(s.history)-10):], "\n"))
 	}
-	s.history = append(s.history, fmt.Sprintf("%s check: matched the model after %v", time.Now().Format("15:04:05.000"), took.Round(time.Millisecond)))
+	s.history = append(s.history, fmt.Sprintf("%s check: matched the model after %v", time.Now().Format("15:04:05.000"),
+		took.Round(time.Millisecond)))
 	v, err := readUsage(t.Context(), s.Nodes[0])
 	must(t, err)
 	s.samples = append(s.samples, v)

@@ -24,7 +24,8 @@ func readUsage(ctx context.Context, n *lab.Node) (v usage, err error) {
 	}
 	found := 0
 	for line := range strings.Lines(body) {
-		for name, to := range map[string]*float64{"process_resident_memory_bytes": &v.rss, "go_goroutines": &v.goroutines, "process_open_fds": &v.files} {
+		for name, to := range map[string]*float64{"process_resident_memory_bytes": &v.rss,
+			"go_goroutines": &v.goroutines, "process_open_fds": &v.files} {
 			if got, _ := fmt.Sscanf(line, name+" %g", to); got == 1 {
 				found++
 			}

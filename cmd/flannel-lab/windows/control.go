@@ -85,7 +85,8 @@ func (m machine) replace(from, to string) error {
 		n, err := hns.DecodeNetwork(doc)
 		errs = append(errs, err, m.Hand().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
 			for _, p := range before {
-				after = append(after, hns.Policy{Type: p.Type, Settings: json.RawMessage(strings.ReplaceAll(string(p.Settings), from, to))})
+				after = append(after, hns.Policy{Type: p.Type,
+					Settings: json.RawMessage(strings.ReplaceAll(string(p.Settings), from, to))})
 			}
 			return after
 		}))
@@ -119,7 +120,8 @@ func (m machine) executeStack(o Order) error {
 		errs = append(errs, m.Hand().Readdress(o.Readdress[0], prefixes...))
 	}
 	if o.StopForwarding != "" {
-		errs = append(errs, m.Hand().SetForwarding(o.StopForwarding, false, false), m.Hand().SetForwarding(o.StopForwarding, true, false))
+		errs = append(errs, m.Hand().SetForwarding(o.StopForwarding, false, false),
+			m.Hand().SetForwarding(o.StopForwarding, true, false))
 	}
 	return errors.Join(errs...)
 }
@@ -127,7 +129,8 @@ func (m machine) executeStack(o Order) error {
 func (m machine) report() ([]byte, error) {
 	h := m.Hand()
 	r := Report{
-		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(), Adapters: h.Adapters(), Routes: h.Routes(),
+		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(),
+		Adapters: h.Adapters(), Routes: h.Routes(),
 		OpenObjects: m.OpenObjects(),
 	}
 	for _, err := range m.Trouble() {

@@ -200,10 +200,12 @@ func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	}
 	hop, index := r.Prefix.Addr(), l.Attrs().Index
 	fdb := &netlink.Neigh{
-		LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT | netlink.NUD_NOARP,
-		IP: r.Provider.AsSlice(), HardwareAddr: r.MAC[:],
+		LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF,
+		State: netlink.NUD_PERMANENT | netlink.NUD_NOARP,
+		IP:    r.Provider.AsSlice(), HardwareAddr: r.MAC[:],
 	}
-	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: r.MAC[:]}
+	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(),
+		HardwareAddr: r.MAC[:]}
 	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(r.Prefix), Protocol: unix.RTPROT_STATIC}
 	if r.Prefix.IsSingleIP() {
 		route.Scope = netlink.SCOPE_LINK

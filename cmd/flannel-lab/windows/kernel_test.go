@@ -149,7 +149,8 @@ func TestOverlayCarriesPackets(t *testing.T) {
 		if err := w.m.ModifyNetwork(id, request("Remove", peer)); err != nil {
 			t.Fatal(err)
 		}
-		if out := w.run("ip route; ip neigh; bridge fdb"); strings.Contains(out, "10.244.7.0") || strings.Contains(out, "a2:0b:cc:dd:ee:01") {
+		if out := w.run("ip route; ip neigh; bridge fdb"); strings.Contains(out, "10.244.7.0") ||
+			strings.Contains(out, "a2:0b:cc:dd:ee:01") {
 			t.Errorf("the entries were not removed: %s", out)
 		}
 		if err := w.m.DeleteNetwork(id); err != nil {
@@ -210,7 +211,8 @@ func TestBridgeForwards(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if out := w.run("ip route show 10.244.7.0/24"); strings.Contains(out, "10.99.0.1 ") || !strings.Contains(out, "10.99.0.3 ") {
+		if out := w.run("ip route show 10.244.7.0/24"); strings.Contains(out, "10.99.0.1 ") ||
+			!strings.Contains(out, "10.99.0.3 ") {
 			t.Errorf("want only the other route, there is: %s", out)
 		}
 	})

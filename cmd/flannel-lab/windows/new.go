@@ -50,7 +50,8 @@ func New() (*hnstest.Machine, error) {
 // the routes, because Plug adds them again.
 func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	a := hns.Adapter{
-		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index, MTU: l.Attrs().MTU, Up: true,
+		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index,
+		MTU: l.Attrs().MTU, Up: true,
 	}
 	if l.Attrs().Alias != "" {
 		a.Name = l.Attrs().Alias

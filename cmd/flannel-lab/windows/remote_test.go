@@ -75,23 +75,28 @@ func TestRemote(t *testing.T) {
 	defer r.Close()
 	id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
 	for _, peer := range []string{"10.244.7.0/24", "10.244.8.0/24"} {
-		if err := m.ModifyNetwork(id, request("Add", remoteSubnet(peer, "10.99.0.3", "A2-0B-CC-DD-EE-01"))); err != nil {
+		if err := m.ModifyNetwork(id, request("Add",
+			remoteSubnet(peer, "10.99.0.3", "A2-0B-CC-DD-EE-01"))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report, err := r.Do(windows.Order{
-		Turn: json.RawMessage(`{"AcceptDuplicates":true}`), Fail: []hnstest.Fault{{Func: "HcnOpenNetwork", Times: 1, Code: hns.RPCCallFailed}},
-		DeleteRemoteSubnet: [2]string{"flannel.4096", "10.244.7.0/24"}, Replace: [][2]string{{"10.99.0.3", "10.99.0.4"}},
-		Rename: [2]string{"vEthernet (Ethernet)", "uplink"}, Readdress: []string{"uplink", "10.99.0.9/24"},
+		Turn:               json.RawMessage(`{"AcceptDuplicates":true}`),
+		Fail:               []hnstest.Fault{{Func: "HcnOpenNetwork", Times: 1, Code: hns.RPCCallFailed}},
+		DeleteRemoteSubnet: [2]string{"flannel.4096", "10.244.7.0/24"},
+		Replace:            [][2]string{{"10.99.0.3", "10.99.0.4"}},
+		Rename:             [2]string{"vEthernet (Ethernet)", "uplink"}, Readdress: []string{"uplink", "10.99.0.9/24"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	doc := string(report.Networks[0])
-	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") || len(report.OpenObjects) != 0 {
+	if len(report.Changes()) != 3 || strings.Contains(doc, "10.244.7.0/24") || !strings.Contains(doc, "10.99.0.4") ||
+		len(report.OpenObjects) != 0 {
 		t.Errorf("open %q, changes %v, %s", report.OpenObjects, report.Changes(), doc)
 	}
-	if got := report.Changes()[2].String(); !strings.HasPrefix(got, `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
+	if got := report.Changes()[2].String(); !strings.HasPrefix(got,
+		`HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
 		t.Errorf("a change is logged as %s", got)
 	}
 	if got := m.Hand().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {

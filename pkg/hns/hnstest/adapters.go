@@ -173,7 +173,8 @@ func (m *Machine) restoreConfig(index int, c config) {
 // takeConfig removes the configuration, also a pending one, from an adapter and
 // returns it.
 func (m *Machine) takeConfig(a *adapter) config {
-	c := config{addrs: append(a.Addrs, a.pending.addrs...), dns: append(a.DNS, a.pending.dns...), dhcp: a.DHCP, routes: a.pending.routes}
+	c := config{addrs: append(a.Addrs, a.pending.addrs...), dns: append(a.DNS, a.pending.dns...), dhcp: a.DHCP,
+		routes: a.pending.routes}
 	a.pending = config{}
 	for _, r := range slices.Clone(m.routes) {
 		if r.Index == a.Index && r.Ours {

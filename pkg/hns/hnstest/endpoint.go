@@ -79,7 +79,8 @@ func (m *Machine) remoteRoute(n *network, t *object) *hns.RemoteSubnet {
 	var policies []hns.Policy
 	t.Read("Policies", &policies)
 	mac, _ := api.ParseMAC(t.Document["MacAddress"])
-	route := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n), MAC: mac}
+	route := hns.RemoteSubnet{Prefix: netip.PrefixFrom(t.ip.Addr(), t.ip.Addr().BitLen()), Provider: m.managementIP(n),
+		MAC: mac}
 	for _, p := range policies {
 		var s struct{ ProviderAddress netip.Addr }
 		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
@@ -142,7 +143,8 @@ func (t *object) moreAddresses(n *network) (all []netip.Prefix) {
 }
 
 func (m *Machine) addressFree(n *network, a netip.Addr) bool {
-	return !slices.ContainsFunc(m.objects[api.EndpointKind], func(t *object) bool { return t.network == n.id && t.ip.Addr() == a })
+	return !slices.ContainsFunc(m.objects[api.EndpointKind],
+		func(t *object) bool { return t.network == n.id && t.ip.Addr() == a })
 }
 
 // portTaken reports whether another endpoint maps one of the external ports of
@@ -171,7 +173,8 @@ func (m *Machine) attach(t *object) hns.Code {
 		addrs = append(addrs, hns.Address{Prefix: p, Manual: true, Preferred: true})
 	}
 	t.adapter = m.addAdapter(hns.Adapter{
-		Name: "vEthernet (" + t.Name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac, Up: true,
+		Name: "vEthernet (" + t.Name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac,
+		Up:    true,
 		Addrs: addrs,
 	}, 0)
 	return 0

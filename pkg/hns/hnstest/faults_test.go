@@ -31,13 +31,15 @@ func TestLoadBalancers(t *testing.T) {
 		t.Fatal(err)
 	}
 	call("HcnCreateLoadBalancer", id, `{"HostComputeEndpoints":["`+pod+`"],"FrontendVIPs":["10.96.0.10"]}`)
-	for filter, want := range map[string]string{`{}`: `["` + id + `"]`, `{"ID":"` + strings.ToUpper(id) + `"}`: `["` + id + `"]`, `{"ID":""}`: `[]`} {
+	for filter, want := range map[string]string{`{}`: `["` + id + `"]`,
+		`{"ID":"` + strings.ToUpper(id) + `"}`: `["` + id + `"]`, `{"ID":""}`: `[]`} {
 		query, _ := json.Marshal(map[string]string{"Filter": filter})
 		if got := call("HcnEnumerateLoadBalancers", string(query)); got != want {
 			t.Errorf("the filter %s gives %s, want %s", filter, got, want)
 		}
 	}
-	if got, want := call("HNSCall", "GET", "/policylists/", ""), `{"ID":"`+id+`","References":["/endpoints/`+pod+`"]}`; !strings.Contains(got, want) {
+	if got, want := call("HNSCall", "GET", "/policylists/",
+		""), `{"ID":"`+id+`","References":["/endpoints/`+pod+`"]}`; !strings.Contains(got, want) {
 		t.Errorf("the policy lists are %s, want %s", got, want)
 	}
 	if all := m.Hand().LoadBalancers(); len(all) != 1 || !strings.Contains(string(all[0]), "10.96.0.10") {
@@ -57,7 +59,8 @@ func TestFaults(t *testing.T) {
 		m.Turn(func(k *hnstest.Knobs) { k.Down = false })
 
 		m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, After: true, Code: hns.RPCCallFailed})
-		if _, err := m.CreateNetwork(document("cbr0", hns.L2Bridge, 0)); !errors.Is(err, hns.ErrUnavailable) || len(m.Hand().Networks()) != 1 {
+		if _, err := m.CreateNetwork(document("cbr0", hns.L2Bridge, 0)); !errors.Is(err, hns.ErrUnavailable) ||
+			len(m.Hand().Networks()) != 1 {
 			t.Errorf("Fault.After: %v, %d networks", err, len(m.Hand().Networks()))
 		}
 		m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/globals/", Delay: time.Minute})
@@ -173,7 +176,8 @@ func TestLosses(t *testing.T) {
 	} {
 		m := hnstest.New()
 		m.Turn(c.turn)
-		metadata := hns.Route{Dst: mustPrefix("169.254.169.254/32"), NextHop: hnstest.Gateway, Index: m.Hand().Adapter("Ethernet").Index, Metric: 5}
+		metadata := hns.Route{Dst: mustPrefix("169.254.169.254/32"), NextHop: hnstest.Gateway,
+			Index: m.Hand().Adapter("Ethernet").Index, Metric: 5}
 		if err := m.Hand().AddRoute(metadata); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +191,8 @@ func TestLosses(t *testing.T) {
 			t.Errorf("%s lost: %s, want %s", name, got, c.want)
 		}
 		if strings.HasPrefix(c.want, "169") { // a static address replaces it
-			if err := m.AddAddress(a.Index, hnstest.HostAddr); err != nil || addresses(m.Hand().Adapter(a.Name)) != "10.99.0.2/24" {
+			if err := m.AddAddress(a.Index, hnstest.HostAddr); err != nil ||
+				addresses(m.Hand().Adapter(a.Name)) != "10.99.0.2/24" {
 				t.Errorf("set address: %v, %s", err, addresses(m.Hand().Adapter(a.Name)))
 			}
 		}

@@ -74,8 +74,9 @@ var (
 func New() *Machine {
 	m := NewWith(&inMemory{})
 	m.Plug(hns.Adapter{
-		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
-		Up: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
+		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500,
+		MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
+		Up:  true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
 	}, hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: Gateway, Metric: 10, Ours: true})
 	return m
 }
@@ -85,8 +86,9 @@ func New() *Machine {
 func NewWith(b Body) *Machine {
 	m := &Machine{
 		healed: make(chan struct{}), eventAdded: make(chan struct{}), body: b, objects: map[api.Kind][]*object{},
-		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{}, listeners: map[string]*listener{},
-		timers: map[*time.Timer]bool{},
+		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{},
+		listeners: map[string]*listener{},
+		timers:    map[*time.Timer]bool{},
 	}
 	m.self = m.Begin()
 	m.adapters = []*adapter{{Adapter: hns.Adapter{

@@ -65,7 +65,10 @@ func TestAddressMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := hnstest.New()
 		defer m.Close()
-		m.Turn(func(k *hnstest.Knobs) { k.Outage, k.ManagementIP, k.DRMAC = 10*time.Second, 5*time.Second, time.Second })
+		m.Turn(func(k *hnstest.Knobs) {
+			k.Outage, k.ManagementIP, k.DRMAC = 10*time.Second, 5*time.Second,
+				time.Second
+		})
 		before := m.Hand().Adapter("Ethernet")
 		id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
 
@@ -103,11 +106,13 @@ func TestAddressMoves(t *testing.T) {
 			}
 		}
 		after := m.Hand().Adapter("vEthernet (Ethernet)")
-		if addresses(after) != "10.99.0.2/24" || after.Index == before.Index || after.MAC != before.MAC || len(after.DNS) != 1 {
+		if addresses(after) != "10.99.0.2/24" || after.Index == before.Index || after.MAC != before.MAC ||
+			len(after.DNS) != 1 {
 			t.Errorf("the virtual adapter is %+v, was %+v", after, before)
 		}
 		route, source, err := m.BestRoute(netip.MustParseAddr("1.1.1.1"))
-		if err != nil || route.NextHop != hnstest.Gateway || route.Index != after.Index || source != hnstest.HostAddr.Addr() {
+		if err != nil || route.NextHop != hnstest.Gateway || route.Index != after.Index ||
+			source != hnstest.HostAddr.Addr() {
 			t.Errorf("the default route is %+v from %v (%v)", route, source, err)
 		}
 		if err := m.DeleteNetwork(id); err != nil {
@@ -136,17 +141,21 @@ func TestRefusals(t *testing.T) {
 		err  error
 		want any // a sentinel of package hns, or a Code
 	}{
-		"same name":          {network(document("flannel.4096", hns.Overlay, 4096)), hns.ErrExists},
-		"virtual adapter":    {network(document("b", hns.Overlay, 4097, onAdapter("vEthernet (Ethernet)"))), hns.AdapterNotFound},
-		"VSID":               {network(document("b", hns.Overlay, 4095)), hns.Code(0x80070057)},
-		"type":               {network(document("b", "Underlay", 0)), hns.InvalidNetworkType},
-		"duplicate":          {m.ModifyNetwork(id, request("Add", peer)), hns.ErrExists},
-		"remove with others": {m.ModifyNetwork(id, request("Remove", strings.Replace(peer, "EE-01", "EE-02", 1))), hns.ErrNotFound},
-		"unknown network":    {m.DeleteNetwork("5f0b1190-63be-4e0c-b974-bd0f55675a42"), hns.ErrNotFound},
-		"batch":              {m.ModifyNetwork(id, request("Add", remoteSubnet("10.244.8.0/24", "10.99.0.4", "A2-0B-CC-DD-EE-02"), peer)), hns.ErrExists},
+		"same name": {network(document("flannel.4096", hns.Overlay, 4096)), hns.ErrExists},
+		"virtual adapter": {network(document("b", hns.Overlay, 4097, onAdapter("vEthernet (Ethernet)"))),
+			hns.AdapterNotFound},
+		"VSID":      {network(document("b", hns.Overlay, 4095)), hns.Code(0x80070057)},
+		"type":      {network(document("b", "Underlay", 0)), hns.InvalidNetworkType},
+		"duplicate": {m.ModifyNetwork(id, request("Add", peer)), hns.ErrExists},
+		"remove with others": {m.ModifyNetwork(id, request("Remove", strings.Replace(peer, "EE-01", "EE-02", 1))),
+			hns.ErrNotFound},
+		"unknown network": {m.DeleteNetwork("5f0b1190-63be-4e0c-b974-bd0f55675a42"), hns.ErrNotFound},
+		"batch": {m.ModifyNetwork(id,
+			request("Add", remoteSubnet("10.244.8.0/24", "10.99.0.4", "A2-0B-CC-DD-EE-02"), peer)), hns.ErrExists},
 	} {
 		var e *hns.Error
-		if sentinel, ok := c.want.(error); ok && !errors.Is(c.err, sentinel) || !errors.As(c.err, &e) || !ok && e.Code != c.want {
+		if sentinel, ok := c.want.(error); ok && !errors.Is(c.err, sentinel) || !errors.As(c.err, &e) || !ok &&
+			e.Code != c.want {
 			t.Errorf("%s: %v, want %v", name, c.err, c.want)
 		}
 	}

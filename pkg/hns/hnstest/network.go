@@ -65,7 +65,8 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 		}
 		n.adapter = physical.Index
 		if _, given := api.AdapterName(n.Policies); !given {
-			n.Policies = append(n.Policies, api.Policy("NetAdapterName", map[string]string{"NetworkAdapterName": physical.Name}))
+			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
+				map[string]string{"NetworkAdapterName": physical.Name}))
 		}
 		m.bindSwitch(physical)
 	}
@@ -82,7 +83,8 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	m.afterKnob(drMAC, func() { n.macKnown = true })
-	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter), MTU: m.adapter(n.adapter).MTU - encap.VXLAN(false)}
+	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter),
+		MTU: m.adapter(n.adapter).MTU - encap.VXLAN(false)}
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}

@@ -36,7 +36,8 @@ func (p *Program) Notify(function, number string) (string, hns.Code) {
 			return "", p.m.unlisten(number)
 		}
 		kind := map[string]uint32{
-			"NotifyIpInterfaceChange": InterfaceChange, "NotifyUnicastIpAddressChange": AddressChange, "NotifyRouteChange2": RouteChange,
+			"NotifyIpInterfaceChange": InterfaceChange, "NotifyUnicastIpAddressChange": AddressChange,
+			"NotifyRouteChange2": RouteChange,
 		}[function]
 		return p.listen("IP", func(e Event) bool { return e.Kind == kind }), 0
 	})

@@ -18,7 +18,8 @@ func (m *Machine) networkV1(n *network) api.NetworkV1 {
 		v.ManagementIP = ip.String()
 	}
 	for _, s := range n.Subnets {
-		v.Subnets = append(v.Subnets, api.SubnetV1{AddressPrefix: s.Prefix.String(), GatewayAddress: s.Gateway.String()})
+		v.Subnets = append(v.Subnets, api.SubnetV1{AddressPrefix: s.Prefix.String(),
+			GatewayAddress: s.Gateway.String()})
 	}
 	return v
 }

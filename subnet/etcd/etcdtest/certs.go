@@ -47,7 +47,8 @@ func (s *Server) issue(name string, c *x509.Certificate, signer *ecdsa.PrivateKe
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	s.check("encode a key", err)
 	write := func(file, kind string, der []byte) {
-		s.check("write "+file, os.WriteFile(s.File(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		s.check("write "+file, os.WriteFile(s.File(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}),
+			0o600))
 	}
 	write(name+".crt", "CERTIFICATE", der)
 	write(name+".key", "PRIVATE KEY", secret)

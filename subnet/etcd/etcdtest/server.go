@@ -219,7 +219,8 @@ func (s *Server) RestoreSnapshot() {
 	s.Kill()
 	data, peer := filepath.Join(s.dir, "data"), "http://"+s.peer
 	s.check("remove its data", os.RemoveAll(data))
-	out, err := exec.Command(nettest.Tool(s.t, "etcdutl"), "snapshot", "restore", s.File("snapshot"), "--data-dir="+data,
+	out, err := exec.Command(nettest.Tool(s.t, "etcdutl"), "snapshot", "restore", s.File("snapshot"),
+		"--data-dir="+data,
 		"--name=test", "--initial-cluster=test="+peer, "--initial-advertise-peer-urls="+peer,
 		"--bump-revision=1000000000", "--mark-compacted").CombinedOutput()
 	if err != nil {

@@ -19,14 +19,18 @@ const Prefix = "flannel.alpha.coreos.com/"
 // the annotations of a dual-stack peer.
 func Sample(i int) *corev1.Node {
 	n := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i), Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: fmt.Sprint(100 + i),
+			Generation: 7, CreationTimestamp: metav1.Unix(1_700_000_000, 5),
 			Labels: map[string]string{"a": "b", Prefix + "backend-type": "no", "kubernetes.io/hostname": "host.example"}, Annotations: map[string]string{"other": "x", Prefix + "unknown": "x"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{}}}},
-		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x", Unschedulable: true},
+		Spec: corev1.NodeSpec{PodCIDR: "10.5.1.0/24", PodCIDRs: []string{"10.5.1.0/24", "fd05:1::/64"}, ProviderID: "x",
+			Unschedulable: true},
 	}
 	for name, value := range map[string]string{
-		"kube-subnet-manager": "true", "backend-type": "vxlan", "public-ip": "192.168.0.1", "public-ipv6": "2001:db8::1",
-		"backend-data": `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, "backend-v6-data": `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`,
+		"kube-subnet-manager": "true", "backend-type": "vxlan", "public-ip": "192.168.0.1",
+		"public-ipv6":     "2001:db8::1",
+		"backend-data":    `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`,
+		"backend-v6-data": `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`,
 	} {
 		n.Annotations[Prefix+name] = value
 	}

@@ -77,8 +77,10 @@ func virtualSubnet(id uint32) bool { return id >= 4096 && id < 1<<24-1 }
 
 // networkPolicies are the types of policies that a network can have.
 var networkPolicies = []string{
-	"NetAdapterName", "HostRoute", "VxlanPort", "SourceMacAddress", "VSwitchExtension", "AutomaticDNS", "InterfaceConstraint",
-	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute", "InterfaceParameters",
+	"NetAdapterName", "HostRoute", "VxlanPort", "SourceMacAddress", "VSwitchExtension", "AutomaticDNS",
+	"InterfaceConstraint",
+	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute",
+	"InterfaceParameters",
 }
 
 // CheckPolicy returns a code if networks of a type do not support the policy in

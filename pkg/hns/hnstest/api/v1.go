@@ -70,7 +70,8 @@ func Version2(document []byte) ([]byte, hns.Code) {
 			"Routes": []any{map[string]string{"NextHop": s.GatewayAddress, "DestinationPrefix": "0.0.0.0/0"}},
 		})
 	}
-	v2 := map[string]any{"Name": d.Name, "Type": d.Type, "Ipams": []any{map[string]any{"Type": "Static", "Subnets": subnets}}}
+	v2 := map[string]any{"Name": d.Name, "Type": d.Type,
+		"Ipams": []any{map[string]any{"Type": "Static", "Subnets": subnets}}}
 	if d.NetworkAdapterName != "" {
 		v2["Policies"] = []any{Policy("NetAdapterName", map[string]string{"NetworkAdapterName": d.NetworkAdapterName})}
 	}

@@ -118,7 +118,8 @@ func toUnicastEntry(ip hns.Address) unicastEntry {
 }
 
 func toIfRow(a hns.Adapter) ifRow {
-	row := ifRow{LUID: luid(a.Index), Index: uint32(a.Index), GUID: guid(a.GUID), MTU: uint32(a.MTU), Type: typeEthernet, OperStatus: statusUp}
+	row := ifRow{LUID: luid(a.Index), Index: uint32(a.Index), GUID: guid(a.GUID), MTU: uint32(a.MTU),
+		Type: typeEthernet, OperStatus: statusUp}
 	row.MACLength = uint32(copy(row.MAC[:], a.MAC[:]))
 	copy(row.Alias[:256], wide(a.Name))
 	copy(row.Description[:256], wide(a.Description))

@@ -34,7 +34,8 @@ func TestHcsshim(t *testing.T) {
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")
 	dir := filepath.Dir(nettest.Tool(t, "wine/run"))
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "integration", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, hcsshim)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "integration", "-overlay",
+		filepath.Join(dir, "overlay.json"), "-o", program, hcsshim)
 	build.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

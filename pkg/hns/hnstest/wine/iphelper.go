@@ -37,7 +37,8 @@ func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 		if !unpack(args[0], &row) || int(row.Bits) > row.Address.addr().BitLen() {
 			return nil, api.InvalidArg
 		}
-		return nil, code(p.machine.AddAddress(index(row.LUID, row.Index), netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
+		return nil, code(p.machine.AddAddress(index(row.LUID, row.Index),
+			netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
 	case "SetInterfaceDnsSettings":
 		return nil, p.dnsSettings(args)
 	case "NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2", "CancelMibChangeNotify2":
@@ -75,7 +76,8 @@ const filterName = "-WFP Native MAC Layer LightWeight Filter-0000"
 
 func filter(a hns.Adapter) hns.Adapter {
 	return hns.Adapter{
-		Name: a.Name + filterName, Description: a.Description + filterName, Index: a.Index + 1<<16, MTU: a.MTU, MAC: a.MAC, Up: true,
+		Name: a.Name + filterName, Description: a.Description + filterName, Index: a.Index + 1<<16, MTU: a.MTU,
+		MAC: a.MAC, Up: true,
 		GUID: "f" + a.GUID[1:],
 	}
 }
@@ -180,7 +182,8 @@ func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
 func (p program) convert(function string, raw []byte) (*blob, hns.Code) {
 	for _, a := range p.machine.Hand().Adapters() {
 		g := guid(a.GUID)
-		names := map[string][]byte{"Index": pack(uint32(a.Index)), "Luid": pack(luid(a.Index)), "Guid": g[:], "Alias": []byte(a.Name)}
+		names := map[string][]byte{"Index": pack(uint32(a.Index)), "Luid": pack(luid(a.Index)), "Guid": g[:],
+			"Alias": []byte(a.Name)}
 		from, to, ok := strings.Cut(strings.TrimPrefix(function, "ConvertInterface"), "To")
 		if ok && string(names[from]) == string(raw) {
 			return &blob{bytes: names[to]}, 0

@@ -73,7 +73,8 @@ const (
 func toForwardRow(r hns.Route) forwardRow {
 	row := forwardRow{
 		LUID: luid(r.Index), Index: uint32(r.Index), Dst: toSockaddr(r.Dst.Addr()), Bits: uint8(r.Dst.Bits()),
-		NextHop: toSockaddr(r.NextHop), Valid: forever, Preferred: forever, Metric: uint32(r.Metric), Protocol: protocolLocal,
+		NextHop: toSockaddr(r.NextHop), Valid: forever, Preferred: forever, Metric: uint32(r.Metric),
+		Protocol: protocolLocal,
 	}
 	if r.Ours {
 		row.Protocol = protocolNetMgmt
@@ -83,7 +84,8 @@ func toForwardRow(r hns.Route) forwardRow {
 
 func (row forwardRow) route() hns.Route {
 	return hns.Route{
-		Dst: netip.PrefixFrom(row.Dst.addr(), int(row.Bits)), NextHop: row.NextHop.addr(), Index: index(row.LUID, row.Index),
+		Dst: netip.PrefixFrom(row.Dst.addr(), int(row.Bits)), NextHop: row.NextHop.addr(),
+		Index:  index(row.LUID, row.Index),
 		Metric: int(row.Metric), Ours: row.Protocol == protocolNetMgmt,
 	}
 }

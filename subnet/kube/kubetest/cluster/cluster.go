@@ -75,7 +75,8 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 		if err != nil {
 			return err
 		}
-		opts := metav1.PatchOptions{FieldManager: "flannel-test", FieldValidation: metav1.FieldValidationStrict, Force: new(true)}
+		opts := metav1.PatchOptions{FieldManager: "flannel-test", FieldValidation: metav1.FieldValidationStrict,
+			Force: new(true)}
 		if dryRun {
 			opts.DryRun = []string{metav1.DryRunAll}
 		}
@@ -92,12 +93,15 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 
 // AddNode registers a node as kubelet does, with its addresses.
 func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.Addr) error {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}}
 	for _, a := range addresses {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		n.Status.Addresses = append(n.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	// Report a Ready node, as kubelet does.
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now()}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+		Reason: "KubeletReady", LastTransitionTime: metav1.Now()}}
 	if _, err := c.Client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("add node %s: %w", name, err)
 	}

@@ -60,7 +60,8 @@ func (c *Cluster) AddPeer(ctx context.Context, i int, p Peer) error {
 // ready at a time (in seconds). It does not change anything that matters to a
 // network.
 func (c *Cluster) Heartbeat(ctx context.Context, name string, at time.Time) error {
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`, at.UTC().Format(time.RFC3339))
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%q}]}}`,
+		at.UTC().Format(time.RFC3339))
 	if _, err := c.Client.CoreV1().Nodes().PatchStatus(ctx, name, []byte(patch)); err != nil {
 		return fmt.Errorf("heartbeat of node %s: %w", name, err)
 	}
@@ -73,7 +74,8 @@ func (c *Cluster) Annotate(ctx context.Context, name string, annotations map[str
 	if err != nil {
 		return err
 	}
-	if _, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("annotate node %s: %w", name, err)
 	}
 	return nil

@@ -29,7 +29,8 @@ func FlannelPod(node string) string { return "kube-flannel-ds-" + node }
 // creates the pod if necessary. life must be at least ten minutes.
 func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (string, error) {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: FlannelPod(node), Namespace: Namespace, Labels: map[string]string{"app": "flannel"}},
+		ObjectMeta: metav1.ObjectMeta{Name: FlannelPod(node), Namespace: Namespace,
+			Labels: map[string]string{"app": "flannel"}},
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: ServiceAccount, HostNetwork: true,
 			Containers: []corev1.Container{{Name: "kube-flannel", Image: "flanneld"}},
@@ -43,10 +44,11 @@ func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (s
 		return "", fmt.Errorf("create flannel's pod on %s: %w", node, err)
 	}
 	seconds := int64(life.Seconds())
-	r, err := c.Client.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, ServiceAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: got.Name, UID: got.UID},
-	}}, metav1.CreateOptions{})
+	r, err := c.Client.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, ServiceAccount,
+		&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: got.Name, UID: got.UID},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("request a token for %s: %w", node, err)
 	}
@@ -67,7 +69,8 @@ func (c *Cluster) Kubeconfig(server, tokenFile string) ([]byte, error) {
 		server = c.Config.Host
 	}
 	k := api.NewConfig()
-	k.Clusters["cluster"] = &api.Cluster{Server: server, CertificateAuthorityData: c.Config.CAData, TLSServerName: c.Config.ServerName}
+	k.Clusters["cluster"] = &api.Cluster{Server: server, CertificateAuthorityData: c.Config.CAData,
+		TLSServerName: c.Config.ServerName}
 	k.AuthInfos["flannel"] = &api.AuthInfo{TokenFile: tokenFile}
 	k.Contexts["flannel"] = &api.Context{Cluster: "cluster", AuthInfo: "flannel"}
 	k.CurrentContext = "flannel"

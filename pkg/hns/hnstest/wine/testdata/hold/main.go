@@ -22,9 +22,11 @@ func main() {
 	var network, registration uintptr
 	var record *uint16
 	callback := syscall.NewCallback(func(kind, context, status, data uintptr) uintptr { return 0 })
-	result, _, _ := dll.NewProc("HcnOpenNetwork").Call(uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&network)), uintptr(unsafe.Pointer(&record)))
+	result, _, _ := dll.NewProc("HcnOpenNetwork").Call(uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&network)),
+		uintptr(unsafe.Pointer(&record)))
 	if result == 0 {
-		result, _, _ = dll.NewProc("HcnRegisterServiceCallback").Call(callback, 0, uintptr(unsafe.Pointer(&registration)))
+		result, _, _ = dll.NewProc("HcnRegisterServiceCallback").Call(callback, 0,
+			uintptr(unsafe.Pointer(&registration)))
 	}
 	fmt.Printf("%#x\n", result)
 	_, _ = os.Stdin.Read(make([]byte, 1))
