@@ -52,7 +52,7 @@ func TestNewNode(t *testing.T) {
 	if code, out, _ := do("prepare", "--network-mode=overlay", "--json"); code != exitOK || read[prepareAnswer](t, out).Made {
 		t.Errorf("a second time: %d %s", code, out)
 	}
-	host := m.Hand().Adapter("vEthernet (Ethernet)")
+	host := m.Admin().Adapter("vEthernet (Ethernet)")
 
 	join(t, dir, file, "10.244.1.0/24")
 	vips := "--data-dir=" + filepath.Join(dir, "networks")
@@ -71,7 +71,7 @@ func TestNewNode(t *testing.T) {
 		v, err := sourcevip.Read(winnode.VIPFile(file))
 		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
 	})
-	if err := m.Hand().DeleteEndpoint("source-vip"); err != nil {
+	if err := m.Admin().DeleteEndpoint("source-vip"); err != nil {
 		t.Fatal(err)
 	}
 	stop()
@@ -79,20 +79,20 @@ func TestNewNode(t *testing.T) {
 		t.Error(err)
 	}
 	if code, out, _ := do("source-vip", vips); code != exitOK ||
-		!logtest.Names(out, "10.244.9.2", "10.244.9.0/24", "--network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.9.2 ") || len(m.Hand().Endpoints()) != 1 {
-		t.Errorf("source-vip: %d %s, endpoints %s", code, out, m.Hand().Endpoints())
+		!logtest.Names(out, "10.244.9.2", "10.244.9.0/24", "--network-name=flannel.4096 --enable-dsr=true --source-vip=10.244.9.2 ") || len(m.Admin().Endpoints()) != 1 {
+		t.Errorf("source-vip: %d %s, endpoints %s", code, out, m.Admin().Endpoints())
 	}
-	if now := m.Hand().Adapter("vEthernet (Ethernet)"); now.Index != host.Index {
+	if now := m.Admin().Adapter("vEthernet (Ethernet)"); now.Index != host.Index {
 		t.Errorf("the host's interface was made anew: %+v, %+v", host, now)
 	}
 	if left := reservations(t, dir); !slices.Equal(left, []string{"10.244.9.2"}) {
 		t.Errorf("reserved are %q", left)
 	}
-	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleanupAnswer](t, out).Removed) != 5 || len(m.Hand().Networks()) != 2 {
+	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleanupAnswer](t, out).Removed) != 5 || len(m.Admin().Networks()) != 2 {
 		t.Errorf("would remove %s", out)
 	}
 	code, out, problems = do("cleanup")
-	if code != exitOK || len(m.Hand().Networks())+len(m.Hand().Endpoints())+len(reservations(t, dir)) > 0 {
+	if code != exitOK || len(m.Admin().Networks())+len(m.Admin().Endpoints())+len(reservations(t, dir)) > 0 {
 		t.Errorf("cleanup: %d %s %s", code, out, problems)
 	}
 	if code, out, _ := do("cleanup", "--json"); code != exitOK || len(read[cleanupAnswer](t, out).Removed) > 0 {

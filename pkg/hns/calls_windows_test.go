@@ -126,7 +126,7 @@ func TestOverlay(t *testing.T) {
 	if err := c.AddPolicies(ctx, "quite", remote); err == nil || !strings.Contains(err.Error(), `"quite"`) {
 		t.Error(err)
 	}
-	if err := c.DeleteNetwork(ctx, made.ID); err != nil || len(m.Hand().Networks()) != 0 {
+	if err := c.DeleteNetwork(ctx, made.ID); err != nil || len(m.Admin().Networks()) != 0 {
 		t.Error(err)
 	}
 }
@@ -171,7 +171,7 @@ func TestBridgeWithHostEndpoint(t *testing.T) {
 	if err := errors.Join(c.AttachHost(ctx, host.ID), c.AttachHost(ctx, host.ID)); err != nil {
 		t.Error(err)
 	}
-	if a := m.Hand().Adapter("vEthernet (cbr0_ep)"); len(a.Addrs) != 1 || a.Addrs[0].Prefix != want.IPs[0] {
+	if a := m.Admin().Adapter("vEthernet (cbr0_ep)"); len(a.Addrs) != 1 || a.Addrs[0].Prefix != want.IPs[0] {
 		t.Errorf("%+v", a)
 	}
 	all, err := c.Endpoints(ctx, strings.ToUpper(made.ID))
@@ -285,7 +285,7 @@ func TestNotify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Hand().CreateNetwork(string(document)); err != nil {
+	if err := m.Admin().CreateNetwork(string(document)); err != nil {
 		t.Fatal(err)
 	}
 	told("a network made by another hand")
@@ -296,7 +296,7 @@ func TestNotify(t *testing.T) {
 	for len(changes) > 0 {
 		<-changes
 	}
-	if err := m.Hand().CreateNetwork(string(document)); err != nil {
+	if err := m.Admin().CreateNetwork(string(document)); err != nil {
 		t.Fatal(err)
 	}
 	told("a network made after the restart")

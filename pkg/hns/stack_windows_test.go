@@ -108,7 +108,7 @@ func TestBestRoute(t *testing.T) {
 			t.Errorf("%s: %+v from %s %v, want %+v from %s", dst, got, from, err, r, source)
 		}
 	}
-	m.Hand().DeleteRoutes(pfx("0.0.0.0/0"))
+	m.Admin().DeleteRoutes(pfx("0.0.0.0/0"))
 	if r, _, err := s.BestRoute(ip("1.1.1.1")); err == nil {
 		t.Errorf("no way leads there, but %+v", r)
 	} else {
@@ -122,7 +122,7 @@ func TestForwarding(t *testing.T) {
 		for _, on := range []bool{true, true, false} {
 			err := s.SetForwarding(index, v6, on)
 			got, err2 := s.Forwarding(index, v6)
-			if err != nil || err2 != nil || got != on || m.Hand().Forwarding("Büro 2", v6) != on {
+			if err != nil || err2 != nil || got != on || m.Admin().Forwarding("Büro 2", v6) != on {
 				t.Errorf("IPv6 %t, %t: %t %v %v", v6, on, got, err, err2)
 			}
 		}
@@ -139,7 +139,7 @@ func TestAddressAndDNS(t *testing.T) {
 			t.Error(err)
 		}
 		found := false
-		for _, a := range m.Hand().Adapter("Büro 2").Addrs {
+		for _, a := range m.Admin().Adapter("Büro 2").Addrs {
 			found = found || a.Prefix == p && a.Preferred
 		}
 		if !found {
@@ -150,7 +150,7 @@ func TestAddressAndDNS(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[netip.Addr]bool{}
-	for _, a := range m.Hand().Adapter("Büro 2").DNS {
+	for _, a := range m.Admin().Adapter("Büro 2").DNS {
 		got[a] = true
 	}
 	if len(got) != 3 || !got[ip("9.9.9.9")] || !got[ip("8.8.8.8")] || !got[ip("fd00::53")] {
@@ -180,10 +180,10 @@ func TestWatch(t *testing.T) {
 	}
 	for name, act := range map[string]func() error{
 		"route": func() error {
-			return m.Hand().AddRoute(hns.Route{Dst: pfx("10.9.0.0/16"), NextHop: ip("10.98.0.9"), Index: index})
+			return m.Admin().AddRoute(hns.Route{Dst: pfx("10.9.0.0/16"), NextHop: ip("10.98.0.9"), Index: index})
 		},
-		"address":    func() error { return m.Hand().Readdress("Büro 2", pfx("10.98.0.3/16")) },
-		"forwarding": func() error { return m.Hand().SetForwarding("Büro 2", false, true) },
+		"address":    func() error { return m.Admin().Readdress("Büro 2", pfx("10.98.0.3/16")) },
+		"forwarding": func() error { return m.Admin().SetForwarding("Büro 2", false, true) },
 	} {
 		quiet()
 		if err := act(); err != nil {
@@ -197,7 +197,7 @@ func TestWatch(t *testing.T) {
 	}
 	stop()
 	quiet() // of before
-	if err := m.Hand().Readdress("Büro 2", pfx("10.98.0.4/16")); err != nil {
+	if err := m.Admin().Readdress("Büro 2", pfx("10.98.0.4/16")); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -65,7 +65,7 @@ func newNode(t *testing.T, network hns.Network) *node {
 	n.procs = []process{{pid: 4, name: "System"}, {pid: 7, name: "flanneld.exe", args: []string{`C:\k\flanneld.exe`, "--etcd-password=hunter2", "service", "run"}},
 		{pid: 8, name: "flanneld.exe", args: []string{"flanneld", "status"}},
 		{pid: 9, name: "Kube-Proxy.exe", args: []string{"kube-proxy", "--hostname-override=win1", "--source-vip=10.244.1.2", "--token", "hunter3", "--enable-dsr=true"}}}
-	host := n.m.Hand().Adapter("vEthernet (Ethernet)")
+	host := n.m.Admin().Adapter("vEthernet (Ethernet)")
 	n.report = status.Report{Ready: true, PeersKnown: true,
 		Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{peer.Prefix}, PublicIPs: []netip.Addr{peer.Provider}}},
 		Node: &status.Node{Backend: "vxlan", MTU: 1450, Networks: []status.Network{{Network: pfx("10.244.0.0/16"), Subnet: pfx("10.244.1.0/24")}},
@@ -86,7 +86,7 @@ func (n *node) endpoint(on hns.Network) {
 		err = n.client.AttachHost(n.t.Context(), e.ID)
 	}
 	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
-		err = errors.Join(err, n.m.Hand().SetForwarding(name, false, true))
+		err = errors.Join(err, n.m.Admin().SetForwarding(name, false, true))
 	}
 	if err != nil {
 		n.t.Fatal(err)
@@ -178,25 +178,25 @@ func TestOverlayProblems(t *testing.T) {
 		{"FL501", "fail: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL502", "skipped: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL501", "warn: HNS 9.1", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} }) }},
-		{"FL502", "fail: HNS 0", func(n *node) { n.hand(n.m.Hand().DeleteNetwork("flannel.4096")) }},
+		{"FL502", "fail: HNS 0", func(n *node) { n.hand(n.m.Admin().DeleteNetwork("flannel.4096")) }},
 		{"FL502", "fail: 10.244.1.0/24 10.244.9.0/24", func(n *node) { n.report.Node.Networks[0].Subnet = pfx("10.244.9.0/24") }},
-		{"FL503", "fail: 169.254.3.4 Windows", func(n *node) { n.hand(n.m.Hand().Readdress("vEthernet (Ethernet)", pfx("169.254.3.4/16"))) }},
-		{"FL504", "warn: IPv4", func(n *node) { n.m.Hand().DeleteRoutes(pfx("0.0.0.0/0")) }},
+		{"FL503", "fail: 169.254.3.4 Windows", func(n *node) { n.hand(n.m.Admin().Readdress("vEthernet (Ethernet)", pfx("169.254.3.4/16"))) }},
+		{"FL504", "warn: IPv4", func(n *node) { n.m.Admin().DeleteRoutes(pfx("0.0.0.0/0")) }},
 		{"FL504", "warn: DNS", func(n *node) {
 			n.m.Plug(hns.Adapter{Name: "second", MTU: 1500, Up: true})
-			n.report.Node.Underlay.Index = n.m.Hand().Adapter("second").Index
+			n.report.Node.Underlay.Index = n.m.Admin().Adapter("second").Index
 		}},
 		{"FL504", "warn: 2 IPv4", func(n *node) {
-			n.hand(n.m.Hand().AddRoute(hns.Route{Dst: pfx("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.99.0.7"), Index: n.report.Node.Underlay.Index, Metric: 3}))
+			n.hand(n.m.Admin().AddRoute(hns.Route{Dst: pfx("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.99.0.7"), Index: n.report.Node.Underlay.Index, Metric: 3}))
 		}},
-		{"FL506", "fail: 1~policies", func(n *node) { n.hand(n.m.Hand().DeleteRemoteSubnet("flannel.4096", peer.Prefix)) }},
+		{"FL506", "fail: 1~policies", func(n *node) { n.hand(n.m.Admin().DeleteRemoteSubnet("flannel.4096", peer.Prefix)) }},
 		{"FL506", "fail: 0~policies", func(n *node) {
-			n.hand(n.m.Hand().Policies("flannel.4096", func(all []hns.Policy) []hns.Policy {
+			n.hand(n.m.Admin().Policies("flannel.4096", func(all []hns.Policy) []hns.Policy {
 				return append(all, hns.Policy{Type: "RemoteSubnetRoute", Settings: json.RawMessage(`{"DestinationPrefix":"no"}`)})
 			}))
 		}},
 		{"FL506", "ok: 1~policies", func(n *node) { // as before HNS 9.2
-			n.hand(n.m.Hand().DeleteRemoteSubnet("flannel.4096", peer.Prefix))
+			n.hand(n.m.Admin().DeleteRemoteSubnet("flannel.4096", peer.Prefix))
 			network, err := n.client.Network(n.t.Context(), "flannel.4096")
 			n.hand(err)
 			_, err = n.client.CreateEndpoint(n.t.Context(), hns.Endpoint{Name: "flannel.4096_peer_10.244.3.0-24", Network: network.ID, Remote: true, Provider: peer.Provider,
@@ -234,7 +234,7 @@ func TestBridge(t *testing.T) {
 		"FL507": "ok", "FL509": "skipped", "FL519": "fail: 1~routes"})
 	addRoute := func(via string) {
 		t.Helper()
-		n.hand(n.m.Hand().AddRoute(hns.Route{Dst: peer.Prefix, NextHop: netip.MustParseAddr(via), Index: n.report.Node.Underlay.Index, Ours: true}))
+		n.hand(n.m.Admin().AddRoute(hns.Route{Dst: peer.Prefix, NextHop: netip.MustParseAddr(via), Index: n.report.Node.Underlay.Index, Ours: true}))
 	}
 	addRoute(peer.Provider.String())
 	verdicts(t, "a peer", n.read(), map[string]string{"FL519": "ok: 1~routes", "FL504": "ok"})
@@ -242,11 +242,11 @@ func TestBridge(t *testing.T) {
 	verdicts(t, "a former next hop", n.read(), map[string]string{"FL519": "fail: 0~routes"})
 	for _, name := range []string{"vEthernet (Ethernet)", "vEthernet (cbr0_ep)"} {
 		n := newNode(t, bridge())
-		n.hand(n.m.Hand().SetForwarding(name, false, false))
+		n.hand(n.m.Admin().SetForwarding(name, false, false))
 		verdicts(t, name, n.read(), map[string]string{"FL507": "fail"})
 	}
 	n = newNode(t, bridge())
-	n.hand(n.m.Hand().DeleteEndpoint("cbr0_ep"))
+	n.hand(n.m.Admin().DeleteEndpoint("cbr0_ep"))
 	verdicts(t, "no endpoint", n.read(), map[string]string{"FL507": "fail: cbr0"})
 }
 

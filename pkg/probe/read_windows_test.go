@@ -102,7 +102,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("kube-proxy: %+v", s.Windows.KubeProxy)
 	}
 	// By the DLLs, the machine has the same state as in this process.
-	n.report.Node.Underlay.Index = n.m.Hand().Adapter("vEthernet (Ethernet)").Index
+	n.report.Node.Underlay.Index = n.m.Admin().Adapter("vEthernet (Ethernet)").Index
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "a bridge", s, map[string]string{"FL102": "ok", "FL103": "skipped", "FL501": "ok: HNS 13.3", "FL502": "ok: cbr0 L2Bridge 10.244.1.0/24 Ethernet", "FL503": "ok: 10.99.0.2",
 		"FL504": "ok", "FL507": "ok", "FL508": "ok: 1", "FL510": "ok", "FL513": "warn: containerd", "FL514": "ok", "FL517": "ok",

@@ -25,7 +25,7 @@ func TestWindowsNode(t *testing.T) {
 		{"FL513", "warn: kubelet containerd", func(n *node) { n.procs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
 		{"FL514", "warn: SourceVipRequest.json", func(n *node) { n.hand(os.WriteFile(n.o.LeftFiles[1], nil, 0o600)) }},
 		{"FL514", "warn: HNS vxlan0 10.244.7.0/24", func(n *node) {
-			n.hand(n.m.Hand().CreateNetwork(foreign.Replace(string(n.m.Hand().Networks()[0]))))
+			n.hand(n.m.Admin().CreateNetwork(foreign.Replace(string(n.m.Admin().Networks()[0]))))
 		}},
 		{"FL517", "ok: vEthernet Ethernet", func(n *node) { n.journal(hnstest.HostAddr, hnstest.Gateway) }},
 		{"FL517", "fail: 10.99.0.9/24", func(n *node) { n.journal(netip.MustParsePrefix("10.99.0.9/24"), hnstest.Gateway) }},

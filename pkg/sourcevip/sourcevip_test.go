@@ -69,7 +69,7 @@ func (n *node) holds() string {
 		network := filepath.Base(filepath.Dir(f))
 		lines = append(lines, network+"/"+filepath.Base(f)+" "+strings.ReplaceAll(string(text), "\r\n", " "))
 	}
-	for _, doc := range n.m.Hand().Endpoints() {
+	for _, doc := range n.m.Admin().Endpoints() {
 		e, err := hns.DecodeEndpoint(doc)
 		if err != nil {
 			n.t.Fatal(err)
@@ -130,8 +130,8 @@ func TestEnsure(t *testing.T) {
 	n.check("before Ensure", "")
 	n.ensure("10.244.1.0/24")
 	n.check("after Ensure", usual)
-	e, err := hns.DecodeEndpoint(n.m.Hand().Endpoints()[0])
-	if host := n.m.Hand().Adapter("vEthernet (Ethernet)"); err != nil || e.MAC != host.MAC {
+	e, err := hns.DecodeEndpoint(n.m.Admin().Endpoints()[0])
+	if host := n.m.Admin().Adapter("vEthernet (Ethernet)"); err != nil || e.MAC != host.MAC {
 		t.Errorf("the endpoint's MAC is %s, the host's %s, %v", e.MAC, host.MAC, err)
 	}
 	n.m.ForgetLog()
@@ -142,7 +142,7 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("a second Ensure changed %v", changes)
 	}
 	// Ensure restores what another program deleted.
-	if err := errors.Join(n.m.Hand().DeleteEndpoint("source-vip"), os.Remove(filepath.Join(n.DataDir, "flannel.4096", "10.244.1.2")), os.Remove(n.File)); err != nil {
+	if err := errors.Join(n.m.Admin().DeleteEndpoint("source-vip"), os.Remove(filepath.Join(n.DataDir, "flannel.4096", "10.244.1.2")), os.Remove(n.File)); err != nil {
 		t.Fatal(err)
 	}
 	n.ensure("10.244.1.0/24")
@@ -159,7 +159,7 @@ func TestRejoin(t *testing.T) {
 	for _, name := range []string{"flannel.4096", "other"} {
 		n := newNode(t)
 		n.ensure("10.244.1.0/24")
-		if err := n.m.Hand().DeleteNetwork("flannel.4096"); err != nil {
+		if err := n.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
 			t.Fatal(err)
 		}
 		n.make(name, hns.Overlay, "10.244.9.0/24")
@@ -185,7 +185,7 @@ func TestTaken(t *testing.T) {
 			t.Errorf("%+v: %v, %v", c, v.Addr, err)
 		}
 		n.ensure("10.244.1.0/24")
-		if all := n.m.Hand().Endpoints(); c.name == "" && len(all) != 1 {
+		if all := n.m.Admin().Endpoints(); c.name == "" && len(all) != 1 {
 			t.Errorf("endpoints: %s", all)
 		}
 	}
@@ -244,7 +244,7 @@ func TestFailure(t *testing.T) {
 func TestNotNeeded(t *testing.T) {
 	n := newNode(t)
 	n.ensure("10.244.1.0/24")
-	if err := n.m.Hand().DeleteNetwork("flannel.4096"); err != nil {
+	if err := n.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
 		t.Fatal(err)
 	}
 	n.make("cbr0", hns.L2Bridge, "10.244.1.0/24")

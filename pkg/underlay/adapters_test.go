@@ -39,7 +39,7 @@ func TestTakeover(t *testing.T) {
 	defer m.Close()
 	m.Plug(hns.Adapter{Name: "Storage net 2", MTU: 9000, MAC: mac.Addr{2, 2, 2, 2, 2, 2}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.50.0.2/24"), Manual: true, Preferred: true}}})
-	guid := m.Hand().Adapter("Ethernet").GUID
+	guid := m.Admin().Adapter("Ethernet").GUID
 	ways := map[string]Options{
 		"default route":  {},
 		"name":           {Iface: []string{"Ethernet"}},
@@ -65,13 +65,13 @@ func TestTakeover(t *testing.T) {
 			}
 		}
 	}
-	if before.Name != "Ethernet" || before.Index != m.Hand().Adapter("Ethernet").Index || before.MAC.String() != "00:15:5d:01:02:03" || !before.Reaches(ip("10.99.0.9")) {
+	if before.Name != "Ethernet" || before.Index != m.Admin().Adapter("Ethernet").Index || before.MAC.String() != "00:15:5d:01:02:03" || !before.Reaches(ip("10.99.0.9")) {
 		t.Fatalf("%+v", before)
 	}
 	choose(before)
 
 	overlayOn(t, m, "Ethernet", "flannel.4096")
-	virtual := m.Hand().Adapter("vEthernet (Ethernet)")
+	virtual := m.Admin().Adapter("vEthernet (Ethernet)")
 	after := before
 	if after.Index = virtual.Index; after.Index == before.Index || virtual.GUID == guid {
 		t.Fatalf("%+v", virtual)
@@ -143,7 +143,7 @@ func TestMadeUpAddress(t *testing.T) {
 		}
 	}
 	// Once somebody puts the address back, all is well.
-	if err := m.AddAddress(m.Hand().Adapter("vEthernet (Ethernet)").Index, hnstest.HostAddr); err != nil {
+	if err := m.AddAddress(m.Admin().Adapter("vEthernet (Ethernet)").Index, hnstest.HostAddr); err != nil {
 		t.Fatal(err)
 	}
 	o := Options{Iface: []string{"Ethernet"}}

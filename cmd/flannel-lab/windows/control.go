@@ -63,14 +63,14 @@ func (m machine) execute(o Order) (err error) {
 func (m machine) executeNetworks(o Order) error {
 	var errs []error
 	if o.DeleteNetwork != "" {
-		errs = append(errs, m.Hand().DeleteNetwork(o.DeleteNetwork))
+		errs = append(errs, m.Admin().DeleteNetwork(o.DeleteNetwork))
 	}
 	if o.DeleteEndpoint != "" {
-		errs = append(errs, m.Hand().DeleteEndpoint(o.DeleteEndpoint))
+		errs = append(errs, m.Admin().DeleteEndpoint(o.DeleteEndpoint))
 	}
 	if o.DeleteRemoteSubnet[0] != "" {
 		p, err := netip.ParsePrefix(o.DeleteRemoteSubnet[1])
-		errs = append(errs, err, m.Hand().DeleteRemoteSubnet(o.DeleteRemoteSubnet[0], p))
+		errs = append(errs, err, m.Admin().DeleteRemoteSubnet(o.DeleteRemoteSubnet[0], p))
 	}
 	for _, pair := range o.Replace {
 		errs = append(errs, m.replace(pair[0], pair[1]))
@@ -81,9 +81,9 @@ func (m machine) executeNetworks(o Order) error {
 // replace replaces text in the settings of all policies of all networks.
 func (m machine) replace(from, to string) error {
 	var errs []error
-	for _, doc := range m.Hand().Networks() {
+	for _, doc := range m.Admin().Networks() {
 		n, err := hns.DecodeNetwork(doc)
-		errs = append(errs, err, m.Hand().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
+		errs = append(errs, err, m.Admin().Policies(n.Name, func(before []hns.Policy) (after []hns.Policy) {
 			for _, p := range before {
 				after = append(after, hns.Policy{Type: p.Type,
 					Settings: json.RawMessage(strings.ReplaceAll(string(p.Settings), from, to))})
@@ -99,14 +99,14 @@ func (m machine) executeStack(o Order) error {
 	if o.DeleteRoutes != "" {
 		p, err := netip.ParsePrefix(o.DeleteRoutes)
 		if errs = append(errs, err); err == nil {
-			m.Hand().DeleteRoutes(p)
+			m.Admin().DeleteRoutes(p)
 		}
 	}
 	if o.AddRoute != nil {
-		errs = append(errs, m.Hand().AddRoute(*o.AddRoute))
+		errs = append(errs, m.Admin().AddRoute(*o.AddRoute))
 	}
 	if o.Rename[0] != "" {
-		errs = append(errs, m.Hand().Rename(o.Rename[0], o.Rename[1]))
+		errs = append(errs, m.Admin().Rename(o.Rename[0], o.Rename[1]))
 	}
 	if len(o.Readdress) > 0 {
 		var prefixes []netip.Prefix
@@ -117,17 +117,17 @@ func (m machine) executeStack(o Order) error {
 			}
 			prefixes = append(prefixes, p)
 		}
-		errs = append(errs, m.Hand().Readdress(o.Readdress[0], prefixes...))
+		errs = append(errs, m.Admin().Readdress(o.Readdress[0], prefixes...))
 	}
 	if o.StopForwarding != "" {
-		errs = append(errs, m.Hand().SetForwarding(o.StopForwarding, false, false),
-			m.Hand().SetForwarding(o.StopForwarding, true, false))
+		errs = append(errs, m.Admin().SetForwarding(o.StopForwarding, false, false),
+			m.Admin().SetForwarding(o.StopForwarding, true, false))
 	}
 	return errors.Join(errs...)
 }
 
 func (m machine) report() ([]byte, error) {
-	h := m.Hand()
+	h := m.Admin()
 	r := Report{
 		Log: m.Log(), Networks: h.Networks(), Endpoints: h.Endpoints(), Balancers: h.LoadBalancers(),
 		Adapters: h.Adapters(), Routes: h.Routes(),

@@ -183,7 +183,7 @@ func TestBridgeForwards(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		host, uplink := w.m.Hand().Adapter("vEthernet (cbr0_ep)"), w.m.Hand().Adapter("vEthernet (Ethernet)")
+		host, uplink := w.m.Admin().Adapter("vEthernet (cbr0_ep)"), w.m.Admin().Adapter("vEthernet (Ethernet)")
 		if addresses(host) != "10.244.5.2/24" || !strings.Contains(w.run("ip -br addr"), "10.244.5.2/24") {
 			t.Errorf("the host's endpoint is %+v", host)
 		}

@@ -19,7 +19,7 @@ type Order struct {
 	Restart   bool            `json:",omitempty"`
 	ForgetLog bool            `json:",omitempty"`
 
-	// Changes through hnstest.Hand.
+	// Changes through hnstest.Admin.
 	DeleteNetwork      string    `json:",omitempty"` // its name
 	DeleteEndpoint     string    `json:",omitempty"` // its name
 	DeleteRemoteSubnet [2]string `json:",omitempty"` // the network's name, the subnet

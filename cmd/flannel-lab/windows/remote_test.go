@@ -99,7 +99,7 @@ func TestRemote(t *testing.T) {
 		`HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add"`) {
 		t.Errorf("a change is logged as %s", got)
 	}
-	if got := m.Hand().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {
+	if got := m.Admin().Adapter("uplink"); addresses(got) != "10.99.0.9/24" {
 		t.Errorf("the adapter is %+v", got)
 	}
 	if _, err := m.Network(id); !errors.Is(err, hns.ErrUnavailable) {

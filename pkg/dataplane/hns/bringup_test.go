@@ -30,7 +30,7 @@ var metadata = hns.Route{Dst: netip.MustParsePrefix("169.254.169.254/32"), NextH
 // hasAll tells in what the adapter with the host's address differs from what "Ethernet" had in the beginning.
 func (w *windows) hasAll() {
 	w.t.Helper()
-	a := w.m.Hand().Adapter("vEthernet (Ethernet)")
+	a := w.m.Admin().Adapter("vEthernet (Ethernet)")
 	if addrs := hostconfig.Addresses(a); len(addrs) != 1 || addrs[0].Prefix != hnstest.HostAddr || hostconfig.HasAPIPA(a) {
 		w.t.Errorf("the host's addresses are %+v", a.Addrs)
 	}
@@ -42,8 +42,8 @@ func (w *windows) hasAll() {
 	}
 	want[1].Index = a.Index
 	for _, r := range want {
-		if !slices.Contains(w.m.Hand().Routes(), r) {
-			w.t.Errorf("route %+v is not among %+v", r, w.m.Hand().Routes())
+		if !slices.Contains(w.m.Admin().Routes(), r) {
+			w.t.Errorf("route %+v is not among %+v", r, w.m.Admin().Routes())
 		}
 	}
 }
@@ -51,8 +51,8 @@ func (w *windows) hasAll() {
 func (w *windows) addMetadataRoute() {
 	w.t.Helper()
 	r := metadata
-	r.Index = w.m.Hand().Adapter("Ethernet").Index
-	if err := w.m.Hand().AddRoute(r); err != nil {
+	r.Index = w.m.Admin().Adapter("Ethernet").Index
+	if err := w.m.Admin().AddRoute(r); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -157,12 +157,12 @@ func TestNewAddressMeanwhile(t *testing.T) {
 		_ = w.pass()
 		time.Sleep(knobs.Outage - time.Second)
 		other := netip.MustParsePrefix("10.99.0.77/24")
-		if err := w.m.Hand().Readdress("vEthernet (Ethernet)", other); err != nil {
+		if err := w.m.Admin().Readdress("vEthernet (Ethernet)", other); err != nil {
 			t.Fatal(err)
 		}
 		edit(&w.devices[0], func(n *dataplane.Network) { n.Local = other.Addr() }) // as the daemon's choice of the underlay follows
 		w.bring(5 * time.Minute)
-		a := w.m.Hand().Adapter("vEthernet (Ethernet)")
+		a := w.m.Admin().Adapter("vEthernet (Ethernet)")
 		if got := hostconfig.Addresses(a); len(got) != 1 || got[0].Prefix != other {
 			t.Errorf("the host's addresses are %+v", got)
 		}
@@ -220,7 +220,7 @@ func TestAdoptOrRemake(t *testing.T) {
 				if w.network.ID == id || len(w.log.With("cause="+causeNetworkRemade).Naming("reason", "10.244.1.0/24")) != 1 {
 					t.Errorf("the network was not made again, or not said to be")
 				}
-				if a := w.m.Hand().Adapter("vEthernet (Ethernet)"); !hostconfig.HasAddress(a, hnstest.HostAddr.Addr()) {
+				if a := w.m.Admin().Adapter("vEthernet (Ethernet)"); !hostconfig.HasAddress(a, hnstest.HostAddr.Addr()) {
 					t.Errorf("the host's addresses are %+v", a.Addrs)
 				}
 			})
@@ -231,7 +231,7 @@ func TestAdoptOrRemake(t *testing.T) {
 // What is not ours keeps its place: a network of our name and another's type is an error, other networks stay.
 func TestNotOurs(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		if err := w.m.Hand().CreateNetwork(`{"Name":"nat","Type":"NAT","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
+		if err := w.m.Admin().CreateNetwork(`{"Name":"nat","Type":"NAT","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
 			t.Fatal(err)
 		}
 		w.bring(time.Minute)
@@ -256,21 +256,21 @@ func TestNotOurs(t *testing.T) {
 func TestDefaultRoutes(t *testing.T) {
 	for _, n := range []int{0, 2} {
 		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
-			w.m.Hand().DeleteRoutes(netip.MustParsePrefix("0.0.0.0/0"))
-			index := w.m.Hand().Adapter("Ethernet").Index
+			w.m.Admin().DeleteRoutes(netip.MustParsePrefix("0.0.0.0/0"))
+			index := w.m.Admin().Adapter("Ethernet").Index
 			for i := range n {
 				hop := hnstest.Gateway
 				for range i {
 					hop = hop.Prev().Next().Next().Next()
 				}
-				if err := w.m.Hand().AddRoute(hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: hop, Index: index, Metric: 10 + i, Ours: true}); err != nil {
+				if err := w.m.Admin().AddRoute(hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: hop, Index: index, Metric: 10 + i, Ours: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			before := len(w.m.Hand().Routes())
+			before := len(w.m.Admin().Routes())
 			w.bring(5 * time.Minute)
 			w.mends(time.Minute)
-			if got := len(w.m.Hand().Routes()); got != before || before != n {
+			if got := len(w.m.Admin().Routes()); got != before || before != n {
 				t.Errorf("%d default routes became %d", before, got)
 			}
 		})
@@ -315,7 +315,7 @@ route 0.0.0.0/0 via 10.99.0.1 on vEthernet (Ethernet)`)
 		t.Run("dual-stack "+v.String(), func(t *testing.T) {
 			dev := bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64"))
 			onWindows(t, dev, hnstest.Knobs{Version: v}, func(w *windows) {
-				if err := w.m.Hand().Readdress("Ethernet", hnstest.HostAddr, netip.MustParsePrefix("fd00::2/64")); err != nil {
+				if err := w.m.Admin().Readdress("Ethernet", hnstest.HostAddr, netip.MustParsePrefix("fd00::2/64")); err != nil {
 					t.Fatal(err)
 				}
 				w.state.Networks = append(w.state.Networks, netip.MustParsePrefix("fd05::/56"))

@@ -19,9 +19,9 @@ var stray = netip.MustParsePrefix("10.244.9.0/24")
 // drift takes away what leads to peer 4, and adds a way to a peer that does not exist.
 func (w *windows) drift(kind netKind) error {
 	if kind == bridgeKind {
-		w.m.Hand().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24"))
-		return w.m.Hand().AddRoute(hns.Route{Dst: stray, NextHop: netip.MustParseAddr("10.99.0.9"),
-			Index: w.m.Hand().Adapter("vEthernet (Ethernet)").Index, Metric: 256})
+		w.m.Admin().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24"))
+		return w.m.Admin().AddRoute(hns.Route{Dst: stray, NextHop: netip.MustParseAddr("10.99.0.9"),
+			Index: w.m.Admin().Adapter("vEthernet (Ethernet)").Index, Metric: 256})
 	}
 	return policiesOf(w, func(all []hns.Policy) []hns.Policy {
 		all = slices.DeleteFunc(all, func(p hns.Policy) bool {

@@ -22,7 +22,7 @@ import (
 const mended = 10 * time.Second
 
 func policiesOf(w *windows, change func([]hns.Policy) []hns.Policy) error {
-	return w.m.Hand().Policies("flannel.4096", change)
+	return w.m.Admin().Policies("flannel.4096", change)
 }
 
 // What another hand does to the network is mended within seconds, whether HNS tells of it or not.
@@ -32,9 +32,9 @@ func TestDriftOfNetworks(t *testing.T) {
 		do    func(*windows) error
 	}{
 		"service restarted": {kinds, func(w *windows) error { w.m.Restart(); return nil }},
-		"network deleted":   {kinds, func(w *windows) error { return w.m.Hand().DeleteNetwork(w.devices[0].Name) }},
+		"network deleted":   {kinds, func(w *windows) error { return w.m.Admin().DeleteNetwork(w.devices[0].Name) }},
 		"policy removed": {kinds[:1], func(w *windows) error {
-			return w.m.Hand().DeleteRemoteSubnet("flannel.4096", netip.MustParsePrefix("10.244.4.0/24"))
+			return w.m.Admin().DeleteRemoteSubnet("flannel.4096", netip.MustParsePrefix("10.244.4.0/24"))
 		}},
 		"all policies removed": {kinds[:1], func(w *windows) error {
 			return policiesOf(w, func(all []hns.Policy) []hns.Policy {
@@ -61,14 +61,14 @@ func TestDriftOfNetworks(t *testing.T) {
 				return append(all, r.Policy())
 			})
 		}},
-		"endpoint deleted": {kinds[1:], func(w *windows) error { return w.m.Hand().DeleteEndpoint("cbr0_ep") }},
-		"forwarding off":   {kinds[1:], func(w *windows) error { return w.m.Hand().SetForwarding("vEthernet (Ethernet)", false, false) }},
-		"route deleted":    {kinds[1:], func(w *windows) error { w.m.Hand().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24")); return nil }},
+		"endpoint deleted": {kinds[1:], func(w *windows) error { return w.m.Admin().DeleteEndpoint("cbr0_ep") }},
+		"forwarding off":   {kinds[1:], func(w *windows) error { return w.m.Admin().SetForwarding("vEthernet (Ethernet)", false, false) }},
+		"route deleted":    {kinds[1:], func(w *windows) error { w.m.Admin().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24")); return nil }},
 		"route of a stale lease": {kinds[1:], func(w *windows) error {
-			return w.m.Hand().AddRoute(hns.Route{Dst: netip.MustParsePrefix("10.244.4.0/24"), NextHop: netip.MustParseAddr("10.99.0.44"),
-				Index: w.m.Hand().Adapter("vEthernet (Ethernet)").Index, Metric: 256})
+			return w.m.Admin().AddRoute(hns.Route{Dst: netip.MustParsePrefix("10.244.4.0/24"), NextHop: netip.MustParseAddr("10.99.0.44"),
+				Index: w.m.Admin().Adapter("vEthernet (Ethernet)").Index, Metric: 256})
 		}},
-		"adapter renamed": {kinds, func(w *windows) error { return w.m.Hand().Rename("vEthernet (Ethernet)", "vEthernet (LAN)") }},
+		"adapter renamed": {kinds, func(w *windows) error { return w.m.Admin().Rename("vEthernet (Ethernet)", "vEthernet (LAN)") }},
 	}
 	for name, fault := range faults {
 		for _, kind := range fault.kinds {
@@ -327,7 +327,7 @@ func TestCleanup(t *testing.T) {
 			knobs := hnstest.Knobs{Outage: 10 * time.Second}
 			onWindows(t, devicesOf(kind), knobs, func(w *windows) {
 				w.addMetadataRoute()
-				if err := w.m.Hand().CreateNetwork(`{"Name":"nat","Type":"NAT","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
+				if err := w.m.Admin().CreateNetwork(`{"Name":"nat","Type":"NAT","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
 					t.Fatal(err)
 				}
 				w.bring(5 * time.Minute)
@@ -347,7 +347,7 @@ func TestCleanup(t *testing.T) {
 				w.check(`network nat NAT on , 172.20.0.0/24 via invalid IP
 route 0.0.0.0/0 via 10.99.0.1 on Ethernet
 route 169.254.169.254/32 via 10.99.0.1 on Ethernet`)
-				if dns := w.m.Hand().Adapter("Ethernet").DNS; len(dns) != 1 {
+				if dns := w.m.Admin().Adapter("Ethernet").DNS; len(dns) != 1 {
 					t.Errorf("DNS servers %v", dns)
 				}
 			})

@@ -186,7 +186,7 @@ func (w *windows) mends(within time.Duration) {
 func (w *windows) holds() string {
 	w.t.Helper()
 	var lines []string
-	for _, doc := range w.m.Hand().Networks() {
+	for _, doc := range w.m.Admin().Networks() {
 		n, err := hns.DecodeNetwork(doc)
 		if err != nil {
 			w.t.Fatal(err)
@@ -200,20 +200,20 @@ func (w *windows) holds() string {
 			}
 		}
 	}
-	for _, doc := range w.m.Hand().Endpoints() {
+	for _, doc := range w.m.Admin().Endpoints() {
 		e, err := hns.DecodeEndpoint(doc)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		lines = append(lines, fmt.Sprintf("endpoint %s %v remote %t %v %v", e.Name, e.IPs, e.Remote, e.Provider, e.MAC))
 	}
-	adapters := w.m.Hand().Adapters()
-	for _, r := range w.m.Hand().Routes() {
+	adapters := w.m.Admin().Adapters()
+	for _, r := range w.m.Admin().Routes() {
 		i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Index == r.Index })
 		lines = append(lines, fmt.Sprintf("route %s via %s on %s", r.Dst, r.NextHop, adapters[i].Name))
 	}
 	for _, a := range adapters {
-		if w.m.Hand().Forwarding(a.Name, false) {
+		if w.m.Admin().Forwarding(a.Name, false) {
 			lines = append(lines, "forwarding on "+a.Name)
 		}
 	}

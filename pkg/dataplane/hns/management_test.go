@@ -19,7 +19,7 @@ func TestHostReaddressed(t *testing.T) {
 				w.mends(time.Minute)
 				before := w.network.ID
 				other := netip.MustParsePrefix("10.99.0.77/24")
-				if err := w.m.Hand().Readdress("vEthernet (Ethernet)", other); err != nil {
+				if err := w.m.Admin().Readdress("vEthernet (Ethernet)", other); err != nil {
 					t.Fatal(err)
 				}
 				w.devices = []dataplane.Device{w.devices[0]} // as the daemon's choice of the underlay follows

@@ -41,7 +41,7 @@ func TestStaleRouteWrittenDown(t *testing.T) {
 func TestPrepareLeavesOthers(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: mac.Addr{2, 9}, MTU: 1500, Up: true})
-		if err := w.m.Hand().CreateNetwork(strings.ReplaceAll(foreignSwitch, `"Ethernet"`, `"LAN 2"`)); err != nil {
+		if err := w.m.Admin().CreateNetwork(strings.ReplaceAll(foreignSwitch, `"Ethernet"`, `"LAN 2"`)); err != nil {
 			t.Fatal(err)
 		}
 		before := w.holds()

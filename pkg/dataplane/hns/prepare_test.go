@@ -43,7 +43,7 @@ func TestPrepare(t *testing.T) {
 				w.addMetadataRoute()
 				time.AfterFunc(20*time.Second, func() { w.m.Turn(func(k *hnstest.Knobs) { k.Down = false }) })
 				p, waits, err := w.prepared(5 * time.Minute)
-				host := w.m.Hand().Adapter("vEthernet (Ethernet)")
+				host := w.m.Admin().Adapter("vEthernet (Ethernet)")
 				if err != nil || !p.Made || p.Adapter != "Ethernet" || p.Network != "External" || p.Interface != host.Name ||
 					!slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {
 					t.Errorf("%+v, %v", p, err)
@@ -65,7 +65,7 @@ func TestPrepare(t *testing.T) {
 				}
 				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} }) // joined again: another network
 				w.bring(time.Minute)
-				if now := w.m.Hand().Adapter(host.Name); now.Index != host.Index || len(now.Addrs) != len(host.Addrs) {
+				if now := w.m.Admin().Adapter(host.Name); now.Index != host.Index || len(now.Addrs) != len(host.Addrs) {
 					t.Errorf("the host's interface was %+v and is %+v", host, now)
 				}
 				w.hasAll()
@@ -76,7 +76,7 @@ func TestPrepare(t *testing.T) {
 				if i := slices.IndexFunc(removed, func(s string) bool { return strings.Contains(s, "External") }); err != nil || i != len(removed)-1 {
 					t.Errorf("cleanup removed %q, %v", removed, err)
 				}
-				if a := w.m.Hand().Adapter("Ethernet"); len(hostconfig.Addresses(a)) != 1 || w.holds() != "route 0.0.0.0/0 via 10.99.0.1 on Ethernet\nroute 169.254.169.254/32 via 10.99.0.1 on Ethernet" {
+				if a := w.m.Admin().Adapter("Ethernet"); len(hostconfig.Addresses(a)) != 1 || w.holds() != "route 0.0.0.0/0 via 10.99.0.1 on Ethernet\nroute 169.254.169.254/32 via 10.99.0.1 on Ethernet" {
 					t.Errorf("cleanup left %+v\n%s", a, w.holds())
 				}
 				if _, err := os.Stat(w.opts.journalPath()); err == nil {
@@ -94,7 +94,7 @@ const foreignSwitch = `{"Name":"External","Type":"L2Bridge","Policies":[{"Type":
 // killed in the middle is finished by the next.
 func TestPrepareFindsASwitch(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		if err := w.m.Hand().CreateNetwork(foreignSwitch); err != nil {
+		if err := w.m.Admin().CreateNetwork(foreignSwitch); err != nil {
 			t.Fatal(err)
 		}
 		if p, _, err := w.prepared(time.Minute); err != nil || p.Made || p.Network != "External" || p.Interface != "vEthernet (Ethernet)" {
@@ -166,7 +166,7 @@ func TestAdapterRenamed(t *testing.T) {
 					w.bring(time.Minute)
 					w.mends(time.Minute)
 				}
-				if err := w.m.Hand().Rename("Ethernet", "LAN 2"); err != nil {
+				if err := w.m.Admin().Rename("Ethernet", "LAN 2"); err != nil {
 					t.Fatal(err)
 				}
 				w.m.ForgetLog()
@@ -183,7 +183,7 @@ func TestAdapterRenamed(t *testing.T) {
 				})
 				edit(&w.devices[0], func(n *dataplane.Network) { n.Subnets = []netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")} })
 				w.mends(5 * time.Minute)
-				if err := w.m.Hand().Rename("vEthernet (LAN 2)", "vEthernet (Ethernet)"); err != nil {
+				if err := w.m.Admin().Rename("vEthernet (LAN 2)", "vEthernet (Ethernet)"); err != nil {
 					t.Fatal(err)
 				}
 				w.hasAll()

@@ -9,7 +9,7 @@
 // network namespace of a Windows node in cmd/flannel-lab.
 //
 // Knobs make the machine slow, forgetful or old. A Fault makes single calls
-// fail or hang. A Hand changes the machine as an administrator or another
+// fail or hang. An Admin changes the machine as an administrator or another
 // program would. Every call is in the machine's log.
 //
 // # What is known of Windows

@@ -42,7 +42,7 @@ func TestLoadBalancers(t *testing.T) {
 		""), `{"ID":"`+id+`","References":["/endpoints/`+pod+`"]}`; !strings.Contains(got, want) {
 		t.Errorf("the policy lists are %s, want %s", got, want)
 	}
-	if all := m.Hand().LoadBalancers(); len(all) != 1 || !strings.Contains(string(all[0]), "10.96.0.10") {
+	if all := m.Admin().LoadBalancers(); len(all) != 1 || !strings.Contains(string(all[0]), "10.96.0.10") {
 		t.Errorf("the load balancers are %s", all)
 	}
 }
@@ -60,8 +60,8 @@ func TestFaults(t *testing.T) {
 
 		m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, After: true, Code: hns.RPCCallFailed})
 		if _, err := m.CreateNetwork(document("cbr0", hns.L2Bridge, 0)); !errors.Is(err, hns.ErrUnavailable) ||
-			len(m.Hand().Networks()) != 1 {
-			t.Errorf("Fault.After: %v, %d networks", err, len(m.Hand().Networks()))
+			len(m.Admin().Networks()) != 1 {
+			t.Errorf("Fault.After: %v, %d networks", err, len(m.Admin().Networks()))
 		}
 		m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/globals/", Delay: time.Minute})
 		start := time.Now()
@@ -145,7 +145,7 @@ func TestRestart(t *testing.T) {
 		if len(notified) != 4 {
 			t.Errorf("notified %d times, want 4: also about the restart and the lost network", len(notified))
 		}
-		if left := m.Hand().Networks(); len(left) != 1 || !strings.Contains(string(left[0]), "kept") {
+		if left := m.Admin().Networks(); len(left) != 1 || !strings.Contains(string(left[0]), "kept") {
 			t.Errorf("after the restart there is %s", left)
 		}
 		stop()
@@ -177,14 +177,14 @@ func TestLosses(t *testing.T) {
 		m := hnstest.New()
 		m.Turn(c.turn)
 		metadata := hns.Route{Dst: mustPrefix("169.254.169.254/32"), NextHop: hnstest.Gateway,
-			Index: m.Hand().Adapter("Ethernet").Index, Metric: 5}
-		if err := m.Hand().AddRoute(metadata); err != nil {
+			Index: m.Admin().Adapter("Ethernet").Index, Metric: 5}
+		if err := m.Admin().AddRoute(metadata); err != nil {
 			t.Fatal(err)
 		}
 		create(t, m, document("cbr0", hns.L2Bridge, 0))
-		a := m.Hand().Adapter("vEthernet (Ethernet)")
+		a := m.Admin().Adapter("vEthernet (Ethernet)")
 		got := addresses(a) + " " + string(rune('0'+len(a.DNS)))
-		for _, r := range m.Hand().Routes() {
+		for _, r := range m.Admin().Routes() {
 			got += " " + r.Dst.String() + "+" + string(text(r.Metric))
 		}
 		if got != c.want {
@@ -192,8 +192,8 @@ func TestLosses(t *testing.T) {
 		}
 		if strings.HasPrefix(c.want, "169") { // a static address replaces it
 			if err := m.AddAddress(a.Index, hnstest.HostAddr); err != nil ||
-				addresses(m.Hand().Adapter(a.Name)) != "10.99.0.2/24" {
-				t.Errorf("set address: %v, %s", err, addresses(m.Hand().Adapter(a.Name)))
+				addresses(m.Admin().Adapter(a.Name)) != "10.99.0.2/24" {
+				t.Errorf("set address: %v, %s", err, addresses(m.Admin().Adapter(a.Name)))
 			}
 		}
 		m.Close()

@@ -69,10 +69,10 @@ func TestAddressMoves(t *testing.T) {
 			k.Outage, k.ManagementIP, k.DRMAC = 10*time.Second, 5*time.Second,
 				time.Second
 		})
-		before := m.Hand().Adapter("Ethernet")
+		before := m.Admin().Adapter("Ethernet")
 		id := create(t, m, document("flannel.4096", hns.Overlay, 4096))
 
-		if got := addresses(m.Hand().Adapter("Ethernet")) + addresses(m.Hand().Adapter("vEthernet (Ethernet)")); got != "" {
+		if got := addresses(m.Admin().Adapter("Ethernet")) + addresses(m.Admin().Adapter("vEthernet (Ethernet)")); got != "" {
 			t.Errorf("during the outage the adapters have %s", got)
 		}
 		if _, _, err := m.BestRoute(netip.MustParseAddr("1.1.1.1")); err == nil {
@@ -105,7 +105,7 @@ func TestAddressMoves(t *testing.T) {
 				}
 			}
 		}
-		after := m.Hand().Adapter("vEthernet (Ethernet)")
+		after := m.Admin().Adapter("vEthernet (Ethernet)")
 		if addresses(after) != "10.99.0.2/24" || after.Index == before.Index || after.MAC != before.MAC ||
 			len(after.DNS) != 1 {
 			t.Errorf("the virtual adapter is %+v, was %+v", after, before)
@@ -119,7 +119,7 @@ func TestAddressMoves(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
-		if got := m.Hand().Adapter("Ethernet"); addresses(got) != "10.99.0.2/24" {
+		if got := m.Admin().Adapter("Ethernet"); addresses(got) != "10.99.0.2/24" {
 			t.Errorf("after the network was deleted the adapter is %+v", got)
 		}
 		if m.OpenHandles() != 0 || len(m.Trouble()) != 0 {

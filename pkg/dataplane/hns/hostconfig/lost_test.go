@@ -16,7 +16,7 @@ func TestReadLost(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "hns.json")
 	read := func(m *hnstest.Machine) (Lost, error) {
-		return ReadLost(path, m.Hand().Adapters(), m.Hand().Routes(), nil)
+		return ReadLost(path, m.Admin().Adapters(), m.Admin().Routes(), nil)
 	}
 	m := hnstest.New()
 	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
@@ -26,7 +26,7 @@ func TestReadLost(t *testing.T) {
 	since := time.Date(2026, 8, 5, 10, 0, 0, 0, time.UTC)
 	b := &Snapshot{Written: since, Adapter: "Ethernet", Addresses: []SavedAddress{{hnstest.HostAddr, true}}, DNS: []netip.Addr{hnstest.Gateway},
 		Routes: []SavedRoute{{netip.MustParsePrefix("0.0.0.0/0"), hnstest.Gateway, 0}}}
-	for _, r := range m.Hand().Routes() {
+	for _, r := range m.Admin().Routes() {
 		if r.Dst.Bits() == 0 {
 			b.Routes[0].Metric = r.Metric
 		}

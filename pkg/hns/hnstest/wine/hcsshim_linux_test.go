@@ -66,7 +66,7 @@ func TestHcsshim(t *testing.T) {
 		}
 	}
 	// One test does not delete its endpoint, but deletes the network with it.
-	if left := len(m.Hand().Networks()) + len(m.Hand().Endpoints()); left != 0 {
+	if left := len(m.Admin().Networks()) + len(m.Admin().Endpoints()); left != 0 {
 		t.Errorf("%d networks and endpoints are left", left)
 	}
 	if trouble := m.Trouble(); len(trouble) > 0 {

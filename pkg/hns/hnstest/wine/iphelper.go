@@ -83,7 +83,7 @@ func filter(a hns.Adapter) hns.Adapter {
 }
 
 func (p program) ifRows() (rows []ifRow) {
-	for _, a := range withFilters(p.machine.Hand().Adapters()) {
+	for _, a := range withFilters(p.machine.Admin().Adapters()) {
 		row := toIfRow(a)
 		if strings.HasSuffix(a.Name, filterName) {
 			row.Flags = filterFlag
@@ -169,7 +169,7 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 }
 
 func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
-	for _, a := range p.machine.Hand().Adapters() {
+	for _, a := range p.machine.Admin().Adapters() {
 		if g := guid(a.GUID); string(g[:]) == string(raw) {
 			return a, true
 		}
@@ -180,7 +180,7 @@ func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
 // convert answers the ConvertInterface…To… calls, which translate between
 // index, LUID, GUID and alias of an adapter.
 func (p program) convert(function string, raw []byte) (*blob, hns.Code) {
-	for _, a := range p.machine.Hand().Adapters() {
+	for _, a := range p.machine.Admin().Adapters() {
 		g := guid(a.GUID)
 		names := map[string][]byte{"Index": pack(uint32(a.Index)), "Luid": pack(luid(a.Index)), "Guid": g[:],
 			"Alias": []byte(a.Name)}

@@ -13,17 +13,16 @@ import (
 // Changes by an administrator or another program. They are not in the log, and
 // no Fault applies to them.
 
-// Hand changes and reads the machine as somebody else than the program under
-// test would.
-type Hand struct{ m *Machine }
+// Admin changes and reads the machine as an administrator, or another program
+// than the one under test, would.
+type Admin struct{ m *Machine }
 
-// Hand returns access to the machine for somebody else than the program under
-// test.
-func (m *Machine) Hand() Hand { return Hand{m} }
+// Admin returns access to the machine beside the program under test.
+func (m *Machine) Admin() Admin { return Admin{m} }
 
 // Networks returns the documents of all networks, in the form in which HNS
 // returns them.
-func (h Hand) Networks() []json.RawMessage {
+func (h Admin) Networks() []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	var documents []json.RawMessage
@@ -34,12 +33,12 @@ func (h Hand) Networks() []json.RawMessage {
 }
 
 // Endpoints returns the endpoints' documents.
-func (h Hand) Endpoints() []json.RawMessage { return h.documents(api.EndpointKind) }
+func (h Admin) Endpoints() []json.RawMessage { return h.documents(api.EndpointKind) }
 
 // LoadBalancers returns the load balancers' documents.
-func (h Hand) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBalancerKind) }
+func (h Admin) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBalancerKind) }
 
-func (h Hand) documents(k api.Kind) []json.RawMessage {
+func (h Admin) documents(k api.Kind) []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	var documents []json.RawMessage
@@ -50,7 +49,7 @@ func (h Hand) documents(k api.Kind) []json.RawMessage {
 }
 
 // Adapters returns the machine's adapters.
-func (h Hand) Adapters() []hns.Adapter {
+func (h Admin) Adapters() []hns.Adapter {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	var adapters []hns.Adapter
@@ -61,7 +60,7 @@ func (h Hand) Adapters() []hns.Adapter {
 }
 
 // Adapter returns the adapter with that name, or the zero Adapter.
-func (h Hand) Adapter(name string) hns.Adapter {
+func (h Admin) Adapter(name string) hns.Adapter {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	if a := h.m.adapterByName(name); a != nil {
@@ -71,14 +70,14 @@ func (h Hand) Adapter(name string) hns.Adapter {
 }
 
 // Routes returns the routes that programs made.
-func (h Hand) Routes() []hns.Route {
+func (h Admin) Routes() []hns.Route {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(h.m.routes), func(r hns.Route) bool { return !r.Ours })
 }
 
 // DeleteNetwork deletes the network with that name.
-func (h Hand) DeleteNetwork(name string) error {
+func (h Admin) DeleteNetwork(name string) error {
 	return h.network(name, func(n *network) hns.Code {
 		h.m.removeNetwork(n)
 		return 0
@@ -86,7 +85,7 @@ func (h Hand) DeleteNetwork(name string) error {
 }
 
 // CreateNetwork creates a network.
-func (h Hand) CreateNetwork(document string) error {
+func (h Admin) CreateNetwork(document string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	_, code := h.m.createNetwork(api.NewGUID(), []byte(document))
@@ -95,7 +94,7 @@ func (h Hand) CreateNetwork(document string) error {
 
 // Policies replaces the policies of the network with that name. It causes no
 // event.
-func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
+func (h Admin) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
 	return h.network(name, func(n *network) hns.Code {
 		before := n.Policies
 		n.Policies = change(slices.Clone(before))
@@ -105,7 +104,7 @@ func (h Hand) Policies(name string, change func([]hns.Policy) []hns.Policy) erro
 }
 
 // DeleteRemoteSubnet deletes the RemoteSubnetRoute policies for a subnet.
-func (h Hand) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
+func (h Admin) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
 	return h.Policies(name, func(policies []hns.Policy) []hns.Policy {
 		return slices.DeleteFunc(policies, func(p hns.Policy) bool {
 			r, code := api.RemoteSubnet(p.Settings)
@@ -115,7 +114,7 @@ func (h Hand) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
 }
 
 // DeleteEndpoint deletes the endpoint with that name.
-func (h Hand) DeleteEndpoint(name string) error {
+func (h Admin) DeleteEndpoint(name string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, t := range h.m.objects[api.EndpointKind] {
@@ -127,27 +126,27 @@ func (h Hand) DeleteEndpoint(name string) error {
 	return fmt.Errorf("endpoint %s: %w", name, hns.ErrNotFound)
 }
 
-func (h Hand) network(name string, act func(*network) hns.Code) error {
+func (h Admin) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, n := range h.m.networks {
 		if n.Name == name {
-			return api.Problem("Hand", act(n))
+			return api.Problem("change by an administrator", act(n))
 		}
 	}
 	return fmt.Errorf("network %s: %w", name, hns.ErrNotFound)
 }
 
 // AddRoute adds a route.
-func (h Hand) AddRoute(r hns.Route) error {
+func (h Admin) AddRoute(r hns.Route) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	r.Ours = true
-	return api.Problem("Hand", h.m.createRoute(r))
+	return api.Problem("change by an administrator", h.m.createRoute(r))
 }
 
 // DeleteRoutes deletes all routes to a destination.
-func (h Hand) DeleteRoutes(dst netip.Prefix) {
+func (h Admin) DeleteRoutes(dst netip.Prefix) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, r := range slices.Clone(h.m.routes) {
@@ -158,7 +157,7 @@ func (h Hand) DeleteRoutes(dst netip.Prefix) {
 }
 
 // SetForwarding turns an adapter's forwarding on or off.
-func (h Hand) SetForwarding(name string, v6, on bool) error {
+func (h Admin) SetForwarding(name string, v6, on bool) error {
 	return h.adapter(name, func(a *adapter) {
 		h.m.forward[family{a.Index, v6}] = on
 		h.m.recordError("set forwarding", h.m.body.Forwarding(a.Index, v6, on))
@@ -167,13 +166,13 @@ func (h Hand) SetForwarding(name string, v6, on bool) error {
 }
 
 // Forwarding reports whether an adapter forwards packets.
-func (h Hand) Forwarding(name string, v6 bool) (on bool) {
+func (h Admin) Forwarding(name string, v6 bool) (on bool) {
 	_ = h.adapter(name, func(a *adapter) { on = h.m.forward[family{a.Index, v6}] })
 	return on
 }
 
 // Rename changes the name of an adapter.
-func (h Hand) Rename(from, to string) error {
+func (h Admin) Rename(from, to string) error {
 	return h.adapter(from, func(a *adapter) {
 		a.Name = to
 		h.m.recordError("rename "+from, h.m.body.Rename(a.Index, to))
@@ -182,7 +181,7 @@ func (h Hand) Rename(from, to string) error {
 }
 
 // Readdress replaces the addresses of an adapter by static ones.
-func (h Hand) Readdress(name string, addrs ...netip.Prefix) error {
+func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
 	return h.adapter(name, func(a *adapter) {
 		for _, ip := range slices.Clone(a.Addrs) {
 			h.m.removeAddress(a, ip.Prefix)
@@ -193,7 +192,7 @@ func (h Hand) Readdress(name string, addrs ...netip.Prefix) error {
 	})
 }
 
-func (h Hand) adapter(name string, act func(*adapter)) error {
+func (h Admin) adapter(name string, act func(*adapter)) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	a := h.m.adapterByName(name)
