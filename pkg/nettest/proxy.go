@@ -9,6 +9,11 @@ import (
 
 // Proxy forwards TCP connections. It can delay data, or drop it without closing
 // connections, as a network can.
+//
+// Each call of BlackHole increments age, and a connection belongs to the age at
+// which it was accepted. It may forward data only while the proxy still has
+// that age and is not a black hole. So BlackHole(true) silences all
+// connections, and after BlackHole(false) only new ones work.
 type Proxy struct {
 	to    string // address of the server
 	l     net.Listener

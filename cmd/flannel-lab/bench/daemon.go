@@ -32,6 +32,8 @@ type bench struct {
 	figures map[string]float64
 }
 
+// newBench starts a lab with etcd and writes the leases of the peers. The
+// caller must call close.
 func newBench(ctx context.Context, o Options, backend string, peers int) (*bench, error) {
 	b := &bench{options: o, backend: backend, peers: peersFrom(0, peers), figures: map[string]float64{}}
 	var err error

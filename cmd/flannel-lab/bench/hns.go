@@ -75,6 +75,7 @@ func measureHNS(ctx context.Context, backend string, peers int) (c column, err e
 	return column{Store: "none", Backend: backend, Peers: peers, Figures: b.figures}, nil
 }
 
+// steps measures a first sync, a restart, an added and a removed peer.
 func (b *hnsBench) steps(ctx context.Context, peers int) error {
 	for i := range peers {
 		b.state.Paths = append(b.state.Paths, b.path(i))

@@ -45,6 +45,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 	return nil
 }
 
+// newVXLAN creates the device as a daemon would.
 func newVXLAN(ctx context.Context, n *lab.Node) error {
 	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // left by the previous form
 	for _, command := range []string{
@@ -62,6 +63,8 @@ func newVXLAN(ctx context.Context, n *lab.Node) error {
 // batchFile is the input of a program of iproute2 for -batch.
 type batchFile struct{ key, program, text string }
 
+// files returns the batch files for all peers: neighbours and FDB entries for
+// vxlan, then routes in a form.
 func (b *bench) files(form, device string) []batchFile {
 	var neighs, fdb, routes, nexthops strings.Builder
 	for i, p := range b.peers {

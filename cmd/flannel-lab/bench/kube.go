@@ -99,6 +99,8 @@ func measureKube(ctx context.Context, o Options, peers int) (column, error) {
 	return c, nil
 }
 
+// populateKube writes the network configuration and creates the Nodes of the
+// peers.
 func (b *bench) populateKube(ctx context.Context) error {
 	if err := b.onLink(ctx); err != nil {
 		return err

@@ -65,6 +65,8 @@ type kernelWatch struct {
 	err     error
 }
 
+// watchKernel subscribes to route and neighbour notifications of a node. The
+// caller must call close.
 func watchKernel(node *lab.Node) (*kernelWatch, error) {
 	w := &kernelWatch{}
 	err := node.Do(func() (err error) {
@@ -93,6 +95,8 @@ func (w *kernelWatch) close() {
 	_ = unix.Close(w.fd)
 }
 
+// run processes notifications until close. It sends the time to reached when
+// goal becomes true.
 func (w *kernelWatch) run() {
 	buf := make([]byte, 64<<10)
 	for !w.stop.Load() {
@@ -166,6 +170,8 @@ func (w *kernelWatch) take(b []byte) {
 	}
 }
 
+// route records a route to the subnet of a peer. A gateway that is the address
+// of a peer gives the version (host-gw).
 func (s *seen) route(present bool, body []byte) {
 	if len(body) < unix.SizeofRtMsg || body[1] != 24 || body[4] != unix.RT_TABLE_MAIN {
 		return
@@ -181,6 +187,7 @@ func (s *seen) route(present bool, body []byte) {
 	s.note(tableRoutes, p, present)
 }
 
+// neigh records a neighbour or FDB entry of a peer. The MAC gives the version.
 func (s *seen) neigh(present bool, body []byte) {
 	if len(body) < 12 {
 		return

@@ -48,11 +48,13 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 	return nil
 }
 
+// step is a part of the demo. do fails if the result is not the expected one.
 type step struct {
 	title string
 	do    func(context.Context) error
 }
 
+// steps returns the steps for the options of the lab.
 func (d *show) steps() []step {
 	steps := []step{
 		{"Nodes: machines on one network, and etcd", d.nodes},

@@ -17,6 +17,8 @@ import (
 // less, but the machine may be busy.
 const timeout = 2 * time.Minute
 
+// loseRoute deletes a route and waits until it is restored, while pods are
+// pinged.
 func (d *show) loseRoute(ctx context.Context) error {
 	n := d.lab.Nodes[0]
 	subnets, err := subnetsOf(d.lab.Nodes[1])
@@ -62,6 +64,8 @@ func hasRoute(n *lab.Node, to netip.Prefix) error {
 	})
 }
 
+// loseDevice deletes the tunnel device and waits until all pods reach each
+// other again.
 func (d *show) loseDevice(ctx context.Context) error {
 	n := d.lab.Nodes[0]
 	begin := time.Now()
@@ -85,6 +89,8 @@ func (d *show) loseDevice(ctx context.Context) error {
 	return nil
 }
 
+// kill kills flanneld and starts it again, while pods are pinged. No ping may
+// be lost.
 func (d *show) kill(ctx context.Context) error {
 	n := d.lab.Nodes[0]
 	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)

@@ -46,6 +46,7 @@ func (e *Etcd) Start(ctx context.Context) error {
 	return e.ready(ctx)
 }
 
+// launch starts the process.
 func (e *Etcd) launch() error {
 	listen := e.Endpoint() + ",http://127.0.0.1:2379"
 	if e.lab.opts.Family == Dual {
@@ -61,6 +62,7 @@ func (e *Etcd) launch() error {
 	return err
 }
 
+// ready waits until /health reports true.
 func (e *Etcd) ready(ctx context.Context) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		if !e.proc.Running() {
@@ -109,6 +111,7 @@ func (e *Etcd) Restore(ctx context.Context) error {
 // Replace kills etcd and starts it without data.
 func (e *Etcd) Replace(ctx context.Context) error { return e.restart(ctx, "rm -rf "+dataDir) }
 
+// restart kills etcd, runs a shell script in Infra, and starts it again.
 func (e *Etcd) restart(ctx context.Context, between string) error {
 	if err := e.Kill(); err != nil {
 		return err
@@ -190,6 +193,7 @@ func (e *Etcd) list(ctx context.Context, prefix string) (map[string]string, erro
 	return values, nil
 }
 
+// close kills etcd and closes the client.
 func (e *Etcd) close() error {
 	var errs []error
 	if e.client != nil {

@@ -70,6 +70,7 @@ func (k *Kube) Start(ctx context.Context) error {
 	return k.ready(ctx)
 }
 
+// launch starts the process.
 func (k *Kube) launch() (err error) {
 	var networks []string
 	if k.lab.opts.Family.Has4() {
@@ -90,6 +91,8 @@ func (k *Kube) launch() (err error) {
 	return err
 }
 
+// ready waits until the API server is ready. The first time it also creates the
+// clients and applies the manifest.
 func (k *Kube) ready(ctx context.Context) error {
 	var text []byte
 	_, err := machine.Until(ctx, machine.Longest, func(context.Context) (err error) {
@@ -195,6 +198,7 @@ func (k *Kube) Unregister(ctx context.Context, n *Node) error {
 		k.Client.CoreV1().Pods(cluster.Namespace).Delete(ctx, cluster.FlannelPod(n.Name), noGrace))
 }
 
+// setConfig writes the network configuration to a file on every node.
 func (k *Kube) setConfig(json string) error {
 	var errs []error
 	for _, n := range k.lab.Nodes {

@@ -107,6 +107,7 @@ func New(ctx context.Context, o Options) (*Lab, error) {
 	return l, nil
 }
 
+// build starts everything. After an error, Close ends what was started.
 func (l *Lab) build(ctx context.Context) (err error) {
 	if l.Infra, err = machine.New("infra"); err != nil {
 		return err
@@ -236,6 +237,7 @@ func (l *Lab) Node(name string) (*Node, error) {
 	return nil, fmt.Errorf("no node %q: the nodes are node1 to node%d", name, len(l.Nodes))
 }
 
+// complete sets defaults and validates the options.
 func (o *Options) complete() error {
 	if o.Nodes <= 0 {
 		o.Nodes = 3

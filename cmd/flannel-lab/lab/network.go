@@ -16,7 +16,9 @@ import (
 const Uplink = "eth0"
 
 // address returns a host's address on an underlay network, with the length of
-// the network's prefix. Host 1 is the router, host 11 node1.
+// the network's prefix. Host 1 is the router, host 11 node1. On network 0 these
+// are 192.168.100.1/24 and fd00:100::1/64, and 192.168.100.11/24 and
+// fd00:100::11/64.
 func address(v6 bool, network, host int) netip.Prefix {
 	if v6 {
 		return netip.MustParsePrefix(fmt.Sprintf("fd00:%d::%d/64", 100+network, host))

@@ -37,6 +37,8 @@ type Node struct {
 	pods   map[string]*Pod
 }
 
+// newNode creates the node with index i, connects it, and turns it into a
+// Windows node if it is one of the last Options.Windows.
 func (l *Lab) newNode(ctx context.Context, i int) (*Node, error) {
 	m, err := machine.New(fmt.Sprintf("node%d", i+1))
 	if err != nil {
@@ -98,6 +100,7 @@ func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(),
 // StartWith starts flanneld with exactly these arguments.
 func (n *Node) StartWith(args ...string) error { return n.StartIn(n.flanneld(), args...) }
 
+// flanneld returns the path of the binary that Start runs.
 func (n *Node) flanneld() string {
 	if n.Windows != nil {
 		return n.lab.opts.flanneldExe()
@@ -172,6 +175,8 @@ func (n *Node) Kill() error {
 	return err
 }
 
+// end sends a signal to flanneld, waits until it has ended, and returns its
+// exit status.
 func (n *Node) end(ctx context.Context, s syscall.Signal) (int, error) {
 	if n.daemon == nil {
 		return -1, errNotStarted

@@ -93,6 +93,7 @@ func (p *Pod) deleteNetns(ctx context.Context) error {
 	return err
 }
 
+// join calls ADD and opens the network namespace of the pod.
 func (p *Pod) join(ctx context.Context) error {
 	return p.Node.Do(func() error {
 		f, err := os.Open(p.netns)
@@ -153,6 +154,8 @@ func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkCon
 	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns, IfName: "eth0"})
 }
 
+// add calls ADD and stores the addresses in the result. The caller is in the
+// node.
 func (p *Pod) add(ctx context.Context) error {
 	return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		res, err := cni.AddNetworkList(ctx, list, rt)
@@ -190,6 +193,7 @@ func (p *Pod) Check(ctx context.Context) error {
 	})
 }
 
+// del calls DEL. The caller is in the node.
 func (p *Pod) del(ctx context.Context) error {
 	return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		if err := cni.DelNetworkList(ctx, list, rt); err != nil {

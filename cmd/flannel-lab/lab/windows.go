@@ -154,6 +154,8 @@ func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (
 	return out, err
 }
 
+// runToEnd runs a command in the node until it ends. It kills the command when
+// ctx ends.
 func (n *Node) runToEnd(ctx context.Context, cmd *exec.Cmd) (Outcome, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -38,6 +38,7 @@ func (p *Pod) deleteCompartment() error {
 	return err
 }
 
+// joinWindows calls ADD. The namespaces of the pod are those of the node.
 func (p *Pod) joinWindows(ctx context.Context) error {
 	err := p.Node.Do(func() error { return p.add(ctx) })
 	if err != nil {
@@ -83,6 +84,9 @@ func (inWine) Decode(answer []byte) (version.PluginInfo, error) {
 	return new(version.PluginDecoder).Decode(answer)
 }
 
+// ExecPlugin runs a plugin in Wine with the CNI variables of environ, and
+// returns its stdout. An error that the plugin reports as JSON is returned as
+// *types.Error.
 func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := w.node.Windows.program(plugin)
 	for _, e := range environ {

@@ -58,6 +58,8 @@ func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Dura
 	return time.Since(start), err
 }
 
+// untilAnswer pings every interval until the first answer or the timeout. It
+// returns the result of these pings.
 func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, timeout time.Duration) (FloodResult, error) {
 	f, err := ns.flood(to, interval)
 	if err != nil {
@@ -175,6 +177,8 @@ func (f *Flood) sendOne() {
 	}
 }
 
+// receive records answers until the socket is closed. The number of a ping is
+// in its data, because Seq has only 16 bits.
 func (f *Flood) receive() {
 	proto, reply := 1, icmp.Type(ipv4.ICMPTypeEchoReply)
 	if f.to.Is6() {
@@ -207,6 +211,7 @@ func (f *Flood) receive() {
 	}
 }
 
+// answered returns the number of answers so far.
 func (f *Flood) answered() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -223,6 +228,7 @@ func (f *Flood) answered() (n int) {
 // ping that the kernel refused to send.
 func (f *Flood) Stop() (FloodResult, error) { return f.end(5 * time.Second) }
 
+// end stops sending, waits up to timeout for outstanding answers, and counts.
 func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
 	close(f.stop)
 	f.wg.Wait()

@@ -186,6 +186,8 @@ func extraFiles() int {
 	return n
 }
 
+// privateMounts keeps mounts of this namespace out of others, and mounts a
+// /proc of its PID namespace.
 func privateMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -209,6 +211,7 @@ func Status(ws syscall.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
+// fail prints an error and returns exit status 1.
 func fail(err error) int {
 	fmt.Fprintln(os.Stderr, "flannel-lab:", strings.TrimSpace(err.Error()))
 	return 1

@@ -69,6 +69,8 @@ func holdMain() int {
 	}
 }
 
+// setUpMachine runs in the new namespaces. It sets the host name, the mounts
+// and lo.
 func setUpMachine(name string) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set host name: %w", err)

@@ -72,6 +72,8 @@ func (ns Namespaces) Do(f func() error) error {
 	return <-done
 }
 
+// run implements Do in a goroutine of its own, and sends the error of f to
+// done.
 func (ns Namespaces) run(f func() error, done chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() { // the main thread cannot end: wait while another runs f
@@ -90,6 +92,7 @@ func (ns Namespaces) run(f func() error, done chan<- error) {
 	}
 }
 
+// enter moves the current thread into the namespaces.
 func (ns Namespaces) enter() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // or setns fails for the mount namespace
 		return fmt.Errorf("unshare working directory: %w", err)

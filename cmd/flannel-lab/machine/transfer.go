@@ -68,6 +68,7 @@ func receive(c net.Conn) (n int64) {
 	}
 }
 
+// send writes to addr for the duration, and returns the number of bytes.
 func send(ctx context.Context, from Namespaces, addr string, duration time.Duration) (n int64, err error) {
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err != nil {

@@ -126,6 +126,7 @@ func (h Admin) DeleteEndpoint(name string) error {
 	return fmt.Errorf("endpoint %s: %w", name, hns.ErrNotFound)
 }
 
+// network calls act with the network of that name, with the machine locked.
 func (h Admin) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -192,6 +193,7 @@ func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
 	})
 }
 
+// adapter calls act with the adapter of that name, with the machine locked.
 func (h Admin) adapter(name string, act func(*adapter)) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()

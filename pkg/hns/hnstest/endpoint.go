@@ -180,6 +180,7 @@ func (m *Machine) attach(t *object) hns.Code {
 	return 0
 }
 
+// detach removes the host adapter of an endpoint, if it has one.
 func (m *Machine) detach(t *object) {
 	if t.adapter != 0 {
 		m.removeAdapter(t.adapter)

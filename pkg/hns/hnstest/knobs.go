@@ -60,6 +60,7 @@ type Fault struct {
 	After bool          // with Code: the call has its effect, but returns Code
 }
 
+// matches reports whether the fault applies to a call.
 func (f *Fault) matches(function string, args []string) bool {
 	if f.Func != function && f.Func != "*" && (f.Func != "" || !api.IsHNS(function)) {
 		return false

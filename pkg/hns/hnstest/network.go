@@ -25,6 +25,7 @@ type network struct {
 	macKnown bool       // HNS reports mac as DrMacAddress
 }
 
+// network returns the network with that ID, in any case of letters, or nil.
 func (m *Machine) network(id string) *network {
 	for _, n := range m.networks {
 		if strings.EqualFold(n.id, id) {
@@ -158,6 +159,8 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	return 0
 }
 
+// changePolicy adds, removes or updates one policy. It does not change the old
+// slice.
 func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Code {
 	at := slices.IndexFunc(n.Policies, func(q hns.Policy) bool { return n.read.Clash(p, q) })
 	switch request {
@@ -185,7 +188,8 @@ func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Cod
 }
 
 // applyPolicyChanges tells the body which policies were added or removed
-// compared to before.
+// compared to before. Policies are compared as text, so an update is a removal
+// and an addition.
 func (m *Machine) applyPolicyChanges(n *network, before []hns.Policy) {
 	old, current := map[string]hns.Policy{}, map[string]hns.Policy{}
 	for _, p := range before {

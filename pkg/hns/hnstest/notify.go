@@ -43,8 +43,9 @@ func (p *Program) Notify(function, number string) (string, hns.Code) {
 	})
 }
 
-func (p *Program) listen(of string, wants func(Event) bool) string {
-	number := p.open(api.CallbackKind, of)
+// listen adds a registration and returns its handle. owner is "HNS" or "IP".
+func (p *Program) listen(owner string, wants func(Event) bool) string {
+	number := p.open(api.CallbackKind, owner)
 	if !p.ended {
 		p.m.listeners[number] = &listener{next: len(p.m.events), wants: wants}
 	}

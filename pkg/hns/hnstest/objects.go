@@ -24,6 +24,7 @@ type object struct {
 	remote  *hns.RemoteSubnet // route to a remote endpoint that the body has; nil: none
 }
 
+// object returns the object with that ID, in any case of letters, or nil.
 func (m *Machine) object(k api.Kind, id string) *object {
 	for _, t := range m.objects[k] {
 		if strings.EqualFold(t.id, id) {

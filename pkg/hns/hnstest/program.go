@@ -64,6 +64,7 @@ func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
 	})
 }
 
+// perform runs a call of HCN on objects of a kind. The caller holds the lock.
 func (p *Program) perform(verb string, k api.Kind, args []string) (string, hns.Code) {
 	m := p.m
 	switch verb {

@@ -148,6 +148,7 @@ func (m *Machine) routeIndex(r hns.Route) int {
 	})
 }
 
+// createRoute adds a route and returns a code. The caller holds the lock.
 func (m *Machine) createRoute(r hns.Route) hns.Code {
 	switch {
 	case m.adapter(r.Index) == nil:

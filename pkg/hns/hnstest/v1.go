@@ -43,6 +43,7 @@ func (m *Machine) v1(method, path, body string) (string, hns.Code) {
 	return api.Text(map[string]any{"Success": true, "Output": out}), 0
 }
 
+// request answers a request by the parts of its path.
 func (m *Machine) request(method string, path []string, body []byte) (any, hns.Code) {
 	id := ""
 	if len(path) > 1 {
