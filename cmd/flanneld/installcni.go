@@ -11,14 +11,8 @@ import (
 
 // cniAnswer is the JSON document of install-cni.
 type cniAnswer struct {
-	Files   []cniFile `json:"files"`
-	Problem string    `json:"problem,omitempty"`
-}
-
-type cniFile struct {
-	Path   string   `json:"path"`
-	Result string   `json:"result"`         // "written", "unchanged"
-	Kept   []string `json:"kept,omitempty"` // types of plugins that others added to a configuration
+	Files   []cniinstall.Outcome `json:"files"`
+	Problem string               `json:"problem,omitempty"`
 }
 
 const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
@@ -44,38 +38,37 @@ func installCNI(c *call) func(context.Context) int {
 		case (files.ConfFrom == "") != (files.ConfTo == "") || (files.PluginFrom == "") != (files.PluginTo == ""):
 			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to, and --plugin-from requires --plugin-to, and vice versa"))
 		}
-		if err := c.giveUpNetwork(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			c.log.Warn("cannot drop network access, continuing with it", "error", err)
+		if c.confine != nil {
+			if err := c.confine(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+				c.log.Warn("cannot drop network access, continuing with it", "error", err)
+			}
 		}
 		log := c.log
 		if !*watch { // the answer lists the same changes
 			log = slog.New(slog.DiscardHandler)
 		}
-		results, err := files.Install(log)
-		done, text := describe(results, err)
-		if *watch { // the log has the same
-			text = ""
+		done, err := files.Install(log)
+		text := ""
+		if !*watch { // else the log has the same
+			text = describe(done)
 		}
-		if exit := c.answer(done, text, err); exit != exitOK || !*watch {
+		answer := cniAnswer{append([]cniinstall.Outcome{}, done...), problem(err)} // an empty list, not null
+		if exit := c.answer(answer, text, err); exit != exitOK || !*watch {
 			return exit
 		}
 		return c.reportError(files.Keep(ctx, log))
 	}
 }
 
-func describe(results []cniinstall.Result, err error) (done cniAnswer, text string) {
-	done = cniAnswer{Files: []cniFile{}, Problem: problem(err)}
+// describe returns a line for each file.
+func describe(files []cniinstall.Outcome) string {
 	var lines []string
-	for _, r := range results {
-		f := cniFile{Path: r.Path, Result: "unchanged", Kept: r.Foreign}
-		if r.Written {
-			f.Result = "written"
-		}
+	for _, f := range files {
 		line := f.Path + ": " + f.Result
 		if len(f.Kept) > 0 {
 			line += ", kept " + strings.Join(f.Kept, ", ")
 		}
-		done.Files, lines = append(done.Files, f), append(lines, line)
+		lines = append(lines, line)
 	}
-	return done, strings.Join(lines, "\n")
+	return strings.Join(lines, "\n")
 }

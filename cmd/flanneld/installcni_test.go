@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/cniinstall"
 	"flannel/pkg/logtest"
 )
 
@@ -88,7 +89,8 @@ func TestInstallCNI(t *testing.T) {
 	if err := run(t.Context(), append(all, "--json")...); err != nil {
 		t.Error(err)
 	}
-	want := cniAnswer{Files: []cniFile{{at("bin/flannel"), "unchanged", nil}, {at("net.d/10-flannel.conflist"), "unchanged", []string{"mesh"}}}}
+	want := cniAnswer{Files: []cniinstall.Outcome{{Path: at("bin/flannel"), Result: "unchanged"},
+		{Path: at("net.d/10-flannel.conflist"), Result: "unchanged", Kept: []string{"mesh"}}}}
 	if diff := cmp.Diff(want, read[cniAnswer](t, out.String())); diff != "" {
 		t.Error("answer, want (-), got (+):\n", diff)
 	}

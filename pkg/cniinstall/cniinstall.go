@@ -34,30 +34,32 @@ import (
 // the directory PluginTo.
 type Files struct{ ConfFrom, ConfTo, PluginFrom, PluginTo string }
 
-// Result is what Install did with one file.
-type Result struct {
-	Path    string
-	Written bool
-	Foreign []string // types of the plugins in a configuration that others added
+// Outcome is what Install did with one file.
+type Outcome struct {
+	Path   string   `json:"path"`
+	Result string   `json:"result"`         // "written" or "unchanged"
+	Kept   []string `json:"kept,omitempty"` // types of the plugins in a configuration that others added
 }
 
 // target is one file to install: a plugin or a configuration.
-type target interface {
-	paths() (from, to string)
+type target struct {
+	from, to string // paths of the source and of the installed file
 	// plan compares the file with its source. If enforce is true, a usable
 	// configuration is changed, too, so that it has all keys of the source.
-	plan(enforce bool) (plan, error)
+	plan func(enforce bool) (plan, error)
 }
 
 // plan says what to do with a file. The zero plan: nothing.
 type plan struct {
-	reason      string // why the file is written ("missing", "changed"); empty: it is not, at most the record is
-	update      bool   // the source changed, or was not applied since the start; false: this is a repair
-	awaitStable bool   // another program may be writing the file: wait until it stays the same
-	found       []byte // content of the file when the plan was made; nil: it was missing
-	attrs       []any  // further attributes for the log
-	foreign     []string
-	write       func() error // nil: nothing to do. The error is errChanged if the file is no longer found
+	reason      string   // why the file is written ("missing", "changed"); empty: it is not, at most the record is
+	update      bool     // the source changed, or was not applied since the start; false: this is a repair
+	awaitStable bool     // another program may be writing the file: wait until it stays the same
+	found       []byte   // content of the file when the plan was made; nil: it was missing
+	attrs       []any    // further attributes for the log
+	foreign     []string // types of the plugins that others added
+	// write carries out the plan; nil: nothing to do. Its error is errChanged if the
+	// file no longer has the content found.
+	write func() error
 }
 
 // errChanged means that a plan is out of date.
@@ -73,56 +75,54 @@ func (f Files) targets() (targets []target, err error) {
 		}
 		for _, e := range files {
 			if e.Type().IsRegular() {
-				targets = append(targets, plugin{filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())})
+				targets = append(targets, plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
 			}
 		}
 		if len(targets) == 0 {
 			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
 		}
 	} else if f.PluginFrom != "" {
-		targets = append(targets, plugin{f.PluginFrom, f.PluginTo})
+		targets = append(targets, plugin(f.PluginFrom, f.PluginTo))
 	}
 	if f.ConfFrom != "" {
-		targets = append(targets, &configuration{from: f.ConfFrom, to: f.ConfTo})
+		targets = append(targets, target{f.ConfFrom, f.ConfTo, (&configuration{from: f.ConfFrom, to: f.ConfTo}).plan})
 	}
 	return targets, nil
 }
 
 // Install installs all files once. If one fails, it still installs the others;
 // done has the files that did not fail.
-func (f Files) Install(log *slog.Logger) (done []Result, err error) {
+func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 	targets, err := f.targets()
 	for _, t := range targets {
-		r, failed := install(t, log)
+		outcome, failed := t.install(log)
 		if failed != nil {
 			err = errors.Join(err, failed)
 			continue
 		}
-		done = append(done, r)
+		done = append(done, outcome)
 	}
 	return done, err
 }
 
-func install(t target, log *slog.Logger) (r Result, err error) {
-	_, r.Path = t.paths()
+func (t target) install(log *slog.Logger) (Outcome, error) {
 	for range 5 { // another program may change the file between plan and write
 		p, err := t.plan(true)
-		if err != nil {
-			return r, err
+		if err == nil && p.write != nil {
+			err = p.write()
 		}
-		r.Foreign = p.foreign
-		if p.write == nil {
-			return r, nil
+		switch {
+		case errors.Is(err, errChanged):
+			continue
+		case err != nil:
+			return Outcome{}, err
+		case p.reason == "":
+			return Outcome{t.to, "unchanged", p.foreign}, nil
 		}
-		if err = p.write(); err == nil {
-			r.Written = p.reason != ""
-			p.log(log, slog.LevelInfo, r.Path)
-			return r, nil
-		} else if !errors.Is(err, errChanged) {
-			return r, err
-		}
+		p.log(log, slog.LevelInfo, t.to)
+		return Outcome{t.to, "written", p.foreign}, nil
 	}
-	return r, fmt.Errorf("install %s: %w", r.Path, errChanged)
+	return Outcome{}, fmt.Errorf("install %s: %w", t.to, errChanged)
 }
 
 func (p plan) log(log *slog.Logger, level slog.Level, path string) {

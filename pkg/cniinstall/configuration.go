@@ -21,8 +21,6 @@ type configuration struct {
 
 const confMode = 0o644 // of a new file; an existing file keeps its mode
 
-func (c *configuration) paths() (from, to string) { return c.from, c.to }
-
 // recordOf is the path of the record, a copy of the source that was applied last.
 // It is in the directory of the configuration because both must be kept or lost
 // together. Container runtimes ignore it: they read only files named *.conf,
@@ -49,7 +47,7 @@ func (c *configuration) read() (s sources, err error) {
 	return s, err
 }
 
-// readFile returns nil for a file that is missing.
+// readFile returns a nil text for a file that is missing, and never for another.
 func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -61,7 +59,7 @@ func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	return append([]byte{}, text...), info.Mode().Perm(), nil
+	return text, info.Mode().Perm(), nil
 }
 
 func (c *configuration) plan(enforce bool) (plan, error) {

@@ -20,12 +20,11 @@ type keeper struct {
 }
 
 func keep(ctx context.Context, t target, log *slog.Logger) error {
-	from, to := t.paths()
-	source, err := file.Watch(ctx, from)
+	sourceChanges, err := file.Watch(ctx, t.from)
 	if err != nil {
 		return err
 	}
-	changes, err := file.Watch(ctx, to)
+	changes, err := file.Watch(ctx, t.to)
 	if err != nil {
 		return err
 	}
@@ -36,13 +35,12 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-source:
+		case <-sourceChanges:
 		case <-changes:
 		case <-timer.C:
 		}
 		timer.Stop()
-		next := k.pass(time.Now())
-		if next > 0 {
+		if next := k.pass(time.Now()); next > 0 {
 			timer.Reset(next)
 		}
 	}
@@ -51,15 +49,13 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 // pass compares the file with its source and writes it if that is due. It returns
 // when to call it again at the latest; 0: only when the file or its source changes.
 func (k *keeper) pass(now time.Time) (next time.Duration) {
-	_, to := k.paths()
 	p, err := k.plan(!k.enforced)
 	if err == nil && p.write != nil {
-		delay := k.pace.delay(now, p)
-		if delay > 0 {
+		if delay := k.pace.delay(now, p); delay > 0 {
 			return delay
 		}
 		if err = p.write(); err == nil {
-			k.report(p, now, to)
+			k.report(p, now)
 		}
 	}
 	switch {
@@ -67,18 +63,18 @@ func (k *keeper) pass(now time.Time) (next time.Duration) {
 		return time.Millisecond
 	case err != nil:
 		if k.warned.IsZero() || now.Sub(k.warned) >= warnEvery {
-			k.log.Warn("could not update CNI file, will retry", "path", to, "error", err)
+			k.log.Warn("could not update CNI file, will retry", "path", k.to, "error", err)
 			k.warned = now
 		}
 		return retryAfter
 	}
 	k.enforced, k.pace.content = true, nil
-	return k.endEpisode(now, to)
+	return k.endEpisode(now)
 }
 
 // endEpisode ends the episode of repairs if its last one was quietFor ago. It
 // returns in how long the episode will end; 0: there is none now.
-func (k *keeper) endEpisode(now time.Time, path string) time.Duration {
+func (k *keeper) endEpisode(now time.Time) time.Duration {
 	if k.pace.repairs == 0 {
 		return 0
 	}
@@ -86,7 +82,7 @@ func (k *keeper) endEpisode(now time.Time, path string) time.Duration {
 		return left
 	}
 	if k.pace.repairs > 1 {
-		k.log.Info("CNI file is no longer being changed", "path", path, "repairs", k.pace.repairs)
+		k.log.Info("CNI file is no longer being changed", "path", k.to, "repairs", k.pace.repairs)
 	}
 	k.pace = pacer{}
 	return 0
@@ -94,20 +90,18 @@ func (k *keeper) endEpisode(now time.Time, path string) time.Duration {
 
 // report counts a repair and logs it: the first one of an episode, and at the
 // second one that further ones follow. It logs every update.
-func (k *keeper) report(p plan, now time.Time, path string) {
-	if p.update {
-		p.log(k.log, slog.LevelInfo, path)
-		return
+func (k *keeper) report(p plan, now time.Time) {
+	if !p.update {
+		k.pace.countRepair(now)
 	}
-	k.pace.countRepair(now)
-	switch k.pace.repairs {
-	case 1:
-		p.log(k.log, slog.LevelInfo, path)
-	case 2:
+	switch {
+	case p.update || k.pace.repairs == 1:
+		p.log(k.log, slog.LevelInfo, k.to)
+	case k.pace.repairs == 2:
 		k.log.Warn("CNI file is repeatedly changed by another program, restoring it at growing intervals",
-			append([]any{"path", path, "reason", p.reason, "longest", longestPause}, p.attrs...)...)
+			append([]any{"path", k.to, "reason", p.reason, "longest", longestPause}, p.attrs...)...)
 	default:
-		p.log(k.log, slog.LevelDebug, path)
+		p.log(k.log, slog.LevelDebug, k.to)
 	}
 }
 
@@ -132,8 +126,8 @@ type pacer struct {
 	last    time.Time     // time of the last repair
 	pause   time.Duration // before the next repair
 
-	content []byte // unusable content that must stay the same for stableFor; nil: none
-	since   time.Time
+	content []byte    // unusable content that must stay the same for stableFor; nil: none
+	since   time.Time // when content was first seen
 }
 
 // delay returns how long a plan has to wait; 0: it may be carried out. Only

@@ -158,7 +158,7 @@ func TestChainedPluginStays(t *testing.T) {
 			n.until("logged that it was kept", func() bool { return len(n.log.with("INFO", "kept="+want)) == 1 })
 			// A new process does not write it.
 			before, _ := os.Stat(n.ConfTo)
-			if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Written || len(done[1].Foreign) != 1 {
+			if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Result != "unchanged" || len(done[1].Kept) != 1 {
 				t.Errorf("installed again: %+v, %v", done, err)
 			}
 			if after, err := os.Stat(n.ConfTo); err != nil || !os.SameFile(before, after) {
@@ -249,23 +249,23 @@ func TestRepeatedRepairsArePaced(t *testing.T) {
 // Another program undoes every repair at once for two hours, and then stops.
 func TestPacer(t *testing.T) {
 	log := &records{}
-	k := keeper{target: &configuration{}, log: slog.New(log)}
+	k := keeper{target: target{to: "file"}, log: slog.New(log)}
 	begin := time.Now()
 	now, repairs := begin, 0
 	for ; now.Sub(begin) < 2*time.Hour; now = now.Add(10 * time.Millisecond) {
 		if p := (plan{reason: "missing"}); k.pace.delay(now, p) == 0 {
-			k.report(p, now, "file")
+			k.report(p, now)
 			repairs++
 		}
 	}
 	if repairs < 115 || repairs > 130 || len(log.with("INFO")) != 1 || len(log.with("WARN")) != 1 {
 		t.Errorf("%d repairs in two hours, log:\n%s\n%s", repairs, log.with("INFO"), log.with("WARN"))
 	}
-	if left := k.endEpisode(now, "file"); left < quietFor-longestPause || left > quietFor {
+	if left := k.endEpisode(now); left < quietFor-longestPause || left > quietFor {
 		t.Errorf("the episode ends after %v", left)
 	}
 	now = now.Add(quietFor)
-	if k.endEpisode(now, "file") != 0 || len(log.with("INFO", fmt.Sprint("repairs=", repairs))) != 1 {
+	if k.endEpisode(now) != 0 || len(log.with("INFO", fmt.Sprint("repairs=", repairs))) != 1 {
 		t.Errorf("the end of the episode is not logged:\n%s", log.with("INFO"))
 	}
 	if k.pace.delay(now, plan{reason: "missing"}) != 0 {
@@ -320,12 +320,12 @@ func TestConvertedFileIsNotRestored(t *testing.T) {
 	n := newNode(t)
 	n.ConfTo = n.path("net.d/10-flannel.conf")
 	n.write(n.ConfFrom, `{"name":"cbr0","type":"flannel"}`)
-	if done, err := n.Install(slog.New(n.log)); err != nil || !done[1].Written {
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Result != "written" {
 		t.Fatal(done, err)
 	}
 	n.must(os.Rename(n.ConfTo, n.ConfTo+".old"))
 	n.write(n.ConfTo+"list", list("flannel", "istio-cni"))
-	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Written || n.read(n.ConfTo) != "" {
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Result != "unchanged" || n.read(n.ConfTo) != "" {
 		t.Error(done, err)
 	}
 }
