@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 )
 
@@ -14,7 +16,8 @@ type command struct {
 	// flags declares the command's own flags and returns the function to run after they are parsed.
 	flags func(*call) func(context.Context) int
 	// run replaces flags if a command parses its arguments itself.
-	run func(context.Context, *call) int
+	run     func(context.Context, *call) int
+	windows bool // it fails on other systems
 }
 
 // commands returns the table. A new command needs one function and one row here.
@@ -34,9 +37,9 @@ func commands() []command {
 			help: "install the CNI plugin and its configuration (see its --help)"},
 		{name: "net-conf", flags: makeNetConf, about: aboutNetConf,
 			help: "write the network configuration of a Windows node if it does not exist (see its --help)"},
-		{name: "prepare", flags: prepare, about: aboutPrepare,
+		{name: "prepare", flags: prepare, about: aboutPrepare, windows: true,
 			help: "Windows: create the adapter's virtual switch before anything depends on the network (see its --help)"},
-		{name: "source-vip", flags: sourceVIP, about: aboutSourceVIP,
+		{name: "source-vip", flags: sourceVIP, about: aboutSourceVIP, windows: true,
 			help: "Windows: reserve kube-proxy's source VIP on an overlay, and publish it (see its --help)"},
 		{name: "service", run: service,
 			help: "Windows: install, uninstall, start, stop or show the service (see its --help)"},
@@ -69,6 +72,9 @@ func (cmd command) do(ctx context.Context, c *call) int {
 	run := cmd.flags(c)
 	if done, code := c.parse(cmd.about); done {
 		return code
+	}
+	if cmd.windows && runtime.GOOS != "windows" {
+		return c.fail(fmt.Errorf("%s: only needed on Windows, not on %s", cmd.name, runtime.GOOS))
 	}
 	return run(ctx)
 }

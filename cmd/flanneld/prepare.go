@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -39,29 +37,27 @@ func prepare(c *call) func(context.Context) int {
 	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this `time`; another run continues from there")
 	c.jsonFlag("print one JSON document: adapter, network, whether it was created, interface, addresses, problem")
 	return func(ctx context.Context) int {
-		if runtime.GOOS != "windows" {
-			return c.fail(errors.New("prepare: only needed on Windows, not on " + runtime.GOOS))
-		}
-		var raw []byte
+		var netConf []byte // empty: the daemon's
 		if *mode != "" {
 			var err error
-			if raw, err = backends().Compose(*mode, anyNetwork); err != nil {
+			if netConf, err = backends().Compose(*mode, anyNetwork); err != nil {
 				return c.reportUsage(fmt.Errorf("prepare: %w", err))
 			}
 		}
 		ctx, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()
-		p, err := c.bindSwitch(ctx, raw)
-		p.Addresses = append([]netip.Prefix{}, p.Addresses...) // in JSON an empty list instead of null
+		done, err := c.bindSwitch(ctx, netConf)
+		done.Addresses = append([]netip.Prefix{}, done.Addresses...) // in JSON an empty list instead of null
 		if err != nil {
 			err = fmt.Errorf("prepare: %w", err)
-			return c.answer(prepareAnswer{p, err.Error()}, "", err)
+			return c.answer(prepareAnswer{done, err.Error()}, "", err)
 		}
 		has := "already had a virtual switch"
-		if p.Made {
+		if done.Made {
 			has = "now has a virtual switch"
 		}
-		return c.answer(prepareAnswer{p, ""}, fmt.Sprintf("%s %s with HNS network %s; the host's addresses %v are on %s", p.Adapter, has, p.Network, p.Addresses, p.Interface), nil)
+		return c.answer(prepareAnswer{done, ""}, fmt.Sprintf("%s %s with HNS network %s; the host's addresses %v are on %s",
+			done.Adapter, has, done.Network, done.Addresses, done.Interface), nil)
 	}
 }
 

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
@@ -53,15 +51,12 @@ func sourceVIP(c *call) func(context.Context) int {
 	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: as in the subnet file", flags.ListOf(&proxy.Cluster, flags.ParseNetwork))
 	c.jsonFlag("print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
 	return func(ctx context.Context) int {
-		if runtime.GOOS != "windows" {
-			return c.fail(errors.New("source-vip: only needed on Windows, not on " + runtime.GOOS))
-		}
-		k, err := winnode.OpenVIP(c.SubnetFile, *dataDir, c.log)
+		keeper, err := winnode.OpenVIP(c.SubnetFile, *dataDir, c.log)
 		if err != nil {
 			return c.fail(fmt.Errorf("source-vip: %w", err))
 		}
 		if *release {
-			removed, err := k.Release(ctx)
+			removed, err := keeper.Release(ctx, false)
 			text := "there is no source VIP"
 			if len(removed) > 0 {
 				text = "removed " + strings.Join(removed, "\nremoved ")
@@ -70,7 +65,7 @@ func sourceVIP(c *call) func(context.Context) int {
 		}
 		ctx, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()
-		reserved, text, err := winnode.ReserveVIP(ctx, k, c.SubnetFile, proxy)
+		reserved, text, err := winnode.ReserveVIP(ctx, keeper, c.SubnetFile, proxy)
 		if err != nil {
 			err = fmt.Errorf("source-vip: %w", err)
 		}

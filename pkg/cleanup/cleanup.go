@@ -65,11 +65,7 @@ func (n Node) releaseVIP(ctx context.Context, dryRun bool) (removed []string, er
 	if err != nil {
 		return nil, err
 	}
-	release := k.Release
-	if dryRun {
-		release = k.Remains
-	}
-	if removed, err = release(ctx); err != nil {
+	if removed, err = k.Release(ctx, dryRun); err != nil {
 		err = fmt.Errorf("release kube-proxy's source VIP: %w", err)
 	}
 	return removed, err

@@ -58,11 +58,7 @@ func samePath(a, b string) bool {
 // writeRecord is called after the file was written. If we crash between the two, the
 // file has the right content, and the next run writes the record.
 func writeRecord(record string, last lastWritten) error {
-	raw, err := json.MarshalIndent(last, "", "  ")
-	if err == nil {
-		_, err = file.Put(record, append(raw, '\n'), 0o644)
-	}
-	if err != nil {
+	if err := file.PutJSON(record, last); err != nil {
 		return fmt.Errorf("record what was written: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ package file
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,15 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 		return false, nil
 	}
 	return true, write(to, want, mode, true)
+}
+
+// PutJSON is Put for the indented JSON of v, with mode 0644.
+func PutJSON(to string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		_, err = Put(to, append(text, '\n'), 0o644)
+	}
+	return err
 }
 
 // Create is Put for a file that must not exist. It fails with fs.ErrExist, also if

@@ -14,19 +14,11 @@ import (
 )
 
 // Release deletes the endpoints, the reservations and the file. It returns a
-// description of each object that it deleted.
-func (k Keeper) Release(ctx context.Context) (removed []string, err error) {
-	return k.release(ctx, false)
-}
-
-// Remains returns what Release would delete.
-func (k Keeper) Remains(ctx context.Context) ([]string, error) { return k.release(ctx, true) }
-
-func (k Keeper) release(ctx context.Context, dryRun bool) (removed []string, err error) {
+// description of each object that it deleted, or with dryRun would delete.
+func (k Keeper) Release(ctx context.Context, dryRun bool) (removed []string, err error) {
 	published, err := Read(k.File)
-	errs := []error{err}
-	ids, err := k.endpoints(ctx)
-	errs = append(errs, err)
+	ids, endpointsErr := k.endpoints(ctx)
+	errs := []error{err, endpointsErr}
 	for _, id := range ids {
 		removed = append(removed, "HNS endpoint "+endpointName+" ("+id+")")
 		if dryRun {

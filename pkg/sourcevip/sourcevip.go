@@ -80,7 +80,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	}
 	n, err := k.network(ctx, subnet)
 	if errors.Is(err, ErrNotNeeded) {
-		_, releaseErr := k.Release(ctx)
+		_, releaseErr := k.Release(ctx, false)
 		return VIP{Subnet: subnet, Network: n.Name}, errors.Join(err, releaseErr)
 	} else if err != nil {
 		return VIP{}, err
@@ -97,14 +97,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	if v == old {
 		return v, nil
 	}
-	raw, err := json.MarshalIndent(v, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(k.File), 0o755)
-	}
-	if err == nil {
-		err = file.Replace(k.File, append(raw, '\n'))
-	}
-	if err != nil {
+	if err := file.PutJSON(k.File, v); err != nil {
 		return VIP{}, fmt.Errorf("publish the source VIP: %w", err)
 	}
 	k.Log.Info("published kube-proxy's source VIP", "address", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)

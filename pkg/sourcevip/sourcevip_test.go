@@ -214,21 +214,21 @@ func TestFailure(t *testing.T) {
 		t.Errorf("with an HNS that fails: %v", err)
 	}
 	n.check("after the failure", "flannel.4096/10.244.1.2 kube-proxy source-vip")
-	if remains, err := n.Remains(t.Context()); err != nil || len(remains) != 1 {
+	if remains, err := n.Release(t.Context(), true); err != nil || len(remains) != 1 {
 		t.Errorf("remains %q, %v", remains, err)
 	}
 	n.ensure("10.244.1.0/24")
 	n.check("after the next Ensure", usual)
-	if remains, err := n.Remains(t.Context()); err != nil || len(remains) != 3 {
+	if remains, err := n.Release(t.Context(), true); err != nil || len(remains) != 3 {
 		t.Errorf("remains %q, %v", remains, err)
 	}
-	n.check("after Remains", usual)
-	removed, err := n.Release(t.Context())
+	n.check("after a dry run", usual)
+	removed, err := n.Release(t.Context(), false)
 	if err != nil || len(removed) != 3 {
 		t.Errorf("released %q, %v", removed, err)
 	}
 	n.check("after Release", "")
-	if removed, err := n.Release(t.Context()); err != nil || len(removed) != 0 {
+	if removed, err := n.Release(t.Context(), false); err != nil || len(removed) != 0 {
 		t.Errorf("a second Release: %q, %v", removed, err)
 	}
 	// A damaged file is published again.
