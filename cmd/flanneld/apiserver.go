@@ -8,13 +8,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-func setAPIFrom(o *options, v string) error {
-	if v != "" {
-		o.Kube.APIFrom = append(o.Kube.APIFrom, v)
-	}
-	return nil
-}
-
 // apiServer returns the API server's URL from --kube-api-url or --kube-api-from, "" if neither has one. A pod's service
 // account has the address of a Service instead, which does not work before kube-proxy runs, and on Windows kube-proxy
 // waits for our network.

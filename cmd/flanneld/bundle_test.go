@@ -52,7 +52,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	if is := read[failure](t, out); code != exitError || is.Problem == "" || problems == "" {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
-	if err := bundle.Write(ctx, (&options{}).bundle(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+	if err := bundle.Write(ctx, (&options{}).bundleOptions(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
 		t.Errorf("half a bundle, %v", err)
 	}
 }

@@ -22,20 +22,22 @@ type process struct {
 	confine        func() error // forbids the process to use the network for good; nil in tests
 }
 
-func (p process) giveUpNetwork() error {
-	if p.confine == nil {
-		return nil
-	}
-	return p.confine()
-}
-
 // call is one invocation of a command.
 type call struct {
 	options // Args are the command's own arguments
 	process
 	log   *slog.Logger
-	flags goflag.FlagSet
-	json  bool // print one JSON document
+	flags goflag.FlagSet // the command's own flags, as opposed to those of the daemon
+	json  bool           // the value of --json, if the command has that flag
+}
+
+// jsonFlag declares --json.
+func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
+
+// limitFlag declares a flag for a positive duration.
+func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
+	c.flags.Var((*flags.Limit)(&value), name, help)
+	return &value
 }
 
 // parse parses the command's own arguments. about is printed before the flags in the command's help. If done is true,
@@ -65,33 +67,42 @@ func (c *call) parse(about string) (done bool, code int) {
 	return true, c.reportUsage(fmt.Errorf("%w; see flanneld %s --help", err, c.Command))
 }
 
-// jsonFlag declares --json.
-func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
-
-// failure is the JSON document of a command that failed before it could do anything.
-type failure struct {
-	Problem string `json:"problem"`
+// answer prints the result of the command: with --json the document, else the text unless it is empty. It prints err,
+// if any, to stderr, and returns exitOK or exitError.
+func (c *call) answer(document any, text string, err error) int {
+	var printed error
+	if c.json {
+		printed = c.printJSON(document)
+	} else if text != "" {
+		_, printed = fmt.Fprintln(c.stdout, text)
+	}
+	return c.reportError(errors.Join(err, printed))
 }
 
-// reportUsage reports all problems of the command's arguments.
-func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args, err) }
-
-// answer prints the command's result, as text or as one JSON document, and its error to stderr, if any. It returns the
-// exit code.
-func (c *call) answer(document any, text string, err error) int {
-	return c.process.answer(c.json, document, text, err)
+// failure is the JSON document of a command that has no result but an error.
+type failure struct {
+	Problem string `json:"problem"`
 }
 
 // fail is answer for a command that has no result but an error.
 func (c *call) fail(err error) int { return c.answer(failure{err.Error()}, "", err) }
 
+// problem returns the text of an error for a JSON document, "" for nil.
+func problem(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// reportUsage reports all problems of the command's arguments, as process.reportUsage does.
+func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args, err) }
+
 // reportUsage prints all problems of a command line to stderr, one per line, and with --json also a document to stdout.
 // It returns exitUsage.
 func (p process) reportUsage(args []string, err error) int {
 	if _, asJSON := withoutJSON(args); asJSON {
-		quiet := p
-		quiet.stderr = io.Discard
-		quiet.answer(true, failure{err.Error()}, "", nil)
+		_ = p.printJSON(failure{err.Error()}) // stderr has the same
 	}
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // stderr is the last resort
@@ -99,18 +110,8 @@ func (p process) reportUsage(args []string, err error) int {
 	return exitUsage
 }
 
-func (p process) answer(asJSON bool, document any, text string, err error) int {
-	var printed error
-	if asJSON {
-		printed = p.print(document)
-	} else if text != "" {
-		_, printed = fmt.Fprintln(p.stdout, text)
-	}
-	return p.reportError(errors.Join(err, printed))
-}
-
-// print prints one JSON document.
-func (p process) print(document any) error {
+// printJSON prints one JSON document to stdout.
+func (p process) printJSON(document any) error {
 	enc := json.NewEncoder(p.stdout)
 	enc.SetIndent("", "  ")
 	return enc.Encode(document)
@@ -123,13 +124,6 @@ func (p process) reportError(err error) int {
 	}
 	fmt.Fprintln(p.stderr, "flanneld:", err) //nolint:errcheck // stderr is the last resort
 	return exitError
-}
-
-func problem(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // withoutJSON removes --json from arguments that may be invalid otherwise. Arguments after "--" are not the command's.
@@ -145,10 +139,4 @@ func withoutJSON(args []string) (rest []string, found bool) {
 		}
 	}
 	return rest, found
-}
-
-// limitFlag declares a flag for a positive duration.
-func (c *call) limitFlag(name string, usual time.Duration, help string) *time.Duration {
-	c.flags.Var((*flags.Limit)(&usual), name, help)
-	return &usual
 }

@@ -18,12 +18,6 @@ type cniConfAnswer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// cniConfOptions are the flags of cni-conf that are not in cniconf.Spec.
-type cniConfOptions struct {
-	to, pluginDir string
-	force, keep   bool
-}
-
 const aboutCNIConf = `Writes the CNI configuration of a Windows node. The defaults for plugin, HNS network, pod networks and
 MAC prefix come from the network configuration, which is read from the same place as the daemon reads it.
 
@@ -33,10 +27,8 @@ not replaced: cni-conf shows the difference and exits with status 3. --force ove
   flanneld [flags of the daemon, such as --kube-subnet-mgr] cni-conf [flags]
 `
 
-func (c *call) cniConfFlags(s *cniconf.Spec) *cniConfOptions {
-	var a cniConfOptions
-	c.flags.StringVar(&a.to, "to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - prints it instead")
-	c.flags.StringVar(&a.pluginDir, "plugin-dir", "", "`directory` that must contain the plugins; default: do not check")
+// specFlags declares the flags that set fields of s.
+func (c *call) specFlags(s *cniconf.Spec) {
 	c.flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend needs")
 	c.flags.IntVar(&s.API, "api-version", 2, "version of the HNS API: 1 for dockershim, 2 for containerd")
 	c.flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend names it")
@@ -52,37 +44,35 @@ func (c *call) cniConfFlags(s *cniconf.Spec) *cniConfOptions {
 	})
 	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
 	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
-	c.flags.BoolVar(&a.force, "force", false, "overwrite a file that was edited")
-	c.flags.BoolVar(&a.keep, "keep", false, "exit with status 0 if an edited file is left unchanged")
-	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
-	return &a
 }
 
 // makeCNIConf is the command cni-conf.
 func makeCNIConf(c *call) func(context.Context) int {
-	var s cniconf.Spec
-	a := c.cniConfFlags(&s)
+	var spec cniconf.Spec
+	c.specFlags(&spec)
+	to := c.flags.String("to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - prints it instead")
+	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: do not check")
+	force := c.flags.Bool("force", false, "overwrite a file that was edited")
+	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
+	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
 		// Complete's error is not returned at once, so that all problems are reported together.
-		unknown := c.cniSources().Complete(ctx, &s)
-		s.List = filepath.Ext(a.to) == ".conflist"
-		conf, err := cniconf.Make(s)
+		incomplete := c.cniSources().Complete(ctx, &spec)
+		spec.List = filepath.Ext(*to) == ".conflist"
+		conf, err := cniconf.Make(spec)
 		if err != nil {
-			var all []error
-			for line := range strings.Lines(errors.Join(err, unknown).Error()) {
-				all = append(all, errors.New("cni-conf: "+strings.TrimSpace(line)))
-			}
-			return c.reportUsage(errors.Join(all...))
+			problems := errors.Join(err, incomplete).Error()
+			return c.reportUsage(errors.New("cni-conf: " + strings.ReplaceAll(problems, "\n", "\ncni-conf: ")))
 		}
-		done := cniconf.Outcome{Path: a.to}
-		if err = cniconf.CheckPlugins(a.pluginDir, s.Programs()); err == nil {
-			done, err = cniconf.Put(a.to, conf, cniconf.Record(c.SubnetFile), a.force)
+		done := cniconf.Outcome{Path: *to}
+		if err = cniconf.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
+			done, err = cniconf.Put(*to, conf, cniconf.Record(c.SubnetFile), *force)
 		}
 		if err != nil {
 			err, done = fmt.Errorf("cni-conf: %w", err), cniconf.Outcome{Path: done.Path}
 		}
 		exit := c.answer(cniConfAnswer{done, problem(err)}, done.Text(), err)
-		if exit == exitOK && done.Result == "differs" && !a.keep {
+		if exit == exitOK && done.Result == "differs" && !*keep {
 			return exitNotReady
 		}
 		return exit

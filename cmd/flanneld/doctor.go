@@ -12,20 +12,19 @@ import (
 	"flannel/pkg/probe"
 	"flannel/pkg/version"
 	"flannel/pkg/winnode"
-	"flannel/subnet/etcd"
 )
 
 // doctorCommand is the command doctor. It changes nothing on the node.
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
-	pack := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
-	look := c.look()
+	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
+	look := c.probeOptions()
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
-	each := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is skipped")
+	timeout := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is skipped")
 	return func(ctx context.Context) int {
-		look.Timeout = *each
+		look.Timeout = *timeout
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))
@@ -33,13 +32,13 @@ func doctorCommand(c *call) func(context.Context) int {
 		results := doctor.Examine(snapshot)
 		var err error
 		if c.json {
-			err = c.print(results)
+			err = c.printJSON(results)
 		} else {
 			err = doctor.Print(c.stdout, results)
 		}
-		if err == nil && *pack != "" {
-			if err = bundle.Write(ctx, c.bundle(), *pack, snapshot, results); err == nil {
-				_, err = fmt.Fprintf(c.stderr, "wrote %s; check it before you share it: it contains addresses and names of your nodes\n", *pack)
+		if err == nil && *bundlePath != "" {
+			if err = bundle.Write(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
+				_, err = fmt.Fprintf(c.stderr, "wrote %s; check it before you share it: it contains addresses and names of your nodes\n", *bundlePath)
 			}
 		}
 		if err != nil {
@@ -52,9 +51,9 @@ func doctorCommand(c *call) func(context.Context) int {
 	}
 }
 
-// look returns the options of the probe, except for those set by the command's own flags.
-func (o *options) look() probe.Options {
-	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: etcd.Options{Endpoints: o.Etcd.Endpoints, CAFile: o.Etcd.CAFile, CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile}}
+// probeOptions returns the options of the probe, except for those set by the command's own flags.
+func (o *options) probeOptions() probe.Options {
+	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: o.Etcd.client()}
 	if o.Kube.On {
 		store.Kube = o.Kube.client()
 	}
@@ -66,10 +65,10 @@ func (o *options) look() probe.Options {
 	return look
 }
 
-// bundle returns what a bundle contains besides the snapshot and the results of the doctor.
-func (o *options) bundle() bundle.Options {
+// bundleOptions returns what a bundle contains besides the snapshot and the results of the doctor.
+func (o *options) bundleOptions() bundle.Options {
 	return bundle.Options{
-		SubnetFile: o.SubnetFile, LogFile: o.LogFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
+		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
 		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, *o, slog.New(slog.DiscardHandler)) },
 		Password: o.Etcd.Password, KeyFile: o.Etcd.KeyFile, Kubeconfig: o.Kube.Kubeconfig,
 	}

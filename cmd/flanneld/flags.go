@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"time"
 
@@ -46,8 +47,8 @@ func kubeFlags() []flagRow {
 	return []flagRow{
 		flags.Bool("kube-subnet-mgr", "false", "keep leases in the Kubernetes API instead of etcd", func(o *options) *bool { return &o.Kube.On }),
 		{Name: "kube-api-url", Arg: "URL", Set: setAPIURL, Help: "API server; default: that of the kubeconfig or of the pod's service account"},
-		{Name: "kube-api-from", Arg: "FILE", Repeat: true, Set: setAPIFrom,
-			Help: "kubeconfig from which only the API server's address is used; the first file that exists and has one is used, --kube-api-url takes precedence"},
+		flags.Texts("kube-api-from", "FILE", "kubeconfig from which only the API server's address is used; the first file that exists and has one is used, --kube-api-url takes precedence",
+			func(o *options) *[]string { return &o.Kube.APIFrom }),
 		flags.Text("kubeconfig-file", "FILE", "", "kubeconfig; default: the pod's service account", func(o *options) *string { return &o.Kube.Kubeconfig }),
 		{Name: "kube-annotation-prefix", Arg: "TEXT", Def: "flannel.alpha.coreos.com", Set: setAnnotationPrefix,
 			Help: "prefix of our annotations on the Node"},
@@ -59,7 +60,7 @@ func kubeFlags() []flagRow {
 
 func underlayFlags() []flagRow {
 	return []flagRow{
-		{Name: "iface", Arg: "NAME|IP", Repeat: true, Set: setIface, Help: "interface to use, by name or address; tried in order"},
+		flags.Texts("iface", "NAME|IP", "interface to use, by name or address; tried in order", func(o *options) *[]string { return &o.Underlay.Iface }),
 		{Name: "iface-regex", Arg: "REGEX", Repeat: true, Set: setIfaceRegex,
 			Help: "likewise, tried after all --iface; matched against addresses first, then names"},
 		{Name: "iface-can-reach", Arg: "IP", Set: setCanReach, Help: "likewise, if none of the above matches an interface: use the interface and source address of the route to IP"},
@@ -76,14 +77,14 @@ func networkFlags() []flagRow {
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.RandomFully = !b; return err }},
 		flags.Bool("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
 		flags.Int("iptables-resync", "SECONDS", "5", 1, 86400, "interval of comparing the firewall rules with the desired ones",
-			func(o *options, n int) { o.Resync = time.Duration(n) * time.Second }),
+			func(o *options, n int) { o.FirewallResync = time.Duration(n) * time.Second }),
 		flags.Int("retain-peers", "SECONDS", "300", 0, 86400, "how long to retain peers if more than max(3, 20 %) of them are deleted from the store within this time; 0: do not retain",
 			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
 		{Name: "config-follow", Def: "true", Help: "adopt changes of the network configuration; false: use the one that was read at the start",
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.KeepConfig = !b; return err }},
 		{Name: "config-stagger", Arg: "DURATION", Def: "2m", Set: setStagger,
 			Help: "for a change that disconnects old from new nodes (backend, VNI, port): how long two nodes try it before the others adopt it; 0: all adopt it at once"},
-		flags.Bool("ip-blackhole-route", "false", "drop traffic to addresses of this node's subnet that no pod has", func(o *options) *bool { return &o.Blackhole }),
+		flags.Bool("ip-blackhole-route", "false", "drop traffic to addresses of this node's subnet that no pod has", func(o *options) *bool { return &o.BlackholeOwn }),
 	}
 }
 
@@ -99,13 +100,14 @@ func cniFlags() []flagRow {
 func healthFlags() []flagRow {
 	return []flagRow{
 		{Name: "healthz-ip", Arg: "IP", Def: "0.0.0.0", Set: setHealthzIP, Help: "address of /healthz, /readyz and /metrics"},
-		flags.Int("healthz-port", "PORT", "0", 0, math.MaxUint16, "port of /healthz, /readyz and /metrics; 0: disabled", setHealthzPort),
+		flags.Int("healthz-port", "PORT", "0", 0, math.MaxUint16, "port of /healthz, /readyz and /metrics; 0: disabled",
+			func(o *options, n int) { o.Healthz = netip.AddrPortFrom(o.Healthz.Addr(), uint16(n)) }),
 		{Name: "log-format", Arg: "text|json", Def: "text", Set: setLogFormat, Help: "format of log lines"},
 		flags.Text("log-file", "FILE", "", "write the log to FILE instead of stderr; at 10 MiB it is renamed to FILE.1",
-			func(o *options) *string { return &o.LogFile }),
-		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10", func(o *options, n int) { o.Verbosity = n }),
-		flags.Text("vmodule", "FILE=LEVEL,…", "", "likewise, for single source files", func(o *options) *string { return &o.VModule }),
-		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.LogBacktraceAt }),
+			func(o *options) *string { return &o.Logging.File }),
+		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10", func(o *options, n int) { o.Logging.Verbosity = n }),
+		flags.Text("vmodule", "FILE=LEVEL,…", "", "likewise, for single source files", func(o *options) *string { return &o.Logging.VModule }),
+		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.Logging.LogBacktraceAt }),
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),
 		flags.LineOnly(flags.Bool("help", "false", "print this and exit", func(o *options) *bool { return &o.Help })),
 	}

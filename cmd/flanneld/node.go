@@ -71,18 +71,19 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 		if !*dryRun {
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
 			if err != nil {
-				return heldCode(err, c.answer(n.document(*dryRun, []string{}, problem(err)), "", err))
+				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
+				return exitCode(err)
 			}
 			defer release() //nolint:errcheck // the process ends
 		}
 		done, err := n.do(ctx, *dryRun)
-		before, text := n.did, ""
+		prefix, text := n.did, ""
 		if *dryRun {
-			before = n.would
+			prefix = n.would
 		}
 		switch {
 		case len(done) > 0:
-			text = before + strings.Join(done, "\n"+before)
+			text = prefix + strings.Join(done, "\n"+prefix)
 		case err == nil:
 			text = n.nothing
 		}

@@ -8,12 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/daemon"
 	"flannel/pkg/file"
 	"flannel/pkg/status"
 )
 
 func TestNodeCommand(t *testing.T) {
-	o := options{Command: "cleanup", SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
+	o := options{Command: "cleanup", Settings: daemon.Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}}
 	did, failure := []string{}, error(nil)
 	says := func(args ...string) (code int, out string) {
 		var stdout, stderr strings.Builder

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"flannel/pkg/cniinstall"
+	"flannel/pkg/daemon"
 	"flannel/pkg/flags"
+	"flannel/pkg/logging"
 	"flannel/pkg/redact"
 	"flannel/pkg/underlay"
 )
@@ -22,24 +24,12 @@ type options struct {
 	Kube     kubeOptions
 	CNI      cniinstall.Files
 	Underlay underlay.Options
+	Logging  logging.Options // without Stderr and Events
 
-	SubnetFile   string
-	IPMasq       bool
-	RandomFully  bool
-	ForwardRules bool
-	Blackhole    bool
-	Resync       time.Duration
-	RetainPeers  time.Duration // 0: disabled
-	KeepConfig   bool
-	Stagger      time.Duration
+	daemon.Settings // without OS and CompareAll
 
-	Healthz netip.AddrPort // port 0: disabled
-
-	LogFormat      string // "text" or "json"
-	LogFile        string // "": stderr
-	Verbosity      int    // klog's v
-	VModule        string // klog's, as given
-	LogBacktraceAt string // klog's, as given
+	FirewallResync time.Duration  // interval of comparing the firewall rules with the desired ones
+	Healthz        netip.AddrPort // port 0: disabled
 
 	Version, Help bool
 	Command       string   // a name from the table of commands; "": run the daemon

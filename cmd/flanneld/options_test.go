@@ -23,9 +23,9 @@ func look(o options) string {
 	fmt.Fprintf(&b, "underlay iface=%v regex=%v reach=%v public=%v,%v\n", o.Underlay.Iface, o.Underlay.IfaceRegex, o.Underlay.CanReach,
 		o.Underlay.PublicV4, o.Underlay.PublicV6)
 	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v retain=%v keepconfig=%t stagger=%v\n", o.SubnetFile, o.IPMasq, o.RandomFully,
-		o.ForwardRules, o.Blackhole, o.Resync, o.RetainPeers, o.KeepConfig, o.Stagger)
+		o.ForwardRules, o.BlackholeOwn, o.FirewallResync, o.RetainPeers, o.KeepConfig, o.ConfigStagger)
 	fmt.Fprintf(&b, "cni %v\n", o.CNI)
-	fmt.Fprintf(&b, "health %v log=%s,%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.LogFormat, o.LogFile, o.Verbosity, o.VModule, o.LogBacktraceAt,
+	fmt.Fprintf(&b, "health %v log=%s,%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.Logging.Format, o.Logging.File, o.Logging.Verbosity, o.Logging.VModule, o.Logging.LogBacktraceAt,
 		o.Version, o.Help)
 	fmt.Fprintf(&b, "command %q %q", o.Command, o.Args)
 	return b.String()
@@ -254,7 +254,7 @@ func FuzzOptions(f *testing.F) {
 		if err != nil || o.Help || o.Version {
 			return
 		}
-		if len(o.Etcd.Endpoints) == 0 || !strings.HasPrefix(o.Etcd.Prefix, "/") || o.Resync < time.Second || !o.Healthz.Addr().IsValid() ||
+		if len(o.Etcd.Endpoints) == 0 || !strings.HasPrefix(o.Etcd.Prefix, "/") || o.FirewallResync < time.Second || !o.Healthz.Addr().IsValid() ||
 			o.Etcd.RenewMargin < time.Minute || o.Kube.AnnotationPrefix == "" || o.SubnetFile == "" {
 			t.Errorf("accepted: %s", look(o))
 		}

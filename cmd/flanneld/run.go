@@ -59,8 +59,8 @@ func run(ctx context.Context, p process) int {
 		_, err := fmt.Fprintln(p.stdout, version.String())
 		return p.reportError(err)
 	}
-	log, closeLog, err := logging.New(logging.Options{Format: o.LogFormat, File: o.LogFile, Stderr: p.stderr, Events: p.events,
-		Verbosity: o.Verbosity, VModule: o.VModule, LogBacktraceAt: o.LogBacktraceAt})
+	o.Logging.Stderr, o.Logging.Events = p.stderr, p.events
+	log, closeLog, err := logging.New(o.Logging)
 	if err != nil {
 		return p.reportUsage(p.args, err)
 	}
@@ -80,12 +80,12 @@ func run(ctx context.Context, p process) int {
 // health port, where the old daemon still answers, and ends the old one only after that.
 const waitForOther = 30 * time.Second
 
-// heldCode returns exitHeld if err is from instance.Hold because another flanneld runs, else other.
-func heldCode(err error, other int) int {
-	if held := (*file.HeldError)(nil); errors.As(err, &held) {
+// exitCode returns exitHeld if err is from instance.Hold because another flanneld runs, else exitError.
+func exitCode(err error) int {
+	if _, held := errors.AsType[*file.HeldError](err); held {
 		return exitHeld
 	}
-	return other
+	return exitError
 }
 
 // Causes in the log.
@@ -118,7 +118,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 		return exitError
 	case err != nil && ctx.Err() == nil:
 		log.Error("flanneld failed", "cause", causeFailed, "error", err)
-		return heldCode(err, exitError)
+		return exitCode(err)
 	}
 	log.Info("stopping flanneld, leaving the network in place")
 	return exitOK
@@ -127,6 +127,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // start creates all parts of the daemon and runs them until ctx ends or one fails. Sockets to the kernel are opened on
 // this goroutine, before others start, so that all are in the same network namespace.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
+	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
 	if err != nil {
@@ -140,16 +141,16 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(plane.Close)
-	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.Resync})
+	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync})
 	if err != nil {
 		return err
 	}
 	defer closeLater(rules.Close)
-	link, err := newUnderlay(ctx, o.Underlay)
+	interfaces, err := newUnderlay(ctx, o.Underlay)
 	if err != nil {
 		return err
 	}
-	env, err := file.Watch(ctx, o.SubnetFile)
+	subnetFileChanges, err := file.Watch(ctx, o.SubnetFile)
 	if err != nil {
 		return err
 	}
@@ -162,14 +163,14 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
-	var running atomic.Pointer[daemon.Daemon]
-	accept := func() int {
+	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
+	acceptWithdrawal := func() int {
 		if d := running.Load(); d != nil {
 			return d.AcceptWithdrawal()
 		}
 		return 0
 	}
-	tasks.Go(func() error { return answerStatus(ctx, o, status, view, accept, healthz, log) })
+	tasks.Go(func() error { return answerStatus(ctx, o, status, view, acceptWithdrawal, healthz, log) })
 	tasks.Go(func() error { return o.CNI.Keep(ctx, log) })
 	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
@@ -179,9 +180,9 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		d := &daemon.Daemon{
-			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: link, Parse: parseConfig,
-			Settings: settings(o), Log: log, Status: status, View: view, Metrics: counts,
-			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: env,
+			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
+			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts,
+			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
 		return d.Run(ctx)
@@ -194,14 +195,6 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 // compareEvery is the interval of full comparisons with the kernel, in addition to those after notifications. There are
 // notifications about everything that matters, so this is only a safety net. With 10,000 peers it takes about 50 ms.
 const compareEvery = 5 * time.Minute
-
-func settings(o options) daemon.Settings {
-	return daemon.Settings{
-		OS: runtime.GOOS, SubnetFile: o.SubnetFile, IPMasq: o.IPMasq, RandomFully: o.RandomFully,
-		ForwardRules: o.ForwardRules, BlackholeOwn: o.Blackhole, CompareAll: compareEvery,
-		RetainPeers: o.RetainPeers, KeepConfig: o.KeepConfig, ConfigStagger: o.Stagger,
-	}
-}
 
 // manager is a subnet.Manager with the methods that only this package calls.
 type manager interface {
@@ -223,12 +216,15 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 	outage := patience.NewOutage(log, "etcd")
 	status.Waiting("connecting to etcd")
 	status.Explain(outage.Err)
-	return etcd.New(ctx, etcd.Options{
-		Endpoints: o.Etcd.Endpoints, Prefix: o.Etcd.Prefix,
-		CertFile: o.Etcd.CertFile, KeyFile: o.Etcd.KeyFile, CAFile: o.Etcd.CAFile,
-		Username: o.Etcd.Username, Password: o.Etcd.Password.Reveal(),
-		RenewMargin: o.Etcd.RenewMargin, Retain: o.RetainPeers, Log: log, Outage: outage,
-	})
+	e := o.Etcd.client()
+	e.RenewMargin, e.Retain, e.Log, e.Outage = o.Etcd.RenewMargin, o.RetainPeers, log, outage
+	return etcd.New(ctx, e)
+}
+
+// client returns the options of a client of etcd.
+func (o *etcdOptions) client() etcd.Options {
+	return etcd.Options{Endpoints: o.Endpoints, Prefix: o.Prefix, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile,
+		Username: o.Username, Password: o.Password.Reveal()}
 }
 
 // client returns the options of a client of the Kubernetes API.
@@ -237,20 +233,21 @@ func (o *kubeOptions) client() *kube.Options {
 		Prefix: o.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
 }
 
-// underlayOf implements daemon.Underlay with this machine's interfaces.
-type underlayOf struct {
+// machineUnderlay implements daemon.Underlay with this machine's interfaces.
+type machineUnderlay struct {
 	options underlay.Options
 	changes <-chan struct{}
 }
 
-func newUnderlay(ctx context.Context, o underlay.Options) (underlayOf, error) {
+// newUnderlay watches the interfaces until ctx ends.
+func newUnderlay(ctx context.Context, o underlay.Options) (machineUnderlay, error) {
 	changes, err := underlay.Watch(ctx)
-	return underlayOf{o, changes}, err
+	return machineUnderlay{o, changes}, err
 }
 
-func (u underlayOf) Changes() <-chan struct{} { return u.changes }
+func (u machineUnderlay) Changes() <-chan struct{} { return u.changes }
 
-func (u underlayOf) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
+func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
 	o := u.options
 	if operator.V4.IsValid() {
 		o.PublicV4 = operator.V4
@@ -275,7 +272,6 @@ func notify(log *slog.Logger) func(string) {
 	}
 }
 
-// watchdog returns the interval in which systemd expects a notification; 0: none.
 // watchdog returns the interval in which systemd expects a notification; 0: none.
 func watchdog(log *slog.Logger) time.Duration {
 	every, err := sd.SdWatchdogEnabled(false)

@@ -40,12 +40,12 @@ func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
 	if o.Kube.On && o.Kube.NodeName == "" && (o.Kube.PodName == "" || o.Kube.PodNamespace == "") {
 		problems = append(problems, errors.New("--kube-subnet-mgr requires the node's name: add --env NODE_NAME=… before --"))
 	}
-	return winservice.Daemon{Files: o.files(), LogFile: o.LogFile}, errors.Join(problems...)
+	return winservice.Daemon{Files: o.files(), LogFile: o.Logging.File}, errors.Join(problems...)
 }
 
 // files returns all file names in the options.
 func (o *options) files() []string {
-	all := append([]string{o.LogFile, o.SubnetFile, o.Etcd.CAFile, o.Etcd.CertFile, o.Etcd.KeyFile, o.Kube.Kubeconfig, o.Kube.NetConfPath,
+	all := append([]string{o.Logging.File, o.SubnetFile, o.Etcd.CAFile, o.Etcd.CertFile, o.Etcd.KeyFile, o.Kube.Kubeconfig, o.Kube.NetConfPath,
 		o.CNI.ConfFrom, o.CNI.ConfTo, o.CNI.PluginFrom, o.CNI.PluginTo}, o.Kube.APIFrom...)
 	return slices.DeleteFunc(all, func(f string) bool { return f == "" })
 }

@@ -131,13 +131,6 @@ func annotationPrefix(v string) (string, error) {
 	return p, nil
 }
 
-func setIface(o *options, v string) error {
-	if v != "" {
-		o.Underlay.Iface = append(o.Underlay.Iface, v)
-	}
-	return nil
-}
-
 func setCanReach(o *options, v string) error { return setIP(&o.Underlay.CanReach, v) }
 
 func setPublicV4(o *options, v string) error { return setPublic(&o.Underlay.PublicV4, v, false) }
@@ -195,15 +188,11 @@ func setHealthzIP(o *options, v string) error {
 	return nil
 }
 
-func setHealthzPort(o *options, n int) {
-	o.Healthz = netip.AddrPortFrom(o.Healthz.Addr(), uint16(n))
-}
-
 func setLogFormat(o *options, v string) error {
 	if v != "text" && v != "json" {
 		return fmt.Errorf("unknown log format %.60q; use text or json", v)
 	}
-	o.LogFormat = v
+	o.Logging.Format = v
 	return nil
 }
 
@@ -212,6 +201,6 @@ func setStagger(o *options, v string) error {
 	if err != nil || d < 0 || d > 24*time.Hour {
 		return fmt.Errorf("invalid duration %.60q; use one from 0 to 24h, like 2m", v)
 	}
-	o.Stagger = d
+	o.ConfigStagger = d
 	return nil
 }

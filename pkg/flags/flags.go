@@ -161,6 +161,16 @@ func Text[O any](name, arg, def, help string, at func(*O) *string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error { *at(o) = v; return nil }}
 }
 
+// Texts returns a flag for any text that may be given more than once. An empty text adds nothing.
+func Texts[O any](name, arg, help string, at func(*O) *[]string) Flag[O] {
+	return Flag[O]{Name: name, Arg: arg, Repeat: true, Help: help, Set: func(o *O, v string) error {
+		if v != "" {
+			*at(o) = append(*at(o), v)
+		}
+		return nil
+	}}
+}
+
 // Bool returns a Boolean flag.
 func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
 	return Flag[O]{Name: name, Def: def, Help: help, Set: func(o *O, v string) (err error) {
