@@ -79,7 +79,7 @@ func TestServiceLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := winservice.New(append(append([]string{exe}, args...), "service", "run"), []string{"NODE_NAME=w1", "OTHER=a b"})
+	config := winservice.Config{Command: append(append([]string{exe}, args...), "service", "run"), Env: []string{"NODE_NAME=w1", "OTHER=a b"}}
 	if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestServiceFails(t *testing.T) {
 		}
 	})
 	start := func(program string, args ...string) error {
-		config := winservice.New(append(append([]string{program}, args...), "service", "run"), nil)
+		config := winservice.Config{Command: append(append([]string{program}, args...), "service", "run")}
 		if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
 			t.Fatal(err)
 		}

@@ -82,6 +82,7 @@ func ParseInstall(program string, args []string, read func(args, env []string) (
 		return Config{}, fmt.Errorf("%w; give the daemon's flags after --, as in: flanneld service install -- --kube-subnet-mgr", err)
 	}
 	args = flags.Args()
+	command := append([]string{program}, args...)
 	daemon, err := read(args, env)
 	problems := []error{err}
 	for _, file := range daemon.Files {
@@ -89,7 +90,7 @@ func ParseInstall(program string, args []string, read func(args, env []string) (
 			problems = append(problems, fmt.Errorf("%.100q: give the full path, since a service starts in another directory", file))
 		}
 	}
-	for _, arg := range append([]string{program}, args...) {
+	for _, arg := range command {
 		if strings.Count(arg, "%") > 1 {
 			problems = append(problems, fmt.Errorf("%.100q: Windows expands the text between two %%; set the flag as a variable by --env", arg))
 		}
@@ -97,14 +98,11 @@ func ParseInstall(program string, args []string, read func(args, env []string) (
 	if err := errors.Join(problems...); err != nil {
 		return Config{}, err
 	}
-	command := append([]string{program}, args...)
 	// An explicit empty --log-file means that the user wants no log file.
 	if daemon.LogFile == "" && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "log-file=") }) {
 		command = append(command, "--log-file="+LogFile)
 	}
-	config := New(append(command, runVerb...), env)
-	config.Start = *start
-	return config, nil
+	return Config{Command: append(command, runVerb...), Env: env, Start: *start}, nil
 }
 
 // addVariable adds NAME=VALUE, and removes an earlier variable of that name. Windows

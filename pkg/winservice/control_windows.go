@@ -1,6 +1,7 @@
 package winservice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,9 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 	return changed, nil
 }
 
+// failuresReset is the time without a failure after which the next one counts as the first.
+const failuresReset = 10 * time.Minute
+
 // configure sets the properties of the service. It skips those that an old Windows
 // does not support, and prints a message.
 func configure(s *mgr.Service, config Config, out io.Writer) error {
@@ -135,9 +139,9 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 		command, nil, nil, nil, nil, nil, display); err != nil {
 		return fmt.Errorf("set the command line: %w", err)
 	}
-	var actions []mgr.RecoveryAction
-	for _, d := range config.RestartAfter {
-		actions = append(actions, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: d})
+	var afterFailures []mgr.RecoveryAction // after the first, the second, and any later one
+	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
+		afterFailures = append(afterFailures, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: delay})
 	}
 	for _, part := range []struct {
 		what string
@@ -145,7 +149,7 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 	}{
 		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: description})},
 		{"delayed start", change(s, windows.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, &windows.SERVICE_DELAYED_AUTO_START_INFO{IsDelayedAutoStartUp: 1})},
-		{"restart", s.SetRecoveryActions(actions, uint32(config.RestartReset/time.Second))},
+		{"restart", s.SetRecoveryActions(afterFailures, uint32(failuresReset/time.Second))},
 		// Restart also after an exit with a non-zero status, not only after a crash.
 		{"restart after a failing status", s.SetRecoveryActionsOnNonCrashFailures(true)},
 	} {
@@ -277,24 +281,21 @@ func exitText(s svc.Status) string {
 // StateName returns the state in words.
 func StateName(s svc.State) string {
 	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
-	if name, ok := names[s]; ok {
-		return name
-	}
-	return fmt.Sprintf("in state %d", s)
+	return cmp.Or(names[s], fmt.Sprintf("in state %d", s))
 }
 
 // showService prints the command and the state of the service. If the service does
 // not run, that is an error, so that scripts notice it.
 func showService(s *mgr.Service, out io.Writer) error {
-	command, err := readCommand()
+	commandLine, _, err := readSettings()
 	if err != nil {
-		return fmt.Errorf("read the service's configuration: %w", err)
+		return err
 	}
 	status, err := s.Query()
 	if err != nil {
 		return fmt.Errorf("query the service's state: %w", err)
 	}
-	show(out, "command: "+command)
+	show(out, "command: "+commandLine)
 	if status.State != svc.Running {
 		return fmt.Errorf("the service is not running: %s, %s", StateName(status.State), exitText(status))
 	}

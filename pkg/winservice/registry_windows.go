@@ -24,10 +24,10 @@ func setEnvironment(env []string) error {
 	defer key.Close() //nolint:errcheck // only releases a handle
 	if len(env) > 0 {
 		err = key.SetStringsValue("Environment", env)
-	} else if err = key.DeleteValue("Environment"); errors.Is(err, registry.ErrNotExist) {
-		err = nil
+	} else {
+		err = key.DeleteValue("Environment")
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, registry.ErrNotExist) {
 		return fmt.Errorf("set the service's variables: %w", err)
 	}
 	return nil
@@ -43,35 +43,35 @@ func installed(config Config) bool {
 // Settings returns the command line and the variables of the service. They may
 // contain secrets.
 func Settings() (command, env []string, err error) {
-	line, err := readCommand()
+	commandLine, env, err := readSettings()
 	if err != nil {
 		return nil, nil, err
 	}
-	if command, err = windows.DecomposeCommandLine(line); err != nil {
-		return nil, nil, fmt.Errorf("read the service's command line: %w", err)
-	}
-	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
-	}
-	defer key.Close() //nolint:errcheck // only releases a handle
-	env, _, err = key.GetStringsValue("Environment")
-	if err != nil && !errors.Is(err, registry.ErrNotExist) {
-		return nil, nil, fmt.Errorf("read the service's variables: %w", err)
+	if command, err = windows.DecomposeCommandLine(commandLine); err != nil {
+		return nil, nil, fmt.Errorf("parse the service's command line: %w", err)
 	}
 	return command, env, nil
 }
 
-func readCommand() (string, error) {
+// readSettings returns the command line as one text, and the variables.
+func readSettings() (commandLine string, env []string, err error) {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
 	if err != nil {
-		return "", err
+		return "", nil, fmt.Errorf("read the service's configuration: %w", err)
 	}
 	defer key.Close() //nolint:errcheck // only releases a handle
-	command, _, err := key.GetStringValue("ImagePath")
-	return command, err
+	commandLine, _, err = key.GetStringValue("ImagePath")
+	env, _, envErr := key.GetStringsValue("Environment")
+	if errors.Is(envErr, registry.ErrNotExist) {
+		envErr = nil
+	}
+	if err = errors.Join(err, envErr); err != nil {
+		return "", nil, fmt.Errorf("read the service's configuration: %w", err)
+	}
+	return commandLine, env, nil
 }
 
+// addEventSource registers the service as a source of events, unless it is one.
 func addEventSource() error {
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
 		return key.Close()

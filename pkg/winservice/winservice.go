@@ -2,10 +2,7 @@
 // the daemon under the service manager.
 package winservice
 
-import (
-	"strings"
-	"time"
-)
+import "strings"
 
 const (
 	// Name is the name of the service, and of its source in the event log.
@@ -17,16 +14,9 @@ const (
 
 // Config is the configuration of the service.
 type Config struct {
-	Command      []string        // the program and its arguments
-	Env          []string        // NAME=VALUE, in addition to the system's variables
-	RestartAfter []time.Duration // delays after the first, the second, and any later failure
-	RestartReset time.Duration   // after this time without a failure, the next one counts as the first
-	Start        bool            // start it after the installation, and restart it if it runs with another Config
-}
-
-// New returns the Config with this command line, these variables, and default delays.
-func New(command, env []string) Config {
-	return Config{Command: command, Env: env, RestartAfter: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}, RestartReset: 10 * time.Minute}
+	Command []string // the program and its arguments
+	Env     []string // NAME=VALUE, in addition to the system's variables
+	Start   bool     // start it after the installation, and restart it if it runs with another Config
 }
 
 // Warnings returns warnings about secrets. Every user who may log on can read the

@@ -16,7 +16,7 @@ func TestServiceWarnings(t *testing.T) {
 			t.Errorf("%+v: %q", c, w)
 		}
 	}
-	if w := New([]string{"x", "--etcd-cafile=/ca"}, []string{"FLANNELD_ETCD_KEYFILE=/k"}).Warnings(); w != nil {
+	if w := (Config{Command: []string{"x", "--etcd-cafile=/ca"}, Env: []string{"FLANNELD_ETCD_KEYFILE=/k"}}).Warnings(); w != nil {
 		t.Error(w)
 	}
 }
