@@ -40,6 +40,7 @@ type CNISources struct {
 // flag. The error says why the network configuration or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	netConfErr := n.fromNetConf(ctx, s)
+	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	if !s.ManagementIP.IsValid() {
@@ -48,7 +49,7 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 		}
 	}
 	if snapshot, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
-		s.Management = linkOf(snapshot, s.ManagementIP)
+		s.Management = networkOf(snapshot, s.ManagementIP)
 	}
 	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil {
@@ -69,19 +70,10 @@ func ofFamilies(networks, pods []netip.Prefix) []netip.Prefix {
 // askWithin bounds each request to etcd, to the daemon or to the Kubernetes API.
 const askWithin = 10 * time.Second
 
-// usualPlugin returns the CNI project's plugin for a kind of HNS network.
-func usualPlugin(k dataplane.Kind) string {
-	if _, overlay := k.(dataplane.Overlay); overlay {
-		return "win-overlay"
-	}
-	return "win-bridge"
-}
-
 // fromNetConf sets what follows from the network configuration and its backend. If
 // the configuration is in etcd, it reads it only if plugin, HNS network or pod
 // networks are not set, since etcd may be unreachable.
 func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
-	defer func() { s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") }() // the default of the plugin and of HNS
 	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfRemote {
 		return nil
 	}
@@ -100,20 +92,23 @@ func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.NetConfName, err)
 	}
-	s.Plugin, s.Network = cmp.Or(s.Plugin, usualPlugin(dev.Kind)), cmp.Or(s.Network, dev.Name)
+	plugin := "win-bridge" // the CNI project's
+	if overlay, ok := dev.Kind.(dataplane.Overlay); ok {
+		plugin = "win-overlay"
+		if first := overlay.MACs[0]; first != (mac.Addr{}) {
+			s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
+		}
+	}
+	s.Plugin, s.Network = cmp.Or(s.Plugin, plugin), cmp.Or(s.Network, dev.Name)
 	if len(s.Cluster) == 0 {
 		s.Cluster = slices.DeleteFunc([]netip.Prefix{config.V4.Prefix, config.V6.Prefix}, func(p netip.Prefix) bool { return !p.IsValid() })
-	}
-	if overlay, ok := dev.Kind.(dataplane.Overlay); ok && overlay.MACs[0] != (mac.Addr{}) {
-		first := overlay.MACs[0]
-		s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
 	}
 	return nil
 }
 
-// linkOf returns the network of an address of this machine, nil if no interface has
+// networkOf returns the network of an address of this machine, nil if no interface has
 // the address.
-func linkOf(snapshot underlay.Snapshot, ip netip.Addr) []netip.Prefix {
+func networkOf(snapshot underlay.Snapshot, ip netip.Addr) []netip.Prefix {
 	for _, in := range snapshot.Interfaces {
 		for _, a := range in.Addrs {
 			if a.IP == ip && a.Net.IsValid() {

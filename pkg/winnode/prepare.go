@@ -4,6 +4,7 @@
 package winnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,11 @@ type Underlay interface {
 // Prepare creates the virtual switch for the network that the backend will create on
 // the underlay. It waits for the underlay, and calls waiting with each new reason.
 func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, choice Underlay, waiting func(error)) (dataplane.Prepared, error) {
-	link, err := awaitUnderlay(ctx, choice, config, waiting)
+	var link underlay.Link
+	err := retry(ctx, time.Second, choice.Changes(), waiting, func() (err error) {
+		link, _, err = choice.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{}) // fails during boot, while no adapter is up
+		return err
+	})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
@@ -52,31 +57,28 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), waiting)
 }
 
-// awaitUnderlay waits until an adapter can be chosen: during boot none may be up yet.
-func awaitUnderlay(ctx context.Context, choice Underlay, config subnet.Config, waiting func(error)) (underlay.Link, error) {
-	last := "" // reason
+// retry calls try until it succeeds or ctx ends: at every notification, and after each
+// interval. It calls waiting with each new reason for which try fails.
+func retry(ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error) error {
+	var reason error // the last one that is not the end of ctx
 	for {
-		link, _, err := choice.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
+		err := try()
 		if err == nil {
-			return link, nil
+			return nil
 		}
-		if err.Error() != last {
+		if ctx.Err() == nil && (reason == nil || reason.Error() != err.Error()) {
 			waiting(err)
-			last = err.Error()
+			reason = err
 		}
 		select {
 		case <-ctx.Done():
-			return underlay.Link{}, fmt.Errorf("%s: %w", gaveUp(ctx), err)
-		case <-choice.Changes():
-		case <-time.After(time.Second):
+			ended := "gave up" // by the timeout
+			if errors.Is(ctx.Err(), context.Canceled) {
+				ended = "interrupted"
+			}
+			return fmt.Errorf("%s: %w", ended, cmp.Or(reason, err))
+		case <-notifications:
+		case <-time.After(interval):
 		}
 	}
-}
-
-// gaveUp describes how ctx ended: by its timeout or by a signal.
-func gaveUp(ctx context.Context) string {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return "interrupted"
-	}
-	return "gave up"
 }

@@ -56,12 +56,22 @@ type SourceVIP struct {
 // flags for kube-proxy, also as a text for a person. It waits until ctx ends for the
 // daemon to create the network.
 func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy sourcevip.Proxy) (result SourceVIP, text string, err error) {
-	vip, err := awaitVIP(ctx, k, subnetFile)
-	if result.Needed = !errors.Is(err, sourcevip.ErrNotNeeded); err != nil && result.Needed {
+	var vip sourcevip.VIP
+	var notNeeded error
+	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
+	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) {
+		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, sourcevip.ErrNotNeeded) {
+			notNeeded, err = err, nil
+		}
+		return err
+	})
+	result.Needed = notNeeded == nil
+	if err != nil {
 		return result, "", err
 	}
-	if text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File); !result.Needed {
-		text = fmt.Sprintf("%v such as %s", err, vip.Network)
+	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
+	if !result.Needed {
+		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
 	}
 	_, features, err := k.Client.Features(ctx)
 	if err != nil {
@@ -80,29 +90,6 @@ func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, prox
 		result.File = k.File
 	}
 	return result, text + "\nflags for kube-proxy: " + strings.Join(result.Flags, " "), nil
-}
-
-// awaitVIP retries until the VIP is reserved, and logs each new reason for waiting.
-func awaitVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourcevip.VIP, error) {
-	var last error
-	for {
-		vip, err := ensureVIP(ctx, k, subnetFile)
-		if err == nil || errors.Is(err, sourcevip.ErrNotNeeded) {
-			return vip, err
-		}
-		if ctx.Err() == nil && (last == nil || last.Error() != err.Error()) {
-			k.Log.Info("waiting to reserve the source VIP", "reason", err)
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			if last == nil {
-				last = err
-			}
-			return sourcevip.VIP{}, fmt.Errorf("%s: %w", gaveUp(ctx), last)
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
 }
 
 // ensureVIP ensures the VIP of the subnet in the subnet file.
@@ -135,11 +122,11 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	env, err := file.Watch(ctx, subnetFile)
+	subnetFileChanges, err := file.Watch(ctx, subnetFile)
 	if err != nil {
 		return err
 	}
-	changed := k.Client.Changes(ctx)
+	hnsChanges := k.Client.Changes(ctx)
 	for logged, since := "", time.Now(); ; { // the last logged error, and when the VIP was last in place
 		wait := resyncVIP
 		err := restoreVIP(ctx, k, subnetFile)
@@ -158,8 +145,8 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-env:
-		case <-changed:
+		case <-subnetFileChanges:
+		case <-hnsChanges:
 		case <-time.After(wait):
 		}
 	}
