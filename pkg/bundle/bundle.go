@@ -116,8 +116,7 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)
 	defer cancel()
 	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
-		raw, err := status.Get(ctx, status.Socket(o.SubnetFile), path)
-		files[name] = orError(raw, err)
+		files[name] = orError(status.Get(ctx, status.Socket(o.SubnetFile), path))
 	}
 	for name, path := range copied(o) {
 		raw, err := tail(path, maxListing)
@@ -131,7 +130,9 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
 	}
-	files["config/net-conf.json"] = networkConfig(ctx, o.NetConf)
+	netConfCtx, cancelNetConf := context.WithTimeout(ctx, listWithin/2)
+	defer cancelNetConf()
+	files["config/net-conf.json"] = orError(o.NetConf(netConfCtx))
 	files["environment.txt"] = environment(os.Environ())
 	secrets := knownSecrets(o, s, files)
 	if command, env, err := winservice.Settings(); err == nil {
@@ -167,18 +168,13 @@ func tail(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it was read
-	info, err := f.Stat()
-	if err != nil || info.Size() <= limit {
-		raw, readErr := io.ReadAll(io.LimitReader(f, limit))
-		return raw, cmp.Or(err, readErr)
-	}
-	if _, err := f.Seek(info.Size()-limit, io.SeekStart); err != nil {
-		return nil, err
-	}
+	defer f.Close()                        //nolint:errcheck // it was read
+	start, _ := f.Seek(-limit, io.SeekEnd) // a shorter file stays at its beginning, with an error
 	raw, err := io.ReadAll(io.LimitReader(f, limit))
-	_, lines, _ := bytes.Cut(raw, []byte("\n"))
-	return lines, err
+	if start > 0 {
+		_, raw, _ = bytes.Cut(raw, []byte("\n"))
+	}
+	return raw, err
 }
 
 // orError returns the beginning of raw, or the text of err.
@@ -187,13 +183,6 @@ func orError(raw []byte, err error) []byte {
 		return []byte(err.Error() + "\n")
 	}
 	return raw[:min(len(raw), maxListing)]
-}
-
-// networkConfig returns the raw configuration, or why it could not be read in time.
-func networkConfig(ctx context.Context, read func(context.Context) ([]byte, error)) []byte {
-	ctx, cancel := context.WithTimeout(ctx, listWithin/2)
-	defer cancel()
-	return orError(read(ctx))
 }
 
 // environment returns the variables that flanneld reads. The values of secret ones
