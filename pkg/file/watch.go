@@ -99,7 +99,7 @@ func (w *watch) watchDir() (changed bool) {
 		return false
 	}
 	dir := stat(w.dir)
-	if dir == nil && w.watched == nil || dir != nil && w.watched != nil && os.SameFile(dir, w.watched) {
+	if dir == nil && w.watched == nil || os.SameFile(dir, w.watched) {
 		return false
 	}
 	_ = w.watcher.Remove(w.dir) // fails if the watch ended with its directory
@@ -124,10 +124,7 @@ func stat(path string) fs.FileInfo {
 
 // same reports whether a file is the same and has not changed, as far as stat tells.
 func same(a, b fs.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return a == nil && b == nil || os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 // notify sends to a channel of capacity 1, unless it has a value already.

@@ -30,8 +30,5 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, Mark) }
 // LogValue implements slog.LogValuer.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(Mark) }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler, which encoding/json uses, too.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(Mark), nil }
-
-// MarshalJSON implements json.Marshaler.
-func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + Mark + `"`), nil }

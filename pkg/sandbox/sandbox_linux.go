@@ -1,3 +1,4 @@
+// Package sandbox drops permissions that a process does not need.
 package sandbox
 
 import (
@@ -31,9 +32,14 @@ const (
 	offsetArch   = 4
 )
 
-// noNetwork installs a seccomp filter in all threads. The filter also denies
-// io_uring, which can open sockets without the system call socket.
-func noNetwork() error {
+// NoNetwork makes this process and its children unable to open sockets of any kind:
+// attempts fail with EPERM. This cannot be undone and needs no privilege. Open sockets
+// continue to work. If the system does not support it, the error wraps
+// errors.ErrUnsupported or is the kernel's.
+//
+// It installs a seccomp filter in all threads. The filter also denies io_uring, which
+// can open sockets without the system call socket.
+func NoNetwork() error {
 	a, known := abis[runtime.GOARCH]
 	if !known {
 		return fmt.Errorf("filter system calls on %s: %w", runtime.GOARCH, errors.ErrUnsupported)

@@ -1,7 +1,9 @@
 //go:build !linux
 
+// Package sandbox drops permissions that a process does not need.
 package sandbox
 
 import "errors"
 
-func noNetwork() error { return errors.ErrUnsupported }
+// NoNetwork is only supported on Linux.
+func NoNetwork() error { return errors.ErrUnsupported }
