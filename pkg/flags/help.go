@@ -9,19 +9,19 @@ import (
 // HelpWidth is the maximum length of a line of help, in characters.
 const HelpWidth = 100
 
-const helpColumn = 36 // the column of the explanations
+const leftWidth = 35 // of the column with the flags
 
 // Help writes the help of all flags.
 func Help[O any](b *strings.Builder, table []Group[O]) {
 	for _, g := range table {
 		fmt.Fprintf(b, "\n%s:\n", g.Title)
 		for _, f := range g.Flags {
-			f.print(b)
+			f.printHelp(b)
 		}
 	}
 }
 
-func (f Flag[O]) print(b *strings.Builder) {
+func (f Flag[O]) printHelp(b *strings.Builder) {
 	left := "--" + f.Name
 	if f.Arg != "" {
 		left += "=" + f.Arg
@@ -36,22 +36,19 @@ func (f Flag[O]) print(b *strings.Builder) {
 	Row(b, left, right)
 }
 
-// Row writes two columns, wrapping the second one.
+// Row writes two columns, wrapping the second one. If the first one is too long, the
+// second one begins on a line of its own.
 func Row(b *strings.Builder, left, right string) {
-	line := "  " + left
-	if utf8.RuneCountInString(line) >= helpColumn {
+	emptyLeft := strings.Repeat(" ", leftWidth)
+	line := fmt.Sprintf("%-*s", leftWidth, "  "+left)
+	if utf8.RuneCountInString(line) > leftWidth {
 		fmt.Fprintln(b, line)
-		line = ""
+		line = emptyLeft
 	}
-	pad := func() {
-		line += strings.Repeat(" ", helpColumn-utf8.RuneCountInString(line)-1)
-	}
-	pad()
 	for word := range strings.FieldsSeq(right) {
-		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > HelpWidth {
+		if utf8.RuneCountInString(line+" "+word) > HelpWidth {
 			fmt.Fprintln(b, line)
-			line = ""
-			pad()
+			line = emptyLeft
 		}
 		line += " " + word
 	}
