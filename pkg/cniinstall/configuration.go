@@ -39,7 +39,7 @@ func (c *configuration) read() (s sources, err error) {
 		return s, err
 	}
 	if s.want, err = parseConf(s.source); err != nil {
-		return s, fmt.Errorf("%s: %w", c.from, err)
+		return s, fmt.Errorf("%s is not a CNI configuration: %w", c.from, err)
 	}
 	s.record, _ = os.ReadFile(recordOf(c.to)) // without it, only what the source has is known to be ours
 	s.base, _ = parseConf(s.record)

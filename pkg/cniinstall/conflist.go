@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 )
@@ -91,25 +90,23 @@ type conf struct {
 // mainPlugin is the type of the plugin that a flannel configuration must have.
 const mainPlugin = "flannel"
 
-var errNotUsable = errors.New("not a CNI configuration")
-
-// parseConf accepts what a container runtime accepts. Its error is errNotUsable.
+// parseConf accepts what a container runtime accepts.
 func parseConf(text []byte) (c conf, err error) {
 	if err := json.Unmarshal(text, &c.object); err != nil {
-		return conf{}, fmt.Errorf("%w: %w", errNotUsable, err)
+		return conf{}, err
 	}
 	if c.text("name") == "" {
-		return conf{}, fmt.Errorf("%w: it has no name", errNotUsable)
+		return conf{}, errors.New("it has no name")
 	}
 	list := c.get("plugins")
 	if list == nil && c.text("type") != "" {
 		return c, nil
 	}
 	if err := json.Unmarshal(list, &c.plugins); list == nil || err != nil {
-		return conf{}, fmt.Errorf("%w: plugins is not a list of objects", errNotUsable)
+		return conf{}, errors.New("plugins is not a list of objects")
 	}
 	if len(c.plugins) == 0 || slices.Contains(c.types(), "") {
-		return conf{}, fmt.Errorf("%w: a plugin has no type, or there is no plugin", errNotUsable)
+		return conf{}, errors.New("a plugin has no type, or there is no plugin")
 	}
 	return c, nil
 }
