@@ -55,15 +55,6 @@ func samePath(a, b string) bool {
 	return a == b || runtime.GOOS == "windows" && strings.EqualFold(a, b)
 }
 
-// writeRecord is called after the file was written. If we crash between the two, the
-// file has the right content, and the next run writes the record.
-func writeRecord(record string, last lastWritten) error {
-	if err := file.PutJSON(record, last); err != nil {
-		return fmt.Errorf("record what was written: %w", err)
-	}
-	return nil
-}
-
 // Put writes the configuration to the file, unless somebody else wrote or edited
 // the file and force is false. If the file is "-", it only returns the configuration.
 func Put(to string, conf []byte, record string, force bool) (Outcome, error) {
@@ -83,7 +74,6 @@ func Put(to string, conf []byte, record string, force bool) (Outcome, error) {
 		return done, err
 	case Equal(before, conf):
 		done.Result = "unchanged"
-		return done, writeRecord(record, lastWritten{to, conf})
 	default:
 		done.Diff = Diff(before, conf)
 		switch {
@@ -96,10 +86,17 @@ func Put(to string, conf []byte, record string, force bool) (Outcome, error) {
 			return done, nil
 		}
 	}
-	if _, err := file.Put(to, conf, 0o644); err != nil {
-		return done, err
+	if done.Result != "unchanged" {
+		if _, err := file.Put(to, conf, 0o644); err != nil {
+			return done, err
+		}
 	}
-	return done, writeRecord(record, lastWritten{to, conf})
+	// If we crash before this, the file has the right content, and the next run writes
+	// the record.
+	if err := file.PutJSON(record, lastWritten{to, conf}); err != nil {
+		return done, fmt.Errorf("record what was written: %w", err)
+	}
+	return done, nil
 }
 
 // CheckPlugins returns an error if a program is missing in the directory; "" is not

@@ -49,19 +49,13 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 			known[f.Name] = f
 		}
 	}
-	var g Given
-	g.Flags, g.Rest, g.Problems = scan(args, known)
-	g.OnLine = len(g.Flags) > 0
-	fromEnv, warnings := scanEnv(environ, known)
-	g.Warnings = warnings
-	for name, v := range fromEnv {
-		if _, ok := g.Flags[name]; !ok {
-			g.Flags[name] = v
-		}
-	}
+	onLine, rest, problems := scan(args, known)
+	given, warnings := scanEnv(environ, known)
+	maps.Copy(given, onLine)
+	g := Given{Flags: given, OnLine: len(onLine) > 0, Rest: rest, Problems: problems, Warnings: warnings}
 	for _, group := range table {
 		for _, f := range group.Flags {
-			v, ok := g.Flags[f.Name]
+			v, ok := given[f.Name]
 			if !ok && !f.Repeat {
 				v = Values{"default of --" + f.Name, []string{f.Def}}
 			}

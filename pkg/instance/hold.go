@@ -33,9 +33,9 @@ func Hold(ctx context.Context, subnetFile, pod string, log *slog.Logger, patienc
 			log.Warn("another flanneld with the same subnet file runs; waiting for it to end", "cause", causeHeld, "holder", e.Holder, "lock", e.Path, "for", patience)
 		}
 	})
-	held := (*file.HeldError)(nil)
+	held, isHeld := errors.AsType[*file.HeldError](err)
 	switch {
-	case errors.As(err, &held):
+	case isHeld:
 		return nil, fmt.Errorf("another flanneld (%s) runs with the subnet file %s: stop it, or use a different --subnet-file, --etcd-prefix and network: %w",
 			held.Holder, subnetFile, err)
 	case ctx.Err() != nil:
