@@ -74,10 +74,10 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 	if err != nil {
 		return dataplane.Prepared{}, fmt.Errorf("%s is invalid: %w", netConfName(c.options), err)
 	}
-	choice, err := newUnderlay(ctx, c.Underlay)
+	interfaces, err := newUnderlay(ctx, c.Underlay)
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
 	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, choice, onWaiting)
+	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, interfaces, onWaiting)
 }

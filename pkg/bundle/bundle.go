@@ -118,7 +118,7 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
 		files[name] = orError(status.Get(ctx, status.Socket(o.SubnetFile), path))
 	}
-	for name, path := range copied(o) {
+	for name, path := range copiedFiles(o) {
 		raw, err := tail(path, maxListing)
 		if files[name] = orError(raw, err); errors.Is(err, fs.ErrNotExist) {
 			files[name] = []byte(path + " does not exist\n")
@@ -144,9 +144,9 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	return files, secrets
 }
 
-// copied returns the paths of the files that are copied, by their names in the
+// copiedFiles returns the paths of the files that are copied, by their names in the
 // archive.
-func copied(o Options) map[string]string {
+func copiedFiles(o Options) map[string]string {
 	paths := map[string]string{"config/subnet.env": o.SubnetFile}
 	if o.LogFile != "" {
 		paths["log.txt"] = o.LogFile

@@ -74,7 +74,7 @@ func (b Backends) Put(path string, want []byte) (Outcome, error) {
 // differences describes how the existing configuration differs from the requested
 // one in the keys that Compose sets, except the backend's own.
 func (b Backends) differences(existing, want []byte) (differences []string, err error) {
-	is, _, _, err := b.Parse("windows", existing)
+	have, _, _, err := b.Parse("windows", existing)
 	if err != nil {
 		return nil, fmt.Errorf("the existing network configuration is invalid: %w", err)
 	}
@@ -82,14 +82,14 @@ func (b Backends) differences(existing, want []byte) (differences []string, err 
 	if err != nil {
 		return nil, err
 	}
-	compare := func(key string, is, requested any) {
-		if is != requested {
-			differences = append(differences, fmt.Sprintf("%s is %v, not %v", key, is, requested))
+	compare := func(key string, have, requested any) {
+		if have != requested {
+			differences = append(differences, fmt.Sprintf("%s is %v, not %v", key, have, requested))
 		}
 	}
-	compare("Backend.Type", is.Backend, requested.Backend)
-	compare("Network", prefixText(is.V4.Prefix), prefixText(requested.V4.Prefix))
-	compare("IPv6Network", prefixText(is.V6.Prefix), prefixText(requested.V6.Prefix))
+	compare("Backend.Type", have.Backend, requested.Backend)
+	compare("Network", prefixText(have.V4.Prefix), prefixText(requested.V4.Prefix))
+	compare("IPv6Network", prefixText(have.V6.Prefix), prefixText(requested.V6.Prefix))
 	return differences, nil
 }
 

@@ -19,8 +19,8 @@ import (
 	"flannel/subnet"
 )
 
-// Network returns the HNS network that the backend needs on a Windows node.
-func Network(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
+// hnsNetwork returns the HNS network that the backend needs on a Windows node.
+func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 	b, _, err := maker(n)
 	if err != nil {
 		return dataplane.Device{}, err
@@ -41,16 +41,17 @@ type Underlay interface {
 
 // Prepare creates the virtual switch for the network that the backend will create on
 // the underlay. It waits for the underlay, and calls waiting with each new reason.
-func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, choice Underlay, waiting func(error)) (dataplane.Prepared, error) {
+func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error)) (dataplane.Prepared, error) {
 	var link underlay.Link
-	err := retry(ctx, time.Second, choice.Changes(), waiting, func() (err error) {
-		link, _, err = choice.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{}) // fails during boot, while no adapter is up
+	// During boot, no adapter may be up yet.
+	err := retry(ctx, time.Second, interfaces.Changes(), waiting, func() (err error) {
+		link, _, err = interfaces.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
 		return err
 	})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	dev, err := Network(maker, backend.Node{OS: runtime.GOOS, Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	dev, err := hnsNetwork(maker, backend.Node{OS: runtime.GOOS, Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
@@ -59,7 +60,9 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 
 // retry calls try until it succeeds or ctx ends: at every notification, and after each
 // interval. It calls waiting with each new reason for which try fails.
-func retry(ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error) error {
+func retry(
+	ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error,
+) error {
 	var reason error // the last one that is not the end of ctx
 	for {
 		err := try()
