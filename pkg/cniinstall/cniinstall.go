@@ -85,7 +85,7 @@ func (f Files) targets() (targets []target, err error) {
 		targets = append(targets, plugin(f.PluginFrom, f.PluginTo))
 	}
 	if f.ConfFrom != "" {
-		targets = append(targets, target{f.ConfFrom, f.ConfTo, (&configuration{from: f.ConfFrom, to: f.ConfTo}).plan})
+		targets = append(targets, target{f.ConfFrom, f.ConfTo, (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan})
 	}
 	return targets, nil
 }

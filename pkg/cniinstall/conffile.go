@@ -13,8 +13,8 @@ import (
 	"flannel/pkg/file"
 )
 
-// configuration is a CNI configuration that other programs may edit, too.
-type configuration struct {
+// confFile is a CNI configuration that other programs may edit, too.
+type confFile struct {
 	from, to   string
 	lastUsable []byte // last usable content of the file that this process saw; nil: none
 }
@@ -34,7 +34,7 @@ type sources struct {
 	want, base           conf // parsed source and record; base is zero without a usable record
 }
 
-func (c *configuration) read() (s sources, err error) {
+func (c *confFile) read() (s sources, err error) {
 	if s.source, err = os.ReadFile(c.from); err != nil {
 		return s, err
 	}
@@ -62,7 +62,7 @@ func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 	return text, info.Mode().Perm(), nil
 }
 
-func (c *configuration) plan(enforce bool) (plan, error) {
+func (c *confFile) plan(enforce bool) (plan, error) {
 	s, err := c.read()
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI configuration: %w", err)
@@ -102,7 +102,7 @@ func (c *configuration) plan(enforce bool) (plan, error) {
 // validate returns the problem of the live file ("" if it is usable), and the text
 // whose foreign parts must be kept. If the file cannot be parsed, that is its last
 // usable content; if it was deleted, nothing is kept.
-func (c *configuration) validate(s sources) (problem string, base []byte) {
+func (c *confFile) validate(s sources) (problem string, base []byte) {
 	if s.live == nil {
 		return "missing", nil
 	}
@@ -110,8 +110,8 @@ func (c *configuration) validate(s sources) (problem string, base []byte) {
 	switch {
 	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or a single plugin where the source has a list
 		return "unusable", c.lastUsable
-	case !slices.Contains(live.types(), s.want.main()):
-		return "no plugin " + s.want.main(), s.live
+	case !slices.Contains(live.types(), s.want.requiredType()):
+		return "no plugin " + s.want.requiredType(), s.live
 	}
 	return "", s.live
 }
@@ -134,7 +134,7 @@ func mergeSource(s sources, text []byte) (merged []byte, foreign []string) {
 // record. It fails with errChanged if the file has another content now. A write of
 // another program between that check and the rename is lost. Programs that add
 // their plugin restore it, since they watch the file, too.
-func (c *configuration) write(p plan, text []byte, s sources) (err error) {
+func (c *confFile) write(p plan, text []byte, s sources) (err error) {
 	live, _, err := readFile(c.to)
 	if err == nil && (!bytes.Equal(live, p.found) || (live == nil) != (p.found == nil)) {
 		err = errChanged
@@ -161,18 +161,18 @@ func (c *configuration) write(p plan, text []byte, s sources) (err error) {
 // convertedToList reports whether another program replaced our file *.conf, which
 // has a single plugin, by a *.conflist that also has its own plugin. Then ours must
 // not be restored: container runtimes would prefer it to the list.
-func (c *configuration) convertedToList(want conf) bool {
+func (c *confFile) convertedToList(want conf) bool {
 	if want.plugins != nil || filepath.Ext(c.to) != ".conf" {
 		return false
 	}
 	text, _, err := readFile(c.to + "list")
 	list, broken := parseConf(text)
-	return err == nil && broken == nil && slices.Contains(list.types(), want.main())
+	return err == nil && broken == nil && slices.Contains(list.types(), want.requiredType())
 }
 
 // renamedCopies returns a log attribute with the files that ours may have been
 // renamed to: some CNI networks rename the configurations of all others.
-func (c *configuration) renamedCopies() (attrs []any) {
+func (c *confFile) renamedCopies() (attrs []any) {
 	beside, _ := filepath.Glob(c.to + ".*") // fails only for a path that is no valid pattern
 	beside = slices.DeleteFunc(beside, func(path string) bool { return path == recordOf(c.to) })
 	if len(beside) == 0 {

@@ -122,9 +122,9 @@ func (c conf) types() (types []string) {
 	return types
 }
 
-// main returns the type of the plugin that a file made from this source must have:
+// requiredType returns the type of the plugin that a file made from this source must have:
 // flannel or, if the source does not have that, its first plugin.
-func (c conf) main() string {
+func (c conf) requiredType() string {
 	if types := c.types(); !slices.Contains(types, mainPlugin) {
 		return types[0]
 	}

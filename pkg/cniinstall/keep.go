@@ -132,18 +132,18 @@ type pacer struct {
 
 // delay returns how long a plan has to wait; 0: it may be carried out. Only
 // repairs wait. It notes since when the file has had its present content.
-func (p *pacer) delay(now time.Time, plan plan) time.Duration {
+func (p *pacer) delay(now time.Time, next plan) time.Duration {
 	delay := time.Duration(0)
 	if p.repairs > 0 && now.Sub(p.last) < quietFor {
 		delay = p.pause - now.Sub(p.last)
 	}
-	if plan.awaitStable {
-		if p.content == nil || !bytes.Equal(p.content, plan.found) {
-			p.content, p.since = plan.found, now
+	if next.awaitStable {
+		if p.content == nil || !bytes.Equal(p.content, next.found) {
+			p.content, p.since = next.found, now
 		}
 		delay = max(delay, stableFor-now.Sub(p.since))
 	}
-	if plan.update {
+	if next.update {
 		return 0
 	}
 	return max(delay, 0)

@@ -305,7 +305,7 @@ func TestPlanOutOfDate(t *testing.T) {
 			}
 		}
 		put(c.before)
-		p, err := (&configuration{from: n.ConfFrom, to: n.ConfTo}).plan(true)
+		p, err := (&confFile{from: n.ConfFrom, to: n.ConfTo}).plan(true)
 		n.must(err)
 		put(c.after)
 		if err := p.write(); err != errChanged || n.read(n.ConfTo) != strings.TrimPrefix(c.after, "empty") {

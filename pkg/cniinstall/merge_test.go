@@ -105,8 +105,8 @@ func TestParseConf(t *testing.T) {
 		}
 	}
 	for text, main := range map[string]string{list("a", "flannel"): "flannel", list("bridge", "b"): "bridge", `{"name":"n","type":"flannel"}`: "flannel"} {
-		if c := parse(t, text); c.main() != main {
-			t.Errorf("%s: the main plugin is %s", text, c.main())
+		if c := parse(t, text); c.requiredType() != main {
+			t.Errorf("%s: the main plugin is %s", text, c.requiredType())
 		}
 	}
 }

@@ -29,8 +29,8 @@ func (k Keeper) Release(ctx context.Context, dryRun bool) (removed []string, err
 		}
 	}
 	for _, s := range k.stores(published) {
-		freed, err := free(ctx, s, dryRun)
-		errs, removed = append(errs, err), append(removed, freed...)
+		released, err := releaseAll(ctx, s, dryRun)
+		errs, removed = append(errs, err), append(removed, released...)
 	}
 	if _, err := os.Stat(k.File); errors.Is(err, fs.ErrNotExist) {
 		return removed, errors.Join(errs...)
@@ -77,9 +77,9 @@ func (k Keeper) stores(published VIP) (stores []store) {
 	return slices.Sorted(maps.Keys(dirs))
 }
 
-// free deletes our reservations in a directory and returns a description of each.
+// releaseAll deletes our reservations in a directory and returns a description of each.
 // With dryRun it deletes nothing.
-func free(ctx context.Context, s store, dryRun bool) (freed []string, err error) {
+func releaseAll(ctx context.Context, s store, dryRun bool) (released []string, err error) {
 	ours, _, err := s.list()
 	if err != nil || len(ours) == 0 {
 		return nil, err
@@ -104,7 +104,7 @@ func free(ctx context.Context, s store, dryRun bool) (freed []string, err error)
 				continue
 			}
 		}
-		freed = append(freed, fmt.Sprintf("reservation of %s in %s", a, string(s)))
+		released = append(released, fmt.Sprintf("reservation of %s in %s", a, string(s)))
 	}
-	return freed, errors.Join(errs...)
+	return released, errors.Join(errs...)
 }

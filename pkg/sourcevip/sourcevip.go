@@ -90,7 +90,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 		return VIP{}, err
 	}
 	if old.Store != "" && old.Store != v.Store {
-		if _, err := free(ctx, store(old.Store), false); err != nil {
+		if _, err := releaseAll(ctx, store(old.Store), false); err != nil {
 			return VIP{}, err
 		}
 	}
