@@ -68,7 +68,9 @@ var errChanged = errors.New("the file was changed meanwhile")
 // targets lists plugins first: once a configuration exists, the container runtime
 // calls them.
 func (f Files) targets() (targets []target, err error) {
-	if info, missing := os.Stat(f.PluginFrom); f.PluginFrom != "" && missing == nil && info.IsDir() {
+	switch info, statErr := os.Stat(f.PluginFrom); {
+	case f.PluginFrom == "":
+	case statErr == nil && info.IsDir():
 		files, err := os.ReadDir(f.PluginFrom)
 		if err != nil {
 			return nil, fmt.Errorf("install CNI plugins: %w", err)
@@ -81,7 +83,7 @@ func (f Files) targets() (targets []target, err error) {
 		if len(targets) == 0 {
 			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
 		}
-	} else if f.PluginFrom != "" {
+	default:
 		targets = append(targets, plugin(f.PluginFrom, f.PluginTo))
 	}
 	if f.ConfFrom != "" {

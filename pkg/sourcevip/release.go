@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,17 +63,17 @@ func (k Keeper) endpoints(ctx context.Context) (ids []string, err error) {
 // stores returns the directories that may have reservations of ours: the published
 // one, and all that exist, since we may have crashed before publishing.
 func (k Keeper) stores(published VIP) (stores []store) {
-	dirs := map[store]bool{}
 	if published.Store != "" {
-		dirs[store(published.Store)] = true
+		stores = append(stores, store(published.Store))
 	}
 	entries, _ := os.ReadDir(k.DataDir) // if it cannot be read, nothing was reserved there
 	for _, e := range entries {
 		if e.IsDir() {
-			dirs[store(filepath.Join(k.DataDir, e.Name()))] = true
+			stores = append(stores, store(filepath.Join(k.DataDir, e.Name())))
 		}
 	}
-	return slices.Sorted(maps.Keys(dirs))
+	slices.Sort(stores)
+	return slices.Compact(stores)
 }
 
 // releaseAll deletes our reservations in a directory and returns a description of each.
@@ -85,11 +84,9 @@ func releaseAll(ctx context.Context, s store, dryRun bool) (released []string, e
 		return nil, err
 	}
 	if !dryRun {
-		ctx, cancel := context.WithTimeout(ctx, lockWithin)
-		defer cancel()
-		var unlock func() error
-		if unlock, err = s.lock(ctx); err != nil {
-			return nil, err
+		unlock, lockErr := s.lock(ctx)
+		if lockErr != nil {
+			return nil, lockErr
 		}
 		defer func() { err = errors.Join(err, unlock()) }()
 		if ours, _, err = s.list(); err != nil {

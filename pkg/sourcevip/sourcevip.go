@@ -24,7 +24,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"flannel/pkg/file"
 	"flannel/pkg/hns"
@@ -128,9 +127,7 @@ func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, 
 // another flanneld process can take the address.
 func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Addr, err error) {
 	s := store(v.Store)
-	lockCtx, cancel := context.WithTimeout(ctx, lockWithin)
-	defer cancel()
-	unlock, err := s.lock(lockCtx)
+	unlock, err := s.lock(ctx)
 	if err != nil {
 		return vip, err
 	}
@@ -160,10 +157,6 @@ func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Ad
 	}
 	return vip, errors.Join(append(errs, k.ensureEndpoint(ctx, n, vip, endpoints))...)
 }
-
-// lockWithin bounds the wait for host-local's lock, which host-local holds for
-// moments only.
-const lockWithin = 10 * time.Second
 
 // taken returns the addresses that cannot be the source VIP: gateways, addresses
 // that host-local gave to pods (others), and those that pods have only in HNS. An

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"flannel/pkg/file"
 )
@@ -27,9 +28,15 @@ const owner = "kube-proxy\r\nsource-vip"
 
 func (s store) path(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
 
+// lockWithin bounds the wait for host-local's lock, which host-local holds for
+// moments only.
+const lockWithin = 10 * time.Second
+
 // lock creates the directory first if it is missing: on a new node, host-local has
 // not run yet.
 func (s store) lock(ctx context.Context) (unlock func() error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockWithin)
+	defer cancel()
 	if err := os.MkdirAll(string(s), 0o755); err != nil {
 		return nil, fmt.Errorf("create host-local's directory: %w", err)
 	}
