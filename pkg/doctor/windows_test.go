@@ -81,6 +81,22 @@ func TestHealthyWindows(t *testing.T) {
 	check(t, s, "FL509", Skipped, "")
 }
 
+// TestRetainedPeers checks that the entries of a peer whose lease the store lost
+// count as wanted, but not those of a rejected peer.
+func TestRetainedPeers(t *testing.T) {
+	for code, change := range map[string]func(*Snapshot){"FL506": func(*Snapshot) {}, "FL519": bridged} {
+		s := healthyWindows()
+		change(&s)
+		peer := &reportOf(&s).Peers[0]
+		peer.State = status.RetainedPeer
+		check(t, s, code, OK, "1")
+		peer.State = status.Rejected
+		check(t, s, code, Fail, "0 1")
+		peer.State, peer.PublicIPs = status.RetainedPeer, []netip.Addr{addr("192.168.0.9")}
+		check(t, s, code, Fail, "1 1")
+	}
+}
+
 func networkOf(s *Snapshot) *HNSNetwork { return &s.Windows.Networks.Value[1] }
 
 func runsKubeProxy(s *Snapshot, args ...string) {

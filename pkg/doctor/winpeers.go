@@ -28,20 +28,22 @@ func peerPolicies(s Snapshot) Finding {
 	return ok("%d policies", len(network.Remote))
 }
 
-// comparePeers returns how many peers that are up to date have no route, and
-// how many routes belong to no peer. A peer in the state Behind may have one.
+// comparePeers returns how many routes are missing, and how many belong to no
+// peer. Peers that are up to date have their routes, retained ones too; a peer
+// in the state Behind may have one.
 func (s Snapshot) comparePeers(routes []PeerRoute) (missing, stale int) {
 	have := map[PeerRoute]bool{}
 	for _, r := range routes {
 		have[r] = true
 	}
 	for _, p := range s.report().Peers {
+		hasRoutes := p.State == status.UpToDate || p.State == status.RetainedPeer
 		for i := range min(len(p.Subnets), len(p.PublicIPs)) {
 			key := PeerRoute{p.Subnets[i], p.PublicIPs[i]}
-			if p.State == status.UpToDate && !have[key] {
+			if hasRoutes && !have[key] {
 				missing++
 			}
-			if p.State == status.UpToDate || p.State == status.Behind {
+			if hasRoutes || p.State == status.Behind {
 				delete(have, key)
 			}
 		}
