@@ -8,19 +8,16 @@ import (
 
 func clusterChecks() []Check {
 	return []Check{
-		{"FL401", "the Node has a podCIDR", anySystem, podCIDR},
-		{"FL402", "the node's clock agrees with the store's", anySystem, clock},
-		{"FL403", "Linux and Windows nodes can use the VNI and the port", linux, mixed},
-		{"FL404", "no HTTP proxy intercepts requests to the API server", anySystem, noProxy},
+		{"FL401", "the Node has a podCIDR", anySystem, needs{podCIDRsKnown}, podCIDR},
+		{"FL402", "the node's clock agrees with the store's", anySystem, needs{clockKnown}, clock},
+		{"FL403", "Linux and Windows nodes can use the VNI and the port", linux, nil, mixed},
+		{"FL404", "no HTTP proxy intercepts requests to the API server", anySystem, needs{proxyKnown}, noProxy},
 	}
 }
 
 // podCIDR finds a cluster that assigns no podCIDRs, for example because kubeadm
 // created it without a podSubnet.
 func podCIDR(s Snapshot) Finding {
-	if !s.Cluster.PodCIDRs.Known {
-		return s.Cluster.PodCIDRs.missing()
-	}
 	if len(s.Cluster.PodCIDRs.Value) == 0 {
 		return fail("Start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr (kubeadm: "+
 			"podSubnet), or patch spec.podCIDR of the Node.",
@@ -38,9 +35,6 @@ const (
 )
 
 func clock(s Snapshot) Finding {
-	if !s.Cluster.Ahead.Known {
-		return s.Cluster.Ahead.missing()
-	}
 	const fix = "Run an NTP client (chrony, systemd-timesyncd, w32time) on this node and on the store's."
 	ahead := s.Cluster.Ahead.Value
 	relation := "behind"
@@ -71,7 +65,8 @@ const (
 // because only the daemon knows whether there are Windows nodes if the leases
 // are in etcd.
 func mixed(s Snapshot) Finding {
-	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the network configuration.",
+	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the network "+
+		"configuration.",
 		minWindowsVNI, windowsPort)
 	tunnels, nodes, r := s.tunnels(), s.Cluster.WindowsNodes, s.report()
 	peersKnown := r != nil && r.PeersKnown
@@ -84,11 +79,11 @@ func mixed(s Snapshot) Finding {
 	case !nodes.Known && peersKnown:
 		return ok("the daemon knows no Windows node that cannot use this node's configuration")
 	case !nodes.Known:
-		return nodes.missing()
+		return skip("%s", nodes.whyUnknown())
 	case len(nodes.Value) == 0:
 		return ok("the cluster has no Windows nodes")
 	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
+		return skip("%s", devicesKnown(s))
 	case len(tunnels) == 0:
 		return skip(noTunnel)
 	}
@@ -110,8 +105,6 @@ func mixed(s Snapshot) Finding {
 func noProxy(s Snapshot) Finding {
 	c := s.Cluster
 	switch {
-	case !c.Proxy.Known:
-		return c.Proxy.missing()
 	case c.Proxy.Value == "":
 		return ok("no proxy is used")
 	case c.Unreachable != "":

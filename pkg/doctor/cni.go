@@ -10,8 +10,9 @@ import (
 
 func cniChecks() []Check {
 	return []Check{
-		{"FL301", "the first CNI configuration is flannel's", anySystem, cniConf},
-		{"FL302", "the CNI plugins that the configuration calls are installed", anySystem, cniPlugins},
+		{"FL301", "the first CNI configuration is flannel's", anySystem, needs{cniKnown}, cniConf},
+		{"FL302", "the CNI plugins that the configuration calls are installed", anySystem,
+			needs{cniKnown, confCallsFlannel}, cniPlugins},
 	}
 }
 
@@ -80,9 +81,6 @@ func (s Snapshot) bridgeNames() []string {
 func cniConf(s Snapshot) Finding {
 	const install = "Let flanneld install it (--cni-conf-from and --cni-conf-to, as in the Kubernetes manifest), " +
 		"or on Windows run flanneld cni-conf."
-	if !s.CNI.Known {
-		return s.CNI.missing()
-	}
 	c := s.CNI.Value
 	if len(c.Files) == 0 {
 		return warn(install, "no configuration in %s", c.ConfDir)
@@ -120,10 +118,6 @@ func cniPlugins(s Snapshot) Finding {
 	}
 	_, plugins := s.flannelConf()
 	switch {
-	case !s.CNI.Known:
-		return s.CNI.missing()
-	case len(plugins) == 0:
-		return skip(noConf)
 	case s.CNI.Value.Plugins == nil && s.OS == "windows":
 		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
 	case s.CNI.Value.Plugins == nil:

@@ -13,23 +13,22 @@ import (
 
 func daemonChecks() []Check {
 	return []Check{
-		{"FL101", "the daemon runs and the network is up to date", anySystem, upToDate},
-		{"FL102", "no more than one flanneld runs on the node", anySystem, oneDaemon},
-		{"FL103", "the subnet file exists and matches the daemon's lease", anySystem, subnetFile},
-		{"FL104", "no peer is rejected", anySystem, noPeerRejected},
-		{"FL105", "the store of leases answers", anySystem, storeAnswers},
-		{"FL106", "the MTU of pods fits the tunnel and the underlay", anySystem, mtuFits},
-		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)", anySystem, nodesForward},
-		{"FL108", "no peer is retained because the store lost its lease", anySystem, noPeerRetained},
+		{"FL101", "the daemon runs and the network is up to date", anySystem, needs{daemonKnown}, upToDate},
+		{"FL102", "no more than one flanneld runs on the node", anySystem, needs{processesKnown}, oneDaemon},
+		{"FL103", "the subnet file exists and matches the daemon's lease", anySystem, nil, subnetFile},
+		{"FL104", "no peer is rejected", anySystem, needs{peersKnown}, noPeerRejected},
+		{"FL105", "the store of leases answers", anySystem, nil, storeAnswers},
+		{"FL106", "the MTU of pods fits the tunnel and the underlay", anySystem, nil, mtuFits},
+		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)", anySystem,
+			nil, nodesForward},
+		{"FL108", "no peer is retained because the store lost its lease", anySystem,
+			needs{peersKnown}, noPeerRetained},
 	}
 }
 
 // upToDate is the first check, because the daemon's own report names most
 // causes.
 func upToDate(s Snapshot) Finding {
-	if !s.Daemon.Known {
-		return s.Daemon.missing()
-	}
 	r := s.Daemon.Value.Report
 	switch {
 	case r == nil:
@@ -44,9 +43,6 @@ func upToDate(s Snapshot) Finding {
 // oneDaemon finds a second flanneld or flannel. It writes other routes and the
 // same firewall rules, so that the two keep undoing each other's changes.
 func oneDaemon(s Snapshot) Finding {
-	if !s.Processes.Known {
-		return s.Processes.missing()
-	}
 	var daemons []string
 	for _, p := range s.Processes.Value {
 		daemons = append(daemons, fmt.Sprintf("%s (pid %d)", p.Name, p.PID))
@@ -64,10 +60,11 @@ func oneDaemon(s Snapshot) Finding {
 // configures pods from this file alone.
 func subnetFile(s Snapshot) Finding {
 	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
-	if !s.Env.Known && s.Env.WhyNot == "" {
-		return s.Env.missing()
-	}
-	if !s.Env.Known {
+	switch {
+	case s.Env.Known:
+	case s.Env.WhyNot == "":
+		return skip("%s", s.Env.whyUnknown())
+	default:
 		return fail("Delete the file: flanneld writes it again.", "%s", s.Env.WhyNot)
 	}
 	env, n := s.Env.Value, s.node()
@@ -107,9 +104,6 @@ const maxNamed = 5
 // on this node. The pods of both nodes do not reach each other.
 func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
-	if r == nil || !r.PeersKnown {
-		return skip(noPeers)
-	}
 	var rejected []string
 	for _, p := range r.Peers {
 		if p.State == status.Rejected || p.State == status.Behind && p.Reason != "" {
@@ -129,8 +123,6 @@ func noPeerRejected(s Snapshot) Finding {
 func noPeerRetained(s Snapshot) Finding {
 	r := s.report()
 	switch {
-	case r == nil || !r.PeersKnown:
-		return skip(noPeers)
 	case r.Retained == nil:
 		return ok("none")
 	case r.Retained.Count == 0:
@@ -169,8 +161,10 @@ func mtuFits(s Snapshot) Finding {
 	const lower = "Set Backend.MTU to the real MTU of the underlay, and restart the pods: the MTU of a running pod " +
 		"does not change."
 	under := n.Underlay.MTU
-	if mtu := s.interfaceMTU(n.Underlay.Name); mtu != 0 {
-		under = mtu
+	for _, in := range s.Interfaces.Value.Interfaces {
+		if in.Name == n.Underlay.Name {
+			under = cmp.Or(in.MTU, under)
+		}
 	}
 	for _, d := range s.tunnels() {
 		if d.MTU+encap.VXLAN(d.OuterIsIPv6) > under {
@@ -200,23 +194,10 @@ func nodesForward(s Snapshot) Finding {
 	case n == nil && !found:
 		return skip("the backend is not known: the daemon has no lease or does not answer")
 	}
-	const need = "in a cloud, add a route for each node's subnet (user-defined routes), and allow packets with " +
-		"other addresses than the node's (AWS: disable the source/destination check; Azure: enable IP forwarding; " +
-		"Google: canIpForward)"
-	if by := s.Machine.Value.String(); by != "" {
-		return skip("cannot be checked on the node (%s): %s", by, need)
-	}
-	return skip("cannot be checked on the node: %s", need)
-}
-
-// interfaceMTU returns the MTU of an interface; 0: it is not known.
-func (s Snapshot) interfaceMTU(name string) int {
-	for _, in := range s.Interfaces.Value.Interfaces {
-		if in.Name == name {
-			return in.MTU
-		}
-	}
-	return 0
+	return skip("cannot be checked on the node%s: in a cloud, add a route for each node's subnet (user-defined "+
+		"routes), and allow packets with other addresses than the node's (AWS: disable the source/destination "+
+		"check; Azure: enable IP forwarding; Google: canIpForward)",
+		s.onMachine())
 }
 
 // several joins the first maxNamed texts, and counts the others.

@@ -36,7 +36,8 @@ type Check struct {
 	Code    string   // "FL101"; its meaning never changes
 	Title   string   // the desired state
 	Systems []string // values of runtime.GOOS
-	run     func(Snapshot) Finding
+	needs   needs
+	run     func(Snapshot) Finding // only called if the Snapshot has what it needs
 }
 
 // Result is a check with its finding.
@@ -60,15 +61,21 @@ func Checks() []Check {
 // Examine runs all checks; those for other systems are skipped.
 func Examine(s Snapshot) (results []Result) {
 	for _, c := range Checks() {
-		r := Result{Code: c.Code, Title: c.Title}
-		if slices.Contains(c.Systems, s.OS) {
-			r.Finding = c.run(s)
-		} else {
-			r.Finding = skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
-		}
-		results = append(results, r)
+		results = append(results, Result{c.Code, c.Title, c.examine(s)})
 	}
 	return results
+}
+
+func (c Check) examine(s Snapshot) Finding {
+	if !slices.Contains(c.Systems, s.OS) {
+		return skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
+	}
+	for _, need := range c.needs {
+		if whyNot := need(s); whyNot != "" {
+			return skip("%s", whyNot)
+		}
+	}
+	return c.run(s)
 }
 
 // Count returns the number of results with the verdict.

@@ -174,11 +174,13 @@ func TestSystemChecks(t *testing.T) {
 		{"FL202", Warn, "bridge-nf-call-iptables 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
 		{"FL202", Skipped, "", func(s *Snapshot) { s.changeDevice("cni0", func(d *Device) { d.Name = "docker0" }) }},
 
+		{"FL204", OK, "8472 no-nft", func(s *Snapshot) { s.Linux.NFTables = Unknown[string]("no-nft") }},
 		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
 		{"FL205", OK, "", func(s *Snapshot) {
 			s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" })
 			s.changeDevice("flannel.1", func(d *Device) { d.TxChecksum = Known(false) })
 		}},
+		{"FL205", OK, "", func(s *Snapshot) { s.changeDevice("flannel.1", func(d *Device) { d.Parent = 99 }) }},
 		{"FL205", Warn, "5.4.0-100-generic", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
 		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
 		{"FL205", Skipped, "", func(s *Snapshot) {

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,26 +10,14 @@ import (
 // and marks. They find the rules with which hosts commonly drop flanneld's
 // packets.
 
-// filters returns the filter tables of the families in use; if one is not
-// known, missing is the Finding of the check.
-func (s Snapshot) filters() (filters []filter, missing *Finding) {
-	v4, v6 := s.families()
-	for _, f := range []struct {
-		inUse bool
-		fact  Fact[[]Listing]
-	}{{v4, s.Linux.IPTables}, {v6, s.Linux.IP6Tables}} {
-		switch {
-		case !f.inUse:
-		case !f.fact.Known:
-			why := f.fact.missing()
-			return nil, &why
-		default:
-			for _, l := range f.fact.Value {
-				filters = append(filters, parseFilter(l.Lines))
-			}
+// filters returns the filter tables of iptables for the families in use.
+func (s Snapshot) filters() (filters []filter) {
+	for _, variants := range inUse(s, s.Linux.IPTables, s.Linux.IP6Tables) {
+		for _, l := range variants.Value {
+			filters = append(filters, parseFilter(l.Lines))
 		}
 	}
-	return filters, nil
+	return filters
 }
 
 // forwardAccepts finds a rule or a policy that drops the pods' packets because
@@ -41,14 +28,7 @@ func forwardAccepts(s Snapshot) Finding {
 		"flanneld does not insert its rules before those of others."
 	const enable = "Leave --iptables-forward-rules on (the default), and see in flanneld status whether the part " +
 		"firewall has errors; or accept the pod network in FORWARD yourself."
-	filters, missing := s.filters()
-	switch {
-	case missing != nil:
-		return *missing
-	case len(s.subnets()) == 0:
-		return skip(noFamilies)
-	}
-	for _, f := range filters {
+	for _, f := range s.filters() {
 		forward := f.chain("FORWARD")
 		jump := slices.IndexFunc(forward, func(r rule) bool { return strings.HasPrefix(r.target, "FLANNEL-FWD") })
 		drop := slices.IndexFunc(forward, func(r rule) bool {
@@ -78,23 +58,12 @@ func forwardAccepts(s Snapshot) Finding {
 // drops by default, because a rule that it does not understand may accept the
 // port, for example one with a set or a mark.
 func portAccepted(s Snapshot) Finding {
-	tunnels := s.tunnels()
-	switch {
-	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
-	case len(tunnels) == 0:
-		return skip(noTunnel)
-	}
-	filters, missing := s.filters()
-	if missing != nil {
-		return *missing
-	}
-	port := tunnels[0].Port
+	port := s.tunnels()[0].Port
 	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
 		"ufw allow %[1]d/udp; or a rule in INPUT).", port)
-	for _, f := range filters {
-		if finding := f.portDropped(port, fix); finding != nil {
-			return *finding
+	for _, f := range s.filters() {
+		if finding := f.portDropped(port, fix); finding.Verdict != "" {
+			return finding
 		}
 	}
 	chains, byTable := parseNFT(s.Linux.NFTables.Value)
@@ -112,35 +81,31 @@ func (s Snapshot) nftUnknown() string {
 	if s.Linux.NFTables.Known {
 		return ""
 	}
-	return " in iptables; nftables is not known: " + cmp.Or(s.Linux.NFTables.WhyNot, notExamined)
+	return " in iptables; nftables is not known: " + s.Linux.NFTables.whyUnknown()
 }
 
-// portDropped returns a Finding if INPUT drops the port, nil otherwise. A rule
+// portDropped returns a Finding if INPUT drops the port, otherwise a zero one. A rule
 // or policy that drops all ports counts only if no chain has a rule that
 // accepts the port, because INPUT may jump to that chain before.
-func (f filter) portDropped(port int, fix string) *Finding {
+func (f filter) portDropped(port int, fix string) Finding {
 	accepted := slices.ContainsFunc(f.rules, func(r rule) bool {
 		return r.target == "ACCEPT" && r.ports != "" && contains(r.ports, port) && (r.udp || r.narrow)
 	})
-	var finding Finding
 	for _, r := range f.chain("INPUT") {
 		switch {
 		case !r.matchesUDP(port):
 		case r.target == "ACCEPT":
-			return nil
+			return Finding{}
 		case r.drops() && r.ports != "":
-			finding = fail(fix, "%q", r.text)
-			return &finding
+			return fail(fix, "%q", r.text)
 		case r.drops() && !accepted:
-			finding = warn(fix, "%q, and no rule accepts the port", r.text)
-			return &finding
+			return warn(fix, "%q, and no rule accepts the port", r.text)
 		}
 	}
 	if f.policy["INPUT"] == "DROP" && !accepted {
-		finding = warn(fix, "the policy of INPUT is DROP, and no rule accepts the port")
-		return &finding
+		return warn(fix, "the policy of INPUT is DROP, and no rule accepts the port")
 	}
-	return nil
+	return Finding{}
 }
 
 // namePort reports whether a rule of nftables has the port, as a single one, in

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 )
 
@@ -105,7 +104,7 @@ func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
 	}
 	for _, n := range s.Windows.Networks.Value {
 		if node != nil {
-			if slices.ContainsFunc(node.Devices, func(d status.Device) bool { return d.Name == n.Name }) {
+			if hasDevice(*node, n.Name) {
 				return n, overlay, true
 			}
 			continue

@@ -24,21 +24,6 @@ func argument(args []string, name string) (value string, given bool) {
 	return "", false
 }
 
-// kubeProxy returns kube-proxy's command line; if it is not known, missing is
-// the Finding of the check.
-func (s Snapshot) kubeProxy() (args []string, missing *Finding) {
-	var f Finding
-	switch {
-	case !s.Windows.KubeProxy.Known:
-		f = s.Windows.KubeProxy.missing()
-	case len(s.Windows.KubeProxy.Value) == 0:
-		f = skip("kube-proxy does not run")
-	default:
-		return s.Windows.KubeProxy.Value, nil
-	}
-	return nil, &f
-}
-
 // configFile returns the file with kube-proxy's settings. If a flag is not in
 // the command line, it may be there.
 func configFile(args []string) string {
@@ -52,10 +37,7 @@ const inConfigFile = "kube-proxy has its settings in %s"
 // the host name. It takes endpoints of pods on this node for stale ones,
 // because they are on a node of another name, and deletes them.
 func hostnameOverride(s Snapshot) Finding {
-	args, missing := s.kubeProxy()
-	if missing != nil {
-		return *missing
-	}
+	args := s.Windows.KubeProxy.Value
 	name, _ := argument(args, "hostname-override")
 	switch node := s.Cluster.Node; {
 	case name != "" && node != "" && !strings.EqualFold(name, node):
@@ -76,17 +58,8 @@ func hostnameOverride(s Snapshot) Finding {
 // a file, and one that is not reserved, so that host-local may assign it to a
 // pod.
 func sourceVIP(s Snapshot) Finding {
-	args, missing := s.kubeProxy()
-	_, overlay, found := s.hns()
-	own := s.subnets()
-	switch {
-	case missing != nil:
-		return *missing
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case !found:
-		return skip(noHNS)
-	case !overlay:
+	args, own := s.Windows.KubeProxy.Value, s.subnets()
+	if _, overlay, _ := s.hns(); !overlay {
 		return skip("only an overlay needs one")
 	}
 	const fix = "Run flanneld source-vip to reserve one, and restart kube-proxy with it in --source-vip. Delete " +
@@ -114,16 +87,10 @@ func sourceVIP(s Snapshot) Finding {
 // dsr finds a kube-proxy that requests direct server return from an HNS without
 // it. Services do not answer then, and no log has an error.
 func dsr(s Snapshot) Finding {
-	args, missing := s.kubeProxy()
-	switch {
-	case missing != nil:
-		return *missing
-	case !s.Windows.HNS.Known:
-		return s.Windows.HNS.missing()
-	case s.Windows.HNS.Value.Problem != "":
-		return skip("the version of HNS is not known: %s", s.Windows.HNS.Value.Problem)
+	args, h := s.Windows.KubeProxy.Value, s.Windows.HNS.Value
+	if h.Problem != "" {
+		return skip("the version of HNS is not known: %s", h.Problem)
 	}
-	h := s.Windows.HNS.Value
 	value, given := argument(args, "enable-dsr")
 	if file := configFile(args); file != "" && !given && !h.supportsDSR() {
 		return skip(inConfigFile, file)
@@ -139,16 +106,8 @@ func dsr(s Snapshot) Finding {
 // flanneld's. Without the right name it creates no policies, so that Services
 // do not answer.
 func proxyNetwork(s Snapshot) Finding {
-	args, missing := s.kubeProxy()
-	network, _, found := s.hns()
-	switch {
-	case missing != nil:
-		return *missing
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case !found:
-		return skip(noHNS)
-	}
+	args := s.Windows.KubeProxy.Value
+	network, _, _ := s.hns()
 	name, _ := argument(args, "network-name")
 	file := configFile(args)
 	switch {
@@ -167,9 +126,6 @@ func proxyNetwork(s Snapshot) Finding {
 
 // programs finds programs of a Kubernetes node that do not run.
 func programs(s Snapshot) Finding {
-	if !s.Windows.Programs.Known {
-		return s.Windows.Programs.missing()
-	}
 	if r := s.report(); r != nil && r.Store == "etcd" {
 		return skip("leases are in etcd, so that this node may not be a Kubernetes node")
 	}

@@ -10,34 +10,31 @@ import (
 
 func linuxChecks() []Check {
 	return []Check{
-		{"FL201", "the kernel forwards packets", linux, forwards},
-		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy", linux, bridgePassesRules},
-		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux, forwardAccepts},
-		{"FL204", "the host's firewall accepts the tunnel's packets", linux, portAccepted},
-		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux, checksums},
-		{"FL206", "no other program manages flanneld's devices", linux, unmanagedDevices},
-		{"FL207", "the pods' bridge has an address of this node's subnet", linux, bridgeAddress},
-		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file", linux, podMTU},
+		{"FL201", "the kernel forwards packets", linux, needs{sysctlsKnown, familiesKnown}, forwards},
+		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy", linux,
+			needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
+		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux,
+			needs{filtersKnown, familiesKnown}, forwardAccepts},
+		{"FL204", "the host's firewall accepts the tunnel's packets", linux,
+			needs{devicesKnown, tunnelExists, filtersKnown}, portAccepted},
+		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux,
+			needs{devicesKnown, tunnelExists}, checksums},
+		{"FL206", "no other program manages flanneld's devices", linux,
+			needs{managersKnown, devicesKnown}, unmanagedDevices},
+		{"FL207", "the pods' bridge has an address of this node's subnet", linux,
+			needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
+		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file", linux,
+			needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
 	}
 }
 
 // forwards checks parameters that the daemon sets, too: a later sysctl --system
 // may reset them, and in a container /proc/sys may be read-only.
 func forwards(s Snapshot) Finding {
-	v4, v6 := s.families()
-	switch {
-	case !s.Linux.Sysctls.Known:
-		return s.Linux.Sysctls.missing()
-	case !v4 && !v6:
-		return skip(noFamilies)
-	}
 	var off []string
-	for _, f := range []struct {
-		inUse bool
-		path  string
-	}{{v4, "net/ipv4/ip_forward"}, {v6, "net/ipv6/conf/all/forwarding"}} {
-		if value := s.Linux.Sysctls.Value[f.path]; f.inUse && value != "1" {
-			off = append(off, strings.ReplaceAll(f.path, "/", ".")+" is "+cmp.Or(value, "missing"))
+	for _, path := range inUse(s, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding") {
+		if value := s.Linux.Sysctls.Value[path]; value != "1" {
+			off = append(off, strings.ReplaceAll(path, "/", ".")+" is "+cmp.Or(value, "missing"))
 		}
 	}
 	if len(off) > 0 {
@@ -54,27 +51,14 @@ func forwards(s Snapshot) Finding {
 // bridge only; if it bypasses iptables, it is not translated back, and A gets
 // an answer from an address that it has not called.
 func bridgePassesRules(s Snapshot) Finding {
-	v4, v6 := s.families()
-	switch {
-	case !s.Linux.Sysctls.Known:
-		return s.Linux.Sysctls.missing()
-	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
-	case len(s.bridges()) == 0:
-		return skip(noBridge)
-	}
 	const load = "Run modprobe br_netfilter and sysctl -w net.bridge.bridge-nf-call-iptables=1 (…-ip6tables=1), " +
 		"and put both into /etc/modules-load.d and /etc/sysctl.d."
-	for _, f := range []struct {
-		inUse bool
-		path  string
-	}{{v4, "net/bridge/bridge-nf-call-iptables"}, {v6, "net/bridge/bridge-nf-call-ip6tables"}} {
-		value, exists := s.Linux.Sysctls.Value[f.path]
-		if f.inUse && !exists {
+	for _, path := range inUse(s, "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables") {
+		switch value, exists := s.Linux.Sysctls.Value[path]; {
+		case !exists:
 			return warn(load, "the module br_netfilter is not loaded")
-		}
-		if f.inUse && value != "1" {
-			return warn(load, "%s is %s", strings.ReplaceAll(f.path, "/", "."), value)
+		case value != "1":
+			return warn(load, "%s is %s", strings.ReplaceAll(path, "/", "."), value)
 		}
 	}
 	return ok("iptables processes bridged packets")
@@ -85,19 +69,13 @@ func bridgePassesRules(s Snapshot) Finding {
 // (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
 // packets on ports that it does not know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
-	if !s.Linux.Devices.Known {
-		return s.Linux.Devices.missing()
-	}
 	tunnels := s.tunnels()
-	if len(tunnels) == 0 {
-		return skip(noTunnel)
-	}
 	for _, d := range tunnels {
 		off := fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it permanent.", d.Name)
-		parent, _ := s.device(d.Parent)
+		parent := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
-			return d.TxChecksum.missing()
+			return skip("%s", d.TxChecksum.whyUnknown())
 		case !d.TxChecksum.Value:
 		case parent.Driver == "vmxnet3" && d.Port != 4789:
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",
@@ -111,6 +89,16 @@ func checksums(s Snapshot) Finding {
 	return ok("neither kernel %s nor the driver is known to do so; if large transfers hang, try ethtool -K %s "+
 		"tx-checksum-ip-generic off",
 		s.Linux.Kernel, tunnels[0].Name)
+}
+
+// device returns the device with the index, a zero one if there is none.
+func (s Snapshot) device(index int) Device {
+	for _, d := range s.Linux.Devices.Value {
+		if d.Index == index {
+			return d
+		}
+	}
+	return Device{}
 }
 
 // olderThan reports whether a kernel's release ("6.1.0-28-amd64") is before a
@@ -128,12 +116,6 @@ func olderThan(release string, major, minor int) bool {
 // from state files that remain when the program stops, so that it must run,
 // too.
 func unmanagedDevices(s Snapshot) Finding {
-	switch {
-	case !s.Linux.Managers.Known:
-		return s.Linux.Managers.missing()
-	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
-	}
 	own := map[string]bool{}
 	for _, d := range append(s.tunnels(), s.bridges()...) {
 		own[d.Name] = true
@@ -177,18 +159,7 @@ func (s Snapshot) bridges() []Device {
 // before it rejoined the cluster. The bridge plugin does not change the address
 // of an existing bridge, so that new pods have no gateway in their subnet.
 func bridgeAddress(s Snapshot) Finding {
-	switch {
-	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
-	case !s.Interfaces.Known:
-		return s.Interfaces.missing()
-	case len(s.bridges()) == 0:
-		return skip(noBridge)
-	}
 	own := s.subnets()
-	if len(own) == 0 {
-		return skip(noSubnet)
-	}
 	isOwn := func(a netip.Addr) bool {
 		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
@@ -208,36 +179,10 @@ func bridgeAddress(s Snapshot) Finding {
 	return ok("%s", join(own...))
 }
 
-// subnets returns this node's subnets by the daemon's report, or without one by
-// the subnet file; nil: they are not known.
-func (s Snapshot) subnets() []netip.Prefix {
-	var own []netip.Prefix
-	if n := s.node(); n != nil {
-		for _, net := range n.Networks {
-			own = append(own, net.Subnet)
-		}
-		return own
-	}
-	for _, p := range []netip.Prefix{s.Env.Value.V4Subnet, s.Env.Value.V6Subnet} {
-		if p.IsValid() {
-			own = append(own, p)
-		}
-	}
-	return own
-}
-
 // podMTU finds pods with another MTU than new pods get: the MTU of a running
 // pod does not change.
 func podMTU(s Snapshot) Finding {
 	want := s.Env.Value.MTU
-	switch {
-	case !s.Linux.Devices.Known:
-		return s.Linux.Devices.missing()
-	case !s.Env.Known || want == 0:
-		return skip("there is no subnet file")
-	case len(s.bridges()) == 0:
-		return skip(noBridge)
-	}
 	var different []string
 	for _, b := range s.bridges() {
 		for _, d := range s.Linux.Devices.Value {

@@ -17,9 +17,6 @@ const switchNetwork = "External"
 // network, which receives packets that are for pods of flanneld's network.
 func noLeftovers(s Snapshot) Finding {
 	network, _, found := s.hns()
-	if !s.Windows.LeftFiles.Known {
-		return s.Windows.LeftFiles.missing()
-	}
 	leftovers := slices.Clone(s.Windows.LeftFiles.Value)
 	for _, n := range s.Windows.Networks.Value {
 		if !found || n.Name == network.Name || n.Name == switchNetwork || n.Type != hnsOverlay && n.Type != hnsBridge {
@@ -48,9 +45,6 @@ const restoreTime = 2 * time.Minute
 // their metrics, including the one to the cloud's metadata service, and DNS
 // servers.
 func settingsRestored(s Snapshot) Finding {
-	if !s.Windows.Lost.Known {
-		return s.Windows.Lost.missing()
-	}
 	l := s.Windows.Lost.Value
 	const fix = "flanneld restores it: start flanneld if it does not run, and see in its log why it cannot. " +
 		"Otherwise set it on the vEthernet adapter yourself."

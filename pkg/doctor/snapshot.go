@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,24 +26,13 @@ func Known[T any](v T) Fact[T] { return Fact[T]{Value: v, Known: true} }
 // Unknown returns a Fact that could not be read, with the reason.
 func Unknown[T any](why string) Fact[T] { return Fact[T]{WhyNot: why} }
 
-// missing returns the Finding of a check that needs a Fact which is not known.
-func (f Fact[T]) missing() Finding {
-	return skip("%s", cmp.Or(f.WhyNot, notExamined))
+// whyUnknown returns why the value is not known; "": it is known.
+func (f Fact[T]) whyUnknown() string {
+	if f.Known {
+		return ""
+	}
+	return cmp.Or(f.WhyNot, "not examined")
 }
-
-// Reasons for skipping a check.
-const (
-	notExamined = "not examined"
-	noFamilies  = "the address families in use are not known: there is neither a lease nor a subnet file"
-	noTunnel    = "flanneld has no VXLAN device"
-	noSubnet    = "this node's subnet is not known"
-	noBridge    = "the pods' bridge does not exist"
-	noConf      = "no CNI configuration calls flannel"
-	noHNS       = "flanneld has no HNS network"
-	noHostGW    = "flanneld has no host-gw network"
-	noAdapter   = "the adapter with the host's address is not known: the daemon has no lease or does not answer"
-	noPeers     = "the daemon does not know the peers, or does not answer"
-)
 
 // Snapshot is the state of a node at one time, as far as it could be read.
 type Snapshot struct {
@@ -184,10 +174,7 @@ func (s Snapshot) tunnels() (tunnels []Device) {
 	for _, d := range s.Linux.Devices.Value {
 		isOurs := strings.HasPrefix(d.Name, "flannel.") || strings.HasPrefix(d.Name, "flannel-v6.")
 		if n != nil {
-			isOurs = false
-			for _, reported := range n.Devices {
-				isOurs = isOurs || reported.Name == d.Name && d.Name != n.Underlay.Name
-			}
+			isOurs = d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
 		}
 		if isOurs && d.Type == "vxlan" {
 			tunnels = append(tunnels, d)
@@ -196,25 +183,48 @@ func (s Snapshot) tunnels() (tunnels []Device) {
 	return tunnels
 }
 
-func (s Snapshot) device(index int) (Device, bool) {
-	for _, d := range s.Linux.Devices.Value {
-		if d.Index == index {
-			return d, true
-		}
-	}
-	return Device{}, false
+// hasDevice reports whether a device of the daemon's report has that name.
+func hasDevice(n status.Node, name string) bool {
+	return slices.ContainsFunc(n.Devices, func(d status.Device) bool { return d.Name == name })
 }
 
-// families reports whether IPv4 and IPv6 are in use, by the daemon's report, or
-// without one by the subnet file.
-func (s Snapshot) families() (v4, v6 bool) {
+// networks returns the pod networks with this node's subnets, by the daemon's
+// report, or without one by the subnet file. Those of a family that is not in
+// use are zero.
+func (s Snapshot) networks() []status.Network {
 	if n := s.node(); n != nil {
-		for _, net := range n.Networks {
-			v4, v6 = v4 || net.Subnet.Addr().Is4(), v6 || net.Subnet.Addr().Is6()
-		}
-		return v4, v6
+		return n.Networks
 	}
-	return s.Env.Value.V4Subnet.IsValid(), s.Env.Value.V6Subnet.IsValid()
+	e := s.Env.Value
+	return []status.Network{{Network: e.V4Network, Subnet: e.V4Subnet}, {Network: e.V6Network, Subnet: e.V6Subnet}}
+}
+
+// subnets returns this node's subnets; nil: they are not known.
+func (s Snapshot) subnets() (own []netip.Prefix) {
+	for _, n := range s.networks() {
+		if n.Subnet.IsValid() {
+			own = append(own, n.Subnet)
+		}
+	}
+	return own
+}
+
+// podNetworks returns the cluster's pod networks; nil: they are not known.
+func (s Snapshot) podNetworks() (networks []netip.Prefix) {
+	for _, n := range s.networks() {
+		if n.Network.IsValid() {
+			networks = append(networks, n.Network)
+		}
+	}
+	return networks
+}
+
+// families reports whether IPv4 and IPv6 are in use.
+func (s Snapshot) families() (v4, v6 bool) {
+	for _, p := range s.subnets() {
+		v4, v6 = v4 || p.Addr().Is4(), v6 || p.Addr().Is6()
+	}
+	return v4, v6
 }
 
 func (m Machine) String() string { return strings.TrimSpace(m.Vendor + " " + m.Product) }

@@ -14,17 +14,8 @@ import (
 // the networks of the cluster: packets to these must keep the pods' addresses,
 // and packets to other networks must be masqueraded.
 func natExcepts(s Snapshot) Finding {
-	conf, plugins := s.flannelConf()
+	conf, _ := s.flannelConf()
 	networks := s.podNetworks()
-	switch {
-	case !s.CNI.Known:
-		return s.CNI.missing()
-	case len(plugins) == 0:
-		return skip(noConf)
-	case len(networks) == 0:
-		return skip("the pod network is not known: the daemon has no lease or does not answer, and there is no " +
-			"subnet file")
-	}
 	excepted, err := natExceptions(conf.Text)
 	if err != nil {
 		return fail("Run flanneld cni-conf --force to write it again.", "%s: %v", conf.Name, err)
@@ -54,22 +45,9 @@ func natExcepts(s Snapshot) Finding {
 	}
 	if !s.Cluster.Services.Known {
 		return ok("%s excepts %s (the service network is not known: %s)", conf.Name, join(excepted...),
-			cmp.Or(s.Cluster.Services.WhyNot, notExamined))
+			s.Cluster.Services.whyUnknown())
 	}
 	return ok("%s excepts %s", conf.Name, join(excepted...))
-}
-
-// podNetworks returns the cluster's pod networks by the daemon's report, or
-// without one by the subnet file; nil: they are not known.
-func (s Snapshot) podNetworks() (networks []netip.Prefix) {
-	if n := s.node(); n != nil {
-		for _, net := range n.Networks {
-			networks = append(networks, net.Network)
-		}
-		return networks
-	}
-	networks = []netip.Prefix{s.Env.Value.V4Network, s.Env.Value.V6Network}
-	return slices.DeleteFunc(networks, func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
 // hostNetwork returns the network of the host's address if the backend is
@@ -97,17 +75,7 @@ func (s Snapshot) hostNetwork() netip.Prefix {
 // sends the pods' packets to other nodes.
 func confMatches(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
-	network, overlay, found := s.hns()
-	switch {
-	case !s.CNI.Known:
-		return s.CNI.missing()
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case len(plugins) == 0:
-		return skip(noConf)
-	case !found:
-		return skip(noHNS)
-	}
+	network, overlay, _ := s.hns()
 	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })]
 	kind, delegate := "bridge", ""
 	if overlay {
@@ -145,12 +113,6 @@ func confMatches(s Snapshot) Finding {
 // the capability, or they are in the configuration.
 func podDNS(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
-	switch {
-	case !s.CNI.Known:
-		return s.CNI.missing()
-	case len(plugins) == 0:
-		return skip(noConf)
-	}
 	for _, p := range plugins {
 		for _, name := range []string{"dns", "dnsCapabilities"} {
 			if p.Capabilities[name] == true {

@@ -11,34 +11,46 @@ import (
 
 func windowsChecks() []Check {
 	return []Check{
-		{"FL501", "the Host Network Service runs and supports what the network needs", windows, hnsVersion},
-		{"FL502", "the HNS network exists and matches the lease", windows, hnsNetwork},
-		{"FL503", "the HNS network has a management address that the other nodes can reach", windows, managementIP},
-		{"FL504", "the host's adapter has DNS servers and one default route", windows, adapterSettings},
-		{"FL505", "HNS and kube-proxy support the VNI and the port", windows, windowsVNI},
-		{"FL506", "HNS has a policy for each peer that is up to date, and no stale ones", windows, peerPolicies},
-		{"FL507", "packets to pods are forwarded (host-gw)", windows, windowsForwards},
-		{"FL508", "kube-proxy knows the name of its Node (--hostname-override)", windows, hostnameOverride},
-		{"FL509", "kube-proxy has a source VIP in this node's subnet (overlay)", windows, sourceVIP},
-		{"FL510", "kube-proxy uses DSR only if HNS supports it", windows, dsr},
-		{"FL511", "pods' packets within the cluster are not masqueraded", windows, natExcepts},
-		{"FL512", "the hypervisor accepts packets with the pods' MAC addresses", windows, macSpoofing},
-		{"FL513", "kubelet, kube-proxy and a container runtime run", windows, programs},
-		{"FL514", "there are no conflicting files or networks of earlier scripts", windows, noLeftovers},
-		{"FL515", "the CNI configuration matches the HNS network", windows, confMatches},
-		{"FL516", "pods get a DNS server", windows, podDNS},
-		{"FL517", "the adapter has the settings that it had before the vSwitch", windows, settingsRestored},
-		{"FL518", "kube-proxy uses flanneld's network (--network-name)", windows, proxyNetwork},
-		{"FL519", "there is a route to each peer that is up to date, and no stale ones (host-gw)", windows, peerRoutes},
+		{"FL501", "the Host Network Service runs and supports what the network needs", windows,
+			needs{hnsKnown}, hnsVersion},
+		{"FL502", "the HNS network exists and matches the lease", windows,
+			needs{networksKnown, subnetKnown}, hnsNetwork},
+		{"FL503", "the HNS network has a management address that the other nodes can reach", windows,
+			needs{networksKnown, hnsNetworkExists}, managementIP},
+		{"FL504", "the host's adapter has DNS servers and one default route", windows,
+			needs{adaptersKnown, interfacesKnown, hostAdapterKnown}, adapterSettings},
+		{"FL505", "HNS and kube-proxy support the VNI and the port", windows,
+			needs{networksKnown, hnsNetworkExists}, windowsVNI},
+		{"FL506", "HNS has a policy for each peer that is up to date, and no stale ones", windows,
+			needs{networksKnown, peersKnown, overlayExists}, peerPolicies},
+		{"FL507", "packets to pods are forwarded (host-gw)", windows,
+			needs{networksKnown, adaptersKnown, hostGWExists}, windowsForwards},
+		{"FL508", "kube-proxy knows the name of its Node (--hostname-override)", windows,
+			needs{kubeProxyRuns}, hostnameOverride},
+		{"FL509", "kube-proxy has a source VIP in this node's subnet (overlay)", windows,
+			needs{kubeProxyRuns, networksKnown, hnsNetworkExists}, sourceVIP},
+		{"FL510", "kube-proxy uses DSR only if HNS supports it", windows, needs{kubeProxyRuns, hnsKnown}, dsr},
+		{"FL511", "pods' packets within the cluster are not masqueraded", windows,
+			needs{cniKnown, confCallsFlannel, podNetworksKnown}, natExcepts},
+		{"FL512", "the hypervisor accepts packets with the pods' MAC addresses", windows, nil, macSpoofing},
+		{"FL513", "kubelet, kube-proxy and a container runtime run", windows, needs{programsKnown}, programs},
+		{"FL514", "there are no conflicting files or networks of earlier scripts", windows,
+			needs{leftFilesKnown}, noLeftovers},
+		{"FL515", "the CNI configuration matches the HNS network", windows,
+			needs{cniKnown, networksKnown, confCallsFlannel, hnsNetworkExists}, confMatches},
+		{"FL516", "pods get a DNS server", windows, needs{cniKnown, confCallsFlannel}, podDNS},
+		{"FL517", "the adapter has the settings that it had before the vSwitch", windows,
+			needs{lostKnown}, settingsRestored},
+		{"FL518", "kube-proxy uses flanneld's network (--network-name)", windows,
+			needs{kubeProxyRuns, networksKnown, hnsNetworkExists}, proxyNetwork},
+		{"FL519", "there is a route to each peer that is up to date, and no stale ones (host-gw)", windows,
+			needs{routesKnown, peersKnown, hostGWExists}, peerRoutes},
 	}
 }
 
 // hnsVersion finds a version of HNS without a feature that the network needs.
 // HNS itself only rejects a request with a code.
 func hnsVersion(s Snapshot) Finding {
-	if !s.Windows.HNS.Known {
-		return s.Windows.HNS.missing()
-	}
 	h := s.Windows.HNS.Value
 	_, overlay, found := s.hns()
 	_, v6 := s.families()
@@ -70,13 +82,6 @@ func hnsVersion(s Snapshot) Finding {
 // replaced.
 func hnsNetwork(s Snapshot) Finding {
 	network, overlay, found := s.hns()
-	n := s.node()
-	switch {
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case len(s.subnets()) == 0:
-		return skip(noSubnet)
-	}
 	want := hnsBridge
 	if overlay {
 		want = hnsOverlay
@@ -84,7 +89,7 @@ func hnsNetwork(s Snapshot) Finding {
 	const fix = "Restart flanneld: it replaces the network and logs the differences. If it cannot, see in flanneld " +
 		"status what it waits for; maybe it needs --iface."
 	switch {
-	case !found && n == nil:
+	case !found && s.node() == nil:
 		return fail(fix,
 			"none of the %d networks of HNS has a name of flannel's, and the daemon has no lease or does not answer",
 			len(s.Windows.Networks.Value))
@@ -106,16 +111,11 @@ func hnsNetwork(s Snapshot) Finding {
 // moves to a vEthernet adapter; a static address may get lost, and DHCP takes
 // time.
 func managementIP(s Snapshot) Finding {
-	if !s.Windows.Networks.Known {
-		return s.Windows.Networks.missing()
-	}
-	network, _, found := s.hns()
+	network, _, _ := s.hns()
 	ip := network.ManagementIP
 	const fix = "Set the static address on the vEthernet adapter, or see why DHCP assigns none. flanneld waits for " +
 		"it; it need not be restarted."
 	switch {
-	case !found:
-		return skip(noHNS)
 	case !ip.IsValid():
 		return fail(fix, "%s has none yet", network.Name)
 	case ip.IsLinkLocalUnicast():
@@ -133,15 +133,7 @@ func managementIP(s Snapshot) Finding {
 // vSwitch was bound to the adapter, and a second default route: Windows and
 // flanneld may choose different ones.
 func adapterSettings(s Snapshot) Finding {
-	host, found := s.hostAdapter()
-	switch {
-	case !s.Windows.Adapters.Known:
-		return s.Windows.Adapters.missing()
-	case !s.Interfaces.Known:
-		return s.Interfaces.missing()
-	case !found:
-		return skip(noAdapter)
-	}
+	host, _ := s.hostAdapter()
 	const fix = "Set on the vEthernet adapter what the physical adapter had. flanneld prepare creates the vSwitch " +
 		"once and keeps the settings."
 	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool {
@@ -163,16 +155,13 @@ func adapterSettings(s Snapshot) Finding {
 // wrong VNI or port, but another program, such as flannel, may have created the
 // network.
 func windowsVNI(s Snapshot) Finding {
-	network, overlay, found := s.hns()
+	network, overlay, _ := s.hns()
 	switch {
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case !found:
-		return skip(noHNS)
 	case !overlay:
 		return skip("the network is not an overlay")
 	case network.VNI < minWindowsVNI:
-		return fail(fmt.Sprintf("Set Backend.VNI to %d, and Backend.Port to %d, in the network configuration.", minWindowsVNI, windowsPort),
+		return fail(fmt.Sprintf("Set Backend.VNI to %d, and Backend.Port to %d, in the network configuration.",
+			minWindowsVNI, windowsPort),
 			"the VNI is %d", network.VNI)
 	}
 	port := cmp.Or(network.Port, windowsPort)
@@ -191,24 +180,18 @@ func windowsVNI(s Snapshot) Finding {
 // adapter, and the host's endpoint in the network. A group policy of the domain
 // may switch forwarding off.
 func windowsForwards(s Snapshot) Finding {
-	network, overlay, found := s.hns()
-	host, hostFound := s.hostAdapter()
+	network, _, _ := s.hns()
+	host, found := s.hostAdapter()
 	v4, v6 := s.families()
 	off := func(f Forwarding) bool { return v4 && !f.V4 || v6 && !f.V6 }
 	const fix = "Restart flanneld, which switches forwarding on, and check whether a group policy of the domain " +
 		"switches it off."
 	switch {
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case !s.Windows.Adapters.Known:
-		return s.Windows.Adapters.missing()
-	case overlay || !found:
-		return skip(noHostGW)
 	case network.Endpoint == nil:
 		return fail("Restart flanneld: it creates the endpoint.", "%s has no host endpoint", network.Name)
 	case off(network.Endpoint.Forwarding):
 		return fail(fix, "forwarding is off on the host's endpoint of %s", network.Name)
-	case !hostFound:
+	case !found:
 		return skip(noAdapter)
 	case off(host.Forwarding):
 		return fail(fix, "forwarding is off on %s", host.Name)
@@ -219,11 +202,16 @@ func windowsForwards(s Snapshot) Finding {
 // macSpoofing is always skipped, because the setting is on the hypervisor. It
 // exists for its text, which says what to check.
 func macSpoofing(s Snapshot) Finding {
-	by := s.Machine.Value.String()
-	if by != "" {
-		by = " (" + by + ")"
-	}
 	return skip("cannot be checked on the node%s: in a virtual machine, switch MAC address spoofing on for its "+
 		"adapter (Hyper-V: Set-VMNetworkAdapter -MacAddressSpoofing On; VMware: forged transmits, promiscuous mode)",
-		by)
+		s.onMachine())
+}
+
+// onMachine returns the machine in parentheses for a Finding; "": it is not
+// known.
+func (s Snapshot) onMachine() string {
+	if m := s.Machine.Value.String(); m != "" {
+		return " (" + m + ")"
+	}
+	return ""
 }

@@ -10,16 +10,7 @@ import (
 // peerPolicies finds missing policies, and stale ones, which send packets to a
 // node that no longer has the subnet.
 func peerPolicies(s Snapshot) Finding {
-	network, overlay, found := s.hns()
-	r := s.report()
-	switch {
-	case !s.Windows.Networks.Known:
-		return s.Windows.Networks.missing()
-	case r == nil || !r.PeersKnown:
-		return skip(noPeers)
-	case !overlay || !found:
-		return skip("flanneld has no overlay network")
-	}
+	network, _, _ := s.hns()
 	if missing, stale := s.comparePeers(network.Remote); missing+stale > 0 {
 		return fail("flanneld corrects this within minutes. If not, restart it and see its log for error codes of "+
 			"HNS (0x803b…).",
@@ -54,16 +45,6 @@ func (s Snapshot) comparePeers(routes []PeerRoute) (missing, stale int) {
 // peerRoutes is for host-gw what peerPolicies is for an overlay. It ignores
 // routes to other networks than the pods'.
 func peerRoutes(s Snapshot) Finding {
-	_, overlay, found := s.hns()
-	r := s.report()
-	switch {
-	case !s.Windows.Routes.Known:
-		return s.Windows.Routes.missing()
-	case r == nil || !r.PeersKnown:
-		return skip(noPeers)
-	case overlay || !found:
-		return skip(noHostGW)
-	}
 	networks := s.podNetworks()
 	routes := slices.DeleteFunc(slices.Clone(s.Windows.Routes.Value), func(r PeerRoute) bool {
 		return !slices.ContainsFunc(networks, func(p netip.Prefix) bool {
