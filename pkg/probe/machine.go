@@ -25,44 +25,27 @@ type machine struct {
 	processes func() ([]process, error)
 }
 
-// process is a running process.
-type process struct {
-	pid     int
-	name    string   // of the program's file
-	args    []string // the first is the name
-	argsErr error    // why args could not be read
-}
-
 // probes returns the probes for Windows.
-func (m machine) probes(o Options) []probe {
+func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
+	w := &s.Windows
 	return []probe{
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
-			func(context.Context) (underlay.Snapshot, error) {
-				return underlay.FromStack(m.stack, underlay.Options{})
-			}),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
-			func(context.Context) ([]doctor.Process, error) { return m.daemons(o.Commands) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.HNS] { return &s.Windows.HNS }, m.version),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.HNSNetwork] { return &s.Windows.Networks }, m.networks),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Adapter] { return &s.Windows.Adapters },
-			func(context.Context) ([]doctor.Adapter, error) { return m.adapters() }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.KubeProxy },
-			func(context.Context) ([]string, error) { return m.kubeProxy() }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[netip.Addr] { return &s.Windows.SourceVIP },
-			func(context.Context) (netip.Addr, error) {
-				v, err := sourcevip.Read(o.VIPFile)
-				return v.Addr, err
-			}),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]netip.Addr] { return &s.Windows.Reserved },
-			func(context.Context) ([]netip.Addr, error) { return reserved(o) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.PeerRoute] { return &s.Windows.Routes },
-			func(context.Context) ([]doctor.PeerRoute, error) { return m.routes() }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.Programs },
-			func(context.Context) ([]string, error) { return m.programs() }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]string] { return &s.Windows.LeftFiles },
-			func(context.Context) ([]string, error) { return existing(o.LeftFiles) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.LostSettings] { return &s.Windows.Lost },
-			func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
+		factProbe(&s.Interfaces, withoutContext(func() (underlay.Snapshot, error) {
+			return underlay.FromStack(m.stack, underlay.Options{})
+		})),
+		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return m.daemons(o.Commands) })),
+		factProbe(&w.HNS, m.version),
+		factProbe(&w.Networks, m.networks),
+		factProbe(&w.Adapters, withoutContext(m.adapters)),
+		factProbe(&w.KubeProxy, withoutContext(m.kubeProxy)),
+		factProbe(&w.SourceVIP, withoutContext(func() (netip.Addr, error) {
+			v, err := sourcevip.Read(o.VIPFile)
+			return v.Addr, err
+		})),
+		factProbe(&w.Reserved, withoutContext(func() ([]netip.Addr, error) { return reserved(o) })),
+		factProbe(&w.Routes, withoutContext(m.routes)),
+		factProbe(&w.Programs, withoutContext(m.programs)),
+		factProbe(&w.LeftFiles, withoutContext(func() ([]string, error) { return existing(o.LeftFiles) })),
+		factProbe(&w.Lost, func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
 	}
 }
 
@@ -199,9 +182,8 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 	}
 	var daemons []doctor.Process
 	for _, p := range processes {
-		if args := p.args[min(1, len(p.args)):]; isDaemon(p.name, args, commands) {
-			shown, _ := redact.Args(args)
-			daemons = append(daemons, doctor.Process{PID: p.pid, Name: p.name, Args: shown})
+		if p.isDaemon(commands) {
+			daemons = append(daemons, p.withoutSecrets())
 		}
 	}
 	return daemons, nil

@@ -105,7 +105,7 @@ func bridge() hns.Network {
 func (n *node) read() doctor.Snapshot {
 	n.t.Helper()
 	before := len(n.m.Log())
-	s := run(n.t.Context(), n.o, append(common(n.o), machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes(n.o)...))
+	s := run(n.t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes)
 	s.OS = "windows"
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	if _, changes := n.client.Counts(); changes != 0 || len(n.m.Changes()) != 0 || n.m.OpenHandles() != 0 || len(n.m.Log()) == before {
@@ -256,7 +256,7 @@ func TestHNSHangs(t *testing.T) {
 	n := newNode(t, overlay())
 	n.m.Fail(hnstest.Fault{Hang: true})
 	n.client = hns.NewClient(n.m, hns.Timing{Query: 1500 * time.Millisecond})
-	s := run(t.Context(), n.o, append(common(n.o), machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes(n.o)...))
+	s := run(t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes)
 	s.OS, s.Daemon = "windows", doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "skipped", "FL506": "skipped", "FL510": "skipped",
 		"FL504": "ok", "FL508": "ok"})

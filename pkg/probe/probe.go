@@ -38,54 +38,57 @@ type Options struct {
 	Timeout time.Duration // 0: 5 s
 }
 
-// probe reads one part of the Snapshot.
+// probe reads one part of a Snapshot.
 type probe struct {
 	// read runs in a goroutine of its own. The function that it returns sets
 	// the part.
-	read func(context.Context) (set func(*doctor.Snapshot))
+	read func(context.Context) (set func())
 	// timedOut sets the part instead if read takes too long.
-	timedOut func(s *doctor.Snapshot, why string)
+	timedOut func(why string)
 }
 
 // factProbe returns a probe that reads one Fact.
-func factProbe[T any](fact func(*doctor.Snapshot) *doctor.Fact[T], read func(context.Context) (T, error)) probe {
+func factProbe[T any](fact *doctor.Fact[T], read func(context.Context) (T, error)) probe {
 	return probe{
-		read: func(ctx context.Context) func(*doctor.Snapshot) {
+		read: func(ctx context.Context) func() {
 			f := known(read(ctx))
-			return func(s *doctor.Snapshot) { *fact(s) = f }
+			return func() { *fact = f }
 		},
-		timedOut: func(s *doctor.Snapshot, why string) { *fact(s) = doctor.Unknown[T](why) },
+		timedOut: func(why string) { *fact = doctor.Unknown[T](why) },
 	}
+}
+
+// withoutContext adapts a function that does not observe a context.
+func withoutContext[T any](read func() (T, error)) func(context.Context) (T, error) {
+	return func(context.Context) (T, error) { return read() }
 }
 
 // Read reads a Snapshot.
 func Read(ctx context.Context, o Options) doctor.Snapshot {
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
-	return run(ctx, o, append(common(o), system(o)...))
+	return run(ctx, o, system)
 }
 
 // tookLonger is the reason why a part is unknown, with the timeout.
 const tookLonger = "reading it took longer than %s"
 
-func run(ctx context.Context, o Options, probes []probe) doctor.Snapshot {
+// run runs the common probes and those of a system, which read into the
+// Snapshot that they are given. No two of them set the same part.
+func run(ctx context.Context, o Options, system func(Options, *doctor.Snapshot) []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
+	probes := append(common(o, &s), system(o, &s)...)
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	var mu sync.Mutex // guards s
 	var running sync.WaitGroup
 	for _, p := range probes {
 		running.Go(func() {
-			read := make(chan func(*doctor.Snapshot), 1)
+			read := make(chan func(), 1)
 			go func() { read <- p.read(ctx) }() // if it hangs in a system call, the goroutine remains
 			select {
 			case set := <-read:
-				mu.Lock()
-				defer mu.Unlock()
-				set(&s)
+				set()
 			case <-shortlyAfter(ctx):
-				mu.Lock()
-				defer mu.Unlock()
-				p.timedOut(&s, fmt.Sprintf(tookLonger, o.Timeout))
+				p.timedOut(fmt.Sprintf(tookLonger, o.Timeout))
 			}
 		})
 	}
@@ -102,27 +105,23 @@ func shortlyAfter(ctx context.Context) <-chan struct{} {
 }
 
 // common returns the probes for all systems.
-func common(o Options) []probe {
-	return []probe{
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[subnet.Env] { return &s.Env },
-			func(context.Context) (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Answer] { return &s.Daemon },
-			func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.CNI] { return &s.CNI },
-			func(context.Context) (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Machine] { return &s.Machine },
-			func(context.Context) (doctor.Machine, error) { return firmware() }),
-		{
-			read: func(ctx context.Context) func(*doctor.Snapshot) {
-				var c doctor.Cluster
-				if o.Cluster != nil {
-					c = o.Cluster(ctx)
-				}
-				return func(s *doctor.Snapshot) { s.Cluster = c }
-			},
-			timedOut: func(s *doctor.Snapshot, why string) { s.Cluster = unknownCluster(why) },
-		},
+func common(o Options, s *doctor.Snapshot) []probe {
+	probes := []probe{
+		factProbe(&s.Env, withoutContext(func() (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) })),
+		factProbe(&s.Daemon, func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
+		factProbe(&s.CNI, withoutContext(func() (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) })),
+		factProbe(&s.Machine, withoutContext(firmware)),
 	}
+	if o.Cluster != nil {
+		probes = append(probes, probe{
+			read: func(ctx context.Context) func() {
+				c := o.Cluster(ctx)
+				return func() { s.Cluster = c }
+			},
+			timedOut: func(why string) { s.Cluster = unknownCluster(why) },
+		})
+	}
+	return probes
 }
 
 // daemon reads the daemon's status report. If the daemon does not answer, this

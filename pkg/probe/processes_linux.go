@@ -8,57 +8,60 @@ import (
 	"strings"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/redact"
 )
 
-// processes calls fn with the PID and the command line of each visible process.
-// A kernel thread has no command line and is omitted.
-func processes(fn func(pid int, args []string)) error {
+// processes returns all visible processes but this one. A kernel thread has no
+// command line and is omitted.
+func processes() ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return fmt.Errorf("list processes: %w", err)
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
+	var all []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+		if err != nil || pid == os.Getpid() {
 			continue
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err != nil || len(raw) == 0 {
 			continue // it has ended, or is a kernel thread
 		}
-		fn(pid, strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00"))
+		args := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
+		all = append(all, process{pid: pid, name: filepath.Base(args[0]), args: args})
 	}
-	return nil
+	return all, nil
 }
 
 // daemons returns the daemons of flanneld and flannel in this network
 // namespace.
-func daemons(commands []string) ([]doctor.Process, error) {
+func daemons(commands []string) (daemons []doctor.Process, err error) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("find this network namespace: %w", err)
 	}
-	var list []doctor.Process
-	err = processes(func(pid int, args []string) {
-		name := filepath.Base(args[0])
-		if !isDaemon(name, args[1:], commands) || pid == os.Getpid() {
-			return
+	all, err := processes()
+	for _, p := range all {
+		if !p.isDaemon(commands) {
+			continue
 		}
-		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err == nil && other == own {
-			shown, _ := redact.Args(args[1:]) // without secrets
-			list = append(list, doctor.Process{PID: pid, Name: name, Args: shown})
+		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", p.pid)); err == nil && other == own {
+			daemons = append(daemons, p.withoutSecrets())
 		}
-	})
-	return list, err
+	}
+	return daemons, err
 }
 
 // managers reads the state files of NetworkManager and systemd-networkd, which
 // say whether a device is managed. They remain when the programs end.
 func managers() ([]doctor.LinkManager, error) {
-	running := map[string]bool{}
-	if err := processes(func(_ int, args []string) { running[filepath.Base(args[0])] = true }); err != nil {
+	all, err := processes()
+	if err != nil {
 		return nil, err
+	}
+	running := map[string]bool{}
+	for _, p := range all {
+		running[p.name] = true
 	}
 	list, err := devices()
 	if err != nil {

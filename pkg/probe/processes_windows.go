@@ -25,7 +25,7 @@ func processes() ([]process, error) {
 		if p.pid == os.Getpid() {
 			continue
 		}
-		if isDaemon(p.name, nil, nil) || isKubeProxy(p.name) {
+		if p.isDaemon(nil) || isKubeProxy(p.name) {
 			p.args, p.argsErr = commandLine(entry.ProcessID)
 		}
 		all = append(all, p)

@@ -24,34 +24,23 @@ import (
 func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 
 // system returns the probes for Linux.
-func system(o Options) []probe {
+func system(o Options, s *doctor.Snapshot) []probe {
+	l := &s.Linux
+	l.Kernel = kernel()
 	return []probe{
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[underlay.Snapshot] { return &s.Interfaces },
-			func(context.Context) (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) }),
-		{
-			read: func(context.Context) func(*doctor.Snapshot) {
-				release := kernel()
-				return func(s *doctor.Snapshot) { s.Linux.Kernel = release }
-			},
-			timedOut: func(*doctor.Snapshot, string) {},
-		},
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Process] { return &s.Processes },
-			func(context.Context) ([]doctor.Process, error) { return daemons(o.Commands) }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[doctor.Sysctls] { return &s.Linux.Sysctls },
-			func(context.Context) (doctor.Sysctls, error) { return sysctls(), nil }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Device] { return &s.Linux.Devices },
-			func(context.Context) ([]doctor.Device, error) { return devices() }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IPTables },
-			func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.Listing] { return &s.Linux.IP6Tables },
-			func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[string] { return &s.Linux.NFTables },
-			func(ctx context.Context) (string, error) {
-				out, err := output(ctx, "nft", "-n", "list", "ruleset")
-				return string(out), err
-			}),
-		factProbe(func(s *doctor.Snapshot) *doctor.Fact[[]doctor.LinkManager] { return &s.Linux.Managers },
-			func(context.Context) ([]doctor.LinkManager, error) { return managers() }),
+		factProbe(&s.Interfaces, withoutContext(func() (underlay.Snapshot, error) {
+			return underlay.Read(underlay.Options{})
+		})),
+		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemons(o.Commands) })),
+		factProbe(&l.Sysctls, withoutContext(sysctls)),
+		factProbe(&l.Devices, withoutContext(devices)),
+		factProbe(&l.IPTables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
+		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
+		factProbe(&l.NFTables, func(ctx context.Context) (string, error) {
+			out, err := output(ctx, "nft", "-n", "list", "ruleset")
+			return string(out), err
+		}),
+		factProbe(&l.Managers, withoutContext(managers)),
 	}
 }
 
@@ -64,7 +53,7 @@ func kernel() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-func sysctls() doctor.Sysctls {
+func sysctls() (doctor.Sysctls, error) {
 	values := doctor.Sysctls{}
 	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
@@ -72,7 +61,7 @@ func sysctls() doctor.Sysctls {
 			values[path] = strings.TrimSpace(string(raw))
 		}
 	}
-	return values
+	return values, nil
 }
 
 func devices() ([]doctor.Device, error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // system returns no probes: the doctor skips the checks that need them.
-func system(Options) []probe { return nil }
+func system(Options, *doctor.Snapshot) []probe { return nil }
 
 // Documents returns nil: they exist only on Windows.
 func Documents(context.Context, time.Duration) map[string][]byte { return nil }

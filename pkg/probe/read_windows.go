@@ -5,17 +5,18 @@ import (
 	"fmt"
 	"time"
 
+	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
 )
 
 // system returns the probes for Windows; none if the DLLs of HNS or of the IP
 // stack cannot be loaded.
-func system(o Options) []probe {
+func system(o Options, s *doctor.Snapshot) []probe {
 	m, err := openMachine(o.Timeout)
 	if err != nil {
 		return nil
 	}
-	return m.probes(o)
+	return m.probes(o, s)
 }
 
 // openMachine returns this machine. Calls of HNS have a shorter timeout than
