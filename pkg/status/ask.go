@@ -62,25 +62,33 @@ func Get(ctx context.Context, path, what string) ([]byte, error) {
 	return request(ctx, path, http.MethodGet, what)
 }
 
+// request returns the body of an answer, regardless of the HTTP status.
 func request(ctx context.Context, path, method, what string) ([]byte, error) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://flanneld"+what, nil)
-	if err != nil {
-		return nil, err
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, explain(ctx, path, err)
-	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	raw, err := fetch(ctx, dial, method, "http://flanneld"+what, maxAnswer)
 	if err != nil {
 		return nil, explain(ctx, path, err)
 	}
 	return raw, nil
+}
+
+// fetch returns at most limit bytes of the body of an answer, regardless of the
+// HTTP status. It uses no proxy. If dial is nil, it connects to the URL's host.
+func fetch(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error),
+	method, url string, limit int64) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	return io.ReadAll(io.LimitReader(resp.Body, limit))
 }
 
 // explain returns an error for the user for a failed request.

@@ -76,7 +76,7 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 func serve(ctx context.Context, path string, h http.Handler) error {
 	l, err := listen(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("status socket: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,36 +101,35 @@ func exists(path string) bool {
 // flanneld owns it; if it does not answer, it is stale, and listen replaces it.
 func listen(path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
-	switch {
-	case err == nil && (info.IsDir() || info.Mode().IsRegular()):
-		return nil, fmt.Errorf("status socket: %s is not a socket; remove it", path)
-	case err == nil:
+	if err == nil {
+		if info.IsDir() || info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is not a socket; remove it", path)
+		}
 		c, err := net.DialTimeout("unix", path, time.Second)
 		if err == nil {
 			_ = c.Close()
 		}
 		if err == nil || busy(err) {
-			return nil, fmt.Errorf("status socket: %w at %s; one node needs one", errTaken, path)
+			return nil, fmt.Errorf("%w at %s; one node needs one", errTaken, path)
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("status socket: remove the stale socket: %w", err)
+			return nil, fmt.Errorf("remove the stale socket: %w", err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("status socket: %w", err)
+		return nil, err
 	}
 	l, err := net.Listen("unix", path)
-	if withoutSockets(err) {
-		err = ErrNoSockets
-	}
-	if err != nil {
-		return nil, fmt.Errorf("status socket: %w", err)
-	}
-	if runtime.GOOS == "windows" {
+	switch {
+	case withoutSockets(err):
+		return nil, ErrNoSockets
+	case err != nil:
+		return nil, err
+	case runtime.GOOS == "windows":
 		return l, nil // the access control list of the directory restricts access
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("status socket: %w", err), l.Close())
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -31,7 +30,7 @@ func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) 
 			ip = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 		}
 		url := "http://" + netip.AddrPortFrom(ip, port).String() + "/readyz"
-		ask = func(ctx context.Context) ([]byte, error) { return fetch(ctx, url) }
+		ask = func(ctx context.Context) ([]byte, error) { return fetch(ctx, nil, http.MethodGet, url, 4096) }
 	}
 	return func(ctx context.Context) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -46,21 +45,6 @@ func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) 
 		}
 		return text, err
 	}
-}
-
-// fetch returns the start of the body, regardless of the HTTP status. It uses
-// no proxy.
-func fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // it was read
-	return io.ReadAll(io.LimitReader(resp.Body, 4096))
 }
 
 // AwaitReady calls ask, the result of Readiness, once a second until the daemon
