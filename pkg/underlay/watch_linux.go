@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/rtnetlink"
 )
 
 // Watch returns a channel that receives a value when the result of Read may have changed: one value for any number of
@@ -128,32 +129,19 @@ func (f filter) concerns(m syscall.NetlinkMessage) bool {
 
 // cannotBeUnderlay reports whether a link's attributes show that it is flanneld's or a port of a bridge.
 func cannotBeUnderlay(attributes []byte) bool {
-	for _, a := range parse(attributes) {
-		switch a.Attr.Type &^ unix.NLA_F_NESTED {
+	for kind, value := range rtnetlink.Attrs(attributes) {
+		switch kind {
 		case unix.IFLA_IFNAME:
-			if Ours(strings.TrimRight(string(a.Value), "\x00")) {
+			if Ours(strings.TrimRight(string(value), "\x00")) {
 				return true
 			}
 		case unix.IFLA_LINKINFO:
-			for _, i := range parse(a.Value) {
-				if i.Attr.Type == nl.IFLA_INFO_SLAVE_KIND && strings.TrimRight(string(i.Value), "\x00") == "bridge" {
+			for kind, value := range rtnetlink.Attrs(value) {
+				if kind == nl.IFLA_INFO_SLAVE_KIND && strings.TrimRight(string(value), "\x00") == "bridge" {
 					return true
 				}
 			}
 		}
 	}
 	return false
-}
-
-// parse returns the attributes in b, none if they are malformed. It adds missing padding of the last one, without which
-// the library panics.
-func parse(b []byte) []syscall.NetlinkRouteAttr {
-	if short := -len(b) & (unix.RTA_ALIGNTO - 1); short > 0 {
-		b = append(slices.Clip(b), make([]byte, short)...)
-	}
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return nil
-	}
-	return attrs
 }
