@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 	"pkg/dataplane/linux":  {"pkg/dataplane", "pkg/dataplane/driver", "pkg/mac", "pkg/reconcile", "pkg/rtnetlink"},
 	"pkg/dataplane/hns":    {"pkg/dataplane", "pkg/dataplane/driver", "pkg/dataplane/hns/hostconfig", "pkg/file", "pkg/hns", "pkg/mac", "pkg/reconcile"},
 	"pkg/dataplane/system": {"pkg/dataplane"},
-	"pkg/firewall":         {"pkg/firewall/iptsave"},
+	"pkg/firewall":         {"pkg/firewall/iptsave", "pkg/rtnetlink"},
 	"pkg/encap":            {},
 	"pkg/instance":         {"pkg/file", "pkg/status"},
 	"pkg/hns":              {"pkg/encap", "pkg/hns", "pkg/mac"},

@@ -19,8 +19,19 @@
 package firewall
 
 import (
+	"log/slog"
 	"net/netip"
+	"slices"
+	"time"
 )
+
+// Options are what New needs.
+type Options struct {
+	Log      *slog.Logger
+	Instance string // see package instance
+	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
+	Resync time.Duration
+}
 
 // Writer selects how rules are written into the kernel.
 type Writer string
@@ -157,25 +168,18 @@ func multicast(p netip.Prefix) netip.Prefix {
 
 // withoutRandom returns a copy of want for a kernel or an iptables that does not support --random-fully.
 func withoutRandom(want []Chain) []Chain {
-	plain := make([]Chain, len(want))
+	plain := slices.Clone(want)
 	for i, c := range want {
-		plain[i] = c
-		plain[i].Rules = make([]Rule, len(c.Rules))
-		for j, r := range c.Rules {
-			r.RandomFully = false
-			plain[i].Rules[j] = r
+		plain[i].Rules = slices.Clone(c.Rules)
+		for j := range c.Rules {
+			plain[i].Rules[j].RandomFully = false
 		}
 	}
 	return plain
 }
 
 func usesRandom(want []Chain) bool {
-	for _, c := range want {
-		for _, r := range c.Rules {
-			if r.RandomFully {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(want, func(c Chain) bool {
+		return slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.RandomFully })
+	})
 }

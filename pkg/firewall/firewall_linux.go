@@ -14,14 +14,6 @@ import (
 	"github.com/google/nftables"
 )
 
-// Options are what New needs.
-type Options struct {
-	Log      *slog.Logger
-	Instance string // see package instance
-	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
-	Resync time.Duration
-}
-
 // place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or iptables in one
 // variant, each for one address family.
 type place interface {
@@ -123,6 +115,7 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 	now := time.Now()
 	if !f.applied || c != f.config {
 		if err := f.planPlaces(ctx, c); err != nil {
+			f.timer.Reset(maxBackoff) // iptables may be installed later
 			return 0, err
 		}
 	}
@@ -152,13 +145,11 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 	t, err := findTools(ctx)
 	if err != nil {
-		f.timer.Reset(maxBackoff)
 		return err
 	}
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
 		v, err := t.chooseVariant(ctx)
 		if err != nil {
-			f.timer.Reset(maxBackoff) // iptables may be installed later
 			return err
 		}
 		if v != f.variant {
@@ -166,7 +157,6 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		}
 		random, err := t.supportsRandomFully(ctx, v)
 		if err != nil {
-			f.timer.Reset(maxBackoff)
 			return err
 		}
 		f.variant, f.noRandom = v, f.noRandom || !random
@@ -216,8 +206,9 @@ func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
 		if !ok {
 			continue
 		}
-		v4 := &placeState{place: &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}}
-		v6 := &placeState{place: &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}, v6: true}
+		p4 := &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}
+		p6 := &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}
+		v4, v6 := &placeState{place: p4}, &placeState{place: p6, v6: true}
 		if v == variantNFT {
 			v4.topics, v6.topics = topicIPTables4, topicIPTables6
 		}
@@ -245,11 +236,14 @@ func (f *Firewall) queueChecks(now time.Time) {
 func (f *Firewall) armTimer(now time.Time) {
 	var next time.Time
 	for _, s := range f.places {
-		at := s.notBefore
-		if !s.needsCheck || !at.After(now) {
-			if at = f.nextResync; len(s.want) == 0 || f.resync <= 0 {
-				continue
-			}
+		var at time.Time
+		switch {
+		case s.needsCheck && s.notBefore.After(now):
+			at = s.notBefore
+		case len(s.want) > 0 && f.resync > 0:
+			at = f.nextResync
+		default:
+			continue
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at

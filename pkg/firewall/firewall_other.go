@@ -2,18 +2,7 @@
 
 package firewall
 
-import (
-	"context"
-	"log/slog"
-	"time"
-)
-
-// Options are what New needs.
-type Options struct {
-	Log      *slog.Logger
-	Instance string
-	Resync   time.Duration
-}
+import "context"
 
 // Firewall does nothing on Windows, where HNS masquerades.
 type Firewall struct{}

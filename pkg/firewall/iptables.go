@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -9,26 +10,25 @@ import (
 // spec returns the rule as arguments of iptables, in the order in which iptables-save prints them. Addresses come as
 // netip.Prefix and comments are constants, so no text from a peer or a configuration can add a word to a script.
 func (r Rule) spec(comment string) string {
-	var b strings.Builder
-	address := func(flag string, not bool, p fmt.Stringer, set bool) {
-		if !set {
-			return
-		}
-		if not {
-			b.WriteString("! ")
-		}
-		fmt.Fprintf(&b, "%s %s ", flag, p)
-	}
-	address("-s", r.NotSrc, r.Src, r.Src.IsValid())
-	address("-d", r.NotDst, r.Dst, r.Dst.IsValid())
+	text := addressSpec("-s ", r.NotSrc, r.Src) + addressSpec("-d ", r.NotDst, r.Dst)
 	if r.Mark != 0 {
-		fmt.Fprintf(&b, "-m mark --mark %#x/%#x ", r.Mark, r.Mark)
+		text += fmt.Sprintf("-m mark --mark %#x/%#x ", r.Mark, r.Mark)
 	}
-	fmt.Fprintf(&b, "-m comment --comment %q -j %s", comment, r.Verdict)
+	text += fmt.Sprintf("-m comment --comment %q -j %s", comment, r.Verdict)
 	if r.RandomFully {
-		b.WriteString(" --random-fully")
+		text += " --random-fully"
 	}
-	return b.String()
+	return text
+}
+
+func addressSpec(flag string, not bool, p netip.Prefix) string {
+	switch {
+	case !p.IsValid():
+		return ""
+	case not:
+		flag = "! " + flag
+	}
+	return flag + p.String() + " "
 }
 
 // jump returns the arguments of the rule in the parent chain.
@@ -112,7 +112,7 @@ func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) {
 // because a chain that is still referred to cannot be deleted.
 func writeRemove(b *strings.Builder, own Chain, have savedChain) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", own.Table, own.Name)
-	for _, jump := range have.jumps() {
+	for _, jump := range jumps(have.parent) {
 		fmt.Fprintf(b, "-D %s %s\n", own.Parent, jump)
 	}
 	// These rules stand in chains of other programs. This is the only place where we delete such rules.

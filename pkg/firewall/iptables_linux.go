@@ -134,7 +134,7 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, own := range p.owner.chains() {
 		c := s.chain(own)
-		for _, jump := range c.jumps() {
+		for _, jump := range jumps(c.parent) {
 			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
 		}
 		for _, f := range c.foreignJumps {
@@ -181,8 +181,9 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 			}
 			continue
 		}
-		var exit *exec.ExitError
-		if locked := p.variant == variantLegacy && errors.As(err, &exit) && exit.ExitCode() == exitLocked; locked || ctx.Err() != nil || isTransient(err) {
+		exit, exited := errors.AsType[*exec.ExitError](err)
+		locked := p.variant == variantLegacy && exited && exit.ExitCode() == exitLocked
+		if locked || ctx.Err() != nil || isTransient(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w", errRefused, err)

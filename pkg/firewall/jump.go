@@ -44,18 +44,11 @@ func planJump(parent []parentRule, want string) jumpPlan {
 	if keep < 0 {
 		return placeJump(parent)
 	}
-	var p jumpPlan
 	// A deletion removes the first rule with the same text, so of equal rules only the last can be kept.
-	p.insert = !right(parent[keep]) || slices.ContainsFunc(parent[keep+1:], right)
-	for i, r := range parent {
-		if r.jump && (p.insert || i != keep) {
-			p.remove = append(p.remove, r.text)
-		}
+	if !right(parent[keep]) || slices.ContainsFunc(parent[keep+1:], right) {
+		return replaceJumps(parent, keep)
 	}
-	if p.insert {
-		p.at, p.behind = insertPosition(parent, keep)
-	}
-	return p
+	return jumpPlan{remove: jumps(slices.Delete(slices.Clone(parent), keep, keep+1))}
 }
 
 // placeJump deletes every jump and adds a new one: before the rules at the end of the chain that block, else at the
@@ -69,13 +62,16 @@ func placeJump(parent []parentRule) jumpPlan {
 			break
 		}
 	}
-	p := jumpPlan{insert: true}
-	for _, r := range parent {
-		if r.jump {
-			p.remove = append(p.remove, r.text)
-		}
+	return replaceJumps(parent, before)
+}
+
+// replaceJumps deletes every jump and adds a new one at index i of parent. If no rules of others follow there, it
+// appends the jump, because a position could be outdated when it is used.
+func replaceJumps(parent []parentRule, i int) jumpPlan {
+	p := jumpPlan{remove: jumps(parent), insert: true, behind: foreignRules(parent[i:])}
+	if len(p.behind) > 0 {
+		p.at = len(foreignRules(parent[:i])) + 1
 	}
-	p.at, p.behind = insertPosition(parent, before)
 	return p
 }
 
@@ -94,17 +90,17 @@ func keptJump(parent []parentRule, candidate func(parentRule) bool) int {
 	return last
 }
 
-// insertPosition returns the position of index i after all jumps are deleted, and the rules of others behind it. If
-// there are none, the position is 0: appending needs no position, which could be outdated when it is used.
-func insertPosition(parent []parentRule, i int) (at int, behind []string) {
-	behind = foreignRules(parent[i:])
-	if len(behind) == 0 {
-		return 0, nil
+// jumps returns the texts of the rules that jump to our chain.
+func jumps(rules []parentRule) (texts []string) {
+	for _, r := range rules {
+		if r.jump {
+			texts = append(texts, r.text)
+		}
 	}
-	return len(foreignRules(parent[:i])) + 1, behind
+	return texts
 }
 
-// others lists the rules that are not jumps to our chain.
+// foreignRules returns the texts of the other rules.
 func foreignRules(rules []parentRule) (texts []string) {
 	for _, r := range rules {
 		if !r.jump {

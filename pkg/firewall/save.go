@@ -28,16 +28,6 @@ type savedChain struct {
 	misplaced    bool         // its jump must be deleted and placed anew, see func misplaced
 }
 
-// jumps returns the arguments of the rules in the parent that jump to the chain.
-func (h savedChain) jumps() (all []string) {
-	for _, r := range h.parent {
-		if r.jump {
-			all = append(all, r.text)
-		}
-	}
-	return all
-}
-
 func (s savedRules) chain(c Chain) savedChain {
 	if h := s.chains[c.Name]; h != nil {
 		return *h

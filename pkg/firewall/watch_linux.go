@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/rtnetlink"
 )
 
 // topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for
@@ -213,19 +215,10 @@ func messageTopics(kind int, family byte, attrs []byte) topics {
 
 // stringAttr returns the text of the first attribute with the type attrType, "" if there is none.
 func stringAttr(attrs []byte, attrType uint16) string {
-	for len(attrs) >= unix.SizeofNlAttr {
-		size := int(binary.NativeEndian.Uint16(attrs))
-		if size < unix.SizeofNlAttr || size > len(attrs) {
-			return ""
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		if kind == attrType {
+			return strings.TrimRight(string(value), "\x00")
 		}
-		if binary.NativeEndian.Uint16(attrs[2:])&^unix.NLA_F_NESTED == attrType {
-			text := attrs[unix.SizeofNlAttr:size]
-			for len(text) > 0 && text[len(text)-1] == 0 {
-				text = text[:len(text)-1]
-			}
-			return string(text)
-		}
-		attrs = attrs[min(nlaAlign(size), len(attrs)):]
 	}
 	return ""
 }
