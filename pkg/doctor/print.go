@@ -22,8 +22,7 @@ func Print(w io.Writer, results []Result) error {
 				otherSystems++
 				continue
 			}
-			fmt.Fprintf(&b, "%s %-7s %s\n", r.Code, v, r.Title)
-			fmt.Fprintf(&b, "      %s\n", status.Printable(r.Seen))
+			fmt.Fprintf(&b, "%s %-7s %s\n      %s\n", r.Code, v, r.Title, status.Printable(r.Seen))
 			if r.Fix != "" {
 				fmt.Fprintf(&b, "      → %s\n", r.Fix)
 			}

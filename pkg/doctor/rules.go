@@ -139,11 +139,8 @@ func ofIPTables(table string) bool {
 // dropsByDefault reports whether the policy or the last rule of the chain drops
 // packets that no rule before accepts.
 func (c nftChain) dropsByDefault() bool {
-	if c.policy == "drop" {
-		return true
-	}
-	if len(c.rules) == 0 {
-		return false
+	if c.policy == "drop" || len(c.rules) == 0 {
+		return c.policy == "drop"
 	}
 	last := c.rules[len(c.rules)-1]
 	return strings.HasPrefix(last, "drop") || strings.HasPrefix(last, "reject") || strings.HasPrefix(last, "counter") &&

@@ -93,7 +93,7 @@ func confMatches(s Snapshot) Finding {
 		return fail(fix, "%s delegates to %s, which does not support the type %s", conf.Name,
 			cmp.Or(delegate, "nothing"), network.Type)
 	}
-	values, err := members(json.RawMessage(conf.Text), "ProviderAddress")
+	values, err := members(conf.Text, "ProviderAddress")
 	if err != nil {
 		return fail(fix, "%s: %v", conf.Name, err)
 	}
@@ -132,7 +132,7 @@ func podDNS(s Snapshot) Finding {
 // They are in ExceptionList, or with apiVersion 2 in Exceptions.
 func natExceptions(text string) (networks []netip.Prefix, err error) {
 	for _, key := range []string{"ExceptionList", "Exceptions"} {
-		values, err := members(json.RawMessage(text), key)
+		values, err := members(text, key)
 		if err != nil {
 			return nil, err
 		}
@@ -148,41 +148,31 @@ func natExceptions(text string) (networks []netip.Prefix, err error) {
 }
 
 // members returns the values of a key, which is compared without regard to
-// case, in a JSON object and all objects in it. It does not search in the
-// values that it returns.
-func members(object json.RawMessage, key string) (values []json.RawMessage, err error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(object, &fields); err != nil {
+// case, in all objects of a JSON text, also nested ones. It does not search in
+// the values that it returns.
+func members(text, key string) (values []json.RawMessage, err error) {
+	var root any
+	if err := json.Unmarshal([]byte(text), &root); err != nil {
 		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if strings.EqualFold(name, key) {
-			values = append(values, fields[name])
-			continue
-		}
-		for _, inner := range objects(fields[name]) {
-			more, err := members(inner, key)
-			if err != nil {
-				return nil, err
+	var search func(value any)
+	search = func(value any) {
+		switch v := value.(type) {
+		case map[string]any:
+			for _, name := range slices.Sorted(maps.Keys(v)) {
+				if strings.EqualFold(name, key) {
+					raw, _ := json.Marshal(v[name]) // it was JSON before
+					values = append(values, raw)
+				} else {
+					search(v[name])
+				}
 			}
-			values = append(values, more...)
+		case []any:
+			for _, item := range v {
+				search(item)
+			}
 		}
 	}
+	search(root)
 	return values, nil
-}
-
-// objects returns the value if it is a JSON object, and if it is a list the
-// objects in it and in lists in it.
-func objects(value json.RawMessage) []json.RawMessage {
-	trimmed := strings.TrimSpace(string(value))
-	if strings.HasPrefix(trimmed, "{") {
-		return []json.RawMessage{value}
-	}
-	var list, found []json.RawMessage
-	if strings.HasPrefix(trimmed, "[") && json.Unmarshal(value, &list) == nil {
-		for _, item := range list {
-			found = append(found, objects(item)...)
-		}
-	}
-	return found
 }

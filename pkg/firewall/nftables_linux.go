@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -175,10 +176,7 @@ func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 		return []expr.Any{load, &expr.Cmp{Op: op, Register: 1, Data: addr[:size]}}
 	}
 	load.Len = uint32(len(addr))
-	mask := make([]byte, len(addr))
-	for bit := range p.Bits() {
-		mask[bit/8] |= 0x80 >> (bit % 8)
-	}
+	mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
 	return []expr.Any{load,
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: load.Len, Mask: mask, Xor: make([]byte, len(addr))},
 		&expr.Cmp{Op: op, Register: 1, Data: addr}}
@@ -189,15 +187,13 @@ func commentData(comment string) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, comment)
 }
 
-// tableText returns all that matters of a table as text, "" for no table. Two tables are equal if their texts are.
+// tableText returns all that matters of a table as text, "" for no table. Two tables are equal if their texts are. The
+// chains must be in the order of func chains.
 func tableText(chains []nftChain) string {
 	if len(chains) == 0 {
 		return ""
 	}
 	lines := []string{tableLine(0, uint32(len(chains)))}
-	chains = slices.Clone(chains)
-	// The order of chains does not matter.
-	slices.SortFunc(chains, func(a, b nftChain) int { return strings.Compare(a.Name, b.Name) })
 	for _, c := range chains {
 		lines = append(lines, chainLine(&c.Chain))
 		for _, r := range c.rules {

@@ -107,15 +107,10 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 	}
 	lines := []string{tableLine(flags, use)}
 	// Only chains with our names are read. Any other chain shows in the number of objects of tableLine.
-	names := []string{}
 	for _, c := range chains() {
-		names = append(names, c.NFTName)
-	}
-	slices.Sort(names)
-	for _, chain := range names {
-		more, err := readChain(family, name, chain)
+		more, err := readChain(family, name, c.NFTName)
 		if err != nil {
-			return "", fmt.Errorf("read nftables chain %s %s: %w", name, chain, err)
+			return "", fmt.Errorf("read nftables chain %s %s: %w", name, c.NFTName, err)
 		}
 		lines = append(lines, more...)
 	}

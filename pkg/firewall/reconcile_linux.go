@@ -89,7 +89,7 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	if interval <= 0 {
 		interval = repairInterval
 	}
-	if s.repairs.spend(now, interval) >= 1 {
+	if s.repairs.spend(now, interval) {
 		s.warned = false
 		f.log.Info("repaired firewall rules that another program had changed", "where", s.String())
 		return
@@ -107,12 +107,12 @@ type tokenBucket struct {
 	last  time.Time // of the last call of spend
 }
 
-// spend takes one token and returns how many are left. Less than 1 means that the caller has to slow down.
-func (b *tokenBucket) spend(now time.Time, interval time.Duration) float64 {
+// spend takes one token, and reports whether another is left. Otherwise the caller has to slow down.
+func (b *tokenBucket) spend(now time.Time, interval time.Duration) (left bool) {
 	if !b.last.IsZero() {
 		b.spent = max(0, b.spent-float64(now.Sub(b.last))/float64(interval))
 	}
 	b.last = now
 	b.spent = min(b.spent+1, repairBurst)
-	return repairBurst - b.spent
+	return repairBurst-b.spent >= 1
 }

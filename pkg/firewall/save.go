@@ -15,7 +15,7 @@ type savedRules struct {
 	chains map[string]*savedChain // by name
 	// unreadable are tables that iptables-save omits because they hold rules made with nft that it cannot express.
 	unreadable []string
-	kubelet    bool // kubelet's chains exist, by which it marks the variant that it uses
+	kubelet    bool // one of kubeletChains exists
 	truncated  bool // the output ends within a table
 }
 
@@ -76,12 +76,13 @@ func incompatible(line []byte) []string {
 	return []string{string(name)}
 }
 
+// kubeletChains are chains in the table mangle by which kubelet marks the variant that it uses.
+var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+
 // addChain records a line that declares a chain, if it is kubelet's or ours. A chain with the name of one of ours in
 // another table is not ours.
 func (s *savedRules) addChain(table string, name []byte) {
-	if table == "mangle" && (string(name) == "KUBE-IPTABLES-HINT" || string(name) == "KUBE-KUBELET-CANARY") {
-		s.kubelet = true
-	}
+	s.kubelet = s.kubelet || table == "mangle" && slices.Contains(kubeletChains, string(name))
 	for _, own := range s.owner.chains() {
 		if own.Table == table && own.Name == string(name) {
 			s.entry(own.Name).exists = true

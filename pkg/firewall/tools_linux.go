@@ -90,11 +90,12 @@ func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error)
 }
 
 func kubeletChain(family nftables.TableFamily) (bool, error) {
-	hint, err := hasChain(family, "mangle", "KUBE-IPTABLES-HINT")
-	if hint || err != nil {
-		return hint, err
+	for _, name := range kubeletChains {
+		if found, err := hasChain(family, "mangle", name); found || err != nil {
+			return found, err
+		}
 	}
-	return hasChain(family, "mangle", "KUBE-KUBELET-CANARY")
+	return false, nil
 }
 
 // kubeletLegacy reports whether the legacy variant holds kubelet's chains. It reads all tables, because asking for

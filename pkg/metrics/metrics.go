@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"flannel/pkg/reconcile"
@@ -32,34 +33,31 @@ type Metrics struct {
 // New returns metrics in a new registry, together with those of the process and
 // the Go runtime.
 func New(version string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	register := promauto.With(m.registry)
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: name, Help: help})
+		return register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: name, Help: help})
 	}
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		peers:    gauge("peers", "Peers that are used: their leases are valid, or they are retained."),
-		invalid:  gauge("invalid_peers", "Peers that are rejected, because of an invalid or conflicting lease."),
-		retained: gauge("retained_peers", "Peers that are retained although the store has lost their leases."),
-		refused:  gauge("refused_peers", "Peers that are used, but for which the operating system refused an entry."),
-		upToDate: gauge("in_step", "1 if the last pass left the network up to date, else 0."),
-		pending:  gauge("config_pending", "1 if a network configuration is pending, on trial or refused, else 0."),
-		lastSync: gauge("last_sync_timestamp_seconds", "Unix time of the last pass that left the network up to date."),
-		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
-			Help:    "Duration of passes, each of which reconciles the desired with the actual state.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}),
-		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "entries",
-			Help: "Desired entries in a table of the operating system."}, []string{"table"}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
-			Help: "Entries that were set, deleted, or refused by the operating system."}, []string{"table", "op"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
-			Help: "Failed passes, by the part that failed."}, []string{"part"}),
-	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
-		Help: "1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version}})
-	build.Set(1)
-	m.registry.MustRegister(m.peers, m.invalid, m.refused, m.retained, m.upToDate, m.pending, m.lastSync, m.sync,
-		m.entries, m.changes, m.errors, build,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.peers = gauge("peers", "Peers that are used: their leases are valid, or they are retained.")
+	m.invalid = gauge("invalid_peers", "Peers that are rejected, because of an invalid or conflicting lease.")
+	m.retained = gauge("retained_peers", "Peers that are retained although the store has lost their leases.")
+	m.refused = gauge("refused_peers", "Peers that are used, but for which the operating system refused an entry.")
+	m.upToDate = gauge("in_step", "1 if the last pass left the network up to date, else 0.")
+	m.pending = gauge("config_pending", "1 if a network configuration is pending, on trial or refused, else 0.")
+	m.lastSync = gauge("last_sync_timestamp_seconds", "Unix time of the last pass that left the network up to date.")
+	m.sync = register.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
+		Help:    "Duration of passes, each of which reconciles the desired with the actual state.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)})
+	m.entries = register.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "entries",
+		Help: "Desired entries in a table of the operating system."}, []string{"table"})
+	m.changes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
+		Help: "Entries that were set, deleted, or refused by the operating system."}, []string{"table", "op"})
+	m.errors = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
+		Help: "Failed passes, by the part that failed."}, []string{"part"})
+	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
+		Help: "1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version}}).Set(1)
+	m.registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -87,10 +85,15 @@ func (m *Metrics) Peers(p Peers) {
 // ConfigPending sets whether the latest network configuration is pending, on
 // trial or refused.
 func (m *Metrics) ConfigPending(pending bool) {
-	m.pending.Set(0)
-	if pending {
-		m.pending.Set(1)
+	setBool(m.pending, pending)
+}
+
+func setBool(gauge prometheus.Gauge, value bool) {
+	number := 0.0
+	if value {
+		number = 1
 	}
+	gauge.Set(number)
 }
 
 // Table sets the number of desired entries of a table, and counts the changes
@@ -109,10 +112,8 @@ func (m *Metrics) Pass(took time.Duration, upToDate bool, failed []string) {
 	for _, part := range failed {
 		m.errors.WithLabelValues(part).Inc()
 	}
-	if !upToDate {
-		m.upToDate.Set(0)
-		return
+	setBool(m.upToDate, upToDate)
+	if upToDate {
+		m.lastSync.SetToCurrentTime()
 	}
-	m.upToDate.Set(1)
-	m.lastSync.SetToCurrentTime()
 }

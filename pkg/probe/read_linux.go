@@ -26,7 +26,10 @@ func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 // system returns the probes for Linux.
 func system(o Options, s *doctor.Snapshot) []probe {
 	l := &s.Linux
-	l.Kernel = kernel()
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		l.Kernel = unix.ByteSliceToString(name.Release[:])
+	}
 	return []probe{
 		factProbe(&s.Interfaces, withoutContext(func() (underlay.Snapshot, error) {
 			return underlay.Read(underlay.Options{})
@@ -42,15 +45,6 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		}),
 		factProbe(&l.Managers, withoutContext(managers)),
 	}
-}
-
-// kernel returns the release of the kernel; "": it could not be read.
-func kernel() string {
-	var name unix.Utsname
-	if unix.Uname(&name) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(name.Release[:])
 }
 
 func sysctls() (doctor.Sysctls, error) {

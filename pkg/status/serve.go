@@ -26,16 +26,15 @@ const acceptPath = "/accept-withdrawal"
 // clients: the socket must be accessible to root only.
 func Handler(report func() Report, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(report()) // the client has gone
-	})
-	mux.HandleFunc("POST "+acceptPath, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(Accepted{accept()}) // the client has gone
-	})
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, report()) })
+	mux.HandleFunc("POST "+acceptPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, Accepted{accept()}) })
 	mux.Handle("/", others)
 	return mux
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // an error means that the client has gone
 }
 
 // causeNoSocket is a value of the attribute cause in the log.
@@ -63,12 +62,17 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 			logged = ""
 			continue // the socket was removed
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(checkInterval):
-		}
+		pause(ctx, checkInterval)
 	}
 	return nil
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // serve returns nil when ctx ends or the socket was removed, and an error if it
@@ -82,10 +86,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil && exists(path) {
-			select {
-			case <-ctx.Done():
-			case <-time.After(checkInterval):
-			}
+			pause(ctx, checkInterval)
 		}
 		cancel()
 	}()

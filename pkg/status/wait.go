@@ -76,10 +76,7 @@ func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 		if err != nil && time.Since(answeredAt) >= maxSilence {
 			return fmt.Errorf("%w for %s: %w", ErrUnreachable, maxSilence, err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		pause(ctx, time.Second)
 	}
 }
 

@@ -43,11 +43,7 @@ func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 //	adapters   7 "Ethernet" (no addresses), 12 "vEthernet (Ethernet)" (10.0.0.5/24)
 //	interface  12 "Ethernet" (10.0.0.5/24), Alias "vEthernet (Ethernet)"
 func toInterfaces(adapters []hns.Adapter) []Interface {
-	virtualOf := virtualAdapters(adapters)
-	merged := map[int]bool{}
-	for _, j := range virtualOf {
-		merged[j] = true
-	}
+	virtualOf, merged := virtualAdapters(adapters)
 	var all []Interface
 	for i, a := range adapters {
 		if merged[i] {
@@ -67,10 +63,10 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 }
 
 // virtualAdapters maps each physical adapter that gave its addresses to a virtual switch to the virtual adapter that has
-// them, both as indices into adapters. The name is compared for all adapters before the MAC is.
-func virtualAdapters(adapters []hns.Adapter) map[int]int {
-	found := map[int]int{}
-	taken := map[int]bool{}
+// them, both as indices into adapters. taken are these virtual ones. The name is compared for all adapters before the
+// MAC is.
+func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
+	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
 		// A switch that an administrator created can have any name, but the host's adapter on it has the physical MAC.
@@ -88,7 +84,7 @@ func virtualAdapters(adapters []hns.Adapter) map[int]int {
 			}
 		}
 	}
-	return found
+	return found, taken
 }
 
 // inUse reports whether the address shows that its adapter is in use. Windows gives link-local ones to every adapter.

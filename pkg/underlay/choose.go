@@ -200,12 +200,11 @@ func (s Snapshot) byIndex(index int) *Interface {
 }
 
 func setPublic(l Link, o Options) Link {
-	l.PublicV4, l.PublicV6 = l.V4, l.V6
-	if l.V4.IsValid() && o.PublicV4.IsValid() {
-		l.PublicV4 = o.PublicV4
+	if l.V4.IsValid() {
+		l.PublicV4 = cmp.Or(o.PublicV4, l.V4)
 	}
-	if l.V6.IsValid() && o.PublicV6.IsValid() {
-		l.PublicV6 = o.PublicV6
+	if l.V6.IsValid() {
+		l.PublicV6 = cmp.Or(o.PublicV6, l.V6)
 	}
 	return l
 }

@@ -1,6 +1,7 @@
 package underlay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,18 +24,18 @@ func toLink(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
 		return Link{}, errors.New("is down")
 	}
 	l := Link{Name: in.Name, Index: in.Index, MTU: in.MTU, MAC: in.MAC}
-	var errs [2]error
+	var v4Err, v6Err error
 	if v4 {
-		l.V4, errs[0] = address(in, source, false)
+		l.V4, v4Err = address(in, source, false)
 	}
 	if v6 {
-		l.V6, errs[1] = address(in, source, true)
+		l.V6, v6Err = address(in, source, true)
 	}
-	switch {
-	case errs[0] != nil && errs[1] != nil:
-		return Link{}, fmt.Errorf("%w and %w", errs[0], errs[1])
-	case errs[0] != nil || errs[1] != nil:
-		return Link{}, errors.Join(errs[0], errs[1])
+	if v4Err != nil && v6Err != nil {
+		return Link{}, fmt.Errorf("%w and %w", v4Err, v6Err)
+	}
+	if err := cmp.Or(v4Err, v6Err); err != nil {
+		return Link{}, err
 	}
 	l.OnLink = onLink(in, l)
 	return l, nil

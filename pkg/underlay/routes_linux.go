@@ -102,12 +102,7 @@ func parseHops(b []byte) (all []hop) {
 	return all
 }
 
-func number(b []byte) int {
-	if len(b) != 4 {
-		return 0
-	}
-	return int(int32(binary.NativeEndian.Uint32(b)))
-}
+func number(b []byte) int { return int(int32(rtnetlink.Number(b))) }
 
 func (s *Snapshot) addRoute(r route) {
 	if r.dst.Bits() > 0 {
