@@ -111,10 +111,10 @@ func (i instance) suffix() string {
 }
 
 // chains returns all chains that this instance can own in one family, without rules.
-func (i instance) chains() []Chain { return i.name(chains()) }
+func (i instance) chains() []Chain { return i.addSuffix(chains()) }
 
-// name appends this instance's suffix to the chains' names. In nftables the table has the suffix instead.
-func (i instance) name(chains []Chain) []Chain {
+// addSuffix appends this instance's suffix to the chains' names. In nftables the table has the suffix instead.
+func (i instance) addSuffix(chains []Chain) []Chain {
 	for j := range chains {
 		chains[j].Name += i.suffix()
 	}

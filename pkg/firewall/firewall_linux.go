@@ -170,7 +170,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 			if s.v6 {
 				family = c.V6
 			}
-			s.want = f.owner.name(Rules(c, family))
+			s.want = f.owner.addSuffix(Rules(c, family))
 		}
 		if f.noRandom {
 			s.want = withoutRandom(s.want)

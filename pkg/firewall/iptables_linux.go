@@ -69,7 +69,7 @@ func (p *iptablesPlace) digest() uint64 {
 				return 0
 			}
 			if chain == own.Parent {
-				rules = slices.DeleteFunc(rules, func(r readRule) bool { return r.jump != own.Name })
+				rules = slices.DeleteFunc(rules, func(r kernelRule) bool { return r.jump != own.Name })
 			}
 			fmt.Fprintln(h, chain, rules, err)
 		}

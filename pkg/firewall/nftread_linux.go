@@ -162,8 +162,8 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 	return nil
 }
 
-// readRule is a rule as the kernel returns it, without the values of counters.
-type readRule struct {
+// kernelRule is a rule as the kernel returns it, without the values of counters.
+type kernelRule struct {
 	exprs []string // exprText of the expressions that our rules use, "name:bytes" of any other
 	user  []byte   // userdata, which holds the comment
 	jump  string   // the chain that the rule jumps or goes to; "": none
@@ -173,13 +173,13 @@ type readRule struct {
 	conditional, blocks bool
 }
 
-func readRules(family nftables.TableFamily, table, chain string) ([]readRule, error) {
+func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, error) {
 	answer, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family,
 		map[uint16]string{unix.NFTA_RULE_TABLE: table, unix.NFTA_RULE_CHAIN: chain})
 	if err != nil {
 		return nil, err
 	}
-	var rules []readRule
+	var rules []kernelRule
 	for _, msg := range answer {
 		r, err := parseRule(family, msg.Data)
 		if err != nil {
@@ -190,7 +190,7 @@ func readRules(family nftables.TableFamily, table, chain string) ([]readRule, er
 	return rules, nil
 }
 
-func parseRule(family nftables.TableFamily, data []byte) (r readRule, err error) {
+func parseRule(family nftables.TableFamily, data []byte) (r kernelRule, err error) {
 	err = eachAttr(data, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_RULE_EXPRESSIONS:
@@ -208,7 +208,7 @@ func parseRule(family nftables.TableFamily, data []byte) (r readRule, err error)
 }
 
 // read decodes one expression and adds it to r.
-func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
+func (r *kernelRule) read(family byte, ad *netlink.AttributeDecoder) error {
 	var name string
 	var data []byte
 	for ad.Next() {
@@ -239,7 +239,7 @@ func (r *readRule) read(family byte, ad *netlink.AttributeDecoder) error {
 
 // classify sets blocks, text or conditional for an expression that our own rules do not use. planJump needs them to
 // place our jump before a rule that drops everything.
-func (r *readRule) classify(kind string, data []byte) {
+func (r *kernelRule) classify(kind string, data []byte) {
 	// Extensions of iptables come as "match" and "target". Attribute 1 is the extension's name, 3 its private data.
 	switch extension := stringAttr(data, unix.NFTA_MATCH_NAME); {
 	case kind == "reject", kind == "target" && extension == "REJECT":
@@ -252,7 +252,7 @@ func (r *readRule) classify(kind string, data []byte) {
 	}
 }
 
-func (r *readRule) addVerdict(v *expr.Verdict) {
+func (r *kernelRule) addVerdict(v *expr.Verdict) {
 	switch v.Kind {
 	case expr.VerdictJump:
 		r.jump = v.Chain

@@ -95,15 +95,15 @@ func toWindowsInterface(a hns.Adapter) Interface {
 	if a.GUID != "" {
 		in.AltNames = []string{a.GUID}
 	}
-	for _, w := range a.Addrs {
-		ip := w.Prefix.Addr()
+	for _, own := range a.Addrs {
+		ip := own.Prefix.Addr()
 		addr := Addr{
-			IP: ip, Global: inUse(w) && !ip.IsLoopback(), Temporary: w.Temporary, Tentative: w.Tentative,
-			Deprecated:   !w.Preferred && !w.Tentative,
-			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !w.Manual,
+			IP: ip, Global: inUse(own) && !ip.IsLoopback(), Temporary: own.Temporary, Tentative: own.Tentative,
+			Deprecated:   !own.Preferred && !own.Tentative,
+			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !own.Manual,
 		}
-		if w.Prefix.Bits() < ip.BitLen() {
-			addr.Net = w.Prefix.Masked()
+		if own.Prefix.Bits() < ip.BitLen() {
+			addr.Net = own.Prefix.Masked()
 		}
 		in.Addrs = append(in.Addrs, addr)
 	}

@@ -13,26 +13,26 @@ import (
 // why each candidate cannot be it, and which other interfaces there are.
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 	var problems []string
-	for _, w := range candidates(s, o, v4, v6) {
-		if w.iface == nil {
-			problems = append(problems, w.why+": "+w.problem)
+	for _, c := range candidates(s, o, v4, v6) {
+		if c.iface == nil {
+			problems = append(problems, c.why+": "+c.problem)
 			continue
 		}
-		l, err := toLink(*w.iface, w.source, v4, v6)
+		l, err := toLink(*c.iface, c.preferred, v4, v6)
 		if err == nil {
 			return setPublic(l, o), nil
 		}
-		problems = append(problems, fmt.Sprintf("%s: %s %v", w.why, w.iface.Name, err))
+		problems = append(problems, fmt.Sprintf("%s: %s %v", c.why, c.iface.Name, err))
 	}
 	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
 // candidate is an interface that a flag or the routing table selects, or the reason why that selects none.
 type candidate struct {
-	why     string       // what selects it: "--iface=eth0"
-	iface   *Interface   // nil: no interface is selected, see problem
-	source  []netip.Addr // addresses on iface to prefer; only these may be link-local
-	problem string       // set if iface is nil
+	why       string       // what selects it: "--iface=eth0"
+	iface     *Interface   // nil: no interface is selected, see problem
+	preferred []netip.Addr // addresses on iface to prefer; only these may be link-local
+	problem   string       // set if iface is nil
 }
 
 // candidates returns the interfaces to try, in this order:
@@ -54,7 +54,7 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 		all = append(all, byRegex(s, re.String(), re.MatchString)...)
 	}
 	// An interface that matches but is down suffices: we wait until it is up instead of using another.
-	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(w candidate) bool { return w.iface != nil }) {
+	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
 		all = append(all, byReach(s, o.CanReach))
 	}
 	if len(all) > 0 {
@@ -88,7 +88,7 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 		}
 	}
 	for i := range all {
-		all[i].source = public
+		all[i].preferred = public
 	}
 	return all
 }
@@ -98,23 +98,23 @@ func (in *Interface) has(ip netip.Addr) bool {
 }
 
 func byName(s Snapshot, name string) candidate {
-	w := candidate{why: "--iface=" + name, problem: "no such interface"}
+	c := candidate{why: "--iface=" + name, problem: "no such interface"}
 	ip, err := netip.ParseAddr(name)
 	for i := range s.Interfaces {
 		in := &s.Interfaces[i]
 		if err != nil && (in.Name == name || slices.Contains(in.AltNames, name)) {
-			w.iface = in
-			return w
+			c.iface = in
+			return c
 		}
 		if err == nil && in.has(ip.WithZone("")) && (ip.Zone() == "" || ip.Zone() == in.Name) {
-			w.iface, w.source = in, []netip.Addr{ip.WithZone("")}
-			return w
+			c.iface, c.preferred = in, []netip.Addr{ip.WithZone("")}
+			return c
 		}
 	}
 	if err == nil {
-		w.problem = "no interface has this address"
+		c.problem = "no interface has this address"
 	}
-	return w
+	return c
 }
 
 func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
@@ -124,7 +124,7 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 		in := &s.Interfaces[i]
 		for _, a := range in.Addrs {
 			if match(a.IP.String()) {
-				byAddr = append(byAddr, candidate{why: why, iface: in, source: []netip.Addr{a.IP}})
+				byAddr = append(byAddr, candidate{why: why, iface: in, preferred: []netip.Addr{a.IP}})
 			}
 		}
 		if match(in.Name) || in.Alias != "" && match(in.Alias) {
@@ -138,12 +138,12 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 }
 
 func byReach(s Snapshot, to netip.Addr) candidate {
-	w := candidate{why: "--iface-can-reach=" + to.String(), source: []netip.Addr{s.Reach.Source}}
+	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
-		w.iface = s.byIndex(s.Reach.Index)
+		c.iface = s.byIndex(s.Reach.Index)
 	}
-	w.problem = cmp.Or(s.Reach.Problem, "no route to this address")
-	return w
+	c.problem = cmp.Or(s.Reach.Problem, "no route to this address")
+	return c
 }
 
 // byDefaultRoute returns the interfaces of the default routes, the lowest metric first. With IPv4 enabled these are
@@ -163,16 +163,16 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 		if d.V6 == v4 || in == nil {
 			continue
 		}
-		w := candidate{why: why, iface: in}
+		c := candidate{why: why, iface: in}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
-			w.why += " (the IPv6 default route uses " + elsewhere + ")"
+			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
 		for _, other := range defaults {
 			if other.Index == d.Index && other.Source.IsValid() {
-				w.source = append(w.source, other.Source)
+				c.preferred = append(c.preferred, other.Source)
 			}
 		}
-		all = append(all, w)
+		all = append(all, c)
 	}
 	if len(all) > 0 {
 		return all

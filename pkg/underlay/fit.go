@@ -14,7 +14,7 @@ const maxDescribed = 40
 
 // toLink returns the interface as a Link with an address of each enabled family. The error, which continues a sentence
 // that begins with the interface's name, says why it cannot be the underlay.
-func toLink(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
+func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	switch {
 	case in.Loopback:
 		return Link{}, errors.New("is the loopback interface")
@@ -26,10 +26,10 @@ func toLink(in Interface, source []netip.Addr, v4, v6 bool) (Link, error) {
 	l := Link{Name: in.Name, Index: in.Index, MTU: in.MTU, MAC: in.MAC}
 	var v4Err, v6Err error
 	if v4 {
-		l.V4, v4Err = address(in, source, false)
+		l.V4, v4Err = address(in, preferred, false)
 	}
 	if v6 {
-		l.V6, v6Err = address(in, source, true)
+		l.V6, v6Err = address(in, preferred, true)
 	}
 	if v4Err != nil && v6Err != nil {
 		return Link{}, fmt.Errorf("%w and %w", v4Err, v6Err)
@@ -50,9 +50,9 @@ func Ours(name string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// address returns the best address of a family: one of source if the interface has it, else the one that is likely to
-// exist for the longest time (see rank).
-func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
+// address returns the best address of a family: one of preferred if the interface has it, else the one that is likely
+// to exist for the longest time (see rank).
+func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) {
 	family := "IPv4"
 	if v6 {
 		family = "IPv6"
@@ -63,10 +63,10 @@ func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
 		if a.IP.Is6() != v6 {
 			continue
 		}
-		switch why := unusable(a, source); {
+		switch why := unusable(a, preferred); {
 		case why != "":
 			reason = fmt.Sprintf(" that is usable: %s is %s", a.IP, why)
-		case !best.IP.IsValid() || rank(a, source) < rank(best, source):
+		case !best.IP.IsValid() || rank(a, preferred) < rank(best, preferred):
 			best = a
 		}
 	}
@@ -76,7 +76,7 @@ func address(in Interface, source []netip.Addr, v6 bool) (netip.Addr, error) {
 	return best.IP, nil
 }
 
-func unusable(a Addr, source []netip.Addr) string {
+func unusable(a Addr, preferred []netip.Addr) string {
 	switch {
 	case a.Tentative:
 		return "tentative (duplicate address detection has not succeeded)"
@@ -84,7 +84,7 @@ func unusable(a Addr, source []netip.Addr) string {
 		return "a loopback address"
 	case a.SelfAssigned:
 		return "self-assigned because there is no DHCP server (APIPA)"
-	case a.IP.IsLinkLocalUnicast() && !slices.Contains(source, a.IP):
+	case a.IP.IsLinkLocalUnicast() && !slices.Contains(preferred, a.IP):
 		return "link-local"
 	}
 	return ""
@@ -92,9 +92,9 @@ func unusable(a Addr, source []netip.Addr) string {
 
 // rank returns a lower number for a better address. Each property weighs more than all before it. Of addresses with the
 // same rank the oldest is used, so that a new address does not change the choice.
-func rank(a Addr, source []netip.Addr) int {
+func rank(a Addr, preferred []netip.Addr) int {
 	r := 0
-	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(source, a.IP)} {
+	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(preferred, a.IP)} {
 		if bad {
 			r |= 1 << i
 		}

@@ -14,7 +14,7 @@ func FuzzNotifications(f *testing.F) {
 	f.Add(uint16(unix.RTM_DELADDR), make([]byte, unix.SizeofIfAddrmsg))
 	f.Add(uint16(unix.RTM_NEWROUTE), make([]byte, unix.SizeofRtMsg))
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
-		known := filter{}
+		known := ignoredLinks{}
 		for range 2 {
 			known.concerns(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data})
 		}

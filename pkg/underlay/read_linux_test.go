@@ -173,7 +173,7 @@ func TestFilterBridgePort(t *testing.T) {
 	message := func(kind uint16, data []byte) syscall.NetlinkMessage {
 		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
 	}
-	f := filter{}
+	f := ignoredLinks{}
 	for i, step := range []struct {
 		m    syscall.NetlinkMessage
 		want bool

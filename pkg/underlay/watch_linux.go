@@ -64,14 +64,14 @@ func filterRoutes(fd int) error {
 // receive reads notifications until ctx ends, which closes the socket. An error, such as ENOBUFS after the kernel dropped
 // messages, counts as a change.
 func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
-	f := filter{}
+	ignored := ignoredLinks{}
 	for {
 		msgs, from, err := s.Receive()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			clear(f)
+			clear(ignored)
 			notify(events)
 			time.Sleep(coalesceDelay) // a persistent error must not use up the CPU
 			continue
@@ -80,20 +80,20 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 			continue
 		}
 		for _, m := range msgs {
-			if f.concerns(m) {
+			if ignored.concerns(m) {
 				notify(events)
 			}
 		}
 	}
 }
 
-// filter is the set of interfaces, by index, that cannot be the underlay: our own, and ports of bridges, which most
-// interfaces of a node are because of its pods.
-type filter map[int32]bool
+// ignoredLinks is the set of interfaces, by index, that cannot be the underlay: our own, and ports of bridges, which
+// most interfaces of a node are because of its pods.
+type ignoredLinks map[int32]bool
 
 // concerns reports whether a message can change the choice, and keeps the set of ignored interfaces up to date. It only
 // reads the beginning of a message where that is enough.
-func (f filter) concerns(m syscall.NetlinkMessage) bool {
+func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(m.Data) < unix.SizeofIfInfomsg {
@@ -105,18 +105,18 @@ func (f filter) concerns(m syscall.NetlinkMessage) bool {
 		}
 		index := info.Index
 		if m.Header.Type == unix.RTM_DELLINK {
-			known := f[index]
-			delete(f, index)
+			known := ignored[index]
+			delete(ignored, index)
 			return !known
 		}
 		if cannotBeUnderlay(m.Data[unix.SizeofIfInfomsg:]) {
-			f[index] = true
+			ignored[index] = true
 			return false
 		}
-		delete(f, index)
+		delete(ignored, index)
 		return true
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && !f[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
+		return len(m.Data) >= unix.SizeofIfAddrmsg && !ignored[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		if len(m.Data) < unix.SizeofRtMsg {
 			return false
