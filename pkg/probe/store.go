@@ -65,5 +65,6 @@ func known[T any](v T, err error) doctor.Fact[T] {
 // unknownCluster returns a Cluster without any facts.
 func unknownCluster(why string) doctor.Cluster {
 	return doctor.Cluster{Ahead: doctor.Unknown[time.Duration](why), PodCIDRs: doctor.Unknown[[]string](why),
-		WindowsNodes: doctor.Unknown[[]string](why), Proxy: doctor.Unknown[string](why), Services: doctor.Unknown[[]netip.Prefix](why)}
+		WindowsNodes: doctor.Unknown[[]string](why), Proxy: doctor.Unknown[string](why),
+		Services: doctor.Unknown[[]netip.Prefix](why)}
 }
