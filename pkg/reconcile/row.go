@@ -6,7 +6,7 @@ type row[K, V comparable] struct {
 	key            K
 	want, have     V    // desired and actual value; zero if not wanted, or absent
 	wanted, exists bool // there is a desired, an actual value
-	dirty          bool // it is in Table.dirty; only dueRows may remove it from there
+	dirty          bool // it is in Table.dirty; only dueEntries may remove it from there
 	listed         bool // the list that is being processed contains it
 	// observedIn is the call (Table.call) during which the last notification for
 	// this key arrived. A notification is newer than the result of that call.

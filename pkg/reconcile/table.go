@@ -126,10 +126,6 @@ func (t *Table[K, V]) Wanted(key K) bool {
 	return ok && r.wanted
 }
 
-// Refresh lists the store if the actual values may be wrong. It changes nothing
-// in the store. Its error is Unknown.
-func (t *Table[K, V]) Refresh(ctx context.Context) error { return t.list(ctx) }
-
 // Actual returns the actual value of a key, if there is one.
 func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	t.mu.Lock()
@@ -206,21 +202,19 @@ func (t *Table[K, V]) update(r *row[K, V]) {
 	}
 }
 
-// Add lists the store if actual values may be wrong, and then sets every desired
-// entry that is missing or differs. An entry that fails does not stop the others;
-// the next Add retries it. If the store cannot be listed, the error is Unknown
-// and nothing is set.
+// Add calls Refresh, and then sets every desired entry that is missing or differs.
+// An entry that fails does not stop the others; the next Add retries it. If the
+// store cannot be listed, the error is Unknown and nothing is set.
 func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
-	if err := t.list(ctx); err != nil {
+	if err := t.Refresh(ctx); err != nil {
 		return Result{}, err
 	}
-	rows, missing := t.dueRows(true)
+	missing := t.dueEntries(true)
 	if len(missing) == 0 {
 		return Result{}, nil
 	}
-	errs := t.store.Set(ctx, missing)
-	failed := t.recordWrites(rows, missing, errs, true)
-	return Result{Set: len(missing) - failed, Failed: failed}, t.refused("set", missing, errs, failed)
+	failed, err := t.recordWrites("set", missing, t.store.Set(ctx, missing))
+	return Result{Set: len(missing) - failed, Failed: failed}, err
 }
 
 // Prune deletes the actual entries that are not desired. Call it after Add, when
@@ -228,17 +222,17 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 // a desired entry may still depend on one that is not desired, such as a route
 // on its old nexthop object if Add could not replace the route.
 func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
-	rows, extra := t.dueRows(false)
+	extra := t.dueEntries(false)
 	if len(extra) == 0 {
 		return Result{}, nil
 	}
-	errs := t.store.Delete(ctx, extra)
-	failed := t.recordWrites(rows, extra, errs, false)
-	return Result{Deleted: len(extra) - failed, Failed: failed}, t.refused("delete", extra, errs, failed)
+	failed, err := t.recordWrites("delete", extra, t.store.Delete(ctx, extra))
+	return Result{Deleted: len(extra) - failed, Failed: failed}, err
 }
 
-// list lists the store if actual values may be wrong.
-func (t *Table[K, V]) list(ctx context.Context) error {
+// Refresh lists the store if the actual values may be wrong. It changes nothing
+// in the store. Its error is Unknown.
+func (t *Table[K, V]) Refresh(ctx context.Context) error {
 	t.mu.Lock()
 	stale := t.stale
 	if stale {
@@ -275,68 +269,56 @@ func (t *Table[K, V]) list(ctx context.Context) error {
 	return nil
 }
 
-// dueRows returns the dirty rows to set (wanted) or to delete (not wanted), and
-// their entries. It removes rows that agree from dirty. It counts the write that
+// dueEntries returns the entries of the dirty rows to set (wanted) or to delete
+// (not wanted). It removes rows that agree from dirty. It counts the write that
 // follows as a call of the store, so that recordWrites recognizes newer
 // notifications.
-func (t *Table[K, V]) dueRows(wanted bool) (rows []*row[K, V], entries []Entry[K, V]) {
+func (t *Table[K, V]) dueEntries(wanted bool) []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	n := 0
 	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
 		r.dirty = !r.agrees()
 		if r.unused() {
 			delete(t.rows, r.key)
 		}
-		return !r.dirty
-	})
-	n := 0
-	for _, r := range t.dirty {
-		if r.wanted == wanted {
+		if r.dirty && r.wanted == wanted {
 			n++
 		}
-	}
-	rows, entries = make([]*row[K, V], 0, n), make([]Entry[K, V], 0, n) // growing them would take twice the memory
+		return !r.dirty
+	})
+	entries := make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	for _, r := range t.dirty {
-		if r.wanted != wanted {
-			continue
+		switch {
+		case r.wanted != wanted:
+		case wanted:
+			entries = append(entries, Entry[K, V]{r.key, r.want})
+		default:
+			entries = append(entries, Entry[K, V]{r.key, r.have})
 		}
-		value := r.want
-		if !wanted {
-			value = r.have
-		}
-		rows, entries = append(rows, r), append(entries, Entry[K, V]{r.key, value})
 	}
 	t.call++
-	return rows, entries
+	return entries
 }
 
 // recordWrites records the actual values after a write, except for keys with a
 // newer notification. An error means that an actual value was wrong, or that the
-// system refuses the entry, so the next Add lists first.
-func (t *Table[K, V]) recordWrites(rows []*row[K, V], entries []Entry[K, V], errs []error, present bool) (failed int) {
+// system refuses the entry, so the next Add lists first. All failed entries are
+// in a RefusedError.
+func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], errs []error) (failed int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, r := range rows {
-		if errs != nil && errs[i] != nil {
-			failed++
-		} else if r.observedIn != t.call {
-			r.setHave(entries[i].Value, present)
-		}
-	}
-	t.stale = t.stale || failed > 0
-	return failed
-}
-
-// refused returns the error of a write that failed for some entries.
-func (t *Table[K, V]) refused(verb string, entries []Entry[K, V], errs []error, failed int) error {
-	if failed == 0 {
-		return nil
-	}
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
-	for i, err := range errs {
-		if err != nil {
-			refused.Entries = append(refused.Entries, Refusal{entries[i].Key, err})
+	for i, e := range entries {
+		if errs != nil && errs[i] != nil {
+			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
+		} else if r := t.rows[e.Key]; r.observedIn != t.call { // a dirty row is not removed before the next dueEntries
+			r.setHave(e.Value, verb == "set")
 		}
 	}
-	return refused
+	if len(refused.Entries) == 0 {
+		return 0, nil
+	}
+	t.stale = true
+	return len(refused.Entries), refused
 }

@@ -17,8 +17,8 @@ func Unknown(err error) error {
 // IsUnknown reports whether Unknown marked err, or an error that err wraps or
 // joins.
 func IsUnknown(err error) bool {
-	var unknown unknownError
-	return errors.As(err, &unknown)
+	_, unknown := errors.AsType[unknownError](err)
+	return unknown
 }
 
 type unknownError struct{ err error }
