@@ -11,36 +11,37 @@ import (
 // The channel is never closed.
 func (c *Client) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	go c.listen(ctx, func() {
-		select {
-		case changes <- struct{}{}:
-		default:
-		}
-	})
+	go c.listen(ctx, func() { notify(changes) })
 	return changes
 }
 
-// listen calls notify after changes until ctx ends. While HNS refuses the subscription, it polls. It subscribes again
+// notify sends a value without blocking. The channel has space for one value, which stands for any number of changes.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// listen calls changed after changes until ctx ends. While HNS refuses the subscription, it polls. It subscribes again
 // after each Timing.Poll, except if HNS has no notifications at all (ErrUnsupported).
-func (c *Client) listen(ctx context.Context, notify func()) {
-	for {
-		stop, err := run(ctx, c, "subscribe to HNS notifications", c.timing.Query,
-			func() (func(), error) { return c.calls.Notify(notify) }, func(stop func()) { stop() })
-		if err == nil {
-			notify() // for changes before the subscription
-			context.AfterFunc(ctx, stop)
-			return
-		}
-		for retry := !errors.Is(err, ErrUnsupported); ; {
-			select {
-			case <-ctx.Done():
+func (c *Client) listen(ctx context.Context, changed func()) {
+	for supported := true; ; {
+		if supported {
+			stop, err := run(ctx, c, "subscribe to HNS notifications", c.timing.Query,
+				func() (func(), error) { return c.calls.Notify(changed) }, func(stop func()) { stop() })
+			if err == nil {
+				changed() // for changes before the subscription
+				context.AfterFunc(ctx, stop)
 				return
-			case <-time.After(c.timing.Poll):
 			}
-			notify()
-			if retry {
-				break
-			}
+			supported = !errors.Is(err, ErrUnsupported)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.timing.Poll):
+			changed()
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -31,14 +32,9 @@ type Client struct {
 
 // NewClient returns a Client. All use of calls must go through it, because it makes no call while another one hangs.
 func NewClient(calls Calls, t Timing) *Client {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&t.Query, 10 * time.Second}, {&t.Change, time.Minute}, {&t.Poll, 10 * time.Second}} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
-	}
+	t.Query = cmp.Or(t.Query, 10*time.Second)
+	t.Change = cmp.Or(t.Change, time.Minute)
+	t.Poll = cmp.Or(t.Poll, 10*time.Second)
 	return &Client{calls: calls, timing: t, hung: map[*pendingCall]bool{}}
 }
 
@@ -62,7 +58,8 @@ func (c *Client) Networks(ctx context.Context) ([]Network, error) {
 	for _, document := range documents {
 		n, err := DecodeNetwork(document)
 		if err != nil {
-			n = Network{ID: idOf(document), Name: nameOf(document), Unread: err}
+			n = Network{Unread: err}
+			n.ID, n.Name = identify(document)
 		}
 		all = append(all, n)
 	}
@@ -76,15 +73,17 @@ func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 		return Network{}, err
 	}
 	for _, document := range all {
-		// Only decode the network asked for: others may be of kinds that we do not know.
-		if nameOf(document) != name {
-			continue
+		if _, found := identify(document); found != name {
+			continue // without decoding it: it may be of a kind that we do not know
 		}
 		n, err := DecodeNetwork(document)
 		if err != nil {
 			return Network{}, fmt.Errorf("network %s: %w", name, err)
 		}
-		return c.withManagementIP(ctx, n)
+		if n.Type == L2Bridge && !n.ManagementIP.IsValid() { // the document of a bridge does not contain it
+			n.ManagementIP, err = c.ManagementIP(ctx, n.ID)
+		}
+		return n, err
 	}
 	return Network{}, fmt.Errorf("network %s: %w", name, ErrNotFound)
 }
@@ -95,7 +94,7 @@ func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawM
 		return nil, nil, err
 	}
 	for _, document := range networks {
-		id := idOf(document)
+		id, _ := identify(document)
 		if id == "" {
 			continue
 		}
@@ -106,16 +105,6 @@ func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawM
 		endpoints = append(endpoints, of...)
 	}
 	return networks, endpoints, nil
-}
-
-// withManagementIP adds the management address of an L2Bridge, whose document does not contain it.
-func (c *Client) withManagementIP(ctx context.Context, n Network) (Network, error) {
-	if n.Type != L2Bridge || n.ManagementIP.IsValid() {
-		return n, nil
-	}
-	ip, err := c.ManagementIP(ctx, n.ID)
-	n.ManagementIP = ip
-	return n, err
 }
 
 // ManagementIP returns the host's address on the network with this ID; zero while HNS has not assigned it.

@@ -221,7 +221,7 @@ func FuzzDocuments(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, document []byte) {
-		nameOf(document)
+		identify(document)
 		if e, err := DecodeEndpoint(document); err == nil {
 			if _, err := DecodeEndpoint(EncodeEndpoint(e)); err != nil {
 				t.Errorf("%s: %v", document, err)

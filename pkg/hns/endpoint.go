@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -22,33 +23,30 @@ type endpointDocument struct {
 	Policies           []Policy        `json:",omitempty"`
 	IPConfigurations   []ipConfig      `json:"IpConfigurations,omitempty"`
 	Routes             []routeDocument `json:",omitempty"`
-	MacAddress         string          `json:",omitempty"`
+	MacAddress         dashedMAC       `json:",omitzero"`
 	Flags              uint32          `json:",omitempty"`
 	SchemaVersion      Version
 }
 
 type ipConfig struct {
-	IPAddress    string `json:"IpAddress"`
-	PrefixLength int    `json:",omitempty"`
+	IPAddress    netip.Addr `json:"IpAddress"`
+	PrefixLength int        `json:",omitempty"`
 }
 
 // EncodeEndpoint encodes the document to create an endpoint. Its gateways become default routes, one for each family.
 func EncodeEndpoint(e Endpoint) json.RawMessage {
-	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, SchemaVersion: schema()}
+	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, MacAddress: dashedMAC(e.MAC), SchemaVersion: schema()}
 	for _, p := range e.IPs {
-		d.IPConfigurations = append(d.IPConfigurations, ipConfig{p.Addr().String(), p.Bits()})
+		d.IPConfigurations = append(d.IPConfigurations, ipConfig{p.Addr(), p.Bits()})
 	}
 	for _, g := range e.Gateways {
 		d.Routes = append(d.Routes, defaultRoute(g))
-	}
-	if e.MAC != (mac.Addr{}) {
-		d.MacAddress = dashed(e.MAC)
 	}
 	if e.Remote {
 		d.Flags |= remoteEndpoint
 	}
 	if e.Provider.IsValid() {
-		d.Policies = append(d.Policies, policy(typeProvider, struct{ ProviderAddress string }{e.Provider.String()}))
+		d.Policies = append(d.Policies, policy(typeProvider, providerAddress{&e.Provider}))
 	}
 	return encode(d)
 }
@@ -59,22 +57,14 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Endpoint{}, fmt.Errorf("read the endpoint's document: %w", err)
 	}
-	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, Remote: d.Flags&remoteEndpoint != 0}
+	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, MAC: mac.Addr(d.MacAddress), Remote: d.Flags&remoteEndpoint != 0}
 	for _, c := range d.IPConfigurations {
-		if c.IPAddress == "" { // not assigned yet
+		if !c.IPAddress.IsValid() { // not assigned yet
 			continue
 		}
-		ip, err := netip.ParseAddr(c.IPAddress)
-		if err != nil {
-			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
-		}
-		bits := c.PrefixLength
-		if bits == 0 { // a single address
-			bits = ip.BitLen()
-		}
-		p := netip.PrefixFrom(ip, bits)
+		p := netip.PrefixFrom(c.IPAddress, cmp.Or(c.PrefixLength, c.IPAddress.BitLen())) // without a length: a single address
 		if !p.IsValid() {
-			return Endpoint{}, fmt.Errorf("endpoint %s: %s cannot have a prefix length of %d", d.Name, ip, bits)
+			return Endpoint{}, fmt.Errorf("endpoint %s: %s cannot have a prefix length of %d", d.Name, c.IPAddress, c.PrefixLength)
 		}
 		e.IPs = append(e.IPs, p)
 	}
@@ -88,19 +78,9 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 			e.Gateways = append(e.Gateways, gateway)
 		}
 	}
-	var err error
-	if d.MacAddress != "" {
-		if e.MAC, err = mac.Parse(d.MacAddress); err != nil {
-			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
-		}
-	}
 	for _, p := range d.Policies {
-		var s struct{ ProviderAddress string }
-		if p.Type != typeProvider || json.Unmarshal(p.Settings, &s) != nil || s.ProviderAddress == "" {
-			continue
-		}
-		if e.Provider, err = netip.ParseAddr(s.ProviderAddress); err != nil {
-			return Endpoint{}, fmt.Errorf("endpoint %s: %w", d.Name, err)
+		if p.Type == typeProvider {
+			_ = json.Unmarshal(p.Settings, &providerAddress{&e.Provider}) // without an address, the endpoint is not as wanted
 		}
 	}
 	return e, nil

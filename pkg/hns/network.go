@@ -40,15 +40,11 @@ type macPool struct {
 	Ranges []macRange `json:",omitempty"`
 }
 
-func (p macPool) IsZero() bool { return len(p.Ranges) == 0 }
-
-type macRange struct{ StartMacAddress, EndMacAddress string }
+type macRange struct{ StartMacAddress, EndMacAddress dashedMAC }
 
 type dns struct {
 	ServerList []string `json:",omitempty"`
 }
-
-func (d dns) IsZero() bool { return len(d.ServerList) == 0 }
 
 type ipam struct {
 	Type    string           `json:",omitempty"`
@@ -66,10 +62,16 @@ type routeDocument struct {
 	DestinationPrefix string `json:",omitempty"`
 }
 
-// isolation are the settings of policy VSID.
-type isolation struct {
-	IsolationID uint32 `json:"IsolationId"`
-}
+// The settings of policies.
+type (
+	adapterName     struct{ NetworkAdapterName *string }
+	providerAddress struct{ ProviderAddress *netip.Addr }
+	drMAC           struct{ Address *dashedMAC }
+	vxlanPort       struct{ Port *uint16 }
+	isolation       struct {
+		IsolationID *uint32 `json:"IsolationId"`
+	}
+)
 
 // schema returns the schema version of all documents that we write. Documents of the older API have none.
 func schema() Version { return Version{Major: 2} }
@@ -81,13 +83,13 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 		d.Flags |= nonPersistent
 	}
 	if n.MACs != ([2]mac.Addr{}) {
-		d.MacPool.Ranges = []macRange{{dashed(n.MACs[0]), dashed(n.MACs[1])}}
+		d.MacPool.Ranges = []macRange{{dashedMAC(n.MACs[0]), dashedMAC(n.MACs[1])}}
 	}
 	if n.Adapter != "" {
-		d.Policies = append(d.Policies, policy(typeAdapter, struct{ NetworkAdapterName string }{n.Adapter}))
+		d.Policies = append(d.Policies, policy(typeAdapter, adapterName{&n.Adapter}))
 	}
 	if n.VxlanPort != 0 {
-		d.Policies = append(d.Policies, policy(typeVxlanPort, struct{ Port uint16 }{n.VxlanPort}))
+		d.Policies = append(d.Policies, policy(typeVxlanPort, vxlanPort{&n.VxlanPort}))
 	}
 	all := ipam{Type: "Static"}
 	for _, s := range n.Subnets {
@@ -96,7 +98,7 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 		}
 		sd := subnetDocument{IPAddressPrefix: s.Prefix.Masked().String()}
 		if s.VSID != 0 {
-			sd.Policies = append(sd.Policies, policy(typeVSID, isolation{s.VSID}))
+			sd.Policies = append(sd.Policies, policy(typeVSID, isolation{&s.VSID}))
 		}
 		if s.Gateway.IsValid() {
 			sd.Routes = append(sd.Routes, defaultRoute(s.Gateway))
@@ -133,14 +135,8 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 		}
 	}
 	// HNS may have split the range that it was asked for. The first range begins at the requested address.
-	if len(d.MacPool.Ranges) > 0 && d.MacPool.Ranges[0] != (macRange{}) {
-		for i, text := range []string{d.MacPool.Ranges[0].StartMacAddress, d.MacPool.Ranges[0].EndMacAddress} {
-			mac, err := mac.Parse(text)
-			if err != nil {
-				return Network{}, fmt.Errorf("MAC pool: %w", err)
-			}
-			n.MACs[i] = mac
-		}
+	if len(d.MacPool.Ranges) > 0 {
+		n.MACs = [2]mac.Addr{mac.Addr(d.MacPool.Ranges[0].StartMacAddress), mac.Addr(d.MacPool.Ranges[0].EndMacAddress)}
 	}
 	for _, p := range n.Policies {
 		if err := n.applyPolicy(p); err != nil {
@@ -150,38 +146,22 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	return n, nil
 }
 
-// applyPolicy sets the field of n that a policy is about, if any.
-func (n *Network) applyPolicy(p Policy) (err error) {
-	// The settings of all four types; their field names do not collide.
-	var s struct {
-		NetworkAdapterName, ProviderAddress, Address string
-		Port                                         uint16
-	}
+// applyPolicy sets the field of n that a policy is about, if any. HNS may leave an address empty that it has not assigned
+// yet.
+func (n *Network) applyPolicy(p Policy) error {
 	switch p.Type {
 	case typeHostRoute:
 		n.HostRoute = true
-		return nil
-	case typeAdapter, typeProvider, typeDRMAC, typeVxlanPort:
-		if err := json.Unmarshal(p.Settings, &s); err != nil {
-			return err
-		}
-	}
-	switch p.Type {
 	case typeAdapter:
-		n.Adapter = s.NetworkAdapterName
+		return json.Unmarshal(p.Settings, &adapterName{&n.Adapter})
 	case typeVxlanPort:
-		n.VxlanPort = s.Port
+		return json.Unmarshal(p.Settings, &vxlanPort{&n.VxlanPort})
 	case typeProvider:
-		// Empty while HNS has not assigned the management address.
-		if s.ProviderAddress != "" {
-			n.ManagementIP, err = netip.ParseAddr(s.ProviderAddress)
-		}
+		return json.Unmarshal(p.Settings, &providerAddress{&n.ManagementIP})
 	case typeDRMAC:
-		if s.Address != "" {
-			n.DRMAC, err = mac.Parse(s.Address)
-		}
+		return json.Unmarshal(p.Settings, &drMAC{(*dashedMAC)(&n.DRMAC)})
 	}
-	return err
+	return nil
 }
 
 func decodeSubnet(d subnetDocument) (s Subnet, err error) {
@@ -200,32 +180,19 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	}
 	// Networks of other programs may have policies for VLANs instead.
 	for _, p := range d.Policies {
-		var i isolation
 		if p.Type != typeVSID {
 			continue
 		}
-		if err := json.Unmarshal(p.Settings, &i); err != nil {
+		if err := json.Unmarshal(p.Settings, &isolation{&s.VSID}); err != nil {
 			return s, fmt.Errorf("VSID of subnet %s: %w", s.Prefix, err)
 		}
-		s.VSID = i.IsolationID
 	}
 	return s, nil
 }
 
-// idOf decodes only the ID of a network, "" if that fails.
-func idOf(document json.RawMessage) string {
-	var d struct{ ID string }
-	if json.Unmarshal(document, &d) != nil {
-		return ""
-	}
-	return d.ID
-}
-
-// nameOf decodes only the name of a network, "" if that fails.
-func nameOf(document json.RawMessage) string {
-	var d struct{ Name string }
-	if json.Unmarshal(document, &d) != nil {
-		return ""
-	}
-	return d.Name
+// identify decodes only the ID and the name of a network; "" for what cannot be decoded.
+func identify(document json.RawMessage) (id, name string) {
+	var d struct{ ID, Name string }
+	_ = json.Unmarshal(document, &d)
+	return d.ID, d.Name
 }

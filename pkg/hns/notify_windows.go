@@ -73,16 +73,10 @@ func (l *listeners) dispatch(context uintptr, kind uint32) {
 //	                         stop                      end
 func (s *service) Notify(changed func()) (stop func(), err error) {
 	gone := make(chan struct{}, 1)
-	setGone := func() {
-		select {
-		case gone <- struct{}{}:
-		default:
-		}
-	}
 	context := s.listeners.add(func(isGone bool) {
 		changed()
 		if isGone {
-			setGone()
+			notify(gone)
 		}
 	})
 	handle, err := s.register(context)
@@ -100,7 +94,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 				continue
 			}
 			handle = 0
-			setGone()
+			notify(gone)
 			select {
 			case <-quit:
 				return

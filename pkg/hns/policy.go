@@ -14,10 +14,10 @@ const maxVSID = 1<<24 - 1
 
 // remoteSubnet are the settings of RemoteSubnetRoute. (hcsshim's IsolationId has 16 bits, which would truncate a VSID.)
 type remoteSubnet struct {
-	DestinationPrefix           string
+	DestinationPrefix           netip.Prefix
 	IsolationID                 uint32 `json:"IsolationId"`
-	ProviderAddress             string
-	DistributedRouterMacAddress string
+	ProviderAddress             netip.Addr
+	DistributedRouterMacAddress dashedMAC
 }
 
 // HostRoutePolicy returns the policy by which the host and its pods reach each other over an overlay. Add it after the
@@ -26,35 +26,24 @@ func HostRoutePolicy() Policy { return policy(typeHostRoute, struct{}{}) }
 
 // Policy encodes r as the policy to add.
 func (r RemoteSubnet) Policy() Policy {
-	return policy(typeRemoteSubnet, remoteSubnet{
-		DestinationPrefix:           r.Prefix.Masked().String(),
-		IsolationID:                 r.VSID,
-		ProviderAddress:             r.Provider.String(),
-		DistributedRouterMacAddress: dashed(r.MAC),
-	})
+	return policy(typeRemoteSubnet, remoteSubnet{r.Prefix.Masked(), r.VSID, r.Provider, dashedMAC(r.MAC)})
 }
 
 // IsRemoteSubnet reports whether the policy is a RemoteSubnetRoute.
 func (p Policy) IsRemoteSubnet() bool { return p.Type == typeRemoteSubnet }
 
 // RemoteSubnet decodes a RemoteSubnetRoute, which another program may have written.
-func (p Policy) RemoteSubnet() (r RemoteSubnet, err error) {
+func (p Policy) RemoteSubnet() (RemoteSubnet, error) {
 	if !p.IsRemoteSubnet() {
-		return r, fmt.Errorf("policy %s is not %s", p.Type, typeRemoteSubnet)
+		return RemoteSubnet{}, fmt.Errorf("policy %s is not %s", p.Type, typeRemoteSubnet)
 	}
 	var s remoteSubnet
-	if err = json.Unmarshal(p.Settings, &s); err != nil {
+	if err := json.Unmarshal(p.Settings, &s); err != nil {
 		return RemoteSubnet{}, fmt.Errorf("policy %s: %w", p.Type, err)
 	}
-	r.VSID = s.IsolationID
-	if r.Prefix, err = netip.ParsePrefix(s.DestinationPrefix); err == nil {
-		r.Provider, err = netip.ParseAddr(s.ProviderAddress)
-	}
-	if err == nil {
-		r.MAC, err = mac.Parse(s.DistributedRouterMacAddress)
-	}
-	if err != nil {
-		return RemoteSubnet{}, fmt.Errorf("policy %s: %w", p.Type, err)
+	r := RemoteSubnet{s.DestinationPrefix, s.IsolationID, s.ProviderAddress, mac.Addr(s.DistributedRouterMacAddress)}
+	if !r.Prefix.IsValid() || !r.Provider.IsValid() || r.MAC == (mac.Addr{}) {
+		return RemoteSubnet{}, fmt.Errorf("policy %s: an address is missing: %.200s", p.Type, p.Settings)
 	}
 	return r, nil
 }

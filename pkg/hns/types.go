@@ -8,9 +8,20 @@ import (
 	"flannel/pkg/mac"
 )
 
-// dashed formats a MAC address as HNS does, 00-15-5D-01-02-03. Documents of other programs may have colons, which HNS
-// does not change.
-func dashed(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
+// dashedMAC is a MAC address of a document. HNS writes 00-15-5D-01-02-03. Documents of other programs may have colons,
+// which HNS does not change. The text of the zero address, which HNS has not assigned yet, is "".
+type dashedMAC mac.Addr
+
+func (a dashedMAC) MarshalText() ([]byte, error) {
+	return []byte(strings.ToUpper(strings.ReplaceAll(mac.Addr(a).String(), ":", "-"))), nil
+}
+
+func (a *dashedMAC) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	return (*mac.Addr)(a).UnmarshalText(text)
+}
 
 // Types of networks.
 const (
