@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	hnsplane "flannel/pkg/dataplane/hns"
+	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/mac"
@@ -107,7 +108,7 @@ func (b *hnsBench) steps(ctx context.Context, peers int) error {
 func (b *hnsBench) open() {
 	b.client = hns.NewClient(b.machine, hns.Timing{Poll: time.Hour})
 	b.plane = hnsplane.New(hnsplane.Options{Options: driver.Options{Log: slog.New(slog.DiscardHandler), StateDir: b.dir},
-		Pace: hnsplane.Pace{Poll: time.Hour, Rest: time.Millisecond}}, b.client, b.machine)
+		Pace: hnsplane.Pace{Poll: time.Hour, Limits: hostconfig.Limits{Rest: time.Millisecond}}}, b.client, b.machine)
 }
 
 // restart replaces the driver, as a restart of the daemon does.

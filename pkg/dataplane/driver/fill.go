@@ -1,6 +1,13 @@
 package driver
 
-import "flannel/pkg/reconcile"
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+)
 
 // Verb is what Put does with an entry.
 type Verb int
@@ -28,4 +35,23 @@ func Put[K, V comparable](f *Filling, t *reconcile.Table[K, V], key K, value V) 
 	case Name:
 		f.Keys = append(f.Keys, key)
 	}
+}
+
+// FillChanges makes the tables, which want the entries of the paths in current,
+// want those of s. fill puts the entries of one path. The error has one error for
+// each device, not one for each of ten thousand paths.
+func FillChanges(current []*dataplane.Path, s dataplane.State, fill func(*Filling, *dataplane.Path) error) error {
+	added, removed := Diff(current, s)
+	f := &Filling{Verb: Drop}
+	for _, p := range removed {
+		_ = fill(f, p) // it was never wanted if it cannot be translated
+	}
+	f.Verb = Want
+	failures := map[string]error{}
+	for _, p := range added {
+		if err := fill(f, p); err != nil {
+			failures[p.Device] = err
+		}
+	}
+	return errors.Join(slices.Collect(maps.Values(failures))...)
 }

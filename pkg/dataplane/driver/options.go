@@ -15,3 +15,9 @@ type Options struct {
 	Report   func(table string, entries int, done reconcile.Result)
 	StateDir string // the subnet file's directory, for files that survive a crash
 }
+
+func (o Options) report(t Table, done reconcile.Result) {
+	if o.Report != nil {
+		o.Report(t.Name(), t.Len(), done)
+	}
+}

@@ -6,6 +6,7 @@ package driver
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"flannel/pkg/dataplane"
 )
@@ -37,29 +38,17 @@ func sameList(a, b []*dataplane.Path) bool {
 
 // compare returns the elements that only one of the lists contains.
 func compare(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
-	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
-		old, new = old[1:], new[1:]
-	}
-	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
-		old, new = old[:len(old)-1], new[:len(new)-1]
-	}
-	kept := make(map[*dataplane.Path]bool, len(old))
+	gone := make(map[*dataplane.Path]bool, len(old))
 	for _, p := range old {
-		kept[p] = false
+		gone[p] = true
 	}
 	for _, p := range new {
-		if _, ok := kept[p]; ok {
-			kept[p] = true
-		} else {
+		if !gone[p] {
 			added = append(added, p)
 		}
+		delete(gone, p)
 	}
-	for _, p := range old {
-		if !kept[p] {
-			removed = append(removed, p)
-		}
-	}
-	return added, removed
+	return added, slices.DeleteFunc(slices.Clone(old), func(p *dataplane.Path) bool { return !gone[p] })
 }
 
 // Compare orders by subnet and, for routes of one subnet, by gateway.
@@ -67,10 +56,5 @@ func Compare(a, b *dataplane.Path) int { return cmp.Or(a.Dst.Compare(b.Dst), a.V
 
 // Inside reports whether s is a proper subnet of one of the networks.
 func Inside(s netip.Prefix, networks []netip.Prefix) bool {
-	for _, n := range networks {
-		if n.Contains(s.Addr()) && s.Bits() > n.Bits() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(s.Addr()) && s.Bits() > n.Bits() })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -23,31 +24,31 @@ type Table interface {
 // need those of the tables before it. They are pruned in reverse order.
 type Tables []Table
 
-// Add returns the steps that add to the tables.
-func (t Tables) Add(ctx context.Context, o Options) (steps []func() error) {
+// Add adds to the tables in order. It stops after a table with an error that
+// IsUnknown, since the entries of later tables may need those that were not
+// added: for example, a neighbour must not point to another VTEP before the
+// VTEP's FDB entry exists.
+func (t Tables) Add(ctx context.Context, o Options) error {
+	var errs []error
 	for _, table := range t {
-		steps = append(steps, step(o, table, func() (reconcile.Result, error) { return table.Add(ctx) }))
-	}
-	return steps
-}
-
-// Prune returns the steps that prune the tables.
-func (t Tables) Prune(ctx context.Context, o Options) (steps []func() error) {
-	for _, table := range slices.Backward(t) {
-		steps = append(steps, step(o, table, func() (reconcile.Result, error) { return table.Prune(ctx) }))
-	}
-	return steps
-}
-
-// step adds to or prunes a table, and reports the result.
-func step(o Options, t Table, do func() (reconcile.Result, error)) func() error {
-	return func() error {
-		done, err := do()
-		if o.Report != nil {
-			o.Report(t.Name(), t.Len(), done)
+		done, err := table.Add(ctx)
+		o.report(table, done)
+		if errs = append(errs, err); reconcile.IsUnknown(err) {
+			break
 		}
-		return err
 	}
+	return errors.Join(errs...)
+}
+
+// Prune prunes the tables. Call it only if MayDelete.
+func (t Tables) Prune(ctx context.Context, o Options) error {
+	var errs []error
+	for _, table := range slices.Backward(t) {
+		done, err := table.Prune(ctx)
+		o.report(table, done)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Refresh calls Refresh of every table.
@@ -73,21 +74,7 @@ func (t Tables) Reset() {
 	}
 }
 
-// AddThenRemove runs all steps that add, and then those that remove. An error does
-// not stop other steps, but if adding returns an error that IsUnknown, or with
-// keep, nothing is removed: entries that were not read may need it.
-func AddThenRemove(keep bool, add, remove []func() error) error {
-	err := runAll(add)
-	if keep || reconcile.IsUnknown(err) {
-		return err
-	}
-	return errors.Join(err, runAll(remove))
-}
-
-func runAll(steps []func() error) error {
-	var errs []error
-	for _, step := range steps {
-		errs = append(errs, step())
-	}
-	return errors.Join(errs...)
-}
+// MayDelete reports whether a pass whose additions returned err may delete
+// something: not if s.Keep forbids it, nor if something could not be read, because
+// entries that were not read may need what would be deleted.
+func MayDelete(s dataplane.State, err error) bool { return !s.Keep && !reconcile.IsUnknown(err) }

@@ -22,7 +22,7 @@ type bridge struct {
 	hostRoutes
 }
 
-func (b bridge) complete(n *hns.Network, _ hns.Version, _ hns.Features) error {
+func (b bridge) complete(n *hns.Network, _ hns.Version) error {
 	n.Type = hns.L2Bridge
 	if b.DNS != "" {
 		n.DNS = strings.Split(b.DNS, ",")

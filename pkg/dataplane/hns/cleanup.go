@@ -44,11 +44,10 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	}
 	if !dryRun {
 		if errors.Join(errs...) == nil {
-			for _, name := range d.hostConfig.OwnedNetworks() { // somebody else deleted these
-				errs = append(errs, d.hostConfig.SetOwned(name, false, false))
-			}
-			for _, name := range d.hostConfig.OwnedSwitches() {
-				errs = append(errs, d.hostConfig.SetOwned(name, true, false))
+			for _, isSwitch := range []bool{false, true} {
+				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these
+					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, false))
+				}
 			}
 		}
 		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP))
@@ -64,7 +63,7 @@ func (d *Driver) leftovers() []hns.Network {
 		switch {
 		case d.ours(n) || n.Type == hns.L2Bridge && n.Name == "cbr0":
 			ours = append(ours, n)
-		case isOurType(n) && slices.Contains(d.hostConfig.OwnedSwitches(), n.Name):
+		case isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name):
 			switches = append(switches, n)
 		}
 	}

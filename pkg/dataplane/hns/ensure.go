@@ -154,14 +154,14 @@ func (d *Driver) findNetwork(ctx context.Context, dev device, list bool, adapter
 
 // readVersion asks HNS for its version, once.
 func (d *Driver) readVersion(ctx context.Context) error {
-	if d.versionKnown {
+	if d.version != (hns.Version{}) {
 		return nil
 	}
-	v, f, err := d.client.Features(ctx)
+	v, _, err := d.client.Features(ctx)
 	if err != nil {
 		return waitIfSilent(err)
 	}
-	d.version, d.features, d.versionKnown = v, f, true
+	d.version = v
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -74,14 +75,14 @@ func (r hostRoute) String() string { return fmt.Sprintf("%s via %s", r.Dst, r.Vi
 
 // wantedNetwork translates a device to an HNS network on a physical adapter. It
 // leaves out IPv6 if HNS has no dual-stack networks.
-func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (hns.Network, error) {
+func wantedNetwork(dev device, adapter string, v hns.Version) (hns.Network, error) {
 	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch}
 	for _, s := range dev.Subnets {
-		if s.Addr().Is4() || f.IPv6DualStack {
+		if s.Addr().Is4() || v.Features().IPv6DualStack {
 			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})
 		}
 	}
-	if err := dev.network().complete(&n, v, f); err != nil {
+	if err := dev.network().complete(&n, v); err != nil {
 		return n, err
 	}
 	if len(n.Subnets) == 0 {
@@ -95,19 +96,14 @@ func wantedNetwork(dev device, adapter string, v hns.Version, f hns.Features) (h
 // only (MAC pool, DNS servers), since making the network again would disconnect
 // the existing ones.
 func differs(have, want hns.Network) string {
-	port := func(p uint16) uint16 {
-		if p == 0 {
-			return hns.DefaultVxlanPort
-		}
-		return p
-	}
+	port := func(n hns.Network) uint16 { return cmp.Or(n.VxlanPort, hns.DefaultVxlanPort) }
 	switch {
 	case have.Type != want.Type:
 		return fmt.Sprintf("its type is %s and not %s", have.Type, want.Type)
 	case !slices.Equal(sorted(have.Subnets), sorted(want.Subnets)):
 		return fmt.Sprintf("its subnet is %s and not %s", subnets(have.Subnets), subnets(want.Subnets))
-	case want.Type == hns.Overlay && port(have.VxlanPort) != port(want.VxlanPort):
-		return fmt.Sprintf("its UDP port is %d and not %d", port(have.VxlanPort), port(want.VxlanPort))
+	case want.Type == hns.Overlay && port(have) != port(want):
+		return fmt.Sprintf("its UDP port is %d and not %d", port(have), port(want))
 	}
 	return ""
 }

@@ -4,9 +4,9 @@
 package hns
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -34,22 +34,18 @@ func (o Options) journalPath() string { return filepath.Join(o.StateDir, "hns.js
 type Pace struct {
 	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
 	Wait time.Duration // between passes while the driver waits for something: 500 ms
-	// Limits of hostconfig: 30 s, 1 min, 5 s.
-	Address, DHCP, Rest time.Duration
 	// Wrong is how long a network's management address may differ from the host's before the network is made again: 1 min.
-	Wrong time.Duration
+	Wrong             time.Duration
+	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
 func (p *Pace) setDefaults() {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{{&p.Poll, 5 * time.Second}, {&p.Wait, 500 * time.Millisecond}, {&p.Address, 30 * time.Second}, {&p.DHCP, time.Minute},
-		{&p.Rest, 5 * time.Second}, {&p.Wrong, time.Minute}} {
-		if *d.field <= 0 {
-			*d.field = d.value
-		}
-	}
+	p.Poll = cmp.Or(p.Poll, 5*time.Second)
+	p.Wait = cmp.Or(p.Wait, 500*time.Millisecond)
+	p.Wrong = cmp.Or(p.Wrong, time.Minute)
+	p.Address = cmp.Or(p.Address, 30*time.Second)
+	p.DHCP = cmp.Or(p.DHCP, time.Minute)
+	p.Rest = cmp.Or(p.Rest, 5*time.Second)
 }
 
 // Driver is the Dataplane of Windows. One HNS network is the tunnel, the router
@@ -59,7 +55,7 @@ func (p *Pace) setDefaults() {
 // The daemon's loop calls the exported methods. A goroutine of the driver
 // watches for changes, and restores host settings between the loop's passes.
 type Driver struct {
-	opts       Options
+	opts       driver.Options
 	pace       Pace
 	client     *hns.Client
 	stack      hns.Stack
@@ -73,10 +69,7 @@ type Driver struct {
 	waiting                      atomic.Bool              // the last Ensure could not finish
 	observed                     atomic.Pointer[observed] // our network in the last pass
 
-	version      hns.Version
-	features     hns.Features
-	versionKnown bool // the two above are set
-
+	version  hns.Version        // of HNS; zero: not read yet
 	devices  []dataplane.Device // of the last Ensure
 	links    dataplane.Links    // result of the last Ensure
 	problem  error              // error of the last Ensure
@@ -110,9 +103,8 @@ type target struct {
 // are missing since an earlier run. The caller closes the Driver.
 func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	opts.Pace.setDefaults()
-	limits := hostconfig.Limits{Address: opts.Pace.Address, DHCP: opts.Pace.DHCP, Rest: opts.Pace.Rest}
-	d := &Driver{opts: opts, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), warned: map[string]bool{},
-		hostConfig: hostconfig.New(opts.journalPath(), limits, stack, opts.Log)}
+	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), warned: map[string]bool{},
+		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log)}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})
@@ -153,17 +145,23 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	dev := d.device()
 	link, exists := links[dev.name]
-	remove := []func() error{func() error { return d.prune(ctx) }}
-	if !exists {
-		return nil, driver.AddThenRemove(s.Keep, nil, remove)
+	switch {
+	case !exists && s.Keep:
+		return nil, nil
+	case !exists:
+		return nil, d.deleteUnwanted(ctx)
 	}
 	d.setNetworks(link, s)
-	fills, all := dev.tables(d), d.tables
-	add := []func() error{func() error { return d.want(dev, link, s) }}
-	if d.network == nil { // the other tables belong to it
-		fills, all, add = driver.Tables{d.routes}, driver.Tables{d.routes}, nil
+	var err error
+	fills, all := driver.Tables{d.routes}, driver.Tables{d.routes} // the other tables belong to the network
+	if d.network != nil {
+		fills, all = dev.tables(d), d.tables
+		err = d.want(dev, link, s)
 	}
-	err := driver.AddThenRemove(s.Keep, append(add, fills.Add(ctx, d.opts.Options)...), append(all.Prune(ctx, d.opts.Options), remove...))
+	err = errors.Join(err, fills.Add(ctx, d.opts))
+	if driver.MayDelete(s, err) {
+		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
+	}
 	return driver.Attribute(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
 		f := driver.Filling{Verb: driver.Name}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
@@ -180,20 +178,9 @@ func isRefusal(err error) bool {
 // want makes the tables want the paths of s.
 func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error {
 	d.setTarget(dev, link)
-	added, removed := driver.Diff(d.paths, s)
-	failures := map[string]error{} // one for each reason, not for each path
-	f := &driver.Filling{Verb: driver.Drop}
-	for _, p := range removed {
-		_ = d.fill(f, dev, p) // it was never wanted if it cannot be translated
-	}
-	f.Verb = driver.Want
-	for _, p := range added {
-		if err := d.fill(f, dev, p); err != nil {
-			failures[err.Error()] = err
-		}
-	}
+	err := driver.FillChanges(d.paths, s, func(f *driver.Filling, p *dataplane.Path) error { return d.fill(f, dev, p) })
 	d.paths = s.Paths
-	return errors.Join(slices.Collect(maps.Values(failures))...)
+	return err
 }
 
 // setNetworks sets which routes of the host are ours.
@@ -213,7 +200,7 @@ func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	}
 	d.resetTables()
 	d.target = next
-	if dev.network() != nil && dev.network().tunnels() && d.features.HostRoute {
+	if dev.network() != nil && dev.network().tunnels() && d.version.Features().HostRoute {
 		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
 	}
 }
@@ -228,17 +215,18 @@ func (d *Driver) resetTables() {
 // device returns the device that paths lead through: the HNS network of the last
 // Ensure or, without one, the underlay.
 func (d *Driver) device() device {
-	first := device{kind: existing{}}
+	underlay := device{kind: existing{}}
 	for i, dev := range d.devices {
 		driven, err := drive(dev)
-		if err == nil && (i == 0 || driven.network() != nil) {
-			first = driven
-		}
-		if err == nil && driven.network() != nil {
-			break
+		switch {
+		case err != nil:
+		case driven.network() != nil:
+			return driven
+		case i == 0:
+			underlay = driven
 		}
 	}
-	return first
+	return underlay
 }
 
 // warnOnce logs a warning about something that does not change while the program

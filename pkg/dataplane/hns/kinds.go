@@ -36,7 +36,7 @@ type networkKind interface {
 	kind
 	// complete sets the properties of the wanted network that depend on the kind.
 	// The subnets are set already.
-	complete(n *hns.Network, v hns.Version, f hns.Features) error
+	complete(n *hns.Network, v hns.Version) error
 	// tunnels reports whether HNS itself sends to the peers, from the network's
 	// management address. If not, the host does.
 	tunnels() bool
@@ -88,7 +88,7 @@ type hostRoutes struct{}
 func (hostRoutes) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
 
 func (hostRoutes) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
-	if p.Dst.Addr().Is4() || d.features.IPv6DualStack || f.Verb != driver.Want {
+	if p.Dst.Addr().Is4() || d.version.Features().IPv6DualStack || f.Verb != driver.Want {
 		driver.Put(f, d.routes, hostRoute{p.Dst, p.Via}, struct{}{})
 	}
 }

@@ -2,7 +2,6 @@ package hns
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -34,10 +33,13 @@ func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter 
 
 // saveHostConfig saves the host's settings before a network is deleted.
 func (d *Driver) saveHostConfig(n hns.Network) error {
-	adapters, err1 := d.stack.Adapters()
-	routes, err2 := d.stack.Routes()
-	if err := errors.Join(err1, err2); err != nil {
-		return reconcile.Unknown(fmt.Errorf("read what the host has on network %s: %w", n.Name, err))
+	adapters, err := d.stack.Adapters()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
+	}
+	routes, err := d.routesOfOthers()
+	if err != nil {
+		return err
 	}
 	physical, found := hostconfig.NetworkAdapter(n, adapters)
 	if !found {
@@ -47,7 +49,7 @@ func (d *Driver) saveHostConfig(n hns.Network) error {
 	if host.Index == 0 {
 		host = physical
 	}
-	return d.hostConfig.Save(host, physical, d.scope.others(routes))
+	return d.hostConfig.Save(host, physical, routes)
 }
 
 // recordGood records the host's settings once the network is up.
@@ -56,11 +58,11 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if !found {
 		return nil
 	}
-	routes, err := d.stack.Routes()
+	routes, err := d.routesOfOthers()
 	if err != nil {
-		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+		return err
 	}
-	d.hostConfig.RecordGood(host, physical, d.scope.others(routes))
+	d.hostConfig.RecordGood(host, physical, routes)
 	return nil
 }
 

@@ -12,14 +12,13 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/hns"
-	"flannel/pkg/reconcile"
 )
 
 // adoptOrMake sets d.network to the network of dev. A network with other
 // properties than wanted is deleted, and the next pass makes it again.
 func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
-	want, err := wantedNetwork(dev, physical.Name, d.version, d.features)
+	want, err := wantedNetwork(dev, physical.Name, d.version)
 	if err != nil {
 		return err
 	}
@@ -51,7 +50,7 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Ada
 	switch {
 	case reason == "":
 		return d.hostConfig.SetOwned(dev.name, dev.Switch, true)
-	case dev.Switch && !slices.Contains(d.hostConfig.OwnedSwitches(), dev.name): // the name is one that others use
+	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
 	}
 	return d.remake(ctx, have, reason)
@@ -88,11 +87,11 @@ func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physica
 	if !ok {
 		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
 	}
-	routes, err := d.stack.Routes()
+	routes, err := d.routesOfOthers()
 	if err != nil {
-		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+		return err
 	}
-	if err := d.hostConfig.Save(host, physical, d.scope.others(routes)); err != nil {
+	if err := d.hostConfig.Save(host, physical, routes); err != nil {
 		return err
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {
@@ -134,9 +133,9 @@ func (d *Driver) remake(ctx context.Context, n hns.Network, reason string) error
 	return driver.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
 }
 
-// prune deletes networks of ours that are not wanted: of another VNI, name or
-// backend.
-func (d *Driver) prune(ctx context.Context) error {
+// deleteUnwanted deletes networks of ours that are not wanted: of another VNI, name
+// or backend.
+func (d *Driver) deleteUnwanted(ctx context.Context) error {
 	if !d.strays || d.problem != nil {
 		return nil
 	}
@@ -174,7 +173,7 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
 // ours reports whether a network may be deleted: its name is flannel.N, which
 // only flannel and flanneld give, or the journal has it.
 func (d *Driver) ours(n hns.Network) bool {
-	return n.Type == hns.Overlay && isFlannelName(n.Name) || isOurType(n) && slices.Contains(d.hostConfig.OwnedNetworks(), n.Name)
+	return n.Type == hns.Overlay && isFlannelName(n.Name) || isOurType(n) && slices.Contains(d.hostConfig.Owned(false), n.Name)
 }
 
 func isOurType(n hns.Network) bool { return n.Type == hns.Overlay || n.Type == hns.L2Bridge }

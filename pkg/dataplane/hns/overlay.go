@@ -18,7 +18,7 @@ import (
 // policies, and a remote endpoint with the same values takes their place.
 type overlay struct{ dataplane.Overlay }
 
-func (o overlay) complete(n *hns.Network, v hns.Version, f hns.Features) error {
+func (o overlay) complete(n *hns.Network, v hns.Version) error {
 	n.Type, n.MACs = hns.Overlay, o.MACs
 	for i := range n.Subnets {
 		n.Subnets[i].VSID = o.VNI
@@ -26,7 +26,7 @@ func (o overlay) complete(n *hns.Network, v hns.Version, f hns.Features) error {
 	if o.Port == 0 || o.Port == hns.DefaultVxlanPort {
 		return nil
 	}
-	if !f.VxlanPort {
+	if !v.Features().VxlanPort {
 		return fmt.Errorf("Backend.Port: %d is not supported by this Windows (HNS %s; ports other than %d need 10.3): update it, or set %d for all nodes",
 			o.Port, v, hns.DefaultVxlanPort, hns.DefaultVxlanPort)
 	}
@@ -48,7 +48,7 @@ func (overlay) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); re
 
 func (o overlay) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
 	end, _ := p.VTEP()
-	if !d.features.RemoteSubnet {
+	if !d.version.Features().RemoteSubnet {
 		driver.Put(f, d.remotes, p.Dst, remoteValue{p.Via, end})
 		return
 	}
@@ -58,7 +58,7 @@ func (o overlay) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
 
 // tables includes the host's routes: an earlier backend may have left some.
 func (overlay) tables(d *Driver) driver.Tables {
-	if d.features.RemoteSubnet {
+	if d.version.Features().RemoteSubnet {
 		return driver.Tables{d.policies, d.routes}
 	}
 	return driver.Tables{d.remotes, d.routes}
@@ -72,7 +72,7 @@ func (o overlay) pathsOf(d *Driver, path func(netip.Prefix, netip.Addr, dataplan
 			path(e.Key.Prefix, e.Value.Provider, dataplane.VTEP{MAC: e.Value.MAC})
 		}
 	}
-	if d.features.RemoteSubnet {
+	if d.version.Features().RemoteSubnet {
 		return
 	}
 	for _, e := range d.remotes.AllActual() {

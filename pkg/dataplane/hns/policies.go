@@ -84,41 +84,49 @@ func (s *policyStore) read(ctx context.Context) ([]hns.Policy, error) {
 
 type policyEntry = reconcile.Entry[policyKey, policyValue]
 
+// policyChange is a policy to add or to remove.
+type policyChange struct {
+	hns.Policy
+	err *error // set if it fails
+}
+
+// fail sets the error of all changes.
+func fail(changes []policyChange, err error) {
+	for _, c := range changes {
+		*c.err = err
+	}
+}
+
 // Set removes existing policies of a key before it adds one: HNS may refuse a
 // second policy for a subnet, and with two it is not known which it would remove.
 func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 	errs := s.Delete(ctx, entries)
-	var add []hns.Policy
-	var owners []int // indexes in entries
+	var add []policyChange
 	for i, e := range entries {
 		if errs[i] == nil {
-			add, owners = append(add, e.Key.policy(e.Value)), append(owners, i)
+			add = append(add, policyChange{e.Key.policy(e.Value), &errs[i]})
 			s.added[e.Key] = true // even if the request fails, HNS may have added it
 		}
 	}
-	assignErrors(errs, owners, s.modifyAll(ctx, add, true))
+	s.modifyAll(ctx, add, true)
 	return errs
 }
 
 // Delete implements reconcile.Store.
 func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error {
-	errs := make([]error, len(entries))
 	if slices.ContainsFunc(entries, func(e policyEntry) bool { return s.added[e.Key] }) {
 		if _, err := s.read(ctx); err != nil {
-			for i := range errs {
-				errs[i] = err
-			}
-			return errs
+			return slices.Repeat([]error{err}, len(entries))
 		}
 	}
-	var remove []hns.Policy
-	var owners []int // indexes in entries
+	errs := make([]error, len(entries))
+	var remove []policyChange
 	for i, e := range entries {
 		for _, p := range s.existing[e.Key] {
-			remove, owners = append(remove, p), append(owners, i)
+			remove = append(remove, policyChange{p, &errs[i]})
 		}
 	}
-	assignErrors(errs, owners, s.modifyAll(ctx, remove, false))
+	s.modifyAll(ctx, remove, false)
 	for i, e := range entries {
 		if errs[i] == nil {
 			delete(s.existing, e.Key)
@@ -127,71 +135,50 @@ func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error
 	return errs
 }
 
-// assignErrors sets errs[owners[i]] for each error i of got.
-func assignErrors(errs []error, owners []int, got []error) {
-	for i, err := range got {
-		if err != nil {
-			errs[owners[i]] = err
-		}
-	}
-}
-
-// modifyAll adds or removes policies in batches. Element i of the result belongs
-// to policy i.
-func (s *policyStore) modifyAll(ctx context.Context, policies []hns.Policy, add bool) []error {
-	var errs []error
+// modifyAll adds or removes policies in batches.
+func (s *policyStore) modifyAll(ctx context.Context, changes []policyChange, add bool) {
 	refusals := maxRefusals
-	for chunk := range slices.Chunk(policies, batchSize) {
-		errs = append(errs, s.modify(ctx, chunk, add, &refusals)...)
+	for batch := range slices.Chunk(changes, batchSize) {
+		s.modify(ctx, batch, add, &refusals)
 	}
-	return errs
 }
 
 // modify adds or removes policies with one request. If HNS refuses it, HNS does
 // not say which policy it refuses, nor whether it did a part of the request.
 // Therefore modify reads the policies again, and sends what is not done yet in
 // two halves, until a refused policy is alone in its request.
-func (s *policyStore) modify(ctx context.Context, policies []hns.Policy, add bool, refusals *int) []error {
-	errs := make([]error, len(policies))
+func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bool, refusals *int) {
+	var policies []hns.Policy
+	for _, c := range changes {
+		policies = append(policies, c.Policy)
+	}
 	request := s.d.client.RemovePolicies
 	if add {
 		request = s.d.client.AddPolicies
 	}
 	err := request(ctx, s.d.network.ID, policies)
 	if err == nil {
-		return errs
-	}
-	fail := func(err error) []error {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+		return
 	}
 	if *refusals--; *refusals < 0 || ctx.Err() != nil || errors.Is(err, hns.ErrTimeout) || errors.Is(err, hns.ErrUnavailable) {
-		return fail(err)
+		fail(changes, err)
+		return
 	}
-	policiesNow, readErr := s.read(ctx)
+	existing, readErr := s.read(ctx)
 	if readErr != nil {
-		return fail(fmt.Errorf("%w; then %w", err, readErr))
+		fail(changes, fmt.Errorf("%w; then %w", err, readErr))
+		return
 	}
-	var left []hns.Policy
-	var owners []int
-	for i, p := range policies {
-		if contains(policiesNow, p, add) != add {
-			left, owners = append(left, p), append(owners, i)
+	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { return contains(existing, c.Policy, add) == add })
+	switch {
+	case len(left) == 0:
+	case len(changes) == 1:
+		fail(changes, err)
+	default:
+		for half := range slices.Chunk(left, (len(left)+1)/2) {
+			s.modify(ctx, half, add, refusals)
 		}
 	}
-	switch {
-	case len(left) == 1 && len(policies) == 1:
-		return fail(err)
-	case len(left) > 1:
-		half := len(left) / 2
-		assignErrors(errs, owners[:half], s.modify(ctx, left[:half], add, refusals))
-		assignErrors(errs, owners[half:], s.modify(ctx, left[half:], add, refusals))
-	case len(left) == 1:
-		assignErrors(errs, owners, s.modify(ctx, left, add, refusals))
-	}
-	return errs
 }
 
 // contains reports whether HNS has a policy. It compares the parsed values if

@@ -62,7 +62,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if !ok {
 		return fmt.Errorf("device kind %s has no switch", dataplane.KindName(dev.Kind))
 	}
-	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.features.RemoteSubnet {
+	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.version.Features().RemoteSubnet {
 		return &tooOldError{d.version}
 	}
 	networks, err := d.client.Networks(ctx)

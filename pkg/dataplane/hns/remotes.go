@@ -44,7 +44,7 @@ func (s remoteStore) endpoints(ctx context.Context) (map[netip.Prefix][]hns.Endp
 // List implements reconcile.Store.
 func (s remoteStore) List(ctx context.Context) (map[netip.Prefix]remoteValue, error) {
 	out := map[netip.Prefix]remoteValue{}
-	if s.d.features.RemoteSubnet || s.d.network.Type != hns.Overlay {
+	if s.d.version.Features().RemoteSubnet || s.d.network.Type != hns.Overlay {
 		return out, nil
 	}
 	ours, err := s.endpoints(ctx)

@@ -2,6 +2,7 @@ package hns
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -26,9 +27,13 @@ func (s hostScope) owns(r hns.Route) bool {
 	return r.Index == s.index && r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() && driver.Inside(r.Dst, s.networks)
 }
 
-// others returns the routes that are not ours.
-func (s hostScope) others(routes []hns.Route) []hns.Route {
-	return slices.DeleteFunc(slices.Clone(routes), s.owns)
+// routesOfOthers reads the host's routes that are not ours.
+func (d *Driver) routesOfOthers() ([]hns.Route, error) {
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return nil, reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+	}
+	return slices.DeleteFunc(routes, d.scope.owns), nil
 }
 
 // routeStore holds our routes of the host. They are in the active store, so that

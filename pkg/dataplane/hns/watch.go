@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/hns"
 )
 
@@ -38,7 +39,7 @@ func hash(n hns.Network) uint64 {
 // and of the IP stack, and polls HNS, which does not notify of deleted policies.
 func (d *Driver) watch(ctx context.Context) {
 	stackChanges := make(chan struct{}, 1)
-	stop, err := d.stack.Watch(func() { notify(stackChanges) })
+	stop, err := d.stack.Watch(func() { driver.Notify(stackChanges) })
 	if err != nil {
 		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
 	} else {
@@ -54,29 +55,21 @@ func (d *Driver) watch(ctx context.Context) {
 			return
 		case <-networkChanges:
 			d.networksDirty.Store(true)
-			notify(d.changes)
+			driver.Notify(d.changes)
 		case <-stackChanges:
 			d.adaptersDirty.Store(true)
 			d.routes.Relist()
-			notify(d.changes)
+			driver.Notify(d.changes)
 		case <-tick.C:
 			d.restoreHostConfig(ctx)
 			if d.waiting.Load() {
-				notify(d.changes)
+				driver.Notify(d.changes)
 			}
 			if time.Since(polled) >= d.pace.Poll {
 				d.poll(ctx)
 				polled = time.Now()
 			}
 		}
-	}
-}
-
-// notify sends without blocking: one value stands for any number of changes.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -108,6 +101,6 @@ func (d *Driver) poll(ctx context.Context) {
 	}
 	if err != nil || current != *last {
 		d.networksDirty.Store(true)
-		notify(d.changes)
+		driver.Notify(d.changes)
 	}
 }

@@ -27,19 +27,15 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	links, nexthops, err := d.survey(ctx, networks)
+	links, err := d.findOurs(ctx, networks)
 	if err != nil {
 		return nil, err
 	}
-	routes, err := newRouteStore(d.conn, &d.scope, d.store).List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
+	for _, e := range d.routes.AllActual() {
+		removed = append(removed, fmt.Sprintf("route %s %s", e.Key, e.Value))
 	}
-	for key, hop := range routes {
-		removed = append(removed, fmt.Sprintf("route %s %s", key, hop))
-	}
-	for key := range nexthops {
-		removed = append(removed, fmt.Sprintf("nexthop object %s", key.hop))
+	for _, e := range d.nexthops.AllActual() {
+		removed = append(removed, fmt.Sprintf("nexthop object %s", e.Key.hop))
 	}
 	slices.Sort(removed)
 	for _, l := range links {
@@ -48,27 +44,28 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	if dryRun {
 		return removed, nil
 	}
-	return removed, d.removeAll(ctx, links)
+	return removed, d.deleteAll(ctx, links)
 }
 
 // errNoNetwork is the error of commands for one of several flannelds on a host.
 var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
-// survey finds our tunnel devices and nexthop objects without a configuration, and
-// sets the scope. Without networks, everything of every flanneld is ours.
-func (d *Driver) survey(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, nexthops map[nexthopKey]struct{}, err error) {
+// findOurs finds what is ours without a configuration: it returns the tunnel
+// devices, and lists the tables of routes and nexthop objects. Without networks,
+// everything of every flanneld is ours.
+func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
-		return nil, nil, errNoNetwork
+		return nil, errNoNetwork
 	}
 	all, err := d.listLinks()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
 	for _, l := range all {
 		owns, err := d.ownsDevice(ours, l)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
+			return nil, err
 		}
 		if owns {
 			tunnels = append(tunnels, l)
@@ -76,25 +73,17 @@ func (d *Driver) survey(ctx context.Context, networks []netip.Prefix) (tunnels [
 		}
 	}
 	d.scope.Store(ours)
-	d.store.setEverything(ours.everything)
-	if nexthops, err = d.store.List(ctx); err != nil {
-		return nil, nil, fmt.Errorf("list nexthop objects: %w", err)
-	}
-	return tunnels, nexthops, nil
+	return tunnels, driver.Tables{d.nexthops, d.routes}.Refresh(ctx)
 }
 
-// removeAll deletes all entries of the tables, and the devices.
-func (d *Driver) removeAll(ctx context.Context, links []netlink.Link) error {
-	tables := driver.Tables{d.nexthops, d.routes}
-	remove := tables.Prune(ctx, d.opts)
+// deleteAll deletes the routes and nexthop objects that were listed, and the
+// devices.
+func (d *Driver) deleteAll(ctx context.Context, links []netlink.Link) error {
+	errs := []error{driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts)} // the tables want nothing
 	for _, l := range links {
-		remove = append(remove, func() error {
-			if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-				return fmt.Errorf("delete the device %s: %w", l.Attrs().Name, err)
-			}
-			return nil
-		})
+		if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+			errs = append(errs, fmt.Errorf("delete the device %s: %w", l.Attrs().Name, err))
+		}
 	}
-	// The tables want nothing: Add only lists, and Prune deletes everything.
-	return driver.AddThenRemove(false, tables.Add(ctx, d.opts), remove)
+	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -23,12 +24,12 @@ func TestListAfterOneThatWasGivenUp(t *testing.T) {
 			dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)
 			return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE, kernelRoute{key: routeKey{Dst: dst}, hop: hop{Blackhole: true}, protocol: protocolOurs})
 		})
-		if err := firstError(errs); err != nil {
+		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
 		var none scopePointer
 		none.Store(&scope{everything: true})
-		store := newRouteStore(c, &none, newNexthopStore(c, ""))
+		store := newRouteStore(newNexthopStore(c, &none, ""))
 		faults := nstest.NewFaults(t)
 		faults.Fail(3, unix.ENOBUFS) // sent, received once
 		if _, err := store.List(t.Context()); err == nil {

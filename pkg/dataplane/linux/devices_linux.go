@@ -29,7 +29,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 		if dev.Readdress {
 			d.macs[dev.Name] = dev.MAC
 		}
-		d.made[dev.Name] = d.made[dev.Name] || isMade(dev)
+		d.made[dev.Name] = d.made[dev.Name] || isTunnel(dev)
 		link, err := d.ensure(dev)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
@@ -54,17 +54,18 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 // setScope sets which devices are ours, for the watcher and the tables. If that
 // changes, the tables are listed again.
 func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
-	next := *d.scope.Load()
+	old := d.scope.Load()
+	next := *old
 	next.tunnels, next.links = map[int]bool{}, map[int]bool{}
 	for _, dev := range devices {
 		if link, ok := links[dev.Name]; ok {
 			next.links[link.Index] = true
-			if isMade(dev) {
+			if isTunnel(dev) {
 				next.tunnels[link.Index] = true
 			}
 		}
 	}
-	if old := d.scope.Load(); reflect.DeepEqual(old, &next) {
+	if reflect.DeepEqual(old, &next) {
 		return
 	}
 	d.scope.Store(&next)
@@ -74,7 +75,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 
 // ensure finds the device and calls kind.ensure.
 func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
-	k, err := driving(dev)
+	k, err := kindOf(dev)
 	if err != nil {
 		return dataplane.Link{}, err
 	}
@@ -95,18 +96,6 @@ func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 		return nil, fmt.Errorf("underlay %s: %w", t.Parent, err)
 	}
 	return parent, nil
-}
-
-// findCreated returns a device that was just created.
-func (d *Driver) findCreated(name string) (netlink.Link, error) {
-	found, err := d.find(name)
-	if err == nil && found == nil {
-		err = errors.New("somebody deleted it")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find it after creating it: %w", err)
-	}
-	return found, nil
 }
 
 // linkAfterRepair reads the device again after its repair, and returns it

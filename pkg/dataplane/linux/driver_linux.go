@@ -67,9 +67,9 @@ func New(opts driver.Options) (*Driver, error) {
 	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
-	d.store = newNexthopStore(c, opts.Instance)
+	d.store = newNexthopStore(c, &d.scope, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
-	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(c, &d.scope, d.store))
+	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(d.store))
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	// The order in which entries are added. Routes are last, so that a packet that
@@ -104,21 +104,12 @@ func (d *Driver) markDirty() {
 	d.sysctlsDirty.Store(true)
 }
 
-// notify notifies the daemon's loop. One value stands for any number of changes.
-func (d *Driver) notify() {
-	select {
-	case d.changes <- struct{}{}:
-	default:
-	}
-}
-
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	err := driver.AddThenRemove(s.Keep, []func() error{
-		func() error { return d.want(links, s) },
-		func() error { return d.enableForwarding(s.Networks) },
-		inOrder(d.tables.Add(ctx, d.opts)),
-	}, append(d.tables.Prune(ctx, d.opts), d.pruneDevices))
+	err := errors.Join(d.want(links, s), d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
+	if driver.MayDelete(s, err) {
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices())
+	}
 	return driver.Attribute(err, s.Paths, isPathsFault, d.keys)
 }
 
@@ -126,20 +117,14 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 // or address, and not because the node lacks memory, permissions, space in a
 // table or a device.
 func isPathsFault(err error) bool {
-	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL},
+		func(errno unix.Errno) bool { return errors.Is(err, errno) })
 }
 
 // keys returns the keys of a path's entries.
 func (d *Driver) keys(p *dataplane.Path) []any {
 	f := driver.Filling{Verb: driver.Name}
-	if err := d.fill(&f, p); err != nil {
-		return nil
-	}
+	_ = d.fill(&f, p) // a path that cannot be translated has no keys
 	return f.Keys
 }
 
@@ -149,7 +134,7 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	if !ok {
 		return fmt.Errorf("path to %s: device %s does not exist", p.Dst, p.Device)
 	}
-	k, err := carrying(p)
+	k, err := kindOfPath(p)
 	if err != nil {
 		return err
 	}
@@ -157,64 +142,38 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	return nil
 }
 
-// putRoute puts a route into its table and, with the first or last route through
-// the hop, the nexthop object.
+// putRoute puts a route into its table. It also puts the nexthop object, unless
+// another wanted route uses it.
 func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	driver.Put(f, d.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
-	first, last := false, false
+	others := 0
 	switch f.Verb {
 	case driver.Want:
+		others = d.hopUsers[h]
 		d.hopUsers[h]++
-		first = d.hopUsers[h] == 1
 	case driver.Drop:
-		d.hopUsers[h]--
-		if last = d.hopUsers[h] == 0; last {
+		others = d.hopUsers[h] - 1
+		d.hopUsers[h] = others
+		if others == 0 {
 			delete(d.hopUsers, h)
 		}
 	}
-	if first || last || f.Verb == driver.Name {
+	if others == 0 {
 		driver.Put(f, d.nexthops, nexthopKey{hop: h}, struct{}{})
-	}
-}
-
-// inOrder joins steps of which each needs the entries of those before it. It stops
-// after a step with an error that IsUnknown: for example, a neighbour must not
-// point to another VTEP before the VTEP's FDB entry exists.
-func inOrder(steps []func() error) func() error {
-	return func() error {
-		var errs []error
-		for _, step := range steps {
-			err := step()
-			if errs = append(errs, err); reconcile.IsUnknown(err) {
-				break
-			}
-		}
-		return errors.Join(errs...)
 	}
 }
 
 // want makes the tables want the paths and blackholes of s.
 func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	d.setNetworks(s)
-	if !sameIndexes(d.links, links) {
+	if !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index }) {
 		d.resetTables()
 		d.links = links
 	}
-	added, removed := driver.Diff(d.paths, s)
-	missing := map[string]error{} // one for each device, not one for each of ten thousand paths
-	f := &driver.Filling{Verb: driver.Drop}
-	for _, p := range removed {
-		_ = d.fill(f, p) // it was never wanted if it cannot be translated
-	}
-	f.Verb = driver.Want
-	for _, p := range added {
-		if err := d.fill(f, p); err != nil {
-			missing[p.Device] = err
-		}
-	}
+	err := driver.FillChanges(d.paths, s, d.fill)
 	d.paths = s.Paths
 	d.wantBlackholes(s.Blackholes)
-	return errors.Join(slices.Collect(maps.Values(missing))...)
+	return err
 }
 
 // setNetworks sets which routes are ours, for the watcher and the table of routes.
@@ -235,18 +194,6 @@ func (d *Driver) resetTables() {
 	d.tables.Reset()
 	clear(d.hopUsers)
 	d.paths, d.blackholes = nil, nil
-}
-
-func sameIndexes(a, b dataplane.Links) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, link := range a {
-		if b[name].Index != link.Index {
-			return false
-		}
-	}
-	return true
 }
 
 func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {

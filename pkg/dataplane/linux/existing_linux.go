@@ -13,12 +13,6 @@ import (
 // peer's address, and its nexthop object.
 type existing struct{}
 
-func (existing) drives(k dataplane.Kind) bool { _, ok := k.(dataplane.Existing); return ok }
-
-func (existing) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
-
-func (existing) made() bool { return false }
-
 func (existing) ensure(_ *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")

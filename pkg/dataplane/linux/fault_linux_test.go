@@ -3,6 +3,7 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -49,7 +50,9 @@ func newObserver(m *machine) *observer {
 			m.t.Error(err)
 		}
 	})
-	return &observer{t: m.t, m: m, conn: c, nexthops: newNexthopStore(c, "")}
+	o := &observer{t: m.t, m: m, conn: c}
+	o.nexthops = newNexthopStore(c, &o.scope, "")
+	return o
 }
 
 func (o *observer) must(what string, err error) {
@@ -59,7 +62,7 @@ func (o *observer) must(what string, err error) {
 	}
 }
 
-func (o *observer) routeStore() routeStore { return newRouteStore(o.conn, &o.scope, o.nexthops) }
+func (o *observer) routeStore() routeStore { return newRouteStore(o.nexthops) }
 
 func (o *observer) look() (h held) {
 	o.t.Helper()
@@ -106,13 +109,13 @@ func (o *observer) drift() {
 	o.must("find flannel.1", err)
 	o.must("set its MTU", netlink.LinkSetMTU(flannel, 1400))
 	key2 := routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}
-	o.must("delete a route", firstError(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})))
+	o.must("delete a route", errors.Join(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})...))
 	key3 := neighKey{index, netip.MustParseAddr("10.5.3.0")}
-	o.must("delete a neighbour", firstError(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})))
+	o.must("delete a neighbour", errors.Join(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})...))
 	key4 := fdbKey{index, mac.Addr{2, 0, 0, 0, 1, 4}}
-	o.must("delete an FDB entry", firstError(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})))
+	o.must("delete an FDB entry", errors.Join(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})...))
 	stray := routeEntry{Key: routeKey{netip.MustParsePrefix("10.5.99.0/24"), 0}, Value: hop{Blackhole: true}}
-	o.must("add a route", firstError(o.routeStore().Set(o.t.Context(), []routeEntry{stray})))
+	o.must("add a route", errors.Join(o.routeStore().Set(o.t.Context(), []routeEntry{stray})...))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "flannel.77"
 	former := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 77, Port: 8477}

@@ -35,7 +35,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 
 // pathOf calls kind.pathOf if the route has a form that some kind has.
 func pathOf(d *Driver, key routeKey, h hop, dev dataplane.Device) *dataplane.Path {
-	k, err := driving(dev)
+	k, err := kindOf(dev)
 	if err != nil || h.Unmanaged || h.Blackhole || !h.Via.IsValid() || key.Metric != defaultMetric(key.Dst.Addr()) {
 		return nil
 	}

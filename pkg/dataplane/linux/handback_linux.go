@@ -23,11 +23,10 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	_, nexthops, err := d.survey(ctx, networks)
-	if err != nil {
+	if _, err := d.findOurs(ctx, networks); err != nil {
 		return nil, err
 	}
-	store, scope := newRouteStore(d.conn, &d.scope, d.store), d.scope.Load()
+	store, scope := newRouteStore(d.store), d.scope.Load()
 	store.plain = true
 	routes, err := store.find(func(r kernelRoute) bool { return r.protocol == protocolOurs && scope.owns(r) })
 	if err != nil {
@@ -42,8 +41,8 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		*list = append(*list, routeEntry{Key: r.key, Value: r.hop})
 		done = append(done, fmt.Sprintf("%s route %s %s", verb, r.key, r.hop))
 	}
-	for key := range nexthops {
-		done = append(done, fmt.Sprintf("remove nexthop object %s", key.hop))
+	for _, e := range d.nexthops.AllActual() {
+		done = append(done, fmt.Sprintf("remove nexthop object %s", e.Key.hop))
 	}
 	slices.Sort(done)
 	if dryRun {
@@ -55,13 +54,13 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 			errs[i] = fmt.Errorf("rewrite route %s %w", rewrite[i].Key, err)
 		}
 	}
-	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, nexthops))
+	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
 	return done, errors.Join(errs...)
 }
 
 // removeUnused deletes the nexthop objects that no route uses. With an object, the
 // kernel deletes the routes that use it.
-func (s *nexthopStore) removeUnused(ctx context.Context, routes routeStore, nexthops map[nexthopKey]struct{}) error {
+func (s *nexthopStore) removeUnused(ctx context.Context, routes routeStore, nexthops []nexthopEntry) error {
 	using, err := routes.find(func(r kernelRoute) bool { return r.nexthop != 0 })
 	if err != nil {
 		return err
@@ -70,11 +69,6 @@ func (s *nexthopStore) removeUnused(ctx context.Context, routes routeStore, next
 	for _, r := range using {
 		used[r.nexthop] = true
 	}
-	var unused []nexthopEntry
-	for key := range nexthops {
-		if !used[s.idOf(key)] {
-			unused = append(unused, nexthopEntry{Key: key})
-		}
-	}
+	unused := slices.DeleteFunc(nexthops, func(e nexthopEntry) bool { return used[s.idOf(e.Key)] })
 	return errors.Join(s.Delete(ctx, unused)...)
 }

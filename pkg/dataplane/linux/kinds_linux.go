@@ -12,9 +12,6 @@ import (
 
 // kind drives devices of one kind, and paths through them. Each kind has a file.
 type kind interface {
-	// drives and carries report whether devices and paths are of this kind.
-	drives(dataplane.Kind) bool
-	carries(dataplane.Encap) bool
 	// ensure creates or repairs the device. found is the existing device of that
 	// name, or nil. The result is the zero Link if the device does not exist, is not
 	// ours or, with an error that IsUnknown, could not be read.
@@ -25,67 +22,62 @@ type kind interface {
 	// pathOf is the inverse of fill: it returns the path of a route, or nil if other
 	// entries of the path do not exist, or fill would make another route.
 	pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path
-	// made reports whether flanneld makes such devices.
-	made() bool
 }
 
-// kinds lists the device kinds of all backends of flannel, with the names and the
-// link types of those that it makes (for TUN devices, "tun" as well: libraries
-// differ). Devices of rows without a kind are only deleted.
-var kinds = []struct {
-	kind
-	name *regexp.Regexp
-	link string
-}{
-	{kind: existing{}},
-	{vxlan{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{nil, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{nil, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
-}
-
-// hasOurName reports whether flannel gives devices such a name.
-func hasOurName(name string) bool {
-	for _, row := range kinds {
-		if row.name != nil && row.name.MatchString(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// isOurs reports whether flannel gives devices of this type such a name.
-func isOurs(l netlink.Link) bool {
-	for _, row := range kinds {
-		if row.name != nil && row.name.MatchString(l.Attrs().Name) && (l.Type() == row.link || l.Type() == "tun") {
-			return true
-		}
-	}
-	return false
-}
-
-// driving returns the kind of a device.
-func driving(dev dataplane.Device) (kind, error) {
-	for _, row := range kinds {
-		if row.kind != nil && row.drives(dev.Kind) {
-			return row.kind, nil
-		}
+// kindOf returns the kind of a device.
+func kindOf(dev dataplane.Device) (kind, error) {
+	switch dev.Kind.(type) {
+	case dataplane.Existing:
+		return existing{}, nil
+	case dataplane.VXLAN:
+		return vxlan{}, nil
 	}
 	return nil, fmt.Errorf("device kind %s is not supported on Linux", dataplane.KindName(dev.Kind))
 }
 
-// carrying returns the kind of a path.
-func carrying(p *dataplane.Path) (kind, error) {
-	for _, row := range kinds {
-		if row.kind != nil && row.carries(p.Encap) {
-			return row.kind, nil
-		}
+// isTunnel reports whether flanneld makes the device.
+func isTunnel(dev dataplane.Device) bool {
+	_, isUnderlay := dev.Kind.(dataplane.Existing)
+	return !isUnderlay
+}
+
+// kindOfPath returns the kind of the device that a path leads through.
+func kindOfPath(p *dataplane.Path) (kind, error) {
+	switch p.Encap.(type) {
+	case dataplane.Direct:
+		return existing{}, nil
+	case dataplane.VTEP:
+		return vxlan{}, nil
 	}
 	return nil, fmt.Errorf("path to %s: encapsulation %T is not supported on Linux", p.Dst, p.Encap)
 }
 
-// isMade reports whether flanneld makes devices of this kind.
-func isMade(dev dataplane.Device) bool {
-	k, err := driving(dev)
-	return err == nil && k.made()
+// linkTypes are the kernel's types of the devices that flannel makes, with all of
+// its backends, by the names that it gives them.
+var linkTypes = []struct {
+	name *regexp.Regexp
+	link string
+}{
+	{regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
+	{regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
+	{regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
+	{regexp.MustCompile(`^flannel\d+$`), "tuntap"},
+}
+
+// linkTypeOf returns the type of flannel's devices with such a name; "" if it gives
+// none that name.
+func linkTypeOf(name string) string {
+	for _, row := range linkTypes {
+		if row.name.MatchString(name) {
+			return row.link
+		}
+	}
+	return ""
+}
+
+// isOurType reports whether flannel gives devices of this type such a name. The type
+// of TUN devices is "tuntap" or, in other libraries, "tun".
+func isOurType(l netlink.Link) bool {
+	ours := linkTypeOf(l.Attrs().Name)
+	return ours != "" && (l.Type() == ours || l.Type() == "tun")
 }

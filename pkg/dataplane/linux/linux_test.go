@@ -138,7 +138,7 @@ func (m *machine) serve() {
 			case <-m.Changes():
 				if err := m.pass(); err != nil {
 					m.t.Logf("pass: %v", err)
-					time.AfterFunc(20*time.Millisecond, m.notify)
+					time.AfterFunc(20*time.Millisecond, func() { driver.Notify(m.changes) })
 				}
 			}
 		}

@@ -33,16 +33,14 @@ import (
 // The table calls List, Set and Delete, the watcher calls observe and resolve.
 type nexthopStore struct {
 	conn  *rtnetlink.Conn
+	scope *scopePointer
 	first uint32 // our IDs are first to first+nexthopRange-1
 
-	mu sync.Mutex
-	// everything is set for a cleanup that removes the objects of every flanneld.
-	// Only the goroutine that lists sets it.
-	everything bool
-	none       bool           // the kernel has no nexthop objects
-	ids        map[hop]uint32 // the object that routes through a hop take
-	hops       map[uint32]hop // all existing objects, including those of others
-	last       uint32         // the last ID that was reserved
+	mu   sync.Mutex
+	none bool           // the kernel has no nexthop objects
+	ids  map[hop]uint32 // the object that routes through a hop take
+	hops map[uint32]hop // all existing objects, including those of others
+	last uint32         // the last ID that was reserved
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
@@ -62,26 +60,19 @@ const (
 	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 
-func newNexthopStore(c *rtnetlink.Conn, instance string) *nexthopStore {
+func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *nexthopStore {
 	first := uint32(usualNexthop)
 	if instance != "" {
 		h := fnv.New32a()
 		h.Write([]byte(instance)) //nolint:errcheck // it never fails
 		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
 	}
-	return &nexthopStore{conn: c, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first}
+	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first}
 }
 
 // owns reports whether an object is ours.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
-	return protocol == protocolOurs && (s.everything || id >= s.first && id-s.first < nexthopRange)
-}
-
-// setEverything sets whether the objects of every flanneld are ours.
-func (s *nexthopStore) setEverything(everything bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.everything = everything
+	return protocol == protocolOurs && (s.scope.Load().everything || id >= s.first && id-s.first < nexthopRange)
 }
 
 func (*nexthopStore) Name() string { return "nexthops" }

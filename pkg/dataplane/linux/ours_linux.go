@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -73,14 +74,14 @@ func (s *scope) has(p netip.Prefix) bool {
 // it: another flanneld may have made it just now, and not assigned one yet.
 func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	switch {
-	case !isOurs(l):
+	case !isOurType(l):
 		return false, nil
 	case s.everything:
 		return true, nil
 	}
 	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 	}
 	hasOther := false
 	for _, a := range addrs {

@@ -27,8 +27,8 @@ type routeStore struct {
 	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
 }
 
-func newRouteStore(c *rtnetlink.Conn, scope *scopePointer, nexthops *nexthopStore) routeStore {
-	return routeStore{conn: c, scope: scope, nexthops: nexthops, shadowed: map[routeKey]bool{}}
+func newRouteStore(nexthops *nexthopStore) routeStore {
+	return routeStore{conn: nexthops.conn, scope: nexthops.scope, nexthops: nexthops, shadowed: map[routeKey]bool{}}
 }
 
 func (routeStore) Name() string { return "routes" }
@@ -132,20 +132,13 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		// replace the other.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
-			errs[i] = firstError(s.conn.Batch(each(entries[i:i+1], set)))
+			errs[i] = errors.Join(s.conn.Batch(each(entries[i:i+1], set))...)
 		}
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
 		}
 	}
 	return errs
-}
-
-func firstError(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return errs[0]
 }
 
 // Delete tries our protocol number first, and then flannel's form, so that
@@ -156,9 +149,9 @@ func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	}))
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = firstError(s.conn.Batch(each(entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+			errs[i] = errors.Join(s.conn.Batch(each(entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 				return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
-			})))
+			}))...)
 		}
 	}
 	for _, e := range entries {

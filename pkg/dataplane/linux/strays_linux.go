@@ -27,19 +27,19 @@ func (d *Driver) pruneDevices() error {
 		}
 		ours, err := d.ownsDevice(d.scope.Load(), l)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("list the addresses of %s: %w", name, err))
-			d.strayDevices.Store(true)
+			errs = append(errs, err)
 		}
 		if !ours {
 			continue
 		}
 		if err := d.handle.LinkDel(l); err != nil {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
-			d.strayDevices.Store(true)
 			continue
 		}
 		delete(d.made, name)
 		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
 	}
-	return errors.Join(errs...)
+	err = errors.Join(errs...)
+	d.strayDevices.CompareAndSwap(false, err != nil)
+	return err
 }

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,12 +29,6 @@ import (
 // path has the same three entries on flannel-v6.1.
 type vxlan struct{}
 
-func (vxlan) drives(k dataplane.Kind) bool { _, ok := k.(dataplane.VXLAN); return ok }
-
-func (vxlan) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); return ok }
-
-func (vxlan) made() bool { return true }
-
 func (vxlan) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
 	end, _ := p.VTEP()
 	gateway := p.Dst.Addr()
@@ -57,12 +52,7 @@ func (vxlan) pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Pa
 // linuxVXLANPort is the kernel's default. It is older than IANA's port, 4789.
 const linuxVXLANPort = 8472
 
-func vxlanPort(want dataplane.VXLAN) int {
-	if want.Port == 0 {
-		return linuxVXLANPort
-	}
-	return int(want.Port)
-}
+func vxlanPort(want dataplane.VXLAN) int { return cmp.Or(int(want.Port), linuxVXLANPort) }
 
 func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.VXLAN)
@@ -82,11 +72,11 @@ func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (data
 		if err := k.create(d, dev, want, parent); err != nil {
 			return dataplane.Link{}, err
 		}
-		if found, err = d.findCreated(dev.Name); err != nil {
-			return dataplane.Link{}, err
+		if found, err = d.find(dev.Name); err != nil {
+			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
 		}
 		if v, ok = found.(*netlink.Vxlan); !ok {
-			return dataplane.Link{}, fmt.Errorf("somebody replaced it by a device of type %s", found.Type())
+			return dataplane.Link{}, errors.New("somebody deleted it just after its creation, or replaced it by another device")
 		}
 	}
 	return d.linkAfterRepair(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
@@ -178,7 +168,7 @@ func changeVXLAN(c *rtnetlink.Conn, index, parent int, want dataplane.VXLAN) err
 	}
 	data := rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, want.VNI).Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice())
 	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte("vxlan")).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
-	return firstError(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+	return errors.Join(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
 		return m.Begin(unix.RTM_NEWLINK, 0, body).Attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
-	}))
+	})...)
 }

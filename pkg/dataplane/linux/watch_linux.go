@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/mac"
 	"flannel/pkg/rtnetlink"
 )
@@ -80,7 +81,7 @@ func (w *watcher) run() {
 		// ENOBUFS: the socket's buffer was full.
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
 		w.d.QueueResync()
-		w.d.notify()
+		driver.Notify(w.d.changes)
 		time.Sleep(lossPause)
 	}
 }
@@ -114,7 +115,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 		return fmt.Errorf("read notification %d: %w", h.Kind, err)
 	}
 	if drift {
-		w.d.notify()
+		driver.Notify(w.d.changes)
 	}
 	return nil
 }
@@ -196,7 +197,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			}
 		}
 	}
-	relevant := w.d.scope.Load().links[index] || hasOurName(state.name)
+	relevant := w.d.scope.Load().links[index] || linkTypeOf(state.name) != ""
 	old, known := w.last[index]
 	if !relevant && !known || present && known && old == state {
 		return false, nil

@@ -93,19 +93,12 @@ func WriteJournal(path string, j Journal) error {
 	return nil
 }
 
-// OwnedNetworks returns the names of the networks that this or an earlier run
-// made or adopted.
-func (k *Keeper) OwnedNetworks() []string {
+// Owned returns the names of the networks that this or an earlier run made or
+// adopted or, with switches, of those that flanneld prepare made.
+func (k *Keeper) Owned(switches bool) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.journal.Networks)
-}
-
-// OwnedSwitches returns the names of the networks that flanneld prepare made.
-func (k *Keeper) OwnedSwitches() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.journal.Switches)
+	return slices.Clone(*k.journal.names(switches))
 }
 
 // SetOwned adds the name of a network (of a switch, if isSwitch) to the journal,
