@@ -1,6 +1,7 @@
 // Package backend defines what a backend is: the knowledge of how the subnets of a
 // cluster are connected. A backend has no state, makes no system calls and has no
-// build tags; it gets the name of the operating system and checks what that supports.
+// build tags; Kind.Parse gets the name of the operating system and checks what that
+// supports.
 package backend
 
 import (
@@ -57,7 +58,6 @@ type Tunnel interface {
 
 // Node is what a backend needs to know about the machine.
 type Node struct {
-	OS       string // runtime.GOOS
 	Underlay underlay.Link
 	V4, V6   bool // the families that the configuration enables
 }

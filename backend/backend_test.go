@@ -98,11 +98,9 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 func TestGolden(t *testing.T) {
 	near := lease("10.5.2.0/24", "192.168.100.2", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, "2001:cafe:42:2::/64", "fd00:100::2", `{"VNI":1,"VtepMAC":"c6-d2-32-6f-8f-45"}`)
 	far := lease("10.5.3.0/24", "192.168.101.3", `{"VtepMAC":"c6:d2:32:6f:8f:46"}`, "2001:cafe:42:3::/64", "fd00:101::3", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:47"}`)
-	dual := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
+	dual := backend.Node{Underlay: eth0, V4: true, V6: true}
 	v4 := dual
 	v4.V6 = false
-	windows, windowsDual := v4, dual
-	windows.OS, windowsDual.OS = "windows", "windows"
 	tests := []struct {
 		name   string
 		kind   backend.Kind
@@ -131,19 +129,19 @@ lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}} {2001:cafe:42:2::/64 fd00:100::2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
 `},
-		{"vxlan on Windows", vxlan.Kind(), `{}`, windows, `MTU 1450
+		{"vxlan on Windows", vxlan.Kind(), `{}`, v4, `MTU 1450
 device flannel.4096 overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4096}
 lease vxlan {"VNI":4096,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.4096 {c6:d2:32:6f:8f:46}}] <nil>
 `},
-		{"vxlan on Windows with all options", vxlan.Kind(), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, windows, `MTU 1450
+		{"vxlan on Windows with all options", vxlan.Kind(), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, v4, `MTU 1450
 device pods overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4242 Port:8472 MACs:[0e:2b:00:00:00:00 0e:2b:ff:ff:ff:ff]}
 lease vxlan {"VNI":4242,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods {c6:d2:32:6f:8f:46}}] <nil>
 `},
-		{"host-gw on Windows", hostgw.Kind(), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, windowsDual, `MTU 1500
+		{"host-gw on Windows", hostgw.Kind(), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, dual, `MTU 1500
 device cbr0 l2bridge {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64]} DNS:10.96.0.10,10.96.0.11}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 {}} {2001:cafe:42:2::/64 fd00:100::2 cbr0 {}}] <nil>
@@ -158,7 +156,11 @@ peer 10.5.3.0/24: [] <nil>
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			b, _ := make1(t, test.kind, test.config, test.node.OS, test.node)
+			os := "linux"
+			if strings.Contains(test.name, "Windows") {
+				os = "windows"
+			}
+			b, _ := make1(t, test.kind, test.config, os, test.node)
 			if got := show(b, test.node, near, far); got != test.want {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
@@ -167,7 +169,7 @@ peer 10.5.3.0/24: [] <nil>
 }
 
 func TestVTEPAddress(t *testing.T) {
-	dual := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
+	dual := backend.Node{Underlay: eth0, V4: true, V6: true}
 	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", dual)
 	devices := b.Devices(local)
 	// Nodes of different versions must derive the same ones.
@@ -195,7 +197,7 @@ func TestVTEPAddress(t *testing.T) {
 		}
 	}
 	// A Windows node knows a Linux node's, whatever its HNS network is called.
-	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{OS: "windows", Underlay: eth0, V4: true})
+	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{Underlay: eth0, V4: true})
 	linux, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
 	if end := (&dataplane.Path{Dst: local.V4.Subnet, Encap: dataplane.VTEP{MAC: linux.Devices(local)[1].MAC}}); !windows.(backend.Tunnel).Derived(end) {
 		t.Errorf("%v does not count as derived on Windows", end)
@@ -256,7 +258,7 @@ func TestRefusedConfiguration(t *testing.T) {
 		if err == nil {
 			link := eth0
 			link.MTU = test.mtu
-			_, _, err = maker(backend.Node{OS: test.os, Underlay: link, V4: true, V6: test.v6})
+			_, _, err = maker(backend.Node{Underlay: link, V4: true, V6: test.v6})
 		}
 		if (err != nil) != (test.want != "") || err != nil && !logtest.Names(err.Error(), strings.Fields(test.want)...) {
 			t.Errorf("%s with MTU %d gives %v, want %q", test.config, test.mtu, err, test.want)
@@ -312,7 +314,7 @@ func TestForWindows(t *testing.T) {
 		{`{"VNI": 4096}`, "windows", ""},
 	} {
 		maker := vxlan.Kind().Parse(conf.Parse([]byte(test.config)), test.os)
-		b, _, err := maker(backend.Node{OS: test.os, Underlay: underlay.Link{Name: "eth0", MTU: 1500}, V4: true})
+		b, _, err := maker(backend.Node{Underlay: underlay.Link{Name: "eth0", MTU: 1500}, V4: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ func FuzzPeer(f *testing.F) {
 		f.Add([]byte(data), "2001:cafe:42:2::/64", "fd00:100::255")
 	}
 	f.Add([]byte(nil), "10.5.2.0/24", "192.168.100.255")
-	node := backend.Node{OS: "linux", Underlay: eth0, V4: true, V6: true}
+	node := backend.Node{Underlay: eth0, V4: true, V6: true}
 	f.Fuzz(func(t *testing.T, data []byte, network, public string) {
 		s, err1 := netip.ParsePrefix(network)
 		a, err2 := netip.ParseAddr(public)

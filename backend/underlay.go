@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -14,6 +15,25 @@ import (
 func (n Node) UnderlayDevice() dataplane.Device {
 	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing{}}
 }
+
+// Plain is the part of a Backend without a tunnel: its only device is the underlay,
+// and peers need nothing more than a lease's addresses.
+type Plain struct {
+	Node
+	Name string // of the Kind
+}
+
+func (p Plain) Devices(subnet.Lease) []dataplane.Device {
+	return []dataplane.Device{p.UnderlayDevice()}
+}
+
+func (p Plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
+	local.Backend = p.Name
+	local.V4.Data, local.V6.Data = nil, nil
+	return local, nil
+}
+
+func (p Plain) MTU() int { return p.Underlay.MTU }
 
 // Direct returns a path to a peer's subnet without a tunnel. It returns an error if
 // the peer is not on the same link.
@@ -39,15 +59,12 @@ func MinMTU(v6 bool) int {
 	return 576
 }
 
+// Uses reports whether the node uses an address family.
+func (n Node) Uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
+
 // Shared returns a peer's endpoints in the address families that this node uses.
 func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
-	var shared []subnet.Endpoint
-	for _, e := range peer.Endpoints() {
-		if v6 := e.Subnet.Addr().Is6(); v6 && n.V6 || !v6 && n.V4 {
-			shared = append(shared, e)
-		}
-	}
-	return shared
+	return slices.DeleteFunc(peer.Endpoints(), func(e subnet.Endpoint) bool { return !n.Uses(e.Subnet.Addr().Is6()) })
 }
 
 // NetworkName parses the name of the HNS network (Windows).

@@ -13,7 +13,7 @@ import (
 // adapter, and routes lead through the host's virtual adapter.
 type bridge struct {
 	hostgw
-	name, dns string
+	name, dns string // name of the HNS network, and the pods' DNS servers
 }
 
 // dnsServers parses addresses separated by commas.
@@ -35,12 +35,12 @@ func dnsServers(o *conf.Object) string {
 }
 
 func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
-	network := dataplane.Network{Parent: b.node.Underlay.Name, Local: b.node.Underlay.V4}
-	for _, e := range b.node.Shared(&local) {
+	network := dataplane.Network{Parent: b.Underlay.Name, Local: b.Underlay.V4}
+	for _, e := range b.Shared(&local) {
 		network.Subnets = append(network.Subnets, e.Subnet)
 	}
 	if !network.Local.IsValid() {
-		network.Local = b.node.Underlay.V6
+		network.Local = b.Underlay.V6
 	}
 	return []dataplane.Device{{Name: b.name, Kind: dataplane.L2Bridge{Network: network, DNS: b.dns}}}
 }

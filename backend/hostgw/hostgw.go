@@ -14,12 +14,12 @@ import (
 // Kind is the backend's row in the program's table.
 func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
 
-type hostgw struct{ node backend.Node }
+type hostgw struct{ backend.Plain }
 
 func parse(o *conf.Object, os string) backend.Maker {
-	bridged := bridge{}
+	var name, dns string // of the HNS network, on Windows only
 	if os == "windows" {
-		bridged.name, bridged.dns = backend.NetworkName(o, "cbr0"), dnsServers(o)
+		name, dns = backend.NetworkName(o, "cbr0"), dnsServers(o)
 	} else {
 		o.Ignore("Name", "DNSServerList")
 	}
@@ -27,27 +27,18 @@ func parse(o *conf.Object, os string) backend.Maker {
 		if low := backend.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
-		if bridged.hostgw = (hostgw{n}); bridged.name != "" {
-			return bridged, nil, nil
+		h := hostgw{backend.Plain{Node: n, Name: "host-gw"}}
+		if os == "windows" {
+			return bridge{h, name, dns}, nil, nil
 		}
-		return bridged.hostgw, nil, nil
+		return h, nil, nil
 	}
-}
-
-func (h hostgw) Devices(subnet.Lease) []dataplane.Device {
-	return []dataplane.Device{h.node.UnderlayDevice()}
-}
-
-func (h hostgw) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
-	local.Backend = "host-gw"
-	local.V4.Data, local.V6.Data = nil, nil
-	return local, nil
 }
 
 func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for _, e := range h.node.Shared(peer) {
-		path, err := h.node.Direct(e)
+	for _, e := range h.Shared(peer) {
+		path, err := h.Direct(e)
 		if err != nil {
 			return nil, err
 		}
@@ -58,5 +49,3 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 
 // Wire returns Echo false: no device of ours has an address of the subnet.
 func (h hostgw) Wire() backend.Wire { return backend.Wire{Name: "host-gw", Paths: true} }
-
-func (h hostgw) MTU() int { return h.node.Underlay.MTU }

@@ -5,6 +5,7 @@
 package vxlan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -68,18 +69,12 @@ type vxlan struct {
 	node  backend.Node
 	outer int // MTU of the outer interface, bytes
 
-	name4, name6 string // of the devices; every peer's path carries one
+	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true)
 }
 
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	v := vxlan{options: o, node: n, outer: n.Underlay.MTU,
-		name4: deviceName(o.vni, false), name6: deviceName(o.vni, true)}
-	for _, name := range []string{v.name4, v.name6} {
-		if on := name == v.name4 && n.V4 || name == v.name6 && n.V6; on && n.OS != "windows" && len(name) > maxName {
-			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
-				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
-		}
-	}
+		names: map[bool]string{false: deviceName(o.vni, false), true: deviceName(o.vni, true)}}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
@@ -88,24 +83,26 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		v.outer = o.mtu
 	}
 	for _, v6 := range []bool{false, true} {
-		if on := v6 && n.V6 || !v6 && n.V4; on && v.outer-encap.VXLAN(v6) < backend.MinMTU(v6) {
+		name, overhead, least := v.names[v6], encap.VXLAN(v6), backend.MinMTU(v6)
+		switch {
+		case !n.Uses(v6):
+		case o.overlay == nil && len(name) > maxName:
+			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
+				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
+		case v.outer-overhead < least:
 			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so use %d or more",
-				v.outer, n.Underlay.Name, v.outer-encap.VXLAN(v6), encap.VXLAN(v6), backend.MinMTU(v6), backend.MinMTU(v6)+encap.VXLAN(v6))
+				v.outer, n.Underlay.Name, v.outer-overhead, overhead, least, least+overhead)
 		}
 	}
 	if o.overlay != nil {
-		v.name4 = o.overlay.name
+		v.names[false] = o.overlay.name
 		return overlay{v}, warnings, nil
 	}
 	return v, warnings, nil
 }
 
 func (v vxlan) Wire() backend.Wire {
-	port := v.port
-	if port == 0 {
-		port = 8472
-	}
-	w := backend.Wire{Name: fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, port), Paths: true, Echo: true}
+	w := backend.Wire{Name: fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort)), Paths: true, Echo: true}
 	if v.gbp { // a kernel that does not expect its flag drops the packet
 		w.Name += ", GBP"
 	}
@@ -122,13 +119,6 @@ func deviceName(vni int, v6 bool) string {
 	return fmt.Sprintf("flannel.%d", vni)
 }
 
-func (v vxlan) deviceName(v6 bool) string {
-	if v6 {
-		return v.name6
-	}
-	return v.name4
-}
-
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 	devices := []dataplane.Device{v.node.UnderlayDevice()}
 	for _, e := range v.node.Shared(&local) {
@@ -137,7 +127,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		if base.Is6() {
 			source = v.node.Underlay.V6
 		}
-		name := v.deviceName(base.Is6())
+		name := v.names[base.Is6()]
 		devices = append(devices, dataplane.Device{
 			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
 				Tunnel: dataplane.Tunnel{
@@ -186,16 +176,12 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 		if !e.On() {
 			continue
 		}
-		name := v.deviceName(e.Subnet.Addr().Is6())
+		name := v.names[e.Subnet.Addr().Is6()]
 		link, ok := links[name]
 		if !ok {
 			return local, fmt.Errorf("describe the lease: device %s does not exist", name)
 		}
-		raw, err := json.Marshal(data{uint32(v.vni), link.MAC.String()})
-		if err != nil {
-			return local, fmt.Errorf("describe the lease: %w", err)
-		}
-		e.Data = raw
+		e.Data, _ = json.Marshal(data{uint32(v.vni), link.MAC.String()}) // it never fails for such a struct
 	}
 	return local, nil
 }
@@ -221,7 +207,7 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 			return nil, err
 		}
 		paths = append(paths, &dataplane.Path{
-			Dst: e.Subnet, Via: e.PublicIP, Device: v.deviceName(e.Subnet.Addr().Is6()), Encap: dataplane.VTEP{MAC: end},
+			Dst: e.Subnet, Via: e.PublicIP, Device: v.names[e.Subnet.Addr().Is6()], Encap: dataplane.VTEP{MAC: end},
 		})
 	}
 	return paths, nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"flannel/backend"
@@ -27,7 +26,7 @@ func FuzzNetConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		b, _, err := maker(backend.Node{OS: runtime.GOOS, Underlay: eth0, V4: cfg.V4.On(), V6: cfg.V6.On()})
+		b, _, err := maker(backend.Node{Underlay: eth0, V4: cfg.V4.On(), V6: cfg.V6.On()})
 		if err != nil {
 			return
 		}

@@ -19,7 +19,7 @@ import (
 // nodeWithMAC is a node whose device has a MAC address that an older lease has, too.
 func nodeWithMAC(t *testing.T, d *Daemon, u *fixedUnderlay, os, config string) *node {
 	t.Helper()
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(config)), os)(backend.Node{OS: os, Underlay: u.link, V4: true})
+	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(config)), os)(backend.Node{Underlay: u.link, V4: true})
 	if err != nil {
 		t.Fatal(err)
 	}

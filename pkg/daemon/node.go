@@ -157,7 +157,7 @@ func (d *Daemon) build(n *node) error {
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
-	b, warnings, err := n.maker(backend.Node{OS: d.Settings.OS, Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On()})
+	b, warnings, err := n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On()})
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
 		return fmt.Errorf("%s is invalid: %w", n.NetConfName, err)
 	}
 	// Name and MAC prefix do not depend on the node, but the backend needs some MTU.
-	dev, err := hnsNetwork(maker, backend.Node{OS: "windows", Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
+	dev, err := hnsNetwork(maker, backend.Node{Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.NetConfName, err)
 	}

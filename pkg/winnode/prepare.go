@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"flannel/backend"
@@ -51,7 +50,7 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	dev, err := hnsNetwork(maker, backend.Node{OS: runtime.GOOS, Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	dev, err := hnsNetwork(maker, backend.Node{Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
