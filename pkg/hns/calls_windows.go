@@ -44,10 +44,7 @@ func Open() (Calls, error) {
 }
 
 func (s *service) Networks() ([]json.RawMessage, error) {
-	if err := s.require("HcnEnumerateNetworks"); err != nil {
-		return nil, err
-	}
-	return list(hcn.ListNetworks, networkText)
+	return list(s, "HcnEnumerateNetworks", hcn.ListNetworks, networkText)
 }
 
 func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
@@ -73,10 +70,7 @@ func (s *service) DeleteNetwork(id string) error {
 }
 
 func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
-	if err := s.require("HcnEnumerateEndpoints"); err != nil {
-		return nil, err
-	}
-	return list(func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) },
+	return list(s, "HcnEnumerateEndpoints", func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) },
 		func(e hcn.HostComputeEndpoint) json.RawMessage { return encode(e) })
 }
 
@@ -123,9 +117,13 @@ func (s *service) AttachHost(endpoint string) error {
 	return translate(refused)
 }
 
-// list calls hcsshim again when it returns ErrNotFound: it does so for the whole list if one object is deleted while it
-// reads the list. If that persists, the error is another one, so that it is not taken for a missing network.
-func list[T any](call func() ([]T, error), document func(T) json.RawMessage) ([]json.RawMessage, error) {
+// list returns the documents of a list of hcsshim, which uses the entry point name. It calls hcsshim again when that
+// returns ErrNotFound: it does so for the whole list if one object is deleted while it reads the list. If that persists,
+// the error is another one, so that it is not taken for a missing network.
+func list[T any](s *service, name string, call func() ([]T, error), document func(T) json.RawMessage) ([]json.RawMessage, error) {
+	if err := s.require(name); err != nil {
+		return nil, err
+	}
 	var objects []T
 	err := ErrNotFound
 	for attempt := 0; attempt < maxLists && errors.Is(err, ErrNotFound); attempt++ {

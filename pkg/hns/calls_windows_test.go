@@ -76,9 +76,9 @@ func subnets(n int) (all []hns.Policy) {
 func TestOverlay(t *testing.T) {
 	m, c := open(t)
 	ctx := t.Context()
-	v, f, err := c.Features(ctx)
-	if err != nil || v != (hns.Version{Major: 13, Minor: 3}) || !f.RemoteSubnet {
-		t.Error(v, f, err)
+	v, err := c.Version(ctx)
+	if err != nil || v != (hns.Version{Major: 13, Minor: 3}) || !v.Features().RemoteSubnet {
+		t.Error(v, err)
 	}
 	if _, err := c.Network(ctx, "flannel.70000"); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)
@@ -220,7 +220,7 @@ func TestServiceInTrouble(t *testing.T) {
 		t.Error(err)
 	}
 	m.Turn(func(k *hnstest.Knobs) { k.Down = true })
-	_, _, err = c.Features(ctx)
+	_, err = c.Version(ctx)
 	_, err2 := c.Network(ctx, "flannel.70000")
 	if !errors.Is(err, hns.ErrUnavailable) || !errors.Is(err2, hns.ErrUnavailable) {
 		t.Error(err, err2)

@@ -41,10 +41,9 @@ func NewClient(calls Calls, t Timing) *Client {
 // Counts returns how many calls were made, and how many of them create, modify or delete something.
 func (c *Client) Counts() (calls, changes uint64) { return c.made.Load(), c.changed.Load() }
 
-// Features returns the version of HNS and the features that this version has.
-func (c *Client) Features(ctx context.Context) (Version, Features, error) {
-	v, err := query(ctx, c, "ask HNS for its version", c.calls.Version)
-	return v, v.Features(), err
+// Version returns the version of HNS.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	return query(ctx, c, "ask HNS for its version", c.calls.Version)
 }
 
 // Networks returns all networks, including those of other programs. A network whose document cannot be decoded has only

@@ -45,7 +45,7 @@ func TestHangingCall(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		begin = time.Now()
 		for range 100 {
-			_, _, err := c.Features(t.Context())
+			_, err := c.Version(t.Context())
 			if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), since) {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestHangingCall(t *testing.T) {
 		// It ends: all is well again.
 		close(h.let)
 		synctest.Wait()
-		if v, f, err := c.Features(t.Context()); err != nil || v != (Version{13, 3}) || !f.RemoteSubnet {
+		if v, err := c.Version(t.Context()); err != nil || v != (Version{13, 3}) || !v.Features().RemoteSubnet {
 			t.Error(v, err)
 		}
 		if calls, changes := c.Counts(); calls != 2 || changes != 0 {

@@ -25,7 +25,6 @@ const (
 	AdapterNotFound      Code = 0x803b0006
 	PortNotFound         Code = 0x803b0007
 	PolicyNotFound       Code = 0x803b0008
-	InvalidNetwork       Code = 0x803b000a
 	InvalidNetworkType   Code = 0x803b000b
 	InvalidEndpoint      Code = 0x803b000c
 	InvalidPolicy        Code = 0x803b000d
@@ -41,7 +40,6 @@ const (
 	ManagerStopped       Code = 0x803b0020
 	NoRequestHandlers    Code = 0x803b0022
 	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
-	AdapterTimeout       Code = 0x803b0025
 	NetAdapterNotFound   Code = 0x803b0026
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490

@@ -13,7 +13,6 @@ func (v Version) atLeast(major, minor int) bool {
 
 // Features are the abilities of an HNS that matter to a pod network.
 type Features struct {
-	V2            bool // documents of schema 2.0
 	RemoteSubnet  bool // policy RemoteSubnetRoute; without it a peer is a remote endpoint
 	HostRoute     bool // policy HostRoute: host and pods reach each other
 	DSR           bool // direct server return, for kube-proxy
@@ -24,7 +23,6 @@ type Features struct {
 // Features returns the features of a version, according to Microsoft's documentation and hcsshim's release notes.
 func (v Version) Features() Features {
 	return Features{
-		V2:           v.atLeast(9, 2),
 		RemoteSubnet: v.atLeast(9, 2),
 		HostRoute:    v.atLeast(9, 2),
 		// It was backported to 9.3, while 10.0 and 10.1 lack it.

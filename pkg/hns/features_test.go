@@ -9,14 +9,14 @@ import (
 func TestFeatures(t *testing.T) {
 	for _, c := range []struct {
 		v    Version
-		want string // R RemoteSubnet with V2 and HostRoute, D DSR, P VxlanPort, 6 IPv6DualStack
+		want string // R RemoteSubnet and HostRoute, D DSR, P VxlanPort, 6 IPv6DualStack
 	}{
 		{Version{0, 0}, ""}, {Version{7, 2}, ""}, {Version{9, 1}, ""}, {Version{9, 2}, "R"}, {Version{9, 3}, "RD"}, {Version{9, 5}, "RD"},
 		{Version{10, 0}, "R"}, {Version{10, 1}, "R"}, {Version{10, 2}, "RD"}, {Version{10, 3}, "RDP"}, {Version{11, 0}, "RDP"},
 		{Version{11, 9}, "RDP"}, {Version{11, 10}, "RDP6"}, {Version{12, 0}, "RDP6"}, {Version{13, 3}, "RDP6"}, {Version{16, 0}, "RDP6"},
 	} {
 		f, got := c.v.Features(), ""
-		if f.V2 != f.RemoteSubnet || f.V2 != f.HostRoute {
+		if f.RemoteSubnet != f.HostRoute {
 			t.Errorf("%s: %+v", c.v, f)
 		}
 		for _, has := range []struct {

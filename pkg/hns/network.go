@@ -110,11 +110,7 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 }
 
 func defaultRoute(gateway netip.Addr) routeDocument {
-	zero := netip.IPv4Unspecified()
-	if gateway.Is6() {
-		zero = netip.IPv6Unspecified()
-	}
-	return routeDocument{NextHop: gateway.String(), DestinationPrefix: netip.PrefixFrom(zero, 0).String()}
+	return routeDocument{NextHop: gateway.String(), DestinationPrefix: netip.PrefixFrom(gateway, 0).Masked().String()}
 }
 
 // DecodeNetwork decodes a document from HNS. It ignores properties that Network does not have, but keeps all policies.

@@ -40,6 +40,8 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 	if err != nil {
 		return zero, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w (%s)", ErrTimeout, limit))
+	defer cancel()
 	done := make(chan answer, 1) // with a buffer, so that the goroutine of an abandoned call ends
 	go func() {
 		v, err := f()
@@ -48,20 +50,12 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 		}
 		done <- answer{v, err}
 	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	var a answer
-	var gaveUp error
 	select {
 	case a = <-done:
 	case <-ctx.Done():
-		gaveUp = ctx.Err()
-	case <-timer.C:
-		gaveUp = fmt.Errorf("%w (%s)", ErrTimeout, limit)
-	}
-	if gaveUp != nil {
 		if c.abandon(p) {
-			a.err = gaveUp
+			a.err = context.Cause(ctx)
 		} else {
 			a = <-done // it returned at the last moment
 		}

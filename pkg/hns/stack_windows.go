@@ -145,10 +145,7 @@ func forwardRow(r Route) (*winipcfg.MibIPforwardRow2, error) {
 	row.InterfaceIndex, row.Metric = uint32(r.Index), uint32(r.Metric)
 	hop := r.NextHop
 	if !hop.IsValid() {
-		hop = netip.IPv4Unspecified()
-		if r.Dst.Addr().Is6() {
-			hop = netip.IPv6Unspecified()
-		}
+		hop = netip.PrefixFrom(r.Dst.Addr(), 0).Masked().Addr() // unspecified
 	}
 	return row, errors.Join(row.DestinationPrefix.SetPrefix(r.Dst.Masked()), row.NextHop.SetAddr(hop))
 }

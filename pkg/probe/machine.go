@@ -52,7 +52,7 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 // version reads the version of HNS. An error of HNS is the Problem, so that the
 // check fails and is not skipped.
 func (m machine) version(ctx context.Context) (doctor.HNS, error) {
-	v, _, err := m.client.Features(ctx)
+	v, err := m.client.Version(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return doctor.HNS{}, err

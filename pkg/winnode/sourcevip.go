@@ -73,10 +73,11 @@ func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, prox
 	if !result.Needed {
 		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
 	}
-	_, features, err := k.Client.Features(ctx)
+	version, err := k.Client.Version(ctx)
 	if err != nil {
 		return result, "", err
 	}
+	features := version.Features()
 	env, err := subnet.ReadEnv(subnetFile)
 	if err != nil {
 		return result, "", err

@@ -157,12 +157,9 @@ func (d *Driver) readVersion(ctx context.Context) error {
 	if d.version != (hns.Version{}) {
 		return nil
 	}
-	v, _, err := d.client.Features(ctx)
-	if err != nil {
-		return waitIfSilent(err)
-	}
-	d.version = v
-	return nil
+	var err error
+	d.version, err = d.client.Version(ctx)
+	return waitIfSilent(err)
 }
 
 // listNetworks reads all networks, and sets d.network to that of dev.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -185,7 +186,7 @@ func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error 
 
 // setNetworks sets which routes of the host are ours.
 func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
-	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !d.scope.equal(next) {
+	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !reflect.DeepEqual(d.scope, next) {
 		d.scope = next
 		d.routes.Relist()
 	}

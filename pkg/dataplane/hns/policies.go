@@ -42,7 +42,7 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 		return out, nil
 	}
 	if !s.d.listed {
-		if _, err := s.read(ctx); err != nil {
+		if err := s.read(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -67,19 +67,19 @@ func (s *policyStore) take(policies []hns.Policy) {
 }
 
 // read reads the network's policies from HNS.
-func (s *policyStore) read(ctx context.Context) ([]hns.Policy, error) {
+func (s *policyStore) read(ctx context.Context) error {
 	n, err := s.d.client.Network(ctx, s.d.network.Name)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case n.ID != s.d.network.ID:
 		s.d.networksDirty.Store(true)
-		return nil, driver.Waiting(causeNetworkRemade, "the next pass: somebody made the network %s again", n.Name)
+		return driver.Waiting(causeNetworkRemade, "the next pass: somebody made the network %s again", n.Name)
 	}
 	s.d.network.Policies = n.Policies
 	s.d.recordObserved()
 	s.take(n.Policies)
-	return n.Policies, nil
+	return nil
 }
 
 type policyEntry = reconcile.Entry[policyKey, policyValue]
@@ -115,7 +115,7 @@ func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 // Delete implements reconcile.Store.
 func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error {
 	if slices.ContainsFunc(entries, func(e policyEntry) bool { return s.added[e.Key] }) {
-		if _, err := s.read(ctx); err != nil {
+		if err := s.read(ctx); err != nil {
 			return slices.Repeat([]error{err}, len(entries))
 		}
 	}
@@ -164,12 +164,11 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 		fail(changes, err)
 		return
 	}
-	existing, readErr := s.read(ctx)
-	if readErr != nil {
+	if readErr := s.read(ctx); readErr != nil {
 		fail(changes, fmt.Errorf("%w; then %w", err, readErr))
 		return
 	}
-	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { return contains(existing, c.Policy, add) == add })
+	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { return contains(s.d.network.Policies, c.Policy, add) == add })
 	switch {
 	case len(left) == 0:
 	case len(changes) == 1:

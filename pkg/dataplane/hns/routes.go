@@ -17,10 +17,6 @@ type hostScope struct {
 	networks []netip.Prefix
 }
 
-func (s hostScope) equal(o hostScope) bool {
-	return s.index == o.index && slices.Equal(s.networks, o.networks)
-}
-
 // owns reports whether a route is ours. It has the form that flannel gives its
 // routes, too: by a gateway into the pod network, through the host's adapter.
 func (s hostScope) owns(r hns.Route) bool {

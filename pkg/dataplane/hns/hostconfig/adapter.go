@@ -42,10 +42,10 @@ func PhysicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 	if named.Name == "" {
 		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", underlay)
 	}
-	for _, a := range adapters {
-		if a.MAC == named.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback {
-			return a, nil
-		}
+	if a, found := find(adapters, func(a hns.Adapter) bool {
+		return a.MAC == named.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+	}); found {
+		return a, nil
 	}
 	return hns.Adapter{}, fmt.Errorf("no physical adapter is behind %s, and a network needs one: select another adapter with --iface", underlay)
 }
@@ -79,25 +79,26 @@ func IsBound(networks []hns.Network, physical hns.Adapter, adapters []hns.Adapte
 // the physical one or, if a switch is bound to it, its virtual adapter. It
 // returns false while that does not exist yet.
 func HostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {
-	var virtual []hns.Adapter
-	for _, a := range adapters {
-		if a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || a.MAC == physical.MAC && a.MAC != (mac.Addr{})) {
-			virtual = append(virtual, a)
-		}
-	}
-	for _, a := range virtual {
-		if len(Addresses(a)) > 0 {
-			return a, true
-		}
+	virtual := slices.DeleteFunc(slices.Clone(adapters), func(a hns.Adapter) bool {
+		sameMAC := a.MAC == physical.MAC && a.MAC != (mac.Addr{})
+		return !a.Virtual() || a.Name != "vEthernet ("+physical.Name+")" && !sameMAC
+	})
+	if a, found := find(virtual, func(a hns.Adapter) bool { return len(Addresses(a)) > 0 }); found {
+		return a, true
 	}
 	if !bound {
 		return physical, true
 	}
-	i := slices.IndexFunc(virtual, func(a hns.Adapter) bool { return a.Up })
+	return find(virtual, func(a hns.Adapter) bool { return a.Up })
+}
+
+// find returns the first adapter that matches.
+func find(adapters []hns.Adapter, matches func(hns.Adapter) bool) (hns.Adapter, bool) {
+	i := slices.IndexFunc(adapters, matches)
 	if i < 0 {
 		return hns.Adapter{}, false
 	}
-	return virtual[i], true
+	return adapters[i], true
 }
 
 // Addresses returns an adapter's addresses without the link-local ones, which
@@ -123,9 +124,5 @@ func HasAddress(a hns.Adapter, ip netip.Addr) bool {
 
 // AdapterWith returns the adapter that has an address.
 func AdapterWith(adapters []hns.Adapter, ip netip.Addr) (hns.Adapter, bool) {
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return HasAddress(a, ip) })
-	if i < 0 {
-		return hns.Adapter{}, false
-	}
-	return adapters[i], true
+	return find(adapters, func(a hns.Adapter) bool { return HasAddress(a, ip) })
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"flannel/pkg/file"
@@ -82,10 +81,7 @@ func WriteJournal(path string, j Journal) error {
 	}
 	raw, err := json.MarshalIndent(j, "", "  ")
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
-	if err == nil {
-		err = file.Replace(path, append(raw, '\n'))
+		_, err = file.Put(path, append(raw, '\n'), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("save the adapter's settings: %w", err)

@@ -227,8 +227,8 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 }
 
 // restoreRoutesAndDNS adds the missing routes and DNS servers. Windows refuses a
-// route whose gateway does not exist any more. Such a route must not block the network, so an
-// error is logged and not returned, and eventually ends the attempts.
+// route whose gateway does not exist any more. Such a route must not block the
+// network, so an error is logged and not returned, and eventually ends the attempts.
 func (k *Keeper) restoreRoutesAndDNS(host hns.Adapter, missing losses) error {
 	if startOrElapsed(&k.incompleteSince) < k.limits.Rest {
 		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to come back on %s", host.Name)

@@ -54,15 +54,14 @@ func (s *Snapshot) equal(o *Snapshot) bool {
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
 // error is a driver.WaitError.
 func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
-	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
+	physical, found := find(adapters, func(a hns.Adapter) bool {
 		return a.GUID == s.GUID && a.GUID != "" || a.Name == s.Adapter && !a.Virtual()
 	})
-	if i < 0 {
+	if !found {
 		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
 	}
-	physical := adapters[i]
-	host, ok := HostAdapter(adapters, physical, IsBound(networks, physical, adapters))
-	if !ok {
+	host, found := HostAdapter(adapters, physical, IsBound(networks, physical, adapters))
+	if !found {
 		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the virtual adapter that replaces %s", s.Adapter)
 	}
 	return host, nil
