@@ -198,20 +198,17 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 	}
 }
 
-// Dump lists a table and calls each for every entry. If the table changes during
-// the dump, it is repeated; reset is called before each try.
-func (c *Conn) Dump(kind uint16, body []byte, filter func(Message) Message, reset func(), each func(body []byte) error) error {
+// Dump sends a request with NLM_F_DUMP, which lists a table, and calls each for
+// every entry. If the table changes during the dump, it is repeated; reset is called
+// before each try.
+func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
 	for range Tries {
 		c.drain()
 		reset()
-		m := Message(nil).Begin(kind, unix.NLM_F_DUMP, body)
-		if filter != nil {
-			m = filter(m)
-		}
-		err = c.dumpOnce(m, each)
+		err = c.dumpOnce(request, each)
 		// EBUSY: an earlier dump was not read to its end.
 		if c.unread = c.unread || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
 			return err
@@ -229,8 +226,8 @@ func (c *Conn) drain() {
 	}
 }
 
-func (c *Conn) dumpOnce(m Message, each func([]byte) error) error {
-	if err := unix.Sendto(c.fd, c.finish(m, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
+	if err := unix.Sendto(c.fd, c.finish(request, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to the kernel: %w", err)
 	}
 	interrupted, done := false, false

@@ -23,6 +23,11 @@ func (m Message) Begin(kind, flags uint16, body []byte) Message {
 	return append(m, body...)
 }
 
+// DumpRequest is a request of Conn.Dump without attributes, which filter the list.
+func DumpRequest(kind uint16, body []byte) Message {
+	return Message(nil).Begin(kind, unix.NLM_F_DUMP, body)
+}
+
 // Attr appends an attribute to the last message.
 func (m Message) Attr(kind uint16, value []byte) Message {
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(value)))
@@ -36,20 +41,11 @@ func (m Message) Attr(kind uint16, value []byte) Message {
 
 // Uint32 appends a number as an attribute.
 func (m Message) Uint32(kind uint16, value uint32) Message {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], value)
-	return m.Attr(kind, b[:])
+	return m.Attr(kind, binary.NativeEndian.AppendUint32(nil, value))
 }
 
 // Addr appends an IP address as an attribute.
-func (m Message) Addr(kind uint16, a netip.Addr) Message {
-	if a.Is4() {
-		b := a.As4()
-		return m.Attr(kind, b[:])
-	}
-	b := a.As16()
-	return m.Attr(kind, b[:])
-}
+func (m Message) Addr(kind uint16, a netip.Addr) Message { return m.Attr(kind, a.AsSlice()) }
 
 // Family returns the address family of an address.
 func Family(a netip.Addr) uint8 {

@@ -38,6 +38,12 @@ func sameList(a, b []*dataplane.Path) bool {
 
 // compare returns the elements that only one of the lists contains.
 func compare(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
 	gone := make(map[*dataplane.Path]bool, len(old))
 	for _, p := range old {
 		gone[p] = true

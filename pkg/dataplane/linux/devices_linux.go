@@ -19,11 +19,9 @@ import (
 
 // Ensure implements Dataplane. It does nothing if no device has changed.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	same := reflect.DeepEqual(d.devices, devices)
-	if same && !d.devicesDirty.Swap(false) {
+	if dirty := d.devicesDirty.Swap(false); !dirty && reflect.DeepEqual(d.devices, devices) {
 		return d.ensured, nil
 	}
-	d.devicesDirty.Store(false)
 	links, errs := dataplane.Links{}, []error(nil)
 	for _, dev := range devices {
 		if dev.Readdress {

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Unlock()
 	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
-	err := s.conn.Dump(unix.RTM_GETNEXTHOP, make([]byte, 8), nil, reset, func(body []byte) error {
+	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, make([]byte, 8)), reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
 		if err != nil {
 			return err
@@ -113,13 +114,6 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	return out, nil
 }
 
-// id returns the object for routes through a hop; 0 if there is none.
-func (s *nexthopStore) id(h hop) uint32 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ids[h]
-}
-
 func (s *nexthopStore) unsupported() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +136,7 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 
 // reserveID reserves an ID for a hop. Called before the object is created, so that
 // observe recognizes its notification.
-func (s *nexthopStore) reserveID(h hop) uint32 {
+func (s *nexthopStore) reserveID(h hop) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for used := true; used; {
@@ -150,15 +144,13 @@ func (s *nexthopStore) reserveID(h hop) uint32 {
 		_, used = s.hops[s.last]
 	}
 	s.ids[h], s.hops[s.last] = s.last, h
-	return s.last
 }
 
-// idOf returns the object of a key.
+// idOf returns the ID of the object with a key; 0 if there is none.
 func (s *nexthopStore) idOf(key nexthopKey) uint32 {
-	if key.extra != 0 {
-		return key.extra
-	}
-	return s.id(key.hop)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(key.extra, s.ids[key.hop])
 }
 
 // releaseID is the inverse of reserveID. Called before the object is deleted, so
@@ -180,16 +172,14 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() {
 		return nil
 	}
-	create := func(m rtnetlink.Message, h hop, id uint32) rtnetlink.Message {
-		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, id, h)
+	for _, e := range entries {
+		s.reserveID(e.Key.hop)
 	}
-	errs := s.conn.Batch(each(entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
-		return create(m, e.Key.hop, s.reserveID(e.Key.hop))
-	}))
-	retryOnlink(s.conn, errs, func(i int) hop { return entries[i].Key.hop }, func(m rtnetlink.Message, i int) rtnetlink.Message {
-		h := entries[i].Key.hop
-		return create(m, h, s.id(h))
-	})
+	create := func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
+		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.idOf(e.Key), e.Key.hop)
+	}
+	errs := batch(s.conn, entries, create)
+	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.hop }, create)
 	for i, err := range errs {
 		if err != nil {
 			s.releaseID(entries[i].Key)
@@ -203,9 +193,9 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	if s.unsupported() {
 		return nil
 	}
-	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
 		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.releaseID(e.Key), hop{})
-	})))
+	}))
 }
 
 // observe records a notification for any nexthop object.

@@ -21,38 +21,36 @@ import (
 // retryOnlink adds the route 2001:db8:2::/128 dev flannel-v6.1, retries, and
 // deletes that route again. Deleting the existing route first would lose packets.
 //
-// hopOf returns the hop of entry i, write appends its message; errs are updated.
-func retryOnlink(c *rtnetlink.Conn, errs []error, hopOf func(i int) hop, write func(m rtnetlink.Message, i int) rtnetlink.Message) {
-	var refused []int
+// hopOf returns the hop of an entry, write appends its message. errs are the errors
+// of all entries, which retryOnlink updates.
+func retryOnlink[E any](c *rtnetlink.Conn, entries []E, errs []error, hopOf func(E) hop, write func(rtnetlink.Message, E) rtnetlink.Message) {
+	var refused []E
+	var owners []int // indexes of refused in entries
 	for i, err := range errs {
-		if !errors.Is(err, unix.EINVAL) {
-			continue
-		}
-		if h := hopOf(i); h.Onlink && h.Via.Is6() {
-			refused = append(refused, i)
+		if h := hopOf(entries[i]); errors.Is(err, unix.EINVAL) && h.Onlink && h.Via.Is6() {
+			refused, owners = append(refused, entries[i]), append(owners, i)
 		}
 	}
 	if len(refused) == 0 {
 		return
 	}
-	toGateway := func(m rtnetlink.Message, i int, kind, flags uint16) rtnetlink.Message {
-		h := hopOf(i)
-		return writeRoute(m, kind, flags, kernelRoute{
-			key:      routeKey{netip.PrefixFrom(h.Via, h.Via.BitLen()), defaultMetric(h.Via)},
-			hop:      hop{Index: h.Index},
-			protocol: protocolOurs,
+	toGateways := func(kind, flags uint16) {
+		batch(c, refused, func(m rtnetlink.Message, e E) rtnetlink.Message {
+			h := hopOf(e)
+			return writeRoute(m, kind, flags, kernelRoute{
+				key:      routeKey{netip.PrefixFrom(h.Via, h.Via.BitLen()), defaultMetric(h.Via)},
+				hop:      hop{Index: h.Index},
+				protocol: protocolOurs,
+			})
 		})
 	}
-	c.Batch(each(refused, func(m rtnetlink.Message, i int) rtnetlink.Message {
-		return toGateway(m, i, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	}))
-	retried := c.Batch(each(refused, write))
-	for j, i := range refused {
+	toGateways(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	retried := batch(c, refused, write)
+	for j, i := range owners {
 		errs[i] = nil
 		if retried != nil {
 			errs[i] = retried[j]
 		}
 	}
-	// If this fails, the next list finds a route of ours that is not wanted.
-	c.Batch(each(refused, func(m rtnetlink.Message, i int) rtnetlink.Message { return toGateway(m, i, unix.RTM_DELROUTE, 0) }))
+	toGateways(unix.RTM_DELROUTE, 0) // if this fails, the next list finds a route of ours that is not wanted
 }

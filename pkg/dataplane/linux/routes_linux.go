@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"golang.org/x/sys/unix"
 
@@ -51,11 +52,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	others := map[routeKey]bool{}
 	reset := func() {
 		clear(others)
-		for key := range out {
-			if rtnetlink.Family(key.Dst.Addr()) == fam {
-				delete(out, key)
-			}
-		}
+		maps.DeleteFunc(out, func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam })
 	}
 	return s.read(fam, reset, func(r kernelRoute) {
 		if !scope.owns(r) {
@@ -77,8 +74,8 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = fam
-	filter := func(m rtnetlink.Message) rtnetlink.Message { return m.Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN) }
-	err := s.conn.Dump(unix.RTM_GETROUTE, body, filter, reset, func(body []byte) error {
+	request := rtnetlink.DumpRequest(unix.RTM_GETROUTE, body).Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
+	err := s.conn.Dump(request, reset, func(body []byte) error {
 		r, ok, err := parseRoute(body)
 		if err == nil && ok {
 			r.hop = s.nexthops.resolve(r)
@@ -121,18 +118,18 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	set := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot}
 		if !s.plain {
-			r.protocol, r.nexthop = protocolOurs, s.nexthops.id(e.Value)
+			r.protocol, r.nexthop = protocolOurs, s.nexthops.idOf(nexthopKey{hop: e.Value})
 		}
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
-	errs := s.conn.Batch(each(entries, set))
-	retryOnlink(s.conn, errs, func(i int) hop { return entries[i].Value }, func(m rtnetlink.Message, i int) rtnetlink.Message { return set(m, entries[i]) })
+	errs := batch(s.conn, entries, set)
+	retryOnlink(s.conn, entries, errs, func(e routeEntry) hop { return e.Value }, set)
 	for i, err := range errs {
 		// Ours exists behind somebody else's. After deleting ours, the new one can
 		// replace the other.
 		if errors.Is(err, unix.EEXIST) {
 			s.Delete(ctx, entries[i:i+1])
-			errs[i] = errors.Join(s.conn.Batch(each(entries[i:i+1], set))...)
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], set)...)
 		}
 		if errs[i] != nil {
 			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
@@ -144,14 +141,14 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 // Delete tries our protocol number first, and then flannel's form, so that
 // somebody else's route of the same key stays.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
-	errs := s.conn.Batch(each(entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+	errs := batch(s.conn, entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
-	}))
+	})
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = errors.Join(s.conn.Batch(each(entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 				return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
-			}))...)
+			})...)
 		}
 	}
 	for _, e := range entries {

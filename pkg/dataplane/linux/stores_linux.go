@@ -3,6 +3,7 @@ package linux
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"sync/atomic"
 
@@ -39,7 +40,7 @@ func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
 	if len(scope.tunnels) == 0 {
 		return out, nil
 	}
-	err := s.conn.Dump(unix.RTM_GETNEIGH, make([]byte, 12), nil, func() { clear(out) }, func(body []byte) error {
+	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, 12)), func() { clear(out) }, func(body []byte) error {
 		n, ok, err := parseNeigh(body)
 		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
 			out[neighKey{n.index, n.ip}] = n.mac
@@ -50,20 +51,20 @@ func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
 }
 
 func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
-	return s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
-	}))
+	})
 }
 
 func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
-	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
-	})))
+	}))
 }
 
-// each returns the arguments of Conn.Batch for one message per entry.
-func each[E any](entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) (n int, writeAt func(rtnetlink.Message, int) rtnetlink.Message) {
-	return len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) }
+// batch is Conn.Batch with one message for each entry.
+func batch[E any](c *rtnetlink.Conn, entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) []error {
+	return c.Batch(len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) })
 }
 
 // fdbStore holds the permanent FDB entries of our tunnel devices.
@@ -79,15 +80,9 @@ func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 	for index := range s.scope.Load().tunnels {
 		body := make([]byte, 12)
 		body[0] = unix.AF_BRIDGE
-		filter := func(m rtnetlink.Message) rtnetlink.Message { return m.Uint32(unix.NDA_IFINDEX, uint32(index)) }
-		reset := func() {
-			for key := range out {
-				if key.Index == index {
-					delete(out, key)
-				}
-			}
-		}
-		err := s.conn.Dump(unix.RTM_GETNEIGH, body, filter, reset, func(body []byte) error {
+		request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, body).Uint32(unix.NDA_IFINDEX, uint32(index))
+		reset := func() { maps.DeleteFunc(out, func(key fdbKey, _ netip.Addr) bool { return key.Index == index }) }
+		err := s.conn.Dump(request, reset, func(body []byte) error {
 			n, ok, err := parseNeigh(body)
 			if ok && n.permanent && n.ip.IsValid() && n.index == index {
 				out[fdbKey{n.index, n.mac}] = n.ip
@@ -105,13 +100,13 @@ func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 }
 
 func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
-	}))
+	})
 }
 
 func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return ignoreMissing(s.conn.Batch(each(entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
-	})))
+	}))
 }
