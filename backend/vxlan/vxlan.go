@@ -66,21 +66,21 @@ func parse(o *conf.Object, os string) backend.Maker {
 
 type vxlan struct {
 	options
-	node  backend.Node
-	outer int // MTU of the outer interface, bytes
+	node     backend.Node
+	outerMTU int // of the outer interface, bytes
 
 	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true)
 }
 
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
-	v := vxlan{options: o, node: n, outer: n.Underlay.MTU,
+	v := vxlan{options: o, node: n, outerMTU: n.Underlay.MTU,
 		names: map[bool]string{false: deviceName(o.vni, false), true: deviceName(o.vni, true)}}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
 		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
 	case o.mtu > 0:
-		v.outer = o.mtu
+		v.outerMTU = o.mtu
 	}
 	for _, v6 := range []bool{false, true} {
 		name, overhead, least := v.names[v6], encap.VXLAN(v6), backend.MinMTU(v6)
@@ -89,9 +89,9 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		case o.overlay == nil && len(name) > maxName:
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
 				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
-		case v.outer-overhead < least:
+		case v.outerMTU-overhead < least:
 			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so use %d or more",
-				v.outer, n.Underlay.Name, v.outer-overhead, overhead, least, least+overhead)
+				v.outerMTU, n.Underlay.Name, v.outerMTU-overhead, overhead, least, least+overhead)
 		}
 	}
 	if o.overlay != nil {
@@ -109,7 +109,7 @@ func (v vxlan) Wire() backend.Wire {
 	return w
 }
 
-func (v vxlan) MTU() int { return v.outer - encap.VXLAN(v.node.V6) }
+func (v vxlan) MTU() int { return v.outerMTU - encap.VXLAN(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.
 func deviceName(vni int, v6 bool) string {
@@ -131,7 +131,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		devices = append(devices, dataplane.Device{
 			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
 				Tunnel: dataplane.Tunnel{
-					MTU:    v.outer - encap.VXLAN(base.Is6()),
+					MTU:    v.outerMTU - encap.VXLAN(base.Is6()),
 					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 					Parent: v.node.Underlay.Name, Local: source,
 				},

@@ -25,26 +25,22 @@ const (
 // networkDocument is HostComputeNetwork of the HCN schema. Decoding ignores unknown fields, so that a newer HNS causes no
 // error. Nothing is lost thereby, because we never write a whole network back, only single policies.
 type networkDocument struct {
-	ID            string   `json:",omitempty"`
-	Name          string   `json:",omitempty"`
-	Type          string   `json:",omitempty"`
-	Policies      []Policy `json:",omitempty"`
-	MacPool       macPool  `json:",omitzero"`
-	DNS           dns      `json:"Dns,omitzero"`
-	Ipams         []ipam   `json:",omitempty"`
-	Flags         uint32   `json:",omitempty"`
+	ID       string   `json:",omitempty"`
+	Name     string   `json:",omitempty"`
+	Type     string   `json:",omitempty"`
+	Policies []Policy `json:",omitempty"`
+	MacPool  struct {
+		Ranges []macRange `json:",omitempty"`
+	} `json:",omitzero"`
+	DNS struct {
+		ServerList []string `json:",omitempty"`
+	} `json:"Dns,omitzero"`
+	Ipams         []ipam `json:",omitempty"`
+	Flags         uint32 `json:",omitempty"`
 	SchemaVersion Version
 }
 
-type macPool struct {
-	Ranges []macRange `json:",omitempty"`
-}
-
 type macRange struct{ StartMacAddress, EndMacAddress dashedMAC }
-
-type dns struct {
-	ServerList []string `json:",omitempty"`
-}
 
 type ipam struct {
 	Type    string           `json:",omitempty"`
@@ -78,7 +74,8 @@ func schema() Version { return Version{Major: 2} }
 
 // EncodeNetwork encodes the document to create a network.
 func EncodeNetwork(n Network) (json.RawMessage, error) {
-	d := networkDocument{Name: n.Name, Type: n.Type, DNS: dns{n.DNS}, SchemaVersion: schema()}
+	d := networkDocument{Name: n.Name, Type: n.Type, SchemaVersion: schema()}
+	d.DNS.ServerList = n.DNS
 	if n.NonPersistent {
 		d.Flags |= nonPersistent
 	}

@@ -13,16 +13,16 @@ import (
 type Verb int
 
 const (
-	Want Verb = iota // make it desired
-	Drop             // make it not desired
-	Name             // add its key to Filling.Keys
+	Want        Verb = iota // make it desired
+	Drop                    // make it not desired
+	CollectKeys             // add its key to Filling.Keys
 )
 
 // Filling passes the entries of a path to tables. Each kind of path has one
 // function that calls Put for every entry, whatever the verb.
 type Filling struct {
 	Verb Verb
-	Keys []any // from Name
+	Keys []any // from CollectKeys
 }
 
 // Put wants or drops an entry, or collects its key.
@@ -32,7 +32,7 @@ func Put[K, V comparable](f *Filling, t *reconcile.Table[K, V], key K, value V) 
 		t.Want(key, value)
 	case Drop:
 		t.Drop(key)
-	case Name:
+	case CollectKeys:
 		f.Keys = append(f.Keys, key)
 	}
 }

@@ -46,8 +46,7 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
 	for _, s := range d.network.Subnets {
-		second := s.Gateway.Next()
-		want.IPs = append(want.IPs, netip.PrefixFrom(second, s.Prefix.Bits()))
+		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
 		want.Gateways = append(want.Gateways, s.Gateway)
 	}
 	if len(want.IPs) == 0 {

@@ -21,7 +21,7 @@ import (
 //
 //	wait until HNS answers and the adapter exists      (findNetwork)
 //	adopt the network, or save the host's settings,
-//	  create it, and wait while the address moves      (adoptOrMake)
+//	  create it, and wait while the address moves      (adoptOrCreate)
 //	wait until HNS knows the host's address            (findManagementIP)
 //	wait until an adapter has that address             (finishNetwork, waitForHost)
 //	restore host settings that did not come back       (hostconfig.Restore)
@@ -34,15 +34,15 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 		d.networksDirty.Store(true)
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
-	if !networks && !adapters && d.problem == nil && !d.hostConfig.Pending() {
+	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
-	if d.device().network() == nil {
+	if d.device().networkKind() == nil {
 		d.dropNetwork(ctx, networks)
 	}
 	links, err := dataplane.Links{}, error(nil)
 	for _, dev := range devices {
-		if err = d.ensure(ctx, dev, networks || d.problem != nil, links); err != nil {
+		if err = d.ensure(ctx, dev, networks || d.ensureErr != nil, links); err != nil {
 			err = fmt.Errorf("device %s: %w", dev.Name, err)
 			break
 		}
@@ -53,7 +53,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if err != nil && networks {
 		d.networksDirty.Store(true)
 	}
-	d.links, d.problem = links, err
+	d.links, d.ensureErr = links, err
 	d.waiting.Store(err != nil)
 	return links, err
 }
@@ -72,21 +72,21 @@ func (d *Driver) keepKnown(links dataplane.Links) {
 // dropNetwork is for a backend without an HNS network. It lists the networks, so
 // that Apply deletes those that an earlier backend left. If HNS does not answer,
 // there are none.
-func (d *Driver) dropNetwork(ctx context.Context, list bool) {
+func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 	if d.network != nil {
 		d.resetTables()
 	}
 	d.network, d.target = nil, target{}
-	if !list {
+	if !relist {
 		return
 	}
 	if networks, err := d.client.Networks(ctx); err == nil {
-		d.networks, d.strays = networks, true
+		d.networks, d.mayHaveUnwanted = networks, true
 	}
 }
 
-func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, list bool, links dataplane.Links) error {
-	driven, err := drive(dev)
+func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, links dataplane.Links) error {
+	driven, err := deviceOf(dev)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, list bool, li
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
 	}
-	if driven.network() != nil {
-		return d.ensureNetwork(ctx, driven, list, adapters, links)
+	if driven.networkKind() != nil {
+		return d.ensureNetwork(ctx, driven, relist, adapters, links)
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
 	if i < 0 {
@@ -111,11 +111,11 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, list bool, li
 
 // ensureNetwork adds the network's link to links as soon as peers can use it,
 // even if it then returns that it waits for something else.
-func (d *Driver) ensureNetwork(ctx context.Context, dev device, list bool, adapters []hns.Adapter, links dataplane.Links) error {
-	if err := d.findNetwork(ctx, dev, list, adapters); err != nil {
+func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter, links dataplane.Links) error {
+	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
 		return err
 	}
-	if dev.network().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
+	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return driver.Waiting(causeNoMAC, "HNS to give the network its MAC address")
 	}
 	link := dataplane.Link{MAC: d.network.DRMAC}
@@ -123,7 +123,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, list bool, adapt
 	if found {
 		link.Index, link.MTU = host.Index, host.MTU
 	}
-	if found || dev.network().tunnels() {
+	if found || dev.networkKind().tunnels() {
 		links[dev.name] = link
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {
@@ -133,20 +133,20 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, list bool, adapt
 		return d.waitForHost(ctx, dev, adapters)
 	}
 	d.wrongIP = wrongManagementIP{}
-	if err := dev.network().finish(ctx, d, dev, host, adapters); err != nil {
+	if err := dev.networkKind().finish(ctx, d, dev, host, adapters); err != nil {
 		return err
 	}
 	return d.recordGood(host, adapters)
 }
 
 // findNetwork sets d.network to the network, with its management address.
-func (d *Driver) findNetwork(ctx context.Context, dev device, list bool, adapters []hns.Adapter) error {
-	if list || d.network == nil {
+func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter) error {
+	if relist || d.network == nil {
 		if err := d.listNetworks(ctx, dev); err != nil {
 			return reconcile.Unknown(err)
 		}
 	}
-	if err := d.adoptOrMake(ctx, dev, adapters); err != nil {
+	if err := d.adoptOrCreate(ctx, dev, adapters); err != nil {
 		return err
 	}
 	return d.findManagementIP(ctx, dev)
@@ -171,7 +171,7 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 	if err != nil {
 		return waitIfSilent(err)
 	}
-	d.networks, d.strays = networks, true
+	d.networks, d.mayHaveUnwanted = networks, true
 	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.name && isOurType(n) })
 	if found < 0 {
 		d.network = nil
@@ -184,7 +184,7 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 	}
 	// The list includes the policies. The table takes them before it writes any,
 	// which the list would lack.
-	d.listed = true
+	d.policiesFresh = true
 	d.policies.Relist()
 	d.remotes.Relist()
 	d.recordObserved()

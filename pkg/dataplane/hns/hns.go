@@ -70,17 +70,17 @@ type Driver struct {
 	waiting                      atomic.Bool              // the last Ensure could not finish
 	observed                     atomic.Pointer[observed] // our network in the last pass
 
-	version  hns.Version        // of HNS; zero: not read yet
-	devices  []dataplane.Device // of the last Ensure
-	links    dataplane.Links    // result of the last Ensure
-	problem  error              // error of the last Ensure
-	networks []hns.Network      // all of HNS, as listed last
-	network  *hns.Network       // ours; nil: it does not exist
-	listed   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
-	made     madeNetwork        // by this run
-	endpoint string             // ID of the host's endpoint that this run made
-	wrongIP  wrongManagementIP
-	strays   bool // networks may hold some of ours that are not wanted
+	version         hns.Version        // of HNS; zero: not read yet
+	devices         []dataplane.Device // of the last Ensure
+	links           dataplane.Links    // result of the last Ensure
+	ensureErr       error              // error of the last Ensure
+	networks        []hns.Network      // all of HNS, as listed last
+	network         *hns.Network       // ours; nil: it does not exist
+	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
+	made            madeNetwork        // by this run
+	endpoint        string             // ID of the host's endpoint that this run made
+	wrongIP         wrongManagementIP
+	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -164,7 +164,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
 	return driver.Attribute(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
-		f := driver.Filling{Verb: driver.Name}
+		f := driver.Filling{Verb: driver.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys
 	})
@@ -201,7 +201,7 @@ func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	}
 	d.resetTables()
 	d.target = next
-	if dev.network() != nil && dev.network().tunnels() && d.version.Features().HostRoute {
+	if dev.networkKind() != nil && dev.networkKind().tunnels() && d.version.Features().HostRoute {
 		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
 	}
 }
@@ -218,10 +218,10 @@ func (d *Driver) resetTables() {
 func (d *Driver) device() device {
 	underlay := device{kind: existing{}}
 	for i, dev := range d.devices {
-		driven, err := drive(dev)
+		driven, err := deviceOf(dev)
 		switch {
 		case err != nil:
-		case driven.network() != nil:
+		case driven.networkKind() != nil:
 			return driven
 		case i == 0:
 			underlay = driven

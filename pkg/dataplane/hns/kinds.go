@@ -45,8 +45,8 @@ type networkKind interface {
 	finish(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error
 }
 
-// drive finds the kind of a device.
-func drive(dev dataplane.Device) (device, error) {
+// deviceOf finds what drives a device.
+func deviceOf(dev dataplane.Device) (device, error) {
 	out := device{name: dev.Name}
 	switch k := dev.Kind.(type) {
 	case dataplane.Existing:
@@ -61,8 +61,8 @@ func drive(dev dataplane.Device) (device, error) {
 	return out, nil
 }
 
-// network returns the device's kind; nil if the device is not an HNS network.
-func (dev device) network() networkKind {
+// networkKind returns the device's kind; nil if the device is not an HNS network.
+func (dev device) networkKind() networkKind {
 	k, _ := dev.kind.(networkKind)
 	return k
 }

@@ -69,7 +69,7 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 // findManagementIP sets the management address of d.network. For a bridge, HNS
 // does not list it, and has to be asked.
 func (d *Driver) findManagementIP(ctx context.Context, dev device) error {
-	if !dev.network().tunnels() && !d.network.ManagementIP.IsValid() {
+	if !dev.networkKind().tunnels() && !d.network.ManagementIP.IsValid() {
 		ip, err := d.client.ManagementIP(ctx, d.network.ID)
 		if err != nil {
 			return reconcile.Unknown(waitIfSilent(err))
@@ -93,7 +93,7 @@ func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns
 		return host, true
 	}
 	host = d.hostAdapter(*d.network, adapters)
-	return host, !dev.network().tunnels() && hostconfig.HasAddress(host, dev.Local)
+	return host, !dev.networkKind().tunnels() && hostconfig.HasAddress(host, dev.Local)
 }
 
 // wrongManagementIP is a management address that no adapter has, although the
@@ -109,7 +109,7 @@ type wrongManagementIP struct {
 // send from the wrong one for ever, so the network is made again.
 func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	n := *d.network
-	if !dev.network().tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
+	if !dev.networkKind().tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
 		d.network.ManagementIP = netip.Addr{} // the next pass asks again
 		return driver.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
 	}
@@ -120,5 +120,5 @@ func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Ada
 	if time.Since(d.wrongIP.since) < d.pace.Wrong {
 		return driver.Waiting(causeNoManagement, "HNS to learn the host's address: %s", reason)
 	}
-	return d.remake(ctx, n, reason)
+	return d.deleteToRecreate(ctx, n, reason)
 }

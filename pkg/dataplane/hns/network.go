@@ -14,9 +14,9 @@ import (
 	"flannel/pkg/hns"
 )
 
-// adoptOrMake sets d.network to the network of dev. A network with other
+// adoptOrCreate sets d.network to the network of dev. A network with other
 // properties than wanted is deleted, and the next pass makes it again.
-func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Adapter) error {
+func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
 	want, err := wantedNetwork(dev, physical.Name, d.version)
 	if err != nil {
@@ -32,12 +32,11 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Ada
 		if adapterErr != nil {
 			return adapterErr
 		}
-		return d.make(ctx, dev, want, physical, adapters)
+		return d.createNetwork(ctx, dev, want, physical, adapters)
 	}
 	have := *d.network
 	reason := differs(have, want)
-	if reason == "" && adapterErr == nil && have.Adapter != physical.Name && !hostconfig.HasAddress(d.hostAdapter(have, adapters), dev.Local) &&
-		slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == have.Adapter }) {
+	if reason == "" && adapterErr == nil && d.isOnOtherAdapter(have, dev, physical, adapters) {
 		reason = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
 	}
 	if reason != "" {
@@ -53,7 +52,14 @@ func (d *Driver) adoptOrMake(ctx context.Context, dev device, adapters []hns.Ada
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
 	}
-	return d.remake(ctx, have, reason)
+	return d.deleteToRecreate(ctx, have, reason)
+}
+
+// isOnOtherAdapter reports whether a network is bound to another adapter than
+// physical. If no adapter has the name that HNS reports, the adapter was renamed.
+func (d *Driver) isOnOtherAdapter(n hns.Network, dev device, physical hns.Adapter, adapters []hns.Adapter) bool {
+	exists := slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
+	return exists && n.Adapter != physical.Name && !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local)
 }
 
 // checkNameFree returns an error if a network that is not ours has the name.
@@ -75,11 +81,11 @@ type madeNetwork struct {
 	want hns.Network
 }
 
-// make makes the network, once the host has all its settings and they are saved.
-func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+// createNetwork creates the network, once the host has all its settings and they are saved.
+func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
 		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
-			return d.remake(ctx, n, "another takes its place: "+want.Name)
+			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
 		}
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
@@ -119,9 +125,9 @@ func (d *Driver) make(ctx context.Context, dev device, want hns.Network, physica
 	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 
-// remake deletes a network of ours whose properties cannot be changed; the next
-// pass makes the wanted one.
-func (d *Driver) remake(ctx context.Context, n hns.Network, reason string) error {
+// deleteToRecreate deletes a network of ours whose properties cannot be changed; the
+// next pass makes the wanted one.
+func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason string) error {
 	d.opts.Log.Warn("deleting an HNS network of ours to make it with the wanted properties; its pods must be made again",
 		"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", reason)
 	if err := d.deleteNetwork(ctx, n); err != nil {
@@ -136,10 +142,10 @@ func (d *Driver) remake(ctx context.Context, n hns.Network, reason string) error
 // deleteUnwanted deletes networks of ours that are not wanted: of another VNI, name
 // or backend.
 func (d *Driver) deleteUnwanted(ctx context.Context) error {
-	if !d.strays || d.problem != nil {
+	if !d.mayHaveUnwanted || d.ensureErr != nil {
 		return nil
 	}
-	d.strays = false
+	d.mayHaveUnwanted = false
 	var errs []error
 	for _, n := range d.networks {
 		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
@@ -147,7 +153,7 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 		}
 		d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
 		if err := d.deleteNetwork(ctx, n); err != nil {
-			errs, d.strays = append(errs, err), true
+			errs, d.mayHaveUnwanted = append(errs, err), true
 		}
 	}
 	return errors.Join(errs...)

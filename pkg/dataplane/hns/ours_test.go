@@ -117,7 +117,7 @@ func TestNotUnderstood(t *testing.T) {
 
 // HNS may tell of a network's subnets in any order.
 func TestOrderOfSubnets(t *testing.T) {
-	dev, err := drive(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")))
+	dev, err := deviceOf(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")))
 	if err != nil {
 		t.Fatal(err)
 	}

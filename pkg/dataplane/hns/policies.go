@@ -41,12 +41,12 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 	if s.d.network.Type != hns.Overlay {
 		return out, nil
 	}
-	if !s.d.listed {
+	if !s.d.policiesFresh {
 		if err := s.read(ctx); err != nil {
 			return nil, err
 		}
 	}
-	s.d.listed = false
+	s.d.policiesFresh = false
 	s.take(s.d.network.Policies)
 	for key, policies := range s.existing {
 		_, value, _ := parsePolicy(policies[0])

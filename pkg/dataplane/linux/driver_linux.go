@@ -123,7 +123,7 @@ func isPathsFault(err error) bool {
 
 // keys returns the keys of a path's entries.
 func (d *Driver) keys(p *dataplane.Path) []any {
-	f := driver.Filling{Verb: driver.Name}
+	f := driver.Filling{Verb: driver.CollectKeys}
 	_ = d.fill(&f, p) // a path that cannot be translated has no keys
 	return f.Keys
 }

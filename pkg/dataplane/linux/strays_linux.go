@@ -26,10 +26,8 @@ func (d *Driver) pruneDevices() error {
 			continue
 		}
 		ours, err := d.ownsDevice(d.scope.Load(), l)
-		if err != nil {
-			errs = append(errs, err)
-		}
 		if !ours {
+			errs = append(errs, err)
 			continue
 		}
 		if err := d.handle.LinkDel(l); err != nil {
