@@ -102,11 +102,11 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 }
 
 func (v vxlan) Wire() backend.Wire {
-	w := backend.Wire{Name: fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort)), Paths: true, Echo: true}
+	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort))
 	if v.gbp { // a kernel that does not expect its flag drops the packet
-		w.Name += ", GBP"
+		name += ", GBP"
 	}
-	return w
+	return backend.Wire{Name: name, Paths: true, Echo: true}
 }
 
 func (v vxlan) MTU() int { return v.outerMTU - encap.VXLAN(v.node.V6) }

@@ -70,8 +70,8 @@ func (s *service) DeleteNetwork(id string) error {
 }
 
 func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
-	return list(s, "HcnEnumerateEndpoints", func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) },
-		func(e hcn.HostComputeEndpoint) json.RawMessage { return encode(e) })
+	call := func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) }
+	return list(s, "HcnEnumerateEndpoints", call, func(e hcn.HostComputeEndpoint) json.RawMessage { return encode(e) })
 }
 
 func (s *service) DeleteEndpoint(id string) error {

@@ -35,7 +35,8 @@ type ipConfig struct {
 
 // EncodeEndpoint encodes the document to create an endpoint. Its gateways become default routes, one for each family.
 func EncodeEndpoint(e Endpoint) json.RawMessage {
-	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, MacAddress: dashedMAC(e.MAC), SchemaVersion: schema()}
+	d := endpointDocument{Name: e.Name, HostComputeNetwork: e.Network, MacAddress: dashedMAC(e.MAC),
+		SchemaVersion: schema()}
 	for _, p := range e.IPs {
 		d.IPConfigurations = append(d.IPConfigurations, ipConfig{p.Addr(), p.Bits()})
 	}
@@ -57,14 +58,16 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Endpoint{}, fmt.Errorf("read the endpoint's document: %w", err)
 	}
-	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, MAC: mac.Addr(d.MacAddress), Remote: d.Flags&remoteEndpoint != 0}
+	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, MAC: mac.Addr(d.MacAddress),
+		Remote: d.Flags&remoteEndpoint != 0}
 	for _, c := range d.IPConfigurations {
 		if !c.IPAddress.IsValid() { // not assigned yet
 			continue
 		}
-		p := netip.PrefixFrom(c.IPAddress, cmp.Or(c.PrefixLength, c.IPAddress.BitLen())) // without a length: a single address
+		// Without a length, it is a single address.
+		p := netip.PrefixFrom(c.IPAddress, cmp.Or(c.PrefixLength, c.IPAddress.BitLen()))
 		if !p.IsValid() {
-			return Endpoint{}, fmt.Errorf("endpoint %s: %s cannot have a prefix length of %d", d.Name, c.IPAddress, c.PrefixLength)
+			return Endpoint{}, fmt.Errorf("endpoint %s: %s cannot have the prefix length %d", d.Name, c.IPAddress, c.PrefixLength)
 		}
 		e.IPs = append(e.IPs, p)
 	}
@@ -80,7 +83,8 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	}
 	for _, p := range d.Policies {
 		if p.Type == typeProvider {
-			_ = json.Unmarshal(p.Settings, &providerAddress{&e.Provider}) // without an address, the endpoint is not as wanted
+			// If there is no address, the endpoint is not as wanted.
+			_ = json.Unmarshal(p.Settings, &providerAddress{&e.Provider})
 		}
 	}
 	return e, nil

@@ -62,5 +62,7 @@ func Compare(a, b *dataplane.Path) int { return cmp.Or(a.Dst.Compare(b.Dst), a.V
 
 // Inside reports whether s is a proper subnet of one of the networks.
 func Inside(s netip.Prefix, networks []netip.Prefix) bool {
-	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(s.Addr()) && s.Bits() > n.Bits() })
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool {
+		return n.Contains(s.Addr()) && s.Bits() > n.Bits()
+	})
 }

@@ -104,8 +104,9 @@ type target struct {
 // are missing since an earlier run. The caller closes the Driver.
 func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	opts.Pace.setDefaults()
-	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack, changes: make(chan struct{}, 1), warned: map[string]bool{},
-		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log)}
+	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
+		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
+		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})

@@ -168,7 +168,9 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 		fail(changes, fmt.Errorf("%w; then %w", err, readErr))
 		return
 	}
-	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { return contains(s.d.network.Policies, c.Policy, add) == add })
+	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool {
+		return contains(s.d.network.Policies, c.Policy, add) == add
+	})
 	switch {
 	case len(left) == 0:
 	case len(changes) == 1:

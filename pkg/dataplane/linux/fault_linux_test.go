@@ -18,7 +18,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
-	"flannel/pkg/reconcile"
 	"flannel/pkg/rtnetlink"
 )
 
@@ -111,9 +110,9 @@ func (o *observer) drift() {
 	key2 := routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}
 	o.must("delete a route", errors.Join(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})...))
 	key3 := neighKey{index, netip.MustParseAddr("10.5.3.0")}
-	o.must("delete a neighbour", errors.Join(neighStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[neighKey, mac.Addr]{{Key: key3, Value: now.neighs[key3]}})...))
+	o.must("delete a neighbour", errors.Join(neighStore{o.conn, nil}.Delete(o.t.Context(), []neighEntry{{Key: key3, Value: now.neighs[key3]}})...))
 	key4 := fdbKey{index, mac.Addr{2, 0, 0, 0, 1, 4}}
-	o.must("delete an FDB entry", errors.Join(fdbStore{o.conn, nil}.Delete(o.t.Context(), []reconcile.Entry[fdbKey, netip.Addr]{{Key: key4, Value: now.fdb[key4]}})...))
+	o.must("delete an FDB entry", errors.Join(fdbStore{o.conn, nil}.Delete(o.t.Context(), []fdbEntry{{Key: key4, Value: now.fdb[key4]}})...))
 	stray := routeEntry{Key: routeKey{netip.MustParsePrefix("10.5.99.0/24"), 0}, Value: hop{Blackhole: true}}
 	o.must("add a route", errors.Join(o.routeStore().Set(o.t.Context(), []routeEntry{stray})...))
 	attrs := netlink.NewLinkAttrs()

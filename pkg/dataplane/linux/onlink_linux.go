@@ -23,7 +23,9 @@ import (
 //
 // hopOf returns the hop of an entry, write appends its message. errs are the errors
 // of all entries, which retryOnlink updates.
-func retryOnlink[E any](c *rtnetlink.Conn, entries []E, errs []error, hopOf func(E) hop, write func(rtnetlink.Message, E) rtnetlink.Message) {
+func retryOnlink[E any](
+	c *rtnetlink.Conn, entries []E, errs []error, hopOf func(E) hop, write func(rtnetlink.Message, E) rtnetlink.Message,
+) {
 	var refused []E
 	var owners []int // indexes of refused in entries
 	for i, err := range errs {

@@ -141,14 +141,17 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 // Delete tries our protocol number first, and then flannel's form, so that
 // somebody else's route of the same key stays.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
-	errs := batch(s.conn, entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
-		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop{Blackhole: e.Value.Blackhole}, protocol: protocolOurs})
-	})
+	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		hop := hop{Blackhole: e.Value.Blackhole}
+		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
+	}
+	deleteFlannels := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
+	}
+	errs := batch(s.conn, entries, deleteOurs)
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
-				return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
-			})...)
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], deleteFlannels)...)
 		}
 	}
 	for _, e := range entries {

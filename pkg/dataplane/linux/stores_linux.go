@@ -14,7 +14,11 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-type scopePointer = atomic.Pointer[scope]
+type (
+	scopePointer = atomic.Pointer[scope]
+	neighEntry   = reconcile.Entry[neighKey, mac.Addr]
+	fdbEntry     = reconcile.Entry[fdbKey, netip.Addr]
+)
 
 // ignoreMissing removes the errors of deleting what does not exist.
 func ignoreMissing(errs []error) []error {
@@ -40,7 +44,8 @@ func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
 	if len(scope.tunnels) == 0 {
 		return out, nil
 	}
-	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, 12)), func() { clear(out) }, func(body []byte) error {
+	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, 12))
+	err := s.conn.Dump(request, func() { clear(out) }, func(body []byte) error {
 		n, ok, err := parseNeigh(body)
 		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
 			out[neighKey{n.index, n.ip}] = n.mac
@@ -50,14 +55,14 @@ func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
 	return out, err
 }
 
-func (s neighStore) Set(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
-	return batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+func (s neighStore) Set(_ context.Context, entries []neighEntry) []error {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	})
 }
 
-func (s neighStore) Delete(_ context.Context, entries []reconcile.Entry[neighKey, mac.Addr]) []error {
-	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[neighKey, mac.Addr]) rtnetlink.Message {
+func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
 	}))
 }
@@ -99,14 +104,14 @@ func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 	return out, nil
 }
 
-func (s fdbStore) Set(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+func (s fdbStore) Set(_ context.Context, entries []fdbEntry) []error {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e fdbEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	})
 }
 
-func (s fdbStore) Delete(_ context.Context, entries []reconcile.Entry[fdbKey, netip.Addr]) []error {
-	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e reconcile.Entry[fdbKey, netip.Addr]) rtnetlink.Message {
+func (s fdbStore) Delete(_ context.Context, entries []fdbEntry) []error {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e fdbEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	}))
 }

@@ -86,7 +86,9 @@ func (d *Driver) advertised() ([]string, error) {
 	}
 	var names []string
 	for _, l := range all {
-		underlay := slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return !isTunnel(dev) && dev.Name == l.Attrs().Name })
+		underlay := slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool {
+			return !isTunnel(dev) && dev.Name == l.Attrs().Name
+		})
 		if underlay || through[l.Attrs().Index] {
 			names = append(names, l.Attrs().Name)
 		}

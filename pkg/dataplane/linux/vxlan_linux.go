@@ -76,7 +76,7 @@ func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (data
 			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
 		}
 		if v, ok = found.(*netlink.Vxlan); !ok {
-			return dataplane.Link{}, errors.New("somebody deleted it just after its creation, or replaced it by another device")
+			return dataplane.Link{}, errors.New("somebody deleted or replaced it just after its creation")
 		}
 	}
 	return d.linkAfterRepair(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
