@@ -88,8 +88,9 @@ type Rejected struct {
 // Reporter is a Manager that can report the state of this node's network to the cluster.
 type Reporter interface {
 	// Report takes the result of a reconciliation: the problem (nil: the network is synced), the rejected peers, whose slice
-	// is not kept, and what the operator should change even so ("": nothing). It does not block.
-	Report(problem error, rejects []Rejected, advice string)
+	// is not kept, what the operator should change even so ("": nothing), and why the latest network configuration is not
+	// in force ("": it is). It does not block.
+	Report(problem error, rejects []Rejected, advice, pendingConfig string)
 }
 
 // Redialer is a Manager that can drop its connections. A connection from an address that this node no longer has is dead,

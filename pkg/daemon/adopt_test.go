@@ -248,3 +248,23 @@ func TestMarks(t *testing.T) {
 		}
 	}
 }
+
+// reportedState is a lease manager that records what is reported to it.
+type reportedState struct {
+	subnet.Manager
+	advice, pendingConfig string
+}
+
+func (r *reportedState) Report(_ error, _ []subnet.Rejected, advice, pendingConfig string) {
+	r.advice, r.pendingConfig = advice, pendingConfig
+}
+
+func TestPendingConfigurationIsReportedApartFromAdvice(t *testing.T) {
+	a := newAdopting(t, 1)
+	state := &reportedState{Manager: a.Manager}
+	a.Manager, a.n.pendingConfig = state, "VNI 2 is pending"
+	a.report(a.n, nil, 0)
+	if state.advice != "" || state.pendingConfig != "VNI 2 is pending" {
+		t.Errorf("advice %q, pending configuration %q", state.advice, state.pendingConfig)
+	}
+}

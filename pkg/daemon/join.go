@@ -106,7 +106,7 @@ var (
 func (d *Daemon) reportWaiting(reason error) {
 	d.Status.Waiting(reason.Error())
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(reason, nil, "")
+		r.Report(reason, nil, "", "")
 	}
 }
 

@@ -75,7 +75,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Metrics.ConfigPending(n.pendingConfig != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, slices.Concat(n.rejects, n.refused), strings.TrimSpace(n.advice()+" "+n.pendingConfig))
+		r.Report(err, slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
 	}
 	d.reportAdvice(n)
 

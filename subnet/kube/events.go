@@ -77,7 +77,8 @@ const (
 	reasonSubnet    = "FlannelSubnetChanged"
 	reasonRejected  = "FlannelPeersLeftOut"
 	reasonRetain    = "FlannelPeersRetained"
-	reasonAdvice    = "FlannelMixedCluster"
+	reasonMixed     = "FlannelMixedCluster"
+	reasonPending   = "FlannelConfigurationPending"
 	reasonNotSynced = "FlannelNotInStep"
 	reasonSynced    = "FlannelInStep"
 )
@@ -87,17 +88,11 @@ type event struct{ kind, reason, message string }
 // events returns the Events that describe the status.
 func (a *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
 	var events []event
-	if s.subnetChange != "" {
-		events = append(events, event{corev1.EventTypeWarning, reasonSubnet, s.subnetChange})
-	}
-	if s.rejected != "" {
-		events = append(events, event{corev1.EventTypeWarning, reasonRejected, s.rejected})
-	}
-	if s.retained != "" {
-		events = append(events, event{corev1.EventTypeWarning, reasonRetain, s.retained})
-	}
-	if s.advice != "" {
-		events = append(events, event{corev1.EventTypeWarning, reasonAdvice, s.advice})
+	for _, e := range []event{{reason: reasonSubnet, message: s.subnetChange}, {reason: reasonRejected, message: s.rejected},
+		{reason: reasonRetain, message: s.retained}, {reason: reasonMixed, message: s.advice}, {reason: reasonPending, message: s.pendingConfig}} {
+		if e.kind = corev1.EventTypeWarning; e.message != "" {
+			events = append(events, e)
+		}
 	}
 	switch {
 	case s.since.IsZero():

@@ -78,7 +78,7 @@ func fewEvents(t *testing.T, o outside) {
 			}
 			return seen == count-1
 		})
-		n.Report(errors.New("broken"), []subnet.Rejected{{Name: "few-rogue", Reason: "no MAC"}}, "")
+		n.Report(errors.New("broken"), []subnet.Rejected{{Name: "few-rogue", Reason: "no MAC"}}, "", "")
 	}
 	written := func(reason string) (count int) {
 		list, err := o.Client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{FieldSelector: "reason=" + reason})

@@ -32,22 +32,21 @@ type status struct {
 	problem      string    // why the network is not synced
 	since        time.Time // when synced changed last; zero: before the first report
 	rejected     string
-	advice       string // what the operator should change although the network is synced
-	subnetChange string
 	retained     string
-	recheck      bool // the Node may lack the condition that we wrote
+	subnetChange string
+	advice       string // what the operator should change although the network is synced
+	recheck      bool   // the Node may lack the condition that we wrote
+
+	pendingConfig string // why the latest network configuration is not in force
 }
 
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
 // Report implements subnet.Reporter.
-func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice string) {
-	m.reporter.report(problem, rejects, advice, time.Now())
-}
-
-func (r *reporter) report(problem error, rejects []subnet.Rejected, advice string, now time.Time) {
+func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendingConfig string) {
 	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
-	ours := rejectMessage(r.m.members.share(r.m.ownName(), rejects))
+	ours := rejectMessage(m.members.share(m.ownName(), rejects))
+	r := m.reporter
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.status
@@ -58,9 +57,9 @@ func (r *reporter) report(problem error, rejects []subnet.Rejected, advice strin
 	}
 	s.synced = problem == nil
 	if s.since.IsZero() || s.synced != before.synced {
-		s.since = now
+		s.since = time.Now()
 	}
-	s.rejected, s.advice = ours, clip(advice)
+	s.rejected, s.advice, s.pendingConfig = ours, clip(advice), clip(pendingConfig)
 	if *s != before {
 		notify(r.changed)
 	}

@@ -42,35 +42,35 @@ func conditions(t *testing.T, o outside) {
 			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, message)
 		})
 	}
-	n.Report(nil, nil, "")
+	n.Report(nil, nil, "", "")
 	is("False", "FlannelIsUp", "")
 	first, patches := get(), n.traffic.count("PATCH")
-	n.Report(errors.New("a hiccup"), nil, "")
-	n.Report(nil, nil, "")
+	n.Report(errors.New("a hiccup"), nil, "", "")
+	n.Report(nil, nil, "", "")
 	time.Sleep(grace + grace/10)
 	again := start(t, o.Server, "condition-1", nil) // a restart
 	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
 		t.Fatal(err)
 	}
-	again.Report(nil, nil, "")
+	again.Report(nil, nil, "", "")
 	eventually(t, "the restart has looked", soon, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
 	time.Sleep(200 * time.Millisecond)
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
 	}
-	n.Report(errors.New("no device"), nil, "")
+	n.Report(errors.New("no device"), nil, "", "")
 	is("True", "FlannelIsNotInStep", "no device")
 	down := get()
-	n.Report(errors.New("no route"), nil, "")
+	n.Report(errors.New("no route"), nil, "", "")
 	is("True", "FlannelIsNotInStep", "no route")
 	if now := get(); now.LastTransitionTime != down.LastTransitionTime || !first.LastTransitionTime.Before(&down.LastTransitionTime) {
 		t.Errorf("the time of the change was %v, is %v", down.LastTransitionTime, now.LastTransitionTime)
 	}
-	n.Report(nil, nil, "")
+	n.Report(nil, nil, "", "")
 	is("False", "FlannelIsUp", "")
 
 	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
-	silent.Report(errors.New("broken"), nil, "")
+	silent.Report(errors.New("broken"), nil, "", "")
 	time.Sleep(300 * time.Millisecond)
 	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
 		t.Errorf("although it shall not: %v", c)
@@ -99,15 +99,15 @@ func events(t *testing.T, o outside) {
 	}
 	rejects := []subnet.Rejected{{Name: "a", Reason: "no MAC"}, {Name: "b", Reason: "no address"}}
 	for range 100 {
-		n.Report(nil, rejects, "")
+		n.Report(nil, rejects, "", "")
 	}
 	for range 100 {
-		n.Report(errors.New("cannot set routes"), rejects, "")
+		n.Report(errors.New("cannot set routes"), rejects, "", "")
 		time.Sleep(10 * time.Millisecond)
 	}
 	eventually(t, "the last event", soon, told(reasonNotSynced))
 	for range 100 {
-		n.Report(nil, rejects[:1], "set the port")
+		n.Report(nil, rejects[:1], "set the port", "VNI 2 is pending")
 	}
 	eventually(t, "it is over", soon, told(reasonSynced))
 	want := []struct {
@@ -118,6 +118,7 @@ func events(t *testing.T, o outside) {
 		{"Warning", "FlannelPeersLeftOut", []string{" 2 ", "a (no MAC)", "b (no address)"}},
 		{"Warning", "FlannelNotInStep", []string{"cannot set routes"}},
 		{"Warning", "FlannelMixedCluster", []string{"set the port"}},
+		{"Warning", "FlannelConfigurationPending", []string{"VNI 2 is pending"}},
 		{"Normal", "FlannelInStep", nil},
 	}
 	got := get()
@@ -211,7 +212,7 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 	done := make(chan error, 2)
 	go func() {
 		for range 20_000 {
-			m.Report(nil, []subnet.Rejected{{Name: "rogue"}}, "")
+			m.Report(nil, []subnet.Rejected{{Name: "rogue"}}, "", "")
 		}
 		done <- nil
 	}()
