@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/subnet"
 )
 
 // resolveConflicts decides which of the peers that claim the same resource, or overlapping subnets, are used, and returns
@@ -49,10 +48,13 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 	}
 	conflicting = map[*peer]string{}
 	owners := map[resource]*peer{} // of contested resources
-	used := usedSubnets{plan: p, conflicting: conflicting}
+	var used ownedSubnets          // nil until a peer with a subnet of unusual size is visited
 	for _, peer := range slices.SortedFunc(maps.Keys(parties), comparePrecedence) {
 		reason := cmp.Or(p.conflictWithDerived(peer, derivedBy), conflictWithOwner(peer, owners))
 		if reason == "" && peer.unusual {
+			if used == nil {
+				used = p.usualSubnets(conflicting) // complete: these peers were visited before
+			}
 			reason = used.overlap(peer)
 		}
 		if reason != "" {
@@ -65,7 +67,7 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 			}
 		}
 		if peer.unusual {
-			used.add(peer)
+			used = used.with(peer)
 		}
 	}
 	return conflicting
@@ -75,13 +77,18 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 // one with a subnet of unusual size. Among these the older lease comes first, so that a new lease cannot displace an
 // existing one; among leases of the same age the order of subnet.Compare decides.
 func comparePrecedence(a, b *peer) int {
-	if a.unusual != b.unusual {
-		if b.unusual {
-			return -1
-		}
-		return 1
+	return cmp.Or(falseFirst(a.unusual, b.unusual), cmp.Compare(a.lease.Since, b.lease.Since), comparePeers(a, b))
+}
+
+// falseFirst orders false before true.
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
 	}
-	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), subnet.Compare(a.lease, b.lease))
+	return 1
 }
 
 // derives reports whether r is a VTEP address that is derived from a subnet of the peer. Subnets of unusual size do not
@@ -118,18 +125,8 @@ func conflictWithOwner(peer *peer, owners map[resource]*peer) string {
 	return ""
 }
 
-// usedSubnets are the subnets of the peers that are used. Only subnets of unusual size need them, so the lists of the
-// subnets of the usual size are made when the first overlap is looked for. By then all peers with such subnets have been
-// visited, so conflicting is complete for them.
-type usedSubnets struct {
-	plan        *Plan
-	conflicting map[*peer]string
-	usual       [2]ownedSubnets // index: see family
-	listed      [2]bool         // usual is made
-	unusual     [2]ownedSubnets
-}
-
-// ownedSubnets are sorted by address. No two of them overlap.
+// ownedSubnets are the subnets of the peers that are used, IPv4 first, sorted by address. No two of them overlap. Only
+// peers with a subnet of unusual size are compared with them.
 type ownedSubnets []ownedSubnet
 
 type ownedSubnet struct {
@@ -137,53 +134,27 @@ type ownedSubnet struct {
 	owner  *peer
 }
 
-// family returns 0 for IPv4 and 1 for IPv6.
-func family(s netip.Prefix) int {
-	if s.Addr().Is6() {
-		return 1
-	}
-	return 0
-}
-
-// overlap returns a reason if a subnet of the peer overlaps one that is in use.
-func (u *usedSubnets) overlap(peer *peer) string {
-	for _, path := range peer.paths {
-		f := family(path.Dst)
-		u.listUsual(f)
-		for _, subnets := range []ownedSubnets{u.usual[f], u.unusual[f]} {
-			if other, found := subnets.findOverlap(path.Dst); found {
-				return fmt.Sprintf("subnet %s overlaps %s of %s", path.Dst, other.subnet, other.owner.lease.Name)
-			}
-		}
-	}
-	return ""
-}
-
-func (u *usedSubnets) add(peer *peer) {
-	for _, path := range peer.paths {
-		subnets := &u.unusual[family(path.Dst)]
-		*subnets = slices.Insert(*subnets, subnets.position(path.Dst), ownedSubnet{path.Dst, peer})
-	}
-}
-
-func (u *usedSubnets) listUsual(f int) {
-	if u.listed[f] {
-		return
-	}
-	u.listed[f] = true
-	subnets := make(ownedSubnets, 0, len(u.plan.peers))
-	for _, peer := range u.plan.peers {
-		if peer.unusual || u.conflicting[peer] != "" {
+// usualSubnets returns the subnets of the peers that have subnets of the usual size only, without those in conflicting.
+func (p *Plan) usualSubnets(conflicting map[*peer]string) ownedSubnets {
+	subnets := make(ownedSubnets, 0, len(p.peers))
+	for _, peer := range p.peers {
+		if peer.unusual || conflicting[peer] != "" {
 			continue
 		}
 		for _, path := range peer.paths {
-			if family(path.Dst) == f {
-				subnets = append(subnets, ownedSubnet{path.Dst, peer})
-			}
+			subnets = append(subnets, ownedSubnet{path.Dst, peer})
 		}
 	}
 	slices.SortFunc(subnets, func(a, b ownedSubnet) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
-	u.usual[f] = subnets
+	return subnets
+}
+
+// with returns the list with the subnets of the peer inserted.
+func (o ownedSubnets) with(peer *peer) ownedSubnets {
+	for _, path := range peer.paths {
+		o = slices.Insert(o, o.position(path.Dst), ownedSubnet{path.Dst, peer})
+	}
+	return o
 }
 
 // position returns the index at which s is, or would be inserted.
@@ -192,14 +163,16 @@ func (o ownedSubnets) position(s netip.Prefix) int {
 	return i
 }
 
-// findOverlap returns a subnet that overlaps s. Since the list is sorted and has no overlaps, it is enough to look at the
-// subnet at the position of s and at the one before.
-func (o ownedSubnets) findOverlap(s netip.Prefix) (ownedSubnet, bool) {
-	i := o.position(s)
-	for _, e := range o[max(i-1, 0):min(i+1, len(o))] {
-		if e.subnet.Overlaps(s) {
-			return e, true
+// overlap returns a reason if a subnet of the peer overlaps one in the list. Since the list is sorted and has no overlaps,
+// it is enough to look at the subnet at its position and at the one before.
+func (o ownedSubnets) overlap(peer *peer) string {
+	for _, path := range peer.paths {
+		i := o.position(path.Dst)
+		for _, other := range o[max(i-1, 0):min(i+1, len(o))] {
+			if other.subnet.Overlaps(path.Dst) {
+				return fmt.Sprintf("subnet %s overlaps %s of %s", path.Dst, other.subnet, other.owner.lease.Name)
+			}
 		}
 	}
-	return ownedSubnet{}, false
+	return ""
 }

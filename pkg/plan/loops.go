@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"flannel/subnet"
 )
 
 // The pod network may contain the nodes' own addresses, because only the leased subnets are routed. But a public IP
@@ -14,12 +16,9 @@ import (
 
 // isInside reports whether a public IP of the peer is inside the pod network.
 func (p *Plan) isInside(peer *peer) bool {
-	for _, e := range peer.lease.Endpoints() {
-		if p.network(e.PublicIP).On() && p.network(e.PublicIP).Prefix.Contains(e.PublicIP) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
+		return p.network(e.PublicIP).Prefix.Contains(e.PublicIP)
+	})
 }
 
 // hostSubnetsOf yields for each public IP of the peer the subnet of the usual size that contains it. Whether that subnet
@@ -94,6 +93,6 @@ func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string
 		return p.holders[r], s
 	}
 	return slices.MinFunc(p.claimants[r], func(a, b *peer) int {
-		return cmp.Or(cmp.Compare(min(len(conflicting[a]), 1), min(len(conflicting[b]), 1)), comparePrecedence(a, b))
+		return cmp.Or(falseFirst(conflicting[a] != "", conflicting[b] != ""), comparePrecedence(a, b))
 	}), s
 }

@@ -57,7 +57,6 @@ type peer struct {
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
 	outranks []resource // VTEP addresses of this node that other nodes attribute to the peer
 	active   bool       // its paths are in Plan.paths
-	removed  bool       // it is no longer in Plan.peers
 }
 
 func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
@@ -118,29 +117,20 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 	if slices.Equal(addrs, p.addrs) {
 		return
 	}
-	changed := map[netip.Addr]bool{} // in one of the two lists only
-	had, has := p.addrs, addrs
-	for len(had) > 0 || len(has) > 0 {
-		switch {
-		case len(has) == 0 || len(had) > 0 && had[0].Less(has[0]):
-			changed[had[0]], had = true, had[1:]
-		case len(had) == 0 || has[0].Less(had[0]):
-			changed[has[0]], has = true, has[1:]
-		default:
-			had, has = had[1:], has[1:]
-		}
-	}
+	before := p.addrs
 	p.addrs = addrs
 	for _, peer := range p.peers {
-		if changed[peer.lease.V4.PublicIP] || changed[peer.lease.V6.PublicIP] {
+		if slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
+			return contains(before, e.PublicIP) != contains(addrs, e.PublicIP)
+		}) {
 			p.revalidate = append(p.revalidate, peer)
 		}
 	}
 }
 
-// hasAddr reports whether ip is an address of this node.
-func (p *Plan) hasAddr(ip netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(p.addrs, ip, netip.Addr.Compare)
+// contains reports whether ip is one of the sorted addresses.
+func contains(addrs []netip.Addr, ip netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(addrs, ip, netip.Addr.Compare)
 	return found
 }
 

@@ -58,7 +58,7 @@ func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*p
 		}
 	}
 	for _, peer := range p.revalidate {
-		if !peer.removed {
+		if p.has(peer) {
 			p.remove(peer)
 			touched, added = append(touched, peer), append(added, peer.lease)
 		}
@@ -75,7 +75,7 @@ func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*p
 // activate updates which of the peers are active, and returns the resulting changes of the paths, sorted by destination.
 func (p *Plan) activate(peers []*peer) (pathChanges []changes.Change[dataplane.Path]) {
 	for _, peer := range peers {
-		active := !peer.removed && peer.reason == "" && p.conflicting[peer] == ""
+		active := p.has(peer) && peer.reason == "" && p.conflicting[peer] == ""
 		if active == peer.active {
 			continue
 		}
@@ -105,6 +105,9 @@ func (p *Plan) listRejects() (rejects []subnet.Rejected) {
 	}
 	return rejects
 }
+
+// has reports whether the peer was added and not removed since; its lease may have another peer by now.
+func (p *Plan) has(peer *peer) bool { return p.peers[peer.lease] == peer }
 
 // add puts the peer into the indexes of the Plan.
 func (p *Plan) add(added *peer) {
@@ -144,7 +147,6 @@ func (p *Plan) add(added *peer) {
 // remove undoes add.
 func (p *Plan) remove(peer *peer) {
 	p.needsResolve = p.needsResolve || p.mayConflict(peer)
-	peer.removed = true
 	delete(p.peers, peer.lease)
 	delete(p.invalid, peer)
 	delete(p.unusual, peer)

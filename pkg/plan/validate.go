@@ -44,7 +44,7 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 // may accept such a lease.
 func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
 	for _, e := range l.Endpoints() {
-		if p.hasAddr(e.PublicIP) {
+		if contains(p.addrs, e.PublicIP) {
 			return true
 		}
 		for _, own := range p.local.Endpoints() {
@@ -58,26 +58,24 @@ func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
 
 // outrankedBy returns the VTEP addresses of this node that the peer claims, too, and that all other nodes attribute to
 // the peer.
-func (p *Plan) outrankedBy(peer *peer, paths []*dataplane.Path) (outranked []resource) {
+func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked []resource) {
 	if len(p.ownVTEPs) == 0 {
 		return nil
 	}
 	ends := paths
 	// Some paths may not use the tunnel (DirectRouting), but other nodes may reach the same peer through the tunnel.
 	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.VTEP(); return !tunnelled }) {
-		ends, _ = p.tunnel.Ends(peer.lease) // an error: the nodes that need the tunnel reject the peer
+		ends, _ = p.tunnel.Ends(claimant.lease) // an error: the nodes that need the tunnel reject the peer
 	}
+	precedes := comparePrecedence(claimant, &peer{lease: &p.local}) < 0
 	for _, end := range ends {
 		derived, own := p.ownVTEPs[vtep(end)]
-		if own && !derived && (comparePrecedence(peer, p.ownPeer()) < 0 || !peer.unusual && p.tunnel.Derived(end)) {
+		if own && !derived && (precedes || !claimant.unusual && p.tunnel.Derived(end)) {
 			outranked = append(outranked, vtep(end))
 		}
 	}
 	return outranked
 }
-
-// ownPeer is this node as the other nodes see it.
-func (p *Plan) ownPeer() *peer { return &peer{lease: &p.local} }
 
 // network returns the pod network of the address family of a.
 func (p *Plan) network(a netip.Addr) subnet.Network {
@@ -155,7 +153,7 @@ func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 			return fmt.Sprintf("public IP %s is inside this node's subnet %s", ip, own.Subnet)
 		}
 	}
-	if p.hasAddr(ip) { // a secondary or virtual address, or docker0's: packets to it would not leave this node
+	if contains(p.addrs, ip) { // a secondary or virtual address, or docker0's: packets to it would not leave this node
 		return fmt.Sprintf("public IP %s is an address of this node", ip)
 	}
 	return ""
