@@ -36,16 +36,8 @@ func fits(family string, n Network, s netip.Prefix) error {
 // Free reports whether no lease in taken overlaps a subnet of l.
 func Free(l *Lease, taken []*Lease) bool {
 	return !slices.ContainsFunc(taken, func(t *Lease) bool {
-		return overlap(l.V4.Subnet, t.V4.Subnet) || overlap(l.V6.Subnet, t.V6.Subnet)
+		return l.V4.Subnet.Overlaps(t.V4.Subnet) || l.V6.Subnet.Overlaps(t.V6.Subnet)
 	})
-}
-
-// overlap reports whether a and b have an address in common. The zero Prefix overlaps nothing.
-func overlap(a, b netip.Prefix) bool {
-	if a.Bits() > b.Bits() {
-		a, b = b, a
-	}
-	return a.Contains(b.Addr()) // false for a zero Prefix, and for different families
 }
 
 // ErrFull is what Choose returns when all subnets of a network are leased.
@@ -55,56 +47,39 @@ var ErrFull = errors.New("no free subnet")
 // taken, of any size, and no underlay network, except one that contains the whole pod network. Every free subnet is
 // equally likely, so that nodes that start together rarely choose the same one. The error says which network is full.
 func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
-	v4, err = choose(cfg.V4, occupants(taken, cfg, cfg.V4, func(l *Lease) netip.Prefix { return l.V4.Subnet }), rnd)
-	if err != nil {
-		return netip.Prefix{}, netip.Prefix{}, err
-	}
-	v6, err = choose(cfg.V6, occupants(taken, cfg, cfg.V6, func(l *Lease) netip.Prefix { return l.V6.Subnet }), rnd)
-	if err != nil {
-		return netip.Prefix{}, netip.Prefix{}, err
-	}
-	return v4, v6, nil
-}
-
-// occupants returns the prefixes that a new subnet of n must not overlap. of returns the subnet of a lease in the family of n.
-func occupants(leases []*Lease, cfg Config, n Network, of func(*Lease) netip.Prefix) []netip.Prefix {
-	var prefixes []netip.Prefix
-	for _, l := range leases {
-		if p := of(l); p.IsValid() {
-			prefixes = append(prefixes, p)
-		}
+	var occupied []netip.Prefix
+	for _, l := range taken {
+		occupied = append(occupied, l.V4.Subnet, l.V6.Subnet)
 	}
 	for _, under := range cfg.Underlay {
-		if under.Bits() > n.Prefix.Bits() {
-			prefixes = append(prefixes, under)
+		if under.Bits() > cfg.NetworkOf(under.Addr()).Prefix.Bits() {
+			occupied = append(occupied, under)
 		}
 	}
-	return prefixes
+	if v4, err = choose(cfg.V4, occupied, rnd); err == nil {
+		v6, err = choose(cfg.V6, occupied, rnd)
+	}
+	return v4, v6, err
 }
 
-// span is a range of consecutive subnet numbers, from first to last inclusive. Subnet 0 is the one at Network.Min.
-type span struct{ first, last *big.Int }
-
-// choose numbers the subnets from Min on, draws a number i below the number of free subnets, and returns the i-th free one.
-// Its cost depends on the number of taken subnets, not on the size of the network. An IPv6 network may have more than 2^64
+// choose numbers the subnets, draws a number i below the number of free subnets, and returns the i-th free one. Its cost
+// depends on the number of occupied prefixes, not on the size of the network. An IPv6 network may have more than 2^64
 // subnets, therefore the big integers.
 //
-// Example: Min is 10.5.0.0 and Max 10.5.9.0, with subnets of length 24: 10 subnets, 0 to 9. The leases 10.5.2.0/24 and
-// 10.5.4.0/23 take the spans 2-2 and 4-5, so that 7 are free: 0 1 3 6 7 8 9. Let i be 3. The first span begins at 2, not
-// above i, so it is skipped: i becomes 4. The second begins at 4: i becomes 6. No span is left: the result is 10.5.6.0/24.
-func choose(n Network, taken []netip.Prefix, rnd *rand.Rand) (netip.Prefix, error) {
+// Example: Min is 10.5.0.0 and Max 10.5.9.0, with subnets of length 24: 10 subnets, called 0 to 9 here. The leases
+// 10.5.2.0/24 and 10.5.4.0/23 occupy 2, 4 and 5, so that 7 are free, in the ranges 0-1, 3-3 and 6-9. Let i be 3. The
+// first range has 2 subnets, so it is skipped: i becomes 1. The second has 1: i becomes 0. The result is the first one of
+// the third range, 10.5.6.0/24.
+func choose(n Network, occupied []netip.Prefix, rnd *rand.Rand) (netip.Prefix, error) {
 	if !n.On() {
 		return netip.Prefix{}, nil
 	}
-	total := new(big.Int).Sub(number(n.Max, n.SubnetLen), number(n.Min, n.SubnetLen))
-	total.Add(total, big.NewInt(1))
-	spans := occupied(n, total, taken)
-	free := new(big.Int).Set(total)
-	for _, s := range spans {
-		free.Sub(free, new(big.Int).Sub(s.last, s.first)).Sub(free, big.NewInt(1))
+	ranges, free := freeRanges(n, occupied), new(big.Int)
+	for _, r := range ranges {
+		free.Add(free, r.size())
 	}
-	if free.Sign() <= 0 {
-		return netip.Prefix{}, fmt.Errorf("%w: %v of %v in %v are taken", ErrFull, total, total, n.Prefix)
+	if free.Sign() == 0 {
+		return netip.Prefix{}, fmt.Errorf("%w: all %v in %v are taken", ErrFull, n.subnets().size(), n.Prefix)
 	}
 	pick := new(big.Int)
 	if free.IsUint64() {
@@ -112,54 +87,51 @@ func choose(n Network, taken []netip.Prefix, rnd *rand.Rand) (netip.Prefix, erro
 	} else {
 		pick.SetUint64(rnd.Uint64()) // a choice among the first 2^64 is enough
 	}
-	for _, s := range spans {
-		if pick.Cmp(s.first) < 0 {
-			break
-		}
-		pick.Add(pick, new(big.Int).Sub(s.last, s.first)).Add(pick, big.NewInt(1))
+	for pick.Cmp(ranges[0].size()) >= 0 {
+		pick.Sub(pick, ranges[0].size())
+		ranges = ranges[1:]
 	}
-	return numbered(n, pick), nil
+	return numbered(n, pick.Add(pick, ranges[0].first)), nil
 }
 
-// occupied returns the spans of taken subnets within 0 to total-1, sorted and merged. A prefix longer than a subnet takes
-// the whole subnet.
-func occupied(n Network, total *big.Int, taken []netip.Prefix) []span {
-	base, end := number(n.Min, n.SubnetLen), new(big.Int).Sub(total, big.NewInt(1))
-	var spans []span
-	for _, p := range taken {
+// numbers is a range of consecutive subnet numbers, from first to end, without end; see number.
+type numbers struct{ first, end *big.Int }
+
+func (r numbers) size() *big.Int { return new(big.Int).Sub(r.end, r.first) }
+
+// subnets returns the numbers of all subnets that may be leased.
+func (n Network) subnets() numbers {
+	last := number(n.Max, n.SubnetLen)
+	return numbers{number(n.Min, n.SubnetLen), last.Add(last, big.NewInt(1))}
+}
+
+// freeRanges returns the numbers of the subnets that overlap no occupied prefix, in order. An occupied prefix longer than a
+// subnet takes the whole subnet; one of the other family is ignored.
+func freeRanges(n Network, occupied []netip.Prefix) (free []numbers) {
+	all := n.subnets()
+	taken := []numbers{{all.end, all.end}} // a sentinel
+	for _, p := range occupied {
 		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() {
 			continue
 		}
 		first := number(p.Masked().Addr(), n.SubnetLen)
-		last := new(big.Int).Set(first)
-		if wider := n.SubnetLen - p.Bits(); wider > 0 {
-			last.Add(last, new(big.Int).Lsh(big.NewInt(1), uint(wider))).Sub(last, big.NewInt(1))
-		}
-		first.Sub(first, base)
-		last.Sub(last, base)
-		if last.Sign() < 0 || first.Cmp(end) > 0 {
-			continue
-		}
-		if first.Sign() < 0 {
-			first.SetInt64(0)
-		}
-		if last.Cmp(end) > 0 {
-			last.Set(end)
-		}
-		spans = append(spans, span{first, last})
+		size := new(big.Int).Lsh(big.NewInt(1), uint(max(n.SubnetLen-p.Bits(), 0)))
+		taken = append(taken, numbers{first, size.Add(size, first)})
 	}
-	slices.SortFunc(spans, func(a, b span) int { return a.first.Cmp(b.first) })
-	var merged []span
-	for _, s := range spans {
-		if n := len(merged); n > 0 && s.first.Cmp(merged[n-1].last) <= 0 {
-			if s.last.Cmp(merged[n-1].last) > 0 {
-				merged[n-1].last = s.last
-			}
-			continue
+	slices.SortFunc(taken, func(a, b numbers) int { return a.first.Cmp(b.first) })
+	next := all.first // all numbers below it were visited
+	for _, t := range taken {
+		if t.first.Cmp(all.end) > 0 {
+			break
 		}
-		merged = append(merged, s)
+		if next.Cmp(t.first) < 0 {
+			free = append(free, numbers{next, t.first})
+		}
+		if next.Cmp(t.end) < 0 {
+			next = t.end
+		}
 	}
-	return merged
+	return free
 }
 
 // number returns the network bits of an address as an integer. Numbers of consecutive subnets are consecutive.
@@ -167,10 +139,10 @@ func number(a netip.Addr, subnetLen int) *big.Int {
 	return new(big.Int).Rsh(new(big.Int).SetBytes(a.AsSlice()), uint(a.BitLen()-subnetLen))
 }
 
-// numbered is the inverse of number, relative to Min: it returns subnet i.
-func numbered(n Network, i *big.Int) netip.Prefix {
+// numbered is the inverse of number: it returns the subnet of n with a number.
+func numbered(n Network, number *big.Int) netip.Prefix {
 	width := n.Min.BitLen()
-	i = new(big.Int).Add(i, number(n.Min, n.SubnetLen))
-	addr, _ := netip.AddrFromSlice(i.Lsh(i, uint(width-n.SubnetLen)).FillBytes(make([]byte, width/8)))
+	bits := new(big.Int).Lsh(number, uint(width-n.SubnetLen))
+	addr, _ := netip.AddrFromSlice(bits.FillBytes(make([]byte, width/8)))
 	return netip.PrefixFrom(addr, n.SubnetLen)
 }

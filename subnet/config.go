@@ -29,7 +29,15 @@ func (n Network) On() bool { return n.Prefix.IsValid() }
 
 // Holds reports whether s is a proper part of the network, as every node's subnet is.
 func (n Network) Holds(s netip.Prefix) bool {
-	return n.On() && s.IsValid() && n.Prefix.Contains(s.Addr()) && s.Bits() > n.Prefix.Bits()
+	return n.Prefix.Contains(s.Addr()) && s.Bits() > n.Prefix.Bits()
+}
+
+// NetworkOf returns the network of the address family of a.
+func (c Config) NetworkOf(a netip.Addr) Network {
+	if a.Is6() {
+		return c.V6
+	}
+	return c.V4
 }
 
 // Covers returns an underlay address or network that s contains, if there is one.
@@ -46,7 +54,7 @@ func (c Config) Covers(s netip.Prefix) (under netip.Prefix, covers bool) {
 // routed to its own pods.
 func (c Config) CheckUnderlay(subnets ...netip.Prefix) error {
 	for _, s := range subnets {
-		if under, covers := c.Covers(s); s.IsValid() && covers {
+		if under, covers := c.Covers(s); covers {
 			return fmt.Errorf("subnet %s of this node contains %s of the underlay: assign another subnet, or choose another interface (--iface)",
 				s, under)
 		}

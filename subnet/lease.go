@@ -70,7 +70,7 @@ func (l *Lease) Displaces(o *Lease) bool {
 	if o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP {
 		return true
 	}
-	return overlap(o.V4.Subnet, l.V4.Subnet) || overlap(o.V6.Subnet, l.V6.Subnet)
+	return o.V4.Subnet.Overlaps(l.V4.Subnet) || o.V6.Subnet.Overlaps(l.V6.Subnet)
 }
 
 // Compare orders the leases of a Set, by subnet, IPv4 first. Leases with the same subnets are ordered by name, so that every

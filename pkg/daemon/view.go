@@ -93,10 +93,7 @@ func (s *snapshot) nodeStatus() *status.Node {
 		}
 	}
 	for _, e := range s.lease.Endpoints() {
-		network := status.Network{Network: s.config.V4.Prefix, Subnet: e.Subnet, PublicIP: e.PublicIP}
-		if e.Subnet.Addr().Is6() {
-			network.Network = s.config.V6.Prefix
-		}
+		network := status.Network{Network: s.config.NetworkOf(e.Subnet.Addr()).Prefix, Subnet: e.Subnet, PublicIP: e.PublicIP}
 		if json.Valid(e.Data) {
 			network.Data = e.Data
 		}

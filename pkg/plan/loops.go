@@ -17,7 +17,7 @@ import (
 // isInside reports whether a public IP of the peer is inside the pod network.
 func (p *Plan) isInside(peer *peer) bool {
 	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
-		return p.network(e.PublicIP).Prefix.Contains(e.PublicIP)
+		return p.cfg.NetworkOf(e.PublicIP).Prefix.Contains(e.PublicIP)
 	})
 }
 
@@ -26,7 +26,7 @@ func (p *Plan) isInside(peer *peer) bool {
 func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for _, e := range peer.lease.Endpoints() {
-			network := p.network(e.PublicIP)
+			network := p.cfg.NetworkOf(e.PublicIP)
 			if s, err := e.PublicIP.Prefix(network.SubnetLen); err == nil && network.On() && !yield(s) {
 				return
 			}
@@ -53,7 +53,7 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 			continue
 		}
 		for _, e := range peer.lease.Endpoints() {
-			if owner, s := p.subnetOwner(e.PublicIP, p.network(e.PublicIP).SubnetLen, conflicting); owner != nil {
+			if owner, s := p.subnetOwner(e.PublicIP, p.cfg.NetworkOf(e.PublicIP).SubnetLen, conflicting); owner != nil {
 				loops[peer] = fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name)
 			}
 			for _, bits := range lengths {
@@ -85,7 +85,7 @@ func (p *Plan) unusualLengths() (lengths []int) {
 // the subnet, those that are not in conflicting come first, then those with precedence.
 func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string) (*peer, netip.Prefix) {
 	s, err := ip.Prefix(bits)
-	if err != nil || !p.network(ip).On() {
+	if err != nil || !p.cfg.NetworkOf(ip).On() {
 		return nil, netip.Prefix{}
 	}
 	r := resource{subnet: s}

@@ -25,7 +25,7 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 		return peer
 	}
 	for _, path := range paths {
-		peer.unusual = peer.unusual || path.Dst.Bits() != p.network(path.Dst.Addr()).SubnetLen
+		peer.unusual = peer.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
 	}
 	peer.outranks = p.outrankedBy(peer, paths)
 	for _, path := range paths {
@@ -77,14 +77,6 @@ func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked [
 	return outranked
 }
 
-// network returns the pod network of the address family of a.
-func (p *Plan) network(a netip.Addr) subnet.Network {
-	if a.Is6() {
-		return p.cfg.V6
-	}
-	return p.cfg.V4
-}
-
 // validate returns why the lease is invalid, or "".
 func (p *Plan) validate(l *subnet.Lease) string {
 	if l.Backend != p.cfg.Backend {
@@ -92,7 +84,7 @@ func (p *Plan) validate(l *subnet.Lease) string {
 	}
 	common := 0
 	for _, e := range l.Endpoints() {
-		network := p.network(e.Subnet.Addr())
+		network := p.cfg.NetworkOf(e.Subnet.Addr())
 		if !network.On() {
 			continue // the peer is dual-stack, and this node uses one family
 		}

@@ -12,6 +12,7 @@ type Conns struct {
 	open map[*kept]struct{}
 }
 
+// kept is a connection that Close removes from the Conns.
 type kept struct {
 	net.Conn
 	in *Conns

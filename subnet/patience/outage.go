@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// silence is how long an outage lasts before it is logged, so that the restart of
+// logAfter is how long an outage lasts before it is logged, so that the restart of
 // a store is not.
-const silence = time.Second
+const logAfter = time.Second
 
 // Causes in the log.
 const (
@@ -27,11 +27,11 @@ type Outage struct {
 
 	mu      sync.Mutex
 	failing map[string]bool // the activities that retry
-	since   time.Time
-	reason  error
-	timer   *time.Timer // logs the outage after silence; nil: there is no outage
-	number  int         // of the outage, so that a late timer of an earlier one logs nothing
-	logged  bool
+	since   time.Time       // when the outage began
+	reason  error           // of the last failure
+	timer   *time.Timer     // logs the outage after logAfter; nil: there is no outage
+	number  int             // of the outage, so that a late timer of an earlier one logs nothing
+	logged  bool            // the outage was logged, so its end will be
 }
 
 // NewOutage returns the Outage of a store, whose name is used in the log.
@@ -48,7 +48,7 @@ func (o *Outage) Failed(activity string, err error) {
 		o.since = time.Now()
 		o.number++
 		number := o.number
-		o.timer = time.AfterFunc(silence, func() { o.logOutage(number) })
+		o.timer = time.AfterFunc(logAfter, func() { o.logOutage(number) })
 	}
 }
 
@@ -57,7 +57,7 @@ func (o *Outage) logOutage(number int) {
 	defer o.mu.Unlock()
 	if o.timer != nil && o.number == number {
 		o.logged = true
-		text, cause := trouble(o.reason)
+		text, cause := classify(o.reason)
 		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", o.reason)
 	}
 }
@@ -69,7 +69,7 @@ func (o *Outage) Err() error {
 	if o.timer == nil {
 		return nil
 	}
-	text, _ := trouble(o.reason)
+	text, _ := classify(o.reason)
 	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
 }
 
@@ -79,8 +79,9 @@ type Refusal interface {
 	Refused()
 }
 
-func trouble(reason error) (text, cause string) {
-	if r := Refusal(nil); errors.As(reason, &r) {
+// classify returns what the store does, as a text and as a cause in the log.
+func classify(reason error) (text, cause string) {
+	if _, refused := errors.AsType[Refusal](reason); refused {
 		return "refuses a request", causeRefuses
 	}
 	return "does not answer", causeSilent
@@ -92,7 +93,7 @@ func (o *Outage) Over(activity string) { o.end(activity, true) }
 // Forget records that an activity ended, and no longer waits for the store.
 func (o *Outage) Forget(activity string) { o.end(activity, false) }
 
-func (o *Outage) end(activity string, through bool) {
+func (o *Outage) end(activity string, succeeded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.failing, activity)
@@ -100,7 +101,7 @@ func (o *Outage) end(activity string, through bool) {
 		return
 	}
 	o.timer.Stop()
-	if o.logged && through {
+	if o.logged && succeeded {
 		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
 	}
 	o.timer, o.logged = nil, false

@@ -1,6 +1,6 @@
 // Package patience helps a lease manager to live with a store that does not
-// answer, or to which others write: pauses between attempts, a log of outages,
-// and the connections to drop.
+// answer, or to which others write: pauses between attempts, notifications
+// between its goroutines, a log of outages, and the connections to drop.
 package patience
 
 import (
@@ -22,11 +22,17 @@ func (b *Backoff) Wait(ctx context.Context) {
 
 // Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
+	}
+}
+
+// Notify makes a channel of capacity one readable, if it is not.
+func Notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

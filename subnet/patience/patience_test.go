@@ -53,7 +53,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		o := NewOutage(log.Logger(), "the store")
 		check := func(what string, down, up int) {
 			t.Helper()
-			time.Sleep(2 * silence)
+			time.Sleep(2 * logAfter)
 			synctest.Wait()
 			if d, u := log.Count("cause="+causeSilent), log.Count("cause="+causeBack); d != down || u != up {
 				t.Errorf("%s: logged %d and %d times, want %d and %d:\n%s", what, d, u, down, up, &log)
@@ -65,7 +65,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		for range 10 {
 			o.Failed("one", errors.New("no"))
 			o.Failed("two", errors.New("no"))
-			time.Sleep(silence)
+			time.Sleep(logAfter)
 		}
 		check("an outage", 1, 0)
 		o.Over("one")
