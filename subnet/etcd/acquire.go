@@ -13,6 +13,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/etcd/format"
+	"flannel/subnet/patience"
 )
 
 // Acquire implements subnet.Manager. It uses the existing lease with our public address, if there is one; else it creates a
@@ -21,11 +22,16 @@ import (
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	// All attempts use one etcd lease, so that none is left over after a lost race.
 	id := newLeaseID()
-	granted := false
+	granted, won := false, false
+	defer func() {
+		if granted && !won {
+			m.revokeUnused(ctx, id)
+		}
+	}()
 	for {
 		var snap *snapshot
 		err := m.retry(ctx, "list the leases", func(attempt context.Context) (err error) {
-			snap, err = m.list(ctx, m.leases(""), left(attempt))
+			snap, err = m.list(ctx, m.leases(""), timeLeft(attempt))
 			return err
 		})
 		if err != nil {
@@ -35,17 +41,11 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		// In each round, because a write may have succeeded although its answer was lost.
 		fit, misfits := ours(cfg, want, records)
 		if fit != nil {
-			if granted {
-				m.revokeUnused(ctx, id)
-			}
 			m.warnOthers(fit.key, misfits)
-			return complete(m.setHeld(snap, reuse(fit, snap.at), "it has our public address"), want), nil
+			return addPublicIPv6(m.setHeld(snap, heldKeyOf(fit, snap.at), "it has our public address"), want), nil
 		}
 		pick, how, err := candidate(cfg, want, records)
 		if err != nil {
-			if granted {
-				m.revokeUnused(ctx, id)
-			}
 			return subnet.Lease{}, err
 		}
 		if !granted {
@@ -55,10 +55,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			}
 			granted = true
 		}
-		c := m.newKey(pick, want, id)
-		won, err := m.createKey(ctx, c, snap.at.rev, misfits)
-		if err != nil {
-			m.revokeUnused(ctx, id)
+		c := m.newHeldKey(pick, want, id)
+		if won, err = m.createKey(ctx, c, snap.at.rev, misfits); err != nil {
 			return subnet.Lease{}, err
 		}
 		if won {
@@ -94,14 +92,14 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 // ours returns the records with our public address: the first one that fits the configuration, and the others.
 func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, others []record) {
 	for _, r := range records {
-		if !mentions(cfg, want, r.kv.Value) {
+		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
 			continue
 		}
 		var err error
 		r.value, err = format.DecodeValue(r.kv.Value)
 		switch {
 		// An unreadable value may be another node's: it is neither used nor removed.
-		case err != nil || !carries(cfg, want, r.value):
+		case err != nil || !hasOurAddress(cfg, want, r.value):
 		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
 			fit = &r
 		default:
@@ -111,14 +109,14 @@ func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, 
 	return fit, others
 }
 
-// mentions reports whether a value may contain our public address. It spares decoding ten thousand values at the start. An
+// mayHaveOurAddress reports whether a value may contain our public address. It spares decoding ten thousand values at the start. An
 // IPv4 address is written in one form only, unless JSON escapes it.
-func mentions(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
+func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
 }
 
-// carries reports whether v has our public address: the IPv4 one, or the IPv6 one in a network without IPv4.
-func carries(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
+// hasOurAddress reports whether v has our public address: the IPv4 one, or the IPv6 one in a network without IPv4.
+func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	if cfg.V4.On() {
 		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
 	}
@@ -167,24 +165,24 @@ func addresses(records []record) (nodes []netip.Prefix) {
 	return nodes
 }
 
-// reuse returns the heldKey of an existing record, which stays as it is until Publish.
-func reuse(r *record, at position) *heldKey {
+// heldKeyOf returns the heldKey of an existing record, which stays as it is until Publish.
+func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
 		want: r.value, stored: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
 }
 
-// complete adds the IPv6 public address, which a reservation may lack.
-func complete(l, want subnet.Lease) subnet.Lease {
+// addPublicIPv6 adds the IPv6 public address, which a reservation may lack.
+func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 	if l.V6.On() && !l.V6.PublicIP.IsValid() {
 		l.V6.PublicIP = want.V6.PublicIP
 	}
 	return l
 }
 
-// newKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
+// newHeldKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
 // ignores such a lease, but reports an error for one with a backend and without data.
-func (m *Manager) newKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
+func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
 	c := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if c.v4.IsValid() {
 		c.want.PublicIP = want.V4.PublicIP
@@ -205,8 +203,8 @@ func (m *Manager) setHeld(snap *snapshot, c *heldKey, how string) subnet.Lease {
 	m.held, m.seed = c, snap
 	m.mu.Unlock()
 	m.ownName.Store(&c.key)
-	notify(m.ownChanged)
-	notify(m.leaseChanged)
+	patience.Notify(m.ownChanged)
+	patience.Notify(m.leaseChanged)
 	m.acquireOnce.Do(func() { close(m.acquired) })
 	l := subnet.Lease{Name: c.key, Since: c.created, Backend: c.stored.BackendType}
 	if c.v4.IsValid() {

@@ -75,8 +75,8 @@ func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
 	return &pb.RangeResponse{}
 }
 
-// left returns the time until the deadline of ctx.
-func left(ctx context.Context) time.Duration {
+// timeLeft returns the time until the deadline of ctx.
+func timeLeft(ctx context.Context) time.Duration {
 	end, _ := ctx.Deadline()
 	return time.Until(end)
 }
@@ -85,7 +85,7 @@ func left(ctx context.Context) time.Duration {
 func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
 	err = m.retry(ctx, "create our lease", func(attempt context.Context) (err error) {
-		newcomers, err = m.list(ctx, m.leases(""), left(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
+		newcomers, err = m.list(ctx, m.leases(""), timeLeft(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
 		return err
 	})
 	if err != nil {
@@ -102,9 +102,9 @@ func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won 
 // keepUnlessOverlapping records that c was created at rev, and returns true; or it deletes c and returns false, if an
 // overlapping key was created before. newcomers are the keys created since the list.
 func (m *Manager) keepUnlessOverlapping(ctx context.Context, c *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
-	mine := &subnet.Lease{V4: subnet.Endpoint{Subnet: c.v4}, V6: subnet.Endpoint{Subnet: c.v6}}
+	own := c.lease()
 	for _, r := range m.records(newcomers) {
-		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(mine, []*subnet.Lease{r.lease}) {
+		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
 		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
@@ -113,7 +113,6 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, c *heldKey, rev int
 		})
 		return false, err
 	}
-	v := c.want
-	c.stored, c.mod, c.created = &v, rev, rev
+	c.stored, c.mod, c.created = new(c.want), rev, rev
 	return true, nil
 }

@@ -40,8 +40,7 @@ func (m *Manager) denied(err error, need, key string, all bool) error {
 // deniedClaim adds advice for a node that may write only the one key that is reserved for it, and tries to create another
 // one because the reserved key does not have its address. The error is final: the caller logs it and calls Acquire again.
 func (m *Manager) deniedClaim(err error, key, publicIP string) error {
-	var denied *DeniedError
-	if errors.As(m.denied(err, "readwrite", key, false), &denied) {
+	if denied, ok := errors.AsType[*DeniedError](m.denied(err, "readwrite", key, false)); ok {
 		return final{fmt.Errorf("%w; if this user may write one reserved key only, let that key carry this node's PublicIP %s",
 			denied, publicIP)}
 	}

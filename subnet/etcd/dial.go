@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -31,7 +32,7 @@ var (
 )
 
 // client translates the options into those of the etcd client.
-func (o Options) client(w *errorTracker) (clientv3.Config, error) {
+func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	var endpoints []string
 	for _, e := range o.Endpoints {
 		if e = strings.TrimSpace(e); e == "" {
@@ -45,7 +46,7 @@ func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	if len(endpoints) == 0 {
 		return clientv3.Config{}, errNoEndpoint
 	}
-	secure, err := o.tls(w)
+	secure, err := o.tls(t)
 	if err != nil {
 		return clientv3.Config{}, err
 	}
@@ -55,7 +56,7 @@ func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 		DialTimeout: 10 * time.Second, // of the login; each attempt has a shorter one
 		// A dead connection is detected after 13 s. gRPC allows no less than 10 s, and the server closes connections that
 		// are pinged without a running request.
-		DialKeepAliveTime:    positive(o.keepAlive, 10*time.Second),
+		DialKeepAliveTime:    cmp.Or(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
 		MaxCallRecvMsgSize:   maxMessage,
@@ -64,13 +65,13 @@ func (o Options) client(w *errorTracker) (clientv3.Config, error) {
 	if o.Username != "" && o.Password != "" {
 		cfg.Username, cfg.Password = o.Username, o.Password
 	}
-	cfg.DialOptions = append(w.dialOptions(), grpc.WithTransportCredentials(w.credentials(endpoints[0], secure)))
+	cfg.DialOptions = append(t.dialOptions(), grpc.WithTransportCredentials(t.credentials(endpoints[0], secure)))
 	return cfg, nil
 }
 
-// plaintext returns the endpoint to which the password would be sent unencrypted, "" if there is none. The scheme of the
+// plaintextEndpoint returns the endpoint to which the password would be sent unencrypted, "" if there is none. The scheme of the
 // first endpoint is used for all.
-func plaintext(cfg clientv3.Config) string {
+func plaintextEndpoint(cfg clientv3.Config) string {
 	if cfg.Username == "" || strings.HasPrefix(strings.ToLower(cfg.Endpoints[0]), "https://") {
 		return ""
 	}
@@ -78,7 +79,7 @@ func plaintext(cfg clientv3.Config) string {
 }
 
 // tls returns the TLS configuration for https endpoints. Without a CA file, the system's authorities are trusted.
-func (o Options) tls(w *errorTracker) (*tls.Config, error) {
+func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
@@ -93,7 +94,7 @@ func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 	switch {
 	case o.CertFile == "" && o.KeyFile == "":
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			w.asked.Store(true)
+			t.asked.Store(true)
 			return &tls.Certificate{}, nil
 		}
 		return c, nil
@@ -120,19 +121,19 @@ func (o Options) tls(w *errorTracker) (*tls.Config, error) {
 // errorTracker intercepts the requests and keeps the error of the last failed one: when etcd cannot be reached, the client
 // library returns "context deadline exceeded", whatever the reason. It also keeps the connections, to drop them.
 type errorTracker struct {
-	last  atomic.Pointer[string]
-	calls atomic.Int64 // requests and streams so far
-	asked atomic.Bool  // the server requested a client certificate, and we have none
+	last  atomic.Pointer[string] // nil: no request has failed
+	calls atomic.Int64           // requests and streams so far
+	asked atomic.Bool            // the server requested a client certificate, and we have none
 	conns patience.Conns
 }
 
 // credentials returns the credentials that the client library would use for the endpoint, wrapped so that all connections
 // are kept for dropping: gRPC itself closes a connection only after a timeout.
-func (w *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
+func (t *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
 	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
-		return handshakes{insecure.NewCredentials(), w}
+		return handshakes{insecure.NewCredentials(), t}
 	}
-	return handshakes{credentials.NewTLS(secure), w}
+	return handshakes{credentials.NewTLS(secure), t}
 }
 
 // handshakes keeps each connection before the handshake.
@@ -149,16 +150,16 @@ func (h handshakes) Clone() credentials.TransportCredentials {
 	return handshakes{h.TransportCredentials.Clone(), h.tracker}
 }
 
-func (w *errorTracker) dialOptions() []grpc.DialOption {
+func (t *errorTracker) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return w.note(invoke(ctx, method, req, reply, cc, opts...))
+			return t.record(invoke(ctx, method, req, reply, cc, opts...))
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
 			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			s, err := open(ctx, desc, cc, method, opts...)
-			return s, w.note(err)
+			return s, t.record(err)
 		}),
 		// After an outage of any length, the connection must be restored within seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -171,26 +172,25 @@ func (w *errorTracker) dialOptions() []grpc.DialOption {
 	}
 }
 
-func (w *errorTracker) note(err error) error {
-	w.calls.Add(1)
+// record counts a request, and keeps its error.
+func (t *errorTracker) record(err error) error {
+	t.calls.Add(1)
 	if err != nil {
-		text := status.Convert(err).Message()
-		w.last.Store(&text)
+		t.last.Store(new(status.Convert(err).Message()))
 	}
 	return err
 }
 
 // explain replaces a timeout by the error of the last failed request.
-func (w *errorTracker) explain(err error) error {
+func (t *errorTracker) explain(err error) error {
 	// The client library returns the context's errors, gRPC its own codes.
-	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-	if code := status.Code(err); code == codes.DeadlineExceeded || code == codes.Canceled {
-		vague = true
-	}
-	if text := w.last.Load(); vague && text != nil {
+	code := status.Code(err)
+	vague := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		code == codes.DeadlineExceeded || code == codes.Canceled
+	if text := t.last.Load(); vague && text != nil {
 		err = errors.New(*text)
 	}
-	if w.asked.Load() { // a server that requires one closes the connection without a reason
+	if t.asked.Load() { // a server that requires one closes the connection without a reason
 		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err

@@ -35,13 +35,13 @@ type consumer interface {
 var errRelist = errors.New("lost the position in the store")
 
 // follow hands over the keys of f and their changes, over outages of any length, until ctx ends (nil) or the consumer
-// returns ErrLost. With a start, it continues from that position; the keys of start are handed over unless they are nil.
+// returns ErrLost. With a start, it continues from that position; its keys are handed over if it was read (start.read).
 func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
 	if start != nil {
 		s.at = start.at
-		if start.kvs != nil {
+		if !start.read.IsZero() {
 			s.recordResult(f.consumer.handleList(ctx, start, false))
 		}
 	}

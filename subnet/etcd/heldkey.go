@@ -29,10 +29,10 @@ import (
 //	any          the key is deleted                            wait for the other events of the burst           missing
 //	any          another node recreated the deleted key        revoke our etcd lease                            lost
 //	missing      (the table in withdrawn.go)                                                                    held, withdrawn, lost
-//	withdrawn    putBack has come, and the subnet is free      write the key                                    held
+//	withdrawn    restoreAt has come, and the subnet is free    write the key                                    held
 //	lost         -                                             Hold returns ErrLost                             -
 //
-// overwritten is the field of that name. In missing, gone is set; in withdrawn, putBack as well. A difference between
+// overwritten is the field of that name. In missing, missingSince is set; in withdrawn, restoreAt as well. A difference between
 // stored and want does not mean overwritten: there is one between a call of Publish and its write, too.
 type heldKey struct {
 	key    string
@@ -47,8 +47,8 @@ type heldKey struct {
 	overwritten  bool          // someone else changed the key, and we have not restored it yet
 	conflict     patience.ConflictBackoff
 
-	gone    time.Time // since when the key is missing; zero: it exists
-	putBack time.Time // when to write it again; zero: not decided
+	missingSince time.Time // zero: the key exists
+	restoreAt    time.Time // when to write the missing key again; zero: not decided
 }
 
 // keyState is what an observation of our key means.
@@ -81,9 +81,9 @@ func (c *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	}
 	hasOurAddress := value != nil && value.PublicIP == c.want.PublicIP && value.PublicIPv6 == c.want.PublicIPv6
 	switch {
-	case !c.gone.IsZero() && !hasOurAddress:
+	case !c.missingSince.IsZero() && !hasOurAddress:
 		return lost // another node created the key first
-	case !c.gone.IsZero() || replaced || kv.CreateRevision == c.created:
+	case !c.missingSince.IsZero() || replaced || kv.CreateRevision == c.created:
 	case value == nil || !value.Equal(c.want):
 		return lost // it was deleted, and another node recreated it
 	}
@@ -123,7 +123,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 				return err
 			}
 			c.grant = false
-			notify(m.leaseChanged)
+			patience.Notify(m.leaseChanged)
 		}
 		raw, err := format.EncodeValue(c.want)
 		if err != nil {
@@ -143,8 +143,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 			if c.mod == 0 {
 				c.created = resp.Header.Revision
 			}
-			v := c.want
-			c.mod, c.stored, c.overwritten = resp.Header.Revision, &v, false
+			c.mod, c.stored, c.overwritten = resp.Header.Revision, new(c.want), false
 			return nil
 		}
 		// Someone has changed the key since we saw it last.
@@ -159,7 +158,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 		case state == lost:
 			return m.giveUp(ctx, c, "the key is another node's now")
 		case c.id != id:
-			notify(m.leaseChanged)
+			patience.Notify(m.leaseChanged)
 		}
 	}
 	c.overwritten = false

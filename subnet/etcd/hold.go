@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/subnet/etcd/format"
+	"flannel/subnet/patience"
 )
 
 // Hold implements subnet.Manager. It holds the key of the last Acquire: after another Acquire, call Hold again.
@@ -83,7 +84,7 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 		m.endMissing(c)
 		if c.id != id {
 			m.log.Info("our key was moved to another etcd lease externally", "key", c.key, "reservation", c.id == clientv3.NoLease)
-			notify(m.leaseChanged)
+			patience.Notify(m.leaseChanged)
 			m.revokeUnused(ctx, id)
 		}
 		return nil
@@ -126,10 +127,7 @@ func describe(v *format.Value) string {
 	if v == nil {
 		return "unreadable value"
 	}
-	raw, err := format.EncodeValue(*v)
-	if err != nil {
-		return "value that cannot be encoded"
-	}
+	raw, _ := format.EncodeValue(*v) // it was decoded, so it can be encoded
 	return string(raw[:min(len(raw), 200)])
 }
 
@@ -140,7 +138,7 @@ func (h holder) handleNotify(ctx context.Context) error {
 	switch {
 	case h.c != h.m.held:
 		return nil
-	case !h.c.gone.IsZero():
+	case !h.c.missingSince.IsZero():
 		return h.m.handleMissing(ctx, h.c)
 	}
 	return h.m.writeKeyNow(ctx)
@@ -240,10 +238,8 @@ func due(left, whole, margin time.Duration) time.Duration {
 
 // sleep waits for d and returns true. It returns false at once when ctx ends or the key is on another etcd lease.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-m.leaseChanged:
 	case <-ctx.Done():

@@ -223,7 +223,7 @@ func TestCompactedBetweenPages(t *testing.T) {
 
 // A batch ends between revisions, wherever the server cuts its responses.
 func TestFragments(t *testing.T) {
-	big := strings.Repeat("x", enoughBytes/3)
+	big := strings.Repeat("x", maxBatchBytes/3)
 	event := func(rev int64) *mvccpb.Event {
 		return &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte("k"), Value: []byte(big), ModRevision: rev}}
 	}

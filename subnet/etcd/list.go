@@ -36,9 +36,10 @@ var oversized = make([]byte, format.MaxValue+1)
 // snapshot is a complete list and its position in the store.
 type snapshot struct {
 	kvs  []*mvccpb.KeyValue // too large values are replaced by oversized
-	more int                // number of invalid keys that are not in kvs
 	at   position
-	read time.Time
+	read time.Time // zero: kvs was not read, and is empty
+
+	unnamed int // number of invalid keys that are not in kvs
 }
 
 // list reads all keys of f at one revision, in pages. perPage bounds the time for each page, not for the whole list. opts
@@ -64,10 +65,10 @@ type listing struct {
 	perPage time.Duration
 	opts    []clientv3.OpOption
 
-	next  string // where the next page begins
-	limit int64  // its keys
-	junk  int    // number of invalid keys
-	snap  snapshot
+	next    string // the key with which the next page begins
+	limit   int64  // the number of its keys
+	invalid int    // number of invalid keys so far
+	snap    snapshot
 }
 
 func (l *listing) readAll(ctx context.Context) error {
@@ -121,7 +122,7 @@ func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhaust
 
 // take adds a page to the list and reports whether there is another one.
 func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
-	at := position{cluster: resp.Header.GetClusterId(), rev: resp.Header.GetRevision()}
+	at := positionOf(resp.Header)
 	switch {
 	case l.snap.at.rev == 0:
 		l.snap.at, l.snap.read = at, time.Now()
@@ -130,7 +131,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	}
 	size, last := 0, ""
 	for _, kv := range resp.Kvs {
-		if !l.feed.holds(kv) {
+		if !l.feed.requested(kv) {
 			l.m.warnUnrequested(kv)
 			continue
 		}
@@ -151,11 +152,11 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 }
 
 func (l *listing) add(kv *mvccpb.KeyValue) {
-	l.feed.shrink(kv)
+	l.feed.limitValue(kv)
 	if l.feed.leases && l.feed.end != "" {
 		if _, _, err := format.ParseKey(string(kv.Key[len(l.feed.key):])); err != nil {
-			if l.junk++; l.junk > maxRejects || len(kv.Key) > maxKey {
-				l.snap.more++
+			if l.invalid++; l.invalid > maxRejects || len(kv.Key) > maxKey {
+				l.snap.unnamed++
 				return
 			}
 		}
@@ -164,19 +165,16 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.snap.kvs = append(l.snap.kvs, kv)
 }
 
-// holds reports whether kv was requested. A faulty server may send other keys, or none.
-func (f feed) holds(kv *mvccpb.KeyValue) bool {
-	switch {
-	case kv == nil:
-		return false
-	case f.end == "":
-		return string(kv.Key) == f.key
+// requested reports whether kv is one of the keys of f. A faulty server may send other keys, or none.
+func (f feed) requested(kv *mvccpb.KeyValue) bool {
+	if f.end == "" {
+		return kv != nil && string(kv.Key) == f.key
 	}
-	return bytes.HasPrefix(kv.Key, []byte(f.key))
+	return kv != nil && bytes.HasPrefix(kv.Key, []byte(f.key))
 }
 
-// shrink replaces a value that is too large for a lease.
-func (f feed) shrink(kv *mvccpb.KeyValue) {
+// limitValue replaces a value that is too large for a lease.
+func (f feed) limitValue(kv *mvccpb.KeyValue) {
 	if f.leases && len(kv.Value) > format.MaxValue {
 		kv.Value = oversized
 	}

@@ -85,15 +85,15 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	w := &errorTracker{}
-	cfg, err := o.client(w)
+	tracker := &errorTracker{}
+	cfg, err := o.client(tracker)
 	if err != nil {
 		return nil, err
 	}
 	if (o.Username == "") != (o.Password == "") {
 		log.Warn("etcd user name and password must be set together, connecting without a login")
 	}
-	if endpoint := plaintext(cfg); endpoint != "" {
+	if endpoint := plaintextEndpoint(cfg); endpoint != "" {
 		log.Warn("the etcd password crosses the network unencrypted; use https:// endpoints and --etcd-cafile",
 			"endpoint", endpoint, "user", cfg.Username)
 	}
@@ -102,9 +102,9 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
-		tracker: w, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
+		tracker: tracker, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
 		user: cfg.Username, prefix: prefix, subnets: prefix + "/subnets/",
-		margin: positive(o.RenewMargin, time.Hour), ttl: positive(o.TTL, 24*time.Hour), retain: o.Retain,
+		margin: cmp.Or(max(o.RenewMargin, 0), time.Hour), ttl: cmp.Or(max(o.TTL, 0), 24*time.Hour), retain: o.Retain,
 		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
 		checkKey: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1),
 	}
@@ -163,21 +163,6 @@ func (m *Manager) Redial() {
 	m.client.ActiveConnection().ResetConnectBackoff()
 }
 
-func positive(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
-}
-
-// notify makes a channel of capacity one readable, if it is not.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // requestTimeout bounds the first attempt of a request, with the wait for a connection. Later attempts get more time.
 const requestTimeout = 3 * time.Second
 
@@ -200,7 +185,7 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", what, ctx.Err())
 		}
-		if f := (final{}); errors.As(err, &f) {
+		if f, ok := errors.AsType[final](err); ok {
 			return f.error
 		}
 		if errors.Is(err, subnet.ErrLost) {

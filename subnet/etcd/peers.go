@@ -26,38 +26,34 @@ type peers struct {
 }
 
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
-	p.named, p.unnamed = map[string]bool{}, snap.more
+	p.named, p.unnamed = map[string]bool{}, snap.unnamed
 	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
 	for _, kv := range snap.kvs {
-		if c, below := p.read(kv); below {
-			entries = append(entries, c)
-		}
+		entries = append(entries, p.read(kv))
 	}
 	if replaced {
 		p.log.Error("etcd store was replaced, retaining missing peers", "cause", causeStoreChanged, "present", len(snap.kvs))
 	}
-	p.set.ApplyAll(append(entries, p.others()), replaced)
+	p.set.ApplyAll(append(entries, p.unnamedEntry()), replaced)
 	return nil
 }
 
 func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	changes := make([]peerset.Change, 0, len(events)+1)
-	hadOthers := p.unnamed > 0
+	hadUnnamed := p.unnamed > 0
 	for _, e := range events {
-		if e.Type != mvccpb.DELETE {
-			if e.Kv.CreateRevision != e.Kv.ModRevision {
-				p.removeReject(string(e.Kv.Key))
-			}
-			if c, below := p.read(e.Kv); below {
-				changes = append(changes, c)
-			}
-			continue
+		key, deleted := string(e.Kv.Key), e.Type == mvccpb.DELETE
+		if deleted || e.Kv.CreateRevision != e.Kv.ModRevision { // the key existed before
+			p.removeReject(key)
 		}
-		p.removeReject(string(e.Kv.Key))
-		changes = append(changes, peerset.Change{Name: string(e.Kv.Key), Deleted: true})
+		if deleted {
+			changes = append(changes, peerset.Change{Name: key, Deleted: true})
+		} else {
+			changes = append(changes, p.read(e.Kv))
+		}
 	}
-	if hasOthers := p.unnamed > 0; hasOthers != hadOthers {
-		changes = append(changes, p.others())
+	if hasUnnamed := p.unnamed > 0; hasUnnamed != hadUnnamed {
+		changes = append(changes, p.unnamedEntry())
 	}
 	p.set.Apply(changes, false)
 	return nil
@@ -69,27 +65,22 @@ func (p *peers) handleNotify(context.Context) error {
 	return nil
 }
 
-// read translates a key. below is false if it is not below the prefix, and was not requested.
-func (p *peers) read(kv *mvccpb.KeyValue) (c peerset.Change, below bool) {
-	c.Name = string(kv.Key)
-	var name string
-	name, below = strings.CutPrefix(c.Name, p.prefix)
-	if !below {
-		return c, false
-	}
-	l, err := format.ParseLease(name, kv.Value)
+// read translates a key, and updates named and unnamed.
+func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
+	c := peerset.Change{Name: string(kv.Key)}
+	l, err := format.ParseLease(strings.TrimPrefix(c.Name, p.prefix), kv.Value)
 	switch {
 	case err == nil:
 		delete(p.named, c.Name)
 		l.Name, l.Since = c.Name, kv.CreateRevision
-		c.Lease, c.Windows = l, microsofts.Match(l.V4.Data)
+		c.Lease, c.Windows = l, windowsMAC.Match(l.V4.Data)
 	case len(c.Name) > maxKey || len(p.named) >= maxRejects && !p.named[c.Name]:
 		p.unnamed++
 	default:
 		p.named[c.Name] = true
 		c.Reject = err.Error()
 	}
-	return c, true
+	return c
 }
 
 // removeReject removes a key that existed before from the invalid ones, if it was one.
@@ -101,8 +92,8 @@ func (p *peers) removeReject(key string) {
 	}
 }
 
-// others is an entry that stands for all keys that are only counted. It has no number, which would change with every key.
-func (p *peers) others() peerset.Change {
+// unnamedEntry stands for all keys that are only counted. It has no number, which would change with every key.
+func (p *peers) unnamedEntry() peerset.Change {
 	c := peerset.Change{Name: p.prefix + "*"}
 	if p.unnamed > 0 {
 		c.Reject = "more invalid keys, which are not listed by name"
@@ -110,6 +101,6 @@ func (p *peers) others() peerset.Change {
 	return c
 }
 
-// microsofts matches a VTEP MAC address with the OUI of virtual adapters of Windows. etcd does not say which nodes run
+// windowsMAC matches a VTEP MAC address with the OUI of virtual adapters of Windows. etcd does not say which nodes run
 // Windows; but MAC addresses that HNS assigns begin with this OUI, and those that Linux chooses never do.
-var microsofts = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)
+var windowsMAC = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)

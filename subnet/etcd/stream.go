@@ -30,7 +30,7 @@ type received struct {
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	// Opening waits for a connection. After requestTimeout it fails, so that the outage is recorded and the store checked.
-	impatience := time.AfterFunc(requestTimeout, cancel)
+	timeout := time.AfterFunc(requestTimeout, cancel)
 	stream, err := pb.NewWatchClient(m.client.ActiveConnection()).Watch(ctx, streamOptions()...)
 	if err == nil {
 		err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
@@ -44,9 +44,9 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 		first, err = stream.Recv()
 	}
 	if err == nil {
-		err = created(first, at)
+		err = checkCreated(first, at)
 	}
-	if err == nil && !impatience.Stop() {
+	if err == nil && !timeout.Stop() {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 		for {
 			resp, err := stream.Recv()
 			progress := resp != nil && len(resp.Events) == 0 && !resp.Fragment
-			m.bound(f, resp)
+			m.sanitize(f, resp)
 			select {
 			case in <- received{resp, progress, err}:
 			case <-ctx.Done():
@@ -73,8 +73,8 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	return in, nil
 }
 
-// created checks the response to the request for a watch.
-func created(r *pb.WatchResponse, at position) error {
+// checkCreated checks the response to the request for a watch.
+func checkCreated(r *pb.WatchResponse, at position) error {
 	switch {
 	case r.Canceled && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
 		return rpctypes.ErrPermissionDenied
@@ -89,8 +89,8 @@ func created(r *pb.WatchResponse, at position) error {
 	return nil
 }
 
-// bound drops keys that were not requested and oversized values, before the response waits in the channel.
-func (m *Manager) bound(f feed, r *pb.WatchResponse) {
+// sanitize drops keys that were not requested and oversized values, before the response waits in the channel.
+func (m *Manager) sanitize(f feed, r *pb.WatchResponse) {
 	if r == nil {
 		return
 	}
@@ -99,17 +99,17 @@ func (m *Manager) bound(f feed, r *pb.WatchResponse) {
 		if e != nil {
 			kv = e.Kv
 		}
-		if !f.holds(kv) {
+		if !f.requested(kv) {
 			m.warnUnrequested(kv)
 			return true
 		}
-		f.shrink(kv)
+		f.limitValue(kv)
 		return false
 	})
 }
 
 // A batch is handed over when it exceeds these numbers of events or bytes, even if more events are waiting.
-const enough, enoughBytes = 10_000, 4 << 20
+const maxBatch, maxBatchBytes = 10_000, 4 << 20
 
 // batch is the content of one response or several.
 type batch struct {
@@ -150,7 +150,7 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 		if r.progress {
 			b.rev = r.resp.Header.GetRevision() // all events up to here have been sent
 		}
-		full := len(b.events) > enough || size > enoughBytes
+		full := len(b.events) > maxBatch || size > maxBatchBytes
 		switch {
 		case full && !fragment, full && b.cut():
 			return b

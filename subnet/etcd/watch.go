@@ -32,13 +32,9 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	start := m.seed
 	m.seed = nil
 	m.mu.Unlock()
-	switch {
 	// An older list may have peers that are gone by now, which would be in the set until the watch has caught up.
-	case start == nil:
-	case time.Since(start.read) > seedLife:
+	if start != nil && time.Since(start.read) > seedLife {
 		start = nil
-	case start.kvs == nil:
-		start.kvs = []*mvccpb.KeyValue{} // not nil: hand the empty list over
 	}
 	f := m.leases("watch leases")
 	f.notified, f.consumer = m.ownChanged, p

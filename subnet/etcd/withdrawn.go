@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flannel/subnet"
+	"flannel/subnet/patience"
 )
 
 // A deleted key means that our lease was revoked, and the daemon exits. But if most other keys are deleted together with
@@ -31,33 +32,33 @@ const burst = 3 * time.Second
 // lease is lost.
 func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 	now, peers := time.Now(), m.watched.Load()
-	if c.gone.IsZero() {
-		c.gone, c.putBack = now, time.Time{}
+	if c.missingSince.IsZero() {
+		c.missingSince, c.restoreAt = now, time.Time{}
 	}
-	if accepted := m.accepted.Load(); accepted != nil && accepted.After(c.gone) {
+	if accepted := m.accepted.Load(); accepted != nil && accepted.After(c.missingSince) {
 		return m.giveUp(ctx, c, "the withdrawal was accepted")
 	}
-	if c.putBack.IsZero() {
+	if c.restoreAt.IsZero() {
 		if peers != nil && peers.Has(c.key) {
-			c.gone = now
+			c.missingSince = now
 		}
-		switch left := burst - now.Sub(c.gone); {
+		switch left := burst - now.Sub(c.missingSince); {
 		case left > 0:
 			m.checkKeyAfter(left)
 			return nil
 		case peers == nil || !peers.MassRetained() && !peers.MostWithdrawn():
 			return m.giveUp(ctx, c, "the key was deleted")
 		}
-		c.putBack = now
+		c.restoreAt = now
 		if peers.MassRetained() {
 			// Spread over all nodes, and before the end of the time for which the others retain us.
-			c.putBack = now.Add(m.retain/20 + rand.N(m.retain*3/20))
+			c.restoreAt = now.Add(m.retain/20 + rand.N(m.retain*3/20))
 		}
 		m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
-			"key", c.key, "at", c.putBack.Round(time.Second))
+			"key", c.key, "at", c.restoreAt.Round(time.Second))
 		peers.SetOwnWithdrawn(true)
 	}
-	if wait := c.putBack.Sub(now); wait > 0 {
+	if wait := c.restoreAt.Sub(now); wait > 0 {
 		m.checkKeyAfter(wait)
 		return nil
 	}
@@ -70,7 +71,7 @@ func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
 
 // checkKeyAfter has Hold check our key after a pause.
 func (m *Manager) checkKeyAfter(after time.Duration) {
-	time.AfterFunc(after, func() { notify(m.checkKey) })
+	time.AfterFunc(after, func() { patience.Notify(m.checkKey) })
 }
 
 // giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must be held.
@@ -81,11 +82,11 @@ func (m *Manager) giveUp(ctx context.Context, c *heldKey, why string) error {
 
 // endMissing records that our key exists. m.mu must be held.
 func (m *Manager) endMissing(c *heldKey) {
-	if c.gone.IsZero() {
+	if c.missingSince.IsZero() {
 		return
 	}
-	c.gone = time.Time{}
-	if !c.putBack.IsZero() {
+	c.missingSince = time.Time{}
+	if !c.restoreAt.IsZero() {
 		m.log.Info("lease is restored", "key", c.key)
 		m.watched.Load().SetOwnWithdrawn(false)
 	}
@@ -106,6 +107,6 @@ func (m *Manager) AcceptWithdrawal() int {
 	}
 	count, now := peers.Accept(), time.Now()
 	m.accepted.Store(&now)
-	notify(m.checkKey)
+	patience.Notify(m.checkKey)
 	return count
 }

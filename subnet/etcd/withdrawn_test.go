@@ -11,6 +11,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
+	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )
 
@@ -54,13 +55,13 @@ func (n *node) hasNow(t *testing.T) {
 	eventually(t, "it is going to put its key back", soon, func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.held.putBack.IsZero() {
+		if n.held.restoreAt.IsZero() {
 			return false
 		}
-		n.held.putBack = time.Now()
+		n.held.restoreAt = time.Now()
 		return true
 	})
-	notify(n.checkKey)
+	patience.Notify(n.checkKey)
 }
 
 func (n *node) retains(t *testing.T, count int) {
@@ -119,7 +120,7 @@ func TestOwnDeletedFirst(t *testing.T) {
 	eventually(t, "it has noticed", soon, func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return !n.held.gone.IsZero()
+		return !n.held.missingSince.IsZero()
 	})
 	st.deleteAll()
 	n.hasNow(t)
@@ -150,14 +151,14 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		eventually(t, "its key is missed", soon, func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			if n.held.gone.IsZero() {
+			if n.held.missingSince.IsZero() {
 				return false
 			}
-			n.held.gone = n.held.gone.Add(-burst)
+			n.held.missingSince = n.held.missingSince.Add(-burst)
 			return true
 		})
 		since = time.Now()
-		notify(n.checkKey)
+		patience.Notify(n.checkKey)
 		return since
 	}
 	since := over()
@@ -165,7 +166,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		n.notLost()
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.held.gone.After(since)
+		return n.held.missingSince.After(since)
 	})
 	late.Apply(gone, false)
 	over()
