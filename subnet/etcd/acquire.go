@@ -55,12 +55,12 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			}
 			granted = true
 		}
-		c := m.newHeldKey(pick, want, id)
-		if won, err = m.createKey(ctx, c, snap.at.rev, misfits); err != nil {
+		held := m.newHeldKey(pick, want, id)
+		if won, err = m.createKey(ctx, held, snap.at.rev, misfits); err != nil {
 			return subnet.Lease{}, err
 		}
 		if won {
-			return m.setHeld(snap, c, how), nil
+			return m.setHeld(snap, held, how), nil
 		}
 	}
 }
@@ -183,35 +183,35 @@ func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 // newHeldKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
 // ignores such a lease, but reports an error for one with a backend and without data.
 func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
-	c := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
-	if c.v4.IsValid() {
-		c.want.PublicIP = want.V4.PublicIP
+	held := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+	if held.v4.IsValid() {
+		held.want.PublicIP = want.V4.PublicIP
 	}
-	if c.v6.IsValid() {
-		c.want.PublicIPv6 = want.V6.PublicIP
+	if held.v6.IsValid() {
+		held.want.PublicIPv6 = want.V6.PublicIP
 	}
-	return c
+	return held
 }
 
-// setHeld makes c the key that the Manager holds, and returns its lease as stored. Hold and Watch continue from snap.
-func (m *Manager) setHeld(snap *snapshot, c *heldKey, how string) subnet.Lease {
-	if c.at.rev == 0 {
-		c.at = position{cluster: snap.at.cluster, rev: c.mod, witness: c.key, mod: c.mod}
+// setHeld sets the key that the Manager holds, and returns its lease as stored. Hold and Watch continue from snap.
+func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Lease {
+	if held.at.rev == 0 {
+		held.at = position{cluster: snap.at.cluster, rev: held.mod, witness: held.key, mod: held.mod}
 	}
-	m.log.Info("subnet leased", "key", c.key, "because", how, "reservation", c.id == clientv3.NoLease)
+	m.log.Info("subnet leased", "key", held.key, "because", how, "reservation", held.id == clientv3.NoLease)
 	m.mu.Lock()
-	m.held, m.seed = c, snap
+	m.held, m.seed = held, snap
 	m.mu.Unlock()
-	m.ownName.Store(&c.key)
+	m.ownName.Store(&held.key)
 	patience.Notify(m.ownChanged)
 	patience.Notify(m.leaseChanged)
 	m.acquireOnce.Do(func() { close(m.acquired) })
-	l := subnet.Lease{Name: c.key, Since: c.created, Backend: c.stored.BackendType}
-	if c.v4.IsValid() {
-		l.V4 = subnet.Endpoint{Subnet: c.v4, PublicIP: c.stored.PublicIP, Data: c.stored.Data}
+	l := subnet.Lease{Name: held.key, Since: held.created, Backend: held.stored.BackendType}
+	if held.v4.IsValid() {
+		l.V4 = subnet.Endpoint{Subnet: held.v4, PublicIP: held.stored.PublicIP, Data: held.stored.Data}
 	}
-	if c.v6.IsValid() {
-		l.V6 = subnet.Endpoint{Subnet: c.v6, PublicIP: c.stored.PublicIPv6, Data: c.stored.V6Data}
+	if held.v6.IsValid() {
+		l.V6 = subnet.Endpoint{Subnet: held.v6, PublicIP: held.stored.PublicIPv6, Data: held.stored.V6Data}
 	}
 	return l
 }

@@ -14,20 +14,20 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// createKey creates the key c, if it does not exist. The same transaction deletes our former keys, which no longer fit. It
-// returns false if another node was faster. c's subnet was free in a list at revision rev.
+// createKey creates the key of held, if it does not exist. The same transaction deletes our former keys, which no longer fit. It
+// returns false if another node was faster. The subnet was free in a list at revision rev.
 //
 // Two nodes may create overlapping keys of different names, such as 10.5.8.0-22 and 10.5.9.0-24, at the same time. etcd
 // orders their transactions. Each one also reads the keys created since rev: the later node finds the earlier one's key,
 // deletes its own and tries another subnet.
-func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former []record) (won bool, err error) {
-	raw, err := format.EncodeValue(c.want)
+func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, former []record) (won bool, err error) {
+	raw, err := format.EncodeValue(held.want)
 	if err != nil {
 		return false, err
 	}
 	// This excludes keys of the same name, and the range of the second step finds overlapping ones.
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)}
-	steps := []clientv3.Op{clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id)),
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(held.key), "=", 0)}
+	steps := []clientv3.Op{clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id)),
 		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
 			clientv3.WithLimit(firstPage))}
 	var etcdLeases []clientv3.LeaseID
@@ -42,27 +42,27 @@ func (m *Manager) createKey(ctx context.Context, c *heldKey, rev int64, former [
 	}
 	var resp *clientv3.TxnResponse
 	err = m.retry(ctx, "create our lease", func(ctx context.Context) (err error) {
-		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(c.key)).Commit()
-		return m.deniedClaim(err, c.key, cmp.Or(c.want.PublicIP, c.want.PublicIPv6).String())
+		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(held.key)).Commit()
+		return m.deniedClaim(err, held.key, cmp.Or(held.want.PublicIP, held.want.PublicIPv6).String())
 	})
 	if err != nil {
-		return false, fmt.Errorf("create %s: %w", c.key, err)
+		return false, fmt.Errorf("create %s: %w", held.key, err)
 	}
 	if !resp.Succeeded {
 		kvs := rangeOf(resp, 0).Kvs
-		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != c.id {
+		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != held.id {
 			return false, nil
 		}
 		// The key is ours: an earlier attempt succeeded, and its answer was lost.
-		return m.finishCreate(ctx, c, rev)
+		return m.finishCreate(ctx, held, rev)
 	}
 	for _, id := range etcdLeases {
 		m.revokeUnused(ctx, id)
 	}
 	if newcomers := rangeOf(resp, 1); !newcomers.More {
-		return m.keepUnlessOverlapping(ctx, c, resp.Header.GetRevision(), newcomers.Kvs)
+		return m.keepUnlessOverlapping(ctx, held, resp.Header.GetRevision(), newcomers.Kvs)
 	}
-	return m.finishCreate(ctx, c, rev)
+	return m.finishCreate(ctx, held, rev)
 }
 
 // rangeOf returns the result of step i of a transaction, which must be a Get. It is empty if the server left it out.
@@ -82,37 +82,37 @@ func timeLeft(ctx context.Context) time.Duration {
 }
 
 // finishCreate completes a createKey whose transaction succeeded although its answer was lost.
-func (m *Manager) finishCreate(ctx context.Context, c *heldKey, rev int64) (won bool, err error) {
+func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
 	err = m.retry(ctx, "create our lease", func(attempt context.Context) (err error) {
 		newcomers, err = m.list(ctx, m.leases(""), timeLeft(attempt), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly())
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("create %s: %w", c.key, err)
+		return false, fmt.Errorf("create %s: %w", held.key, err)
 	}
 	for _, kv := range newcomers.kvs {
-		if string(kv.Key) == c.key {
-			return m.keepUnlessOverlapping(ctx, c, kv.CreateRevision, newcomers.kvs)
+		if string(kv.Key) == held.key {
+			return m.keepUnlessOverlapping(ctx, held, kv.CreateRevision, newcomers.kvs)
 		}
 	}
 	return false, nil
 }
 
-// keepUnlessOverlapping records that c was created at rev, and returns true; or it deletes c and returns false, if an
+// keepUnlessOverlapping records that our key was created at rev, and returns true; or it deletes the key and returns false, if an
 // overlapping key was created before. newcomers are the keys created since the list.
-func (m *Manager) keepUnlessOverlapping(ctx context.Context, c *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
-	own := c.lease()
+func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
+	own := held.lease()
 	for _, r := range m.records(newcomers) {
-		if r.key == c.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
+		if r.key == held.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
 		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
-			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key), "=", rev)).Then(clientv3.OpDelete(c.key)).Commit()
+			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(held.key), "=", rev)).Then(clientv3.OpDelete(held.key)).Commit()
 			return err
 		})
 		return false, err
 	}
-	c.stored, c.mod, c.created = new(c.want), rev, rev
+	held.stored, held.mod, held.created = new(held.want), rev, rev
 	return true, nil
 }

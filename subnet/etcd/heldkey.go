@@ -62,53 +62,53 @@ const (
 
 // observe records what our key holds now, nil if it is missing. A missing key is lost, unless the store was replaced: a
 // replaced store does not know our key, and nobody deleted it.
-func (c *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
+func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	switch {
 	case kv == nil && replaced:
-		if c.mod != 0 { // else this is a retry, and the etcd lease is a new one already
-			c.mod, c.created, c.stored = 0, 0, nil
-			c.replaceLease()
+		if held.mod != 0 { // else this is a retry, and the etcd lease is a new one already
+			held.mod, held.created, held.stored = 0, 0, nil
+			held.replaceLease()
 		}
 		return differs
 	case kv == nil:
 		return lost
-	case !replaced && kv.ModRevision <= c.mod:
-		return c.state() // our own write, or an event that is older than it
+	case !replaced && kv.ModRevision <= held.mod:
+		return held.state() // our own write, or an event that is older than it
 	}
 	var value *format.Value
 	if v, err := format.DecodeValue(kv.Value); err == nil {
 		value = &v
 	}
-	hasOurAddress := value != nil && value.PublicIP == c.want.PublicIP && value.PublicIPv6 == c.want.PublicIPv6
+	hasOurAddress := value != nil && value.PublicIP == held.want.PublicIP && value.PublicIPv6 == held.want.PublicIPv6
 	switch {
-	case !c.missingSince.IsZero() && !hasOurAddress:
+	case !held.missingSince.IsZero() && !hasOurAddress:
 		return lost // another node created the key first
-	case !c.missingSince.IsZero() || replaced || kv.CreateRevision == c.created:
-	case value == nil || !value.Equal(c.want):
+	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
+	case value == nil || !value.Equal(held.want):
 		return lost // it was deleted, and another node recreated it
 	}
-	c.mod, c.created, c.stored = kv.ModRevision, kv.CreateRevision, value
-	state := c.state()
+	held.mod, held.created, held.stored = kv.ModRevision, kv.CreateRevision, value
+	state := held.state()
 	if state == matches {
-		c.id, c.grant = clientv3.LeaseID(kv.Lease), false // someone may have made it a reservation, or the reverse
-	} else if replaced && c.id != clientv3.NoLease {
-		c.replaceLease() // the replaced store does not have our etcd lease
+		held.id, held.grant = clientv3.LeaseID(kv.Lease), false // someone may have made it a reservation, or the reverse
+	} else if replaced && held.id != clientv3.NoLease {
+		held.replaceLease() // the replaced store does not have our etcd lease
 	}
 	return state
 }
 
 // state compares the value as last seen with the one that we want.
-func (c *heldKey) state() keyState {
-	if c.stored != nil && c.stored.Equal(c.want) {
+func (held *heldKey) state() keyState {
+	if held.stored != nil && held.stored.Equal(held.want) {
 		return matches
 	}
 	return differs
 }
 
 // replaceLease chooses the ID of a new etcd lease, to be granted before the next write. A reservation needs none.
-func (c *heldKey) replaceLease() {
-	if c.id != clientv3.NoLease {
-		c.id, c.grant = newLeaseID(), true
+func (held *heldKey) replaceLease() {
+	if held.id != clientv3.NoLease {
+		held.id, held.grant = newLeaseID(), true
 	}
 }
 
@@ -116,34 +116,34 @@ func (c *heldKey) replaceLease() {
 // ModRevision as last seen, so that it never overwrites a change that we have not seen. m.mu must be held, for as long as
 // ctx allows.
 func (m *Manager) writeKey(ctx context.Context) error {
-	c := m.held
-	for c.state() != matches {
-		if c.grant {
-			if err := m.grant(ctx, c.id); err != nil {
+	held := m.held
+	for held.state() != matches {
+		if held.grant {
+			if err := m.grant(ctx, held.id); err != nil {
 				return err
 			}
-			c.grant = false
+			held.grant = false
 			patience.Notify(m.leaseChanged)
 		}
-		raw, err := format.EncodeValue(c.want)
+		raw, err := format.EncodeValue(held.want)
 		if err != nil {
 			return final{err}
 		}
 		resp, err := m.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(c.key), "=", c.mod)).
-			Then(clientv3.OpPut(c.key, string(raw), clientv3.WithLease(c.id))).
-			Else(clientv3.OpGet(c.key)).Commit()
+			If(clientv3.Compare(clientv3.ModRevision(held.key), "=", held.mod)).
+			Then(clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id))).
+			Else(clientv3.OpGet(held.key)).Commit()
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			c.replaceLease() // it has expired while the key was on another one
+			held.replaceLease() // it has expired while the key was on another one
 			continue
 		case err != nil:
-			return fmt.Errorf("write %s: %w", c.key, m.denied(err, "readwrite", c.key, false))
+			return fmt.Errorf("write %s: %w", held.key, m.denied(err, "readwrite", held.key, false))
 		case resp.Succeeded:
-			if c.mod == 0 {
-				c.created = resp.Header.Revision
+			if held.mod == 0 {
+				held.created = resp.Header.Revision
 			}
-			c.mod, c.stored, c.overwritten = resp.Header.Revision, new(c.want), false
+			held.mod, held.stored, held.overwritten = resp.Header.Revision, new(held.want), false
 			return nil
 		}
 		// Someone has changed the key since we saw it last.
@@ -151,17 +151,17 @@ func (m *Manager) writeKey(ctx context.Context) error {
 		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
 			current = kvs[0]
 		}
-		id := c.id
-		switch state := c.observe(current, c.mod == 0); {
+		id := held.id
+		switch state := held.observe(current, held.mod == 0); {
 		case state == lost && current == nil:
-			return m.handleMissing(ctx, c) // Hold writes it again with c.want, or ends
+			return m.handleMissing(ctx, held) // Hold writes it again with held.want, or ends
 		case state == lost:
-			return m.giveUp(ctx, c, "the key is another node's now")
-		case c.id != id:
+			return m.giveUp(ctx, held, "the key is another node's now")
+		case held.id != id:
 			patience.Notify(m.leaseChanged)
 		}
 	}
-	c.overwritten = false
+	held.overwritten = false
 	return nil
 }
 

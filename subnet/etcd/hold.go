@@ -21,12 +21,12 @@ func (m *Manager) Hold(ctx context.Context) error {
 		m.mu.Unlock()
 		return errors.New("hold: no subnet was acquired")
 	}
-	c, key, start := m.held, m.held.key, &snapshot{at: m.held.at}
+	held, key, start := m.held, m.held.key, &snapshot{at: m.held.at}
 	m.mu.Unlock()
 	// Two goroutines that share only the heldKey: one follows the key, and the other one renews its etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, consumer: holder{m, c}}
+		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, consumer: holder{m, held}}
 		return m.follow(ctx, f, start)
 	})
 	g.Go(func() error {
@@ -38,8 +38,8 @@ func (m *Manager) Hold(ctx context.Context) error {
 
 // holder is the consumer of our own key.
 type holder struct {
-	m *Manager
-	c *heldKey // ignored once the Manager holds another one
+	m    *Manager
+	held *heldKey // ignored once the Manager holds another one
 }
 
 func (h holder) handleList(ctx context.Context, list *snapshot, replaced bool) error {
@@ -54,7 +54,7 @@ func (h holder) handle(ctx context.Context, events []*mvccpb.Event) error {
 	e := events[len(events)-1]
 	if e.Type == mvccpb.DELETE {
 		h.m.mu.Lock()
-		outdated := e.Kv.ModRevision < h.c.mod // we have written the key since
+		outdated := e.Kv.ModRevision < h.held.mod // we have written the key since
 		h.m.mu.Unlock()
 		if outdated {
 			return nil
@@ -70,50 +70,50 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 	m := h.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := h.c
-	if c != m.held {
+	held := h.held
+	if held != m.held {
 		return nil
 	}
-	id, lastMod := c.id, c.mod
-	switch state := c.observe(kv, replaced); {
+	id, lastMod := held.id, held.mod
+	switch state := held.observe(kv, replaced); {
 	case state == lost && kv == nil:
-		return m.handleMissing(ctx, c)
+		return m.handleMissing(ctx, held)
 	case state == lost:
-		return m.giveUp(ctx, c, "the key is another node's now")
+		return m.giveUp(ctx, held, "the key is another node's now")
 	case state == matches:
-		m.endMissing(c)
-		if c.id != id {
-			m.log.Info("our key was moved to another etcd lease externally", "key", c.key, "reservation", c.id == clientv3.NoLease)
+		m.endMissing(held)
+		if held.id != id {
+			m.log.Info("our key was moved to another etcd lease externally", "key", held.key, "reservation", held.id == clientv3.NoLease)
 			patience.Notify(m.leaseChanged)
 			m.revokeUnused(ctx, id)
 		}
 		return nil
 	case replaced:
-		if !c.overwritten {
-			m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", c.key)
+		if !held.overwritten {
+			m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", held.key)
 		}
-		c.overwritten = true
+		held.overwritten = true
 		return m.writeKeyNow(ctx)
-	case c.mod == lastMod && c.overwritten:
+	case held.mod == lastMod && held.overwritten:
 		return m.writeKeyNow(ctx) // the previous write failed
-	case c.mod == lastMod:
+	case held.mod == lastMod:
 		return nil // nobody changed the key: Publish is about to write it
 	}
-	return m.restoreOverwritten(ctx, c)
+	return m.restoreOverwritten(ctx, held)
 }
 
 // restoreOverwritten writes our key again after someone else changed it: now, or after the pause of the conflict backoff.
 // m.mu must be held.
-func (m *Manager) restoreOverwritten(ctx context.Context, c *heldKey) error {
-	c.overwritten = true
-	wait := c.conflict.Next(time.Now())
-	switch c.conflict.Rounds {
+func (m *Manager) restoreOverwritten(ctx context.Context, held *heldKey) error {
+	held.overwritten = true
+	wait := held.conflict.Next(time.Now())
+	switch held.conflict.Rounds {
 	case 1:
 		m.log.Warn("lease was modified externally, restoring it",
-			"cause", causeOverwritten, "key", c.key, "to", describe(c.stored))
+			"cause", causeOverwritten, "key", held.key, "to", describe(held.stored))
 	case 3:
 		m.log.Warn("lease is modified repeatedly; another node may have our public address",
-			"cause", causeConflict, "key", c.key, "to", describe(c.stored))
+			"cause", causeConflict, "key", held.key, "to", describe(held.stored))
 	}
 	if wait > 0 {
 		m.checkKeyAfter(wait)
@@ -136,10 +136,10 @@ func (h holder) handleNotify(ctx context.Context) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	switch {
-	case h.c != h.m.held:
+	case h.held != h.m.held:
 		return nil
-	case !h.c.missingSince.IsZero():
-		return h.m.handleMissing(ctx, h.c)
+	case !h.held.missingSince.IsZero():
+		return h.m.handleMissing(ctx, h.held)
 	}
 	return h.m.writeKeyNow(ctx)
 }

@@ -30,42 +30,42 @@ const burst = 3 * time.Second
 
 // handleMissing decides what to do about our missing key, by the table above. m.mu must be held. It returns ErrLost if the
 // lease is lost.
-func (m *Manager) handleMissing(ctx context.Context, c *heldKey) error {
+func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 	now, peers := time.Now(), m.watched.Load()
-	if c.missingSince.IsZero() {
-		c.missingSince, c.restoreAt = now, time.Time{}
+	if held.missingSince.IsZero() {
+		held.missingSince, held.restoreAt = now, time.Time{}
 	}
-	if accepted := m.accepted.Load(); accepted != nil && accepted.After(c.missingSince) {
-		return m.giveUp(ctx, c, "the withdrawal was accepted")
+	if accepted := m.accepted.Load(); accepted != nil && accepted.After(held.missingSince) {
+		return m.giveUp(ctx, held, "the withdrawal was accepted")
 	}
-	if c.restoreAt.IsZero() {
-		if peers != nil && peers.Has(c.key) {
-			c.missingSince = now
+	if held.restoreAt.IsZero() {
+		if peers != nil && peers.Has(held.key) {
+			held.missingSince = now
 		}
-		switch left := burst - now.Sub(c.missingSince); {
+		switch left := burst - now.Sub(held.missingSince); {
 		case left > 0:
 			m.checkKeyAfter(left)
 			return nil
 		case peers == nil || !peers.MassRetained() && !peers.MostWithdrawn():
-			return m.giveUp(ctx, c, "the key was deleted")
+			return m.giveUp(ctx, held, "the key was deleted")
 		}
-		c.restoreAt = now
+		held.restoreAt = now
 		if peers.MassRetained() {
 			// Spread over all nodes, and before the end of the time for which the others retain us.
-			c.restoreAt = now.Add(m.retain/20 + rand.N(m.retain*3/20))
+			held.restoreAt = now.Add(m.retain/20 + rand.N(m.retain*3/20))
 		}
 		m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
-			"key", c.key, "at", c.restoreAt.Round(time.Second))
+			"key", held.key, "at", held.restoreAt.Round(time.Second))
 		peers.SetOwnWithdrawn(true)
 	}
-	if wait := c.restoreAt.Sub(now); wait > 0 {
+	if wait := held.restoreAt.Sub(now); wait > 0 {
 		m.checkKeyAfter(wait)
 		return nil
 	}
-	if own := c.lease(); peers.Claimed(&own) {
-		return m.giveUp(ctx, c, "another node has its subnet or our public address")
+	if own := held.lease(); peers.Claimed(&own) {
+		return m.giveUp(ctx, held, "another node has its subnet or our public address")
 	}
-	c.mod, c.created, c.stored = 0, 0, nil
+	held.mod, held.created, held.stored = 0, 0, nil
 	return m.writeKeyNow(ctx)
 }
 
@@ -75,28 +75,28 @@ func (m *Manager) checkKeyAfter(after time.Duration) {
 }
 
 // giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must be held.
-func (m *Manager) giveUp(ctx context.Context, c *heldKey, why string) error {
-	m.revokeUnused(ctx, c.id) // deleting a key does not end its etcd lease
-	return fmt.Errorf("%s: %s: %w", c.key, why, subnet.ErrLost)
+func (m *Manager) giveUp(ctx context.Context, held *heldKey, why string) error {
+	m.revokeUnused(ctx, held.id) // deleting a key does not end its etcd lease
+	return fmt.Errorf("%s: %s: %w", held.key, why, subnet.ErrLost)
 }
 
 // endMissing records that our key exists. m.mu must be held.
-func (m *Manager) endMissing(c *heldKey) {
-	if c.missingSince.IsZero() {
+func (m *Manager) endMissing(held *heldKey) {
+	if held.missingSince.IsZero() {
 		return
 	}
-	c.missingSince = time.Time{}
-	if !c.restoreAt.IsZero() {
-		m.log.Info("lease is restored", "key", c.key)
+	held.missingSince = time.Time{}
+	if !held.restoreAt.IsZero() {
+		m.log.Info("lease is restored", "key", held.key)
 		m.watched.Load().SetOwnWithdrawn(false)
 	}
 }
 
 // lease returns our lease as it should be stored.
-func (c *heldKey) lease() subnet.Lease {
-	return subnet.Lease{Name: c.key,
-		V4: subnet.Endpoint{Subnet: c.v4, PublicIP: c.want.PublicIP},
-		V6: subnet.Endpoint{Subnet: c.v6, PublicIP: c.want.PublicIPv6}}
+func (held *heldKey) lease() subnet.Lease {
+	return subnet.Lease{Name: held.key,
+		V4: subnet.Endpoint{Subnet: held.v4, PublicIP: held.want.PublicIP},
+		V6: subnet.Endpoint{Subnet: held.v6, PublicIP: held.want.PublicIPv6}}
 }
 
 // AcceptWithdrawal implements subnet.Accepter.
