@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -40,15 +41,18 @@ func (c *Client) Node(ctx context.Context, name, at string) (*format.Node, error
 	return c.parseNode(c.nodeRequest(Protobuf, at).Name(name).Do(quiet(ctx)))
 }
 
+// raw returns the body of a response. Its error has the server's message, which that of Result.Raw lacks.
+func raw(answer rest.Result) ([]byte, error) {
+	body, err := answer.Raw()
+	return body, cmp.Or(answer.Error(), err)
+}
+
 func (c *Client) parseNode(answer rest.Result) (*format.Node, error) {
-	if err := answer.Error(); err != nil { // the error of Raw lacks the server's message
-		return nil, err
-	}
-	raw, err := answer.Raw()
+	body, err := raw(answer)
 	if err != nil {
 		return nil, err
 	}
-	object, err := format.Unwrap(raw)
+	object, err := format.Unwrap(body)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,10 +28,9 @@ func (c *Client) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
 }
 
 func (c *Client) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	answer := c.rest.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").
-		SetHeader("Accept", "application/json").MaxRetries(0).Do(quiet(ctx))
-	raw, err := answer.Raw()
-	if err = cmp.Or(answer.Error(), err); err != nil { // the error of Raw lacks the server's message
+	body, err := raw(c.rest.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").
+		SetHeader("Accept", "application/json").MaxRetries(0).Do(quiet(ctx)))
+	if err != nil {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
 	}
 	var list struct {
@@ -40,7 +38,7 @@ func (c *Client) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 			Spec struct{ CIDRs []netip.Prefix }
 		}
 	}
-	if err := json.Unmarshal(raw, &list); err != nil {
+	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
 	}
 	var networks []netip.Prefix

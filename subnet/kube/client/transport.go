@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,23 +21,21 @@ import (
 // restConfig reads the credentials of the kubeconfig or else of the pod's service account. o.APIURL overrides their
 // server. Outside of a pod and without a kubeconfig, it uses o.APIURL without credentials.
 func (o Options) restConfig() (*rest.Config, error) {
-	if o.Kubeconfig == "" {
-		cfg, err := rest.InClusterConfig()
-		switch {
-		case err == nil && o.APIURL != "":
-			cfg.Host = o.APIURL
-			return cfg, nil
-		case err == nil:
-			return cfg, nil
-		case o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist):
+	if o.Kubeconfig != "" {
+		cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
+		}
+		return cfg, nil
+	}
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		if o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("credentials for the Kubernetes API: %w (outside of a pod, set --kubeconfig-file)", err)
 		}
-		return &rest.Config{Host: o.APIURL}, nil
+		cfg = &rest.Config{}
 	}
-	cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
-	}
+	cfg.Host = cmp.Or(o.APIURL, cfg.Host)
 	return cfg, nil
 }
 

@@ -65,19 +65,24 @@ func fields(b []byte, f func(number protowire.Number, value []byte) error) error
 	return nil
 }
 
+// field returns the last value of one field of a message; nil: there is none.
+func field(b []byte, wanted protowire.Number) (value []byte, err error) {
+	err = fields(b, func(number protowire.Number, v []byte) error {
+		if number == wanted {
+			value = v
+		}
+		return nil
+	})
+	return value, err
+}
+
 // Unwrap returns the object in a runtime.Unknown that begins with magic.
 func Unwrap(b []byte) (object []byte, err error) {
 	b, ok := bytes.CutPrefix(b, magic)
 	if !ok {
 		return nil, errNotProtobuf
 	}
-	err = fields(b, func(number protowire.Number, value []byte) error {
-		if number == 2 {
-			object = value
-		}
-		return nil
-	})
-	return object, err
+	return field(b, 2)
 }
 
 // ParseNode decodes a Node, or a PartialObjectMetadata, which has only the first field
@@ -129,19 +134,12 @@ func (n *Node) parseMeta(b []byte, prefix string) error {
 				n.setHostname(host[1:])
 			}
 		case 12: // one of the annotations
-			var key, text []byte
-			err := fields(value, func(number protowire.Number, value []byte) error {
-				switch number {
-				case 1:
-					key = value
-				case 2:
-					text = value
-				}
-				return nil
-			})
-			if bytes.HasPrefix(key, []byte(prefix)) {
-				n.Annotations.set(prefix, string(key), string(text))
+			key, err := field(value, 1)
+			if err != nil || !bytes.HasPrefix(key, []byte(prefix)) {
+				return err
 			}
+			text, err := field(value, 2)
+			n.Annotations.set(prefix, string(key), string(text))
 			return err
 		}
 		return nil
@@ -207,52 +205,51 @@ func ParseList(from io.Reader, prefix string, each func(*Node)) (version string,
 	}
 	for {
 		number, length, err := r.tag()
+		switch {
+		case err != nil:
+		case number == 2:
+			if version, err = r.items(length, prefix, each); err == nil {
+				return version, nil
+			}
+		default:
+			_, err = r.next(length)
+		}
 		if err != nil {
-			return "", fmt.Errorf("read the list: %w", err)
-		}
-		if number == 2 {
-			return r.items(length, prefix, each)
-		}
-		if _, err := r.next(length); err != nil {
 			return "", fmt.Errorf("read the list: %w", err)
 		}
 	}
 }
 
-// items decodes the NodeList inside of the runtime.Unknown, which has length bytes.
+// items decodes the NodeList inside of the runtime.Unknown, which has length bytes. It returns the list's resourceVersion.
 func (r *Reader) items(length uint64, prefix string, each func(*Node)) (version string, err error) {
-	limited := io.LimitReader(r.Reader, int64(length)) //nolint:gosec // no stream is that long
+	limited := &io.LimitedReader{R: r, N: int64(length)} //nolint:gosec // no stream is that long
 	in := NewReader(limited)
 	for {
 		number, length, err := in.tag()
 		if err == io.EOF {
 			// A stream that ends between two Nodes is an error. As a short list,
 			// it would remove the other peers.
-			if rest := limited.(*io.LimitedReader).N; rest > 0 {
-				return "", fmt.Errorf("read the list: %d bytes are missing: %w", rest, io.ErrUnexpectedEOF)
+			if limited.N > 0 {
+				return "", fmt.Errorf("%d bytes are missing: %w", limited.N, io.ErrUnexpectedEOF)
 			}
 			// So is an answer that is not a list. As an empty list, it would
 			// remove all peers.
 			if version == "" {
-				return "", errors.New("read the list: no resourceVersion")
+				return "", errors.New("no resourceVersion")
 			}
 			return version, nil
 		}
 		if err != nil {
-			return "", fmt.Errorf("read the list: %w", err)
+			return "", err
 		}
 		value, err := in.next(length)
 		if err != nil {
-			return "", fmt.Errorf("read the list: %w", err)
+			return "", err
 		}
 		switch number {
 		case 1: // metadata
-			err = fields(value, func(number protowire.Number, value []byte) error {
-				if number == 2 {
-					version = string(value)
-				}
-				return nil
-			})
+			value, err = field(value, 2)
+			version = string(value)
 		case 2:
 			var n *Node
 			if n, err = ParseNode(value, prefix); err == nil {
@@ -260,7 +257,7 @@ func (r *Reader) items(length uint64, prefix string, each func(*Node)) (version 
 			}
 		}
 		if err != nil {
-			return "", fmt.Errorf("read the list: %w", err)
+			return "", err
 		}
 	}
 }
@@ -288,12 +285,11 @@ func (r *Reader) Event(prefix string) (e Event, err error) {
 		case 1:
 			e.Kind = string(value)
 		case 2: // a RawExtension
-			return fields(value, func(number protowire.Number, value []byte) (err error) {
-				if number == 1 {
-					object, err = Unwrap(value)
-				}
-				return err
-			})
+			raw, err := field(value, 1)
+			if raw != nil {
+				object, err = Unwrap(raw)
+			}
+			return err
 		}
 		return nil
 	})
