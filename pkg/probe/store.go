@@ -41,7 +41,7 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 	e, err := kube.Examine(ctx, *s.Kube)
 	if err != nil {
 		c := unknownCluster(err.Error())
-		if c.Proxy = proxy; kube.Unheard(err) {
+		if c.Proxy = proxy; kube.Unreachable(err) {
 			c.Unreachable = err.Error()
 		}
 		return c

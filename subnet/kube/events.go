@@ -32,8 +32,8 @@ const (
 func newEventFilter() *eventFilter { return &eventFilter{last: map[string]writtenEvent{}} }
 
 // next reports whether an Event may be written now, and if not, how long it must wait.
-func (a *eventFilter) next(reason, message string, now time.Time) (write bool, wait time.Duration) {
-	last, before := a.last[reason]
+func (f *eventFilter) next(reason, message string, now time.Time) (write bool, wait time.Duration) {
+	last, before := f.last[reason]
 	pause := interval
 	if last.message == message {
 		pause = sameInterval
@@ -45,10 +45,10 @@ func (a *eventFilter) next(reason, message string, now time.Time) (write bool, w
 }
 
 // writeEvents writes the Events that are due, and returns the time until the next one may be.
-func (r *reporter) writeEvents(ctx context.Context, a *eventFilter, name string, s status) (rest time.Duration) {
+func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration) {
 	rest = recheckEvery
-	for _, e := range a.events(s, r.m.o.Grace, time.Now()) {
-		write, wait := a.next(e.reason, e.message, time.Now())
+	for _, e := range f.events(s, r.m.o.Grace, time.Now()) {
+		write, wait := f.next(e.reason, e.message, time.Now())
 		if !write {
 			rest = min(rest, wait)
 			continue
@@ -60,7 +60,7 @@ func (r *reporter) writeEvents(ctx context.Context, a *eventFilter, name string,
 			rest = min(rest, retryPause)
 			continue
 		}
-		a.last[e.reason] = writtenEvent{e.message, time.Now()}
+		f.last[e.reason] = writtenEvent{e.message, time.Now()}
 		if e.reason == reasonSubnet {
 			r.mu.Lock()
 			if r.status.subnetChange == e.message {
@@ -68,7 +68,7 @@ func (r *reporter) writeEvents(ctx context.Context, a *eventFilter, name string,
 			}
 			r.mu.Unlock()
 		}
-		a.failureReported = a.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
+		f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
 	return rest
 }
@@ -86,7 +86,7 @@ const (
 type event struct{ kind, reason, message string }
 
 // events returns the Events that describe the status.
-func (a *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
+func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
 	var events []event
 	for _, e := range []event{{reason: reasonSubnet, message: s.subnetChange}, {reason: reasonRejected, message: s.rejected},
 		{reason: reasonRetain, message: s.retained}, {reason: reasonMixed, message: s.advice}, {reason: reasonPending, message: s.pendingConfig}} {
@@ -96,7 +96,7 @@ func (a *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 	}
 	switch {
 	case s.since.IsZero():
-	case s.synced && a.failureReported:
+	case s.synced && f.failureReported:
 		events = append(events, event{corev1.EventTypeNormal, reasonSynced, "the pod network of this node is synced again"})
 	case !s.synced && now.Sub(s.since) >= grace:
 		events = append(events, event{corev1.EventTypeWarning, reasonNotSynced,
@@ -106,7 +106,7 @@ func (a *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 }
 
 func (r *reporter) writeEvent(ctx context.Context, name string, o event) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	uid, _ := r.m.ownUID()
 	if uid == "" {

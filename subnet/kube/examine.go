@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +30,10 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 		return Examination{}, errors.New("name of this node is unknown: set NODE_NAME, or POD_NAME and POD_NAMESPACE")
 	}
 	var clock clockWatch
-	o.wrap = clock.wrap
+	o.wrap = func(next http.RoundTripper) http.RoundTripper {
+		clock.next = next
+		return &clock
+	}
 	api, err := client.New(o.client())
 	if err != nil {
 		return Examination{}, err
@@ -50,13 +53,17 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if e.Windows, err = api.WindowsNodes(ctx); err != nil {
 		return Examination{}, fmt.Errorf("list Windows nodes: %w", err)
 	}
-	e.Ahead, err = clock.ahead()
-	return e, err
+	ahead := clock.ahead.Load()
+	if ahead == nil {
+		return e, errors.New("responses of the API server have no Date header")
+	}
+	e.Ahead = *ahead
+	return e, nil
 }
 
-// Unheard reports whether an error of Examine means that the API server itself did not answer: there was no answer, or it
+// Unreachable reports whether an error of Examine means that the API server itself did not answer: there was no answer, or it
 // came from something else, such as a proxy.
-func Unheard(err error) bool {
+func Unreachable(err error) bool {
 	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
@@ -78,16 +85,8 @@ func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
 // clockWatch is a transport that compares the server's clock with ours, by the header Date of the responses (RFC 9110,
 // section 6.6.1), which is truncated to seconds.
 type clockWatch struct {
-	next http.RoundTripper
-
-	mu   sync.Mutex
-	last time.Duration
-	seen bool
-}
-
-func (c *clockWatch) wrap(next http.RoundTripper) http.RoundTripper {
-	c.next = next
-	return c
+	next  http.RoundTripper
+	ahead atomic.Pointer[time.Duration] // at the last response; nil: none had the header
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -99,18 +98,7 @@ func (c *clockWatch) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 		middle := before.Add(time.Since(before) / 2)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.last, c.seen = date.Add(time.Second/2).Sub(middle), true
+		c.ahead.Store(new(date.Add(time.Second / 2).Sub(middle)))
 	}
 	return resp, nil
-}
-
-func (c *clockWatch) ahead() (time.Duration, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.seen {
-		return 0, errors.New("responses of the API server have no Date header")
-	}
-	return c.last, nil
 }

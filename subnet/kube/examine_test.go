@@ -37,7 +37,7 @@ func TestProxy(t *testing.T) {
 }
 
 // A proxy that answers for the API server is not heard for it; neither is nobody.
-func TestUnheard(t *testing.T) {
+func TestUnreachable(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "<html>not from here</html>", http.StatusForbidden)
 	}))
@@ -45,7 +45,7 @@ func TestUnheard(t *testing.T) {
 	gone.Close()
 	defer proxy.Close()
 	for _, url := range []string{proxy.URL, gone.URL} {
-		if _, err := Examine(t.Context(), Options{APIURL: url, NodeName: "n", Prefix: prefix}); err == nil || !Unheard(err) {
+		if _, err := Examine(t.Context(), Options{APIURL: url, NodeName: "n", Prefix: prefix}); err == nil || !Unreachable(err) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -74,10 +74,10 @@ func examined(t *testing.T, o outside) {
 	if err != nil || !slices.Equal(e.PodCIDRs, []string{"10.244.9.0/24"}) || !slices.Contains(e.Windows, "examined-windows") {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if _, err := ask("examined-none"); !apierrors.IsNotFound(err) || Unheard(err) {
+	if _, err := ask("examined-none"); !apierrors.IsNotFound(err) || Unreachable(err) {
 		t.Errorf("a node that is not there: %v", err)
 	}
-	if _, err := ask(""); err == nil || !strings.Contains(err.Error(), "NODE_NAME") || Unheard(err) {
+	if _, err := ask(""); err == nil || !strings.Contains(err.Error(), "NODE_NAME") || Unreachable(err) {
 		t.Errorf("no name: %v", err)
 	}
 }

@@ -165,10 +165,8 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.
 // receiveAll hands over the events of a watch until it ends, and the Nodes that were looked up meanwhile.
 func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error {
 	for {
-		due, stop := s.lookups.timer(s.spread())
 		select {
 		case e, ok := <-in:
-			stop()
 			if !ok {
 				return nil
 			}
@@ -177,11 +175,10 @@ func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error
 			}
 			s.pause = patience.Backoff{}
 		case a := <-s.lookups.answers:
-			stop()
 			if err := s.handleAnswer(ctx, a); err != nil {
 				return err
 			}
-		case <-due:
+		case <-s.lookups.whenDue(s.spread()):
 			s.startLookup(ctx)
 		}
 	}
@@ -223,7 +220,7 @@ func (s *follower) handleEvents(ctx context.Context, events []format.Event) erro
 			return err
 		}
 	}
-	if len(s.lookups.of) == 0 {
+	if len(s.lookups.byName) == 0 {
 		s.m.outage.Forget(s.lookupActivity()) // the Nodes whose lookup failed are gone
 	}
 	s.moveTo(events[len(events)-1].Node.Version)
@@ -236,7 +233,7 @@ func (s *follower) recordNode(c change) bool {
 	n := c.node
 	if n == nil {
 		delete(s.known, c.name)
-		delete(s.lookups.of, c.name)
+		delete(s.lookups.byName, c.name)
 		return true
 	}
 	if k := s.known[c.name]; !n.HasSpec && k.uid == n.UID {
@@ -244,7 +241,7 @@ func (s *follower) recordNode(c change) bool {
 	}
 	counts := s.only != "" || n.Annotations[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
 	if len(n.CIDRs) > 0 || !counts {
-		delete(s.lookups.of, c.name)
+		delete(s.lookups.byName, c.name)
 	} else {
 		everRead := s.lookups.request(n, s.spread(), s.only != "")
 		if !everRead {

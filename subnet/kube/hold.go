@@ -16,9 +16,9 @@ import (
 // Hold implements subnet.Manager. It watches our Node and restores our annotations when someone else changes them.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
-	c := m.own
+	own := m.own
 	m.mu.Unlock()
-	if c == nil {
+	if own == nil {
 		return errors.New("hold: no subnet was acquired")
 	}
 	defer func() {
@@ -30,9 +30,9 @@ func (m *Manager) Hold(ctx context.Context) error {
 	restorerDone := make(chan struct{})
 	go func() {
 		defer close(restorerDone)
-		m.restoreForever(ctx, c)
+		m.restoreForever(ctx, own)
 	}()
-	observe := func(_ context.Context, changes []change) error { return m.observeOwn(c, changes[len(changes)-1]) }
+	observe := func(_ context.Context, changes []change) error { return m.observeOwn(own, changes[len(changes)-1]) }
 	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), handle: observe})
 	cancel()
 	<-restorerDone
@@ -41,15 +41,15 @@ func (m *Manager) Hold(ctx context.Context) error {
 
 // observeOwn records a change of our Node, logs what it means, and has restoreForever check the annotations. It returns
 // ErrMoved if the Node has another podCIDR.
-func (m *Manager) observeOwn(c *ownNode, observed change) error {
+func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := c.node
+	before := own.node
 	if observed.replaced {
-		c.node = nil // resourceVersions of the former store must not make observe ignore this one
+		own.node = nil // resourceVersions of the former store must not make observe ignore this one
 	}
 	if observed.node == nil {
-		c.observe(nil)
+		own.observe(nil)
 		if before != nil {
 			m.log.Warn("this node's Node was deleted; keeping the network as it is until the Node is recreated",
 				"cause", causeNoNode, "node", observed.name)
@@ -62,32 +62,32 @@ func (m *Manager) observeOwn(c *ownNode, observed change) error {
 			m.log.Warn("this node's Node was recreated and has no podCIDR yet; keeping the network as it is",
 				"cause", causeNoPodCIDR, "node", observed.name)
 		}
-		c.observe(observed.node)
+		own.observe(observed.node)
 		return nil
 	}
 	v4, v6, err := format.Subnets(observed.node.CIDRs)
-	if err != nil || c.v4.IsValid() && v4 != c.v4 || c.v6.IsValid() && v6 != c.v6 {
+	if err != nil || own.v4.IsValid() && v4 != own.v4 || own.v6.IsValid() && v6 != own.v6 {
 		cidrs := strings.Join(observed.node.CIDRs, ", ")
 		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
 	}
-	c.observe(observed.node)
-	m.setOperatorIPs(c.node.Annotations)
+	own.observe(observed.node)
+	m.setOperatorIPs(own.node.Annotations)
 	switch {
 	case recreated:
 		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
-		c.conflict = patience.ConflictBackoff{}
+		own.conflict = patience.ConflictBackoff{}
 		m.reporter.nodeChanged()
 	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
-		c.conflict = patience.ConflictBackoff{}
+		own.conflict = patience.ConflictBackoff{}
 	}
-	notify(m.restore)
+	patience.Notify(m.restore)
 	return nil
 }
 
 // restoreForever restores our annotations whenever someone else has changed them, until ctx ends. It is a goroutine of
 // its own, so that Hold goes on observing the Node during the pauses of the conflict backoff.
-func (m *Manager) restoreForever(ctx context.Context, c *ownNode) {
+func (m *Manager) restoreForever(ctx context.Context, own *ownNode) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,13 +95,13 @@ func (m *Manager) restoreForever(ctx context.Context, c *ownNode) {
 		case <-m.restore:
 		}
 		m.mu.Lock()
-		patch, changes := m.patchNeeded(c)
-		if patch == nil || !c.published { // before they are published, Publish writes them
+		patch, changes := m.patchNeeded(own)
+		if patch == nil || !own.published { // before they are published, Publish writes them
 			m.mu.Unlock()
 			continue
 		}
-		wait := c.conflict.Next(time.Now())
-		rounds := c.conflict.Rounds
+		wait := own.conflict.Next(time.Now())
+		rounds := own.conflict.Rounds
 		m.mu.Unlock()
 		slices.Sort(changes)
 		switch rounds {
@@ -113,7 +113,7 @@ func (m *Manager) restoreForever(ctx context.Context, c *ownNode) {
 				"cause", causeConflict, "annotations", strings.Join(changes, " "))
 		}
 		patience.Pause(ctx, wait)
-		err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, c) })
+		err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 		if err != nil && ctx.Err() == nil {
 			m.log.Warn("could not restore the annotations of this node", "error", err)
 		}

@@ -36,11 +36,12 @@ import (
 
 // lookups are the Nodes whose podCIDR is unknown. The goroutine of follow owns them; answers come from other goroutines.
 type lookups struct {
-	of      map[string]*lookup // by name
-	fresh   time.Time          // when the Nodes are due that were never asked for; in the past: choose a time for the next ones
-	rest    time.Time          // the earliest time of a request for Nodes that were never asked for
-	running int                // requests
-	answers chan answer        // its capacity is that of all running requests
+	byName  map[string]*lookup
+	running int         // number of requests
+	answers chan answer // its capacity is that of all running requests
+
+	freshDue  time.Time // when the Nodes are due that were never asked for; in the past: choose a time for the next ones
+	freshFrom time.Time // the earliest time that may be chosen as freshDue
 }
 
 // lookup is the state of one Node; a recreated Node gets a new one.
@@ -76,7 +77,7 @@ const (
 )
 
 func newLookups() lookups {
-	return lookups{of: map[string]*lookup{}, answers: make(chan answer, maxLookups)}
+	return lookups{byName: map[string]*lookup{}, answers: make(chan answer, maxLookups)}
 }
 
 // spread is the time over which all daemons spread a request that each of them makes.
@@ -90,10 +91,10 @@ func (s *follower) spread() time.Duration {
 // request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen. It
 // reports whether the Node was read before, so that it can be handed over as a Node without podCIDR.
 func (ls *lookups) request(n *format.Node, spread time.Duration, impatient bool) (everRead bool) {
-	l := ls.of[n.Name]
+	l := ls.byName[n.Name]
 	if l == nil || l.node.UID != n.UID {
 		l = &lookup{impatient: impatient}
-		ls.of[n.Name] = l
+		ls.byName[n.Name] = l
 	}
 	l.node = n
 	switch {
@@ -101,31 +102,20 @@ func (ls *lookups) request(n *format.Node, spread time.Duration, impatient bool)
 		l.recordEmpty(n.Version)
 	case l.asked || !l.due.IsZero():
 	case l.seen == "":
-		if now := time.Now(); !ls.fresh.After(now) { // a past time was chosen for other Nodes
-			ls.fresh = later(now.Add(jitter(spread)), ls.rest)
+		if now := time.Now(); !ls.freshDue.After(now) { // a past time was chosen for other Nodes
+			if ls.freshDue = now.Add(jitter(spread)); ls.freshDue.Before(ls.freshFrom) {
+				ls.freshDue = ls.freshFrom
+			}
 		}
-		l.due = ls.fresh
+		l.due = ls.freshDue
 	default:
 		l.due = l.nextRead()
 	}
 	return l.seen != ""
 }
 
-// later returns the later time.
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
-
-// jitter returns a random duration below d.
-func jitter(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 0
-	}
-	return rand.N(d)
-}
+// jitter returns a random duration below d, 0 if d is 0.
+func jitter(d time.Duration) time.Duration { return rand.N(max(d, 1)) }
 
 // recordEmpty records that the Node had no podCIDR at a resourceVersion.
 func (l *lookup) recordEmpty(version string) {
@@ -150,10 +140,11 @@ func backoff(low, high time.Duration, tries int) time.Duration {
 	return d*3/4 + rand.N(d/2)
 }
 
-// timer fires when the next request is due and may be made. Call stop when no longer waiting for it.
-func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func() bool) {
+// whenDue receives when the next request is due and may be made. It is nil, from which nothing is ever received, if there
+// is none.
+func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 	var first time.Time
-	for _, l := range ls.of {
+	for _, l := range ls.byName {
 		if !l.asked && !l.due.IsZero() && (first.IsZero() || l.due.Before(first)) {
 			first = l.due
 		}
@@ -163,10 +154,9 @@ func (ls *lookups) timer(spread time.Duration) (due <-chan time.Time, stop func(
 		limit = maxSpread
 	}
 	if first.IsZero() || ls.running >= limit {
-		return nil, func() bool { return true }
+		return nil
 	}
-	t := time.NewTimer(time.Until(first))
-	return t.C, t.Stop
+	return time.After(time.Until(first))
 }
 
 // startLookup starts a request for the Nodes that are due, and for those that were never asked for, due or not.
@@ -174,7 +164,7 @@ func (s *follower) startLookup(ctx context.Context) {
 	a := answer{}
 	version := ""
 	wanted := map[string]*format.Node{}
-	for name, l := range s.lookups.of {
+	for name, l := range s.lookups.byName {
 		fresh := l.seen == "" && l.tries == 0
 		if l.asked || l.due.IsZero() || !fresh && time.Now().Before(l.due) {
 			continue
@@ -190,10 +180,10 @@ func (s *follower) startLookup(ctx context.Context) {
 		return
 	}
 	spread := s.spread()
-	s.lookups.fresh, s.lookups.rest = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
+	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
 	s.lookups.running++
 	go func() {
-		ctx, cancel := context.WithTimeout(ctx, attempt)
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		a.nodes, a.err = s.m.api.NodesByName(ctx, wanted, version)
 		s.lookups.answers <- a
@@ -206,7 +196,7 @@ func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 	var changes []change
 	for _, l := range a.asked {
 		name := l.node.Name
-		if s.lookups.of[name] != l {
+		if s.lookups.byName[name] != l {
 			continue // it was deleted, recreated, or is no longer managed
 		}
 		l.asked = false
@@ -232,7 +222,7 @@ func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 func (s *follower) recordLookup(l *lookup, read *format.Node) *format.Node {
 	n := *l.node
 	if n.CIDRs = read.CIDRs; len(n.CIDRs) > 0 {
-		delete(s.lookups.of, n.Name)
+		delete(s.lookups.byName, n.Name)
 	} else {
 		if l.seen == "" {
 			l.tries = 0 // it counted failed requests until now

@@ -205,7 +205,7 @@ func TestLookupsArePaced(t *testing.T) {
 		for time.Since(began) < 10*time.Minute {
 			version++
 			ls.request(&format.Node{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
-			l := ls.of["a"]
+			l := ls.byName["a"]
 			if !l.due.After(time.Now()) {
 				reads++
 				l.recordEmpty(fmt.Sprint(version))
@@ -230,9 +230,9 @@ func TestLookupsComeTogether(t *testing.T) {
 		}
 		batches, began := 0, time.Now()
 		for i := 0; time.Since(began) < time.Minute; i++ { // ten new Nodes a second
-			if due := s.lookups.fresh; len(s.lookups.of) > 0 && !due.After(time.Now()) {
+			if due := s.lookups.freshDue; len(s.lookups.byName) > 0 && !due.After(time.Now()) {
 				batches++
-				for name, l := range s.lookups.of {
+				for name, l := range s.lookups.byName {
 					if l.due != due {
 						t.Fatalf("%s is due at %v, others at %v", name, l.due, due)
 					}
@@ -241,7 +241,7 @@ func TestLookupsComeTogether(t *testing.T) {
 				if err := s.handleAnswer(t.Context(), <-s.lookups.answers); err != nil {
 					t.Fatal(err)
 				}
-				s.lookups.of = map[string]*lookup{}
+				s.lookups.byName = map[string]*lookup{}
 			}
 			name := fmt.Sprint("new-", i)
 			s.lookups.request(&format.Node{Name: name, UID: name, Version: "1"}, s.spread(), false)
@@ -251,10 +251,10 @@ func TestLookupsComeTogether(t *testing.T) {
 			t.Errorf("%d batches in a minute", batches)
 		}
 		s.lookups.request(&format.Node{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
-		delete(s.lookups.of, "gone")
+		delete(s.lookups.byName, "gone")
 		time.Sleep(time.Minute)
 		s.lookups.request(&format.Node{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
-		if due := s.lookups.of["next"].due; !due.After(time.Now()) {
+		if due := s.lookups.byName["next"].due; !due.After(time.Now()) {
 			t.Errorf("after one that went unread, the next is due at %v", due)
 		}
 	})

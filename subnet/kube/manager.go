@@ -132,22 +132,14 @@ func (m *Manager) Close() error {
 // Redial implements subnet.Redialer.
 func (m *Manager) Redial() { m.api.DropConnections() }
 
-// notify makes a channel of capacity one readable, if it is not.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// attempt bounds a request for one object.
-const attempt = 15 * time.Second
+// requestTimeout bounds a request for one object.
+const requestTimeout = 15 * time.Second
 
 // retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
 	defer m.outage.Forget(activity)
 	for pause := (patience.Backoff{}); ; {
-		attemptCtx, cancel := context.WithTimeout(ctx, attempt)
+		attemptCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := op(attemptCtx)
 		cancel()
 		switch {

@@ -52,36 +52,36 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		}
 	}
 	name := found.Name
-	c := &ownNode{node: found, warned: map[string]bool{}}
+	own := &ownNode{node: found, warned: map[string]bool{}}
 	var err error
-	if c.v4, c.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
+	if own.v4, own.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
 		return subnet.Lease{}, err
 	}
-	if c.v4.IsValid() && c.v4 == cfg.V4.Prefix || c.v6.IsValid() && c.v6 == cfg.V6.Prefix {
+	if own.v4.IsValid() && own.v4 == cfg.V4.Prefix || own.v6.IsValid() && own.v6 == cfg.V6.Prefix {
 		m.log.Warn("podCIDR of this node is the whole network, which leaves no subnet for other nodes",
-			"cause", causeWholeNetwork, "podCIDR", c.subnets())
+			"cause", causeWholeNetwork, "podCIDR", own.subnets())
 	}
-	l := c.storedLease(name)
+	l := own.storedLease()
 	if l.Backend != "" { // the annotations are of a run before this one: Hold keeps them until Publish
-		c.want, c.published = &l, true
+		own.want, own.published = &l, true
 	}
 	m.mu.Lock()
-	m.own, m.holding = c, true
+	m.own, m.holding = own, true
 	m.mu.Unlock()
 	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet}
-	if before.v4.IsValid() && before.v4 != c.v4 || before.v6.IsValid() && before.v6 != c.v6 {
+	if before.v4.IsValid() && before.v4 != own.v4 || before.v6.IsValid() && before.v6 != own.v6 {
 		m.log.Warn("subnet of this node changed; pods with an address of the former subnet must be recreated",
-			"cause", causeSubnetChanged, "was", before.subnets(), "is", c.subnets())
-		m.reporter.subnetChanged(before.subnets(), c.subnets())
+			"cause", causeSubnetChanged, "was", before.subnets(), "is", own.subnets())
+		m.reporter.subnetChanged(before.subnets(), own.subnets())
 	}
 	m.reporter.nodeChanged()
 	return l, nil
 }
 
 // subnets formats the subnets for a message.
-func (c *ownNode) subnets() string {
+func (own *ownNode) subnets() string {
 	var parts []string
-	for _, p := range []netip.Prefix{c.v4, c.v6} {
+	for _, p := range []netip.Prefix{own.v4, own.v6} {
 		if p.IsValid() {
 			parts = append(parts, p.String())
 		}
@@ -115,18 +115,6 @@ func (m *Manager) ownName() string {
 	return m.name
 }
 
-// waitReason returns why Acquire must wait, or "" if n has a podCIDR. The podCIDRs of all families are set together and
-// never change, so that waiting for a second family would be useless.
-func waitReason(name string, n *format.Node) string {
-	switch {
-	case n == nil:
-		return fmt.Sprintf("Node %s does not exist: its kubelet creates it when it starts", name)
-	case len(n.CIDRs) == 0:
-		return fmt.Sprintf("Node %s has no podCIDR: kube-controller-manager assigns one if started with --allocate-node-cidrs and --cluster-cidr", name)
-	}
-	return ""
-}
-
 // subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network
 // of cfg. The cluster chooses their length: cfg's SubnetLen is not used.
 func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
@@ -156,16 +144,15 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 
 // storedLease returns the lease that our Node's annotations describe. Its Backend is empty if they describe none, cannot
 // be read, or lack one of our families.
-func (c *ownNode) storedLease(name string) subnet.Lease {
-	l := subnet.Lease{Name: name, Since: c.node.Created}
-	if parsed, err := format.LeaseOf(c.node); err == nil {
-		l.Backend = parsed.Backend
-		l.V4, l.V6 = parsed.V4, parsed.V6
+func (own *ownNode) storedLease() subnet.Lease {
+	l := subnet.Lease{Name: own.node.Name, Since: own.node.Created}
+	if described, err := format.LeaseOf(own.node); err == nil {
+		l = *described
 	}
 	for _, f := range []struct {
 		e *subnet.Endpoint
 		s netip.Prefix
-	}{{&l.V4, c.v4}, {&l.V6, c.v6}} {
+	}{{&l.V4, own.v4}, {&l.V6, own.v6}} {
 		if f.s.IsValid() && !f.e.On() {
 			l.Backend = "" // a family is missing
 		}
@@ -183,65 +170,65 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 		m.mu.Unlock()
 		return fmt.Errorf("publish %v: another subnet than Acquire returned", &l)
 	}
-	c := m.own
-	c.want, c.published = &l, false
+	own := m.own
+	own.want, own.published = &l, false
 	m.mu.Unlock()
-	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, c) })
+	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
 
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
-// writeAnnotations writes those of our annotations that differ from c.want.
-func (m *Manager) writeAnnotations(ctx context.Context, c *ownNode) error {
+// writeAnnotations writes those of our annotations that differ from own.want.
+func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c != m.own {
+	if own != m.own {
 		return nil // Acquire was called again
 	}
-	if c.node == nil || len(c.node.CIDRs) == 0 {
+	if own.node == nil || len(own.node.CIDRs) == 0 {
 		return errNoNode // a recreated Node may get another podCIDR, which our annotations would not describe
 	}
-	raw, _ := m.patchNeeded(c)
+	raw, _ := m.patchNeeded(own)
 	if raw != nil {
 		n, err := m.api.PatchStatus(ctx, m.name, raw)
 		if err != nil {
 			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
 		}
-		c.observePatched(n)
+		own.observePatched(n)
 	}
-	c.published = true
+	own.published = true
 	return nil
 }
 
-// patchNeeded returns the patch that makes our Node's annotations describe c.want, nil if they do, and the names of the
+// patchNeeded returns the patch that makes our Node's annotations describe own.want, nil if they do, and the names of the
 // annotations that it changes. It logs what is wrong with the operator's annotations. m.mu must be held.
-func (m *Manager) patchNeeded(c *ownNode) (raw []byte, changes []string) {
-	if c.want == nil || c.node == nil {
+func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
+	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
-	want, problems := format.Describe(c.want, c.node.Annotations)
+	want, problems := format.Describe(own.want, own.node.Annotations)
 	for _, p := range problems {
-		if !c.warned[p] {
-			c.warned[p] = true
+		if !own.warned[p] {
+			own.warned[p] = true
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	return format.Patch(m.o.Prefix, c.node.Annotations, want)
+	return format.Patch(m.o.Prefix, own.node.Annotations, want)
 }
 
 // observe records the state of our Node, unless a newer one is recorded. Watch events and the answers to our own patches
 // arrive in any order.
-func (c *ownNode) observe(n *format.Node) {
-	if n == nil || c.node == nil || n.UID != c.node.UID || !older(n.Version, c.node.Version) {
-		c.node = n
+func (own *ownNode) observe(n *format.Node) {
+	if n == nil || own.node == nil || n.UID != own.node.UID || !older(n.Version, own.node.Version) {
+		own.node = n
 	}
 }
 
 // observePatched records the answer to a patch of our Node, which has no spec.
-func (c *ownNode) observePatched(n *format.Node) {
-	if c.node != nil && c.node.UID == n.UID {
-		n.CIDRs = c.node.CIDRs
-		c.observe(n)
+func (own *ownNode) observePatched(n *format.Node) {
+	if own.node != nil && own.node.UID == n.UID {
+		n.CIDRs = own.node.CIDRs
+		own.observe(n)
 	}
 }
 

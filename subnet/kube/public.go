@@ -3,9 +3,11 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
+	"flannel/subnet/patience"
 )
 
 // PublicIPs implements subnet.Addresser. An operator sets the addresses in the annotations node-public-ip and
@@ -43,7 +45,7 @@ func (m *Manager) setOperatorIPs(n format.Annotations) {
 	}
 	if ips := (subnet.PublicIPs{V4: v4, V6: v6}); ips != m.operatorIPs {
 		m.operatorIPs = ips
-		notify(m.publicIPsChanged)
+		patience.Notify(m.publicIPsChanged)
 	}
 }
 
@@ -55,17 +57,18 @@ func (m *Manager) readOwn(ctx context.Context) (found *format.Node, err error) {
 	}
 	logged := ""
 	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, handle: func(_ context.Context, changes []change) error {
-		found = changes[len(changes)-1].node
-		reason := waitReason(name, found)
-		if reason == "" {
+		var cause, reason string
+		switch found = changes[len(changes)-1].node; {
+		case found == nil:
+			cause, reason = causeNoNode, fmt.Sprintf("Node %s does not exist: its kubelet creates it when it starts", name)
+		case len(found.CIDRs) == 0:
+			cause, reason = causeNoPodCIDR, fmt.Sprintf("Node %s has no podCIDR: kube-controller-manager assigns one "+
+				"if started with --allocate-node-cidrs and --cluster-cidr", name)
+		default: // the podCIDRs of all families are set together and never change: waiting for a second family is useless
 			return errDone
 		}
 		m.o.Waiting("waiting for this node's podCIDR: " + reason)
 		if reason != logged {
-			cause := causeNoPodCIDR
-			if found == nil {
-				cause = causeNoNode
-			}
 			m.log.Warn("waiting for this node's podCIDR", "cause", cause, "reason", reason)
 			logged = reason
 		}

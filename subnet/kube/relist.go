@@ -83,9 +83,9 @@ func (s *follower) list(ctx context.Context) error {
 			missing++
 		}
 	}
-	for name := range s.lookups.of {
+	for name := range s.lookups.byName {
 		if !present[name] && s.known[name].uid == "" {
-			delete(s.lookups.of, name) // it was never handed over, so that its removal need not be
+			delete(s.lookups.byName, name) // it was never handed over, so that its removal need not be
 		}
 	}
 	if s.only != "" && len(changes) == 0 {

@@ -13,6 +13,7 @@ import (
 
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
+	"flannel/subnet/patience"
 )
 
 // reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
@@ -61,7 +62,7 @@ func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendi
 	}
 	s.rejected, s.advice, s.pendingConfig = ours, clip(advice), clip(pendingConfig)
 	if *s != before {
-		notify(r.changed)
+		patience.Notify(r.changed)
 	}
 }
 
@@ -69,7 +70,7 @@ func (r *reporter) subnetChanged(from, to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.subnetChange = fmt.Sprintf("the pod subnet of this node changed from %s to %s; pods with an address of the former subnet must be recreated", from, to)
-	notify(r.changed)
+	patience.Notify(r.changed)
 }
 
 // peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
@@ -84,7 +85,7 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 	defer r.mu.Unlock()
 	if r.status.retained != text {
 		r.status.retained = text
-		notify(r.changed)
+		patience.Notify(r.changed)
 	}
 }
 
@@ -103,7 +104,7 @@ func (r *reporter) nodeChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.recheck = true
-	notify(r.changed)
+	patience.Notify(r.changed)
 }
 
 // clip shortens the message of a condition or an Event to 500 bytes; the API allows some thousand. It cuts between
@@ -170,18 +171,15 @@ func (r *reporter) run(ctx context.Context) {
 		if name != "" {
 			wait = min(wait, r.writeEvents(ctx, events, name, s))
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-r.changed:
-		case <-timer.C:
+		case <-time.After(wait):
 			if wait == recheckEvery {
 				written = nil
 			}
 		}
-		timer.Stop()
 	}
 }
 
@@ -213,7 +211,7 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 
 // setCondition writes the condition if that of the Node differs.
 func (r *reporter) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, version := r.m.ownUID()
 	conditions, err := r.m.api.Conditions(ctx, name, version)
