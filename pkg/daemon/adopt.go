@@ -41,17 +41,14 @@ func (n *node) validConfig() validConfig { return validConfig{n.config, n.maker,
 
 // offer puts a valid configuration in force, or starts its rollout. next is a copy of n with that configuration.
 func (d *Daemon) offer(n *node, next node) error {
-	a, to := &d.adoption, next.validConfig()
+	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	a.rollout.Stagger = d.Settings.ConfigStagger
 	trying := a.rollout.State() == rollout.Trying
 	switch {
-	case to.wire == n.backend.Wire(): // not disruptive, or a return to the configuration in force
-		if !trying {
-			d.withdraw()
-		}
-	case trying && to.wire == a.former.wire:
+	case trying && to.wire == wire: // the trial goes on
+	case to.wire == wire, trying && to.wire == a.former.wire: // not disruptive, or a return to the former configuration
 		d.withdraw()
-	case a.rollout.Stagger == 0 || !n.backend.Wire().Paths: // or no peer is reached now
+	case a.rollout.Stagger == 0 || !wire.Paths: // rollouts are off, or no peer is reached now
 		d.withdraw()
 	case !to.wire.Paths:
 		return fmt.Errorf("%s would disconnect this node from all others, so it takes effect only when flanneld is restarted", to.wire.Name)
@@ -66,7 +63,7 @@ func (d *Daemon) offer(n *node, next node) error {
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
 				"two nodes will try it first, and the others follow when these reach each other; restore the former configuration to stop the rollout",
-				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", n.backend.Wire().Name, "hold", a.rollout.Hold())
+				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", wire.Name, "hold", a.rollout.Hold())
 		}
 		return nil
 	}
@@ -86,7 +83,7 @@ func (d *Daemon) withdraw() {
 // stepRollout does the next step of the rollout, if one is in progress; see the table in package rollout.
 func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
-	if s := a.rollout.State(); s == rollout.Settled {
+	if a.rollout.State() == rollout.Settled {
 		n.pendingConfig = ""
 		return nil
 	}
@@ -210,7 +207,8 @@ func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*su
 	}()
 }
 
-// probe returns nil as soon as a peer answers, else the last error. It keeps each error in probeErr. addrs are the first addresses of the peers' subnets.
+// probe returns nil as soon as a peer answers, else the last error. It keeps each error in probeErr. addrs are the first
+// addresses of the peers' subnets.
 //
 // The first address is that of the tunnel device, and the second one that of the pods' bridge. Both are tried, because
 // kernels before 5.14 take the first one for a broadcast address, and do not answer, if the bridge is older than the device.
@@ -222,8 +220,7 @@ func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
 				return nil
 			}
 			last = fmt.Errorf("%v: %w", addr, err)
-			text := last.Error()
-			d.adoption.probeErr.Store(&text)
+			d.adoption.probeErr.Store(new(last.Error()))
 		}
 	}
 	return last

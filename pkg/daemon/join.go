@@ -128,9 +128,7 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason erro
 	if errors.Is(reason, errNoConfig) {
 		delay = max(delay, time.Second) // normally it arrives soon; if not, the lease manager logs an unreachable store
 	}
-	log, retry := time.NewTimer(delay), time.NewTimer(joinRetry)
-	defer log.Stop()
-	defer retry.Stop()
+	log, retry := time.After(delay), time.After(joinRetry)
 	for {
 		select {
 		case <-ctx.Done():
@@ -139,12 +137,12 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason erro
 			return nil
 		case <-d.Underlay.Changes():
 			return nil
-		case <-retry.C:
+		case <-retry:
 			return nil
-		case <-log.C:
+		case <-log:
 			d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", reason)
 			logged.problem, logged.at = reason.Error(), time.Now()
-			log.Reset(repeatLog)
+			log = time.After(repeatLog)
 		}
 	}
 }

@@ -87,10 +87,10 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 		return err
 	}
 	n.addrs, n.underlayStale = addrs, false
-	next := *n
 	if link.Equal(n.link) {
 		return nil
 	}
+	next := *n
 	next.link = link
 	if err := d.build(&next); err != nil {
 		return err

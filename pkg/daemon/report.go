@@ -241,11 +241,9 @@ const maxPause = 100 * time.Millisecond
 // pause waits for as long as the last pass took, at most maxPause, so that passes do not use all of the CPU time while
 // notifications keep arriving.
 func (t *timers) pause(ctx context.Context, passTook time.Duration) {
-	timer := time.NewTimer(min(passTook, maxPause))
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(min(passTook, maxPause)):
 	}
 }
 

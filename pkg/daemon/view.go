@@ -112,14 +112,7 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
 		state = status.Behind
 	}
-	refused := make(map[string]string, len(s.refused))
-	for _, r := range s.refused {
-		refused[r.Name] = r.Reason
-	}
-	reasons := make(map[string]string, len(s.rejects))
-	for _, r := range s.rejects {
-		reasons[r.Name] = r.Reason
-	}
+	refused, reasons := reasonsByName(s.refused), reasonsByName(s.rejects)
 	until := make(map[string]time.Time, len(s.retained))
 	for _, r := range s.retained {
 		until[r.Lease.Name] = r.Until
@@ -148,21 +141,29 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	return peers
 }
 
+func reasonsByName(rejects []subnet.Rejected) map[string]string {
+	reasons := make(map[string]string, len(rejects))
+	for _, r := range rejects {
+		reasons[r.Name] = r.Reason
+	}
+	return reasons
+}
+
 // retainedStatus summarizes the retained peers; nil: there are none.
 func (s *snapshot) retainedStatus() *status.Retained {
 	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
 		return nil
 	}
-	sum := &status.Retained{Count: len(s.retained) + len(s.orphans), Own: s.ownWithdrawn}
+	summary := &status.Retained{Count: len(s.retained) + len(s.orphans), Own: s.ownWithdrawn}
 	if len(s.orphans) > 0 {
-		sum.Until, sum.Cause = s.orphansUntil, string(subnet.MissingAtStart)
+		summary.Until, summary.Cause = s.orphansUntil, string(subnet.MissingAtStart)
 	}
 	for _, r := range s.retained {
-		if sum.Until.IsZero() || r.Until.Before(sum.Until) {
-			sum.Until, sum.Cause = r.Until, string(r.Cause)
+		if summary.Until.IsZero() || r.Until.Before(summary.Until) {
+			summary.Until, summary.Cause = r.Until, string(r.Cause)
 		}
 	}
-	return sum
+	return summary
 }
 
 // peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.

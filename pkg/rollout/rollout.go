@@ -32,6 +32,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"time"
 )
 
@@ -211,12 +212,7 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 
 // proven reports whether one of the peers has proven the offered configuration.
 func (r *Rollout) proven(peers []Peer) bool {
-	for _, p := range peers {
-		if p.Mark.Proven && p.Mark.ID == r.id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(peers, func(p Peer) bool { return p.Mark == Mark{ID: r.id, Proven: true} })
 }
 
 // rank returns how many nodes come before this one, in an order that differs

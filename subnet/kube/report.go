@@ -76,8 +76,13 @@ func (r *reporter) subnetChanged(from, to string) {
 // peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
 // write an Event about them, whether these are withdrawn themselves or not.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
-	text := ""
-	if count := len(set.Retained); count > 0 && countEarlier(set.Leases, own) < writers {
+	text, earlier := "", 0
+	for _, l := range set.Leases {
+		if l.Name < own {
+			earlier++
+		}
+	}
+	if count := len(set.Retained); count > 0 && earlier < writers {
 		text = fmt.Sprintf("%d nodes left the cluster at once and are retained as peers until %s, unless they return; flanneld accept-withdrawal on a node removes them there",
 			count, set.Retained[0].Until.UTC().Format(time.RFC3339))
 	}
@@ -87,16 +92,6 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 		r.status.retained = text
 		patience.Notify(r.changed)
 	}
-}
-
-// countEarlier counts the leases whose names come before ours.
-func countEarlier(leases []*subnet.Lease, own string) (count int) {
-	for _, l := range leases {
-		if l.Name < own {
-			count++
-		}
-	}
-	return count
 }
 
 // nodeChanged makes run check the condition, because the Node may be another one.

@@ -116,25 +116,21 @@ func (s *Set) Accept() (changed bool) {
 
 // MassRetained reports whether peers of a mass withdrawal are retained.
 func (s *Set) MassRetained() bool {
-	for _, r := range s.retained {
-		if r.Cause == subnet.MassWithdrawal {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.retained, func(r *subnet.Retained) bool { return r.Cause == subnet.MassWithdrawal })
 }
 
 // MostWithdrawn reports whether most peers, and two at least, were withdrawn
 // within the retention time, retained or not.
 func (s *Set) MostWithdrawn() bool {
-	gone := s.massCount()
-	return gone > 1 && gone > s.present
+	count := s.massCount()
+	return count > 1 && count > s.present
 }
 
 // Claimed reports whether a lease that the store has claims the subnet or the
 // public address of l.
 func (s *Set) Claimed(l *subnet.Lease) bool { return claimed(l, s.presentLeases()) }
 
+// claimed is Claimed for a list of leases.
 func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
 	return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return p.Displaces(l) })
 }
