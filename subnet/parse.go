@@ -8,12 +8,12 @@ import (
 	"flannel/pkg/conf"
 )
 
-// family is what the configuration calls things, and allows, in one address family.
+// family has the keys of the configuration for one address family, and what their values may be.
 type family struct {
 	enable, network, length, min, max string // keys
-	on                                bool   // enabled by default
+	on                                bool   // the family is enabled by default
 	bits                              int    // of an address
-	usual                             int    // SubnetLen where the network has room for it
+	usual                             int    // the default of SubnetLen, if the network has room for such subnets
 	bad                               []reserved
 }
 
@@ -23,7 +23,7 @@ type reserved struct {
 	name   string
 }
 
-// spare is by how many bits a subnet is longer than the network, at least: four subnets fit.
+// spare is how many bits longer than the network's a subnet's prefix must be: at least four subnets fit.
 const spare = 2
 
 var families = [2]family{{
@@ -48,9 +48,9 @@ var families = [2]family{{
 	},
 }}
 
-// ParseConfig reads the network configuration. The caller lets the backend read root.Object("Backend") and then asks
-// root for Err and Warnings; with an Err, nothing in Config counts. A Backend without Type is no problem here: the
-// program, which knows the backends that there are, refuses it.
+// ParseConfig reads the network configuration. The caller has the backend read root.Object("Backend"), and then calls Err
+// and Warnings of root. If Err returns an error, cfg must not be used. A Backend without a Type is not an error here: the
+// caller, which knows the backends, rejects it.
 func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	root = conf.Parse(raw)
 	on := [2]bool{}
@@ -67,6 +67,7 @@ func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	return cfg, root
 }
 
+// read returns the network of one family; zero: it is off, or invalid.
 func (f family) read(root *conf.Object, on bool) Network {
 	if !on {
 		root.Ignore(f.network, f.length, f.min, f.max)
@@ -77,7 +78,7 @@ func (f family) read(root *conf.Object, on bool) Network {
 	}
 	var n Network
 	n.Prefix = f.prefix(root)
-	// What is wrong by itself is told even where there is no network to compare it with.
+	// These are checked even if the network is invalid, so that all problems are reported at once.
 	n.SubnetLen = root.Int(f.length, 0, 1, f.bits-spare)
 	n.Min, n.Max = f.addr(root, f.min), f.addr(root, f.max)
 	wrongLength := n.SubnetLen == 0 && root.Has(f.length)
@@ -128,6 +129,7 @@ func (f family) prefix(root *conf.Object) netip.Prefix {
 	return p.Masked()
 }
 
+// addr returns the address at key; zero: there is none, or it is invalid.
 func (f family) addr(root *conf.Object, key string) netip.Addr {
 	a := root.Addr(key)
 	switch {
@@ -141,7 +143,7 @@ func (f family) addr(root *conf.Object, key string) netip.Addr {
 	return netip.Addr{}
 }
 
-// bounds checks Min and Max and fills in their defaults: the second and the last subnet.
+// bounds checks Min and Max, and sets their defaults: the second and the last subnet of the network.
 func (f family) bounds(root *conf.Object, n *Network) {
 	second := lastAddr(netip.PrefixFrom(n.Prefix.Addr(), n.SubnetLen)).Next()
 	last := netip.PrefixFrom(lastAddr(n.Prefix), n.SubnetLen).Masked().Addr()
@@ -153,6 +155,7 @@ func (f family) bounds(root *conf.Object, n *Network) {
 	}
 }
 
+// bound returns a if it is where a subnet begins, or else the default, and whether the value at key is valid.
 func (f family) bound(root *conf.Object, key string, n *Network, a, def netip.Addr) (netip.Addr, bool) {
 	base := netip.PrefixFrom(a, n.SubnetLen).Masked().Addr()
 	switch {

@@ -44,7 +44,7 @@ func findOrphans(found []*dataplane.Path, inForce resources) (missing []*datapla
 		lost[path.Dst.Addr().Is6()]++
 	}
 	for _, path := range found {
-		if inForce.peers[path.Dst] {
+		if inForce.leased[path.Dst] {
 			kept[path.Dst.Addr().Is6()]++
 			present++
 		}
@@ -55,11 +55,11 @@ func findOrphans(found []*dataplane.Path, inForce resources) (missing []*datapla
 	return missing, present
 }
 
-// resources are what two paths cannot share. These are all that the paths in force and this node use.
+// resources are those that the paths in force and this node use. No other path may use one of them.
 type resources struct {
-	subnets  []netip.Prefix // sorted by address, without overlaps
-	peers    map[netip.Prefix]bool
-	gateways map[netip.Addr]bool
+	subnets  []netip.Prefix        // of peers and of this node, sorted by address, without overlaps
+	leased   map[netip.Prefix]bool // the subnets of peers
+	gateways map[netip.Addr]bool   // the addresses of peers, and of this node
 	vteps    map[vtep]bool
 }
 
@@ -68,12 +68,12 @@ type vtep struct {
 	mac    mac.Addr
 }
 
-// resourcesOf returns the resources of the paths and those of this node: its subnets and its addresses.
+// resourcesOf returns the resources of the paths, and those of this node: its subnets and its addresses.
 func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) resources {
-	r := resources{peers: make(map[netip.Prefix]bool, len(paths)), gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
+	r := resources{leased: make(map[netip.Prefix]bool, len(paths)), gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
 	for _, path := range paths {
 		r.subnets = append(r.subnets, path.Dst)
-		r.peers[path.Dst], r.gateways[path.Via] = true, true
+		r.leased[path.Dst], r.gateways[path.Via] = true, true
 		if end, tunnelled := path.VTEP(); tunnelled {
 			r.vteps[vtep{path.Device, end}] = true
 		}

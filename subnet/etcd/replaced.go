@@ -51,7 +51,7 @@ func (p position) replacedBy(o position) bool {
 }
 
 // rewound reports whether a list after p comes from an older store, because it has an older version of the witness. This
-// detects a store restored with --bump-revision, whose revisions tell nothing. A list without the witness is not enough:
+// detects a store restored with --bump-revision, whose revisions are later than ours. A list without the witness is not enough:
 // someone may have deleted it.
 func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
@@ -59,7 +59,7 @@ func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	})
 }
 
-// check asks, after a lost connection, whether the store still is that of our position. It returns errRelist if it is not,
+// check finds out, after a lost connection, whether our position is one of this store. It returns errRelist if it is not,
 // or if that cannot be found out.
 func (s *session) check(ctx context.Context) error {
 	if s.at.witness == "" {
@@ -71,7 +71,7 @@ func (s *session) check(ctx context.Context) error {
 	resp, err := s.m.client.Get(ctx, s.at.witness, clientv3.WithRev(s.at.rev), clientv3.WithKeysOnly())
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
-		s.at.stale = true // the list will tell
+		s.at.stale = true // a list shows whether the store was replaced
 		return errRelist
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		s.replaced = true

@@ -21,7 +21,7 @@ import (
 // received is a message of the watch, or the error that ended it.
 type received struct {
 	resp     *pb.WatchResponse
-	progress bool // resp has no events: all of them up to its revision were sent
+	progress bool // resp came without events (sanitize may drop some): all events up to its revision were sent
 	err      error
 }
 

@@ -239,8 +239,8 @@ func (s *follower) recordNode(c change) bool {
 	if k := s.known[c.name]; !n.HasSpec && k.uid == n.UID {
 		n.CIDRs = k.cidrs
 	}
-	counts := s.only != "" || n.Annotations[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
-	if len(n.CIDRs) > 0 || !counts {
+	needsCIDRs := s.only != "" || n.Annotations[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
+	if len(n.CIDRs) > 0 || !needsCIDRs {
 		delete(s.lookups.byName, c.name)
 	} else {
 		everRead := s.lookups.request(n, s.spread(), s.only != "")
