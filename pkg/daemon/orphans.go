@@ -70,7 +70,8 @@ type vtep struct {
 
 // resourcesOf returns the resources of the paths, and those of this node: its subnets and its addresses.
 func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) resources {
-	r := resources{leased: make(map[netip.Prefix]bool, len(paths)), gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
+	r := resources{leased: make(map[netip.Prefix]bool, len(paths)),
+		gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
 	for _, path := range paths {
 		r.subnets = append(r.subnets, path.Dst)
 		r.leased[path.Dst], r.gateways[path.Via] = true, true

@@ -109,8 +109,8 @@ func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, 
 	return fit, others
 }
 
-// mayHaveOurAddress reports whether a value may contain our public address. It spares decoding ten thousand values at the start. An
-// IPv4 address is written in one form only, unless JSON escapes it.
+// mayHaveOurAddress reports whether a value may contain our public address. It spares decoding ten thousand values at
+// the start. An IPv4 address is written in one form only, unless JSON escapes it.
 func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
 }
@@ -183,7 +183,8 @@ func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 // newHeldKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
 // ignores such a lease, but reports an error for one with a backend and without data.
 func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
-	held := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet), v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+	held := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet),
+		v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if held.v4.IsValid() {
 		held.want.PublicIP = want.V4.PublicIP
 	}

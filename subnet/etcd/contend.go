@@ -14,8 +14,8 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// createKey creates the key of held, if it does not exist. The same transaction deletes our former keys, which no longer fit. It
-// returns false if another node was faster. The subnet was free in a list at revision rev.
+// createKey creates the key of held, if it does not exist. The same transaction deletes our former keys, which no
+// longer fit. It returns false if another node was faster. The subnet was free in a list at revision rev.
 //
 // Two nodes may create overlapping keys of different names, such as 10.5.8.0-22 and 10.5.9.0-24, at the same time. etcd
 // orders their transactions. Each one also reads the keys created since rev: the later node finds the earlier one's key,
@@ -99,16 +99,18 @@ func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (w
 	return false, nil
 }
 
-// keepUnlessOverlapping records that our key was created at rev, and returns true; or it deletes the key and returns false, if an
-// overlapping key was created before. newcomers are the keys created since the list.
-func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev int64, newcomers []*mvccpb.KeyValue) (won bool, err error) {
+// keepUnlessOverlapping records that our key was created at rev, and returns true; or it deletes the key and returns
+// false, if an overlapping key was created before. newcomers are the keys created since the list.
+func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev int64,
+	newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	own := held.lease()
 	for _, r := range m.records(newcomers) {
 		if r.key == held.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
 		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
-			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(held.key), "=", rev)).Then(clientv3.OpDelete(held.key)).Commit()
+			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(held.key), "=", rev)).
+				Then(clientv3.OpDelete(held.key)).Commit()
 			return err
 		})
 		return false, err

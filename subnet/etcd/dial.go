@@ -69,8 +69,8 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	return cfg, nil
 }
 
-// plaintextEndpoint returns the endpoint to which the password would be sent unencrypted, "" if there is none. The scheme of the
-// first endpoint is used for all.
+// plaintextEndpoint returns the endpoint to which the password would be sent unencrypted, "" if there is none. The
+// scheme of the first endpoint is used for all.
 func plaintextEndpoint(cfg clientv3.Config) string {
 	if cfg.Username == "" || strings.HasPrefix(strings.ToLower(cfg.Endpoints[0]), "https://") {
 		return ""

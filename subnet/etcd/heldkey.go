@@ -32,8 +32,8 @@ import (
 //	withdrawn    restoreAt has come, and the subnet is free    write the key                                    held
 //	lost         -                                             Hold returns ErrLost                             -
 //
-// overwritten is the field of that name. In missing, missingSince is set; in withdrawn, restoreAt as well. A difference between
-// stored and want does not mean overwritten: there is one between a call of Publish and its write, too.
+// overwritten is the field of that name. In missing, missingSince is set; in withdrawn, restoreAt as well. A difference
+// between stored and want does not mean overwritten: there is one between a call of Publish and its write, too.
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix

@@ -83,7 +83,8 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 	case state == matches:
 		m.endMissing(held)
 		if held.id != id {
-			m.log.Info("our key was moved to another etcd lease externally", "key", held.key, "reservation", held.id == clientv3.NoLease)
+			m.log.Info("our key was moved to another etcd lease externally",
+				"key", held.key, "reservation", held.id == clientv3.NoLease)
 			patience.Notify(m.leaseChanged)
 			m.revokeUnused(ctx, id)
 		}

@@ -50,9 +50,9 @@ func (p position) replacedBy(o position) bool {
 	return p.rev != 0 && (p.cluster != o.cluster || o.rev < p.rev)
 }
 
-// rewound reports whether a list after p comes from an older store, because it has an older version of the witness. This
-// detects a store restored with --bump-revision, whose revisions are later than ours. A list without the witness is not enough:
-// someone may have deleted it.
+// rewound reports whether a list after p comes from an older store, because it has an older version of the witness.
+// This detects a store restored with --bump-revision, whose revisions are later than ours. A list without the witness
+// is not enough: someone may have deleted it.
 func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
 		return string(kv.Key) == p.witness && kv.ModRevision < p.mod

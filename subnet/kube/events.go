@@ -88,9 +88,14 @@ type event struct{ kind, reason, message string }
 // events returns the Events that describe the status.
 func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
 	var events []event
-	for _, e := range []event{{reason: reasonSubnet, message: s.subnetChange}, {reason: reasonRejected, message: s.rejected},
-		{reason: reasonRetain, message: s.retained}, {reason: reasonMixed, message: s.advice}, {reason: reasonPending, message: s.pendingConfig}} {
-		if e.kind = corev1.EventTypeWarning; e.message != "" {
+	for _, e := range []event{
+		{corev1.EventTypeWarning, reasonSubnet, s.subnetChange},
+		{corev1.EventTypeWarning, reasonRejected, s.rejected},
+		{corev1.EventTypeWarning, reasonRetain, s.retained},
+		{corev1.EventTypeWarning, reasonMixed, s.advice},
+		{corev1.EventTypeWarning, reasonPending, s.pendingConfig},
+	} {
+		if e.message != "" {
 			events = append(events, e)
 		}
 	}

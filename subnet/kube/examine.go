@@ -61,8 +61,8 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	return e, nil
 }
 
-// Unreachable reports whether an error of Examine means that the API server itself did not answer: there was no answer, or it
-// came from something else, such as a proxy.
+// Unreachable reports whether an error of Examine means that the API server itself did not answer: there was no answer,
+// or it came from something else, such as a proxy.
 func Unreachable(err error) bool {
 	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
