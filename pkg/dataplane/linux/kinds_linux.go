@@ -2,6 +2,7 @@ package linux
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 
 	"github.com/vishvananda/netlink"
@@ -24,13 +25,29 @@ type kind interface {
 	pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path
 }
 
+// kinds lists the devices of the host, and those that flannel makes with any of its
+// backends: which devices and paths are of a kind, and what names and which link
+// type flannel gives the devices. Devices of rows without a kind are only deleted.
+var kinds = []struct {
+	kind
+	device dataplane.Kind
+	encap  dataplane.Encap
+	name   *regexp.Regexp
+	link   string
+}{
+	{existing{}, dataplane.Existing{}, dataplane.Direct{}, nil, ""},
+	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
+	{nil, nil, nil, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
+	{nil, nil, nil, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
+	{nil, nil, nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
+}
+
 // kindOf returns the kind of a device.
 func kindOf(dev dataplane.Device) (kind, error) {
-	switch dev.Kind.(type) {
-	case dataplane.Existing:
-		return existing{}, nil
-	case dataplane.VXLAN:
-		return vxlan{}, nil
+	for _, row := range kinds {
+		if row.kind != nil && reflect.TypeOf(row.device) == reflect.TypeOf(dev.Kind) {
+			return row.kind, nil
+		}
 	}
 	return nil, fmt.Errorf("device kind %s is not supported on Linux", dataplane.KindName(dev.Kind))
 }
@@ -43,32 +60,19 @@ func isTunnel(dev dataplane.Device) bool {
 
 // kindOfPath returns the kind of the device that a path leads through.
 func kindOfPath(p *dataplane.Path) (kind, error) {
-	switch p.Encap.(type) {
-	case dataplane.Direct:
-		return existing{}, nil
-	case dataplane.VTEP:
-		return vxlan{}, nil
+	for _, row := range kinds {
+		if row.kind != nil && reflect.TypeOf(row.encap) == reflect.TypeOf(p.Encap) {
+			return row.kind, nil
+		}
 	}
 	return nil, fmt.Errorf("path to %s: encapsulation %T is not supported on Linux", p.Dst, p.Encap)
-}
-
-// linkTypes are the kernel's types of the devices that flannel makes, with all of
-// its backends, by the names that it gives them.
-var linkTypes = []struct {
-	name *regexp.Regexp
-	link string
-}{
-	{regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }
 
 // linkTypeOf returns the type of flannel's devices with such a name; "" if it gives
 // none that name.
 func linkTypeOf(name string) string {
-	for _, row := range linkTypes {
-		if row.name.MatchString(name) {
+	for _, row := range kinds {
+		if row.name != nil && row.name.MatchString(name) {
 			return row.link
 		}
 	}
