@@ -57,9 +57,10 @@ type plan struct {
 	found       []byte   // content of the file when the plan was made; nil: it was missing
 	attrs       []any    // further attributes for the log
 	foreign     []string // types of the plugins that others added
-	// write carries out the plan; nil: nothing to do. Its error is errChanged if the
-	// file no longer has the content found.
-	write func() error
+	// write carries out the plan; nil: nothing to do. written is true also if the
+	// record could not be written afterwards. The error is errChanged if the file no
+	// longer has the content found.
+	write func() (written bool, err error)
 }
 
 // errChanged means that a plan is out of date.
@@ -111,7 +112,7 @@ func (t target) install(log *slog.Logger) (Outcome, error) {
 	for range 5 { // another program may change the file between plan and write
 		p, err := t.plan(true)
 		if err == nil && p.write != nil {
-			err = p.write()
+			_, err = p.write()
 		}
 		switch {
 		case errors.Is(err, errChanged):

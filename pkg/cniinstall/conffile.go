@@ -94,7 +94,7 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 		p.attrs = append(p.attrs, "kept", strings.Join(p.foreign, ","))
 	}
 	if p.reason != "" || !bytes.Equal(s.source, s.record) {
-		p.write = func() error { return c.write(p, text, s) }
+		p.write = func() (bool, error) { return c.write(p, text, s) }
 	}
 	return p, nil
 }
@@ -134,7 +134,7 @@ func mergeSource(s sources, text []byte) (merged []byte, foreign []string) {
 // record. It fails with errChanged if the file has another content now. A write of
 // another program between that check and the rename is lost. Programs that add
 // their plugin restore it, since they watch the file, too.
-func (c *confFile) write(p plan, text []byte, s sources) (err error) {
+func (c *confFile) write(p plan, text []byte, s sources) (written bool, err error) {
 	live, _, err := readFile(c.to)
 	if err == nil && (!bytes.Equal(live, p.found) || (live == nil) != (p.found == nil)) {
 		err = errChanged
@@ -149,13 +149,14 @@ func (c *confFile) write(p plan, text []byte, s sources) (err error) {
 	default:
 		_, err = file.Put(c.to, text, s.mode)
 	}
+	written = err == nil && p.reason != ""
 	if err == nil {
 		_, err = file.Put(recordOf(c.to), s.source, confMode)
 	}
 	if err != nil && !errors.Is(err, errChanged) {
 		err = fmt.Errorf("install CNI configuration: %w", err)
 	}
-	return err
+	return written, err
 }
 
 // convertedToList reports whether another program replaced our file *.conf, which

@@ -54,7 +54,8 @@ func (k *keeper) pass(now time.Time) (next time.Duration) {
 		if delay := k.pace.delay(now, p); delay > 0 {
 			return delay
 		}
-		if err = p.write(); err == nil {
+		var written bool
+		if written, err = p.write(); written {
 			k.report(p, now)
 		}
 	}

@@ -308,9 +308,23 @@ func TestPlanOutOfDate(t *testing.T) {
 		p, err := (&confFile{from: n.ConfFrom, to: n.ConfTo}).plan(true)
 		n.must(err)
 		put(c.after)
-		if err := p.write(); err != errChanged || n.read(n.ConfTo) != strings.TrimPrefix(c.after, "empty") {
+		if _, err := p.write(); err != errChanged || n.read(n.ConfTo) != strings.TrimPrefix(c.after, "empty") {
 			t.Errorf("%s: %v, and the file is %q", name, err, n.read(n.ConfTo))
 		}
+	}
+}
+
+// A configuration counts as written although the record could not be written after it: the change is logged.
+func TestRecordCannotBeWritten(t *testing.T) {
+	n := newNode(t)
+	target := target{to: n.ConfTo, plan: func(enforce bool) (plan, error) {
+		p, err := (&confFile{from: n.ConfFrom, to: n.ConfTo}).plan(enforce)
+		n.must(os.MkdirAll(filepath.Join(recordOf(n.ConfTo), "directory"), 0o755))
+		return p, err
+	}}
+	k := &keeper{target: target, log: slog.New(n.log)}
+	if next := k.pass(time.Now()); next != retryAfter || n.read(n.ConfTo) != source || len(n.log.with("INFO", "reason=missing")) != 1 {
+		t.Errorf("retried after %v\n%s\n%v", next, n.read(n.ConfTo), n.log)
 	}
 }
 

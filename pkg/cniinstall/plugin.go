@@ -28,10 +28,10 @@ func planPlugin(from, to string, enforce bool) (plan, error) {
 	if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
 		reason = "missing"
 	}
-	return plan{reason: reason, update: enforce, write: func() error {
+	return plan{reason: reason, update: enforce, write: func() (bool, error) {
 		if _, err := file.Put(to, want, pluginMode); err != nil {
-			return fmt.Errorf("install CNI plugin: %w", err)
+			return false, fmt.Errorf("install CNI plugin: %w", err)
 		}
-		return nil
+		return true, nil
 	}}, nil
 }
