@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/Microsoft/hcsshim v0.14.0
+	github.com/containernetworking/cni v1.3.0
 	github.com/coreos/go-iptables v0.8.0
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/fsnotify/fsnotify v1.10.1

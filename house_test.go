@@ -97,6 +97,7 @@ var mayImport = map[string][]string{
 	"pkg/doctor":           {"pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cniconf":          {"pkg/file"},
 	"pkg/cniinstall":       {"pkg/file"},
+	"pkg/cniplugin":        {},
 	"pkg/sandbox":          {},
 	"pkg/flags":            {"pkg/conf"},
 	"pkg/netconf":          {"backend", "pkg/conf", "pkg/file", "subnet"},

@@ -135,6 +135,9 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
+	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
+		status.Resumed()
+	}
 	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
 		StateDir: filepath.Dir(o.SubnetFile)})
 	if err != nil {

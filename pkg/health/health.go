@@ -20,6 +20,7 @@ type Status struct {
 	mu      sync.Mutex
 	ready   bool
 	since   time.Time // of the last change of ready
+	reached bool      // it has been ready, or Resumed was called
 	problem string    // why it is not ready
 	began   time.Time // of the running pass; zero between passes
 	explain func() error
@@ -57,6 +58,15 @@ func (s *Status) set(ready bool, problem string) {
 		s.since = time.Now()
 	}
 	s.ready, s.problem, s.began = ready, problem, time.Time{}
+	s.reached = s.reached || ready
+}
+
+// Resumed records that the node already had a network when this process
+// started.
+func (s *Status) Resumed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reached = true
 }
 
 // Since returns when the daemon became ready or not ready; zero: neither was
@@ -100,6 +110,18 @@ func (s *Status) Ready() error {
 	return problem
 }
 
+// Reached returns nil if the network has been up to date at any time since
+// the node got it, otherwise the problem.
+func (s *Status) Reached() error {
+	s.mu.Lock()
+	reached := s.reached
+	s.mu.Unlock()
+	if reached {
+		return nil
+	}
+	return s.Ready()
+}
+
 // Alive returns an error if a pass hangs.
 func (s *Status) Alive() error {
 	s.mu.Lock()
@@ -111,11 +133,13 @@ func (s *Status) Alive() error {
 }
 
 // Handler serves /healthz (200 while no pass hangs), /readyz (200 while the
-// network is up to date; otherwise 503 and the problem) and /metrics.
+// network is up to date; otherwise 503 and the problem), /startupz (200 when it
+// has been, see Reached) and /metrics.
 func Handler(s *Status, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", answer(s.Alive))
 	mux.HandleFunc("/readyz", answer(s.Ready))
+	mux.HandleFunc("/startupz", answer(s.Reached))
 	mux.Handle("/metrics", metrics)
 	return mux
 }

@@ -39,6 +39,7 @@ func TestServe(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, l, Handler(s, http.NotFoundHandler())) }()
 	url := "http://" + l.Addr().String()
+	reached := false
 	for _, step := range []struct {
 		do   func()
 		code int
@@ -57,6 +58,12 @@ func TestServe(t *testing.T) {
 		if code, body := get(t, url+"/readyz"); code != step.code || body != step.body {
 			t.Errorf("/readyz answers %d %q, want %d %q", code, body, step.code, step.body)
 		}
+		if reached = reached || step.code == 200; reached {
+			step.code, step.body = 200, "ok"
+		}
+		if code, body := get(t, url+"/startupz"); code != step.code || body != step.body {
+			t.Errorf("/startupz answers %d %q, want %d %q", code, body, step.code, step.body)
+		}
 		if code, body := get(t, url+"/healthz"); code != 200 || body != "ok" {
 			t.Errorf("/healthz answers %d %q", code, body)
 		}
@@ -64,6 +71,14 @@ func TestServe(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Serve ended with %v", err)
+	}
+}
+
+func TestResumed(t *testing.T) {
+	s := &Status{}
+	s.Resumed()
+	if s.Ready() == nil || s.Reached() != nil {
+		t.Errorf("ready: %v, reached: %v", s.Ready(), s.Reached())
 	}
 }
 

@@ -1,0 +1,213 @@
+package cniplugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// The test binary plays the plugin itself and, where a test needs no network, the delegate: it does what its name says.
+func TestMain(m *testing.M) {
+	switch name := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"); {
+	case name == "flannel":
+		bePlugin(runtime.GOOS)
+	case strings.HasPrefix(name, "fake-"):
+		beDelegate()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func bePlugin(system string) {
+	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: DefaultLockWait, Endpoint: testEndpoint()}
+	skel.PluginMainFuncs(p.Funcs(), Version("v1.2.3"), "test")
+}
+
+// beDelegate writes down what it is told, and answers what a test has prepared in files beside it: COMMAND.answer, or
+// COMMAND.error; while the file COMMAND.hang is there, it waits.
+func beDelegate() {
+	dir := filepath.Dir(os.Args[0])
+	command := os.Getenv("CNI_COMMAND")
+	stdin, err := io.ReadAll(os.Stdin)
+	check(err)
+	f, err := os.OpenFile(filepath.Join(dir, "told"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	check(err)
+	_, err = fmt.Fprintf(f, "%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin)
+	check(err)
+	check(f.Close())
+	for exists(filepath.Join(dir, command+".hang")) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if knows := os.Getenv("FAKE_KNOWS"); command != "VERSION" && knows != "" {
+		var c struct{ CNIVersion string }
+		check(json.Unmarshal(stdin, &c))
+		if !strings.Contains(knows, `"`+c.CNIVersion+`"`) {
+			_ = types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions", "").Print()
+			os.Exit(1)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, command+".error")); err == nil {
+		fmt.Print(string(text))
+		os.Exit(1)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, command+".answer")); err == nil {
+		fmt.Print(string(text))
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// node is the files of a node, with a delegate that a test controls.
+type node struct {
+	*testing.T
+	dir  string
+	conf map[string]any
+}
+
+func newNode(t *testing.T) node {
+	n := node{T: t, dir: t.TempDir()}
+	n.conf = map[string]any{"cniVersion": "1.1.0", "name": "cbr0", "type": "flannel", "subnetFile": n.path("subnet.env"), "dataDir": n.path("data"),
+		"delegate": map[string]any{"type": "fake-bridge"}}
+	n.write("subnet.env", envText)
+	n.write("bin/ADD.answer", `{"cniVersion":"1.0.0","ips":[{"address":"10.5.72.2/24"}]}`)
+	n.write("bin/VERSION.answer", `{"cniVersion":"1.1.0","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}`)
+	n.program("flannel")
+	n.program("fake-bridge")
+	return n
+}
+
+const envText = "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+
+func (n node) path(name string) string { return filepath.Join(n.dir, filepath.FromSlash(name)) }
+
+func (n node) write(name, text string) {
+	n.Helper()
+	if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+		n.Fatal(err)
+	}
+	if err := os.WriteFile(n.path(name), []byte(text), 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n node) read(name string) string {
+	raw, err := os.ReadFile(n.path(name))
+	if err != nil {
+		return ""
+	}
+	return string(raw)
+}
+
+// program gives this test binary another name.
+func (n node) program(name string) {
+	n.Helper()
+	if err := os.MkdirAll(n.path("bin"), 0o755); err != nil {
+		n.Fatal(err)
+	}
+	if err := addProgram(n.path("bin"), name); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func addProgram(dir, name string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+		return os.Link(self, filepath.Join(dir, name))
+	}
+	return os.Symlink(self, filepath.Join(dir, name))
+}
+
+// told is what the delegate was told, one command a line; it starts anew.
+func (n node) told() string {
+	text := n.read("bin/told")
+	_ = os.Remove(n.path("bin/told")) // it may not be there
+	return text
+}
+
+// said is what the plugin printed.
+type said struct {
+	stdout, stderr string
+	err            *types.Error // nil: it succeeded
+}
+
+func (n node) run(command, id, ifName string, more ...string) said {
+	n.Helper()
+	return n.start(command, id, ifName, more...)()
+}
+
+// start begins a command; the function that it returns waits for its end.
+func (n node) start(command, id, ifName string, more ...string) func() said {
+	n.Helper()
+	cmd := n.command(command, id, ifName, more...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		n.Fatal(err)
+	}
+	return func() said {
+		n.Helper()
+		failed := cmd.Wait()
+		s := said{stdout: stdout.String(), stderr: stderr.String()}
+		if failed != nil {
+			s.err = &types.Error{}
+			if err := json.Unmarshal(stdout.Bytes(), s.err); err != nil {
+				n.Fatalf("%s: %v: %s%s", command, failed, s.stdout, s.stderr)
+			}
+		}
+		return s
+	}
+}
+
+func (n node) command(command, id, ifName string, more ...string) *exec.Cmd {
+	n.Helper()
+	conf, err := json.Marshal(n.conf)
+	if err != nil {
+		n.Fatal(err)
+	}
+	program := n.path("bin/flannel")
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	cmd := exec.Command(program)
+	cmd.Stdin = bytes.NewReader(conf)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+id, "CNI_IFNAME="+ifName, "CNI_NETNS=none", "CNI_PATH="+n.path("bin"))
+	cmd.Env = append(cmd.Env, more...)
+	return cmd
+}
+
+// saved lists the files that are saved.
+func (n node) saved() (names []string) {
+	files, err := os.ReadDir(n.path("data"))
+	if err != nil && !os.IsNotExist(err) {
+		n.Fatal(err)
+	}
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	return names
+}

@@ -1,0 +1,412 @@
+package cniplugin
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/health"
+	"flannel/pkg/status"
+)
+
+const prevResult = `{"cniVersion":"1.1.0","ips":[{"address":"10.5.72.2/24"}]}`
+
+func (n node) setPrev(text string) {
+	if n.conf["prevResult"] = json.RawMessage(text); text == "" {
+		delete(n.conf, "prevResult")
+	}
+}
+
+// same reports whether two texts are the same JSON.
+func same(t *testing.T, a, b string) bool {
+	t.Helper()
+	var x, y any
+	if err := json.Unmarshal([]byte(a), &x); err != nil {
+		t.Fatalf("%v: %s", err, a)
+	}
+	if err := json.Unmarshal([]byte(b), &y); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	return cmp.Equal(x, y)
+}
+
+const delegated = `{"cniVersion":"1.1.0","ipMasq":false,"ipam":{"ranges":[[{"subnet":"10.5.72.0/24"}]],"routes":[{"dst":"10.5.0.0/16"}],"type":"host-local"},` +
+	`"mtu":1450,"name":"cbr0","type":"fake-bridge"}`
+
+// The whole life of a pod, as the delegate sees it.
+func TestLife(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the delegate's configuration is that of Linux")
+	}
+	n := newNode(t)
+	add := n.run("ADD", "pod1", "eth0")
+	if add.err != nil || !same(t, add.stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.5.72.2/24"}]}`) {
+		t.Fatalf("%+v", add)
+	}
+	command, told, _ := strings.Cut(n.told(), " pod1 eth0 ")
+	if command != "ADD" || !same(t, told, delegated) {
+		t.Errorf("%s %s", command, told)
+	}
+	if diff := cmp.Diff([]string{"pod1"}, n.saved()); diff != "" {
+		t.Error(diff)
+	}
+	if saved := n.read("data/pod1"); !same(t, saved, strings.TrimSuffix(delegated, "}")+`,"flannelIfName":"eth0"}`) {
+		t.Errorf("saved: %s", saved)
+	}
+	if info, err := os.Stat(n.path("data/pod1")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+
+	n.setPrev(prevResult)
+	if s := n.run("CHECK", "pod1", "eth0"); s.err != nil || s.stdout != "" {
+		t.Errorf("%+v", s)
+	}
+	if told := n.told(); !strings.Contains(told, `"prevResult":`+prevResult) || strings.Contains(told, "flannelIfName") {
+		t.Error(told)
+	}
+	n.write("bin/DEL.error", `{"cniVersion":"1.1.0","code":11,"msg":"later"}`)
+	if s := n.run("DEL", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrTryAgainLater || !strings.Contains(s.err.Msg, "later") || len(n.saved()) != 1 {
+		t.Errorf("a DEL that fails: %+v, saved %v", s.err, n.saved())
+	}
+	_ = os.Remove(n.path("bin/DEL.error"))
+	n.told()
+	// The node has got another subnet, or none: DEL goes by what was saved.
+	n.write("subnet.env", strings.ReplaceAll(envText, "10.5.72", "10.5.9"))
+	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != errSubnetChanged || !strings.Contains(s.err.Msg, "10.5.9.0/24") {
+		t.Errorf("CHECK with another subnet: %+v", s.err)
+	}
+	n.write("subnet.env", strings.ReplaceAll(envText, "1450", "1400"))
+	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != errSubnetChanged || !strings.Contains(s.err.Msg, "1400") {
+		t.Errorf("CHECK with another MTU: %+v", s.err)
+	}
+	_ = os.Remove(n.path("subnet.env"))
+	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrTryAgainLater {
+		t.Errorf("CHECK without a subnet: %+v", s.err)
+	}
+	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) != 0 {
+		t.Errorf("%+v, saved %v", s.err, n.saved())
+	}
+	if told := n.told(); !strings.HasPrefix(told, "DEL pod1 eth0 ") || !strings.Contains(told, "10.5.72.0/24") || !strings.Contains(told, "prevResult") {
+		t.Error(told)
+	}
+	for range 2 {
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || n.told() != "" {
+			t.Errorf("DEL of what is gone: %+v", s.err)
+		}
+	}
+	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrUnknownContainer {
+		t.Errorf("CHECK of what is gone: %+v", s.err)
+	}
+}
+
+// Every version of CNI, in the form that its runtimes read.
+func TestVersions(t *testing.T) {
+	n := newNode(t)
+	for version, want := range map[string]string{
+		"":      `"ip4"`,
+		"0.1.0": `"ip4"`, "0.2.0": `"ip4"`, "0.3.0": `"version": "4"`, "0.3.1": `"version": "4"`, "0.4.0": `"version": "4"`,
+		"1.0.0": `"cniVersion": "1.0.0"`, "1.1.0": `"cniVersion": "1.1.0"`,
+	} {
+		n.conf["cniVersion"] = version
+		n.setPrev(prevResult)
+		if s := n.run("ADD", "pod1", "eth0"); s.err != nil || !strings.Contains(s.stdout, want) {
+			t.Errorf("ADD %s: %+v %s", version, s.err, s.stdout)
+		}
+		n.setPrev("")
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil {
+			t.Errorf("DEL %s: %+v", version, s.err)
+		}
+	}
+	n.conf["cniVersion"] = "2.0.0"
+	if s := n.run("ADD", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrIncompatibleCNIVersion {
+		t.Errorf("%+v", s)
+	}
+	for _, command := range []string{"STATUS", "GC"} {
+		n.conf["cniVersion"] = "1.0.0"
+		if s := n.run(command, "", ""); s.err == nil || s.err.Code != types.ErrIncompatibleCNIVersion {
+			t.Errorf("%s before 1.1.0: %+v", command, s.err)
+		}
+	}
+	s := n.run("VERSION", "", "")
+	if !strings.Contains(s.stdout, `"supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]`) ||
+		!strings.Contains(s.stdout, `"implementation":"flanneld","release":"v1.2.3"`) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A delegate that is older than the configuration is spoken to in its own version, and the runtime in that which it asked for.
+func TestOlderDelegate(t *testing.T) {
+	n := newNode(t)
+	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["0.1.0","0.3.1","0.3.0"]}`)
+	n.write("bin/ADD.answer", `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.5.72.2/24"}]}`)
+	old := `FAKE_KNOWS="0.1.0" "0.3.0" "0.3.1"`
+	if s := n.run("ADD", "pod1", "eth0", old); s.err != nil || !strings.Contains(s.stdout, `"cniVersion": "1.1.0"`) {
+		t.Fatalf("%+v", s)
+	}
+	if !strings.Contains(n.read("data/pod1"), `"cniVersion":"0.3.1"`) {
+		t.Error(n.read("data/pod1"))
+	}
+	n.told()
+	if s := n.run("DEL", "pod1", "eth0", old); s.err != nil || strings.Count(n.told(), "\n") != 1 {
+		t.Errorf("DEL: %+v", s.err)
+	}
+	n.write("bin/VERSION.answer", `{"cniVersion":"9.0.0","supportedVersions":["9.0.0"]}`)
+	if s := n.run("ADD", "pod1", "eth0", old); s.err == nil || s.err.Code != types.ErrIncompatibleCNIVersion {
+		t.Errorf("no version in common: %+v", s.err)
+	}
+}
+
+func TestNoSubnetFile(t *testing.T) {
+	n := newNode(t)
+	_ = os.Remove(n.path("subnet.env"))
+	for _, c := range []struct {
+		text, want string
+		code       uint
+	}{{"", "is missing", types.ErrTryAgainLater}, {strings.Replace(envText, "FLANNEL_MTU=1450\n", "", 1), "FLANNEL_MTU is missing", types.ErrDecodingFailure}} {
+		if c.text != "" {
+			n.write("subnet.env", c.text)
+		}
+		s := n.run("ADD", "pod1", "eth0")
+		if s.err == nil || s.err.Code != c.code || !strings.Contains(s.err.Msg, n.path("subnet.env")) || !strings.Contains(s.err.Msg, c.want) || !strings.Contains(s.err.Details, "flanneld status") {
+			t.Errorf("%+v", s.err)
+		}
+		if len(n.saved()) > 0 || n.told() != "" {
+			t.Error("something was done")
+		}
+	}
+	_ = os.Remove(n.path("subnet.env"))
+	wait := n.start("ADD", "pod1", "eth0")
+	n.write("subnet.env", envText)
+	if s := wait(); s.err != nil {
+		t.Errorf("the file came a moment later: %+v", s.err)
+	}
+}
+
+// What is saved and cannot be read blocks no DEL, nor does it stay.
+func TestUnreadable(t *testing.T) {
+	for _, text := range []string{"", "{", "null", "[]", `{"name":"cbr0"}`, `{"type":"fake-bridge"}`, `{"name":"cbr0","type":"flannel"}`, `{"name":"cbr0","type":"../x"}`, "\x00\xff"} {
+		n := newNode(t)
+		n.write("data/pod1", text)
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || !strings.Contains(s.stderr, "pod1") || len(n.saved()) > 0 {
+			t.Errorf("%q: %+v %s", text, s.err, s.stderr)
+		}
+		if told := n.told(); !strings.HasPrefix(told, "DEL pod1 eth0 ") || !strings.Contains(told, "10.5.72.0/24") {
+			t.Errorf("%q: %s", text, told)
+		}
+		n.write("data/pod1", text)
+		_ = os.Remove(n.path("subnet.env"))
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 || !strings.HasPrefix(n.told(), "DEL pod1 eth0 ") {
+			t.Errorf("%q without a subnet: %+v", text, s.err)
+		}
+	}
+	n := newNode(t)
+	n.write("data/pod1/file", "") // a directory that is not empty
+	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || !strings.HasPrefix(n.told(), "DEL pod1 eth0 ") {
+		t.Errorf("a directory: %+v", s.err)
+	}
+}
+
+// Several interfaces of one container, of one network or of several with one directory.
+func TestSeveralInterfaces(t *testing.T) {
+	n := newNode(t)
+	for _, ifName := range []string{"eth0", "net1", "net2", "net1"} {
+		if s := n.run("ADD", "pod1", ifName); s.err != nil {
+			t.Fatal(s.err)
+		}
+	}
+	n.conf["name"] = "other"
+	if s := n.run("ADD", "pod1", "net3"); s.err != nil {
+		t.Fatal(s.err)
+	}
+	if diff := cmp.Diff([]string{"pod1", "pod1@net1", "pod1@net2", "pod1@net3"}, n.saved()); diff != "" {
+		t.Error(diff)
+	}
+	n.told()
+	for _, ifName := range []string{"net1", "net1", "net3", "eth0", "net2", "eth0"} {
+		if s := n.run("DEL", "pod1", ifName); s.err != nil {
+			t.Error(s.err)
+		}
+	}
+	var deleted []string
+	for line := range strings.Lines(n.told()) {
+		deleted = append(deleted, strings.Fields(line)[2])
+	}
+	if diff := cmp.Diff([]string{"net1", "net3", "eth0", "net2"}, deleted); diff != "" || len(n.saved()) > 0 {
+		t.Error(diff, n.saved())
+	}
+	n.write("data/pod2", `{"name":"cbr0","type":"fake-bridge"}`) // as flannel's plugin saves
+	if s := n.run("ADD", "pod2", "net1"); s.err != nil || !slices.Equal(n.saved(), []string{"pod2", "pod2@net1"}) {
+		t.Errorf("beside another network of flannel's: %+v, %v", s.err, n.saved())
+	}
+}
+
+func TestDelegateFails(t *testing.T) {
+	n := newNode(t)
+	for text, want := range map[string]types.Error{
+		`{"cniVersion":"1.1.0","code":7,"msg":"no master","details":"eth9"}`: {Code: 7, Msg: "no master", Details: "eth9"},
+		`{"msg":"no code"}`: {Code: types.ErrInternal, Msg: "no code"},
+		"panic: \xff":       {Code: types.ErrInternal, Msg: "panic"},
+		"":                  {Code: types.ErrInternal, Msg: "exit status 1"},
+	} {
+		n.write("bin/ADD.error", text)
+		s := n.run("ADD", "pod1", "eth0")
+		if s.err == nil || s.err.Code != want.Code || s.err.Details != want.Details || !strings.Contains(s.err.Msg, want.Msg) || !strings.Contains(s.err.Msg, "fake-bridge") {
+			t.Errorf("%q: %+v", text, s.err)
+		}
+	}
+	_ = os.Remove(n.path("bin/ADD.error"))
+	for _, text := range []string{"", "null", "[]", `{"cniVersion":"7"}`} {
+		n.write("bin/ADD.answer", text)
+		if s := n.run("ADD", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrDecodingFailure {
+			t.Errorf("result %q: %+v", text, s.err)
+		}
+	}
+	n.conf["delegate"] = map[string]any{"type": "fake-none"}
+	if s := n.run("ADD", "pod2", "eth0"); s.err == nil || s.err.Code != types.ErrInvalidNetworkConfig || !strings.Contains(s.err.Msg, "fake-none") {
+		t.Errorf("%+v", s.err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	n := newNode(t)
+	expect := func(what string, code uint, text string) {
+		t.Helper()
+		s := n.run("STATUS", "", "")
+		if s.err == nil {
+			s.err = &types.Error{}
+		}
+		if s.err.Code != code || !strings.Contains(s.err.Msg, text) {
+			t.Errorf("%s: %+v, want code %d and %q", what, s.err, code, text)
+		}
+	}
+	expect("all is well", 0, "")
+	var daemon health.Status
+	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
+	daemon.Waiting("waiting for etcd")
+	expect("the daemon was never ready", 51, "flanneld is not ready: waiting for etcd")
+	daemon.InStep(nil)
+	expect("it is ready", 0, "")
+	daemon.Waiting("waiting for etcd")
+	expect("it was ready", 0, "")
+	n.write("bin/STATUS.error", `{"code":50,"msg":"no bridge today"}`)
+	expect("the delegate is not ready", 50, "no bridge today")
+	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}`)
+	expect("the delegate knows no STATUS", 0, "")
+	n.write("bin/VERSION.answer", ``)
+	expect("the delegate is broken", 50, "fake-bridge")
+	n.conf["delegate"] = map[string]any{"type": "fake-none"}
+	expect("there is no delegate", 50, "fake-none")
+	_ = os.Remove(n.path("subnet.env"))
+	expect("no subnet file, and a daemon that was ready", 50, "subnet.env is missing")
+	_ = os.Remove(status.Socket(n.path("subnet.env")))
+	expect("no subnet file", 50, "flanneld does not answer")
+	daemon = health.Status{}
+	daemon.Explain(func() error { return errors.New("no route to etcd") })
+	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
+	expect("no subnet file, and a daemon that starts", 50, "starting; no route to etcd")
+	_ = os.Remove(status.Socket(n.path("subnet.env")))
+	n.write("subnet.env", envText)
+	n.conf["delegate"] = map[string]any{"type": "fake-bridge"}
+	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}`)
+	serve(t, status.Socket(n.path("subnet.env")), http.NotFoundHandler())
+	expect("a daemon of before", 0, "")
+}
+
+// serve answers at a socket until the test ends, or the socket is removed.
+func serve(t *testing.T, path string, h http.Handler) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: h}
+	go server.Serve(l) //nolint:errcheck // it ends with the test
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+// A daemon that hangs does not hold up kubelet, nor does it make a node unready that has a network.
+func TestStatusOfAHungDaemon(t *testing.T) {
+	n := newNode(t)
+	hung := make(chan struct{})
+	defer close(hung)
+	serve(t, status.Socket(n.path("subnet.env")), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hung }))
+	if s := n.run("STATUS", "", ""); s.err != nil {
+		t.Errorf("%+v", s.err)
+	}
+}
+
+func TestSocket(t *testing.T) {
+	for _, file := range []string{"/run/flannel/subnet.env", "/run/flannel/other.env"} {
+		if file = filepath.FromSlash(file); socketOf(file) != status.Socket(file) {
+			t.Errorf("%s: %s, the daemon has %s", file, socketOf(file), status.Socket(file))
+		}
+	}
+}
+
+func TestGC(t *testing.T) {
+	n := newNode(t)
+	for _, id := range []string{"a", "b", "c"} {
+		if s := n.run("ADD", id, "eth0"); s.err != nil {
+			t.Fatal(s.err)
+		}
+	}
+	if s := n.run("ADD", "a", "net1"); s.err != nil {
+		t.Fatal(s.err)
+	}
+	n.write("data/flannel1", `{"name":"cbr0","type":"fake-bridge"}`)
+	n.write("data/flannel2", `{"name":"cbr0","type":"fake-bridge"}`)
+	n.write("data/foreign", `{"name":"other","type":"fake-bridge"}`)
+	n.write("data/unreadable", `{`)
+	n.write("data/.gone@eth0.tmp", `{`)
+	n.write("data/.a@eth0.tmp", `{`)
+	n.told()
+	if s := n.run("GC", "", ""); s.err == nil || s.err.Code != types.ErrInvalidNetworkConfig || len(n.saved()) != 10 {
+		t.Errorf("GC without a list: %+v, %v", s.err, n.saved())
+	}
+	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "c", IfName: "eth9"}, {ContainerID: "flannel1", IfName: "eth1"}}
+	n.conf["cni.dev/attachments"] = valid
+	n.write("bin/DEL.error", `{"code":11,"msg":"later"}`)
+	if s := n.run("GC", "", ""); s.err == nil || len(n.saved()) != 9 {
+		t.Errorf("GC that fails: %+v, %v", s.err, n.saved())
+	}
+	_ = os.Remove(n.path("bin/DEL.error"))
+	n.told()
+	n.conf["cni.dev/valid-attachments"] = valid
+	if s := n.run("GC", "", ""); s.err != nil {
+		t.Error(s.err)
+	}
+	if diff := cmp.Diff([]string{".a@eth0.tmp", "a", "flannel1", "foreign", "unreadable"}, n.saved()); diff != "" {
+		t.Error(diff)
+	}
+	var told []string
+	for line := range strings.Lines(n.told()) {
+		told = append(told, strings.Join(strings.SplitN(line, " ", 4)[:3], " "))
+	}
+	slices.Sort(told)
+	if diff := cmp.Diff([]string{"DEL a net1", "DEL b eth0", "DEL c eth0", "DEL flannel2 eth0", "GC  ", "VERSION  "}, told); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// No name of a container leads out of the directory.
+func TestContainerIDs(t *testing.T) {
+	n := newNode(t)
+	for _, id := range []string{"..", ".", "a/b", "../x", `a\b`, "a:b", "", "a@b"} {
+		if s := n.run("DEL", id, "eth0"); s.err == nil {
+			t.Errorf("%q is taken", id)
+		}
+	}
+	if files, _ := filepath.Glob(n.path("*")); len(files) != 2 {
+		t.Error(files)
+	}
+}
