@@ -6,7 +6,7 @@ LAB     := cmd/flannel-lab
 # Programs of others that the lab runs, unmodified.
 ETCD    := $(shell sed -n 's/.*go.etcd.io\/etcd\/server\/v3 \(v[0-9.]*\).*/\1/p' $(LAB)/go.mod)
 PLUGINS := v1.9.1
-# The last release of the CNI plugins that includes the meta-plugin flannel.
+# The last release of the CNI plugins that includes a flannel plugin. Tests compare ours with it, and replace it.
 FLANNEL_PLUGIN := v0.9.1
 # A Kubernetes control plane. It is a module of its own because of its dependencies.
 KUBE    := $(LAB)/kube
@@ -27,21 +27,31 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build cross tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin cross tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
 
+# The CNI plugin is a program of its own, which is started for every pod.
+RELEASE := -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)'
+
+plugin: ## build bin/cni/flannel, the CNI plugin
+	@mkdir -p bin/cni
+	$(GO) build $(RELEASE) -o bin/cni/flannel ./cmd/flannel
+
 # The architectures of Linux nodes and of Windows Server.
 SYSTEMS := windows-amd64 linux-amd64 linux-arm64 linux-arm linux-riscv64 linux-s390x linux-ppc64le
 
-cross: $(SYSTEMS:%=cross-%) ## build static binaries for all systems in dist/out; for one system: cross-linux-arm64
+cross: $(SYSTEMS:%=cross-%) ## build static binaries of daemon and CNI plugin for all systems in dist/out; for one system: cross-linux-arm64
 .PHONY: $(SYSTEMS:%=cross-%)
 $(SYSTEMS:%=cross-%): cross-%:
-	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) nice $(GO) build -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)' \
-		-o dist/out/flanneld-$*$(if $(filter windows-%,$*),.exe) ./cmd/flanneld
+	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) sh -ec ' \
+		for name in flanneld flannel; do nice $(GO) build -ldflags "-s -w -X flannel/pkg/version.Version=$(VERSION)" \
+		-o dist/out/$$name-$*$(if $(filter windows-%,$*),.exe) ./cmd/$$name; done'
 
-tools: bin/etcd bin/etcdutl bin/etcdctl bin/cni/flannel bin/cni/bridge bin/cni/host-local bin/cni/loopback bin/cni/portmap ## build the lab, etcd and the CNI plugins
+PLUGINS_LINUX := bridge host-local loopback portmap bandwidth tuning macvlan ipvlan
+
+tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
 kube: bin/kube bin/render bin/kube-proxy ## build a Kubernetes API server and kube-proxy, for tests and the demo with --kube; takes minutes the first time
@@ -83,7 +93,7 @@ TEST := test -vet=off -p 4 -parallel 4
 # the race detector, with which all of these clients would be compiled a second time.
 WINDOWS := GOOS=windows $(GO) $(TEST) -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
 LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
-HEAVY := ./cmd/flanneld
+HEAVY := ./cmd/flanneld ./cmd/flannel
 
 test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/hns HEAVY=
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
@@ -97,7 +107,8 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 	cd $(LAB) && $(GO) test -count=1 -v -timeout 10m -tags kubeproxy -run '^TestKubeProxy' ./e2e
 	@dist/wine.sh stop
 
-wine: bin/wine/run bin/cni/flannel.exe bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
+wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
+	GOOS=windows GOARCH=amd64 $(GO) build $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
 
 # Building Kubernetes takes minutes the first time; meanwhile, the tests that do not need it run. Then the tests that need
 # it and those of whole clusters run in parallel. The first failure ends the run.
@@ -214,15 +225,12 @@ bin/etcdutl: bin/.etcd-$(ETCD)
 bin/etcdctl: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/etcdctl/v3
 
-install = GOBIN=$(CURDIR)/bin/cni $(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F)@$(2) && touch $@
+install = GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F)@$(2) && touch $@
 
 # For another system, go install only installs into GOPATH.
 cross-install = GOPATH=$(CURDIR)/bin/.windows GOMODCACHE=$$($(GO) env GOMODCACHE) GOOS=windows GOARCH=amd64 \
 	$(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F:.exe=)@$(2) && mv bin/.windows/bin/windows_amd64/$(@F) $@ && touch $@
 
-bin/cni/flannel.exe: bin/.flannel-plugin-$(FLANNEL_PLUGIN)
-	@mkdir -p $(@D)
-	$(call cross-install,meta,$(FLANNEL_PLUGIN))
 bin/cni/win-overlay.exe bin/cni/win-bridge.exe: bin/.plugins-$(PLUGINS)
 	@mkdir -p $(@D)
 	$(call cross-install,main/windows,$(PLUGINS))
@@ -230,11 +238,11 @@ bin/cni/host-local.exe: bin/.plugins-$(PLUGINS)
 	@mkdir -p $(@D)
 	$(call cross-install,ipam,$(PLUGINS))
 
-bin/cni/flannel: bin/.flannel-plugin-$(FLANNEL_PLUGIN)
+bin/cni-former/flannel: bin/.flannel-plugin-$(FLANNEL_PLUGIN)
 	$(call install,meta,$(FLANNEL_PLUGIN))
-bin/cni/bridge bin/cni/loopback: bin/.plugins-$(PLUGINS)
+bin/cni/bridge bin/cni/loopback bin/cni/macvlan bin/cni/ipvlan: bin/.plugins-$(PLUGINS)
 	$(call install,main,$(PLUGINS))
 bin/cni/host-local: bin/.plugins-$(PLUGINS)
 	$(call install,ipam,$(PLUGINS))
-bin/cni/portmap: bin/.plugins-$(PLUGINS)
+bin/cni/portmap bin/cni/bandwidth bin/cni/tuning: bin/.plugins-$(PLUGINS)
 	$(call install,meta,$(PLUGINS))

@@ -1,0 +1,140 @@
+package cniplugin
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flannel/pkg/nstest"
+)
+
+const crowdList = `{"name":"cbr0","cniVersion":"1.1.0","plugins":[
+	{"type":"flannel","subnetFile":"DIR/subnet.env","dataDir":"DIR/saved","ipam":{"dataDir":"DIR/leases"},"delegate":{"hairpinMode":true,"isDefaultGateway":true}},
+	{"type":"portmap","capabilities":{"portMappings":true}}]}`
+
+// A hundred pods come and go at the same time. Of every second one the plugin is killed, as a runtime does that loses
+// its patience: in the middle of ADD, whose delegate then goes on by itself, or in the middle of DEL. The runtime deletes
+// what it could not add, and tries again to delete what it could not. Nothing is left.
+func TestCrowd(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t, envText)
+		m.configure(crowdList, "")
+		const pods = 100
+		for i := range pods {
+			m.makeNetns(fmt.Sprint("pod", i))
+		}
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		given := map[netip.Prefix]int{}
+		killed := 0
+		for i := range pods {
+			all.Go(func() {
+				addr, kills, err := m.comeAndGo(i)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Errorf("pod %d: %v", i, err)
+				}
+				if killed += kills; addr.IsValid() {
+					given[addr]++
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%d pods, %d commands killed, %d addresses", pods, killed, len(given))
+		if killed < pods/5 {
+			t.Errorf("only %d commands were killed: this tests nothing", killed)
+		}
+		if left := m.leftovers(); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+		for i := range pods {
+			m.deleteNetns(fmt.Sprint("pod", i))
+		}
+	})
+}
+
+// comeAndGo adds and deletes a pod.
+func (m *machine) comeAndGo(i int) (addr netip.Prefix, kills int, err error) {
+	rt := m.runtime(fmt.Sprint("pod", i))
+	rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
+	ctx, cancel := context.WithCancel(m.Context())
+	if i%4 == 1 {
+		go m.killInTheMiddle(ctx, rt.ContainerID, true, cancel)
+	}
+	got, err := m.add(ctx, rt)
+	if ctx.Err() != nil && err != nil {
+		kills++
+	} else if err != nil {
+		cancel()
+		return addr, kills, fmt.Errorf("ADD: %w", err)
+	} else {
+		addr = got[0]
+	}
+	cancel()
+	ctx, cancel = context.WithCancel(m.Context())
+	defer cancel()
+	if i%4 == 3 {
+		go m.killInTheMiddle(ctx, rt.ContainerID, false, cancel)
+	}
+	err = m.cni.DelNetworkList(ctx, m.list, rt)
+	if ctx.Err() != nil && err != nil {
+		kills++
+		err = m.cni.DelNetworkList(m.Context(), m.list, rt)
+	}
+	if err != nil {
+		err = fmt.Errorf("DEL: %w", err)
+	}
+	return addr, kills, err
+}
+
+// killInTheMiddle kills what the runtime has started, some of it after the configuration was saved, when the delegate is
+// at work.
+func (m *machine) killInTheMiddle(ctx context.Context, pod string, adding bool, kill context.CancelFunc) {
+	for adding && rand.IntN(4) > 0 && ctx.Err() == nil {
+		if _, err := os.Stat(filepath.Join(m.dir, "saved", pod)); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+	kill()
+}
+
+// DEL waits for the delegate of an ADD whose plugin was killed.
+func TestDelWaitsForAnOrphan(t *testing.T) {
+	n := newNode(t)
+	n.write("bin/ADD.hang", "")
+	cmd := n.command("ADD", "pod1", "eth0")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.HasPrefix(n.read("bin/told"), "ADD pod1 eth0 ") {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	del := n.start("DEL", "pod1", "eth0")
+	again := n.start("ADD", "pod1", "eth0")
+	time.Sleep(200 * time.Millisecond)
+	if told := n.read("bin/told"); strings.Count(told, "\n") != 1 {
+		t.Errorf("the delegate is called while another call of it runs:\n%s", told)
+	}
+	if err := os.Remove(n.path("bin/ADD.hang")); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []said{del(), again()} {
+		if s.err != nil {
+			t.Error(s.err)
+		}
+	}
+}

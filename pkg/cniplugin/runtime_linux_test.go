@@ -1,0 +1,210 @@
+package cniplugin
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/nettest"
+	"flannel/pkg/nstest"
+)
+
+// The life of a pod through CNI's own library, with the real plugins, in every version that a list may have.
+func TestRuntime(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+			for name, c := range map[string]struct {
+				env   string
+				addrs []string
+			}{"IPv4": {envText, []string{"10.5.72.2/24"}}, "dual-stack": {dualText, []string{"10.5.72.2/24", "2001:cafe:42:1::2/64"}}} {
+				t.Run(version+" "+name, func(t *testing.T) {
+					m := newMachine(t, c.env)
+					list := kubeFlannelList
+					if version < "0.3.0" { // chains begin with 0.3.0
+						list = list[:strings.Index(list, ",\n\t{\"type\":\"portmap\"")] + "]}"
+					}
+					m.configure(list, version)
+					m.liveOnce(version, c.addrs)
+				})
+			}
+		}
+	})
+}
+
+func (m *machine) liveOnce(version string, want []string) {
+	defer deleteBridge(m)
+	m.makeNetns("pod1")
+	defer m.deleteNetns("pod1")
+	ctx, rt := m.Context(), m.runtime("pod1")
+	rt.CapabilityArgs = capabilities()
+	if err := m.cni.GetStatusNetworkList(ctx, m.list); err != nil {
+		m.Errorf("STATUS: %v", err)
+	}
+	if _, err := m.add(ctx, rt); err != nil {
+		m.Fatalf("ADD: %v", err)
+	}
+	if got, mtu := m.addrs("pod1"); !cmp.Equal(want, got) || mtu != 1450 {
+		m.Errorf("%v with an MTU of %d, want %v and 1450", got, mtu, want)
+	}
+	err := m.cni.CheckNetworkList(ctx, m.list, rt)
+	if hasCheck := version >= "0.4.0"; err != nil && (hasCheck || !errors.Is(err, libcni.ErrorCheckNotSupp)) {
+		m.Errorf("CHECK: %v", err)
+	}
+	if version >= "1.1.0" {
+		m.collectGarbage(ctx, rt)
+	}
+	for range 2 {
+		if err := m.cni.DelNetworkList(ctx, m.list, rt); err != nil {
+			m.Errorf("DEL: %v", err)
+		}
+	}
+	if left := m.leftovers(); len(left) > 0 {
+		m.Errorf("left behind: %v", left)
+	}
+}
+
+// collectGarbage keeps what the runtime lists, and removes what it does not.
+func (m *machine) collectGarbage(ctx context.Context, rt *libcni.RuntimeConf) {
+	m.makeNetns("lost")
+	defer m.deleteNetns("lost")
+	if _, err := m.add(ctx, m.runtime("lost")); err != nil {
+		m.Fatalf("ADD: %v", err)
+	}
+	lost := *m.cni
+	other := libcni.NewCNIConfigWithCacheDir(lost.Path, m.dir+"/empty", nil) // of a runtime that has lost its memory
+	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "pod1", IfName: "eth0"}}}
+	if err := other.GCNetworkList(ctx, m.list, valid); err != nil {
+		m.Errorf("GC: %v", err)
+	}
+	if left := strings.Join(m.leftovers(), " "); !strings.Contains(left, "saved/pod1 leases/cbr0/10.5.72.2 ") || strings.Contains(left, "saved/lost") || strings.Contains(left, "10.5.72.3") {
+		m.Errorf("after GC: %s", left)
+	}
+	if err := m.cni.CheckNetworkList(ctx, m.list, rt); err != nil {
+		m.Errorf("CHECK after GC: %v", err)
+	}
+	if err := m.cni.DelNetworkList(ctx, m.list, m.runtime("lost")); err != nil { // its memory is back
+		m.Errorf("DEL after GC: %v", err)
+	}
+}
+
+func deleteBridge(m *machine) {
+	if out, err := exec.Command("ip", "link", "delete", "cni0").CombinedOutput(); err != nil {
+		m.Errorf("%v: %s", err, out)
+	}
+}
+
+// macvlan and ipvlan as delegates. Where the kernel lacks one, its error is told, and nothing stays.
+func TestOtherDelegates(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "parent0"}, PeerName: "parent1"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"macvlan", "ipvlan"} {
+			m := newMachine(t, dualText)
+			m.configure(`{"name":"cbr0","cniVersion":"1.0.0","plugins":[{"type":"flannel","subnetFile":"DIR/subnet.env","dataDir":"DIR/saved",
+				"ipam":{"dataDir":"DIR/leases"},"delegate":{"type":"`+kind+`","master":"parent0"}}]}`, "")
+			m.makeNetns("pod1")
+			rt := m.runtime("pod1")
+			_, err := m.add(t.Context(), rt)
+			if err != nil && strings.Contains(err.Error(), unix.EOPNOTSUPP.Error()) {
+				t.Logf("this kernel has no %s: %v", kind, err)
+			} else if err != nil {
+				t.Error(err)
+			} else if got, mtu := m.addrs("pod1"); len(got) != 2 || mtu != 1450 {
+				t.Errorf("%s: %v, %d", kind, got, mtu)
+			} else if err := m.cni.CheckNetworkList(t.Context(), m.list, rt); err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			if err := m.cni.DelNetworkList(t.Context(), m.list, rt); err != nil {
+				t.Error(err)
+			}
+			if left := m.leftovers(); len(left) > 0 {
+				t.Errorf("%s: left behind: %v", kind, left)
+			}
+			m.deleteNetns("pod1")
+		}
+	})
+}
+
+// Pods of the plugin that flannel's users had are deleted by ours, and the other way round, whatever subnet the node has
+// by then.
+func TestInteroperation(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, version := range []string{"0.3.1", "0.4.0"} {
+			for _, formerAdds := range []bool{true, false} {
+				m := newMachine(t, envText)
+				m.configure(kubeFlannelList, version)
+				m.makeNetns("pod1")
+				rt := m.runtime("pod1")
+				rt.CapabilityArgs = capabilities()
+				m.useFormer(formerAdds)
+				if _, err := m.add(t.Context(), rt); err != nil {
+					t.Fatal(err)
+				}
+				m.useFormer(!formerAdds)
+				if version == "0.4.0" {
+					if err := m.cni.CheckNetworkList(t.Context(), m.list, rt); err != nil {
+						t.Errorf("CHECK, former adds: %v: %v", formerAdds, err)
+					}
+				}
+				m.setEnv(strings.ReplaceAll(envText, "10.5.72.1", "10.5.73.1"))
+				if err := m.cni.DelNetworkList(t.Context(), m.list, rt); err != nil {
+					t.Errorf("DEL, former adds: %v: %v", formerAdds, err)
+				}
+				if left := m.leftovers(); len(left) > 0 {
+					t.Errorf("former adds: %v: left behind: %v", formerAdds, left)
+				}
+				m.deleteNetns("pod1")
+			}
+		}
+	})
+}
+
+// Ours hands the delegate what the former one does.
+func TestSameAsFormer(t *testing.T) {
+	n := newNode(t)
+	if err := os.Symlink(nettest.Tool(t, "cni-former/flannel"), n.path("former")); err != nil {
+		t.Fatal(err)
+	}
+	for _, env := range []string{envText, strings.Replace(envText, "true", "false", 1), "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\n" + envText} {
+		n.write("subnet.env", env)
+		for _, more := range []map[string]any{
+			{}, {"cniVersion": "0.4.0"},
+			{"delegate": map[string]any{"type": "fake-bridge", "mtu": 9000, "ipMasq": true, "isGateway": false, "hairpinMode": true}},
+			{"ipam": map[string]any{"dataDir": "/x", "routes": []any{map[string]any{"dst": "0.0.0.0/0"}}}},
+			{"ipam": map[string]any{"type": "dhcp"}},
+			{"runtimeConfig": map[string]any{"mac": "0a:00:00:00:00:01"}},
+		} {
+			n.conf = map[string]any{"cniVersion": "0.3.1", "name": "cbr0", "type": "flannel", "subnetFile": n.path("subnet.env"), "dataDir": n.path("data"),
+				"delegate": map[string]any{"type": "fake-bridge"}}
+			maps.Copy(n.conf, more)
+			var told []string
+			for _, program := range []string{"former", "bin/flannel"} {
+				cmd := n.command("ADD", "pod1", "eth0")
+				cmd.Path = n.path(program)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				_, conf, _ := strings.Cut(n.told(), " eth0 ")
+				told = append(told, conf)
+				if !same(t, conf, strings.Replace(n.read("data/pod1"), `"flannelIfName":"eth0",`, "", 1)) {
+					t.Errorf("%s saves %s", program, n.read("data/pod1"))
+				}
+				_ = os.Remove(n.path("data/pod1"))
+			}
+			if !same(t, told[0], told[1]) {
+				t.Errorf("%v: the former: %sours: %s", more, told[0], told[1])
+			}
+		}
+	}
+}
