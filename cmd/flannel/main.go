@@ -2,6 +2,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 
@@ -12,7 +13,11 @@ import (
 )
 
 func main() {
-	p := &cniplugin.Plugin{OS: runtime.GOOS, Stderr: os.Stderr, SubnetWait: cniplugin.DefaultSubnetWait, LockWait: cniplugin.DefaultLockWait}
+	if err := cniplugin.EndTogether(); err != nil {
+		fmt.Fprintln(os.Stderr, "flannel CNI plugin: going on without a job object:", err)
+	}
+	p := &cniplugin.Plugin{OS: runtime.GOOS, Stderr: os.Stderr, SubnetWait: cniplugin.DefaultSubnetWait, LockWait: cniplugin.DefaultLockWait,
+		Endpoint: cniplugin.FindEndpoint}
 	info := cniplugin.Version(version.Version)
 	skel.PluginMainFuncs(p.Funcs(), info, "CNI plugin flannel of flanneld "+version.String())
 }

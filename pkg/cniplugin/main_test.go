@@ -2,6 +2,8 @@ package cniplugin
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	switch name := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"); {
 	case name == "flannel":
-		bePlugin(runtime.GOOS)
+		bePlugin(cmp.Or(os.Getenv(playOS), runtime.GOOS))
 	case strings.HasPrefix(name, "fake-"):
 		beDelegate()
 	default:
@@ -29,9 +31,25 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// playOS makes the plugin take the other system's form of configurations.
+const playOS = "FLANNEL_TEST_OS"
+
 func bePlugin(system string) {
-	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: DefaultLockWait, Endpoint: testEndpoint()}
+	check(EndTogether())
+	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: DefaultLockWait, Endpoint: preparedEndpoint}
+	if system != "windows" {
+		p.Endpoint = nil
+	}
 	skel.PluginMainFuncs(p.Funcs(), Version("v1.2.3"), "test")
+}
+
+// preparedEndpoint is what a test says that HNS has.
+func preparedEndpoint(_ context.Context, name string) (e Endpoint, err error) {
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(os.Args[0]), name+".endpoint"))
+	if err != nil {
+		return e, ErrNoEndpoint
+	}
+	return e, json.Unmarshal(raw, &e)
 }
 
 // beDelegate writes down what it is told, and answers what a test has prepared in files beside it: COMMAND.answer, or
@@ -135,9 +153,12 @@ func addProgram(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-		return os.Link(self, filepath.Join(dir, name))
+	if runtime.GOOS == "windows" { // which deletes no other name of a program that runs
+		program, err := os.ReadFile(self)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, name+".exe"), program, 0o755)
 	}
 	return os.Symlink(self, filepath.Join(dir, name))
 }

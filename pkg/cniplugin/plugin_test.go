@@ -2,9 +2,6 @@ package cniplugin
 
 import (
 	"encoding/json"
-	"errors"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,7 +12,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/health"
 	"flannel/pkg/status"
 )
 
@@ -45,9 +41,7 @@ const delegated = `{"cniVersion":"1.1.0","ipMasq":false,"ipam":{"ranges":[[{"sub
 
 // The whole life of a pod, as the delegate sees it.
 func TestLife(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("the delegate's configuration is that of Linux")
-	}
+	t.Setenv(playOS, "linux")
 	n := newNode(t)
 	add := n.run("ADD", "pod1", "eth0")
 	if add.err != nil || !same(t, add.stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.5.72.2/24"}]}`) {
@@ -63,12 +57,12 @@ func TestLife(t *testing.T) {
 	if saved := n.read("data/pod1"); !same(t, saved, strings.TrimSuffix(delegated, "}")+`,"flannelIfName":"eth0"}`) {
 		t.Errorf("saved: %s", saved)
 	}
-	if info, err := os.Stat(n.path("data/pod1")); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(n.path("data/pod1")); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Error(info.Mode(), err)
 	}
 
 	n.setPrev(prevResult)
-	if s := n.run("CHECK", "pod1", "eth0"); s.err != nil || s.stdout != "" {
+	if s := n.run("CHECK", "pod1", "eth0"); s.err != nil {
 		t.Errorf("%+v", s)
 	}
 	if told := n.told(); !strings.Contains(told, `"prevResult":`+prevResult) || strings.Contains(told, "flannelIfName") {
@@ -141,6 +135,52 @@ func TestVersions(t *testing.T) {
 	if !strings.Contains(s.stdout, `"supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]`) ||
 		!strings.Contains(s.stdout, `"implementation":"flanneld","release":"v1.2.3"`) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Windows' plugins know older versions and no CHECK: the runtime gets the version that it asked for all the same.
+func TestWindowsLife(t *testing.T) {
+	t.Setenv(playOS, "windows")
+	t.Setenv("FAKE_KNOWS", `"0.2.0" "0.3.0"`)
+	n := newNode(t)
+	n.conf["delegate"] = map[string]any{"type": "fake-bridge", "policies": []any{map[string]any{"name": "EndpointPolicy",
+		"value": map[string]any{"Type": "SDNRoute", "Settings": map[string]any{"DestinationPrefix": "10.96.0.0/12"}}}}}
+	n.write("bin/VERSION.answer", `{"cniVersion":"0.3.0","supportedVersions":["0.1.0","0.2.0","0.3.0"]}`)
+	n.write("bin/ADD.answer", `{"cniVersion":"0.2.0","ip4":{"ip":"10.5.72.3/24"}}`)
+	sandbox := "CNI_NETNS=container:box1"
+	add := n.run("ADD", "pod1", "eth0", sandbox)
+	if add.err != nil || !strings.Contains(add.stdout, `"cniVersion": "1.1.0"`) || !strings.Contains(add.stdout, `"10.5.72.3/24"`) {
+		t.Fatalf("%+v", add)
+	}
+	if saved := n.read("data/box1"); !strings.Contains(saved, `"cniVersion":"0.3.0"`) || !strings.Contains(saved, `"subnet":"10.5.72.0/24"`) {
+		t.Error(saved)
+	}
+	n.told()
+	n.setPrev(add.stdout)
+	for endpoint, want := range map[string]string{
+		"": "HNS has no endpoint box1_cbr0",
+		`{"Network":"cbr0","IPs":["10.5.72.3"],"Policies":[{"Type":"SDNRoute","Settings":{"DestinationPrefix":"10.96.0.0/12"}}]}`: "",
+		`{"Network":"cbr0","IPs":["10.5.72.9"],"Policies":[{"Type":"SDNRoute","Settings":{"DestinationPrefix":"10.96.0.0/12"}}]}`: "without 10.5.72.3",
+		`{"Network":"cbr0","IPs":["10.5.72.3"]}`: "no policy SDNRoute",
+	} {
+		if endpoint != "" {
+			n.write("bin/box1_cbr0.endpoint", endpoint)
+		} else {
+			_ = os.Remove(n.path("bin/box1_cbr0.endpoint"))
+		}
+		s := n.run("CHECK", "pod1", "eth0", sandbox)
+		if want == "" && s.err != nil || want != "" && (s.err == nil || s.err.Code != errEndpointDiffers || !strings.Contains(s.err.Msg, want)) {
+			t.Errorf("%s: %+v", endpoint, s.err)
+		}
+	}
+	if s := n.run("STATUS", "", ""); s.err != nil {
+		t.Error(s.err)
+	}
+	if told := n.told(); strings.Contains(told, "CHECK") || strings.Contains(told, "STATUS") {
+		t.Error(told)
+	}
+	if s := n.run("DEL", "pod1", "eth0", sandbox); s.err != nil || len(n.saved()) > 0 || strings.Count(n.told(), "\n") != 1 {
+		t.Errorf("%+v, %v", s.err, n.saved())
 	}
 }
 
@@ -277,27 +317,21 @@ func TestDelegateFails(t *testing.T) {
 	}
 }
 
+func (n node) expectStatus(what string, code uint, text string) {
+	n.Helper()
+	s := n.run("STATUS", "", "")
+	if s.err == nil {
+		s.err = &types.Error{}
+	}
+	if s.err.Code != code || !strings.Contains(s.err.Msg, text) {
+		n.Errorf("%s: %+v, want code %d and %q", what, s.err, code, text)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	n := newNode(t)
-	expect := func(what string, code uint, text string) {
-		t.Helper()
-		s := n.run("STATUS", "", "")
-		if s.err == nil {
-			s.err = &types.Error{}
-		}
-		if s.err.Code != code || !strings.Contains(s.err.Msg, text) {
-			t.Errorf("%s: %+v, want code %d and %q", what, s.err, code, text)
-		}
-	}
+	expect := n.expectStatus
 	expect("all is well", 0, "")
-	var daemon health.Status
-	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
-	daemon.Waiting("waiting for etcd")
-	expect("the daemon was never ready", 51, "flanneld is not ready: waiting for etcd")
-	daemon.InStep(nil)
-	expect("it is ready", 0, "")
-	daemon.Waiting("waiting for etcd")
-	expect("it was ready", 0, "")
 	n.write("bin/STATUS.error", `{"code":50,"msg":"no bridge today"}`)
 	expect("the delegate is not ready", 50, "no bridge today")
 	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}`)
@@ -307,42 +341,7 @@ func TestStatus(t *testing.T) {
 	n.conf["delegate"] = map[string]any{"type": "fake-none"}
 	expect("there is no delegate", 50, "fake-none")
 	_ = os.Remove(n.path("subnet.env"))
-	expect("no subnet file, and a daemon that was ready", 50, "subnet.env is missing")
-	_ = os.Remove(status.Socket(n.path("subnet.env")))
-	expect("no subnet file", 50, "flanneld does not answer")
-	daemon = health.Status{}
-	daemon.Explain(func() error { return errors.New("no route to etcd") })
-	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
-	expect("no subnet file, and a daemon that starts", 50, "starting; no route to etcd")
-	_ = os.Remove(status.Socket(n.path("subnet.env")))
-	n.write("subnet.env", envText)
-	n.conf["delegate"] = map[string]any{"type": "fake-bridge"}
-	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}`)
-	serve(t, status.Socket(n.path("subnet.env")), http.NotFoundHandler())
-	expect("a daemon of before", 0, "")
-}
-
-// serve answers at a socket until the test ends, or the socket is removed.
-func serve(t *testing.T, path string, h http.Handler) {
-	t.Helper()
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: h}
-	go server.Serve(l) //nolint:errcheck // it ends with the test
-	t.Cleanup(func() { _ = server.Close() })
-}
-
-// A daemon that hangs does not hold up kubelet, nor does it make a node unready that has a network.
-func TestStatusOfAHungDaemon(t *testing.T) {
-	n := newNode(t)
-	hung := make(chan struct{})
-	defer close(hung)
-	serve(t, status.Socket(n.path("subnet.env")), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hung }))
-	if s := n.run("STATUS", "", ""); s.err != nil {
-		t.Errorf("%+v", s.err)
-	}
+	expect("no subnet file", 50, "subnet.env is missing")
 }
 
 func TestSocket(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// place makes a temporary file the one at path. Windows renames no file that is open, so there is no lock: no delegate
-// outlives this process there, because the runtime ends the whole job.
+// place makes a temporary file the one at path. Windows renames no file that is open, so there is no lock, nor is one
+// needed: see EndTogether.
 func place(f *os.File, path string) (*os.File, error) {
 	if err := errors.Join(f.Close(), os.Rename(f.Name(), path)); err != nil {
 		return f, err
