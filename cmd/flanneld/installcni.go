@@ -17,7 +17,8 @@ type cniAnswer struct {
 
 const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
 Files that are up to date are not touched. Plugins and keys that others, such as a service mesh, added to
-the configuration are kept.
+the configuration are kept. An installed plugin that is newer than its source, or of another maker, is left
+in place unless --replace-plugin is given.
 
   flanneld install-cni [flags]
 `
@@ -29,6 +30,7 @@ func installCNI(c *call) func(context.Context) int {
 	c.flags.StringVar(&files.ConfTo, "conf-to", files.ConfTo, "as this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
 	c.flags.StringVar(&files.PluginFrom, "plugin-from", files.PluginFrom, "install this `file`, a plugin, or all plugins in this directory")
 	c.flags.StringVar(&files.PluginTo, "plugin-to", files.PluginTo, "as this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or into this directory")
+	c.flags.BoolVar(&files.ReplacePlugin, "replace-plugin", files.ReplacePlugin, "replace an installed plugin that is newer, or of another maker")
 	watch := c.flags.Bool("watch", false, "keep running: restore the files when they are deleted or damaged, and install changes of --conf-from")
 	c.jsonFlag("print one JSON document: files, each with path, result and kept plugins, and problem")
 	return func(ctx context.Context) int {
@@ -65,6 +67,9 @@ func describe(files []cniinstall.Outcome) string {
 	var lines []string
 	for _, f := range files {
 		line := f.Path + ": " + f.Result
+		if f.Reason != "" {
+			line += ": " + f.Reason + "; --replace-plugin replaces it"
+		}
 		if len(f.Kept) > 0 {
 			line += ", kept " + strings.Join(f.Kept, ", ")
 		}

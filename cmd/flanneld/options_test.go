@@ -55,14 +55,14 @@ var everything = []string{
 	"kube-api-from=kl", "kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
 	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "subnet-file=s", "ip-masq=1",
 	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "retain-peers=90", "ip-blackhole-route=T", "config-follow=0", "config-stagger=1m30s", "healthz-ip=::1", "healthz-port=8080",
-	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "log-format=json", "log-file=l", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
+	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "cni-plugin-replace=1", "log-format=json", "log-file=l", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
 }
 
 const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
 kube true api=https://10.0.0.9:6443 from=[kl] kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
 underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1
 network file=s masq=true random=false forward=false blackhole=true resync=16s retain=1m30s keepconfig=true stagger=1m30s
-cni {cf ct pf pt}
+cni {cf ct pf pt true}
 health [::1]:8080 log=json,l v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
 command "" []`
 

@@ -16,6 +16,9 @@
 //	  plugin that the source needs     another program may be in the middle of writing it
 //	usable, source has changed       merge the source into it at once
 //	usable, source as applied        none, whatever others have edited
+//
+// A plugin is replaced by its source when it differs, unless its answer to CNI's
+// VERSION says that it is newer, or of another maker.
 package cniinstall
 
 import (
@@ -31,14 +34,19 @@ import (
 
 // Files are the paths of the sources and of the installed files. Both paths of a
 // pair are set, or none. If PluginFrom is a directory, its files are copied into
-// the directory PluginTo.
-type Files struct{ ConfFrom, ConfTo, PluginFrom, PluginTo string }
+// the directory PluginTo. An installed plugin that is newer, or of another maker,
+// is left in place unless ReplacePlugin is set.
+type Files struct {
+	ConfFrom, ConfTo, PluginFrom, PluginTo string
+	ReplacePlugin                          bool
+}
 
 // Outcome is what Install did with one file.
 type Outcome struct {
 	Path   string   `json:"path"`
-	Result string   `json:"result"`         // "written" or "unchanged"
-	Kept   []string `json:"kept,omitempty"` // types of the plugins in a configuration that others added
+	Result string   `json:"result"`           // "written", "unchanged" or "left alone"
+	Kept   []string `json:"kept,omitempty"`   // types of the plugins in a configuration that others added
+	Reason string   `json:"reason,omitempty"` // why another plugin was left alone
 }
 
 // target is one file to install: a plugin or a configuration.
@@ -57,6 +65,7 @@ type plan struct {
 	found       []byte   // content of the file when the plan was made; nil: it was missing
 	attrs       []any    // further attributes for the log
 	foreign     []string // types of the plugins that others added
+	kept        string   // why another plugin is left in place; empty: it is not
 	// write carries out the plan; nil: nothing to do. written is true also if the
 	// record could not be written afterwards. The error is errChanged if the file no
 	// longer has the content found.
@@ -78,14 +87,14 @@ func (f Files) targets() (targets []target, err error) {
 		}
 		for _, e := range files {
 			if e.Type().IsRegular() {
-				targets = append(targets, plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
+				targets = append(targets, f.plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
 			}
 		}
 		if len(targets) == 0 {
 			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
 		}
 	default:
-		targets = append(targets, plugin(f.PluginFrom, f.PluginTo))
+		targets = append(targets, f.plugin(f.PluginFrom, f.PluginTo))
 	}
 	if f.ConfFrom != "" {
 		targets = append(targets, target{f.ConfFrom, f.ConfTo, (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan})
@@ -119,11 +128,13 @@ func (t target) install(log *slog.Logger) (Outcome, error) {
 			continue
 		case err != nil:
 			return Outcome{}, err
+		case p.kept != "":
+			return Outcome{Path: t.to, Result: "left alone", Reason: p.kept}, nil
 		case p.reason == "":
-			return Outcome{t.to, "unchanged", p.foreign}, nil
+			return Outcome{Path: t.to, Result: "unchanged", Kept: p.foreign}, nil
 		}
 		p.log(log, slog.LevelInfo, t.to)
-		return Outcome{t.to, "written", p.foreign}, nil
+		return Outcome{Path: t.to, Result: "written", Kept: p.foreign}, nil
 	}
 	return Outcome{}, fmt.Errorf("install %s: %w", t.to, errChanged)
 }

@@ -17,6 +17,7 @@ type keeper struct {
 	pace     pacer
 	warned   time.Time // when an error was last logged; zero: never
 	enforced bool      // a pass of this process has applied the source
+	kept     string    // why another plugin is left in place, as logged; empty: it is not
 }
 
 func keep(ctx context.Context, t target, log *slog.Logger) error {
@@ -57,6 +58,12 @@ func (k *keeper) pass(now time.Time) (next time.Duration) {
 		var written bool
 		if written, err = p.write(); written {
 			k.report(p, now)
+		}
+	}
+	if err == nil && p.kept != k.kept {
+		if k.kept = p.kept; p.kept != "" {
+			k.log.Warn("left another CNI plugin in place; replace it with --cni-plugin-replace or install-cni --replace-plugin",
+				"path", k.to, "reason", p.kept)
 		}
 	}
 	switch {

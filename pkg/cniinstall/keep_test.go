@@ -32,7 +32,7 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: dir, log: &records{}}
 	// On Windows, a directory cannot be deleted until the watch on it has ended.
 	t.Cleanup(func() { n.until("removed", func() bool { return os.RemoveAll(dir) == nil }) })
-	n.Files = Files{n.path("conf"), n.path("net.d/10-flannel.conflist"), n.path("flannel"), n.path("bin/flannel")}
+	n.Files = Files{n.path("conf"), n.path("net.d/10-flannel.conflist"), n.path("flannel"), n.path("bin/flannel"), false}
 	n.write(n.ConfFrom, source)
 	n.write(n.PluginFrom, "a program")
 	return n
@@ -42,6 +42,12 @@ func (n *node) path(name string) string { return filepath.Join(n.dir, filepath.F
 
 func (n *node) start() {
 	n.t.Helper()
+	n.keep()
+	n.until("installed", func() bool { return n.read(n.PluginTo) == "a program" && n.read(recordOf(n.ConfTo)) == source })
+}
+
+// keep has Keep run until the test ends.
+func (n *node) keep() {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan error)
 	go func() { ended <- n.Keep(ctx, slog.New(n.log)) }()
@@ -51,7 +57,6 @@ func (n *node) start() {
 			n.t.Error(err)
 		}
 	})
-	n.until("installed", func() bool { return n.read(n.PluginTo) == "a program" && n.read(recordOf(n.ConfTo)) == source })
 }
 
 // replace writes a file by renaming another one over it, so that readers never see a
