@@ -40,6 +40,19 @@ func TestChartAndWindowsManifestAreTheSame(t *testing.T) {
 	}
 }
 
+// What replaces plugins has to be asked for, everywhere alike.
+func TestChartReplacesPluginsWhenTold(t *testing.T) {
+	for values, want := range map[string]int{windowsValues: 0, windowsValues + "replaceCniPlugin: true\n": 4} {
+		text, err := chart(t, values)
+		if err != nil {
+			t.Fatal(err, text)
+		}
+		if n := strings.Count(text, "- --replace-plugin\n") + strings.Count(text, "- --cni-plugin-replace\n"); n != want {
+			t.Errorf("%q: %d containers replace plugins, want %d", values, n, want)
+		}
+	}
+}
+
 func TestServerAcceptsWindowsManifests(t *testing.T) {
 	s := kubetest.Start(t)
 	for _, name := range windowsManifests {
@@ -111,12 +124,14 @@ func TestWindowsDockerfile(t *testing.T) {
 	text, linux, makefile := read(t, "windows", "Dockerfile"), read(t, "Dockerfile"), read(t, "..", "Makefile")
 	for _, pair := range [][2]string{
 		{find(t, text, `ARG GO=(\S+)`), find(t, linux, `ARG GO=(\S+)`)},
-		{find(t, text, `ARG FLANNEL_PLUGIN=(\S+)`), find(t, makefile, `FLANNEL_PLUGIN := (\S+)`)},
 		{find(t, text, `ARG PLUGINS=(\S+)`), find(t, makefile, `PLUGINS := (\S+)`)},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s here, %s there", pair[0], pair[1])
 		}
+	}
+	if builds := strings.Join(stages[0].all("RUN"), "\n"); !strings.Contains(builds, "-o /out/cni/flannel.exe ./cmd/flannel") || strings.Contains(builds, "/flannel@") {
+		t.Errorf("the image has another CNI plugin than ours: %s", builds)
 	}
 	for _, s := range stages {
 		for _, add := range s.all("ADD") {

@@ -38,6 +38,7 @@ updateStrategy:
 podAnnotations: {}
 cniBinDir: /opt/cni/bin
 cniConfDir: /etc/cni/net.d
+replaceCniPlugin: false
 windows:
   enabled: false
   image:
