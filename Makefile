@@ -27,7 +27,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin cross tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin cross windows-zip tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
@@ -48,6 +48,16 @@ $(SYSTEMS:%=cross-%): cross-%:
 	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) sh -ec ' \
 		for name in flanneld flannel; do nice $(GO) build -ldflags "-s -w -X flannel/pkg/version.Version=$(VERSION)" \
 		-o dist/out/$$name-$*$(if $(filter windows-%,$*),.exe) ./cmd/$$name; done'
+
+K := dist/out/k
+
+windows-zip: cross-windows-amd64 bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## dist/out/flannel-windows-amd64.zip: what of ours a Windows node needs in C:\k
+	rm -rf $(K) && mkdir -p $(K)/cni
+	cp dist/out/flanneld-windows-amd64.exe $(K)/flanneld.exe
+	cp dist/out/flannel-windows-amd64.exe $(K)/cni/flannel.exe
+	cp bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe $(K)/cni
+	cp LICENSE Documentation/windows-quickstart.md dist/windows/*.ps1 dist/windows/*.psm1 $(K)
+	rm -f dist/out/flannel-windows-amd64.zip && cd $(K) && python3 -m zipfile -c ../flannel-windows-amd64.zip *
 
 PLUGINS_LINUX := bridge host-local loopback portmap bandwidth tuning macvlan ipvlan
 
@@ -92,8 +102,8 @@ TEST := test -vet=off -p 4 -parallel 4
 # The tests for Windows, which run under Wine. Packages with the clients of Kubernetes and etcd (HEAVY) are tested without
 # the race detector, with which all of these clients would be compiled a second time.
 WINDOWS := GOOS=windows $(GO) $(TEST) -timeout 20m -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
-LIGHT := ./backend/... ./pkg/... ./subnet ./subnet/patience
-HEAVY := ./cmd/flanneld ./cmd/flannel
+LIGHT := ./backend/... ./cmd/flannel ./pkg/... ./subnet ./subnet/patience
+HEAVY := ./cmd/flanneld
 
 test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/hns HEAVY=
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))

@@ -11,8 +11,10 @@ package cniplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -107,7 +109,9 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	}
 	defer held.release()
 	d, err := held.read()
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // another DEL was faster
+	} else if err != nil {
 		p.warn("%v; falling back to the present configuration", err)
 		if d, err = p.substitute(c); err != nil {
 			return err
