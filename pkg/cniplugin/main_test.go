@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,8 @@ func beDelegate() {
 	_, err = fmt.Fprintf(f, "%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin)
 	check(err)
 	check(f.Close())
-	for exists(filepath.Join(dir, command+".hang")) {
+	for i := 0; exists(filepath.Join(dir, command+".hang")); i++ {
+		check(os.WriteFile(filepath.Join(dir, "beat"), []byte(strconv.Itoa(i)), 0o644))
 		time.Sleep(5 * time.Millisecond)
 	}
 	if knows := os.Getenv("FAKE_KNOWS"); command != "VERSION" && knows != "" {

@@ -1,0 +1,36 @@
+package cniplugin
+
+import (
+	"testing"
+	"time"
+)
+
+// A delegate ends with the plugin that is killed.
+func TestDelegateEndsWithThePlugin(t *testing.T) {
+	n := newNode(t)
+	n.write("bin/ADD.hang", "")
+	cmd := n.command("ADD", "pod1", "eth0")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for n.read("bin/beat") == "" {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	for began := time.Now(); ; {
+		before := n.read("bin/beat")
+		time.Sleep(time.Second)
+		if after := n.read("bin/beat"); before == after && after != "" {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatal("the delegate lives on")
+		}
+	}
+	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 {
+		t.Errorf("%+v, %v", s.err, n.saved())
+	}
+}
