@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -35,17 +36,18 @@ const kubeFlannelList = `{"name":"cbr0","cniVersion":"VERSION","plugins":[
 	{"type":"bandwidth","capabilities":{"bandwidth":true}},
 	{"type":"tuning","sysctl":{"net.core.somaxconn":"500"}}]}`
 
-// newMachine has our plugin, or with former the one of the plugins' own repository, as its flannel.
+// newMachine is a node with our plugin as it is shipped (make plugin).
 func newMachine(t *testing.T, env string) *machine {
 	m := &machine{T: t, dir: t.TempDir()}
 	m.must(os.Mkdir(filepath.Join(m.dir, "bin"), 0o755))
-	for _, name := range []string{"bridge", "host-local", "portmap", "bandwidth", "tuning", "macvlan", "ipvlan"} {
+	for _, name := range []string{"flannel", "bridge", "host-local", "portmap", "bandwidth", "tuning", "macvlan", "ipvlan"} {
 		m.must(os.Symlink(nettest.Tool(t, "cni/"+name), filepath.Join(m.dir, "bin", name)))
 	}
-	m.must(addProgram(filepath.Join(m.dir, "bin"), "flannel"))
 	m.must(os.MkdirAll("/run/netns", 0o755))
 	m.setEnv(env)
-	m.cni = libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(m.dir, "bin")}, filepath.Join(m.dir, "cache"), nil)
+	// Left to itself the library makes one at its first call, from whatever goroutine.
+	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
+	m.cni = libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(m.dir, "bin")}, filepath.Join(m.dir, "cache"), exec)
 	return m
 }
 
@@ -64,11 +66,7 @@ func (m *machine) setEnv(text string) {
 func (m *machine) useFormer(former bool) {
 	path := filepath.Join(m.dir, "bin", "flannel")
 	m.must(os.Remove(path))
-	if former {
-		m.must(os.Symlink(nettest.Tool(m, "cni-former/flannel"), path))
-		return
-	}
-	m.must(addProgram(filepath.Dir(path), "flannel"))
+	m.must(os.Symlink(nettest.Tool(m, map[bool]string{true: "cni-former/flannel", false: "cni/flannel"}[former]), path))
 }
 
 func (m *machine) configure(text, version string) {

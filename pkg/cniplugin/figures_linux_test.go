@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,14 +58,15 @@ func TestFigures(t *testing.T) {
 			"ipam":{"dataDir":"DIR/leases"},"delegate":{"hairpinMode":true,"isDefaultGateway":true}}]}`
 		const bridge = `{"name":"cbr0","cniVersion":"0.4.0","plugins":[{"type":"bridge","mtu":1450,"isGateway":true,"hairpinMode":true,"isDefaultGateway":true,
 			"ipam":{"type":"host-local","dataDir":"DIR/leases","ranges":[[{"subnet":"10.5.72.0/24"}]],"routes":[{"dst":"10.5.0.0/16"}]}}]}`
-		kinds := []struct{ name, list, program string }{{"bridge alone", bridge, "cni/flannel"}, {"with ours", flannel, "cni/flannel"}, {"with the former", flannel, "cni-former/flannel"}}
+		kinds := []struct {
+			name, list string
+			former     bool
+		}{{"bridge alone", bridge, false}, {"with ours", flannel, false}, {"with the former", flannel, true}}
 		n, _ := strconv.Atoi(os.Getenv("FLANNEL_FIGURES"))
 		took := map[string][]time.Duration{}
 		for range cmp.Or(n, rounds) {
 			for _, k := range kinds {
-				path := filepath.Join(m.dir, "bin", "flannel")
-				m.must(os.Remove(path))
-				m.must(os.Symlink(nettest.Tool(t, k.program), path))
+				m.useFormer(k.former)
 				m.configure(k.list, "")
 				rt := m.runtime("pod1")
 				began := time.Now()
