@@ -36,7 +36,7 @@ func TestDefaults(t *testing.T) {
 kube false api= from=[] kubeconfig= annotations=flannel.alpha.coreos.com/ conf=` + systemPath("/etc/kube-flannel/net-conf.json") + ` unavailable=true
 underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP
 network file=` + systemPath("/run/flannel/subnet.env") + ` masq=false random=true forward=true blackhole=false resync=5s retain=5m0s keepconfig=false stagger=2m0s
-cni {   }
+cni {    false}
 health 0.0.0.0:0 log=text, v=0 vmodule= at= version=false help=false
 command "" []`
 	o, err := parseOptions(nil, nil)

@@ -104,5 +104,8 @@ func (c *conf) attachment(system string, args *skel.CmdArgs) (attachment, error)
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || strings.ContainsAny(id, `/\:@`) {
 		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "container ID %q cannot be a file's name", id)
 	}
+	if strings.ContainsAny(args.IfName, `/\`) {
+		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "interface %q cannot be a part of a file's name", args.IfName)
+	}
 	return attachment{dir: c.DataDir, id: id, ifName: args.IfName, network: c.Name}, nil
 }

@@ -405,6 +405,9 @@ func TestContainerIDs(t *testing.T) {
 			t.Errorf("%q is taken", id)
 		}
 	}
+	if s := n.run("ADD", "pod1", `..\eth0`); s.err == nil {
+		t.Error("an interface that is a path is taken")
+	}
 	if files, _ := filepath.Glob(n.path("*")); len(files) != 2 {
 		t.Error(files)
 	}
