@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// identity is a CNI plugin's answer to VERSION. The specification defines only the
-// versions of CNI; our own plugin adds its maker and its release.
+// identity is a CNI plugin's answer to VERSION. The specification defines only
+// supportedVersions; flanneld's plugin adds implementation and release. Both are
+// "" for other plugins.
 type identity struct {
 	Supported      []string `json:"supportedVersions"`
 	Implementation string   `json:"implementation"`
@@ -23,19 +24,21 @@ type identity struct {
 }
 
 var (
-	// errNoPlugin means that a program does not answer VERSION: no runtime can use it.
+	// errNoPlugin means that a program does not answer VERSION, so that no runtime
+	// can use it.
 	errNoPlugin = errors.New("does not answer VERSION")
-	// errCannotAsk means that a program cannot be run in this container. It may run on
-	// the node.
-	errCannotAsk = errors.New("cannot be run here")
+	// errCannotAsk means that a program cannot be started in this container. It
+	// may work on the node.
+	errCannotAsk = errors.New("cannot be run in this container")
 )
 
-// askLimit bounds how long a plugin may take to answer VERSION.
-const askLimit = 5 * time.Second
+// versionTimeout is the timeout for the answer to VERSION.
+const versionTimeout = 5 * time.Second
 
-// identify asks the plugin at path. The error is errNoPlugin or errCannotAsk.
+// identify calls VERSION of the plugin at path. The error is errNoPlugin or
+// errCannotAsk.
 func identify(path string) (id identity, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none"}
@@ -45,7 +48,7 @@ func identify(path string) (id identity, err error) {
 	cmd.Stdout = &out
 	err = cmd.Run()
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // its interpreter or loader does not exist
+	case errors.Is(err, fs.ErrNotExist): // its interpreter or dynamic loader is missing
 		return id, errCannotAsk
 	case json.Unmarshal(out.Bytes(), &id) != nil || err != nil || len(id.Supported) == 0:
 		return identity{}, errNoPlugin
@@ -53,44 +56,54 @@ func identify(path string) (id identity, err error) {
 	return id, nil
 }
 
-// keeps returns why ours does not replace the plugin that is there; "": it does.
-func (ours identity) keeps(there identity) string {
-	for _, v := range there.Supported {
+// reasonToKeep returns why the installed plugin is kept, "" if it is replaced by
+// ours.
+//
+//	installed plugin                                 result
+//	supports a CNI version that ours does not        kept
+//	(ours has no implementation, e.g. host-local)    replaced
+//	same implementation, newer release               kept
+//	same implementation, other release               replaced
+//	no implementation, only CNI below 1.0.0          replaced
+//	any other                                        kept
+func (ours identity) reasonToKeep(installed identity) string {
+	for _, v := range installed.Supported {
 		if !slices.Contains(ours.Supported, v) {
-			return fmt.Sprintf("it speaks CNI %s, which ours does not", v)
+			return fmt.Sprintf("it supports CNI %s, which ours does not", v)
 		}
 	}
 	switch {
-	case ours.Implementation == "": // one of the plugins' own repository, which do not tell their release
+	case ours.Implementation == "": // from containernetworking/plugins, which do not report a release
 		return ""
-	case there.Implementation == ours.Implementation:
-		if newer(there.Release, ours.Release) {
-			return fmt.Sprintf("it is of release %s, ours of %s", there.Release, ours.Release)
+	case installed.Implementation == ours.Implementation:
+		if newer(installed.Release, ours.Release) {
+			return fmt.Sprintf("it has release %s, ours has %s", installed.Release, ours.Release)
 		}
 		return ""
-	case there.Implementation == "" && !slices.ContainsFunc(there.Supported, atLeast1):
-		return "" // of 2021 or before: the plugins' own repository had it, and our images up to now
+	case installed.Implementation == "" && !slices.ContainsFunc(installed.Supported, atLeast1):
+		return "" // containernetworking/plugins up to v0.9.1 (2021), and former images of flanneld
 	}
 	return "it is of another maker"
 }
 
-// atLeast1 reports whether a version of CNI is 1.0.0 or above.
+// atLeast1 reports whether a CNI version is 1.0.0 or above.
 func atLeast1(version string) bool { return !strings.HasPrefix(version, "0.") }
 
-// newer reports whether release a comes after release b. Releases have the form of
-// git describe: v1.3.0-rc.1 is before v1.3.0, and v1.3.0-4-gabcdef0 is after it. A
-// release in another form is not newer.
+// newer reports whether release a is newer than release b. Releases have the
+// format of git describe: v1.3.0-rc.1 is before v1.3.0, and v1.3.0-4-gabcdef0 is
+// after it. It is false if either has another format.
 func newer(a, b string) bool {
 	x, knownX := parseRelease(a)
 	y, knownY := parseRelease(b)
 	return knownX && knownY && slices.Compare(x, y) > 0
 }
 
-// parseRelease returns numbers that compare as releases do: the three of the
-// release, and the number of commits after it, or -1 for one before it.
+// parseRelease returns four numbers whose order is the order of releases: major,
+// minor, patch, and the number of commits after the release, or -1 for a
+// prerelease. For example, v1.3.0-4-gabcdef0 is 1, 3, 0, 4.
 func parseRelease(s string) (numbers []int, ok bool) {
 	s, ok = strings.CutPrefix(strings.TrimSuffix(s, "-dirty"), "v")
-	core, rest, more := strings.Cut(s, "-")
+	core, suffix, hasSuffix := strings.Cut(s, "-")
 	for part := range strings.SplitSeq(core, ".") {
 		n, err := strconv.Atoi(part)
 		if err != nil || n < 0 {
@@ -102,8 +115,8 @@ func parseRelease(s string) (numbers []int, ok bool) {
 		return nil, false
 	}
 	after := 0
-	if more {
-		commits, hash, described := strings.Cut(rest, "-g")
+	if hasSuffix {
+		commits, hash, described := strings.Cut(suffix, "-g")
 		n, err := strconv.Atoi(commits)
 		if after = -1; described && err == nil && hash != "" {
 			after = n

@@ -5,29 +5,29 @@ import (
 	"testing"
 )
 
-func TestKeeps(t *testing.T) {
+func TestReasonToKeep(t *testing.T) {
 	upTo := func(n int) []string {
 		return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "2.0.0"}[:n]
 	}
 	ours := identity{upTo(7), "flanneld", "v1.3.0"}
 	for name, c := range map[string]struct {
-		ours, there identity
-		kept        string
+		ours, installed identity
+		kept            string
 	}{
-		"of 2021":                      {ours, identity{upTo(5), "", ""}, ""},
-		"flannel's":                    {ours, identity{upTo(6), "", ""}, "another maker"},
-		"flannel's, as new as ours":    {ours, identity{upTo(7), "", ""}, "another maker"},
-		"of a vendor":                  {ours, identity{upTo(5), "acme", "v9.0.0"}, "another maker"},
-		"of a newer specification":     {ours, identity{upTo(8), "flanneld", "v1.3.0"}, "2.0.0"},
-		"ours, older":                  {ours, identity{upTo(7), "flanneld", "v1.2.9"}, ""},
-		"ours, newer":                  {ours, identity{upTo(7), "flanneld", "v1.10.0"}, "v1.10.0"},
-		"ours, of a developer":         {ours, identity{upTo(7), "flanneld", "dev"}, ""},
-		"of a former image, back":      {identity{upTo(5), "", ""}, ours, "1.0.0"},
-		"host-local":                   {identity{upTo(7), "", ""}, identity{upTo(7), "", ""}, ""},
-		"host-local, newer":            {identity{upTo(6), "", ""}, identity{upTo(7), "", ""}, "1.1.0"},
-		"a developer's over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, ""},
+		"of 2021":                          {ours, identity{upTo(5), "", ""}, ""},
+		"upstream":                         {ours, identity{upTo(6), "", ""}, "another maker"},
+		"upstream, same versions":          {ours, identity{upTo(7), "", ""}, "another maker"},
+		"of a vendor":                      {ours, identity{upTo(5), "acme", "v9.0.0"}, "another maker"},
+		"newer specification":              {ours, identity{upTo(8), "flanneld", "v1.3.0"}, "2.0.0"},
+		"ours, older":                      {ours, identity{upTo(7), "flanneld", "v1.2.9"}, ""},
+		"ours, newer":                      {ours, identity{upTo(7), "flanneld", "v1.10.0"}, "v1.10.0"},
+		"ours, development build":          {ours, identity{upTo(7), "flanneld", "dev"}, ""},
+		"downgrade of the image":           {identity{upTo(5), "", ""}, ours, "1.0.0"},
+		"host-local":                       {identity{upTo(7), "", ""}, identity{upTo(7), "", ""}, ""},
+		"host-local, newer":                {identity{upTo(6), "", ""}, identity{upTo(7), "", ""}, "1.1.0"},
+		"development build over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, ""},
 	} {
-		if kept := c.ours.keeps(c.there); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) {
+		if kept := c.ours.reasonToKeep(c.installed); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) {
 			t.Errorf("%s: %q, want %q", name, kept, c.kept)
 		}
 	}
@@ -38,16 +38,16 @@ func TestNewer(t *testing.T) {
 	for i, a := range order {
 		for j, b := range order {
 			if newer(a, b) != (i > j) {
-				t.Errorf("%s after %s: %v", a, b, newer(a, b))
+				t.Errorf("newer(%s, %s) = %v", a, b, newer(a, b))
 			}
 		}
-		for _, odd := range []string{"", "dev", "abcdef0-dirty", "v1", "v1.2.x", "1.2.3", "v-1.2.3", "v1.2.3.4"} {
-			if newer(a, odd) || newer(odd, a) {
-				t.Errorf("%s and %q compare", a, odd)
+		for _, other := range []string{"", "dev", "abcdef0-dirty", "v1", "v1.2.x", "1.2.3", "v-1.2.3", "v1.2.3.4"} {
+			if newer(a, other) || newer(other, a) {
+				t.Errorf("newer orders %s and %q", a, other)
 			}
 		}
 	}
 	if newer("v1.2.3-dirty", "v1.2.3") {
-		t.Error("a modified release counts as another")
+		t.Error("v1.2.3-dirty is newer than v1.2.3")
 	}
 }

@@ -65,5 +65,5 @@ func comparePlugins(from, to string, want []byte) (kept string, broken []byte) {
 	case err != nil:
 		return "", content
 	}
-	return ours.keeps(installed), nil
+	return ours.reasonToKeep(installed), nil
 }
