@@ -1,4 +1,4 @@
-// Command flannel is the CNI plugin of that name: see package cniplugin.
+// Command flannel is the CNI plugin "flannel", see package cniplugin.
 package main
 
 import (
@@ -13,11 +13,16 @@ import (
 )
 
 func main() {
-	if err := cniplugin.EndTogether(); err != nil {
-		fmt.Fprintln(os.Stderr, "flannel CNI plugin: going on without a job object:", err)
+	if err := cniplugin.KillDelegateOnExit(); err != nil {
+		fmt.Fprintln(os.Stderr, "flannel CNI plugin: continuing without a job object:", err)
 	}
-	p := &cniplugin.Plugin{OS: runtime.GOOS, Stderr: os.Stderr, SubnetWait: cniplugin.DefaultSubnetWait, LockWait: cniplugin.DefaultLockWait,
-		Endpoint: cniplugin.FindEndpoint}
+	p := &cniplugin.Plugin{
+		OS:         runtime.GOOS,
+		Stderr:     os.Stderr,
+		SubnetWait: cniplugin.DefaultSubnetWait,
+		LockWait:   cniplugin.DefaultLockWait,
+		Endpoint:   cniplugin.FindEndpoint,
+	}
 	info := cniplugin.Version(version.Version)
 	skel.PluginMainFuncs(p.Funcs(), info, "CNI plugin flannel of flanneld "+version.String())
 }

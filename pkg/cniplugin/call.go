@@ -21,19 +21,22 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// call is one command to the delegate.
+// call runs one CNI command of the delegate.
 type call struct {
 	args   invoke.Args
 	stderr io.Writer
 
-	// inherit, if not nil, is open in the delegate and in all processes that it starts, for as long as any of them lives.
+	// inherit, if not nil, is passed to the delegate, and stays open in it and
+	// in its child processes until the last of them exits. See savedFile.
 	inherit *os.File
-	// downgraded, if not nil, is called before the delegate is called again, with a version of CNI that it knows.
-	downgraded func(delegate) error
+	// onDowngrade, if not nil, is called with the downgraded configuration
+	// before the delegate is retried.
+	onDowngrade func(delegate) error
 }
 
-// run calls the delegate and returns what it prints. A delegate that does not know the configuration's version of CNI is
-// called again with the highest one that it knows.
+// run calls the delegate and returns its stdout. If the delegate rejects the
+// CNI version of the configuration, run retries once with the highest version
+// that the delegate supports.
 func (c *call) run(ctx context.Context, d delegate) ([]byte, error) {
 	path, err := invoke.FindInPath(d.Type, filepath.SplitList(c.args.Path))
 	if err != nil {
@@ -43,45 +46,49 @@ func (c *call) run(ctx context.Context, d delegate) ([]byte, error) {
 	if codeOf(err) != types.ErrIncompatibleCNIVersion {
 		return out, err
 	}
-	known, unknown := c.versions(ctx, path)
-	if unknown != nil || !d.downgrade(known) {
+	supported, versionErr := c.versions(ctx, path)
+	if versionErr != nil {
 		return nil, err
 	}
-	if c.downgraded != nil {
-		if err := c.downgraded(d); err != nil {
+	lower := d.highestBelow(supported)
+	if lower == "" {
+		return nil, err
+	}
+	d.setVersion(lower)
+	if c.onDowngrade != nil {
+		if err := c.onDowngrade(d); err != nil {
 			return nil, err
 		}
 	}
 	return c.exec(ctx, path, d.bytes(), c.args.Command)
 }
 
-// downgrade sets the highest of the known versions that is below the present one. It reports whether there is one.
-func (d delegate) downgrade(known []string) bool {
+// highestBelow returns the highest supported version below the configuration's
+// version, "" if there is none.
+func (d delegate) highestBelow(supported []string) string {
 	best := ""
-	for _, v := range known {
-		if above, err := version.GreaterThanOrEqualTo(v, d.version()); err != nil || above {
+	for _, v := range supported {
+		if tooHigh, err := version.GreaterThanOrEqualTo(v, d.version()); err != nil || tooHigh {
 			continue
 		}
 		if higher, err := version.GreaterThanOrEqualTo(v, best); err == nil && (best == "" || higher) {
 			best = v
 		}
 	}
-	if best == "" {
-		return false
-	}
-	d.convertPrevResult(best)
-	d.conf.set("cniVersion", best)
-	return true
+	return best
 }
 
-// convertPrevResult drops a result that the version cannot express.
-func (d delegate) convertPrevResult(to string) {
+// setVersion changes the CNI version of the configuration and converts
+// prevResult to it. A prevResult that cannot be converted is removed.
+func (d delegate) setVersion(to string) {
+	from := d.version()
+	d.conf.set("cniVersion", to)
 	raw, ok := d.conf["prevResult"]
 	if !ok {
 		return
 	}
 	delete(d.conf, "prevResult")
-	result, err := decodeResult(d.version(), raw)
+	result, err := decodeResult(from, raw)
 	if err != nil {
 		return
 	}
@@ -90,7 +97,7 @@ func (d delegate) convertPrevResult(to string) {
 	}
 }
 
-// versions asks a plugin which versions of CNI it knows.
+// versions returns the CNI versions that the plugin at path supports.
 func (c *call) versions(ctx context.Context, path string) ([]string, error) {
 	out, err := c.exec(ctx, path, []byte(`{"cniVersion":"`+version.Current()+`"}`), "VERSION")
 	if err != nil {
@@ -103,68 +110,69 @@ func (c *call) versions(ctx context.Context, path string) ([]string, error) {
 	return info.SupportedVersions(), nil
 }
 
-// busyWait is how long a program that is being replaced cannot be started, at most.
+// busyWait is how long exec retries a program that cannot be started because
+// another process has it open for writing (ETXTBSY), as cp does during an update.
 const busyWait = 5 * time.Second
 
+// exec runs a command of the plugin at path and returns its stdout.
 func (c *call) exec(ctx context.Context, path string, stdin []byte, command string) (stdout []byte, err error) {
 	args := c.args
 	args.Command = command
-	began := time.Now()
+	start := time.Now()
 	for {
-		var out, problems bytes.Buffer
+		var out, errOut bytes.Buffer
 		cmd := exec.CommandContext(ctx, path)
-		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = args.AsEnv(), bytes.NewReader(stdin), &out, &problems
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = args.AsEnv(), bytes.NewReader(stdin), &out, &errOut
 		if c.inherit != nil {
 			cmd.ExtraFiles = []*os.File{c.inherit}
 		}
 		err := cmd.Run()
-		if errors.Is(err, syscall.ETXTBSY) && time.Since(began) < busyWait {
+		if errors.Is(err, syscall.ETXTBSY) && time.Since(start) < busyWait {
 			time.Sleep(busyWait / 50)
 			continue
 		}
 		if err != nil {
-			return nil, pluginError(filepath.Base(path), err, out.Bytes(), problems.Bytes())
+			return nil, pluginError(filepath.Base(path), err, out.Bytes(), errOut.Bytes())
 		}
-		_, _ = problems.WriteTo(c.stderr) // only informational
+		_, _ = errOut.WriteTo(c.stderr) // for information only
 		return out.Bytes(), nil
 	}
 }
 
-// maxQuoted bounds what is quoted of a plugin's output, in bytes.
+// maxQuoted is how many bytes of a plugin's output an error quotes at most.
 const maxQuoted = 2000
 
-// pluginError makes an error of what a plugin printed before it failed.
+// pluginError converts the output of a failed plugin to an error. If stdout is
+// a CNI error, its code and details are kept.
 func pluginError(name string, failed error, stdout, stderr []byte) error {
 	e := &types.Error{}
 	if json.Unmarshal(stdout, e) == nil && e.Msg != "" {
 		e.Msg, e.Code = name+": "+e.Msg, cmp.Or(e.Code, types.ErrInternal)
 		return e
 	}
-	said := strings.TrimSpace(string(stdout) + "\n" + string(stderr))
-	if len(said) > maxQuoted {
-		said = said[:maxQuoted]
+	output := strings.TrimSpace(string(stdout) + "\n" + string(stderr))
+	if len(output) > maxQuoted {
+		output = output[:maxQuoted]
 	}
-	if said == "" {
+	if output == "" {
 		return cniError(types.ErrInternal, "%s: %w", name, failed)
 	}
-	return cniError(types.ErrInternal, "%s: %w: %s", name, failed, strings.ToValidUTF8(said, "?"))
+	return cniError(types.ErrInternal, "%s: %w: %s", name, failed, strings.ToValidUTF8(output, "?"))
 }
 
-// decodeResult reads a result. One without a version is in that of the configuration: old plugins name none.
+// decodeResult decodes the result of a plugin. Old plugins omit the version of
+// the result; it is the version of the configuration then.
 func decodeResult(confVersion string, raw []byte) (types.Result, error) {
 	var result object
 	if err := json.Unmarshal(raw, &result); err != nil {
 		return nil, err
 	}
 	if result == nil {
-		return nil, fmt.Errorf("%.40q is no object", raw)
+		return nil, fmt.Errorf("%.40q is not a JSON object", raw)
 	}
 	key, _ := result.key("cniVersion")
-	named := result.text("cniVersion")
-	if named == "" {
-		named = confVersion
-	}
-	delete(result, key)
-	result.set("cniVersion", named)
-	return create.Create(named, encode(result))
+	resultVersion := cmp.Or(result.text("cniVersion"), confVersion)
+	delete(result, key) // it may be spelled in another case
+	result.set("cniVersion", resultVersion)
+	return create.Create(resultVersion, encode(result))
 }

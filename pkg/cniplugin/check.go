@@ -12,16 +12,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// check compares what was saved with what the node has today, and has the pod's network checked: by the delegate, or on
-// Windows, whose plugins have no CHECK, by a look at its endpoint.
+// check compares the saved configuration with the node's current subnets and
+// MTU, then checks the pod's network. On Linux it calls the delegate's CHECK.
+// Windows delegates do not implement CHECK, so there it compares the HNS
+// endpoint with the saved configuration.
 func (p *Plugin) check(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
-	if !isJSON(c.PrevResult) {
-		return cniError(types.ErrInvalidNetworkConfig, "prevResult is missing, which CHECK needs")
+	if !isSet(c.PrevResult) {
+		return cniError(types.ErrInvalidNetworkConfig, "CHECK requires prevResult")
 	}
 	at, err := c.attachment(p.OS, args)
 	if err != nil {
@@ -29,9 +31,10 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	}
 	path := at.find()
 	if path == "" {
-		return cniError(types.ErrUnknownContainer, "nothing is saved for container %s in %s: it was not added, or is deleted", args.ContainerID, c.DataDir)
+		return cniError(types.ErrUnknownContainer,
+			"no saved configuration for container %s in %s: it was never added, or is deleted", args.ContainerID, c.DataDir)
 	}
-	d, err := (&saved{path: path}).read()
+	d, err := (&savedFile{path: path}).read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return cniError(types.ErrUnknownContainer, "%w", err)
 	} else if err != nil {
@@ -41,35 +44,38 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	today, err := newDelegate(c, subnet, p.OS)
+	current, err := newDelegate(c, subnet, p.OS)
 	if err != nil {
 		return err
 	}
-	if err := compare(d, today); err != nil {
+	if err := compareNetworks(d, current); err != nil {
 		return err
 	}
 	if p.Endpoint != nil {
 		return p.checkEndpoint(ctx, c, d, args)
 	}
-	d.conf.set("cniVersion", c.version()) // in which prevResult is
+	d.conf.set("cniVersion", c.version()) // the version of prevResult
 	d.setPrevResult(c)
 	_, err = p.newCall("CHECK", args).run(ctx, d)
 	return err
 }
 
-// compare says what of the node's subnets and MTU is other than when the pod was made.
-func compare(then, today delegate) error {
+// compareNetworks returns an error if the subnets or the MTU of the node have
+// changed since the pod was added.
+func compareNetworks(saved, current delegate) error {
 	var problems []string
-	was, is := then.subnets(), today.subnets()
-	if !slices.Equal(was, is) {
-		problems = append(problems, fmt.Sprintf("it has an address of %v, but the node's subnets are %v", was, is))
+	if old, now := saved.subnets(), current.subnets(); !slices.Equal(old, now) {
+		problems = append(problems, fmt.Sprintf("pod subnets %v, node subnets %v", old, now))
 	}
-	if was, is := then.mtu(), today.mtu(); was != "" && is != "" && was != is {
-		problems = append(problems, fmt.Sprintf("it has an MTU of %s, but pods of this node are to have %s", was, is))
+	if old, now := saved.mtu(), current.mtu(); old != "" && now != "" && old != now {
+		problems = append(problems, fmt.Sprintf("pod MTU %s, node MTU %s", old, now))
 	}
 	if len(problems) == 0 {
 		return nil
 	}
-	return &types.Error{Code: errSubnetChanged, Msg: "the pod was made when the node had another network: " + strings.Join(problems, "; "),
-		Details: "delete the pod so that it is made again"}
+	return &types.Error{
+		Code:    errSubnetChanged,
+		Msg:     "the node's network has changed since the pod was added: " + strings.Join(problems, "; "),
+		Details: "delete the pod so that it is recreated",
+	}
 }

@@ -21,7 +21,8 @@ import (
 	"flannel/pkg/nettest"
 )
 
-// machine is a node with the real plugins, driven through CNI's own library as containerd does.
+// machine is a node with the real plugins, which tests call through libcni as
+// containerd does.
 type machine struct {
 	*testing.T
 	dir  string
@@ -29,14 +30,14 @@ type machine struct {
 	list *libcni.NetworkConfigList
 }
 
-// chain is a configuration list; its placeholders are filled in by configure.
+// kubeFlannelList is a configuration list; configure replaces DIR and VERSION.
 const kubeFlannelList = `{"name":"cbr0","cniVersion":"VERSION","plugins":[
 	{"type":"flannel","subnetFile":"DIR/subnet.env","dataDir":"DIR/saved","ipam":{"dataDir":"DIR/leases"},"delegate":{"hairpinMode":true,"isDefaultGateway":true}},
 	{"type":"portmap","capabilities":{"portMappings":true}},
 	{"type":"bandwidth","capabilities":{"bandwidth":true}},
 	{"type":"tuning","sysctl":{"net.core.somaxconn":"500"}}]}`
 
-// newMachine is a node with our plugin as it is shipped (make plugin).
+// newMachine returns a node with the plugin as it is built by make plugin.
 func newMachine(t *testing.T, env string) *machine {
 	m := &machine{T: t, dir: t.TempDir()}
 	m.must(os.Mkdir(filepath.Join(m.dir, "bin"), 0o755))
@@ -45,7 +46,7 @@ func newMachine(t *testing.T, env string) *machine {
 	}
 	m.must(os.MkdirAll("/run/netns", 0o755))
 	m.setEnv(env)
-	// Left to itself the library makes one at its first call, from whatever goroutine.
+	// libcni would create exec at its first call, which is a data race.
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
 	m.cni = libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(m.dir, "bin")}, filepath.Join(m.dir, "cache"), exec)
 	return m
@@ -62,11 +63,12 @@ func (m *machine) setEnv(text string) {
 	m.must(os.WriteFile(filepath.Join(m.dir, "subnet.env"), []byte(text), 0o644))
 }
 
-// useFormer puts the plugin of the plugins' own repository, the last before it left that, in place of ours, or ours back.
-func (m *machine) useFormer(former bool) {
+// useUpstream installs either the flannel plugin of containernetworking/plugins
+// v0.9.1, the last release that has one, or the plugin under test.
+func (m *machine) useUpstream(upstream bool) {
 	path := filepath.Join(m.dir, "bin", "flannel")
 	m.must(os.Remove(path))
-	m.must(os.Symlink(nettest.Tool(m, map[bool]string{true: "cni-former/flannel", false: "cni/flannel"}[former]), path))
+	m.must(os.Symlink(nettest.Tool(m, map[bool]string{true: "cni-former/flannel", false: "cni/flannel"}[upstream]), path))
 }
 
 func (m *machine) configure(text, version string) {
@@ -76,7 +78,7 @@ func (m *machine) configure(text, version string) {
 	m.list = list
 }
 
-// makeNetns makes the network namespace of a pod.
+// makeNetns creates the network namespace of a pod.
 func (m *machine) makeNetns(pod string) {
 	m.Helper()
 	if out, err := exec.Command("ip", "netns", "add", pod).CombinedOutput(); err != nil {
@@ -110,12 +112,12 @@ func (m *machine) add(ctx context.Context, rt *libcni.RuntimeConf) ([]netip.Pref
 	return all, nil
 }
 
-// addrs are the addresses and the MTU of a pod's interface, as its kernel has them.
+// addrs returns the actual addresses and MTU of a pod's interface.
 func (m *machine) addrs(pod string) (all []string, mtu int) {
 	m.Helper()
 	ns, err := netns.GetFromName(pod)
 	m.must(err)
-	defer ns.Close() //nolint:errcheck // it was only read
+	defer ns.Close() //nolint:errcheck // nothing was written
 	h, err := netlink.NewHandleAt(ns)
 	m.must(err)
 	defer h.Close()
@@ -134,7 +136,8 @@ func (m *machine) addrs(pod string) (all []string, mtu int) {
 	return all, link.Attrs().MTU
 }
 
-// leftovers are what pods have left on the node: addresses that host-local gave, saved configurations, interfaces.
+// leftovers returns what pods have left on the node: saved configurations,
+// addresses of host-local, interfaces and port mappings.
 func (m *machine) leftovers() (all []string) {
 	m.Helper()
 	for _, pattern := range []string{"saved/*", "saved/.*", "leases/cbr0/[0-9]*", "cache/results/*"} {

@@ -15,10 +15,12 @@ const (
 	defaultDataDir    = "/var/lib/cni/flannel"
 )
 
-// object is a JSON object whose values are passed on as they are.
+// object is a JSON object. Values that the plugin does not change are passed on
+// unmodified.
 type object map[string]json.RawMessage
 
-// key finds a key the way the plugins' JSON decoders do: without regard to case.
+// key finds a key case-insensitively, as encoding/json does in the delegates.
+// It returns the key as it is spelled in the object, or name if it is missing.
 func (o object) key(name string) (key string, ok bool) {
 	if _, ok := o[name]; ok {
 		return name, true
@@ -33,7 +35,7 @@ func (o object) key(name string) (key string, ok bool) {
 
 func (o object) has(name string) bool { _, ok := o.key(name); return ok }
 
-// text is the string that a key has, "" if it has none.
+// text returns the value of a key if it is a string, "" otherwise.
 func (o object) text(name string) (s string) {
 	key, _ := o.key(name)
 	if json.Unmarshal(o[key], &s) != nil {
@@ -52,7 +54,7 @@ func (o object) setDefault(name string, value any) {
 	}
 }
 
-// encode marshals values that cannot fail to be marshalled.
+// encode marshals a value of a type for which json.Marshal cannot fail.
 func encode(value any) json.RawMessage {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -61,7 +63,7 @@ func encode(value any) json.RawMessage {
 	return text
 }
 
-// conf is the configuration that the runtime passes.
+// conf is the network configuration that the runtime passes on stdin.
 type conf struct {
 	CNIVersion    string          `json:"cniVersion"`
 	Name          string          `json:"name"`
@@ -72,7 +74,8 @@ type conf struct {
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 	PrevResult    json.RawMessage `json:"prevResult"`
 
-	// For GC. The second name is that of an early draft of CNI 1.1, which runtimes still send beside the first.
+	// Only for GC. The key of ValidDraft is from a draft of CNI 1.1; runtimes
+	// still send it in addition to the final one.
 	Valid      *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
 	ValidDraft *[]types.GCAttachment `json:"cni.dev/attachments"`
 }
@@ -87,13 +90,18 @@ func parseConf(raw []byte) (*conf, error) {
 	return c, nil
 }
 
-// version is the version of CNI that the runtime speaks; the specification has 0.1.0 where none is named.
+// version returns the CNI version of the configuration. The specification
+// defines 0.1.0 as the default.
 func (c *conf) version() string { return cmp.Or(c.CNIVersion, "0.1.0") }
 
-func isJSON(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+// isSet reports whether a value is present and not null.
+func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
-// attachment returns where the configuration of a pod's interface is saved. Windows' runtimes may name the sandbox that
-// a container shares: the sandbox is what has the network.
+// attachment returns where the configuration of a pod's interface is saved.
+//
+// Docker on Windows calls the plugin for each container of a pod. CNI_NETNS is
+// "container:ID" then, with the ID of the sandbox container, which owns the
+// network. The file is named after the sandbox.
 func (c *conf) attachment(system string, args *skel.CmdArgs) (attachment, error) {
 	id := args.ContainerID
 	if system == "windows" {
@@ -102,10 +110,10 @@ func (c *conf) attachment(system string, args *skel.CmdArgs) (attachment, error)
 		}
 	}
 	if id == "" || id != filepath.Base(id) || strings.HasPrefix(id, ".") || strings.ContainsAny(id, `/\:@`) {
-		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "container ID %q cannot be a file's name", id)
+		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "container ID %q is not valid as a file name", id)
 	}
 	if strings.ContainsAny(args.IfName, `/\`) {
-		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "interface %q cannot be a part of a file's name", args.IfName)
+		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "interface name %q is not valid in a file name", args.IfName)
 	}
 	return attachment{dir: c.DataDir, id: id, ifName: args.IfName, network: c.Name}, nil
 }

@@ -19,9 +19,10 @@ const crowdList = `{"name":"cbr0","cniVersion":"1.1.0","plugins":[
 	{"type":"flannel","subnetFile":"DIR/subnet.env","dataDir":"DIR/saved","ipam":{"dataDir":"DIR/leases"},"delegate":{"hairpinMode":true,"isDefaultGateway":true}},
 	{"type":"portmap","capabilities":{"portMappings":true}}]}`
 
-// A hundred pods come and go at the same time. Of every second one the plugin is killed, as a runtime does that loses
-// its patience: in the middle of ADD, whose delegate then goes on by itself, or in the middle of DEL. The runtime deletes
-// what it could not add, and tries again to delete what it could not. Nothing is left.
+// A hundred pods are added and deleted concurrently. For every second pod the
+// plugin is killed, as a runtime does after its timeout: during ADD, while the
+// delegate keeps running, or during DEL. The runtime calls DEL after a failed ADD,
+// and retries a failed DEL. Nothing may remain.
 func TestCrowd(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t, envText)
@@ -30,13 +31,13 @@ func TestCrowd(t *testing.T) {
 		for i := range pods {
 			m.makeNetns(fmt.Sprint("pod", i))
 		}
-		var all sync.WaitGroup
+		var wg sync.WaitGroup
 		var mu sync.Mutex
 		given := map[netip.Prefix]int{}
 		killed := 0
 		for i := range pods {
-			all.Go(func() {
-				addr, kills, err := m.comeAndGo(i)
+			wg.Go(func() {
+				addr, kills, err := m.addAndDelete(i)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -47,13 +48,13 @@ func TestCrowd(t *testing.T) {
 				}
 			})
 		}
-		all.Wait()
+		wg.Wait()
 		t.Logf("%d pods, %d commands killed, %d addresses", pods, killed, len(given))
 		if killed < pods/5 {
-			t.Errorf("only %d commands were killed: this tests nothing", killed)
+			t.Errorf("only %d commands were killed, too few to test anything", killed)
 		}
 		if left := m.leftovers(); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
+			t.Errorf("remaining: %v", left)
 		}
 		for i := range pods {
 			m.deleteNetns(fmt.Sprint("pod", i))
@@ -61,13 +62,13 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// comeAndGo adds and deletes a pod.
-func (m *machine) comeAndGo(i int) (addr netip.Prefix, kills int, err error) {
+// addAndDelete adds and deletes a pod.
+func (m *machine) addAndDelete(i int) (addr netip.Prefix, kills int, err error) {
 	rt := m.runtime(fmt.Sprint("pod", i))
 	rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}
 	ctx, cancel := context.WithCancel(m.Context())
 	if i%4 == 1 {
-		go m.killInTheMiddle(ctx, rt.ContainerID, true, cancel)
+		go m.killDuring(ctx, rt.ContainerID, true, cancel)
 	}
 	got, err := m.add(ctx, rt)
 	if ctx.Err() != nil && err != nil {
@@ -82,7 +83,7 @@ func (m *machine) comeAndGo(i int) (addr netip.Prefix, kills int, err error) {
 	ctx, cancel = context.WithCancel(m.Context())
 	defer cancel()
 	if i%4 == 3 {
-		go m.killInTheMiddle(ctx, rt.ContainerID, false, cancel)
+		go m.killDuring(ctx, rt.ContainerID, false, cancel)
 	}
 	err = m.cni.DelNetworkList(ctx, m.list, rt)
 	if ctx.Err() != nil && err != nil {
@@ -95,9 +96,9 @@ func (m *machine) comeAndGo(i int) (addr netip.Prefix, kills int, err error) {
 	return addr, kills, err
 }
 
-// killInTheMiddle kills what the runtime has started, some of it after the configuration was saved, when the delegate is
-// at work.
-func (m *machine) killInTheMiddle(ctx context.Context, pod string, adding bool, kill context.CancelFunc) {
+// killDuring kills the plugin after a random time; in most ADDs after the
+// configuration was saved, while the delegate runs.
+func (m *machine) killDuring(ctx context.Context, pod string, adding bool, kill context.CancelFunc) {
 	for adding && rand.IntN(4) > 0 && ctx.Err() == nil {
 		if _, err := os.Stat(filepath.Join(m.dir, "saved", pod)); err == nil {
 			break
@@ -108,7 +109,7 @@ func (m *machine) killInTheMiddle(ctx context.Context, pod string, adding bool, 
 	kill()
 }
 
-// DEL waits for the delegate of an ADD whose plugin was killed.
+// DEL and another ADD wait for the delegate of an ADD whose plugin was killed.
 func TestDelWaitsForAnOrphan(t *testing.T) {
 	n := newNode(t)
 	n.write("bin/ADD.hang", "")
@@ -116,23 +117,23 @@ func TestDelWaitsForAnOrphan(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !strings.HasPrefix(n.read("bin/told"), "ADD pod1 eth0 ") {
+	for !strings.HasPrefix(n.read("bin/calls"), "ADD pod1 eth0 ") {
 		time.Sleep(time.Millisecond)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // the error is that it was killed
 	del := n.start("DEL", "pod1", "eth0")
 	again := n.start("ADD", "pod1", "eth0")
 	time.Sleep(200 * time.Millisecond)
-	if told := n.read("bin/told"); strings.Count(told, "\n") != 1 {
-		t.Errorf("the delegate is called while another call of it runs:\n%s", told)
+	if calls := n.read("bin/calls"); strings.Count(calls, "\n") != 1 {
+		t.Errorf("the delegate was called while an earlier call was running:\n%s", calls)
 	}
 	if err := os.Remove(n.path("bin/ADD.hang")); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []said{del(), again()} {
+	for _, s := range []output{del(), again()} {
 		if s.err != nil {
 			t.Error(s.err)
 		}

@@ -10,18 +10,19 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// delegate is the configuration of the plugin that does the work.
+// delegate is the configuration of the plugin that sets up the pod's network.
 type delegate struct {
-	Type string
+	Type string // the name of its program
 	conf object
 }
 
 func (d delegate) bytes() []byte { return encode(d.conf) }
 
-// version is the version of CNI that the delegate is spoken to in.
+// version returns the CNI version of the delegate's configuration.
 func (d delegate) version() string { return cmp.Or(d.conf.text("cniVersion"), "0.1.0") }
 
-// newDelegate derives the delegate's configuration for an operating system (runtime.GOOS).
+// newDelegate derives the delegate's configuration from the network
+// configuration and the subnet file. system is a runtime.GOOS.
 func newDelegate(c *conf, s subnetInfo, system string) (delegate, error) {
 	d := delegate{conf: object{}}
 	for k, v := range c.Delegate {
@@ -29,17 +30,18 @@ func newDelegate(c *conf, s subnetInfo, system string) (delegate, error) {
 	}
 	for _, key := range []string{"name", "ipam"} {
 		if d.conf.has(key) {
-			return delegate{}, cniError(types.ErrInvalidNetworkConfig, "the delegate must not have %q, which is made of the network's configuration", key)
+			return delegate{}, cniError(types.ErrInvalidNetworkConfig,
+				"delegate: %q must not be set, it is derived from the network configuration", key)
 		}
 	}
 	if d.conf.has("type") && d.conf.text("type") == "" {
-		return delegate{}, cniError(types.ErrInvalidNetworkConfig, "the delegate's type must be the name of a plugin")
+		return delegate{}, cniError(types.ErrInvalidNetworkConfig, "delegate: type must be the name of a plugin")
 	}
 	d.conf.set("name", c.Name)
 	if c.CNIVersion != "" {
 		d.conf.set("cniVersion", c.CNIVersion)
 	}
-	if isJSON(c.RuntimeConfig) {
+	if isSet(c.RuntimeConfig) {
 		d.conf["runtimeConfig"] = c.RuntimeConfig
 	}
 	if system == "windows" {
@@ -49,12 +51,13 @@ func newDelegate(c *conf, s subnetInfo, system string) (delegate, error) {
 	}
 	d.Type = d.conf.text("type")
 	if err := checkType(d.Type); err != nil {
-		return delegate{}, cniError(types.ErrInvalidNetworkConfig, "the delegate's type: %w", err)
+		return delegate{}, cniError(types.ErrInvalidNetworkConfig, "delegate: type: %w", err)
 	}
 	return d, nil
 }
 
-// checkType refuses what is not the name of a program, and ourselves: that would go on without end.
+// checkType returns an error unless name is the name of a program. It rejects
+// "flannel", because the plugin would call itself endlessly.
 func checkType(name string) error {
 	switch {
 	case name == "":
@@ -77,7 +80,7 @@ type route struct {
 
 func (d delegate) forLinux(c *conf, s subnetInfo) error {
 	d.conf.setDefault("type", "bridge")
-	d.conf.setDefault("ipMasq", !s.ipMasq) // one of the two masquerades
+	d.conf.setDefault("ipMasq", !s.ipMasq) // either flanneld or the delegate masquerades
 	d.conf.setDefault("mtu", s.mtu)
 	if d.conf.text("type") == "bridge" {
 		d.conf.setDefault("isGateway", true)
@@ -88,18 +91,18 @@ func (d delegate) forLinux(c *conf, s subnetInfo) error {
 	}
 	ipam.setDefault("type", "host-local")
 	var routes []json.RawMessage
-	if key, given := ipam.key("routes"); given {
+	if key, ok := ipam.key("routes"); ok {
 		if err := json.Unmarshal(ipam[key], &routes); err != nil {
 			return cniError(types.ErrInvalidNetworkConfig, "ipam.routes: %w", err)
 		}
 		delete(ipam, key)
 	}
 	for _, f := range s.families {
-		for _, n := range f.networks {
-			routes = append(routes, encode(route{n}))
+		for _, network := range f.networks {
+			routes = append(routes, encode(route{network}))
 		}
 	}
-	if key, given := ipam.key("ranges"); given {
+	if key, ok := ipam.key("ranges"); ok {
 		delete(ipam, key)
 	}
 	ipam.set("ranges", ranges(s))
@@ -108,12 +111,13 @@ func (d delegate) forLinux(c *conf, s subnetInfo) error {
 	return nil
 }
 
-// ranges has one set of ranges for each family: host-local gives an address of each set.
-func ranges(s subnetInfo) (all [][]ipRange) {
+// ranges returns one range set for each address family: host-local allocates
+// one address from each set.
+func ranges(s subnetInfo) (sets [][]ipRange) {
 	for _, f := range s.families {
-		all = append(all, []ipRange{{f.subnet}})
+		sets = append(sets, []ipRange{{f.subnet}})
 	}
-	return all
+	return sets
 }
 
 func (d delegate) forWindows(s subnetInfo) {
@@ -123,8 +127,9 @@ func (d delegate) forWindows(s subnetInfo) {
 	d.conf.setDefault("ipMasqNetwork", s.families[0].networks[0])
 	ipam := object{}
 	ipam.set("type", "host-local")
-	// sdnbridge alone takes two addresses; the others take the first and would leave the second unused. It derives no
-	// gateway of its own from ranges, so it gets these only where it has to.
+	// Only sdnbridge supports two addresses; the other delegates would ignore
+	// the second one. A node with one family gets "subnet", because sdnbridge
+	// does not derive a gateway from "ranges".
 	if len(s.families) > 1 && d.conf.text("type") == "sdnbridge" {
 		ipam.set("ranges", ranges(s))
 	} else {
@@ -133,8 +138,8 @@ func (d delegate) forWindows(s subnetInfo) {
 	d.conf.set("ipam", ipam)
 }
 
-// subnets are those that the delegate takes addresses from.
-func (d delegate) subnets() (all []netip.Prefix) {
+// subnets returns the subnets that the delegate allocates addresses from.
+func (d delegate) subnets() (subnets []netip.Prefix) {
 	var ipam struct {
 		Subnet netip.Prefix
 		Ranges [][]struct{ Subnet netip.Prefix }
@@ -143,26 +148,27 @@ func (d delegate) subnets() (all []netip.Prefix) {
 		return nil
 	}
 	if ipam.Subnet.IsValid() {
-		all = append(all, ipam.Subnet.Masked())
+		subnets = append(subnets, ipam.Subnet.Masked())
 	}
 	for _, set := range ipam.Ranges {
 		for _, r := range set {
-			all = append(all, r.Subnet.Masked())
+			subnets = append(subnets, r.Subnet.Masked())
 		}
 	}
-	return all
+	return subnets
 }
 
-// mtu is the MTU as it is written, "" for none.
+// mtu returns the JSON text of the MTU, "" if it is not set.
 func (d delegate) mtu() string {
 	key, _ := d.conf.key("mtu")
 	return string(d.conf[key])
 }
 
-// setPrevResult passes on what the runtime says of the result of ADD. It is in the version of the runtime's
-// configuration, which may be another than that of ADD's time.
+// setPrevResult adds the result of ADD, which the runtime passes to DEL and
+// CHECK. It is omitted if its CNI version is not that of the delegate's
+// configuration: the version may have been changed since ADD.
 func (d delegate) setPrevResult(c *conf) {
-	if isJSON(c.PrevResult) && d.version() == c.version() {
+	if isSet(c.PrevResult) && d.version() == c.version() {
 		d.conf["prevResult"] = c.PrevResult
 	}
 }

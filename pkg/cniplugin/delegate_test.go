@@ -13,12 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 const dualText = "FLANNEL_NETWORK=10.5.0.0/16,10.6.0.0/16,10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_IPV6_NETWORK=2001:cafe:42::/56\n" +
 	"FLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
 
-// TestDelegate shows what the delegate gets, for a reader.
+// TestDelegate compares the delegate's configuration with golden files, which also
+// serve as examples.
 func TestDelegate(t *testing.T) {
 	const kubeFlannel = `{"cniVersion":"0.3.1","name":"cbr0","type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}}`
 	for name, c := range map[string]struct{ system, env, conf string }{
@@ -63,7 +64,7 @@ func TestDelegate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(strings.ReplaceAll(string(want), "\r", ""), got.String()); diff != "" {
-			t.Errorf("%s: run with -update if this is right\n%s", name, diff)
+			t.Errorf("%s: run with -update if this is intended\n%s", name, diff)
 		}
 	}
 }

@@ -16,96 +16,109 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Endpoint is what CHECK compares of a pod's HNS endpoint.
+// Endpoint holds the properties of a pod's HNS endpoint that CHECK compares.
 type Endpoint struct {
-	Network   string // its name
-	Namespace string // the ID of the HNS namespace that it is in
+	Network   string // name of its HNS network
+	Namespace string // ID of its HNS namespace
 	IPs       []netip.Addr
 	Policies  []Policy
 }
 
-// Policy is a policy of an endpoint.
+// Policy is a policy of an HNS endpoint.
 type Policy struct {
 	Type     string
-	Settings any // as package json decodes it
+	Settings any // decoded JSON
 }
 
-// ErrNoEndpoint means that HNS has no endpoint of that name.
-var ErrNoEndpoint = errors.New("HNS has no such endpoint")
+// ErrNoEndpoint means that there is no HNS endpoint of that name.
+var ErrNoEndpoint = errors.New("HNS endpoint not found")
 
-// endpointLimit bounds how long HNS is waited for.
-const endpointLimit = 10 * time.Second
+// endpointTimeout is the timeout for reading an endpoint from HNS.
+const endpointTimeout = 10 * time.Second
 
-// checkEndpoint finds what of a pod's endpoint is not as ADD left it.
+// checkEndpoint returns an error if a pod's HNS endpoint is missing or differs
+// from what ADD set up.
 func (p *Plugin) checkEndpoint(ctx context.Context, c *conf, d delegate, args *skel.CmdArgs) error {
 	at, err := c.attachment(p.OS, args)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
+	ctx, cancel := context.WithTimeout(ctx, endpointTimeout)
 	defer cancel()
-	name := at.id + "_" + d.conf.text("name") // by which all four delegates call it
+	name := at.id + "_" + d.conf.text("name") // the name that all four delegates give it
 	e, err := p.Endpoint(ctx, name)
 	if errors.Is(err, ErrNoEndpoint) {
-		return &types.Error{Code: errEndpointDiffers, Msg: fmt.Sprintf("HNS has no endpoint %s", name), Details: "delete the pod so that it is made again"}
+		return endpointError("HNS endpoint %s not found", name)
 	} else if err != nil {
-		return cniError(types.ErrInternal, "ask HNS for endpoint %s: %w", name, err)
+		return cniError(types.ErrInternal, "read HNS endpoint %s: %w", name, err)
 	}
-	wanted, err := wantedIPs(c)
+	addrs, err := returnedIPs(c)
 	if err != nil {
 		return cniError(types.ErrDecodingFailure, "prevResult: %w", err)
 	}
-	if problems := e.differences(d, wanted, args.Netns); len(problems) > 0 {
-		return &types.Error{Code: errEndpointDiffers, Msg: fmt.Sprintf("endpoint %s: %s", name, strings.Join(problems, "; ")),
-			Details: "delete the pod so that it is made again"}
+	if problems := e.differences(d, addrs, args.Netns); len(problems) > 0 {
+		return endpointError("HNS endpoint %s: %s", name, strings.Join(problems, "; "))
 	}
 	return nil
 }
 
-// wantedIPs are the addresses that ADD has returned.
-func wantedIPs(c *conf) (all []netip.Addr, err error) {
+func endpointError(format string, args ...any) error {
+	return &types.Error{
+		Code:    errEndpointDiffers,
+		Msg:     fmt.Sprintf(format, args...),
+		Details: "delete the pod so that it is recreated",
+	}
+}
+
+// returnedIPs returns the addresses in prevResult, the result of ADD.
+func returnedIPs(c *conf) (addrs []netip.Addr, err error) {
 	result, err := decodeResult(c.version(), c.PrevResult)
 	if err != nil {
 		return nil, err
 	}
-	now, err := types100.NewResultFromResult(result)
+	converted, err := types100.NewResultFromResult(result)
 	if err != nil {
 		return nil, err
 	}
-	for _, ip := range now.IPs {
+	for _, ip := range converted.IPs {
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			all = append(all, a.Unmap())
+			addrs = append(addrs, a.Unmap())
 		}
 	}
-	return all, nil
+	return addrs, nil
 }
 
+// differences compares the endpoint with the delegate's configuration, with the
+// addresses that ADD returned and with CNI_NETNS.
 func (e Endpoint) differences(d delegate, ips []netip.Addr, netns string) (problems []string) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if network := d.conf.text("name"); e.Network != network {
-		problem("it is in the network %q, not in %q", e.Network, network)
+		problem("in the network %q, want %q", e.Network, network)
 	}
-	// Docker's "none" and "container:…" name no namespace of HNS.
+	// CNI_NETNS is the GUID of an HNS namespace, except with Docker, which
+	// passes "none" or "container:ID".
 	if strings.Count(netns, "-") == 4 && !strings.EqualFold(strings.Trim(netns, "{}"), e.Namespace) {
-		problem("it is in the namespace %q, not in %q", e.Namespace, netns)
+		problem("in the namespace %q, want %q", e.Namespace, netns)
 	}
 	for _, ip := range ips {
 		if !slices.Contains(e.IPs, ip) {
-			problem("its addresses are %v, without %s", e.IPs, ip)
+			problem("addresses %v without %s", e.IPs, ip)
 		}
 	}
 	for _, want := range d.policies() {
-		if !slices.ContainsFunc(e.Policies, want.covered) {
+		if !slices.ContainsFunc(e.Policies, want.satisfiedBy) {
 			text, _ := json.Marshal(want.Settings)
-			problem("it has no policy %s with %.300s", want.Type, text)
+			problem("no policy %s with %.300s", want.Type, text)
 		}
 	}
 	return problems
 }
 
-// policies are those that the delegate was told to give the endpoint: in "policies" of win-bridge and win-overlay, in
-// "AdditionalArgs" of sdnbridge and sdnoverlay, and one for each port that the runtime maps.
-func (d delegate) policies() (all []Policy) {
+// policies returns the policies that the delegate was configured to add to the
+// endpoint: from "policies" for win-bridge and win-overlay, from
+// "AdditionalArgs" for sdnbridge and sdnoverlay, and one for each port mapping
+// of the runtime.
+func (d delegate) policies() (policies []Policy) {
 	type argument struct {
 		Name  string
 		Value map[string]any
@@ -123,58 +136,62 @@ func (d delegate) policies() (all []Policy) {
 	for _, a := range slices.Concat(c.Policies, c.AdditionalArgs) {
 		if kind, ok := a.Value["Type"].(string); ok && strings.EqualFold(a.Name, "EndpointPolicy") {
 			p := Policy{Type: kind, Settings: a.Value["Settings"]}
-			if p.Settings == nil { // of HNS's first schema, whose settings stand beside the type
+			if p.Settings == nil { // HNS v1 schema: the settings are beside the type
 				delete(a.Value, "Type")
 				p.Settings = a.Value
 			}
-			all = append(all, p)
+			policies = append(policies, p)
 		}
 	}
 	for _, m := range c.RuntimeConfig.PortMappings {
-		all = append(all, Policy{"PortMapping", map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)}})
+		ports := map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)}
+		policies = append(policies, Policy{"PortMapping", ports})
 	}
-	return all
+	return policies
 }
 
-// second are the names of HNS's second schema for those of its first.
-var second = map[string]string{"route": "sdnroute", "nat": "portmapping", "pa": "provideraddress", "exceptionlist": "exceptions"}
+// schemaV2 maps names of the HNS v1 schema to those of v2, in lower case.
+var schemaV2 = map[string]string{"route": "sdnroute", "nat": "portmapping", "pa": "provideraddress", "exceptionlist": "exceptions"}
 
+// canonical returns the HNS v2 name of a policy type or setting, in lower case.
 func canonical(name string) string {
 	name = strings.ToLower(name)
-	return cmp.Or(second[name], name)
+	return cmp.Or(schemaV2[name], name)
 }
 
-// covered reports whether what HNS has is the policy, or more than it.
-func (p Policy) covered(has Policy) bool {
-	return canonical(p.Type) == canonical(has.Type) && covers(p.Settings, has.Settings)
+// satisfiedBy reports whether actual has the type and the settings of p.
+func (p Policy) satisfiedBy(actual Policy) bool {
+	return canonical(p.Type) == canonical(actual.Type) && includes(actual.Settings, p.Settings)
 }
 
-// covers reports whether has says all that want says. HNS does not return all that it was told, nor in the same letters:
-// what is absent is not known to differ, and lists may be longer, for the delegates add to them.
-func covers(want, has any) bool {
+// includes reports whether actual includes the settings in want. HNS omits some
+// settings when it returns a policy, and spells keys and values in another case.
+// So a missing key is not a difference, and case is ignored. A list may have
+// further elements, because delegates add some.
+func includes(actual, want any) bool {
 	switch w := want.(type) {
 	case nil:
 		return true
 	case map[string]any:
-		h, ok := has.(map[string]any)
+		a, ok := actual.(map[string]any)
 		if !ok {
-			return has == nil
+			return actual == nil
 		}
-		known := map[string]any{}
-		for k, v := range h {
-			known[canonical(k)] = v
+		byName := map[string]any{}
+		for k, v := range a {
+			byName[canonical(k)] = v
 		}
 		for k, v := range w {
-			if there, ok := known[canonical(k)]; ok && !covers(v, there) {
+			if actualValue, ok := byName[canonical(k)]; ok && !includes(actualValue, v) {
 				return false
 			}
 		}
 		return true
 	case []any:
-		h, ok := has.([]any)
-		return ok && !slices.ContainsFunc(w, func(v any) bool {
-			return !slices.ContainsFunc(h, func(there any) bool { return covers(v, there) })
+		a, ok := actual.([]any)
+		return ok && !slices.ContainsFunc(w, func(wanted any) bool {
+			return !slices.ContainsFunc(a, func(element any) bool { return includes(element, wanted) })
 		})
 	}
-	return strings.EqualFold(fmt.Sprint(want), fmt.Sprint(has))
+	return strings.EqualFold(fmt.Sprint(want), fmt.Sprint(actual))
 }

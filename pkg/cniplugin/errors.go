@@ -7,30 +7,28 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Error codes of CNI 1.1 that package types lacks, and our own, which start at 100 by the specification.
+// Error codes of CNI 1.1 that package types does not define, and codes of this
+// plugin. The specification reserves codes from 100 for plugins.
 const (
-	errNotAvailable        uint = 50 // ADD cannot be served
-	errLimitedConnectivity uint = 51 // nor can existing pods count on their network
+	errNotAvailable        uint = 50 // STATUS: ADD cannot succeed
+	errLimitedConnectivity uint = 51 // STATUS: ADD cannot succeed, and existing pods may lack connectivity
 
-	errSubnetChanged   uint = 100 // CHECK: the pod was made with another subnet or MTU than the node has today
-	errEndpointDiffers uint = 101 // CHECK: the HNS endpoint is not as ADD left it
+	errSubnetChanged   uint = 100 // CHECK: the subnets or MTU of the node changed after ADD
+	errEndpointDiffers uint = 101 // CHECK: the HNS endpoint is missing or was modified after ADD
 )
 
-// cniError makes an error with a code of CNI. A cause that has a code of its own keeps it, with the text before it.
+// cniError returns an error with a CNI error code. If it wraps a CNI error, the
+// code of that one is used instead.
 func cniError(code uint, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	details := ""
 	var cause *types.Error
 	if errors.As(err, &cause) {
-		code, details = cause.Code, cause.Details
-		if cause.Details != "" { // Error() of the cause has put them into the text
-			return &types.Error{Code: code, Msg: err.Error()}
-		}
+		code = cause.Code
 	}
-	return &types.Error{Code: code, Msg: err.Error(), Details: details}
+	return &types.Error{Code: code, Msg: err.Error()} // includes the details of the cause
 }
 
-// codeOf returns an error's code of CNI, 0 if it has none.
+// codeOf returns the CNI error code of an error, 0 if it has none.
 func codeOf(err error) uint {
 	var e *types.Error
 	if errors.As(err, &e) {

@@ -15,8 +15,8 @@ import (
 	"flannel/pkg/nstest"
 )
 
-// The program is started for every pod, so it stays small. The limits are far above what it needs and far below what a
-// client of Kubernetes or an HTTP library would bring.
+// The program is started for every pod, so it must stay small. The limits are far
+// above what it needs, and far below what a Kubernetes client or net/http adds.
 func TestSmall(t *testing.T) {
 	n := newNode(t)
 	program := n.path("bin/fake-sh")
@@ -28,27 +28,28 @@ func TestSmall(t *testing.T) {
 		n.conf["cniVersion"] = "0.4.0"
 		cmd := n.command("ADD", "pod1", "eth0")
 		cmd.Path = nettest.Tool(t, name)
-		began := time.Now()
+		start := time.Now()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatal(err, string(out))
 		}
-		took, memory := time.Since(began), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB, of the delegate less
+		took, memory := time.Since(start), cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB; the delegate needs less
 		info, err := os.Stat(cmd.Path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%s: %d bytes; ADD with a shell as delegate: %v, CPU %v, %d KiB", name, info.Size(), took, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime(), memory)
 		if name == "cni/flannel" && (info.Size() > 8e6 || memory > 32<<10) {
-			t.Errorf("%s has %d bytes and takes %d KiB", name, info.Size(), memory)
+			t.Errorf("%s: file of %d bytes, memory %d KiB, want less", name, info.Size(), memory)
 		}
 	}
 }
 
-// rounds of TestFigures; FLANNEL_FIGURES=100 gives figures that can be published.
+// rounds is how often TestFigures measures; use FLANNEL_FIGURES=100 for the figures
+// in Documentation/cni.md.
 const rounds = 2
 
-// What the plugin adds to a pod's ADD: the whole chain with ours, with the former one, and with the delegate alone. What
-// it proves is only that all three work.
+// TestFigures measures ADD with this plugin, with the upstream one, and with the
+// delegate alone. It fails only if one of them fails.
 func TestFigures(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t, envText)
@@ -60,31 +61,32 @@ func TestFigures(t *testing.T) {
 			"ipam":{"type":"host-local","dataDir":"DIR/leases","ranges":[[{"subnet":"10.5.72.0/24"}]],"routes":[{"dst":"10.5.0.0/16"}]}}]}`
 		kinds := []struct {
 			name, list string
-			former     bool
-		}{{"bridge alone", bridge, false}, {"with ours", flannel, false}, {"with the former", flannel, true}}
+			upstream   bool
+		}{{"bridge alone", bridge, false}, {"this plugin", flannel, false}, {"upstream", flannel, true}}
 		n, _ := strconv.Atoi(os.Getenv("FLANNEL_FIGURES"))
 		took := map[string][]time.Duration{}
 		for range cmp.Or(n, rounds) {
 			for _, k := range kinds {
-				m.useFormer(k.former)
+				m.useUpstream(k.upstream)
 				m.configure(k.list, "")
 				rt := m.runtime("pod1")
-				began := time.Now()
+				start := time.Now()
 				_, err := m.add(t.Context(), rt)
 				m.must(err)
-				took[k.name] = append(took[k.name], time.Since(began))
+				took[k.name] = append(took[k.name], time.Since(start))
 				m.must(m.cni.DelNetworkList(t.Context(), m.list, rt))
 			}
 		}
 		for _, k := range kinds {
-			all := took[k.name]
-			slices.Sort(all)
-			t.Logf("ADD %-16s fastest %v, median %v", k.name, all[0].Round(100*time.Microsecond), all[len(all)/2].Round(100*time.Microsecond))
+			times := took[k.name]
+			slices.Sort(times)
+			fastest, median := times[0].Round(100*time.Microsecond), times[len(times)/2].Round(100*time.Microsecond)
+			t.Logf("ADD %-16s fastest %v, median %v", k.name, fastest, median)
 		}
 	})
 }
 
-// Nothing in it speaks to a server.
+// The program contains no client of a server, and no large library.
 func TestNoClients(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "flannel/cmd/flannel")
 	out, err := cmd.Output()
@@ -93,7 +95,7 @@ func TestNoClients(t *testing.T) {
 	}
 	for _, name := range []string{"net/http", "k8s.io/", "go.etcd.io/", "google.golang.org/", "hcsshim", "vishvananda/netlink"} {
 		if strings.Contains(string(out), "\n"+name) || strings.Contains(string(out), "/"+name+"\n") {
-			t.Errorf("it has %s", name)
+			t.Errorf("the plugin imports %s", name)
 		}
 	}
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// gc deletes the attachments of this network that have a saved configuration and that the runtime does not list, and has
-// the delegate collect its own garbage. Not every delegate knows GC, so each is deleted by DEL.
+// gc deletes each attachment of this network that has a saved configuration and
+// is not in the runtime's list of valid attachments. It calls the delegate's DEL
+// for each, because not every delegate supports GC. Then it calls the delegate's
+// GC if there is one.
 func (p *Plugin) gc(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -26,15 +28,15 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 		c.Valid = c.ValidDraft
 	}
 	if c.Valid == nil {
-		return cniError(types.ErrInvalidNetworkConfig, "cni.dev/valid-attachments is missing, without which all of them would be garbage")
+		return cniError(types.ErrInvalidNetworkConfig, "GC requires cni.dev/valid-attachments")
 	}
 	files, err := os.ReadDir(c.DataDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return cniError(types.ErrIOFailure, "saved configurations: %w", err)
+		return cniError(types.ErrIOFailure, "list saved configurations: %w", err)
 	}
 	var problems []error
 	for _, f := range files {
-		if err := p.collect(ctx, c, f.Name(), args); err != nil {
+		if err := p.collectFile(ctx, c, f.Name(), args); err != nil {
 			problems = append(problems, err)
 		}
 	}
@@ -49,13 +51,14 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 	return errors.Join(append(problems, err)...)
 }
 
-// collect deletes the attachment of one saved file if it is garbage. What cannot be read is left: it may be of another
-// network.
-func (p *Plugin) collect(ctx context.Context, c *conf, name string, args *skel.CmdArgs) error {
-	if left, ok := strings.CutSuffix(name, ".tmp"); ok && strings.HasPrefix(name, ".") {
-		id, ifName, _ := strings.Cut(left[1:], "@")
-		if !c.valid(id, ifName) {
-			_ = os.Remove(filepath.Join(c.DataDir, name)) // it stays if it must
+// collectFile deletes the attachment that a file in the data directory belongs to
+// if the runtime does not list it. Unreadable files are kept, because they may
+// belong to another network.
+func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *skel.CmdArgs) error {
+	if base, ok := strings.CutSuffix(name, ".tmp"); ok && strings.HasPrefix(name, ".") {
+		id, ifName, _ := strings.Cut(base[1:], "@")
+		if !c.isValid(id, ifName) {
+			_ = os.Remove(filepath.Join(c.DataDir, name)) // harmless if it stays
 		}
 		return nil
 	}
@@ -64,25 +67,27 @@ func (p *Plugin) collect(ctx context.Context, c *conf, name string, args *skel.C
 		return nil
 	}
 	path := filepath.Join(c.DataDir, name)
-	owned, network, err := owner(path)
+	savedIfName, network, err := readOwner(path)
 	if ifName == "" {
-		ifName = owned
+		ifName = savedIfName
 	}
-	if err != nil || network != c.Name || c.valid(id, ifName) {
+	if err != nil || network != c.Name || c.isValid(id, ifName) {
 		return nil
 	}
 	file, locked := tryLock(path)
-	held := &saved{path, file}
+	held := &savedFile{path, file}
 	defer held.release()
 	if !locked {
-		return nil // its ADD is under way
+		return nil // its ADD is still running
 	}
 	d, err := held.read()
 	if err != nil {
 		return nil
 	}
 	if ifName == "" {
-		ifName = "eth0" // of flannel's plugin, which does not save it: what all runtimes of Kubernetes use
+		// The upstream plugin does not save the interface name. Kubernetes
+		// runtimes always use eth0.
+		ifName = "eth0"
 	}
 	call := p.newCall("DEL", args)
 	call.args.ContainerID, call.args.IfName, call.args.NetNS = id, ifName, ""
@@ -95,21 +100,22 @@ func (p *Plugin) collect(ctx context.Context, c *conf, name string, args *skel.C
 	return nil
 }
 
-// valid reports whether the runtime lists an attachment; one without the interface's name if any of the container is.
-func (c *conf) valid(id, ifName string) bool {
+// isValid reports whether an attachment is in the runtime's list. If ifName is
+// "", any interface of the container counts.
+func (c *conf) isValid(id, ifName string) bool {
 	return slices.ContainsFunc(*c.Valid, func(a types.GCAttachment) bool {
 		return a.ContainerID == id && (ifName == "" || a.IfName == ifName)
 	})
 }
 
-// delegateGC calls a delegate that knows GC.
+// delegateGC calls the delegate's GC if the delegate supports it.
 func (p *Plugin) delegateGC(ctx context.Context, c *conf, d delegate, args *skel.CmdArgs) error {
 	path, err := invoke.FindInPath(d.Type, filepath.SplitList(args.Path))
 	if err != nil {
 		return cniError(types.ErrInvalidNetworkConfig, "delegate: %w", err)
 	}
 	call := p.newCall("GC", args)
-	if known, err := call.versions(ctx, path); err != nil || !slices.Contains(known, d.version()) {
+	if supported, err := call.versions(ctx, path); err != nil || !slices.Contains(supported, d.version()) {
 		return err
 	}
 	d.conf.set("cni.dev/valid-attachments", *c.Valid)

@@ -4,8 +4,9 @@ package cniplugin
 
 import "context"
 
-// FindEndpoint is nil where there is no HNS.
+// FindEndpoint is nil: only Windows has HNS.
 var FindEndpoint func(ctx context.Context, name string) (Endpoint, error)
 
-// EndTogether is nothing to do where a lock tells that a delegate lives on.
-func EndTogether() error { return nil }
+// KillDelegateOnExit does nothing on this system. DEL waits for the delegate by a
+// file lock instead, see savedFile.
+func KillDelegateOnExit() error { return nil }

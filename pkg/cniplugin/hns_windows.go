@@ -1,8 +1,9 @@
 package cniplugin
 
-// HNS is called by its documented entry points (https://learn.microsoft.com/virtualization/api/hcn/hns_overview): the
-// library for it is larger than this whole program, which is started for every pod. All return an HRESULT; strings are
-// UTF-16, those that come back are freed with CoTaskMemFree:
+// This file calls HNS through its documented C functions
+// (https://learn.microsoft.com/virtualization/api/hcn/hns_overview). It does not
+// use hcsshim, which is larger than this whole program. All functions return an
+// HRESULT. Strings are UTF-16; returned strings are freed with CoTaskMemFree.
 //
 //	HcnEnumerateEndpoints(query, *IDs, *record)
 //	HcnOpenEndpoint(*guid, *handle, *record), HcnOpenNetwork likewise
@@ -21,26 +22,27 @@ import (
 
 var computeNetwork = windows.NewLazySystemDLL("computenetwork.dll")
 
-// FindEndpoint reads the endpoint with a name. A call of HNS that hangs is left behind when ctx ends.
+// FindEndpoint reads the HNS endpoint of that name. It returns when ctx ends, even
+// if the call to HNS hangs.
 func FindEndpoint(ctx context.Context, name string) (Endpoint, error) {
-	type answer struct {
+	type result struct {
 		endpoint Endpoint
 		err      error
 	}
-	done := make(chan answer, 1)
+	done := make(chan result, 1)
 	go func() {
 		e, err := findEndpoint(name)
-		done <- answer{e, err}
+		done <- result{e, err}
 	}()
 	select {
-	case a := <-done:
-		return a.endpoint, a.err
+	case r := <-done:
+		return r.endpoint, r.err
 	case <-ctx.Done():
 		return Endpoint{}, ctx.Err()
 	}
 }
 
-// query asks for all, or for what the filter says.
+// query selects HNS objects; all of them if Filter is "".
 type query struct {
 	SchemaVersion struct{ Major, Minor int }
 	Filter        string `json:",omitempty"`
@@ -83,25 +85,27 @@ func findEndpoint(name string) (Endpoint, error) {
 	return e, err
 }
 
+// enumerate decodes the IDs of the endpoints that a query selects.
 func enumerate(into any, q query) error {
 	text, err := windows.UTF16PtrFromString(string(encode(q)))
 	if err != nil {
 		return err
 	}
-	proc, err := find("HcnEnumerateEndpoints")
+	proc, err := findProc("HcnEnumerateEndpoints")
 	if err != nil {
 		return err
 	}
 	var out, record *uint16
 	hr, _, _ := proc.Call(uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&out)), uintptr(unsafe.Pointer(&record)))
-	return answer(into, proc.Name, hr, out, record)
+	return decodeAnswer(into, proc.Name, hr, out, record)
 }
 
-// properties reads the document of an object of HNS, by its kind and its ID.
+// properties decodes the properties of an HNS object. kind is "Endpoint" or
+// "Network".
 func properties(into any, kind, id string) error {
 	guid, err := windows.GUIDFromString("{" + id + "}")
 	if err != nil {
-		return fmt.Errorf("%q is not an ID of HNS", id)
+		return fmt.Errorf("%q is not an HNS ID", id)
 	}
 	text, err := windows.UTF16PtrFromString(string(encode(newQuery(""))))
 	if err != nil {
@@ -109,31 +113,32 @@ func properties(into any, kind, id string) error {
 	}
 	var procs [3]*windows.LazyProc
 	for i, name := range []string{"HcnOpen" + kind, "HcnQuery" + kind + "Properties", "HcnClose" + kind} {
-		if procs[i], err = find(name); err != nil {
+		if procs[i], err = findProc(name); err != nil {
 			return err
 		}
 	}
 	var handle uintptr
 	var out, record *uint16
 	hr, _, _ := procs[0].Call(uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle)), uintptr(unsafe.Pointer(&record)))
-	if err := answer(nil, procs[0].Name, hr, nil, record); err != nil {
+	if err := decodeAnswer(nil, procs[0].Name, hr, nil, record); err != nil {
 		return err
 	}
-	defer procs[2].Call(handle) //nolint:errcheck // it only frees
+	defer procs[2].Call(handle) //nolint:errcheck // it only frees the handle
 	record = nil
 	hr, _, _ = procs[1].Call(handle, uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&out)), uintptr(unsafe.Pointer(&record)))
-	return answer(into, procs[1].Name, hr, out, record)
+	return decodeAnswer(into, procs[1].Name, hr, out, record)
 }
 
-// find is an error where this Windows has no such entry point.
-func find(name string) (*windows.LazyProc, error) {
+// findProc returns an error if this version of Windows does not have the function.
+func findProc(name string) (*windows.LazyProc, error) {
 	proc := computeNetwork.NewProc(name)
 	return proc, proc.Find()
 }
 
-// answer reads what a call has returned, and frees it.
-func answer(into any, name string, hr uintptr, out, record *uint16) error {
-	text, problem := take(out), take(record)
+// decodeAnswer decodes the JSON document that an HNS function returned, and frees
+// it. record is the error record. into may be nil.
+func decodeAnswer(into any, name string, hr uintptr, out, record *uint16) error {
+	text, problem := takeString(out), takeString(record)
 	if int32(hr) < 0 { //nolint:gosec // an HRESULT has 32 bits
 		return fmt.Errorf("%s: 0x%08x %.300s", name, uint32(hr), problem)
 	}
@@ -146,7 +151,8 @@ func answer(into any, name string, hr uintptr, out, record *uint16) error {
 	return nil
 }
 
-func take(text *uint16) string {
+// takeString returns a string that HNS allocated, and frees it.
+func takeString(text *uint16) string {
 	if text == nil {
 		return ""
 	}

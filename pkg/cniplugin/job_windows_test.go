@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A delegate ends with the plugin that is killed.
-func TestDelegateEndsWithThePlugin(t *testing.T) {
+// Killing the plugin kills its delegate.
+func TestDelegateKilledWithPlugin(t *testing.T) {
 	n := newNode(t)
 	n.write("bin/ADD.hang", "")
 	cmd := n.command("ADD", "pod1", "eth0")
@@ -19,18 +19,18 @@ func TestDelegateEndsWithThePlugin(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed
-	for began := time.Now(); ; {
+	_ = cmd.Wait() // the error is that it was killed
+	for start := time.Now(); ; {
 		before := n.read("bin/beat")
 		time.Sleep(time.Second)
 		if after := n.read("bin/beat"); before == after && after != "" {
 			break
 		}
-		if time.Since(began) > time.Minute {
-			t.Fatal("the delegate lives on")
+		if time.Since(start) > time.Minute {
+			t.Fatal("the delegate is still running")
 		}
 	}
 	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 {
-		t.Errorf("%+v, %v", s.err, n.saved())
+		t.Errorf("DEL after the kill: %+v, saved %v", s.err, n.saved())
 	}
 }

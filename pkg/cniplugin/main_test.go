@@ -20,7 +20,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// The test binary plays the plugin itself and, where a test needs no network, the delegate: it does what its name says.
+// The test binary also serves as the plugin and, in tests without a network, as the
+// delegate. The name under which it is started selects the role.
 func TestMain(m *testing.M) {
 	switch name := strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"); {
 	case name == "flannel":
@@ -32,11 +33,11 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// playOS makes the plugin take the other system's form of configurations.
+// playOS is the environment variable that overrides runtime.GOOS in the plugin.
 const playOS = "FLANNEL_TEST_OS"
 
 func bePlugin(system string) {
-	check(EndTogether())
+	check(KillDelegateOnExit())
 	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: DefaultLockWait, Endpoint: preparedEndpoint}
 	if system != "windows" {
 		p.Endpoint = nil
@@ -44,7 +45,7 @@ func bePlugin(system string) {
 	skel.PluginMainFuncs(p.Funcs(), Version("v1.2.3"), "test")
 }
 
-// preparedEndpoint is what a test says that HNS has.
+// preparedEndpoint returns the HNS endpoint that a test has written to NAME.endpoint.
 func preparedEndpoint(_ context.Context, name string) (e Endpoint, err error) {
 	raw, err := os.ReadFile(filepath.Join(filepath.Dir(os.Args[0]), name+".endpoint"))
 	if err != nil {
@@ -53,14 +54,15 @@ func preparedEndpoint(_ context.Context, name string) (e Endpoint, err error) {
 	return e, json.Unmarshal(raw, &e)
 }
 
-// beDelegate writes down what it is told, and answers what a test has prepared in files beside it: COMMAND.answer, or
-// COMMAND.error; while the file COMMAND.hang is there, it waits.
+// beDelegate records its call in the file "calls", and prints what a test has
+// written to COMMAND.answer or COMMAND.error beside it. It hangs while the file
+// COMMAND.hang exists.
 func beDelegate() {
 	dir := filepath.Dir(os.Args[0])
 	command := os.Getenv("CNI_COMMAND")
 	stdin, err := io.ReadAll(os.Stdin)
 	check(err)
-	f, err := os.OpenFile(filepath.Join(dir, "told"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	check(err)
 	_, err = fmt.Fprintf(f, "%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin)
 	check(err)
@@ -69,10 +71,10 @@ func beDelegate() {
 		check(os.WriteFile(filepath.Join(dir, "beat"), []byte(strconv.Itoa(i)), 0o644))
 		time.Sleep(5 * time.Millisecond)
 	}
-	if knows := os.Getenv("FAKE_KNOWS"); command != "VERSION" && knows != "" {
+	if supported := os.Getenv("FAKE_VERSIONS"); command != "VERSION" && supported != "" {
 		var c struct{ CNIVersion string }
 		check(json.Unmarshal(stdin, &c))
-		if !strings.Contains(knows, `"`+c.CNIVersion+`"`) {
+		if !strings.Contains(supported, `"`+c.CNIVersion+`"`) {
 			_ = types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions", "").Print()
 			os.Exit(1)
 		}
@@ -98,7 +100,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// node is the files of a node, with a delegate that a test controls.
+// node is a directory with the files of a node and a fake delegate.
 type node struct {
 	*testing.T
 	dir  string
@@ -139,7 +141,7 @@ func (n node) read(name string) string {
 	return string(raw)
 }
 
-// program gives this test binary another name.
+// program makes this test binary available in bin under a name.
 func (n node) program(name string) {
 	n.Helper()
 	if err := os.MkdirAll(n.path("bin"), 0o755); err != nil {
@@ -155,7 +157,7 @@ func addProgram(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	if runtime.GOOS == "windows" { // which deletes no other name of a program that runs
+	if runtime.GOOS == "windows" { // which cannot delete a link to a running program
 		program, err := os.ReadFile(self)
 		if err != nil {
 			return err
@@ -165,26 +167,26 @@ func addProgram(dir, name string) error {
 	return os.Symlink(self, filepath.Join(dir, name))
 }
 
-// told is what the delegate was told, one command a line; it starts anew.
-func (n node) told() string {
-	text := n.read("bin/told")
-	_ = os.Remove(n.path("bin/told")) // it may not be there
+// takeCalls returns the calls of the delegate since the last takeCalls, one a line.
+func (n node) takeCalls() string {
+	text := n.read("bin/calls")
+	_ = os.Remove(n.path("bin/calls")) // it may not exist
 	return text
 }
 
-// said is what the plugin printed.
-type said struct {
+// output is the result of a command of the plugin.
+type output struct {
 	stdout, stderr string
-	err            *types.Error // nil: it succeeded
+	err            *types.Error // nil if it succeeded
 }
 
-func (n node) run(command, id, ifName string, more ...string) said {
+func (n node) run(command, id, ifName string, more ...string) output {
 	n.Helper()
 	return n.start(command, id, ifName, more...)()
 }
 
-// start begins a command; the function that it returns waits for its end.
-func (n node) start(command, id, ifName string, more ...string) func() said {
+// start starts a command and returns a function that waits for it.
+func (n node) start(command, id, ifName string, more ...string) func() output {
 	n.Helper()
 	cmd := n.command(command, id, ifName, more...)
 	var stdout, stderr bytes.Buffer
@@ -192,10 +194,10 @@ func (n node) start(command, id, ifName string, more ...string) func() said {
 	if err := cmd.Start(); err != nil {
 		n.Fatal(err)
 	}
-	return func() said {
+	return func() output {
 		n.Helper()
 		failed := cmd.Wait()
-		s := said{stdout: stdout.String(), stderr: stderr.String()}
+		s := output{stdout: stdout.String(), stderr: stderr.String()}
 		if failed != nil {
 			s.err = &types.Error{}
 			if err := json.Unmarshal(stdout.Bytes(), s.err); err != nil {
@@ -219,12 +221,12 @@ func (n node) command(command, id, ifName string, more ...string) *exec.Cmd {
 	cmd := exec.Command(program)
 	cmd.Stdin = bytes.NewReader(conf)
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+id, "CNI_IFNAME="+ifName, "CNI_NETNS=none", "CNI_PATH="+n.path("bin"))
-	cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=0") // else each of these processes sleeps for a second at its end
+	cmd.Env = append(cmd.Env, "GORACE=atexit_sleep_ms=0") // otherwise each process sleeps for a second when it exits
 	cmd.Env = append(cmd.Env, more...)
 	return cmd
 }
 
-// saved lists the files that are saved.
+// saved returns the names of the saved files.
 func (n node) saved() (names []string) {
 	files, err := os.ReadDir(n.path("data"))
 	if err != nil && !os.IsNotExist(err) {

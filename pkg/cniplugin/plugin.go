@@ -1,12 +1,16 @@
-// Package cniplugin is the CNI plugin "flannel". It reads the subnet file that flanneld writes, derives from it the
-// configuration of another plugin, the delegate (bridge on Linux; win-bridge, win-overlay, sdnbridge or sdnoverlay on
-// Windows), and calls that one.
+// Package cniplugin implements the CNI plugin "flannel". It reads the subnet
+// file that flanneld writes, derives the configuration of a second plugin from
+// it, and calls that plugin, the delegate: bridge on Linux; win-bridge,
+// win-overlay, sdnbridge or sdnoverlay on Windows.
 //
-// ADD saves the delegate's configuration before it calls the delegate, so that DEL can undo what ADD did even if the
-// node has another subnet by then, and whatever moment of ADD the process was killed in. The saved files have the name
-// and the form that flannel's own plugin gives them: either plugin deletes the pods of the other.
+// ADD saves the delegate's configuration before it calls the delegate. DEL can
+// therefore undo an ADD even if the subnet of the node has changed since, or if
+// ADD was killed halfway. Saved files have the same names and format as those
+// of the upstream flannel plugin (flannel-io/cni-plugin), so each of the two
+// plugins can delete pods that the other one added.
 //
-// The plugin is started for every pod. It must stay small, so it imports neither net/http nor any client.
+// The container runtime starts the plugin for every pod, so the program must
+// stay small: it imports neither net/http nor a Kubernetes or etcd client.
 package cniplugin
 
 import (
@@ -22,31 +26,36 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Plugin answers the commands of CNI. All fields must be set except for Endpoint.
+// Plugin implements the CNI commands. All fields except Endpoint are required.
 type Plugin struct {
-	OS     string    // runtime.GOOS; it decides on the form of the delegate's configuration
-	Stderr io.Writer // warnings, and what the delegate prints there
+	OS     string    // runtime.GOOS; selects the format of the delegate's configuration
+	Stderr io.Writer // receives warnings and the delegate's stderr
 
-	// SubnetWait is how long ADD waits for a subnet file that is missing or incomplete, and LockWait how long DEL waits
-	// for an ADD of the same pod that outlived its runtime's patience.
+	// SubnetWait is how long ADD waits for a missing or incomplete subnet
+	// file. LockWait is how long ADD and DEL wait for an earlier ADD of the
+	// same pod that is still running because the runtime killed only the
+	// plugin and not the delegate.
 	SubnetWait, LockWait time.Duration
 
-	// Endpoint finds the HNS endpoint of a pod on Windows. Elsewhere it is nil.
+	// Endpoint finds the HNS endpoint of a pod on Windows. It is nil on other
+	// systems.
 	Endpoint func(ctx context.Context, name string) (Endpoint, error)
 }
 
-// Defaults for the waits. Kubelet gives the whole sandbox two minutes.
+// Defaults for SubnetWait and LockWait. Kubelet allows two minutes for setting
+// up the whole pod sandbox.
 const (
 	DefaultSubnetWait = 10 * time.Second
 	DefaultLockWait   = 20 * time.Second
 )
 
-// Funcs are the commands in the form that package skel takes.
+// Funcs returns the command handlers for package skel.
 func (p *Plugin) Funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}
 }
 
-// add waits for the subnet file, saves the delegate's configuration, calls the delegate and prints its result.
+// add waits for the subnet file, saves the delegate's configuration, calls the
+// delegate and prints its result.
 func (p *Plugin) add(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -72,11 +81,11 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	defer func() { held.release() }()
 	call := p.newCall("ADD", args)
 	call.inherit = held.file
-	call.downgraded = func(d delegate) error {
-		lower, err := at.write(held.path, d)
+	call.onDowngrade = func(d delegate) error {
+		rewritten, err := at.write(held.path, d)
 		if err == nil {
 			held.release()
-			held, call.inherit = lower, lower.file
+			held, call.inherit = rewritten, rewritten.file
 		}
 		return err
 	}
@@ -91,8 +100,9 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, c.version())
 }
 
-// del calls the delegate with what was saved by ADD, and removes that. It succeeds where nothing was saved, because then
-// nothing was done.
+// del calls the delegate with the configuration that ADD saved, and removes the
+// saved file. It succeeds if there is none: ADD saves before it calls the
+// delegate, so there is nothing to undo.
 func (p *Plugin) del(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -110,10 +120,10 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	defer held.release()
 	d, err := held.read()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another DEL was faster
+		return nil // a concurrent DEL removed it
 	} else if err != nil {
-		p.warn("%v; falling back to the present configuration", err)
-		if d, err = p.substitute(c); err != nil {
+		p.warn("%v; deriving the configuration from the current subnet file", err)
+		if d, err = p.fallbackDelegate(c); err != nil {
 			return err
 		}
 	} else {
@@ -122,21 +132,23 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	if _, err := p.newCall("DEL", args).run(ctx, d); err != nil {
 		return err
 	}
-	if err := held.remove(); err != nil { // the pod's network is gone, which is what counts
+	if err := held.remove(); err != nil { // not an error: the pod's network is deleted
 		p.warn("remove saved configuration: %v", err)
 	}
 	return nil
 }
 
-// anySubnet stands for the node's subnets where those are unknown, too: bridge and host-local find what belongs to a pod
-// by its ID alone, but insist on a range.
-const anySubnet = "FLANNEL_NETWORK=192.0.2.0/24\nFLANNEL_SUBNET=192.0.2.1/24\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=false\n"
+// placeholderSubnet is used for DEL if both the saved configuration and the
+// subnet file are unusable. bridge and host-local find a pod's interface and
+// addresses by its ID, but refuse a configuration without a range.
+const placeholderSubnet = "FLANNEL_NETWORK=192.0.2.0/24\nFLANNEL_SUBNET=192.0.2.1/24\nFLANNEL_MTU=1500\nFLANNEL_IPMASQ=false\n"
 
-// substitute makes a configuration for DEL where the saved one cannot be read.
-func (p *Plugin) substitute(c *conf) (delegate, error) {
+// fallbackDelegate returns a configuration for DEL if the saved one cannot be
+// read.
+func (p *Plugin) fallbackDelegate(c *conf) (delegate, error) {
 	subnet, err := readSubnet(c.SubnetFile)
 	if err != nil {
-		if subnet, err = parseSubnet([]byte(anySubnet)); err != nil {
+		if subnet, err = parseSubnet([]byte(placeholderSubnet)); err != nil {
 			return delegate{}, err
 		}
 	}
@@ -144,10 +156,16 @@ func (p *Plugin) substitute(c *conf) (delegate, error) {
 }
 
 func (p *Plugin) warn(format string, args ...any) {
-	fmt.Fprintf(p.Stderr, "flannel CNI plugin: "+format+"\n", args...) //nolint:errcheck // there is nowhere else to say it
+	fmt.Fprintf(p.Stderr, "flannel CNI plugin: "+format+"\n", args...) //nolint:errcheck // there is no other place to report it
 }
 
 func (p *Plugin) newCall(command string, args *skel.CmdArgs) *call {
-	return &call{stderr: p.Stderr, args: invoke.Args{Command: command, ContainerID: args.ContainerID, NetNS: args.Netns,
-		PluginArgsStr: args.Args, IfName: args.IfName, Path: args.Path}}
+	return &call{stderr: p.Stderr, args: invoke.Args{
+		Command:       command,
+		ContainerID:   args.ContainerID,
+		NetNS:         args.Netns,
+		PluginArgsStr: args.Args,
+		IfName:        args.IfName,
+		Path:          args.Path,
+	}}
 }

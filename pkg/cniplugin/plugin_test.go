@@ -23,7 +23,7 @@ func (n node) setPrev(text string) {
 	}
 }
 
-// same reports whether two texts are the same JSON.
+// same reports whether two texts are equal as JSON.
 func same(t *testing.T, a, b string) bool {
 	t.Helper()
 	var x, y any
@@ -39,17 +39,17 @@ func same(t *testing.T, a, b string) bool {
 const delegated = `{"cniVersion":"1.1.0","ipMasq":false,"ipam":{"ranges":[[{"subnet":"10.5.72.0/24"}]],"routes":[{"dst":"10.5.0.0/16"}],"type":"host-local"},` +
 	`"mtu":1450,"name":"cbr0","type":"fake-bridge"}`
 
-// The whole life of a pod, as the delegate sees it.
+// The calls of the delegate from ADD to DEL of a pod.
 func TestLife(t *testing.T) {
 	t.Setenv(playOS, "linux")
 	n := newNode(t)
 	add := n.run("ADD", "pod1", "eth0")
 	if add.err != nil || !same(t, add.stdout, `{"cniVersion":"1.1.0","ips":[{"address":"10.5.72.2/24"}]}`) {
-		t.Fatalf("%+v", add)
+		t.Fatalf("ADD: %+v", add)
 	}
-	command, told, _ := strings.Cut(n.told(), " pod1 eth0 ")
-	if command != "ADD" || !same(t, told, delegated) {
-		t.Errorf("%s %s", command, told)
+	command, calls, _ := strings.Cut(n.takeCalls(), " pod1 eth0 ")
+	if command != "ADD" || !same(t, calls, delegated) {
+		t.Errorf("%s %s", command, calls)
 	}
 	if diff := cmp.Diff([]string{"pod1"}, n.saved()); diff != "" {
 		t.Error(diff)
@@ -65,45 +65,45 @@ func TestLife(t *testing.T) {
 	if s := n.run("CHECK", "pod1", "eth0"); s.err != nil {
 		t.Errorf("%+v", s)
 	}
-	if told := n.told(); !strings.Contains(told, `"prevResult":`+prevResult) || strings.Contains(told, "flannelIfName") {
-		t.Error(told)
+	if calls := n.takeCalls(); !strings.Contains(calls, `"prevResult":`+prevResult) || strings.Contains(calls, "flannelIfName") {
+		t.Error(calls)
 	}
 	n.write("bin/DEL.error", `{"cniVersion":"1.1.0","code":11,"msg":"later"}`)
 	if s := n.run("DEL", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrTryAgainLater || !strings.Contains(s.err.Msg, "later") || len(n.saved()) != 1 {
-		t.Errorf("a DEL that fails: %+v, saved %v", s.err, n.saved())
+		t.Errorf("DEL with a failing delegate: %+v, saved %v", s.err, n.saved())
 	}
 	_ = os.Remove(n.path("bin/DEL.error"))
-	n.told()
-	// The node has got another subnet, or none: DEL goes by what was saved.
+	n.takeCalls()
+	// The subnet of the node has changed, or is missing: DEL uses the saved one.
 	n.write("subnet.env", strings.ReplaceAll(envText, "10.5.72", "10.5.9"))
 	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != errSubnetChanged || !strings.Contains(s.err.Msg, "10.5.9.0/24") {
-		t.Errorf("CHECK with another subnet: %+v", s.err)
+		t.Errorf("CHECK after a change of the subnet: %+v", s.err)
 	}
 	n.write("subnet.env", strings.ReplaceAll(envText, "1450", "1400"))
 	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != errSubnetChanged || !strings.Contains(s.err.Msg, "1400") {
-		t.Errorf("CHECK with another MTU: %+v", s.err)
+		t.Errorf("CHECK after a change of the MTU: %+v", s.err)
 	}
 	_ = os.Remove(n.path("subnet.env"))
 	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrTryAgainLater {
-		t.Errorf("CHECK without a subnet: %+v", s.err)
+		t.Errorf("CHECK without a subnet file: %+v", s.err)
 	}
 	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) != 0 {
-		t.Errorf("%+v, saved %v", s.err, n.saved())
+		t.Errorf("DEL: %+v, saved %v", s.err, n.saved())
 	}
-	if told := n.told(); !strings.HasPrefix(told, "DEL pod1 eth0 ") || !strings.Contains(told, "10.5.72.0/24") || !strings.Contains(told, "prevResult") {
-		t.Error(told)
+	if calls := n.takeCalls(); !strings.HasPrefix(calls, "DEL pod1 eth0 ") || !strings.Contains(calls, "10.5.72.0/24") || !strings.Contains(calls, "prevResult") {
+		t.Error(calls)
 	}
 	for range 2 {
-		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || n.told() != "" {
-			t.Errorf("DEL of what is gone: %+v", s.err)
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || n.takeCalls() != "" {
+			t.Errorf("repeated DEL: %+v", s.err)
 		}
 	}
 	if s := n.run("CHECK", "pod1", "eth0"); s.err == nil || s.err.Code != types.ErrUnknownContainer {
-		t.Errorf("CHECK of what is gone: %+v", s.err)
+		t.Errorf("CHECK after DEL: %+v", s.err)
 	}
 }
 
-// Every version of CNI, in the form that its runtimes read.
+// The result is in the CNI version of the configuration.
 func TestVersions(t *testing.T) {
 	n := newNode(t)
 	for version, want := range map[string]string{
@@ -138,10 +138,11 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Windows' plugins know older versions and no CHECK: the runtime gets the version that it asked for all the same.
+// Windows delegates support only older CNI versions and no CHECK. The result is in
+// the version of the configuration nevertheless.
 func TestWindowsLife(t *testing.T) {
 	t.Setenv(playOS, "windows")
-	t.Setenv("FAKE_KNOWS", `"0.2.0" "0.3.0"`)
+	t.Setenv("FAKE_VERSIONS", `"0.2.0" "0.3.0"`)
 	n := newNode(t)
 	n.conf["delegate"] = map[string]any{"type": "fake-bridge", "policies": []any{map[string]any{"name": "EndpointPolicy",
 		"value": map[string]any{"Type": "SDNRoute", "Settings": map[string]any{"DestinationPrefix": "10.96.0.0/12"}}}}}
@@ -150,15 +151,15 @@ func TestWindowsLife(t *testing.T) {
 	sandbox := "CNI_NETNS=container:box1"
 	add := n.run("ADD", "pod1", "eth0", sandbox)
 	if add.err != nil || !strings.Contains(add.stdout, `"cniVersion": "1.1.0"`) || !strings.Contains(add.stdout, `"10.5.72.3/24"`) {
-		t.Fatalf("%+v", add)
+		t.Fatalf("ADD: %+v", add)
 	}
 	if saved := n.read("data/box1"); !strings.Contains(saved, `"cniVersion":"0.3.0"`) || !strings.Contains(saved, `"subnet":"10.5.72.0/24"`) {
 		t.Error(saved)
 	}
-	n.told()
+	n.takeCalls()
 	n.setPrev(add.stdout)
 	for endpoint, want := range map[string]string{
-		"": "HNS has no endpoint box1_cbr0",
+		"": "box1_cbr0 not found",
 		`{"Network":"cbr0","IPs":["10.5.72.3"],"Policies":[{"Type":"SDNRoute","Settings":{"DestinationPrefix":"10.96.0.0/12"}}]}`: "",
 		`{"Network":"cbr0","IPs":["10.5.72.9"],"Policies":[{"Type":"SDNRoute","Settings":{"DestinationPrefix":"10.96.0.0/12"}}]}`: "without 10.5.72.3",
 		`{"Network":"cbr0","IPs":["10.5.72.3"]}`: "no policy SDNRoute",
@@ -176,28 +177,29 @@ func TestWindowsLife(t *testing.T) {
 	if s := n.run("STATUS", "", ""); s.err != nil {
 		t.Error(s.err)
 	}
-	if told := n.told(); strings.Contains(told, "CHECK") || strings.Contains(told, "STATUS") {
-		t.Error(told)
+	if calls := n.takeCalls(); strings.Contains(calls, "CHECK") || strings.Contains(calls, "STATUS") {
+		t.Error(calls)
 	}
-	if s := n.run("DEL", "pod1", "eth0", sandbox); s.err != nil || len(n.saved()) > 0 || strings.Count(n.told(), "\n") != 1 {
+	if s := n.run("DEL", "pod1", "eth0", sandbox); s.err != nil || len(n.saved()) > 0 || strings.Count(n.takeCalls(), "\n") != 1 {
 		t.Errorf("%+v, %v", s.err, n.saved())
 	}
 }
 
-// A delegate that is older than the configuration is spoken to in its own version, and the runtime in that which it asked for.
+// A delegate that does not support the version of the configuration is called in
+// its own version; the result is in the version of the configuration.
 func TestOlderDelegate(t *testing.T) {
 	n := newNode(t)
 	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["0.1.0","0.3.1","0.3.0"]}`)
 	n.write("bin/ADD.answer", `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.5.72.2/24"}]}`)
-	old := `FAKE_KNOWS="0.1.0" "0.3.0" "0.3.1"`
+	old := `FAKE_VERSIONS="0.1.0" "0.3.0" "0.3.1"`
 	if s := n.run("ADD", "pod1", "eth0", old); s.err != nil || !strings.Contains(s.stdout, `"cniVersion": "1.1.0"`) {
 		t.Fatalf("%+v", s)
 	}
 	if !strings.Contains(n.read("data/pod1"), `"cniVersion":"0.3.1"`) {
 		t.Error(n.read("data/pod1"))
 	}
-	n.told()
-	if s := n.run("DEL", "pod1", "eth0", old); s.err != nil || strings.Count(n.told(), "\n") != 1 {
+	n.takeCalls()
+	if s := n.run("DEL", "pod1", "eth0", old); s.err != nil || strings.Count(n.takeCalls(), "\n") != 1 {
 		t.Errorf("DEL: %+v", s.err)
 	}
 	n.write("bin/VERSION.answer", `{"cniVersion":"9.0.0","supportedVersions":["9.0.0"]}`)
@@ -220,19 +222,19 @@ func TestNoSubnetFile(t *testing.T) {
 		if s.err == nil || s.err.Code != c.code || !strings.Contains(s.err.Msg, n.path("subnet.env")) || !strings.Contains(s.err.Msg, c.want) || !strings.Contains(s.err.Details, "flanneld status") {
 			t.Errorf("%+v", s.err)
 		}
-		if len(n.saved()) > 0 || n.told() != "" {
-			t.Error("something was done")
+		if len(n.saved()) > 0 || n.takeCalls() != "" {
+			t.Error("ADD saved a configuration or called the delegate")
 		}
 	}
 	_ = os.Remove(n.path("subnet.env"))
 	wait := n.start("ADD", "pod1", "eth0")
 	n.write("subnet.env", envText)
 	if s := wait(); s.err != nil {
-		t.Errorf("the file came a moment later: %+v", s.err)
+		t.Errorf("ADD with a subnet file that is written during the wait: %+v", s.err)
 	}
 }
 
-// What is saved and cannot be read blocks no DEL, nor does it stay.
+// DEL succeeds if the saved file is invalid, and removes it.
 func TestUnreadable(t *testing.T) {
 	for _, text := range []string{"", "{", "null", "[]", `{"name":"cbr0"}`, `{"type":"fake-bridge"}`, `{"name":"cbr0","type":"flannel"}`, `{"name":"cbr0","type":"../x"}`, "\x00\xff"} {
 		n := newNode(t)
@@ -240,23 +242,24 @@ func TestUnreadable(t *testing.T) {
 		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || !strings.Contains(s.stderr, "pod1") || len(n.saved()) > 0 {
 			t.Errorf("%q: %+v %s", text, s.err, s.stderr)
 		}
-		if told := n.told(); !strings.HasPrefix(told, "DEL pod1 eth0 ") || !strings.Contains(told, "10.5.72.0/24") {
-			t.Errorf("%q: %s", text, told)
+		if calls := n.takeCalls(); !strings.HasPrefix(calls, "DEL pod1 eth0 ") || !strings.Contains(calls, "10.5.72.0/24") {
+			t.Errorf("%q: %s", text, calls)
 		}
 		n.write("data/pod1", text)
 		_ = os.Remove(n.path("subnet.env"))
-		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 || !strings.HasPrefix(n.told(), "DEL pod1 eth0 ") {
+		if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 || !strings.HasPrefix(n.takeCalls(), "DEL pod1 eth0 ") {
 			t.Errorf("%q without a subnet: %+v", text, s.err)
 		}
 	}
 	n := newNode(t)
 	n.write("data/pod1/file", "") // a directory that is not empty
-	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || !strings.HasPrefix(n.told(), "DEL pod1 eth0 ") {
+	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || !strings.HasPrefix(n.takeCalls(), "DEL pod1 eth0 ") {
 		t.Errorf("a directory: %+v", s.err)
 	}
 }
 
-// Several interfaces of one container, of one network or of several with one directory.
+// Several interfaces of one container, in one network or in several that share a
+// data directory.
 func TestSeveralInterfaces(t *testing.T) {
 	n := newNode(t)
 	for _, ifName := range []string{"eth0", "net1", "net2", "net1"} {
@@ -271,22 +274,22 @@ func TestSeveralInterfaces(t *testing.T) {
 	if diff := cmp.Diff([]string{"pod1", "pod1@net1", "pod1@net2", "pod1@net3"}, n.saved()); diff != "" {
 		t.Error(diff)
 	}
-	n.told()
+	n.takeCalls()
 	for _, ifName := range []string{"net1", "net1", "net3", "eth0", "net2", "eth0"} {
 		if s := n.run("DEL", "pod1", ifName); s.err != nil {
 			t.Error(s.err)
 		}
 	}
 	var deleted []string
-	for line := range strings.Lines(n.told()) {
+	for line := range strings.Lines(n.takeCalls()) {
 		deleted = append(deleted, strings.Fields(line)[2])
 	}
 	if diff := cmp.Diff([]string{"net1", "net3", "eth0", "net2"}, deleted); diff != "" || len(n.saved()) > 0 {
 		t.Error(diff, n.saved())
 	}
-	n.write("data/pod2", `{"name":"cbr0","type":"fake-bridge"}`) // as flannel's plugin saves
+	n.write("data/pod2", `{"name":"cbr0","type":"fake-bridge"}`) // as the upstream plugin saves it
 	if s := n.run("ADD", "pod2", "net1"); s.err != nil || !slices.Equal(n.saved(), []string{"pod2", "pod2@net1"}) {
-		t.Errorf("beside another network of flannel's: %+v, %v", s.err, n.saved())
+		t.Errorf("ADD beside a file of the upstream plugin: %+v, %v", s.err, n.saved())
 	}
 }
 
@@ -331,15 +334,15 @@ func (n node) expectStatus(what string, code uint, text string) {
 func TestStatus(t *testing.T) {
 	n := newNode(t)
 	expect := n.expectStatus
-	expect("all is well", 0, "")
+	expect("ready", 0, "")
 	n.write("bin/STATUS.error", `{"code":50,"msg":"no bridge today"}`)
 	expect("the delegate is not ready", 50, "no bridge today")
 	n.write("bin/VERSION.answer", `{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}`)
-	expect("the delegate knows no STATUS", 0, "")
+	expect("the delegate does not support STATUS", 0, "")
 	n.write("bin/VERSION.answer", ``)
-	expect("the delegate is broken", 50, "fake-bridge")
+	expect("the delegate fails", 50, "fake-bridge")
 	n.conf["delegate"] = map[string]any{"type": "fake-none"}
-	expect("there is no delegate", 50, "fake-none")
+	expect("the delegate is not installed", 50, "fake-none")
 	_ = os.Remove(n.path("subnet.env"))
 	expect("no subnet file", 50, "subnet.env is missing")
 }
@@ -347,7 +350,7 @@ func TestStatus(t *testing.T) {
 func TestSocket(t *testing.T) {
 	for _, file := range []string{"/run/flannel/subnet.env", "/run/flannel/other.env"} {
 		if file = filepath.FromSlash(file); socketOf(file) != status.Socket(file) {
-			t.Errorf("%s: %s, the daemon has %s", file, socketOf(file), status.Socket(file))
+			t.Errorf("%s: %s, but flanneld uses %s", file, socketOf(file), status.Socket(file))
 		}
 	}
 }
@@ -368,7 +371,7 @@ func TestGC(t *testing.T) {
 	n.write("data/unreadable", `{`)
 	n.write("data/.gone@eth0.tmp", `{`)
 	n.write("data/.a@eth0.tmp", `{`)
-	n.told()
+	n.takeCalls()
 	if s := n.run("GC", "", ""); s.err == nil || s.err.Code != types.ErrInvalidNetworkConfig || len(n.saved()) != 10 {
 		t.Errorf("GC without a list: %+v, %v", s.err, n.saved())
 	}
@@ -376,10 +379,10 @@ func TestGC(t *testing.T) {
 	n.conf["cni.dev/attachments"] = valid
 	n.write("bin/DEL.error", `{"code":11,"msg":"later"}`)
 	if s := n.run("GC", "", ""); s.err == nil || len(n.saved()) != 9 {
-		t.Errorf("GC that fails: %+v, %v", s.err, n.saved())
+		t.Errorf("GC with a failing delegate: %+v, %v", s.err, n.saved())
 	}
 	_ = os.Remove(n.path("bin/DEL.error"))
-	n.told()
+	n.takeCalls()
 	n.conf["cni.dev/valid-attachments"] = valid
 	if s := n.run("GC", "", ""); s.err != nil {
 		t.Error(s.err)
@@ -387,26 +390,26 @@ func TestGC(t *testing.T) {
 	if diff := cmp.Diff([]string{".a@eth0.tmp", "a", "flannel1", "foreign", "unreadable"}, n.saved()); diff != "" {
 		t.Error(diff)
 	}
-	var told []string
-	for line := range strings.Lines(n.told()) {
-		told = append(told, strings.Join(strings.SplitN(line, " ", 4)[:3], " "))
+	var calls []string
+	for line := range strings.Lines(n.takeCalls()) {
+		calls = append(calls, strings.Join(strings.SplitN(line, " ", 4)[:3], " "))
 	}
-	slices.Sort(told)
-	if diff := cmp.Diff([]string{"DEL a net1", "DEL b eth0", "DEL c eth0", "DEL flannel2 eth0", "GC  ", "VERSION  "}, told); diff != "" {
+	slices.Sort(calls)
+	if diff := cmp.Diff([]string{"DEL a net1", "DEL b eth0", "DEL c eth0", "DEL flannel2 eth0", "GC  ", "VERSION  "}, calls); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// No name of a container leads out of the directory.
+// No container ID or interface name leads to a file outside the data directory.
 func TestContainerIDs(t *testing.T) {
 	n := newNode(t)
 	for _, id := range []string{"..", ".", "a/b", "../x", `a\b`, "a:b", "", "a@b"} {
 		if s := n.run("DEL", id, "eth0"); s.err == nil {
-			t.Errorf("%q is taken", id)
+			t.Errorf("DEL accepts container ID %q", id)
 		}
 	}
 	if s := n.run("ADD", "pod1", `..\eth0`); s.err == nil {
-		t.Error("an interface that is a path is taken")
+		t.Error("ADD accepts an interface name with a path separator")
 	}
 	if files, _ := filepath.Glob(n.path("*")); len(files) != 2 {
 		t.Error(files)

@@ -19,7 +19,8 @@ import (
 	"flannel/pkg/nstest"
 )
 
-// The life of a pod through CNI's own library, with the real plugins, in every version that a list may have.
+// ADD, CHECK, DEL and GC through libcni with the real plugins, in every CNI version
+// of the configuration.
 func TestRuntime(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -30,7 +31,7 @@ func TestRuntime(t *testing.T) {
 				t.Run(version+" "+name, func(t *testing.T) {
 					m := newMachine(t, c.env)
 					list := kubeFlannelList
-					if version < "0.3.0" { // chains begin with 0.3.0
+					if version < "0.3.0" { // lists are supported from 0.3.0 on
 						list = list[:strings.Index(list, ",\n\t{\"type\":\"portmap\"")] + "]}"
 					}
 					m.configure(list, version)
@@ -69,11 +70,12 @@ func (m *machine) liveOnce(version string, want []string) {
 		}
 	}
 	if left := m.leftovers(); len(left) > 0 {
-		m.Errorf("left behind: %v", left)
+		m.Errorf("remaining: %v", left)
 	}
 }
 
-// collectGarbage keeps what the runtime lists, and removes what it does not.
+// collectGarbage checks that GC keeps the attachments in the runtime's list, and
+// deletes the others.
 func (m *machine) collectGarbage(ctx context.Context, rt *libcni.RuntimeConf) {
 	m.makeNetns("lost")
 	defer m.deleteNetns("lost")
@@ -81,7 +83,7 @@ func (m *machine) collectGarbage(ctx context.Context, rt *libcni.RuntimeConf) {
 		m.Fatalf("ADD: %v", err)
 	}
 	lost := *m.cni
-	other := libcni.NewCNIConfigWithCacheDir(lost.Path, m.dir+"/empty", nil) // of a runtime that has lost its memory
+	other := libcni.NewCNIConfigWithCacheDir(lost.Path, m.dir+"/empty", nil) // a runtime that has lost its cache
 	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "pod1", IfName: "eth0"}}}
 	if err := other.GCNetworkList(ctx, m.list, valid); err != nil {
 		m.Errorf("GC: %v", err)
@@ -92,7 +94,7 @@ func (m *machine) collectGarbage(ctx context.Context, rt *libcni.RuntimeConf) {
 	if err := m.cni.CheckNetworkList(ctx, m.list, rt); err != nil {
 		m.Errorf("CHECK after GC: %v", err)
 	}
-	if err := m.cni.DelNetworkList(ctx, m.list, m.runtime("lost")); err != nil { // its memory is back
+	if err := m.cni.DelNetworkList(ctx, m.list, m.runtime("lost")); err != nil { // with its cache
 		m.Errorf("DEL after GC: %v", err)
 	}
 }
@@ -103,7 +105,8 @@ func deleteBridge(m *machine) {
 	}
 }
 
-// macvlan and ipvlan as delegates. Where the kernel lacks one, its error is told, and nothing stays.
+// macvlan and ipvlan as delegates. If the kernel does not support one, ADD returns
+// the error and leaves nothing behind.
 func TestOtherDelegates(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "parent0"}, PeerName: "parent1"}); err != nil {
@@ -117,7 +120,7 @@ func TestOtherDelegates(t *testing.T) {
 			rt := m.runtime("pod1")
 			_, err := m.add(t.Context(), rt)
 			if err != nil && strings.Contains(err.Error(), unix.EOPNOTSUPP.Error()) {
-				t.Logf("this kernel has no %s: %v", kind, err)
+				t.Logf("this kernel does not support %s: %v", kind, err)
 			} else if err != nil {
 				t.Error(err)
 			} else if got, mtu := m.addrs("pod1"); len(got) != 2 || mtu != 1450 {
@@ -129,40 +132,40 @@ func TestOtherDelegates(t *testing.T) {
 				t.Error(err)
 			}
 			if left := m.leftovers(); len(left) > 0 {
-				t.Errorf("%s: left behind: %v", kind, left)
+				t.Errorf("%s: remaining: %v", kind, left)
 			}
 			m.deleteNetns("pod1")
 		}
 	})
 }
 
-// Pods of the plugin that flannel's users had are deleted by ours, and the other way round, whatever subnet the node has
-// by then.
+// Each of this plugin and the upstream one deletes pods that the other has added,
+// also after a change of the node's subnet.
 func TestInteroperation(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for _, version := range []string{"0.3.1", "0.4.0"} {
-			for _, formerAdds := range []bool{true, false} {
+			for _, upstreamAdds := range []bool{true, false} {
 				m := newMachine(t, envText)
 				m.configure(kubeFlannelList, version)
 				m.makeNetns("pod1")
 				rt := m.runtime("pod1")
 				rt.CapabilityArgs = capabilities()
-				m.useFormer(formerAdds)
+				m.useUpstream(upstreamAdds)
 				if _, err := m.add(t.Context(), rt); err != nil {
 					t.Fatal(err)
 				}
-				m.useFormer(!formerAdds)
+				m.useUpstream(!upstreamAdds)
 				if version == "0.4.0" {
 					if err := m.cni.CheckNetworkList(t.Context(), m.list, rt); err != nil {
-						t.Errorf("CHECK, former adds: %v: %v", formerAdds, err)
+						t.Errorf("CHECK, added by upstream: %v: %v", upstreamAdds, err)
 					}
 				}
 				m.setEnv(strings.ReplaceAll(envText, "10.5.72.1", "10.5.73.1"))
 				if err := m.cni.DelNetworkList(t.Context(), m.list, rt); err != nil {
-					t.Errorf("DEL, former adds: %v: %v", formerAdds, err)
+					t.Errorf("DEL, added by upstream: %v: %v", upstreamAdds, err)
 				}
 				if left := m.leftovers(); len(left) > 0 {
-					t.Errorf("former adds: %v: left behind: %v", formerAdds, left)
+					t.Errorf("added by upstream: %v: remaining: %v", upstreamAdds, left)
 				}
 				m.deleteNetns("pod1")
 			}
@@ -170,10 +173,10 @@ func TestInteroperation(t *testing.T) {
 	})
 }
 
-// Ours hands the delegate what the former one does.
-func TestSameAsFormer(t *testing.T) {
+// The delegate gets the same configuration as from the upstream plugin.
+func TestSameConfigurationAsUpstream(t *testing.T) {
 	n := newNode(t)
-	if err := os.Symlink(nettest.Tool(t, "cni-former/flannel"), n.path("former")); err != nil {
+	if err := os.Symlink(nettest.Tool(t, "cni-former/flannel"), n.path("upstream")); err != nil {
 		t.Fatal(err)
 	}
 	for _, env := range []string{envText, strings.Replace(envText, "true", "false", 1), "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\n" + envText} {
@@ -188,22 +191,22 @@ func TestSameAsFormer(t *testing.T) {
 			n.conf = map[string]any{"cniVersion": "0.3.1", "name": "cbr0", "type": "flannel", "subnetFile": n.path("subnet.env"), "dataDir": n.path("data"),
 				"delegate": map[string]any{"type": "fake-bridge"}}
 			maps.Copy(n.conf, more)
-			var told []string
-			for _, program := range []string{"former", "bin/flannel"} {
+			var confs []string
+			for _, program := range []string{"upstream", "bin/flannel"} {
 				cmd := n.command("ADD", "pod1", "eth0")
 				cmd.Path = n.path(program)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				_, conf, _ := strings.Cut(n.told(), " eth0 ")
-				told = append(told, conf)
+				_, conf, _ := strings.Cut(n.takeCalls(), " eth0 ")
+				confs = append(confs, conf)
 				if !same(t, conf, strings.Replace(n.read("data/pod1"), `"flannelIfName":"eth0",`, "", 1)) {
 					t.Errorf("%s saves %s", program, n.read("data/pod1"))
 				}
 				_ = os.Remove(n.path("data/pod1"))
 			}
-			if !same(t, told[0], told[1]) {
-				t.Errorf("%v: the former: %sours: %s", more, told[0], told[1])
+			if !same(t, confs[0], confs[1]) {
+				t.Errorf("%v: upstream: %sthis plugin: %s", more, confs[0], confs[1])
 			}
 		}
 	}

@@ -13,47 +13,59 @@ import (
 	"time"
 )
 
-// ifNameKey is what a saved file of ours has beside the delegate's configuration: the interface that it belongs to.
-// Plugins ignore it, as they do all that they do not know.
+// ifNameKey is a key that this plugin adds to saved files: the name of the pod's
+// interface. The upstream plugin and delegates ignore it as an unknown key.
 const ifNameKey = "flannelIfName"
 
-// maxSaved bounds what is read of a saved file, in bytes.
+// maxSaved is the maximum number of bytes read from a saved file.
 const maxSaved = 1 << 20
 
-// attachment is a pod's interface, and where the delegate's configuration for it is saved: in a file with the name of
-// the container's ID. A container's further interfaces have files named ID@INTERFACE, since they may be of other
-// networks with the same directory.
+// attachment is a pod's interface in a network. The delegate's configuration for
+// it is saved in a file in dir:
+//
+//	ID            the first interface that is added, as in the upstream plugin
+//	ID@INTERFACE  further interfaces, which may belong to other networks
+//
+// where ID is the container ID. For example, a pod 4f2c with eth0 and net1, added
+// in this order, has the files 4f2c and 4f2c@net1.
 type attachment struct{ dir, id, ifName, network string }
 
-func (a attachment) first() string   { return filepath.Join(a.dir, a.id) }
-func (a attachment) further() string { return filepath.Join(a.dir, a.id+"@"+a.ifName) }
+func (a attachment) firstPath() string   { return filepath.Join(a.dir, a.id) }
+func (a attachment) furtherPath() string { return filepath.Join(a.dir, a.id+"@"+a.ifName) }
 
-// temporary is always the same name, so that the next ADD or DEL finds what a killed one left.
-func (a attachment) temporary() string { return filepath.Join(a.dir, "."+a.id+"@"+a.ifName+".tmp") }
+// tempPath returns the file that ADD writes before it renames it. The name is
+// fixed, so that the next ADD or DEL can remove it if ADD was killed.
+func (a attachment) tempPath() string { return filepath.Join(a.dir, "."+a.id+"@"+a.ifName+".tmp") }
 
-// saved is a saved file; nil is none.
+// savedFile is the saved configuration of an attachment, with a lock on Linux.
 //
-// While ADD runs, its file is locked, and the delegate and its children inherit the lock: it lasts until the last of
-// them has ended, even if the plugin itself is killed. DEL waits for it, so that nothing is added after it has deleted.
-type saved struct {
+// The runtime may kill the plugin during ADD, but not the delegate, which goes on
+// setting up the network. The runtime calls DEL next. DEL must not run before that
+// delegate exits, or the pod's network would remain after DEL. Therefore ADD locks
+// the file with flock, and the delegate and its child processes inherit the open
+// file. The kernel releases the lock when the last of them exits, and DEL waits
+// for that. For Windows see KillDelegateOnExit.
+type savedFile struct {
 	path string
-	file *os.File // open and locked; nil on Windows, and where it could not be opened
+	file *os.File // open and locked; nil on Windows, or if not locked
 }
 
-func (s *saved) release() {
+// release releases the lock. It does nothing on a nil *savedFile.
+
+func (s *savedFile) release() {
 	if s != nil && s.file != nil {
-		_ = s.file.Close() // nothing is written through it any more
+		_ = s.file.Close() // nothing to flush: it is only held for the lock
 		s.file = nil
 	}
 }
 
-// remove removes the file while it is still locked.
-func (s *saved) remove() error {
+// remove removes the file, then releases the lock.
+func (s *savedFile) remove() error {
 	defer s.release()
 	return os.Remove(s.path)
 }
 
-func (s *saved) read() (delegate, error) {
+func (s *savedFile) read() (delegate, error) {
 	raw, err := readBounded(s.path)
 	if err != nil {
 		return delegate{}, fmt.Errorf("read saved configuration: %w", err)
@@ -74,7 +86,7 @@ func readBounded(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxSaved))
 }
 
-// parseSaved reads what we or flannel's plugin saved.
+// parseSaved parses a file that this plugin or the upstream one saved.
 func parseSaved(raw []byte) (delegate, error) {
 	d := delegate{}
 	if err := json.Unmarshal(raw, &d.conf); err != nil {
@@ -91,9 +103,10 @@ func parseSaved(raw []byte) (delegate, error) {
 	return d, nil
 }
 
-// owner returns which interface and which network a saved file is of; both are "" if it cannot be read, and ifName if
-// flannel's plugin wrote it.
-func owner(path string) (ifName, network string, err error) {
+// readOwner returns the interface and the network that a saved file belongs to.
+// Both are "" if the file is unreadable; ifName is "" if the upstream plugin wrote
+// it. The error is fs.ErrNotExist or nil.
+func readOwner(path string) (ifName, network string, err error) {
 	raw, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", "", err
@@ -105,76 +118,81 @@ func owner(path string) (ifName, network string, err error) {
 	return content.text(ifNameKey), content.text("name"), nil
 }
 
-// path returns where ADD saves: in the first file unless another interface has it.
-func (a attachment) path() string {
-	ifName, network, err := owner(a.first())
+// savePath returns the file that ADD writes: the first one unless it belongs to
+// another interface, or to another network if its interface is unknown.
+func (a attachment) savePath() string {
+	ifName, network, err := readOwner(a.firstPath())
 	if err == nil && (ifName != "" && ifName != a.ifName || ifName == "" && network != "" && network != a.network) {
-		return a.further()
+		return a.furtherPath()
 	}
-	return a.first()
+	return a.firstPath()
 }
 
-// find returns the file that DEL reads, "" if there is none.
+// find returns the file that DEL and CHECK read, "" if there is none.
 func (a attachment) find() string {
-	if _, err := os.Lstat(a.further()); err == nil {
-		return a.further()
+	if _, err := os.Lstat(a.furtherPath()); err == nil {
+		return a.furtherPath()
 	}
-	ifName, _, err := owner(a.first())
+	ifName, _, err := readOwner(a.firstPath())
 	if errors.Is(err, fs.ErrNotExist) || ifName != "" && ifName != a.ifName {
 		return ""
 	}
-	return a.first()
+	return a.firstPath()
 }
 
-// save writes the file in one step and returns it locked. What a former ADD of the same attachment left running is
-// waited for.
-func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*saved, error) {
+// save writes the file and returns it locked. First it waits for an earlier ADD of
+// the same attachment whose delegate is still running.
+func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*savedFile, error) {
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return nil, err
 	}
-	former := a.lock(ctx, wait)
-	defer former.release()
-	return a.write(a.path(), d)
+	previous := a.lock(ctx, wait)
+	defer previous.release()
+	return a.write(a.savePath(), d)
 }
 
-func (a attachment) write(path string, d delegate) (*saved, error) {
+// write replaces the file at path atomically and returns it locked.
+func (a attachment) write(path string, d delegate) (*savedFile, error) {
 	content := object{}
 	for k, v := range d.conf {
 		content[k] = v
 	}
 	content.set(ifNameKey, a.ifName)
-	f, err := os.OpenFile(a.temporary(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(a.tempPath(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	_, err = f.Write(encode(content))
-	// The directory need not be synced: what host-local writes later into its own, no file system keeps without this.
+	// The directory is not synced: host-local writes its file later, and file
+	// systems do not persist that one without this one.
 	if err = errors.Join(err, f.Sync()); err == nil {
-		if f, err = place(f, path); err == nil {
-			return &saved{path, f}, nil
+		if f, err = moveIntoPlace(f, path); err == nil {
+			return &savedFile{path, f}, nil
 		}
 	}
-	return nil, errors.Join(err, f.Close(), os.Remove(a.temporary()))
+	return nil, errors.Join(err, f.Close(), os.Remove(a.tempPath()))
 }
 
-// lock finds the saved file, nil if there is none, and waits until no other process has it locked, or for as long as wait.
-func (a attachment) lock(ctx context.Context, wait time.Duration) *saved {
-	_ = os.Remove(a.temporary()) // of an ADD that was killed before it called anything
+// lock finds and locks the saved file; it returns nil if there is none. If another
+// process holds the lock, it waits for it, but no longer than wait. After that it
+// returns the file without a lock.
+func (a attachment) lock(ctx context.Context, wait time.Duration) *savedFile {
+	_ = os.Remove(a.tempPath()) // left by an ADD that was killed before it called the delegate
 	path := a.find()
 	if path == "" {
 		return nil
 	}
-	began := time.Now()
+	start := time.Now()
 	for {
 		f, locked := tryLock(path)
-		if locked || time.Since(began) >= wait || ctx.Err() != nil {
-			return &saved{path, f}
+		if locked || time.Since(start) >= wait || ctx.Err() != nil {
+			return &savedFile{path, f}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// parseName splits the name of a saved file. ok is false for other files.
+// parseName splits the name of a saved file; ok is false if it is not one.
 func parseName(name string) (id, ifName string, ok bool) {
 	if strings.HasPrefix(name, ".") {
 		return "", "", false

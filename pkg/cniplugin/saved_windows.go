@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// place makes a temporary file the one at path. Windows renames no file that is open, so there is no lock, nor is one
-// needed: see EndTogether.
-func place(f *os.File, path string) (*os.File, error) {
+// moveIntoPlace closes a temporary file and renames it to path: Windows cannot
+// rename an open file. No lock is needed, see KillDelegateOnExit.
+func moveIntoPlace(f *os.File, path string) (*os.File, error) {
 	if err := errors.Join(f.Close(), os.Rename(f.Name(), path)); err != nil {
 		return f, err
 	}

@@ -17,9 +17,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// status reports whether ADD can be served: the subnet file is there, flanneld has not said that it never got the
-// network up to date, and the delegate, if it knows STATUS, has no objection. Kubelet shows the error as the reason why
-// pods wait.
+// status returns an error if ADD cannot succeed: the subnet file is missing or
+// incomplete, flanneld is running but has never completed a sync, or the delegate
+// reports an error. Kubelet shows the error as the reason why the node is not
+// ready.
 func (p *Plugin) status(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -40,7 +41,8 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	return p.delegateStatus(ctx, d, args)
 }
 
-// notAvailable makes an error of why there is no subnet file that can be used.
+// notAvailable converts an error of readSubnet to code 50, and appends why
+// flanneld has not written the file.
 func notAvailable(err, reason error) error {
 	e := &types.Error{}
 	if !errors.As(err, &e) {
@@ -53,62 +55,65 @@ func notAvailable(err, reason error) error {
 	return e
 }
 
-// delegateStatus asks a delegate that knows STATUS.
+// delegateStatus calls the delegate's STATUS if the delegate supports it.
 func (p *Plugin) delegateStatus(ctx context.Context, d delegate, args *skel.CmdArgs) error {
 	call := p.newCall("STATUS", args)
 	path, err := invoke.FindInPath(d.Type, filepath.SplitList(args.Path))
 	if err != nil {
 		return cniError(errNotAvailable, "delegate: %w", err)
 	}
-	known, err := call.versions(ctx, path)
+	supported, err := call.versions(ctx, path)
 	if err != nil {
-		return cniError(errNotAvailable, "ask %s for its versions of CNI: %w", d.Type, err)
+		return cniError(errNotAvailable, "query CNI versions of %s: %w", d.Type, err)
 	}
-	if !slices.Contains(known, d.version()) {
-		return nil // one that knows no STATUS
+	if !slices.Contains(supported, d.version()) {
+		return nil // it does not support STATUS
 	}
 	_, err = call.run(ctx, d)
 	return err
 }
 
-// neverReadyError says that a daemon runs, and has not got the network up to date since it began.
+// neverReadyError means that flanneld is running and has not completed a sync of
+// the network since it started.
 type neverReadyError struct{ reason string }
 
 func (e *neverReadyError) Error() string { return "flanneld is not ready: " + e.reason }
 
-// askLimit bounds how long the daemon is waited for: it answers from memory.
-const askLimit = time.Second
+// daemonTimeout is the timeout for a request to flanneld, which answers from memory.
+const daemonTimeout = time.Second
 
-// maxReason bounds what is read of the daemon's answer, in bytes.
+// maxReason is the maximum number of bytes read from flanneld's answer.
 const maxReason = 4 << 10
 
-// whyNotReady asks flanneld, at the socket beside the subnet file. The error is a *neverReadyError, or says that nobody
-// answers: another flannel's daemon has no such socket.
+// whyNotReady queries flanneld at the socket beside the subnet file. It returns nil
+// if flanneld has completed a sync, a *neverReadyError if it has not, and another
+// error if it does not answer. Upstream flanneld does not have this socket.
 func whyNotReady(ctx context.Context, subnetFile string) error {
 	socket := socketOf(subnetFile)
-	conn, err := (&net.Dialer{Timeout: askLimit}).DialContext(ctx, "unix", socket)
+	conn, err := (&net.Dialer{Timeout: daemonTimeout}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("flanneld does not answer at %s", socket)
 	}
-	defer conn.Close() //nolint:errcheck // what was read counts
-	_ = conn.SetDeadline(time.Now().Add(askLimit))
+	defer conn.Close() //nolint:errcheck // the answer was read
+	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
 	if _, err := io.WriteString(conn, "GET /startupz HTTP/1.0\r\nHost: flanneld\r\n\r\n"); err != nil {
-		return fmt.Errorf("ask flanneld: %w", err)
+		return fmt.Errorf("query flanneld: %w", err)
 	}
 	answer := bufio.NewReader(io.LimitReader(conn, maxReason))
 	line, err := answer.ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("ask flanneld: %w", err)
+		return fmt.Errorf("query flanneld: %w", err)
 	}
 	if _, status, _ := strings.Cut(line, " "); !strings.HasPrefix(status, "503 ") {
-		return nil // up to date at least once, or of a version that cannot be asked
+		return nil // has completed a sync, or is too old to have /startupz
 	}
 	rest, _ := io.ReadAll(answer)
 	_, body, _ := strings.Cut(string(rest), "\r\n\r\n")
 	return &neverReadyError{strings.ReplaceAll(strings.TrimSpace(body), "\n", "; ")}
 }
 
-// socketOf is where a daemon with that subnet file is asked, as package status has it.
+// socketOf returns the socket of the flanneld that writes that subnet file. It
+// copies status.Socket, because package status imports net/http.
 func socketOf(subnetFile string) string {
 	dir, name := filepath.Split(subnetFile)
 	if name == "subnet.env" {

@@ -16,23 +16,24 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// subnetInfo is what the subnet file says.
+// subnetInfo is the content of the subnet file.
 type subnetInfo struct {
 	families []family // one or two, IPv4 first
 	mtu      int      // bytes
-	ipMasq   bool
+	ipMasq   bool     // whether flanneld masquerades
 }
 
-// family is one of the two families that the node has a subnet of.
+// family is an address family in which the node has a subnet.
 type family struct {
 	subnet   netip.Prefix   // masked
-	networks []netip.Prefix // masked, no two alike
+	networks []netip.Prefix // masked, without duplicates
 }
 
-// maxSubnetFile bounds what is read of the subnet file, in bytes.
+// maxSubnetFile is the maximum number of bytes read from the subnet file.
 const maxSubnetFile = 64 << 10
 
-// parseSubnet reads the text of a subnet file. The error names everything that is wrong. Unknown keys are ignored.
+// parseSubnet parses a subnet file. The error lists all problems. Unknown keys are
+// ignored.
 func parseSubnet(raw []byte) (s subnetInfo, err error) {
 	values := map[string]string{}
 	for line := range strings.Lines(string(raw)) {
@@ -58,7 +59,7 @@ func parseSubnet(raw []byte) (s subnetInfo, err error) {
 			problem("%s is missing", f.subnet)
 			continue
 		}
-		one, err := parsePrefix(subnet, f.bits)
+		nodeSubnet, err := parsePrefix(subnet, f.bits)
 		if err != nil {
 			problem("%s: %v", f.subnet, err)
 		}
@@ -66,7 +67,7 @@ func parseSubnet(raw []byte) (s subnetInfo, err error) {
 		if err != nil {
 			problem("%s: %v", f.network, err)
 		}
-		s.families = append(s.families, family{one, networks})
+		s.families = append(s.families, family{nodeSubnet, networks})
 	}
 	if len(s.families)+len(problems) == 0 {
 		problem("FLANNEL_NETWORK and FLANNEL_SUBNET are missing")
@@ -87,18 +88,18 @@ func parseSubnet(raw []byte) (s subnetInfo, err error) {
 	return s, nil
 }
 
-// parsePrefixes reads a list with commas.
-func parsePrefixes(value string, bits int) (all []netip.Prefix, err error) {
-	for one := range strings.SplitSeq(value, ",") {
-		p, err := parsePrefix(one, bits)
+// parsePrefixes parses a comma-separated list and removes duplicates.
+func parsePrefixes(value string, bits int) (prefixes []netip.Prefix, err error) {
+	for item := range strings.SplitSeq(value, ",") {
+		p, err := parsePrefix(item, bits)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(all, p) {
-			all = append(all, p)
+		if !slices.Contains(prefixes, p) {
+			prefixes = append(prefixes, p)
 		}
 	}
-	return all, nil
+	return prefixes, nil
 }
 
 func parsePrefix(value string, bits int) (netip.Prefix, error) {
@@ -109,30 +110,35 @@ func parsePrefix(value string, bits int) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// readSubnet reads the subnet file. Its errors say what is missing and where to look.
+// readSubnet reads the subnet file. Errors tell what is missing, and in Details
+// where to find the cause.
 func readSubnet(path string) (subnetInfo, error) {
-	const advice = "flanneld writes it once the node has a subnet; run 'flanneld status' on this node, or see the log of its flannel pod"
+	const advice = "flanneld writes it when the node has a subnet; " +
+		"run 'flanneld status' on this node, or see the log of its flannel pod"
+	fail := func(code uint, text string) (subnetInfo, error) {
+		return subnetInfo{}, &types.Error{Code: code, Msg: text, Details: advice}
+	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return subnetInfo{}, &types.Error{Code: types.ErrTryAgainLater, Msg: "subnet file " + path + " is missing", Details: advice}
+		return fail(types.ErrTryAgainLater, "subnet file "+path+" is missing")
 	}
 	if err != nil {
-		return subnetInfo{}, &types.Error{Code: types.ErrIOFailure, Msg: "subnet file: " + err.Error(), Details: advice}
+		return fail(types.ErrIOFailure, "subnet file: "+err.Error())
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxSubnetFile))
 	if err != nil {
-		return subnetInfo{}, &types.Error{Code: types.ErrIOFailure, Msg: "subnet file: " + err.Error(), Details: advice}
+		return fail(types.ErrIOFailure, "subnet file: "+err.Error())
 	}
 	s, err := parseSubnet(raw)
 	if err != nil {
-		return subnetInfo{}, &types.Error{Code: types.ErrDecodingFailure, Msg: "subnet file " + path + ": " + err.Error(), Details: advice}
+		return fail(types.ErrDecodingFailure, "subnet file "+path+": "+err.Error())
 	}
 	return s, nil
 }
 
-// awaitSubnet gives a daemon that is starting the time to write the subnet file: kubelet's own retry of the pod comes
-// much later.
+// awaitSubnet retries readSubnet until limit, because flanneld may be starting.
+// Kubelet would retry the pod much later.
 func awaitSubnet(ctx context.Context, path string, limit time.Duration) (subnetInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -7,10 +7,12 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Implementation is how this plugin tells itself from others of the same name, in its answer to VERSION.
+// Implementation distinguishes this plugin, in its answer to VERSION, from other
+// plugins of the same name.
 const Implementation = "flanneld"
 
-// Version is the answer to VERSION: what the specification has, and whose plugin this is.
+// Version returns the answer to VERSION. It extends the specification by
+// "implementation" and "release", which package cniinstall compares.
 func Version(release string) version.PluginInfo { return info{version.All, release} }
 
 type info struct {
