@@ -238,7 +238,7 @@ bin/etcdctl: bin/.etcd-$(ETCD)
 install = GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F)@$(2) && touch $@
 
 # For another system, go install only installs into GOPATH.
-cross-install = GOPATH=$(CURDIR)/bin/.windows GOMODCACHE=$$($(GO) env GOMODCACHE) GOOS=windows GOARCH=amd64 \
+cross-install = GOPATH=$(CURDIR)/bin/.windows GOMODCACHE=$(shell $(GO) env GOMODCACHE) GOOS=windows GOARCH=amd64 \
 	$(GO) install github.com/containernetworking/plugins/plugins/$(1)/$(@F:.exe=)@$(2) && mv bin/.windows/bin/windows_amd64/$(@F) $@ && touch $@
 
 bin/cni/win-overlay.exe bin/cni/win-bridge.exe: bin/.plugins-$(PLUGINS)
