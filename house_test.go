@@ -53,7 +53,7 @@ func sources(t *testing.T) []source {
 	return all
 }
 
-// within tells whether dir is one of the folders or below one.
+// within reports whether dir is one of the folders or below one.
 func within(dir string, folders ...string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return dir == f || strings.HasPrefix(dir, f+"/") })
 }

@@ -151,7 +151,7 @@ func TestCNIConfAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("the record is lost", exitNotReady, "--force", `"net0"`, "--network-name=mine")
-	expect("it says what it shall, so it is ours", exitOK, "unchanged", `"net0"`)
+	expect("it has the expected content, so it is ours", exitOK, "unchanged", `"net0"`)
 	expect("another parameter", exitOK, "updated", `"mine"`, "--network-name=mine")
 	n.write("run/cni-conf.json", "{")
 	expect("the record cannot be read", exitNotReady, "--force", `"mine"`)

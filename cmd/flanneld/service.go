@@ -30,7 +30,7 @@ func service(ctx context.Context, c *call) int {
 	return c.answer(serviceAnswer{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
 }
 
-// parseServiceOptions validates the flags and variables that the daemon shall have as a service.
+// parseServiceOptions validates the flags and variables that the service passes to the daemon.
 func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
 	o, err := parseOptions(args, env)
 	problems := []error{err}

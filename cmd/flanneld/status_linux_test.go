@@ -60,7 +60,7 @@ func TestStatus(t *testing.T) {
 	h.Explain(func() error { return errors.New(away) })
 	expect("a daemon that waits", exitNotReady, waits+"\n          "+away+"\noutage    "+away, "")
 	h.EndPass(nil)
-	expect("a daemon in step", exitOK, "network ", "")
+	expect("an up-to-date daemon", exitOK, "network ", "")
 	code, stdout, _ := ask("--json")
 	var r status.Report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK || !r.Ready || r.Outage != away || r.Since.Before(r.Started) {

@@ -73,7 +73,7 @@ func TestKilled(t *testing.T) {
 		}
 		s.Start()
 		// Nothing that was written can be missing.
-		eventually(t, "in step again", soon, func() bool {
+		eventually(t, "up to date again", soon, func() bool {
 			set, _ := n.Last()
 			for _, l := range set.Leases {
 				if string(l.V4.Data) != o.node(l.Name).Annotations[prefix+"backend-data"] {

@@ -21,7 +21,7 @@ import (
 	"flannel/subnet/kube/kubetest"
 )
 
-// conditions: False when in step, True after a while when not, and the time of the last change is kept.
+// conditions: False when up to date, True after a while when not, and the time of the last change is kept.
 func conditions(t *testing.T, o outside) {
 	const grace = 5 * time.Second // a hiccup ends in time on a busy machine, too
 	o.add("condition-1", "10.244.40.0/24")
@@ -73,7 +73,7 @@ func conditions(t *testing.T, o outside) {
 	silent.Report(errors.New("broken"), nil, "", "")
 	time.Sleep(300 * time.Millisecond)
 	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
-		t.Errorf("although it shall not: %v", c)
+		t.Errorf("written although it is switched off: %v", c)
 	}
 }
 

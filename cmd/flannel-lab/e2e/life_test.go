@@ -73,7 +73,7 @@ func TestHealth(t *testing.T) {
 	}
 	metrics(t, n)
 
-	t.Run("not in step", func(t *testing.T) {
+	t.Run("not up to date", func(t *testing.T) {
 		in(t, n.Namespaces, "ip link delete eth0") // which also deletes the tunnel
 		within(t, "/readyz says why", func() error { return unready(t, n, "--iface=eth0") })
 		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 0") })

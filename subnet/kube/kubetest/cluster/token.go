@@ -25,7 +25,7 @@ const (
 func FlannelPod(node string) string { return "kube-flannel-ds-" + node }
 
 // Token returns a token as kubelet gets it for flannel's pod on a node: of the
-// service account in the manifest, bound to the pod and thereby to the node. It
+// service account in the manifest, bound to the pod, and so to the node. It
 // creates the pod if necessary. life must be at least ten minutes.
 func (c *Cluster) Token(ctx context.Context, node string, life time.Duration) (string, error) {
 	pod := &corev1.Pod{
