@@ -42,7 +42,7 @@ func TestWindowsCNI(t *testing.T) {
 	}
 	_, err = w.Windows.Call("HcnDeleteEndpoint", mine.ID)
 	must(t, err)
-	refused("without its endpoint", "no endpoint lab-pod1_flannel.4096")
+	refused("without its endpoint", "lab-pod1_flannel.4096")
 	must(t, p.Delete(t.Context()))
 
 	p = pod(t, w, "pod2")
