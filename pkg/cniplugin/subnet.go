@@ -110,7 +110,7 @@ func parsePrefix(value string, bits int) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// readSubnet reads the subnet file. Errors tell what is missing, and in Details
+// readSubnet reads the subnet file. Errors say what is missing, and in Details
 // where to find the cause.
 func readSubnet(path string) (subnetInfo, error) {
 	const advice = "flanneld writes it when the node has a subnet; " +

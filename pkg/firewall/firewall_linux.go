@@ -28,7 +28,7 @@ type place interface {
 	digest() uint64
 }
 
-// placeState is a place, the rules that it shall hold, and the state of reconciling it. See the table at reconcile.
+// placeState is a place, the rules desired in it, and the state of reconciling it. See the table at reconcile.
 type placeState struct {
 	place
 	v6           bool
@@ -140,8 +140,8 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 	return changed, errors.Join(errs...)
 }
 
-// planPlaces decides which rules each place shall hold under c, finding out which programs are installed. It marks all
-// places for a check, also those that shall hold nothing: a previous run may have left rules there.
+// planPlaces decides which rules are desired in each place under c, finding out which programs are installed. It marks all
+// places for a check, also those with no desired rules: a previous run may have left rules there.
 func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 	t, err := findTools(ctx)
 	if err != nil {
@@ -220,7 +220,7 @@ func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
 // queueChecks marks the places that notifications or the resync concern.
 func (f *Firewall) queueChecks(now time.Time) {
 	notified := f.notifier.take()
-	// Places that shall hold no rules are not polled: no other program has a reason to write our chains there.
+	// Places with no desired rules are not polled: no other program has a reason to write our chains there.
 	resync := f.resync > 0 && !now.Before(f.nextResync)
 	if resync {
 		f.nextResync = now.Add(f.resync)

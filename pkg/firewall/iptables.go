@@ -40,7 +40,7 @@ func (c Chain) jump() string {
 type change struct {
 	script string // for iptables-restore; "" if nothing differs
 	chains int    // number of chains that it writes or removes
-	// numbered holds, for each chain whose jump is inserted at a position, the rules that shall follow the jump.
+	// numbered holds, for each chain whose jump is inserted at a position, the rules that must follow the jump.
 	numbered map[string][]string
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// telling is an HNS that tells of changes as soon as it is up.
+// telling is an HNS that notifies of changes as soon as it is up.
 type telling struct {
 	Calls
 	hang    chan struct{}

@@ -23,7 +23,7 @@ const (
 )
 
 // networkDocument is HostComputeNetwork of the HCN schema. Decoding ignores unknown fields, so that a newer HNS causes no
-// error. Nothing is lost thereby, because we never write a whole network back, only single policies.
+// error. Nothing is lost, because we never write a whole network back, only single policies.
 type networkDocument struct {
 	ID       string   `json:",omitempty"`
 	Name     string   `json:",omitempty"`

@@ -91,7 +91,7 @@ func FuzzLeases(f *testing.F) {
 	})
 }
 
-// unicast tells whether a path leads to a tunnel end that can be one.
+// unicast reports whether a path leads to a tunnel end that can be one.
 func unicast(p *dataplane.Path) bool {
 	end, tunnelled := p.VTEP()
 	return tunnelled && end.Unicast()

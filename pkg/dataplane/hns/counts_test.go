@@ -61,7 +61,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// settle takes in what the machine tells of what was just done.
+// settle waits until the notifications of the last change have arrived.
 func (w *windows) settle() {
 	for range 2 {
 		time.Sleep(w.pace.Rest + time.Second) // and the host's addresses are believed to be there

@@ -18,14 +18,14 @@ import (
 	"flannel/pkg/mac"
 )
 
-// mended is how long a change by another hand may last.
+// mended is how long a change by another program may last.
 const mended = 10 * time.Second
 
 func policiesOf(w *windows, change func([]hns.Policy) []hns.Policy) error {
 	return w.m.Admin().Policies("flannel.4096", change)
 }
 
-// What another hand does to the network is mended within seconds, whether HNS tells of it or not.
+// Changes of the network by another program are repaired within seconds, with or without a notification of HNS.
 func TestDriftOfNetworks(t *testing.T) {
 	faults := map[string]struct {
 		kinds []netKind

@@ -55,7 +55,7 @@ func TestPrepareLeavesOthers(t *testing.T) {
 	})
 }
 
-// ownMind is an HNS that tells of networks otherwise than it was asked.
+// ownMind is an HNS that returns networks in another form than they were requested in.
 type ownMind struct {
 	*hnstest.Machine
 	asked, tells string
@@ -115,7 +115,7 @@ func TestNotUnderstood(t *testing.T) {
 	})
 }
 
-// HNS may tell of a network's subnets in any order.
+// HNS may list a network's subnets in any order.
 func TestOrderOfSubnets(t *testing.T) {
 	dev, err := deviceOf(bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")))
 	if err != nil {

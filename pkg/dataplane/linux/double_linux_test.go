@@ -25,7 +25,7 @@ func (m *machine) becomes(when string, right func(routes string) bool) {
 	}
 }
 
-// told has another hand run a command, and waits until the kernel has told of it.
+// told runs a command as another program, and waits until the kernel's notification of its change has arrived.
 func (m *machine) told(command string) {
 	m.t.Helper()
 	select {

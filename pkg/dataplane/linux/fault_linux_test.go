@@ -126,7 +126,7 @@ func (o *observer) drift() {
 	o.must("set a sysctl", os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_ra", []byte("1"), 0))
 }
 
-// upToDate says what is not as it shall be.
+// upToDate returns what differs from the desired state.
 func (o *observer) upToDate() error {
 	now := o.look()
 	for _, p := range o.m.state.Paths {
@@ -207,7 +207,7 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 	return calls
 }
 
-// Whatever system call of a pass fails, no peer that could be reached is cut off, and everything is as it shall be once
+// Whatever system call of a pass fails, no peer that could be reached is cut off, and everything is up to date once
 // none fails any more.
 func TestNoFailedCallCutsAPeerOff(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -125,7 +125,7 @@ func (m *machine) mustPass() {
 	}
 }
 
-// serve passes whenever the kernel tells of a change, until the test ends.
+// serve runs a pass on each notification of the kernel, until the test ends.
 func (m *machine) serve() {
 	ctx, cancel := context.WithCancel(m.t.Context())
 	var done sync.WaitGroup
