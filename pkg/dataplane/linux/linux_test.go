@@ -162,7 +162,7 @@ func kernel(t *testing.T) string {
 			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
 			bridge fdb show dev $dev | sed "s/^/$dev fdb /"
 			ip -o addr show dev $dev scope global | awk '{print $2, $3, $4}'
-			echo $dev up $(($(cat /sys/class/net/$dev/flags) & 1)) mtu $(cat /sys/class/net/$dev/mtu) address $(cat /sys/class/net/$dev/address)
+			echo $dev up $(($(cat /sys/class/net/$dev/flags || echo 0) & 1)) mtu $(cat /sys/class/net/$dev/mtu) address $(cat /sys/class/net/$dev/address)
 		done 2>/dev/null || true`)
 	var lines []string
 	for _, line := range strings.Split(out, "\n") {
