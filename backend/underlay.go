@@ -2,7 +2,7 @@ package backend
 
 import (
 	"fmt"
-	"slices"
+	"iter"
 	"strings"
 	"unicode"
 
@@ -62,9 +62,15 @@ func MinMTU(v6 bool) int {
 // Uses reports whether the node uses an address family.
 func (n Node) Uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
 
-// Shared returns a peer's endpoints in the address families that this node uses.
-func (n Node) Shared(peer *subnet.Lease) []subnet.Endpoint {
-	return slices.DeleteFunc(peer.Endpoints(), func(e subnet.Endpoint) bool { return !n.Uses(e.Subnet.Addr().Is6()) })
+// Shared yields a peer's endpoints in the address families that this node uses.
+func (n Node) Shared(peer *subnet.Lease) iter.Seq[subnet.Endpoint] {
+	return func(yield func(subnet.Endpoint) bool) {
+		for _, e := range peer.Endpoints() {
+			if n.Uses(e.Subnet.Addr().Is6()) && !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 // NetworkName parses the name of the HNS network (Windows).

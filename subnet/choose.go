@@ -47,7 +47,7 @@ var ErrFull = errors.New("no free subnet")
 // taken, of any size, and no underlay network, except one that contains the whole pod network. Every free subnet is
 // equally likely, so that nodes that start together rarely choose the same one. The error says which network is full.
 func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
-	var occupied []netip.Prefix
+	occupied := make([]netip.Prefix, 0, 2*len(taken)+len(cfg.Underlay))
 	for _, l := range taken {
 		occupied = append(occupied, l.V4.Subnet, l.V6.Subnet)
 	}
@@ -109,7 +109,7 @@ func (n Network) subnets() numbers {
 // subnet takes the whole subnet; one of the other family is ignored.
 func freeRanges(n Network, occupied []netip.Prefix) (free []numbers) {
 	all := n.subnets()
-	taken := []numbers{{all.end, all.end}} // a sentinel
+	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel
 	for _, p := range occupied {
 		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() {
 			continue

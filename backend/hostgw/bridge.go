@@ -36,7 +36,7 @@ func dnsServers(o *conf.Object) string {
 
 func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
 	network := dataplane.Network{Parent: b.Underlay.Name, Local: b.Underlay.V4}
-	for _, e := range b.Shared(&local) {
+	for e := range b.Shared(&local) {
 		network.Subnets = append(network.Subnets, e.Subnet)
 	}
 	if !network.Local.IsValid() {

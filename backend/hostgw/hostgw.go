@@ -37,7 +37,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 
 func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for _, e := range h.Shared(peer) {
+	for e := range h.Shared(peer) {
 		path, err := h.Direct(e)
 		if err != nil {
 			return nil, err

@@ -121,7 +121,7 @@ func deviceName(vni int, v6 bool) string {
 
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 	devices := []dataplane.Device{v.node.UnderlayDevice()}
-	for _, e := range v.node.Shared(&local) {
+	for e := range v.node.Shared(&local) {
 		base := e.Subnet.Addr()
 		source := v.node.Underlay.V4
 		if base.Is6() {
@@ -195,7 +195,7 @@ func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.pa
 
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for _, e := range v.node.Shared(peer) {
+	for e := range v.node.Shared(peer) {
 		if direct {
 			if path, err := v.node.Direct(e); err == nil {
 				paths = append(paths, path)

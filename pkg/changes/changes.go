@@ -49,7 +49,8 @@ func (p *Pending[T]) Take(compare func(a, b *T) int) []Change[T] {
 	if len(*p) == 0 {
 		return nil
 	}
-	taken := slices.SortedFunc(maps.Values(*p), func(a, b Change[T]) int { return compare(a.Either(), b.Either()) })
+	taken := slices.AppendSeq(make([]Change[T], 0, len(*p)), maps.Values(*p))
+	slices.SortFunc(taken, func(a, b Change[T]) int { return compare(a.Either(), b.Either()) })
 	*p = nil
 	return taken
 }

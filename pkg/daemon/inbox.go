@@ -66,8 +66,10 @@ func (in *inbox) reset() {
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, c := range s.Changes {
-		in.setChanges.Add(c.Either().Name, c)
+	if in.complete { // the first set is read as a whole
+		for _, c := range s.Changes {
+			in.setChanges.Add(c.Either().Name, c)
+		}
 	}
 	in.set, in.complete = s, true
 	notify(in.changed)
@@ -81,7 +83,7 @@ func (in *inbox) peers() (s subnet.Set, complete bool) {
 }
 
 // takePeers is like peers, but its Changes are the differences to the set that it returned last, even if several sets
-// were received in between.
+// were received in between. Those of the first set that it returns mean nothing.
 func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -74,6 +74,7 @@ func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*p
 
 // activate updates which of the peers are active, and returns the resulting changes of the paths, sorted by destination.
 func (p *Plan) activate(peers []*peer) (pathChanges []changes.Change[dataplane.Path]) {
+	pathChanges = make([]changes.Change[dataplane.Path], 0, len(peers))
 	for _, peer := range peers {
 		active := p.has(peer) && peer.reason == "" && p.conflicting[peer] == ""
 		if active == peer.active {

@@ -44,6 +44,9 @@ func compare(old, new []*dataplane.Path) (added, removed []*dataplane.Path) {
 	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
 		old, new = old[:len(old)-1], new[:len(new)-1]
 	}
+	if len(old) == 0 {
+		return new, nil
+	}
 	gone := make(map[*dataplane.Path]bool, len(old))
 	for _, p := range old {
 		gone[p] = true
