@@ -19,6 +19,8 @@ type feed struct {
 	key, end string          // the keys from key to end, without end; if end is "", only key
 	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
 	notified <-chan struct{} // makes follow call handleNotify; may be nil
+	// written returns the ModRevision of key as last seen or written by us; 0: none. nil: we do not write it.
+	written  func() int64
 	consumer consumer
 }
 
@@ -81,6 +83,7 @@ func (s *session) recordResult(err error) error {
 
 // run lists the keys or checks the store if necessary, and watches until something fails.
 func (s *session) run(ctx context.Context) error {
+	s.passOwnWrite()
 	if s.at.rev == 0 || s.at.stale || s.replaced {
 		if err := s.list(ctx); err != nil {
 			return err
@@ -122,6 +125,9 @@ func (s *session) watch(ctx context.Context) error {
 	in, err := s.m.openWatch(ctx, s.feed, s.at)
 	if err != nil {
 		return err
+	}
+	if s.passOwnWrite() {
+		return errRelist // check this position, too: the watch may be one of a store without that write
 	}
 	s.m.outage.Over(s.feed.name)
 	opened := time.Now()

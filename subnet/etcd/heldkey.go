@@ -152,7 +152,8 @@ func (m *Manager) writeKey(ctx context.Context) error {
 			current = kvs[0]
 		}
 		id := held.id
-		switch state := held.observe(current, held.mod == 0); {
+		older := current != nil && current.ModRevision < held.mod // so the store was replaced by an older one
+		switch state := held.observe(current, held.mod == 0 || older); {
 		case state == lost && current == nil:
 			return m.handleMissing(ctx, held) // Hold writes it again with held.want, or ends
 		case state == lost:

@@ -26,7 +26,8 @@ func (m *Manager) Hold(ctx context.Context) error {
 	// Two goroutines that share only the heldKey: one follows the key, and the other one renews its etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, consumer: holder{m, held}}
+		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, written: holder{m, held}.written,
+			consumer: holder{m, held}}
 		return m.follow(ctx, f, start)
 	})
 	g.Go(func() error {
@@ -40,6 +41,13 @@ func (m *Manager) Hold(ctx context.Context) error {
 type holder struct {
 	m    *Manager
 	held *heldKey // ignored once the Manager holds another one
+}
+
+// written implements feed.written.
+func (h holder) written() int64 {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	return h.held.mod
 }
 
 func (h holder) handleList(ctx context.Context, list *snapshot, replaced bool) error {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -221,6 +222,48 @@ func TestReplacedStore(t *testing.T) {
 }
 
 // An etcd restored from a backup knows an older value of our key, and lacks newer peers.
+// The store goes back behind a write of ours whose event Hold has not received. The position that Hold was at is one of the
+// restored store, too; only our own key tells them apart.
+func TestRestoredBehindOurWrite(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	n := start(t, srv.Endpoint(), nil)
+	l := n.publish(outOfTheWay("192.168.64.99"), mac2)
+	srv.Backup()
+	l.V4.Data = []byte(mac1)
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	srv.Restore()
+	n.Run()
+	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	n.notLost()
+}
+
+// Publish writes to a restored store although Hold has not told it that there is one.
+func TestPublishToARestoredStore(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	n := start(t, srv.Endpoint(), nil)
+	l := n.publish(outOfTheWay("192.168.64.99"), mac2)
+	srv.Backup()
+	l.V4.Data = nil
+	if err := n.Publish(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	srv.Restore()
+	l.V4.Data = []byte(mac1)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := n.Publish(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	if raw, id := outside(t, srv).value(l.Name); raw != peer("192.168.64.99") || id == 0 {
+		t.Errorf("the key is %s on lease %x", raw, id)
+	}
+}
+
 func TestRestoredStore(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)

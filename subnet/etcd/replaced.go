@@ -45,6 +45,20 @@ func (p *position) advance(e *mvccpb.Event) {
 	}
 }
 
+// passOwnWrite moves the position behind our last write of the key, and reports whether it was before it. The watch may not
+// have handed that write over before it ended. A store that was restored without it has the position before the write, too.
+func (s *session) passOwnWrite() (moved bool) {
+	if s.feed.written == nil || s.at.rev == 0 {
+		return false
+	}
+	mod := s.feed.written()
+	if mod <= s.at.rev {
+		return false
+	}
+	s.at.rev, s.at.witness, s.at.mod = mod, s.feed.key, mod
+	return true
+}
+
 // replacedBy reports whether o is a position of another store than p, or of an older one: revisions only grow.
 func (p position) replacedBy(o position) bool {
 	return p.rev != 0 && (p.cluster != o.cluster || o.rev < p.rev)
