@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +53,14 @@ func preparedEndpoint(_ context.Context, name string) (e Endpoint, err error) {
 	return e, json.Unmarshal(raw, &e)
 }
 
+func appendTo(path, text string) {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	check(err)
+	_, err = f.WriteString(text)
+	check(err)
+	check(f.Close())
+}
+
 // beDelegate records its call in the file "calls", and prints what a test has
 // written to COMMAND.answer or COMMAND.error beside it. It hangs while the file
 // COMMAND.hang exists.
@@ -62,13 +69,9 @@ func beDelegate() {
 	command := os.Getenv("CNI_COMMAND")
 	stdin, err := io.ReadAll(os.Stdin)
 	check(err)
-	f, err := os.OpenFile(filepath.Join(dir, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	check(err)
-	_, err = fmt.Fprintf(f, "%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin)
-	check(err)
-	check(f.Close())
-	for i := 0; exists(filepath.Join(dir, command+".hang")); i++ {
-		check(os.WriteFile(filepath.Join(dir, "beat"), []byte(strconv.Itoa(i)), 0o644))
+	appendTo(filepath.Join(dir, "calls"), fmt.Sprintf("%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin))
+	for exists(filepath.Join(dir, command+".hang")) {
+		appendTo(filepath.Join(dir, "beat"), ".") // never shorter, also if it is killed here
 		time.Sleep(5 * time.Millisecond)
 	}
 	if supported := os.Getenv("FAKE_VERSIONS"); command != "VERSION" && supported != "" {
