@@ -252,8 +252,8 @@ func TestNotificationsAreLost(t *testing.T) {
 	must(t, n.Signal(syscall.SIGSTOP))
 	// The socket buffer of 16 MB holds some 60,000 notifications.
 	in(t, n.Namespaces, flush+`ip link add storm type veth peer name rain; ip link set storm up; ip link set rain up
-		for i in 1 2 3 4 5 6 7 8; do for j in $(seq 1 40); do for k in $(seq 1 120); do
-			echo "route add 198.18.$j.$k dev storm"; done; done; echo "route flush dev storm"; done > /run/storm
+		for i in 1 2 3 4 5 6 7 8; do for verb in add del; do for j in $(seq 1 40); do for k in $(seq 1 120); do
+			echo "route $verb 198.18.$j.$k dev storm"; done; done; done; done > /run/storm
 		ip -batch /run/storm; ip link del storm; rm /run/storm`)
 	want = put(2)
 	must(t, n.Signal(syscall.SIGCONT))
