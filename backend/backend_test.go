@@ -11,6 +11,7 @@ import (
 	"flannel/backend"
 	"flannel/backend/alloc"
 	"flannel/backend/hostgw"
+	"flannel/backend/ipip"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -128,6 +129,20 @@ device eth0 existing {}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}} {2001:cafe:42:2::/64 fd00:100::2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
+`},
+		{"ipip, IPv4 alone whatever the node has", ipip.Kind(), `{}`, dual, `MTU 1480
+device eth0 existing {}
+device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
+lease ipip   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.ipip {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
+`},
+		{"ipip with all options", ipip.Kind(), `{"DirectRouting": true}`, v4, `MTU 1480
+device eth0 existing {}
+device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
+lease ipip   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
 `},
 		{"vxlan on Windows", vxlan.Kind(), `{}`, v4, `MTU 1450
 device flannel.4096 overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4096}
@@ -251,6 +266,10 @@ func TestRefusedConfiguration(t *testing.T) {
 		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "1230 VXLAN 70 1280 1350"},
 		{vxlan.Kind(), `{}`, "linux", 600, false, "550"},
 		{hostgw.Kind(), `{}`, "linux", 1000, true, "1280"},
+		{ipip.Kind(), `{}`, "linux", 596, false, ""},
+		{ipip.Kind(), `{}`, "linux", 595, false, "eth0 595 575 20 596"},
+		{ipip.Kind(), `{}`, "windows", 1500, false, "Type: Linux Windows vxlan"},
+		{ipip.Kind(), `{"DirectRouting": "maybe"}`, "linux", 1500, false, `DirectRouting: "maybe"`},
 	} {
 		o := conf.Parse([]byte(test.config))
 		maker := test.kind.Parse(o, test.os)

@@ -10,7 +10,7 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, Overlay or L2Bridge.
+// Kind is the kind of a Device: Existing, VXLAN, IPIP, Overlay or L2Bridge.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -36,6 +36,10 @@ type VXLAN struct {
 	Learning bool
 	GBP      bool
 }
+
+// IPIP is an IPv4-in-IPv4 tunnel device without a remote address: it sends to the
+// gateway of a route.
+type IPIP struct{ Tunnel }
 
 // Network holds the properties of all kinds of HNS networks, each of which is the
 // router and the switch of the pods.
@@ -74,13 +78,14 @@ type L2Bridge struct {
 
 func (Existing) kind() string { return "existing" }
 func (VXLAN) kind() string    { return "vxlan" }
+func (IPIP) kind() string     { return "ipip" }
 func (Overlay) kind() string  { return "overlay" }
 func (L2Bridge) kind() string { return "l2bridge" }
 
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct or VTEP.
+// Encap is the encapsulation of packets on a Path: Direct, VTEP or IPInIP.
 type Encap interface{ encap() }
 
 // Direct is no encapsulation: the peer is the gateway to its subnet.
@@ -90,5 +95,9 @@ type Direct struct{}
 // peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
+// IPInIP is IPv4 in IPv4. The destination of the outer packet is Path.Via.
+type IPInIP struct{}
+
 func (Direct) encap() {}
 func (VTEP) encap()   {}
+func (IPInIP) encap() {}
