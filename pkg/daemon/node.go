@@ -213,7 +213,7 @@ func (n *node) networks() (networks []netip.Prefix) {
 // state returns the desired state of the dataplane. With keep, the dataplane deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
 	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
-		Unrouted: len(n.backend.Devices(n.lease)) == 0, Paths: paths, Keep: keep}
+		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
 		for _, e := range n.lease.Endpoints() {
 			state.Blackholes = append(state.Blackholes, e.Subnet)

@@ -144,10 +144,15 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 	reachAll()
 }
 
-// The backend that only assigns subnets.
+// The backend that only assigns subnets. Routes that others make stay.
 func TestAlloc(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"alloc"}`)
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"alloc"}`+apart)
+	const others = "10.5.240.0/24 via 192.168.100.1 dev eth0"
+	for _, n := range l.Nodes {
+		shell(t, n.Namespaces, "ip route add "+others)
+	}
+	must(t, l.StartAll(t.Context()))
 	for _, n := range l.Nodes {
 		env, err := n.SubnetEnv()
 		must(t, err)
@@ -156,7 +161,7 @@ func TestAlloc(t *testing.T) {
 			env["FLANNEL_MTU"] != "1500" {
 			t.Errorf("%s: subnet.env is %v, the lease %s", n.Name, env, key)
 		}
-		if out := shell(t, n.Namespaces, "ip -br link | grep flannel || true; ip route show root 10.5.0.0/16; ip nexthop show"); out != "" {
+		if out := shell(t, n.Namespaces, "ip -br link | grep flannel || true; ip route show root 10.5.0.0/16; ip nexthop show"); words(out) != others {
 			t.Errorf("%s: not only subnet.env was created: %s", n.Name, out)
 		}
 	}
