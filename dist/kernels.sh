@@ -21,7 +21,7 @@ tests() {
 			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestDriftIsMended TestTwoOnOneMachine TestFound
 			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
 			underlay pkg/underlay TestRead TestWatch
-			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestPodsOfTwoNodesTalk TestTwoNetworksAndARouter TestAdoptionOfWhatFlannelLeft TestAlloc
+			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestPodsOfTwoNodesTalk TestTwoNetworksAndARouter TestAdoptionOfWhatFlannelLeft TestAlloc
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual
 			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true
 		END

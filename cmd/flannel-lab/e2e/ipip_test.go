@@ -28,6 +28,18 @@ var ipipDrifts = []drift{
 	{"device MTU changed", "ip link set flannel.ipip mtu 1400"},
 }
 
+// Drift of what ipip makes, and of what it shares with other backends.
+func TestIPIPDrift(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"ipip"}`+apart)
+	d := newDrifter(t, l)
+	d.paused = true
+	for _, drift := range append(ipipDrifts, routeDrifts...) {
+		d.apply(t, drift)
+	}
+	d.print(t)
+}
+
 func TestIPIP(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"ipip"}`+apart, atOnce)
@@ -35,19 +47,13 @@ func TestIPIP(t *testing.T) {
 	if v := leases(t, l)[ours(t, l, n)[0]]; v.BackendType != "ipip" || v.BackendData != nil {
 		t.Errorf("the lease is %+v", v)
 	}
-	d := newDrifter(t, l)
-	d.paused = true
-	a, b := d.a, d.b
+	a, b := pair(t, l)
 	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 	inFullSize(t, a, b, "1480")
 	const properties = "ip -d link show flannel.ipip | grep -oE 'remote any|local [0-9.]+|ttl [a-z0-9]+|tos [a-z0-9]+|(no)?pmtudisc' | xargs"
 	if out := shell(t, n.Namespaces, properties); out != "remote any local 192.168.100.11 ttl inherit tos inherit nopmtudisc" {
 		t.Errorf("the device is %s", out)
 	}
-	for _, drift := range append(ipipDrifts, routeDrifts...) {
-		d.apply(t, drift)
-	}
-	d.print(t)
 	f := flood(t, a, b)
 	restartAll(t, l, func(n *lab.Node) error { _, err := n.Stop(t.Context()); return err })
 	restartAll(t, l, (*lab.Node).Kill)
