@@ -7,6 +7,7 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/alloc"
+	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
 	"flannel/backend/vxlan"
@@ -38,7 +39,7 @@ func FuzzPeer(f *testing.F) {
 		for _, k := range []struct {
 			kind   backend.Kind
 			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {alloc.Kind(), `{}`}} {
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
 			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
 			if err != nil {
 				t.Fatal(err)
