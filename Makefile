@@ -27,7 +27,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin cross windows-zip tools kube wine demo test changed test-e2e test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin cross windows-zip tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
@@ -76,7 +76,7 @@ demo: ## show flanneld on three nodes on this machine, in half a minute; ARGS=--
 test: ## run all tests, as CI does; about 20 minutes the first time
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
-	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems
+	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems test-vm
 
 # The branch or commit to compare with, as it is in this clone; default: origin/main, or main.
 BASE ?=
@@ -89,6 +89,27 @@ test-e2e: ## run the end-to-end tests alone, two minutes of soak included
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 build tools wine kube bin/powershell/parse.mjs
 	@$(MAKE) --no-print-directory test-clusters
+
+# The kernels under which tests run: Debian's packages linux-image-<series>.*-amd64.
+KERNELS := 6.1 6.12
+# A virtual machine is slow, so what it runs is compiled before. The tag is for tests that need modules that not every
+# kernel has.
+.PHONY: test-programs test-vm
+test-programs: build tools
+	@mkdir -p bin/tests
+	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/firewall ./pkg/underlay
+	cd $(LAB) && $(GO) test -vet=off -tags kernels -c -o ../../bin/tests/ ./e2e
+
+test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 and 6.12 in virtual machines; one kernel: KERNELS=6.1
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory test-programs
+	@dist/vm.sh fetch $(KERNELS)
+	@set -e; for series in $(KERNELS); do dist/kernels.sh $$series all; done
+
+# The tunnels that need a module, in short.
+test-vm: test-programs
+	@dist/vm.sh fetch $(lastword $(KERNELS))
+	dist/kernels.sh $(lastword $(KERNELS)) short
 
 bench: ## measure CPU, memory and delays with 1,000 to 50,000 peers; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
@@ -151,9 +172,9 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
-	cd $(LAB) && $(GO) vet -tags kubeproxy ./...
+	cd $(LAB) && $(GO) vet -tags kubeproxy,kernels ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
-	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy ./...
+	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy,kernels ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 
 # Without vet, which would type-check all of Kubernetes: two minutes for 700 lines.

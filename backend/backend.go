@@ -75,4 +75,7 @@ type Kind struct {
 	// V4Only lists the operating systems (runtime.GOOS) on which the backend has no
 	// IPv6. Nodes there join with IPv4 only.
 	V4Only []string
+	// Refused is set for a backend of flannel that this program does not have: the
+	// reason, as the end of "X is not supported: …". Only Name is set beside it.
+	Refused string
 }

@@ -10,7 +10,9 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/alloc"
+	"flannel/backend/extension"
 	"flannel/backend/hostgw"
+	"flannel/backend/ipip"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -76,7 +78,7 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	for _, d := range b.Devices(local) {
 		// Its MAC address is derived, tested elsewhere.
 		fmt.Fprintf(&s, "device %s %s %s\n", d.Name, dataplane.KindName(d.Kind), zero.ReplaceAllString(fmt.Sprintf("%+v", d.Kind), "$1"))
-		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}}
+		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}, Output: "a \"b\"\nc"}
 	}
 	described, err := b.Describe(local, links)
 	fmt.Fprintf(&s, "lease %s %s %s %v\n", described.Backend, described.V4.Data, described.V6.Data, err)
@@ -129,6 +131,20 @@ lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}} {2001:cafe:42:2::/64 fd00:100::2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
 `},
+		{"ipip, IPv4 alone whatever the node has", ipip.Kind(), `{}`, dual, `MTU 1480
+device eth0 existing {}
+device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
+lease ipip   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.ipip {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
+`},
+		{"ipip with all options", ipip.Kind(), `{"DirectRouting": true}`, v4, `MTU 1480
+device eth0 existing {}
+device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
+lease ipip   <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
+`},
 		{"vxlan on Windows", vxlan.Kind(), `{}`, v4, `MTU 1450
 device flannel.4096 overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4096}
 lease vxlan {"VNI":4096,"VtepMAC":"02:00:00:00:00:00"}  <nil>
@@ -145,6 +161,13 @@ peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods {c6:d2:32:6f:8f:46}}] <nil>
 device cbr0 l2bridge {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64]} DNS:10.96.0.10,10.96.0.11}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 {}} {2001:cafe:42:2::/64 fd00:100::2 cbr0 {}}] <nil>
+peer 10.5.3.0/24: [] refused
+`},
+		{"extension", extension.Kind(), `{"PreStartupCommand": "pre", "PostStartupCommand": "post $SUBNET", "SubnetAddCommand": "add", "SubnetRemoveCommand": "remove"}`, dual, `MTU 1500
+device eth0 existing {}
+device extension commands {PreStartup:pre PostStartup:post $SUBNET SubnetAdd:add SubnetRemove:remove V4:{Subnet:10.5.1.0/24 PublicIP:192.168.100.1} V6:{Subnet:2001:cafe:42:1::/64 PublicIP:fd00:100::1}}
+lease extension "a \"b\"\nc" "a \"b\"\nc" <nil>
+peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [] refused
 `},
 		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
@@ -224,6 +247,27 @@ func TestRefusedLeaseData(t *testing.T) {
 	}
 }
 
+// What a peer of extension publishes is a string, whatever is in it.
+func TestExtensionData(t *testing.T) {
+	b, _ := make1(t, extension.Kind(), `{"SubnetAddCommand": "add"}`, "linux", backend.Node{Underlay: eth0, V4: true, V6: true})
+	for data, want := range map[string]string{``: "", `null`: "", `""`: "", `"$(id); a\nb"`: "$(id); a\nb"} {
+		p := lease("10.5.2.0/24", "192.168.100.2", data, "2001:cafe:42:2::/64", "fd00:100::2", data)
+		paths, err := b.Paths(&p)
+		if err != nil || len(paths) != 2 || paths[0].Encap != paths[1].Encap || paths[0].Encap.(dataplane.ByCommands).Data != want {
+			t.Errorf("%s gives %v, %v", data, paths, err)
+		}
+	}
+	for _, data := range []string{`{}`, `1`, `["a"]`, `{"VNI":1}`} {
+		p := lease("10.5.2.0/24", "192.168.100.2", data, "", "", "")
+		if paths, err := b.Paths(&p); err == nil || !logtest.Names(err.Error(), "JSON") {
+			t.Errorf("%s gives %v, %v", data, paths, err)
+		}
+	}
+	if _, err := b.Describe(local, dataplane.Links{"eth0": {}}); err == nil || !logtest.Names(err.Error(), "PreStartupCommand") {
+		t.Errorf("the lease is described before the command has run: %v", err)
+	}
+}
+
 func TestRefusedConfiguration(t *testing.T) {
 	for _, test := range []struct {
 		kind       backend.Kind
@@ -251,6 +295,15 @@ func TestRefusedConfiguration(t *testing.T) {
 		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "1230 VXLAN 70 1280 1350"},
 		{vxlan.Kind(), `{}`, "linux", 600, false, "550"},
 		{hostgw.Kind(), `{}`, "linux", 1000, true, "1280"},
+		{ipip.Kind(), `{}`, "linux", 596, false, ""},
+		{extension.Kind(), `{}`, "linux", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
+		{extension.Kind(), `{"SubnetAddCommand": " "}`, "windows", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
+		{extension.Kind(), `{"SubnetAddCommand": "x"}`, "windows", 1500, false, ""},
+		{extension.Kind(), `{"SubnetAddCommand": "x"}`, "linux", 500, false, "500 576"},
+		{extension.Kind(), `{"SubnetAddCommand": ["x"]}`, "linux", 1500, false, "SubnetAddCommand:"},
+		{ipip.Kind(), `{}`, "linux", 595, false, "eth0 595 575 20 596"},
+		{ipip.Kind(), `{}`, "windows", 1500, false, "Type: Linux Windows vxlan"},
+		{ipip.Kind(), `{"DirectRouting": "maybe"}`, "linux", 1500, false, `DirectRouting: "maybe"`},
 	} {
 		o := conf.Parse([]byte(test.config))
 		maker := test.kind.Parse(o, test.os)
@@ -279,6 +332,7 @@ func TestWarnings(t *testing.T) {
 	}{
 		{vxlan.Kind(), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
 		{hostgw.Kind(), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
+		{extension.Kind(), `{"SubnetAddCommand": "x", "ShutdownCommand": "y"}`, "linux", []string{"ShutdownCommand: flannel"}},
 		{vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
 		{vxlan.Kind(), `{"VNI": 65535, "Port": 4789}`, "windows", nil},
 		{vxlan.Kind(), `{"VNI": 65536, "Port": 4789}`, "windows", []string{"65536 65535"}},

@@ -7,9 +7,12 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/alloc"
+	"flannel/backend/extension"
 	"flannel/backend/hostgw"
+	"flannel/backend/ipip"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -36,7 +39,7 @@ func FuzzPeer(f *testing.F) {
 		for _, k := range []struct {
 			kind   backend.Kind
 			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {alloc.Kind(), `{}`}} {
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
 			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
 			if err != nil {
 				t.Fatal(err)
@@ -51,7 +54,7 @@ func FuzzPeer(f *testing.F) {
 			for _, p := range paths {
 				tunnel := p.Device != eth0.Name
 				end, tunnelled := p.VTEP()
-				if p.Dst != s || p.Via != a || tunnel != tunnelled || tunnelled && !end.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
+				if p.Dst != s || p.Via != a || tunnel != (p.Encap != dataplane.Direct{}) || tunnelled && !end.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
 					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
 				}
 			}

@@ -27,9 +27,12 @@ missing_packages() {
 		ping iputils-ping
 		unshare util-linux
 		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'systemd-analyze systemd' 'gcc gcc' 'node nodejs' 'npm npm' \
+			'qemu-system-x86_64 qemu-system-x86' 'cpio cpio' 'modprobe kmod' 'xz xz-utils' 'zstd zstd' \
 			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || echo ca-certificates
+	# It starts in a virtual machine that has no libc.
+	[ "$purpose" != test ] || { busybox=$(command -v busybox) && ! ldd "$busybox" >/dev/null 2>&1; } || echo busybox-static
 	# -race needs the headers of libc.
 	[ "$purpose" != test ] || [ -e /usr/include/stdlib.h ] || echo libc6-dev
 }

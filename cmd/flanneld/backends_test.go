@@ -7,6 +7,31 @@ import (
 	"flannel/pkg/logtest"
 )
 
+// A backend of flannel that this program does not have is refused with the reason, and with the ones to use instead.
+func TestRefusedBackends(t *testing.T) {
+	for name, reason := range map[string]string{"tencent-vpc": "Tencent", "ipsec": "strongSwan", "tencent": `"tencent"`} {
+		_, maker, _, err := backends().Parse("linux", []byte(`{"Network": "10.5.0.0/16", "Backend": {"Type": "`+name+`"}}`))
+		if err == nil || maker != nil || !logtest.Names(err.Error(), "Backend.Type:", reason, "vxlan,") {
+			t.Errorf("%s gives %v", name, err)
+		}
+		if _, instead, _ := strings.Cut(err.Error(), ";"); strings.Contains(instead, name) {
+			t.Errorf("%s is offered: %s", name, instead)
+		}
+	}
+}
+
+// ipip has no IPv6, and needs Linux.
+func TestIPIPAlone(t *testing.T) {
+	dual := []byte(`{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "ipip"}}`)
+	config, _, warnings, err := backends().Parse("linux", dual)
+	if err != nil || config.V6.On() || len(warnings) != 1 || !logtest.Names(warnings[0], "EnableIPv6:", "ipip", "IPv4") {
+		t.Errorf("dual-stack gives %v, IPv6 %t, %q", err, config.V6.On(), warnings)
+	}
+	if _, _, _, err := backends().Parse("windows", dual); err == nil || !logtest.Names(err.Error(), "Backend.Type:", "ipip", "Linux", "vxlan") {
+		t.Errorf("on Windows: %v", err)
+	}
+}
+
 // Windows does not support IPv6 on an overlay: in a dual-stack cluster, its nodes use only IPv4, with a warning.
 func TestFamiliesOfWindows(t *testing.T) {
 	dual := `{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "vxlan", "VNI": 4096}}`

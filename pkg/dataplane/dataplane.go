@@ -25,6 +25,8 @@ type Link struct {
 	Index int
 	MAC   mac.Addr
 	MTU   int // bytes
+	// Output is what PreStartup of Commands printed, without white space around it.
+	Output string
 }
 
 // Links are the existing devices of the last Ensure by name.
@@ -57,7 +59,10 @@ type State struct {
 	// Unrouted means that the backend makes no paths: routes into the networks that
 	// do not have our protocol number belong to whoever routes instead.
 	Unrouted bool
-	Paths    []*Path
+	// KeepDevices means that others make devices under flannel's names: those that
+	// this dataplane did not make stay.
+	KeepDevices bool
+	Paths       []*Path
 	// Since are the Paths of an earlier State, and Changes the differences. A
 	// dataplane whose last state had these paths processes only the changes. With
 	// another last state, or without Since, it compares.

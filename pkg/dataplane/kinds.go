@@ -10,7 +10,8 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, Overlay or L2Bridge.
+// Kind is the kind of a Device: Existing, VXLAN, IPIP, Overlay,
+// L2Bridge or Commands.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -35,6 +36,25 @@ type VXLAN struct {
 	Port     uint16 // UDP; 0 is Linux' default, 8472
 	Learning bool
 	GBP      bool
+}
+
+// IPIP is an IPv4-in-IPv4 tunnel device without a remote address: it sends to the
+// gateway of a route.
+type IPIP struct{ Tunnel }
+
+// Commands is no device: it stands for what the operator's commands make (see
+// package dataplane/extension). Each is a program with arguments, separated by
+// white space; "" runs nothing.
+type Commands struct {
+	PreStartup, PostStartup string
+	SubnetAdd, SubnetRemove string
+	V4, V6                  End // of this node; zero: the family is off
+}
+
+// End is one family of a node as commands see it.
+type End struct {
+	Subnet   netip.Prefix
+	PublicIP netip.Addr
 }
 
 // Network holds the properties of all kinds of HNS networks, each of which is the
@@ -74,13 +94,16 @@ type L2Bridge struct {
 
 func (Existing) kind() string { return "existing" }
 func (VXLAN) kind() string    { return "vxlan" }
+func (IPIP) kind() string     { return "ipip" }
+func (Commands) kind() string { return "commands" }
 func (Overlay) kind() string  { return "overlay" }
 func (L2Bridge) kind() string { return "l2bridge" }
 
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct or VTEP.
+// Encap is the encapsulation of packets on a Path: Direct, VTEP, IPInIP or
+// ByCommands.
 type Encap interface{ encap() }
 
 // Direct is no encapsulation: the peer is the gateway to its subnet.
@@ -90,5 +113,17 @@ type Direct struct{}
 // peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
-func (Direct) encap() {}
-func (VTEP) encap()   {}
+// IPInIP is IPv4 in IPv4. The destination of the outer packet is Path.Via.
+type IPInIP struct{}
+
+// ByCommands is whatever the commands for this peer make. The paths of both
+// families of a peer have the same one.
+type ByCommands struct {
+	V4, V6 End    // of the peer; zero: the family is off
+	Data   string // what the peer's PreStartup printed; may be anything
+}
+
+func (Direct) encap()     {}
+func (VTEP) encap()       {}
+func (IPInIP) encap()     {}
+func (ByCommands) encap() {}

@@ -65,10 +65,10 @@ const (
 // because only the daemon knows whether there are Windows nodes if the leases
 // are in etcd.
 func mixed(s Snapshot) Finding {
-	fix := fmt.Sprintf("Set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the network "+
+	fix := fmt.Sprintf("With vxlan, set Backend.VNI to %d, Backend.Port to %d and DirectRouting to false in the network "+
 		"configuration.",
 		minWindowsVNI, windowsPort)
-	tunnels, nodes, r := s.tunnels(), s.Cluster.WindowsNodes, s.report()
+	tunnels, nodes, r := s.vxlans(), s.Cluster.WindowsNodes, s.report()
 	peersKnown := r != nil && r.PeersKnown
 	switch {
 	case peersKnown && r.Advice != "":
@@ -85,7 +85,7 @@ func mixed(s Snapshot) Finding {
 	case !s.Linux.Devices.Known:
 		return skip("%s", devicesKnown(s))
 	case len(tunnels) == 0:
-		return skip(noTunnel)
+		return skip(noVXLAN)
 	}
 	for _, d := range tunnels {
 		if d.VNI < minWindowsVNI || d.Port != windowsPort {

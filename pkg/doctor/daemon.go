@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/encap"
 	"flannel/pkg/status"
 )
 
@@ -167,10 +166,10 @@ func mtuFits(s Snapshot) Finding {
 		}
 	}
 	for _, d := range s.tunnels() {
-		if d.MTU+encap.VXLAN(d.OuterIsIPv6) > under {
+		if d.MTU+d.overhead() > under {
 			return fail(lower,
 				"the MTU of %s is %d; with %d bytes for the tunnel's headers, that is more than the %d of %s", d.Name,
-				d.MTU, encap.VXLAN(d.OuterIsIPv6), under, n.Underlay.Name)
+				d.MTU, d.overhead(), under, n.Underlay.Name)
 		}
 		if env := s.Env.Value.MTU; env > d.MTU {
 			return fail("Find out whether another program writes the subnet file.",

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -32,7 +33,7 @@ func forwardAccepts(s Snapshot) Finding {
 		forward := f.chain("FORWARD")
 		jump := slices.IndexFunc(forward, func(r rule) bool { return strings.HasPrefix(r.target, "FLANNEL-FWD") })
 		drop := slices.IndexFunc(forward, func(r rule) bool {
-			return r.drops() && !r.narrow && !r.udp && r.ports == ""
+			return r.drops() && !r.narrow && r.protocol == "" && r.ports == ""
 		})
 		switch {
 		case drop >= 0 && jump > drop:
@@ -54,26 +55,31 @@ func forwardAccepts(s Snapshot) Finding {
 	return ok("found no such rule%s", s.nftUnknown())
 }
 
-// portAccepted fails if a rule drops the port. It only warns if a firewall
-// drops by default, because a rule that it does not understand may accept the
-// port, for example one with a set or a mark.
-func portAccepted(s Snapshot) Finding {
-	port := s.tunnels()[0].Port
+// tunnelAccepted fails if a rule drops the tunnel's packets. It only warns if a
+// firewall drops by default, because a rule that it does not understand may
+// accept them, for example one with a set or a mark.
+func tunnelAccepted(s Snapshot) Finding {
+	packet := outer{"udp", s.tunnels()[0].Port}
 	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
-		"ufw allow %[1]d/udp; or a rule in INPUT).", port)
+		"ufw allow %[1]d/udp; or a rule in INPUT).", packet.port)
+	if s.tunnels()[0].Type == "ipip" {
+		packet = outer{protocol: ipencap}
+		fix = "Accept IP protocol 4 from the other nodes (firewall-cmd --permanent --add-protocol=ipencap; " +
+			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT)."
+	}
 	for _, f := range s.filters() {
-		if finding := f.portDropped(port, fix); finding.Verdict != "" {
+		if finding := f.tunnelDropped(packet, fix); finding.Verdict != "" {
 			return finding
 		}
 	}
 	chains, byTable := parseNFT(s.Linux.NFTables.Value)
 	for _, c := range chains {
-		if c.hook == "input" && c.dropsByDefault() && !namePort(byTable[c.table], port) {
-			return warn(fix, "chain %s of table %s drops by default, and no rule of that table names the port",
-				c.name, c.table)
+		if c.hook == "input" && c.dropsByDefault() && !nameOuter(byTable[c.table], packet) {
+			return warn(fix, "chain %s of table %s drops by default, and no rule of that table names %s",
+				c.name, c.table, packet)
 		}
 	}
-	return ok("found no rule that drops UDP port %d%s", port, s.nftUnknown())
+	return ok("found no rule that drops %s%s", packet, s.nftUnknown())
 }
 
 // nftUnknown returns text for a Finding that could consider iptables only.
@@ -84,39 +90,47 @@ func (s Snapshot) nftUnknown() string {
 	return " in iptables; nftables is not known: " + s.Linux.NFTables.whyUnknown()
 }
 
-// portDropped returns a Finding if INPUT drops the port, otherwise a zero one. A rule
-// or policy that drops all ports counts only if no chain has a rule that
-// accepts the port, because INPUT may jump to that chain before.
-func (f filter) portDropped(port int, fix string) Finding {
-	accepted := slices.ContainsFunc(f.rules, func(r rule) bool {
-		return r.target == "ACCEPT" && r.ports != "" && contains(r.ports, port) && (r.udp || r.narrow)
-	})
+// tunnelDropped returns a Finding if INPUT drops the packet, otherwise a zero one.
+// A rule or policy that drops all packets counts only if no chain has a rule that
+// accepts this one, because INPUT may jump to that chain before.
+func (f filter) tunnelDropped(packet outer, fix string) Finding {
+	accepted := slices.ContainsFunc(f.rules, func(r rule) bool { return r.accepts(packet) })
 	for _, r := range f.chain("INPUT") {
 		switch {
-		case !r.matchesUDP(port):
+		case !r.matches(packet):
 		case r.target == "ACCEPT":
 			return Finding{}
-		case r.drops() && r.ports != "":
+		case r.drops() && (r.ports != "" || packet.port == 0 && r.protocol != ""):
 			return fail(fix, "%q", r.text)
 		case r.drops() && !accepted:
-			return warn(fix, "%q, and no rule accepts the port", r.text)
+			return warn(fix, "%q, and no rule accepts %s", r.text, packet)
 		}
 	}
 	if f.policy["INPUT"] == "DROP" && !accepted {
-		return warn(fix, "the policy of INPUT is DROP, and no rule accepts the port")
+		return warn(fix, "the policy of INPUT is DROP, and no rule accepts %s", packet)
 	}
 	return Finding{}
 }
 
-// namePort reports whether a rule of nftables has the port, as a single one, in
-// a set or in a range.
-func namePort(rules []string, port int) bool {
+// nameOuter reports whether a rule of nftables has the packet's port, as a single
+// one, in a set or in a range, or without a port its protocol (nft -n prints the
+// number).
+func nameOuter(rules []string, packet outer) bool {
 	for _, r := range rules {
+		if packet.port == 0 {
+			if ipencapRule.MatchString(r) {
+				return true
+			}
+			continue
+		}
 		for word := range strings.FieldsFuncSeq(r, func(c rune) bool { return c != '-' && (c < '0' || c > '9') }) {
-			if contains(strings.ReplaceAll(word, "-", ":"), port) && strings.Contains(r, "dport") {
+			if contains(strings.ReplaceAll(word, "-", ":"), packet.port) && strings.Contains(r, "dport") {
 				return true
 			}
 		}
 	}
 	return false
 }
+
+// ipencapRule matches a rule of nftables with IPIP's protocol.
+var ipencapRule = regexp.MustCompile(`\b(l4proto|protocol) (\{ |[^}]*, )?(4|ipencap)\b`)

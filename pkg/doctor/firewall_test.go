@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -66,4 +67,32 @@ func TestFirewalls(t *testing.T) {
 	check(t, s, "FL203", Fail, "FORWARD DROP")
 	s.Linux.IPTables = Unknown[[]Listing]("iptables: not found")
 	check(t, s, "FL203", Skipped, "")
+}
+
+// The packets of an IPIP tunnel have a protocol of their own, and no port.
+func TestFirewallsForIPIP(t *testing.T) {
+	const nft = "table inet mine {\n\tchain in {\n\t\ttype filter hook input priority 0; policy drop;\n\t\t%s\n\t}\n}\n"
+	s := healthy()
+	s.changeDevice("flannel.1", func(d *Device) { d.Type = "ipip" })
+	for rules, want := range map[string]Verdict{
+		"-A INPUT -p ipencap -j DROP":                               Fail,
+		"-A INPUT -p 4 -j REJECT":                                   Fail,
+		"-A INPUT -p udp -j DROP":                                   OK,
+		":INPUT DROP [0:0]\n-A INPUT -p udp -j ACCEPT":              Warn,
+		":INPUT DROP [0:0]\n-A INPUT -s 10.0.0.1 -p ipv4 -j ACCEPT": OK,
+		"-A INPUT -p ipencap -j ACCEPT\n-A INPUT -j DROP":           OK,
+	} {
+		s.rules(strings.Split(rules, "\n")...)
+		if r := find(t, Examine(s), "FL204"); r.Verdict != want {
+			t.Errorf("%s: FL204 is %s, %q, want %s", rules, r.Verdict, r.Seen, want)
+		}
+	}
+	s.rules()
+	for rule, want := range map[string]Verdict{"ip protocol 4 accept": OK, "meta l4proto { 4, 50 } accept": OK, "udp dport 4 accept": Warn, "ip protocol 47 accept": Warn} {
+		s.Linux.NFTables = Known(fmt.Sprintf(nft, rule))
+		if r := find(t, Examine(s), "FL204"); r.Verdict != want {
+			t.Errorf("nftables, %s: FL204 is %s, %q, want %s", rule, r.Verdict, r.Seen, want)
+		}
+	}
+	check(t, s, "FL205", Skipped, "")
 }

@@ -16,9 +16,9 @@ func linuxChecks() []Check {
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux,
 			needs{filtersKnown, familiesKnown}, forwardAccepts},
 		{"FL204", "the host's firewall accepts the tunnel's packets", linux,
-			needs{devicesKnown, tunnelExists, filtersKnown}, portAccepted},
+			needs{devicesKnown, tunnelExists, filtersKnown}, tunnelAccepted},
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux,
-			needs{devicesKnown, tunnelExists}, checksums},
+			needs{devicesKnown, vxlanExists}, checksums},
 		{"FL206", "no other program manages flanneld's devices", linux,
 			needs{managersKnown, devicesKnown}, unmanagedDevices},
 		{"FL207", "the pods' bridge has an address of this node's subnet", linux,
@@ -69,7 +69,7 @@ func bridgePassesRules(s Snapshot) Finding {
 // (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
 // packets on ports that it does not know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
-	tunnels := s.tunnels()
+	tunnels := s.vxlans()
 	for _, d := range tunnels {
 		off := fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it permanent.", d.Name)
 		parent := s.device(d.Parent)

@@ -42,7 +42,8 @@ func filtersKnown(s Snapshot) (whyNot string) {
 
 // Reasons that checks also give themselves.
 const (
-	noTunnel  = "flanneld has no VXLAN device"
+	noTunnel  = "flanneld has no tunnel device"
+	noVXLAN   = "flanneld has no VXLAN device"
 	noAdapter = "the adapter with the host's address is not known: the daemon has no lease or does not answer"
 )
 
@@ -70,6 +71,8 @@ func subnetFileExists(s Snapshot) string {
 }
 
 func tunnelExists(s Snapshot) string { return unless(len(s.tunnels()) > 0, noTunnel) }
+
+func vxlanExists(s Snapshot) string { return unless(len(s.vxlans()) > 0, noVXLAN) }
 
 func bridgeExists(s Snapshot) string {
 	return unless(len(s.bridges()) > 0, "the pods' bridge does not exist")

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,9 +13,9 @@ import (
 type rule struct {
 	chain, target string
 	text          string
-	udp           bool   // matches only UDP
+	protocol      string // a tunnel's: "udp" or "ipencap"; "": any
 	ports         string // destination ports: "8472", "8000:9000" or "53,8472"; "": any
-	narrow        bool   // has a condition other than UDP and ports
+	narrow        bool   // has a condition other than such a protocol and ports
 }
 
 // filter is the filter table of one family and one variant of iptables.
@@ -46,8 +47,14 @@ func parseRule(chain, args, text string) rule {
 		r.narrow = r.narrow || o.Not
 		switch v := o.Value(); o.Name {
 		case "-p":
-			r.udp = v == "udp"
-			r.narrow = r.narrow || v != "udp" && v != "all"
+			switch v {
+			case "all":
+			case "4", "ipv4": // other names of ipencap, see /etc/protocols
+				r.protocol = ipencap
+			default:
+				r.protocol = v
+				r.narrow = r.narrow || v != "udp" && v != ipencap
+			}
 		case "--dport", "--dports":
 			r.ports = v
 		case "-m":
@@ -62,9 +69,34 @@ func parseRule(chain, args, text string) rule {
 	return r
 }
 
-// matchesUDP reports whether the rule matches every packet to the UDP port.
-func (r rule) matchesUDP(port int) bool {
-	return !r.narrow && (r.ports == "" || contains(r.ports, port))
+// ipencap is the name of IPIP's protocol number, 4, in /etc/protocols.
+const ipencap = "ipencap"
+
+// outer is what a tunnel sends, as a firewall sees it.
+type outer struct {
+	protocol string // "udp" or "ipencap"
+	port     int    // 0: the protocol has none
+}
+
+func (o outer) String() string {
+	if o.port == 0 {
+		return "IP protocol 4 (" + o.protocol + ")"
+	}
+	return fmt.Sprintf("UDP port %d", o.port)
+}
+
+// matches reports whether the rule matches every such packet.
+func (r rule) matches(o outer) bool {
+	return !r.narrow && (r.protocol == "" || r.protocol == o.protocol) && (r.ports == "" || contains(r.ports, o.port))
+}
+
+// accepts reports whether the rule accepts such packets in particular, perhaps
+// not all of them.
+func (r rule) accepts(o outer) bool {
+	if o.port == 0 {
+		return r.target == "ACCEPT" && r.protocol == o.protocol
+	}
+	return r.target == "ACCEPT" && r.ports != "" && contains(r.ports, o.port) && (r.protocol == o.protocol || r.narrow)
 }
 
 // contains reports whether the port is in a list like "53,8000:9000".

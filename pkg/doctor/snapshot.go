@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/encap"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -176,11 +177,24 @@ func (s Snapshot) tunnels() (tunnels []Device) {
 		if n != nil {
 			isOurs = d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
 		}
-		if isOurs && d.Type == "vxlan" {
+		if isOurs && (d.Type == "vxlan" || d.Type == "ipip") {
 			tunnels = append(tunnels, d)
 		}
 	}
 	return tunnels
+}
+
+// vxlans returns those of the tunnel devices that are of type vxlan.
+func (s Snapshot) vxlans() []Device {
+	return slices.DeleteFunc(s.tunnels(), func(d Device) bool { return d.Type != "vxlan" })
+}
+
+// overhead returns the bytes that a tunnel adds to a packet.
+func (d Device) overhead() int {
+	if d.Type == "ipip" {
+		return encap.IPIP()
+	}
+	return encap.VXLAN(d.OuterIsIPv6)
 }
 
 // hasDevice reports whether a device of the daemon's report has that name.

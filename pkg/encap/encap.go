@@ -18,3 +18,6 @@ func VXLAN(v6 bool) int {
 	}
 	return ethernet + vxlan + udp + ipv4
 }
+
+// IPIP returns the bytes that IPIP adds to an IPv4 packet: the outer header.
+func IPIP() int { return ipv4 }

@@ -2,6 +2,13 @@ package encap
 
 import "testing"
 
+// With an MTU of 1500 on the underlay, an IPIP device has 1480.
+func TestIPIP(t *testing.T) {
+	if n := IPIP(); n != 20 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
 // As in RFC 7348: with an MTU of 1500 on the underlay, a VXLAN device has 1450 or 1430.
 func TestVXLAN(t *testing.T) {
 	if v4, v6 := VXLAN(false), VXLAN(true); v4 != 50 || v6 != 70 {

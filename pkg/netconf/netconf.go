@@ -22,9 +22,19 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 	object := root.Object("Backend")
 	var maker backend.Maker
 	var names []string
+	problem := "is missing"
+	if config.Backend != "" {
+		problem = fmt.Sprintf("unknown backend %.40q", config.Backend)
+	}
 	for _, kind := range b {
-		names = append(names, kind.Name)
-		if kind.Name == config.Backend {
+		if kind.Refused == "" {
+			names = append(names, kind.Name)
+		}
+		switch {
+		case kind.Name != config.Backend:
+		case kind.Refused != "":
+			problem = fmt.Sprintf("%s is not supported: %s", kind.Name, kind.Refused)
+		default:
 			maker = kind.Parse(object, os)
 			if slices.Contains(kind.V4Only, os) {
 				config.V6 = withoutIPv6(root, config, os)
@@ -32,10 +42,6 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 		}
 	}
 	if maker == nil {
-		problem := "is missing"
-		if config.Backend != "" {
-			problem = fmt.Sprintf("unknown backend %.40q", config.Backend)
-		}
 		object.Problem("Type", "%s; use one of: %s", problem, strings.Join(names, ", "))
 		return config, nil, nil, root.Err() // no warnings: the backend's keys were not parsed and would all be unknown
 	}
@@ -49,9 +55,9 @@ func withoutIPv6(root *conf.Object, c subnet.Config, os string) subnet.Network {
 	switch {
 	case !c.V6.On():
 	case c.V4.On():
-		root.Warn("EnableIPv6", "%s does not support IPv6 with %s: this node and its pods have only IPv4", os, c.Backend)
+		root.Warn("EnableIPv6", "%s does not support IPv6 on %s: this node and its pods have only IPv4", c.Backend, os)
 	default:
-		root.Problem("EnableIPv4", "false, and %s does not support IPv6 with %s: set it to true and set Network, or use host-gw", os, c.Backend)
+		root.Problem("EnableIPv4", "false, and %s does not support IPv6 on %s: set it to true and set Network, or use host-gw", c.Backend, os)
 	}
 	return subnet.Network{}
 }

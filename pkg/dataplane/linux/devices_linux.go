@@ -96,6 +96,33 @@ func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 	return parent, nil
 }
 
+// addDevice creates a device. If the kernel does not know its type, the error is a
+// NoModuleError.
+func (d *Driver) addDevice(l netlink.Link) error {
+	err := d.handle.LinkAdd(l)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return &NoModuleError{Module: l.Type(), err: err}
+	}
+	return err
+}
+
+// NoModuleError is the error of creating a device for which the kernel has no
+// module. The kernel loads modules itself if they are installed.
+type NoModuleError struct {
+	Module string // "ipip"
+	err    error
+}
+
+func (e *NoModuleError) Error() string {
+	return fmt.Sprintf("the kernel lacks the module %[1]s: run modprobe %[1]s on the host, install the package with the kernel's modules "+
+		"if it does not find it, or use another backend (%[2]v)", e.Module, e.err)
+}
+
+func (e *NoModuleError) Unwrap() error { return e.err }
+
+// Cause is the value of the attribute cause in the log.
+func (e *NoModuleError) Cause() string { return "no-kernel-module" }
+
 // linkAfterRepair reads the device again after its repair, and returns it
 // together with the error of the repair.
 func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {

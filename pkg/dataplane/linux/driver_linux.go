@@ -179,11 +179,11 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 // setNetworks sets which routes are ours, for the watcher and the table of routes.
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
-	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && scope.unrouted == s.Unrouted {
+	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
 		return
 	}
 	next := *scope
-	next.networks, next.former, next.unrouted = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted
+	next.networks, next.former, next.unrouted, next.keep = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
 	d.routes.Relist()
 	d.sysctlsDirty.Store(true)

@@ -37,7 +37,7 @@ var kinds = []struct {
 }{
 	{existing{}, dataplane.Existing{}, dataplane.Direct{}, nil, ""},
 	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{nil, nil, nil, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
+	{ipip{}, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
 	{nil, nil, nil, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
 	{nil, nil, nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }

@@ -18,12 +18,13 @@ func TestLower(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	links := dataplane.Links{"eth0": {Index: 2}, "flannel.1": {Index: 7}, "flannel-v6.1": {Index: 8}}
+	links := dataplane.Links{"eth0": {Index: 2}, "flannel.1": {Index: 7}, "flannel-v6.1": {Index: 8}, "flannel.ipip": {Index: 9}}
 	var got strings.Builder
 	for _, p := range []dataplane.Path{
 		{Dst: netip.MustParsePrefix("10.5.34.0/24"), Via: netip.MustParseAddr("192.168.64.3"), Device: "flannel.1", Encap: dataplane.VTEP{MAC: hw}},
 		{Dst: netip.MustParsePrefix("2001:cafe:42:1::/64"), Via: netip.MustParseAddr("fd00::3"), Device: "flannel-v6.1", Encap: dataplane.VTEP{MAC: hw}},
 		{Dst: netip.MustParsePrefix("10.5.35.0/24"), Via: netip.MustParseAddr("192.168.64.4"), Device: "eth0", Encap: dataplane.Direct{}},
+		{Dst: netip.MustParsePrefix("10.5.37.0/24"), Via: netip.MustParseAddr("192.168.64.6"), Device: "flannel.ipip", Encap: dataplane.IPInIP{}},
 		{Dst: netip.MustParsePrefix("10.5.36.0/24"), Via: netip.MustParseAddr("192.168.64.5"), Device: "flannel.9", Encap: dataplane.VTEP{MAC: hw}},
 	} {
 		e, err := lower(&p, links)
@@ -44,6 +45,7 @@ route 2001:cafe:42:1::/64 via 2001:cafe:42:1:: on link 8 onlink
 neighbour 2001:cafe:42:1:: on link 8 c6:d2:32:6f:8f:44
 fdb c6:d2:32:6f:8f:44 on link 8 fd00::3
 route 10.5.35.0/24 via 192.168.64.4 on link 2
+route 10.5.37.0/24 via 192.168.64.6 on link 9 onlink
 error path to 10.5.36.0/24: device flannel.9 does not exist
 `
 	if got.String() != want {

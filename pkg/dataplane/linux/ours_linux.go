@@ -39,6 +39,7 @@ type scope struct {
 	networks []netip.Prefix
 	former   []netip.Prefix // pod networks that this node was in before
 	unrouted bool           // see dataplane.State
+	keep     bool           // State.KeepDevices
 	// everything is for a cleanup that does not know the networks: what any flanneld
 	// of this host made is ours.
 	everything bool
@@ -78,6 +79,8 @@ func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 		return false, nil
 	case s.everything:
 		return true, nil
+	case s.keep:
+		return d.made[l.Attrs().Name], nil
 	}
 	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {

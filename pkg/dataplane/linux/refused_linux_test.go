@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
@@ -109,4 +110,16 @@ func dsts(refused []dataplane.Refused) (all []string) {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// A kind of device that the kernel has no module for is named.
+func TestNoModule(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		missing := (*NoModuleError)(nil)
+		err := m.addDevice(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "x"}, LinkType: "nosuchkind"})
+		if !errors.As(err, &missing) || missing.Module != "nosuchkind" || !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("%v", err)
+		}
+	})
 }

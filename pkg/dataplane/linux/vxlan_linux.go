@@ -129,7 +129,7 @@ func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, paren
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = dev.Name, want.MTU, mac[:]
 	port := vxlanPort(want)
-	err := d.handle.LinkAdd(&netlink.Vxlan{
+	err := d.addDevice(&netlink.Vxlan{
 		LinkAttrs: attrs, VxlanId: int(want.VNI), Port: port, VtepDevIndex: parent.Attrs().Index,
 		SrcAddr: want.Local.AsSlice(), Learning: want.Learning, GBP: want.GBP,
 	})

@@ -4,11 +4,18 @@ import (
 	"context"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/extension"
 	"flannel/pkg/dataplane/linux"
 )
 
 // New opens the kernel's tables and starts to watch them. The caller closes it.
-func New(o Options) (dataplane.Dataplane, error) { return linux.New(o) }
+func New(o Options) (dataplane.Dataplane, error) {
+	d, err := linux.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return extension.New(d, o.Log), nil
+}
 
 // The functions of the commands cleanup and handback.
 var (

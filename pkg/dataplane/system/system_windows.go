@@ -6,11 +6,18 @@ import (
 	"net/netip"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/extension"
 	"flannel/pkg/dataplane/hns"
 )
 
 // New opens HNS and the IP stack and starts to watch them. The caller closes it.
-func New(o Options) (dataplane.Dataplane, error) { return hns.Open(o) }
+func New(o Options) (dataplane.Dataplane, error) {
+	d, err := hns.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return extension.New(d, o.Log), nil
+}
 
 // The functions of the commands cleanup and prepare.
 var (

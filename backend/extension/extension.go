@@ -1,0 +1,120 @@
+// Package extension is the extension backend: commands of the operator connect the
+// nodes. The commands are in the network configuration; package
+// dataplane/extension runs them.
+package extension
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/subnet"
+)
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind { return backend.Kind{Name: "extension", Parse: parse} }
+
+type extension struct {
+	backend.Plain
+	commands dataplane.Commands // without the node's own subnets
+}
+
+// device is the name in dataplane.Links under which the commands' output is found.
+const device = "extension"
+
+func parse(o *conf.Object, _ string) backend.Maker {
+	commands := dataplane.Commands{
+		PreStartup: o.String("PreStartupCommand", ""), PostStartup: o.String("PostStartupCommand", ""),
+		SubnetAdd: o.String("SubnetAddCommand", ""), SubnetRemove: o.String("SubnetRemoveCommand", ""),
+	}
+	if strings.TrimSpace(commands.SubnetAdd) == "" && strings.TrimSpace(commands.PostStartup) == "" {
+		o.Problem("SubnetAddCommand", "is missing, and so is PostStartupCommand: nothing would connect the nodes; set one of them, or use alloc")
+	}
+	if o.Has("ShutdownCommand") {
+		o.Ignore("ShutdownCommand")
+		o.Warn("ShutdownCommand", "is never run, as with flannel: the network stays as it is when flanneld stops")
+	}
+	return func(n backend.Node) (backend.Backend, []string, error) {
+		if low := backend.MinMTU(n.V6); n.Underlay.MTU < low {
+			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
+		}
+		return extension{backend.Plain{Node: n, Name: "extension"}, commands}, nil, nil
+	}
+}
+
+// Wire returns Echo false: whether a peer answers is up to the commands.
+func (x extension) Wire() backend.Wire { return backend.Wire{Name: "extension", Paths: true} }
+
+func (x extension) Devices(local subnet.Lease) []dataplane.Device {
+	commands := x.commands
+	commands.V4, commands.V6 = x.ends(&local)
+	return append(x.Plain.Devices(local), dataplane.Device{Name: device, Kind: commands})
+}
+
+// ends returns the subnets and addresses of a lease in the families in use.
+func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.End) {
+	for e := range x.Shared(l) {
+		if end := (dataplane.End{Subnet: e.Subnet, PublicIP: e.PublicIP}); e.Subnet.Addr().Is6() {
+			v6 = end
+		} else {
+			v4 = end
+		}
+	}
+	return v4, v6
+}
+
+// Describe publishes the output of PreStartupCommand as a JSON string.
+func (x extension) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
+	local, _ = x.Plain.Describe(local, links)
+	link, ok := links[device]
+	if !ok {
+		return local, fmt.Errorf("describe the lease: PreStartupCommand has not succeeded")
+	}
+	if x.commands.PreStartup == "" {
+		return local, nil
+	}
+	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
+		if e.On() {
+			e.Data, _ = json.Marshal(link.Output) // it never fails for a string
+		}
+	}
+	return local, nil
+}
+
+// Paths returns a path for each family, which both have the whole peer: commands run
+// once for a peer, not for each family.
+func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
+	by := dataplane.ByCommands{}
+	by.V4, by.V6 = x.ends(peer)
+	for _, raw := range []json.RawMessage{peer.V4.Data, peer.V6.Data} {
+		data, err := text(raw)
+		if err != nil {
+			return nil, err
+		}
+		if by.Data == "" {
+			by.Data = data
+		}
+	}
+	encap := dataplane.Encap(by) // shared by both
+	var paths []*dataplane.Path
+	for _, e := range []dataplane.End{by.V4, by.V6} {
+		if e != (dataplane.End{}) {
+			paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: device, Encap: encap})
+		}
+	}
+	return paths, nil
+}
+
+// text returns the string in a peer's backend data; "" for none.
+func text(raw json.RawMessage) (s string, err error) {
+	if len(raw) == 0 {
+		return "", nil
+	}
+	if err := json.Unmarshal(raw, &s); err != nil { // null leaves s as it is
+		return "", fmt.Errorf("its backend data is not a JSON string: %.80q", raw)
+	}
+	return s, nil
+}

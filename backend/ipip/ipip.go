@@ -1,0 +1,79 @@
+// Package ipip is the ipip backend: an IPv4 packet of a pod travels as the payload
+// of another IPv4 packet, to the peer that is the gateway to its destination (RFC
+// 2003). The tunnel device has no peer; the onlink gateway of a route is the
+// destination of the outer packet. Peers need nothing more than a lease's
+// addresses.
+package ipip
+
+import (
+	"fmt"
+	"net/netip"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
+	"flannel/subnet"
+)
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind {
+	return backend.Kind{Name: "ipip", Parse: parse, V4Only: []string{"linux"}}
+}
+
+type ipip struct {
+	backend.Plain
+	directRouting bool
+}
+
+// device is the name of the tunnel device.
+const device = "flannel.ipip"
+
+func parse(o *conf.Object, os string) backend.Maker {
+	direct := o.Bool("DirectRouting", false)
+	if os == "windows" {
+		o.Problem("Type", "ipip needs the kernel of Linux; for a cluster with Windows nodes use vxlan or host-gw")
+	}
+	return func(n backend.Node) (backend.Backend, []string, error) {
+		n.V6 = false
+		if least := backend.MinMTU(false) + encap.IPIP(); n.Underlay.MTU < least {
+			return nil, nil, fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after IPIP's %d; raise it to %d or more",
+				n.Underlay.Name, n.Underlay.MTU, n.Underlay.MTU-encap.IPIP(), encap.IPIP(), least)
+		}
+		return ipip{backend.Plain{Node: n, Name: "ipip"}, direct}, nil, nil
+	}
+}
+
+func (i ipip) Wire() backend.Wire { return backend.Wire{Name: "ipip", Paths: true, Echo: true} }
+
+// ForWindows implements backend.Mixed.
+func (i ipip) ForWindows() string {
+	return "Backend: Type is ipip, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
+}
+
+func (i ipip) MTU() int { return i.Underlay.MTU - encap.IPIP() }
+
+func (i ipip) Devices(local subnet.Lease) []dataplane.Device {
+	devices := i.Plain.Devices(local)
+	for e := range i.Shared(&local) {
+		base := e.Subnet.Addr()
+		devices = append(devices, dataplane.Device{Name: device, Kind: dataplane.IPIP{Tunnel: dataplane.Tunnel{
+			MTU: i.MTU(), Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())}, Parent: i.Underlay.Name, Local: i.Underlay.V4,
+		}}})
+	}
+	return devices
+}
+
+func (i ipip) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
+	var paths []*dataplane.Path
+	for e := range i.Shared(peer) {
+		if i.directRouting {
+			if path, err := i.Direct(e); err == nil {
+				paths = append(paths, path)
+				continue
+			}
+		}
+		paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: device, Encap: dataplane.IPInIP{}})
+	}
+	return paths, nil
+}

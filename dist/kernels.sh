@@ -1,0 +1,94 @@
+#!/bin/sh
+# Runs the tests that concern the kernel under another kernel, in a virtual machine (dist/vm.sh): compiled programs from
+# bin/tests, and the flanneld of bin/. A test that is not there, or that is skipped, is a failure.
+#
+#   kernels.sh 6.12 short     a run of each tunnel that needs a module
+#   kernels.sh 6.12 all       all of them
+#   kernels.sh 6.12 e2e TestIPIP TestPodsOfTwoNodesTalk/vxlan_dual
+#
+# The output of the tests is in bin/tests/<series>.
+set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
+
+# tests SELECTION: prints a line for each run of a test program: its name, its package and the tests.
+tests() {
+	case $1 in
+	short)
+		echo 'e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP'
+		;;
+	all)
+		cat <<-END
+			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestDriftIsMended TestTwoOnOneMachine TestFound
+			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
+			underlay pkg/underlay TestRead TestWatch
+			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestPodsOfTwoNodesTalk TestTwoNetworksAndARouter TestAdoptionOfWhatFlannelLeft TestAlloc
+			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual
+			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true
+		END
+		;;
+	esac
+}
+
+# pattern NAME...: prints the argument of -test.run for tests of one test program. Those with subtests are of one test.
+pattern() {
+	printf '%s\n' "$@" | awk -F/ '
+		{ if (!seen[$1]++) tests = tests (tests ? "|" : "") $1 }
+		NF > 1 { gsub(/[.{}()\[\]*+?|^$]/, "\\\\&", $2); subtests = subtests (subtests ? "|" : "") $2 }
+		END { printf "^(%s)$", tests; if (subtests) printf "/^(%s)$", subtests }'
+}
+
+# inside: runs in the virtual machine; the lines of tests are in /out/tests.
+inside() {
+	number=0
+	while read -r program package names; do
+		number=$((number + 1))
+		cd "$here/$package"
+		# shellcheck disable=SC2086 # a list of words
+		"$here/bin/tests/$program.test" -test.v -test.timeout 60m -test.parallel 2 -test.run "$(pattern $names)" \
+			>"/out/$number.log" 2>&1 </dev/null || true
+		grep -E '^ *--- (PASS|FAIL|SKIP): ' "/out/$number.log" | grep -vE '^ {8}' || true
+	done </out/tests
+}
+
+# judge LOG NAME...: reports a test that did not pass.
+judge() {
+	log=$1
+	shift
+	if grep -E '^ *--- SKIP: ' "$log"; then
+		echo "kernels.sh: a test was skipped under kernel $series"
+		return 1
+	fi
+	for name in "$@"; do
+		grep -qF -e "--- PASS: $name (" "$log" || {
+			cat "$log"
+			echo "kernels.sh: $name did not pass under kernel $series"
+			return 1
+		}
+	done
+}
+
+if [ "$1" = inside ]; then
+	inside
+	exit 0
+fi
+series=$1
+shift
+out=$here/bin/tests/$series
+rm -rf "$out"
+mkdir -p "$out"
+case $1 in
+short | all) tests "$1" >"$out/tests" ;;
+e2e) shift && echo "e2e cmd/flannel-lab/e2e $*" >"$out/tests" ;;
+*) echo "kernels.sh: $1 is not short, all or e2e" >&2 && exit 2 ;;
+esac
+began=$(date +%s)
+VM_OUT=$out VM_TIMEOUT=${VM_TIMEOUT:-7200} "$here/dist/vm.sh" "$series" "$here/dist/kernels.sh" inside
+number=0
+failed=
+while read -r program package names; do
+	number=$((number + 1))
+	# shellcheck disable=SC2086
+	judge "$out/$number.log" $names || failed=yes
+done <"$out/tests"
+echo "kernel $series: $(cat "$out"/*.log | grep -cE '^--- PASS: ') tests in $(($(date +%s) - began)) s"
+[ -z "$failed" ]

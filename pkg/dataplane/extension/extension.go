@@ -1,0 +1,198 @@
+// Package extension runs the commands of the extension backend. Its Dataplane wraps
+// the one of the operating system: it keeps the paths that commands make to itself,
+// and passes everything else on.
+//
+//	command       runs                                          then
+//	PreStartup    at the start, before the lease is published   its output is published
+//	PostStartup   when the lease has been described, and again  commands for peers run
+//	              when the node's subnet or address changes
+//	SubnetAdd     for each peer at the start, and for a new one
+//	SubnetRemove  for a peer that is gone, and with its former
+//	              values before SubnetAdd for one that changed
+//
+// The commands of one peer run one after another, those of several peers at the
+// same time. A command that fails is retried, at growing intervals, and concerns
+// only its peer. What the commands made cannot be read, so that nothing is known of
+// an earlier run, and drift is not repaired.
+package extension
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+const (
+	timeLimit   = 30 * time.Second // of one command, after which it is killed
+	atOnce      = 8                // number of commands
+	firstRetry  = time.Second
+	lastRetry   = 5 * time.Minute
+	passPatient = 2 * time.Second // how long a pass waits for commands
+)
+
+// Dataplane is a dataplane.Dataplane. The loop calls its exported methods; each
+// running command has a goroutine.
+type Dataplane struct {
+	inner   dataplane.Dataplane
+	log     *slog.Logger
+	limit   time.Duration // timeLimit, less in tests
+	retry   time.Duration // firstRetry, less in tests
+	changes chan struct{}
+	ended   chan struct{} // a command has ended
+	ctx     context.Context
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup // goroutines
+
+	device *dataplane.Commands // of the last Ensure; nil: another backend
+	name   string              // of that device
+	paths  []*dataplane.Path   // of the last Apply
+	stale  bool                // peers that are not in paths may be wanted
+
+	mu        sync.Mutex // guards what follows
+	slots     int        // commands that may start
+	queue     []*unit    // that wait for a slot
+	pending   int        // units that are
+	pre, post startup
+	peers     map[key]*peer
+
+	peerCommands [2]string // SubnetAdd and SubnetRemove of the last Apply
+}
+
+// New wraps a dataplane, which Close closes.
+func New(inner dataplane.Dataplane, log *slog.Logger) *Dataplane {
+	d := &Dataplane{inner: inner, log: log, limit: timeLimit, retry: firstRetry, slots: atOnce,
+		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.tasks.Go(func() {
+		for {
+			select {
+			case <-d.ctx.Done():
+				return
+			case <-inner.Changes():
+				driver.Notify(d.changes)
+			}
+		}
+	})
+	return d
+}
+
+// Changes implements Dataplane.
+func (d *Dataplane) Changes() <-chan struct{} { return d.changes }
+
+// QueueResync implements Dataplane.
+func (d *Dataplane) QueueResync() { d.inner.QueueResync() }
+
+// Close implements Dataplane. It kills running commands.
+func (d *Dataplane) Close() error {
+	d.mu.Lock()
+	d.cancel()
+	d.mu.Unlock()
+	d.tasks.Wait()
+	return d.inner.Close()
+}
+
+// Ensure implements Dataplane. The link of Commands exists when PreStartup has
+// succeeded.
+func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
+	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
+	if i < 0 {
+		d.device = nil
+		d.restart()
+		return d.inner.Ensure(ctx, devices)
+	}
+	commands := devices[i].Kind.(dataplane.Commands)
+	d.device, d.name = &commands, devices[i].Name
+	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
+	d.want(&d.pre, command{key: "PreStartupCommand", line: commands.PreStartup})
+	if problem := d.await(ctx, &d.pre); problem != nil {
+		return links, errors.Join(err, problem)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := dataplane.Links{d.name: {Output: d.pre.output}}
+	for name, link := range links {
+		out[name] = link
+	}
+	return out, err
+}
+
+// restart makes PreStartup and PostStartup run again when there are commands again.
+func (d *Dataplane) restart() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range []*startup{&d.pre, &d.post} {
+		s.have, s.want, s.next = "", "", func() *step { return nil }
+		s.hurry()
+	}
+}
+
+// Found implements Dataplane. Paths by commands cannot be found.
+func (d *Dataplane) Found(ctx context.Context, links dataplane.Links, s dataplane.State) ([]*dataplane.Path, error) {
+	if d.device != nil {
+		return nil, nil
+	}
+	return d.inner.Found(ctx, links, s)
+}
+
+// Apply implements Dataplane. Commands run before the driver of the operating
+// system deletes what another backend made, so that they can replace it, and
+// before it adds what another backend needs, which they might remove.
+func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	if d.device == nil {
+		d.wantPeers(dataplane.State{Keep: s.Keep})
+		_ = d.awaitPeers(ctx) // of peers that are gone
+		return d.inner.Apply(ctx, links, s)
+	}
+	started := d.start(ctx, links, s)
+	if started == nil {
+		d.wantPeers(s)
+		started = d.awaitPeers(ctx)
+	}
+	rest := s
+	rest.Paths, rest.Since, rest.Changes = nil, nil, nil
+	rest.Unrouted, rest.KeepDevices = true, true
+	rest.Keep = s.Keep || started != nil
+	refused, err := d.inner.Apply(ctx, links, rest)
+	return append(refused, d.failedPeers()...), errors.Join(started, err)
+}
+
+// start runs PostStartup. It returns nil when that has succeeded.
+func (d *Dataplane) start(ctx context.Context, links dataplane.Links, s dataplane.State) error {
+	if _, ok := links[d.name]; !ok {
+		return driver.Waiting(causeCommands, "PreStartupCommand")
+	}
+	c := *d.device
+	network := ""
+	for _, n := range s.Networks {
+		if n.Addr().Is4() {
+			network = n.String()
+		}
+	}
+	d.want(&d.post, command{key: "PostStartupCommand", line: c.PostStartup, env: join("NETWORK="+network, ends(c.V4, c.V6))})
+	return d.await(ctx, &d.post)
+}
+
+// failedPeers returns the paths of the peers whose last command failed.
+func (d *Dataplane) failedPeers() (refused []dataplane.Refused) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.peers {
+		if p.err == nil || p.want == nil {
+			continue
+		}
+		for _, dst := range []netip.Prefix{p.want.V4.Subnet, p.want.V6.Subnet} {
+			if dst.IsValid() {
+				refused = append(refused, dataplane.Refused{Dst: dst, Err: p.err})
+			}
+		}
+	}
+	slices.SortFunc(refused, func(a, b dataplane.Refused) int { return a.Dst.Compare(b.Dst) })
+	return refused
+}

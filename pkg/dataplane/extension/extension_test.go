@@ -1,0 +1,385 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"flannel/pkg/changes"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/logtest"
+)
+
+// The commands of these tests are this program: TestMain runs it in the role that its first argument names.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "command" {
+		os.Exit(role(os.Args[2], os.Args[3:]))
+	}
+	os.Exit(m.Run())
+}
+
+func role(name string, args []string) int {
+	switch name {
+	case "print":
+		fmt.Println(strings.Join(args, "|"))
+	case "record": // into a file of its own, since commands run at the same time
+		in, _ := io.ReadAll(os.Stdin)
+		f, err := os.CreateTemp(args[0], args[1]+".*")
+		if err != nil {
+			return 9
+		}
+		fmt.Fprintf(f, "%s %s %s %s %s %q %q", args[1], os.Getenv("SUBNET"), os.Getenv("PUBLIC_IP"), os.Getenv("IPV6SUBNET"), os.Getenv("PUBLIC_IPV6"), in, args[2:])
+		if f.Close() != nil {
+			return 9
+		}
+		if _, err := os.Stat(filepath.Join(args[0], "fail-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
+			fmt.Println("told to fail")
+			return 3
+		}
+		if _, err := os.Stat(filepath.Join(args[0], "hang-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
+			child := exec.Command(os.Args[0], "command", "hang", args[0])
+			child.Stdout = os.Stdout
+			_ = child.Run()
+		}
+	case "hang":
+		_ = os.WriteFile(filepath.Join(args[0], "hanging"), []byte(fmt.Sprint(os.Getpid())), 0o600)
+		time.Sleep(time.Hour)
+	case "much":
+		fmt.Print(strings.Repeat("x", maxOutput+1))
+	}
+	return 0
+}
+
+// self is the start of a command line that runs a role.
+func self(t *testing.T, role string) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil || strings.ContainsAny(exe, " \t") {
+		t.Fatalf("%q: %v", exe, err)
+	}
+	return exe + " command " + role
+}
+
+// kernel stands for the dataplane of the operating system, which is tested elsewhere.
+type kernel struct {
+	dataplane.Dataplane
+	changes chan struct{}
+	mu      sync.Mutex
+	state   dataplane.State
+}
+
+func (k *kernel) Changes() <-chan struct{} { return k.changes }
+func (k *kernel) Close() error             { return nil }
+func (k *kernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
+	return dataplane.Links{"eth0": {Index: 2}}, nil
+}
+func (k *kernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.state = s
+	return nil, nil
+}
+
+// node is a node with commands that record in dir.
+type node struct {
+	*Dataplane
+	t        *testing.T
+	dir      string
+	kernel   *kernel
+	commands dataplane.Commands
+	log      logtest.Log
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, dir: t.TempDir(), kernel: &kernel{changes: make(chan struct{})}}
+	if strings.ContainsAny(n.dir, " \t") {
+		t.Fatalf("%q", n.dir)
+	}
+	record := self(t, "record") + " " + n.dir + " "
+	n.commands = dataplane.Commands{
+		PreStartup: self(t, "print") + " $SUBNET pre", PostStartup: record + "post $NETWORK",
+		SubnetAdd: record + "add ${SUBNET}", SubnetRemove: record + "remove",
+		V4: end("10.5.1.0/24", "192.168.0.1"), V6: end("fd05:0:0:1::/64", "fd00::1"),
+	}
+	n.start()
+	return n
+}
+
+// start begins anew, as after a kill -9.
+func (n *node) start() {
+	if n.Dataplane != nil {
+		n.close()
+	}
+	n.Dataplane = New(n.kernel, n.log.Logger())
+	n.limit, n.retry = 5*time.Minute, 200*time.Millisecond // a removal is given up after 1,023 times that
+	n.t.Cleanup(n.close)
+}
+
+func (n *node) close() {
+	if err := n.Close(); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func end(subnet, ip string) dataplane.End {
+	return dataplane.End{Subnet: netip.MustParsePrefix(subnet), PublicIP: netip.MustParseAddr(ip)}
+}
+
+// peerPaths are the paths to a dual-stack peer.
+func peerPaths(i int, data string) []*dataplane.Path {
+	by := dataplane.ByCommands{Data: data,
+		V4: end(fmt.Sprintf("10.5.%d.0/24", i), fmt.Sprintf("192.168.0.%d", i)), V6: end(fmt.Sprintf("fd05:0:0:%d::/64", i), fmt.Sprintf("fd00::%d", i))}
+	return []*dataplane.Path{{Dst: by.V4.Subnet, Via: by.V4.PublicIP, Device: "x", Encap: by}, {Dst: by.V6.Subnet, Via: by.V6.PublicIP, Device: "x", Encap: by}}
+}
+
+// pass makes passes, as the daemon's loop, until one has nothing to wait for.
+func (n *node) pass(paths ...*dataplane.Path) ([]dataplane.Refused, error) {
+	n.t.Helper()
+	state := dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Paths: paths}
+	for {
+		links, err := n.Ensure(n.t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}, {Name: "x", Kind: n.commands}})
+		refused, applyErr := n.Apply(n.t.Context(), links, state)
+		err = errors.Join(err, applyErr)
+		if waits := (interface{ Cause() string })(nil); errors.As(err, &waits) && waits.Cause() == causeCommands {
+			<-n.Changes()
+			continue
+		}
+		return refused, err
+	}
+}
+
+func (n *node) mustPass(paths ...*dataplane.Path) {
+	n.t.Helper()
+	if refused, err := n.pass(paths...); err != nil || refused != nil {
+		n.t.Fatal(refused, err)
+	}
+}
+
+// recorded returns what the commands have recorded since the last call, sorted.
+func (n *node) recorded() []string {
+	n.t.Helper()
+	var all []string
+	for _, pattern := range []string{"post.*", "add.*", "remove.*"} {
+		files, _ := filepath.Glob(filepath.Join(n.dir, pattern))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil || os.Remove(file) != nil {
+				n.t.Fatal(err)
+			}
+			all = append(all, string(text))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (n *node) expect(want ...string) {
+	n.t.Helper()
+	if got := n.recorded(); !slices.Equal(got, want) {
+		n.t.Errorf("ran\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// tell makes the commands for a subnet fail or hang, or not any more.
+func (n *node) tell(what string, on bool) {
+	n.t.Helper()
+	path := filepath.Join(n.dir, what)
+	err := os.Remove(path)
+	if on {
+		err = os.WriteFile(path, nil, 0o600)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+const post = `post 10.5.1.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::1 "" ["10.5.0.0/16"]`
+
+func TestLife(t *testing.T) {
+	n := newNode(t)
+	one := peerPaths(2, `key "; touch /pwned; $(touch /pwned) --help`)
+	n.mustPass(one...)
+	if n.pre.output != "|pre" { // PreStartup has no subnet yet
+		t.Errorf("the output is %q", n.pre.output)
+	}
+	const add = `add 10.5.2.0/24 192.168.0.2 fd05:0:0:2::/64 fd00::2 "key \"; touch /pwned; $(touch /pwned) --help\n" ["10.5.2.0/24"]`
+	n.expect(add, post)
+	if s := n.kernel.state; s.Paths != nil || !s.Unrouted || !s.KeepDevices || s.Keep {
+		t.Errorf("the kernel gets %+v", s)
+	}
+	n.mustPass(one...)
+	n.expect()
+
+	// A changed peer: in order.
+	n.tell("fail-10.5.2.0-24", true)
+	refused, err := n.pass(peerPaths(2, "new")...)
+	var failed *CommandError
+	if err != nil || len(refused) != 2 || refused[0].Dst != one[0].Dst || refused[1].Dst != one[1].Dst || !errors.As(refused[0].Err, &failed) || failed.Key != "SubnetRemoveCommand" {
+		t.Errorf("%v, %v", refused, err)
+	}
+	for _, line := range n.recorded() {
+		if !strings.HasPrefix(line, "remove ") {
+			t.Errorf("ran %s while the removal failed", line)
+		}
+	}
+	n.tell("fail-10.5.2.0-24", false)
+	changed := peerPaths(2, "new")
+	for refused != nil { // the retry
+		<-n.Changes()
+		refused, err = n.pass(changed...)
+	}
+	if got := n.recorded(); err != nil || !strings.HasPrefix(got[0], "add ") || !strings.HasPrefix(got[len(got)-1], "remove ") {
+		t.Errorf("ran %q: %v", got, err)
+	}
+
+	// A restart knows nothing of before, and adds again.
+	n.start()
+	n.mustPass(changed...)
+	if got := n.recorded(); len(got) != 2 || got[1] != post {
+		t.Errorf("after a restart ran %q", got)
+	}
+
+	// A read failed: nothing is removed, until a read succeeds.
+	if _, err := n.Apply(t.Context(), dataplane.Links{"x": {}}, dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Keep: true}); err != nil {
+		t.Fatal(err)
+	}
+	n.expect()
+	n.mustPass()
+	n.expect(`remove 10.5.2.0/24 192.168.0.2 fd05:0:0:2::/64 fd00::2 "new\n" []`)
+	if len(n.peers) != 0 {
+		t.Errorf("%d peers are left", len(n.peers))
+	}
+}
+
+// A peer whose command fails, or hangs, is behind, and no other.
+func TestOneFails(t *testing.T) {
+	n := newNode(t)
+	n.limit = 2 * time.Second
+	n.tell("fail-10.5.3.0-24", true)
+	n.tell("hang-10.5.4.0-24", true)
+	var paths []*dataplane.Path
+	for i := 2; i < 30; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+	}
+	refused, err := n.pass(paths...)
+	// The command that hangs has started its child, too, before it is killed.
+	for _, missing := os.Stat(filepath.Join(n.dir, "hanging")); (len(refused) != 4 || missing != nil) && err == nil; _, missing = os.Stat(filepath.Join(n.dir, "hanging")) {
+		<-n.Changes()
+		refused, err = n.pass(paths...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"10.5.3.0/24", "10.5.4.0/24", "fd05:0:0:3::/64", "fd05:0:0:4::/64"} {
+		if refused[i].Dst.String() != want {
+			t.Errorf("refused %v, want %s", refused[i], want)
+		}
+	}
+	var exit *exec.ExitError
+	if !errors.As(refused[0].Err, &exit) || exit.ExitCode() != 3 || !errors.Is(refused[1].Err, context.DeadlineExceeded) {
+		t.Errorf("%v; %v", refused[0].Err, refused[1].Err)
+	}
+	added := map[string]bool{}
+	for _, line := range n.recorded() {
+		if words := strings.Fields(line); len(words) > 1 { // otherwise it was killed before it wrote anything
+			added[words[1]] = true
+		}
+	}
+	if len(added) != 29 { // 28 peers, and the node itself
+		t.Errorf("%d commands", len(added))
+	}
+	n.tell("fail-10.5.3.0-24", false)
+	n.tell("hang-10.5.4.0-24", false)
+	for len(refused) > 0 {
+		<-n.Changes()
+		if refused, err = n.pass(paths...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What hung is dead, with the process that it had started.
+	pid, err := os.ReadFile(filepath.Join(n.dir, "hanging"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for running(t, string(pid)) {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	n := newNode(t)
+	for _, c := range []struct {
+		line string
+		want func(error) bool
+	}{
+		{self(t, "much"), func(err error) bool { return logtest.Names(err.Error(), "2048") }},
+		{filepath.Join(n.dir, "missing"), func(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) }},
+	} {
+		n.commands.PreStartup = c.line
+		_, err := n.pass(peerPaths(2, "")...)
+		var failed *CommandError
+		if !errors.As(err, &failed) || failed.Key != "PreStartupCommand" || !c.want(err) {
+			t.Errorf("%s: %v", c.line, err)
+		}
+	}
+	n.commands.PreStartup = ""
+	n.tell("fail-10.5.1.0-24", true)
+	_, err := n.pass(peerPaths(2, "")...)
+	var failed *CommandError
+	if !errors.As(err, &failed) || failed.Key != "PostStartupCommand" || failed.Output != "told to fail" {
+		t.Errorf("%v", err)
+	}
+	for _, line := range n.recorded() {
+		if line != post {
+			t.Errorf("ran %s before PostStartup had succeeded", line)
+		}
+	}
+	n.tell("fail-10.5.1.0-24", false)
+	for err != nil {
+		<-n.Changes()
+		_, err = n.pass(peerPaths(2, "")...)
+	}
+}
+
+// Another backend takes over: what commands made is removed before it adds anything.
+func TestAnotherBackend(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	links, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := []*dataplane.Path{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Device: "eth0", Encap: dataplane.Direct{}}}
+	if _, err := n.Apply(t.Context(), links, dataplane.State{Paths: next, Since: n.paths, Changes: []changes.Change[dataplane.Path]{{Old: n.paths[0], New: next[0]}}}); err != nil {
+		t.Fatal(err)
+	}
+	n.expect(`remove 10.5.2.0/24 192.168.0.2 fd05:0:0:2::/64 fd00::2 "\n" []`)
+	if !slices.Equal(n.kernel.state.Paths, next) {
+		t.Errorf("the kernel gets %+v", n.kernel.state)
+	}
+	n.mustPass(peerPaths(2, "")...)
+	if got := n.recorded(); len(got) != 2 || got[1] != post {
+		t.Errorf("back again ran %q", got)
+	}
+}
+
+// Flags of flanneld may be secrets; words are split before values are put in.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("FLANNELD_ETCD_PASSWORD", "secret")
+	t.Setenv("TWO", "a  b")
+	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, time.Minute)
+	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}

@@ -1,0 +1,128 @@
+package extension
+
+import (
+	"net/netip"
+	"slices"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+// key identifies a peer.
+type key struct{ v4, v6 netip.Prefix }
+
+// job is a peer with the commands for it.
+type job struct {
+	dataplane.ByCommands
+	add, remove string
+}
+
+// peer is the unit of a peer.
+type peer struct {
+	unit
+	want  *job // nil: it is gone
+	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
+	added bool // SubnetAdd for have has succeeded
+}
+
+// wantPeers makes the peers of a state wanted. With State.Keep, others stay.
+func (d *Dataplane) wantPeers(s dataplane.State) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	added, removed := driver.Diff(d.paths, s)
+	added, removed = byCommands(added), byCommands(removed)
+	if s.Keep {
+		d.stale = d.stale || len(removed) > 0
+		removed = nil
+	} else if d.stale {
+		d.stale = false
+		added, removed = byCommands(s.Paths), nil
+		wanted := map[key]bool{}
+		for _, p := range added {
+			wanted[keyOf(p)] = true
+		}
+		for k, p := range d.peers {
+			if !wanted[k] {
+				d.wish(k, p, nil)
+			}
+		}
+	}
+	d.paths = s.Paths
+	for _, path := range removed {
+		if p := d.peers[keyOf(path)]; p != nil {
+			d.wish(keyOf(path), p, nil)
+		}
+	}
+	for _, path := range added {
+		k := keyOf(path)
+		p := d.peers[k]
+		if p == nil {
+			p = &peer{}
+			p.next = func() *step { return d.nextOf(k, p) }
+			d.peers[k] = p
+		}
+		d.wish(k, p, &job{path.Encap.(dataplane.ByCommands), d.device.SubnetAdd, d.device.SubnetRemove})
+	}
+	if d.device == nil || d.peerCommands == [2]string{d.device.SubnetAdd, d.device.SubnetRemove} {
+		return
+	}
+	d.peerCommands = [2]string{d.device.SubnetAdd, d.device.SubnetRemove}
+	for k, p := range d.peers {
+		if p.want != nil {
+			d.wish(k, p, &job{p.want.ByCommands, d.device.SubnetAdd, d.device.SubnetRemove})
+		}
+	}
+}
+
+// byCommands returns the paths that commands make. Paths of a former backend that
+// are retained are others.
+func byCommands(paths []*dataplane.Path) []*dataplane.Path {
+	return slices.DeleteFunc(slices.Clone(paths), func(p *dataplane.Path) bool { _, is := p.Encap.(dataplane.ByCommands); return !is })
+}
+
+func keyOf(path *dataplane.Path) key {
+	by := path.Encap.(dataplane.ByCommands)
+	return key{by.V4.Subnet, by.V6.Subnet}
+}
+
+// wish sets what is wanted of a peer; nil: nothing.
+func (d *Dataplane) wish(k key, p *peer, want *job) {
+	if p.want == want || p.want != nil && want != nil && *p.want == *want {
+		return
+	}
+	p.want = want
+	p.hurry()
+	d.schedule(&p.unit)
+	d.forget(k, p)
+}
+
+// forget drops a peer that is gone, and of which nothing is left.
+func (d *Dataplane) forget(k key, p *peer) {
+	if p.want == nil && p.have == nil {
+		delete(d.peers, k)
+	}
+}
+
+// removeTries is how often SubnetRemove is tried, in about a quarter of an hour.
+const removeTries = 10
+
+// nextOf returns the next step of a peer.
+func (d *Dataplane) nextOf(k key, p *peer) *step {
+	subnet := k.v4
+	if !subnet.IsValid() {
+		subnet = k.v6
+	}
+	run := func(key, line string, j *job) command {
+		return command{key: key, line: line, env: ends(j.V4, j.V6), stdin: j.Data + "\n", subnet: subnet}
+	}
+	switch {
+	case p.have != nil && (p.want == nil || *p.want != *p.have):
+		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
+			done: func(string) { p.have, p.added = nil, false; d.forget(k, p) }}
+	case p.want != nil && !p.added:
+		want := p.want
+		return &step{command: run("SubnetAddCommand", want.add, want),
+			begin: func() { p.have = want }, done: func(string) { p.added = true }}
+	}
+	return nil
+}
