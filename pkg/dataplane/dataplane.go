@@ -16,7 +16,7 @@ import (
 type Device struct {
 	Name      string
 	MAC       mac.Addr // of a new device; an existing one keeps its own. Zero: the system chooses
-	Readdress bool     // change the MAC address of an existing device, too
+	Readdress bool     // change the MAC address, or the key, of an existing device, too
 	Kind      Kind     // with the properties of this kind
 }
 
@@ -24,7 +24,8 @@ type Device struct {
 type Link struct {
 	Index int
 	MAC   mac.Addr
-	MTU   int // bytes
+	MTU   int       // bytes
+	Key   PublicKey // of a WireGuard device
 }
 
 // Links are the existing devices of the last Ensure by name.
@@ -38,11 +39,8 @@ type Path struct {
 	Encap  Encap        // encapsulation of the packets
 }
 
-// VTEP returns the MAC address of the VTEP that the path leads to, if there is one.
-func (p *Path) VTEP() (addr mac.Addr, has bool) {
-	end, has := p.Encap.(VTEP)
-	return end.MAC, has
-}
+// End returns the tunnel end that the path leads to, if there is one.
+func (p *Path) End() (e End, has bool) { return p.Encap.end() }
 
 // State is the desired state apart from the devices. Paths are not modified after
 // they are passed to a dataplane. An unchanged path keeps its pointer, so that

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"net/netip"
+	"time"
 
 	"flannel/pkg/mac"
 )
@@ -10,7 +11,7 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, Overlay or L2Bridge.
+// Kind is the kind of a Device: Existing, VXLAN, WireGuard, Overlay or L2Bridge.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -35,6 +36,16 @@ type VXLAN struct {
 	Port     uint16 // UDP; 0 is Linux' default, 8472
 	Learning bool
 	GBP      bool
+}
+
+// WireGuard is a WireGuard device. The system has its private key, and creates one if
+// there is none; Device.Readdress replaces it once. Tunnel.Local is not used, since the
+// kernel chooses the source of each packet.
+type WireGuard struct {
+	Tunnel
+	Port      uint16        // UDP
+	PSK       PresharedKey  // of all peers; zero: none
+	Keepalive time.Duration // interval of packets to all peers, in whole seconds; 0: none
 }
 
 // Network holds the properties of all kinds of HNS networks, each of which is the
@@ -72,16 +83,35 @@ type L2Bridge struct {
 	DNS string // servers for pods, separated by commas; empty: HNS chooses
 }
 
-func (Existing) kind() string { return "existing" }
-func (VXLAN) kind() string    { return "vxlan" }
-func (Overlay) kind() string  { return "overlay" }
-func (L2Bridge) kind() string { return "l2bridge" }
+func (Existing) kind() string  { return "existing" }
+func (VXLAN) kind() string     { return "vxlan" }
+func (WireGuard) kind() string { return "wireguard" }
+func (Overlay) kind() string   { return "overlay" }
+func (L2Bridge) kind() string  { return "l2bridge" }
 
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct or VTEP.
-type Encap interface{ encap() }
+// Encap is the encapsulation of packets on a Path: Direct, VTEP or WireGuardPeer.
+type Encap interface {
+	// end returns what identifies the tunnel end on its device, if there is one.
+	end() (e End, has bool)
+}
+
+// End identifies a tunnel end among those of a device, each of which belongs to one
+// node. One field is set.
+type End struct {
+	MAC mac.Addr  // of a VTEP
+	Key PublicKey // of a WireGuard peer
+}
+
+// String has the name that the field has in a lease.
+func (e End) String() string {
+	if e.Key != (PublicKey{}) {
+		return "PublicKey=" + e.Key.Base64()
+	}
+	return "VtepMAC " + e.MAC.String()
+}
 
 // Direct is no encapsulation: the peer is the gateway to its subnet.
 type Direct struct{}
@@ -90,5 +120,14 @@ type Direct struct{}
 // peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
-func (Direct) encap() {}
-func (VTEP) encap()   {}
+// WireGuardPeer is WireGuard. All paths to a peer through one device have the same
+// WireGuardPeer.
+type WireGuardPeer struct {
+	Key      PublicKey
+	Endpoint netip.AddrPort  // where the peer listens
+	Allowed  [2]netip.Prefix // its subnets, from which packets are accepted; the second may be zero
+}
+
+func (Direct) end() (e End, has bool)          { return e, false }
+func (v VTEP) end() (e End, has bool)          { return End{MAC: v.MAC}, true }
+func (w WireGuardPeer) end() (e End, has bool) { return End{Key: w.Key}, true }
