@@ -82,7 +82,7 @@ var mayImport = map[string][]string{
 	"pkg/rtnetlink":        {"pkg/reconcile"},
 	"pkg/dataplane":        {"pkg/changes", "pkg/mac"},
 	"pkg/dataplane/driver": {"pkg/dataplane", "pkg/reconcile"},
-	"pkg/dataplane/linux":  {"pkg/dataplane", "pkg/dataplane/driver", "pkg/mac", "pkg/reconcile", "pkg/rtnetlink"},
+	"pkg/dataplane/linux":  {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/mac", "pkg/reconcile", "pkg/rtnetlink"},
 	"pkg/dataplane/hns":    {"pkg/dataplane", "pkg/dataplane/driver", "pkg/dataplane/hns/hostconfig", "pkg/file", "pkg/hns", "pkg/mac", "pkg/reconcile"},
 	"pkg/dataplane/system": {"pkg/dataplane"},
 	"pkg/firewall":         {"pkg/firewall/iptsave", "pkg/rtnetlink"},

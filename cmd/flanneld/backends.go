@@ -7,13 +7,14 @@ import (
 	"flannel/backend/alloc"
 	"flannel/backend/hostgw"
 	"flannel/backend/vxlan"
+	"flannel/backend/wireguard"
 	"flannel/pkg/netconf"
 	"flannel/subnet"
 )
 
 // backends returns the kinds of backend that Backend.Type can name. A new backend needs one package and one entry here.
 func backends() netconf.Backends {
-	return netconf.Backends{vxlan.Kind(), hostgw.Kind(), alloc.Kind()}
+	return netconf.Backends{vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), alloc.Kind()}
 }
 
 // parseConfig validates a raw network configuration for this node.

@@ -7,6 +7,7 @@ package dataplane
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"flannel/pkg/changes"
 	"flannel/pkg/mac"
@@ -75,6 +76,26 @@ type State struct {
 type Refused struct {
 	Dst netip.Prefix // as in the path
 	Err error
+}
+
+// Traffic is what a tunnel knows about a peer.
+type Traffic struct {
+	Endpoint       netip.AddrPort // where it was last heard of, or where the first packet goes
+	Handshake      time.Time      // the last one; zero: none yet
+	Received, Sent int64          // bytes, since the device or the peer exists
+}
+
+// TunnelSummary is about all peers.
+type TunnelSummary struct {
+	Peers, Connected int   // Connected: with a valid session
+	Received, Sent   int64 // bytes, since the summary before
+}
+
+// TrafficReader is implemented by dataplanes with tunnels that know their peers.
+type TrafficReader interface {
+	// Traffic returns the state of some seconds ago by the peers' subnets. It may be
+	// called by any goroutine; the caller must not change the result.
+	Traffic() map[netip.Prefix]Traffic
 }
 
 // Dataplane reconciles the operating system with a desired state, and notifies of
