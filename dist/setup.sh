@@ -27,6 +27,7 @@ missing_packages() {
 		ping iputils-ping
 		unshare util-linux
 		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'systemd-analyze systemd' 'gcc gcc' 'node nodejs' 'npm npm' \
+			'wireguard-go wireguard-go' 'wg wireguard-tools' \
 			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || echo ca-certificates
