@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,8 +58,34 @@ func forwardAccepts(s Snapshot) Finding {
 // portAccepted fails if a rule drops the port. It only warns if a firewall
 // drops by default, because a rule that it does not understand may accept the
 // port, for example one with a set or a mark.
-func portAccepted(s Snapshot) Finding {
-	port := s.tunnels()[0].Port
+func portAccepted(s Snapshot) (finding Finding) {
+	for _, port := range s.udpPorts() {
+		if finding = s.portAccepted(port); finding.Verdict != OK {
+			break
+		}
+	}
+	return finding
+}
+
+// udpPorts returns the ports on which flanneld's tunnel devices receive.
+func (s Snapshot) udpPorts() (ports []int) {
+	if tunnels := s.tunnels(); len(tunnels) > 0 {
+		return []int{tunnels[0].Port} // all have the same
+	}
+	n := s.node()
+	if n == nil || n.Backend != wireGuard {
+		return nil
+	}
+	for _, network := range n.Networks {
+		var published struct{ Port int }
+		if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 && !slices.Contains(ports, published.Port) {
+			ports = append(ports, published.Port)
+		}
+	}
+	return ports
+}
+
+func (s Snapshot) portAccepted(port int) Finding {
 	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
 		"ufw allow %[1]d/udp; or a rule in INPUT).", port)
 	for _, f := range s.filters() {

@@ -69,6 +69,17 @@ func subnetFileExists(s Snapshot) string {
 	return unless(s.Env.Known && s.Env.Value.MTU != 0, "there is no subnet file")
 }
 
+const wireGuard = "wireguard" // the backend's name
+
+func wireGuardUsed(s Snapshot) string {
+	n := s.node()
+	return unless(n != nil && n.Backend == wireGuard, "the backend is not wireguard")
+}
+
+func udpPortKnown(s Snapshot) string {
+	return unless(len(s.udpPorts()) > 0, "flanneld has no tunnel device with a UDP port")
+}
+
 func tunnelExists(s Snapshot) string { return unless(len(s.tunnels()) > 0, noTunnel) }
 
 func bridgeExists(s Snapshot) string {

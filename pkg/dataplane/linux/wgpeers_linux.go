@@ -138,7 +138,7 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 	s.summarize(states)
 	s.states, s.owners = states, owners
 	if s.interval.Load() != 0 {
-		s.interval.Store(int64(max(pollInterval, pollShare*time.Since(began))))
+		s.interval.Store(int64(min(max(pollInterval, pollShare*time.Since(began)), maxInterval)))
 	}
 	return out, nil
 }

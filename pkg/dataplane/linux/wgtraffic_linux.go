@@ -13,6 +13,7 @@ import (
 const (
 	pollInterval = 5 * time.Second
 	pollShare    = 200
+	maxInterval  = time.Minute
 )
 
 // poll starts to have the devices and their peers listed regularly, until Close.
