@@ -25,7 +25,9 @@ type wgKey struct {
 	Key   dataplane.PublicKey
 }
 
-func (k wgKey) String() string { return fmt.Sprintf("PublicKey=%s on link %d", k.Key.Base64(), k.Index) }
+func (k wgKey) String() string {
+	return fmt.Sprintf("PublicKey=%s on link %d", k.Key.Base64(), k.Index)
+}
 
 // wgPeer is the configuration of a peer.
 type wgPeer struct {
@@ -93,7 +95,7 @@ const sessionLasts = 180 * time.Second
 // live reports whether the peer had a handshake within sessionLasts. The age is measured
 // from when this run first saw the handshake, because its time is one of the wall clock.
 func (s *wgState) live() bool {
-	return s.handshake.After(time.Time{}) && time.Since(s.changed) < sessionLasts
+	return !s.handshake.IsZero() && time.Since(s.changed) < sessionLasts
 }
 
 func newWGStore(log *slog.Logger, keyFile string, report func(dataplane.TunnelSummary)) *wgStore {
@@ -175,16 +177,22 @@ func peerOf(p wgtypes.Peer) wgPeer {
 
 // reported returns the configuration of a peer for the table.
 func (s *wgStore) reported(key wgKey, state *wgState) wgPeer {
-	p := state.actual
-	if p.Endpoint == state.applied || !state.live() {
-		return p
+	if want, ok := s.desired(key); ok {
+		state.adopt(want.Endpoint)
 	}
-	if state.applied.IsValid() {
+	p := state.actual
+	if state.applied.IsValid() && state.live() {
 		p.Endpoint = state.applied
-	} else if want, ok := s.desired(key); ok {
-		p.Endpoint = want.Endpoint
 	}
 	return p
+}
+
+// adopt records the first desired endpoint of this run as the applied one if the session
+// lasts: an earlier run has set it, or WireGuard has found a better one since.
+func (s *wgState) adopt(desired netip.AddrPort) {
+	if !s.applied.IsValid() && s.live() {
+		s.applied = desired
+	}
 }
 
 type wgEntry = reconcile.Entry[wgKey, wgPeer]
@@ -250,7 +258,7 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	if !exists {
 		state = &wgState{}
 	}
-	want, have := e.Value, s.reported(e.Key, state)
+	want, have := e.Value, s.reported(e.Key, state) // which adopts an endpoint that Found has listed
 	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key)}
 	if want.Endpoint != have.Endpoint {
 		c.Endpoint = net.UDPAddrFromAddrPort(want.Endpoint)

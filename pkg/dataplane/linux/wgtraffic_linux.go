@@ -55,7 +55,7 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 		for _, allowed := range state.actual.Allowed {
 			traffic[allowed] = t
 		}
-		if t.Handshake.After(time.Time{}) && time.Since(t.Handshake) < sessionLasts {
+		if !t.Handshake.IsZero() && time.Since(t.Handshake) < sessionLasts {
 			sum.Connected++
 		}
 		before, known := s.states[key]

@@ -280,7 +280,9 @@ func TestWireGuardLeaves(t *testing.T) {
 		m.mustPass()
 		gone := func() {
 			t.Helper()
-			if err := settles(t, func() bool { return run(t, "ps -C wireguard-go -o stat=,args= | grep -v ^Z || true; ls /run/wireguard 2>/dev/null || true") == "" }); err != nil {
+			if err := settles(t, func() bool {
+				return run(t, "ps -C wireguard-go -o stat=,args= | grep -v ^Z || true; ls /run/wireguard 2>/dev/null || true") == ""
+			}); err != nil {
 				t.Error("a process of wireguard-go, or its socket, is left")
 			}
 		}
@@ -313,6 +315,123 @@ func TestWireGuardMissing(t *testing.T) {
 		t.Setenv("PATH", "")
 		if err := m.pass(); !errors.Is(err, errNoWireGuard) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// remote is the other end of a tunnel, in a network namespace of its own.
+const remote = `umask 077; ip netns add far; ip link set far netns far
+	in_far() { ip netns exec far "$@"; }
+	in_far ip link set lo up; in_far ip addr add 192.168.100.2/24 dev far; in_far ip addr add 192.168.100.77/24 dev far; in_far ip link set far up
+	in_far ip link add wgfar type wireguard 2>/dev/null || in_far wireguard-go wgfar >/dev/null 2>&1
+	wg genkey > /run/farkey; in_far wg set wgfar listen-port 51820 private-key /run/farkey
+	in_far ip addr add 10.5.2.1/24 dev wgfar; in_far ip link set wgfar up; in_far ip route add 10.5.1.0/32 dev wgfar
+	wg pubkey < /run/farkey`
+
+// A peer that sends from elsewhere is answered there, also after a restart. A changed
+// lease counts.
+func TestWireGuardRoaming(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newWGMachine(t)
+		key, err := dataplane.ParsePublicKey(strings.TrimSpace(run(t, "%s", remote)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := func(at string) []*dataplane.Path {
+			p := wgPath(2, "10.5.2.0/24", at, "flannel-wg", 51820)
+			encap := p.Encap.(dataplane.WireGuardPeer)
+			encap.Key = key
+			p.Encap = encap
+			return []*dataplane.Path{p}
+		}
+		m.devices = m.devices[:2]
+		m.state.Paths = path("192.168.100.99") // where nobody is, as of a peer behind NAT
+		m.mustPass()
+		endpoint := func() string { return strings.Fields(run(t, "wg show flannel-wg endpoints"))[1] }
+		if got := endpoint(); got != "192.168.100.99:51820" {
+			t.Fatalf("the endpoint is %s", got)
+		}
+		run(t, `ip netns exec far wg set wgfar peer $(wg show flannel-wg public-key) endpoint 192.168.100.1:51820 allowed-ips 10.5.1.0/24
+			ip netns exec far ping -q -c 1 -w 20 -I 10.5.2.1 10.5.1.0`)
+		learned := endpoint()
+		if learned == "192.168.100.99:51820" {
+			t.Fatal("WireGuard has not learned the endpoint")
+		}
+		for _, restart := range []bool{false, true} {
+			if restart {
+				m.restart()
+			}
+			m.QueueResync()
+			m.mustPass()
+			if got := endpoint(); got != learned || m.done != (reconcile.Result{}) {
+				t.Fatalf("restart %t: the endpoint is %s, want %s; the pass did %+v", restart, got, learned, m.done)
+			}
+		}
+		traffic := m.Traffic()[netip.MustParsePrefix("10.5.2.0/24")]
+		if traffic.Endpoint.String() != learned || traffic.Handshake.IsZero() || traffic.Received == 0 || traffic.Sent == 0 {
+			t.Errorf("traffic: %+v", traffic)
+		}
+		m.state.Paths = path("192.168.100.77") // the node moved
+		m.mustPass()
+		if got := endpoint(); got != "192.168.100.77:51820" {
+			t.Errorf("after a changed lease the endpoint is %s", got)
+		}
+		// Another property of the peer changes: the endpoint that was learned stays.
+		run(t, "ip netns exec far ping -q -c 1 -w 20 -I 10.5.2.1 10.5.1.0")
+		learned = endpoint()
+		m.devices[1].Kind = func() dataplane.Kind {
+			k := m.devices[1].Kind.(dataplane.WireGuard)
+			k.Keepalive = 7 * time.Second
+			return k
+		}()
+		m.state.Paths = path("192.168.100.77")
+		m.mustPass()
+		if out := run(t, "wg show flannel-wg persistent-keepalive"); endpoint() != learned || strings.Fields(out)[1] != "7" {
+			t.Errorf("the endpoint is %s, want %s; keepalive %s", endpoint(), learned, out)
+		}
+	})
+}
+
+// What a pass costs with many peers: the log has the figures. One changed peer is one
+// message, whatever the number of the others.
+func TestWireGuardCost(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newWGMachine(t)
+		m.devices = m.devices[:2]
+		peers := func(n int) (paths []*dataplane.Path) {
+			for i := range n {
+				host := netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)})
+				paths = append(paths, wgPath(i, fmt.Sprintf("10.%d.%d.0/24", 100+i>>8, i&255), host.String(), "flannel-wg", 51820))
+			}
+			return paths
+		}
+		m.state.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		took := func(want reconcile.Result, what string) {
+			t.Helper()
+			began := time.Now()
+			m.mustPass()
+			t.Logf("%5d peers: %s took %v", len(m.state.Paths), what, time.Since(began).Round(10*time.Microsecond))
+			if m.done != want {
+				t.Errorf("%d peers, %s: %+v, want %+v", len(m.state.Paths), what, m.done, want)
+			}
+		}
+		count := []int{0, 250, 1000}
+		if os.Getenv("FLANNEL_WG_PEERS") != "" { // for figures with the kernel's WireGuard
+			count = []int{0, 1000, 10_000}
+		}
+		for step, n := range count[1:] {
+			m.state.Paths = peers(n)
+			if step > 0 {
+				m.restart()
+			}
+			// All paths are new to the driver; the kernel has those of the step before.
+			took(reconcile.Result{Set: 2 * (n - count[step])}, "the first pass")
+			m.QueueResync()
+			took(reconcile.Result{}, "a list of all")
+			m.state.Paths = append([]*dataplane.Path{wgPath(0, "10.100.0.0/24", "192.168.255.1", "flannel-wg", 51820)}, m.state.Paths[1:]...)
+			took(reconcile.Result{Set: 1}, "one changed peer")
+			m.state.Paths = append(peers(1), m.state.Paths[1:]...)
+			took(reconcile.Result{Set: 1}, "changing it back")
 		}
 	})
 }
