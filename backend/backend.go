@@ -44,15 +44,15 @@ type Mixed interface {
 	ForWindows() string
 }
 
-// Tunnel is implemented by backends whose VTEPs have MAC addresses, which must be
-// unique.
+// Tunnel is implemented by backends whose tunnel ends have an identity that must be
+// unique: the MAC addresses of VTEPs, the keys of WireGuard.
 type Tunnel interface {
 	// Ends returns the paths through the tunnel to a peer's subnets, one for each
 	// family, even if Paths returns direct ones.
 	Ends(peer *subnet.Lease) ([]*dataplane.Path, error)
-	// Derived reports whether the MAC address of an end is the one that is derived
-	// from its subnet. Other nodes never have it. A device that was made otherwise
-	// may have another address.
+	// Derived reports whether the identity of an end is the one that is derived from
+	// its subnet. Other nodes never have it. A device that was made otherwise may have
+	// another MAC address, and keys are never derived.
 	Derived(end *dataplane.Path) bool
 }
 

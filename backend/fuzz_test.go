@@ -11,6 +11,7 @@ import (
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
 	"flannel/backend/vxlan"
+	"flannel/backend/wireguard"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
@@ -19,7 +20,8 @@ import (
 // FuzzPeer: what a backend makes of a peer's data is a path that the kernel can take, or one short reason.
 func FuzzPeer(f *testing.F) {
 	for _, data := range []string{`{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VtepMAC":"C6-D2-32-6F-8F-44"}`, `{"VNI":4294967297}`, `null`, `[]`, `"x"`,
-		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `{"VtepMAC":"0000.0000.0000"}`, `{"VtepMAC":"02:00:5e:10:00:00:00:01"}`, `{"vni":1,"VNI":2}`} {
+		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `{"VtepMAC":"0000.0000.0000"}`, `{"VtepMAC":"02:00:5e:10:00:00:00:01"}`, `{"vni":1,"VNI":2}`,
+		`{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":51820}`, `{"PublicKey":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}`} {
 		f.Add([]byte(data), "10.5.2.0/24", "192.168.100.2")
 		f.Add([]byte(data), "2001:cafe:42:2::/64", "fd00:100::255")
 	}
@@ -39,7 +41,7 @@ func FuzzPeer(f *testing.F) {
 		for _, k := range []struct {
 			kind   backend.Kind
 			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
 			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
 			if err != nil {
 				t.Fatal(err)
@@ -53,8 +55,13 @@ func FuzzPeer(f *testing.F) {
 			}
 			for _, p := range paths {
 				tunnel := p.Device != eth0.Name
-				end, tunnelled := p.VTEP()
-				if p.Dst != s || p.Via != a || tunnel != (p.Encap != dataplane.Direct{}) || tunnelled && !end.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
+				end, tunnelled := p.End()
+				valid := end.MAC.Unicast()
+				if w, is := p.Encap.(dataplane.WireGuardPeer); is {
+					_, err := dataplane.ParsePublicKey(w.Key.Base64())
+					valid = err == nil && w.Endpoint.Addr() == a && w.Endpoint.Port() != 0 && w.Allowed == [2]netip.Prefix{s}
+				}
+				if p.Dst != s || p.Via != a || tunnel != (p.Encap != dataplane.Direct{}) || tunnelled && !valid || !tunnel && !eth0.Reaches(p.Via) {
 					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
 				}
 			}

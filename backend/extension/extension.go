@@ -55,9 +55,9 @@ func (x extension) Devices(local subnet.Lease) []dataplane.Device {
 }
 
 // ends returns the subnets and addresses of a lease in the families in use.
-func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.End) {
+func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.Family) {
 	for e := range x.Shared(l) {
-		if end := (dataplane.End{Subnet: e.Subnet, PublicIP: e.PublicIP}); e.Subnet.Addr().Is6() {
+		if end := (dataplane.Family{Subnet: e.Subnet, PublicIP: e.PublicIP}); e.Subnet.Addr().Is6() {
 			v6 = end
 		} else {
 			v4 = end
@@ -100,8 +100,8 @@ func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	}
 	encap := dataplane.Encap(by) // shared by both
 	var paths []*dataplane.Path
-	for _, e := range []dataplane.End{by.V4, by.V6} {
-		if e != (dataplane.End{}) {
+	for _, e := range []dataplane.Family{by.V4, by.V6} {
+		if e != (dataplane.Family{}) {
 			paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: device, Encap: encap})
 		}
 	}

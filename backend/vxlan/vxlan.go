@@ -159,8 +159,8 @@ func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 // Derived implements backend.Tunnel. It returns false for Windows nodes, whose MAC
 // addresses HNS chooses.
 func (v vxlan) Derived(end *dataplane.Path) bool {
-	addr, tunnelled := end.VTEP()
-	return tunnelled && addr == v.derivedMAC(end.Dst)
+	e, tunnelled := end.End()
+	return tunnelled && e.MAC == v.derivedMAC(end.Dst)
 }
 
 // data is what a node publishes about its VTEP, in flannel's format.

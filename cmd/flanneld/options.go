@@ -30,6 +30,7 @@ type options struct {
 
 	FirewallResync time.Duration  // interval of comparing the firewall rules with the desired ones
 	Healthz        netip.AddrPort // port 0: disabled
+	WireGuardKey   string         // the file of the private key: flannel's variable WIREGUARD_KEY_FILE; "": the default
 
 	Version, Help bool
 	Command       string   // a name from the table of commands; "": run the daemon
@@ -66,6 +67,7 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Warnings = append(given.Warnings, o.Warnings...)
 	o.Etcd.complete()
 	o.Kube.complete(environ)
+	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
 	problems = append(problems, o.setCommand(given.Rest)...)
 	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))

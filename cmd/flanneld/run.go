@@ -139,7 +139,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		status.Resumed()
 	}
 	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
-		StateDir: filepath.Dir(o.SubnetFile)})
+		StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 	if err != nil {
 		return err
 	}
@@ -182,6 +182,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
+		view.SetTraffic(plane)
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts,

@@ -71,16 +71,8 @@ func (o *etcdOptions) complete() {
 
 // complete sets the names of the node and the pod from the environment.
 func (o *kubeOptions) complete(environ []string) {
-	for _, e := range environ {
-		switch key, value, _ := strings.Cut(e, "="); key {
-		case "NODE_NAME":
-			o.NodeName = value
-		case "POD_NAME":
-			o.PodName = value
-		case "POD_NAMESPACE":
-			o.PodNamespace = value
-		}
-	}
+	o.NodeName, o.PodName = variable(environ, "NODE_NAME"), variable(environ, "POD_NAME")
+	o.PodNamespace = variable(environ, "POD_NAMESPACE")
 }
 
 // setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not
@@ -203,4 +195,14 @@ func setStagger(o *options, v string) error {
 	}
 	o.ConfigStagger = d
 	return nil
+}
+
+// variable returns the value of an environment variable, "" if it is not set.
+func variable(environ []string, name string) (value string) {
+	for _, e := range environ {
+		if n, v, _ := strings.Cut(e, "="); n == name {
+			value = v
+		}
+	}
+	return value
 }

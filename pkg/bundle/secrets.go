@@ -21,7 +21,13 @@ func knownSecrets(o Options, s doctor.Snapshot, files map[string][]byte) *redact
 	r.AddKeyed(raw)
 	r.AddSettings(os.Args, os.Environ())
 	for _, p := range s.Processes.Value { // the daemon may have other settings than this process
-		r.AddSettings(fromProc(p.PID, "cmdline"), fromProc(p.PID, "environ"))
+		environ := fromProc(p.PID, "environ")
+		r.AddSettings(fromProc(p.PID, "cmdline"), environ)
+		for _, e := range environ {
+			if path, is := strings.CutPrefix(e, "WIREGUARD_KEY_FILE="); is {
+				r.AddFile(path)
+			}
+		}
 	}
 	for name, text := range files {
 		if strings.HasPrefix(name, "config/") {

@@ -16,6 +16,7 @@ const (
 	causePeersOmitted     = "peers-omitted" // from the log, to limit its size
 	causeWindowsMismatch  = "windows-mismatch"
 	causeDuplicateMAC     = "duplicate-mac"
+	causeDuplicateKey     = "duplicate-key"
 	causeUnderlayChanged  = "underlay-changed"
 	causeConfigWarning    = "config-warning"
 	causeConfigChanged    = "config-changed"

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 )
 
 // devices returns the desired devices: those that the backend needs, with Readdress set by resolveDuplicates and acquire.
@@ -20,7 +19,8 @@ func (n *node) devices() []dataplane.Device {
 // resolveDuplicates changes the MAC address of a device if another lease has the same address, with precedence (see
 // plan.Outranked): otherwise all other nodes would reject our lease. The next pass changes the device and publishes the
 // new address, which is derived from our subnet. Nobody has precedence over us for that address, so a device is changed
-// once at most.
+// once at most. Likewise, the dataplane replaces a WireGuard key, once. If another lease has the new key, too, its node has
+// copied it from ours on purpose.
 //
 // For example, two virtual machines are clones, and flannel.1 has the address m on both. The node with the younger lease
 // is outranked and takes its derived address; the other node keeps m.
@@ -30,25 +30,44 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 		n.duplicate = ""
 		return
 	}
-	derived := map[string]mac.Addr{}
+	devices := map[string]dataplane.Device{}
 	for _, dev := range n.backend.Devices(n.lease) {
-		derived[dev.Name] = dev.MAC
+		devices[dev.Name] = dev
 	}
-	for _, device := range slices.Sorted(maps.Keys(outranked)) {
-		peer, current := outranked[device], n.links[device].MAC
-		switch {
-		case derived[device] == (mac.Addr{}): // HNS chooses the address
+	for _, name := range slices.Sorted(maps.Keys(outranked)) {
+		peer, link := outranked[name], n.links[name]
+		switch devices[name].Kind.(type) {
+		case dataplane.HNS:
 			if n.duplicate != peer {
 				n.duplicate = peer
 				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
-					"cause", causeDuplicateMAC, "network", device, "peer", peer, "mac", current)
+					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
 			}
-		case !n.readdressed[device]:
-			d.Log.Warn("duplicate MAC address: changing the address of this node's device",
-				"cause", causeDuplicateMAC, "device", device, "peer", peer, "from", current, "to", derived[device])
-			n.readdressed[device] = true
-			notify(in.changed)
+		case dataplane.WireGuard:
+			d.resolveDuplicateKey(n, in, name, peer)
+		default:
+			if !n.readdressed[name] {
+				d.Log.Warn("duplicate MAC address: changing the address of this node's device",
+					"cause", causeDuplicateMAC, "device", name, "peer", peer, "from", link.MAC, "to", devices[name].MAC)
+				n.readdressed[name] = true
+				notify(in.changed)
+			}
 		}
+	}
+}
+
+// resolveDuplicateKey is resolveDuplicates for a WireGuard device.
+func (d *Daemon) resolveDuplicateKey(n *node, in *inbox, device, peer string) {
+	key := n.links[device].Key
+	switch {
+	case !n.readdressed[device]:
+		d.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
+		n.readdressed[device] = true
+		notify(in.changed)
+	case n.duplicate != peer:
+		n.duplicate = peer
+		d.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
+			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -60,23 +59,23 @@ type resources struct {
 	subnets  []netip.Prefix        // of peers and of this node, sorted by address, without overlaps
 	leased   map[netip.Prefix]bool // the subnets of peers
 	gateways map[netip.Addr]bool   // the addresses of peers, and of this node
-	vteps    map[vtep]bool
+	ends     map[tunnelEnd]bool
 }
 
-type vtep struct {
+type tunnelEnd struct {
 	device string
-	mac    mac.Addr
+	end    dataplane.End
 }
 
 // resourcesOf returns the resources of the paths, and those of this node: its subnets and its addresses.
 func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) resources {
 	r := resources{leased: make(map[netip.Prefix]bool, len(paths)),
-		gateways: make(map[netip.Addr]bool, len(paths)), vteps: map[vtep]bool{}}
+		gateways: make(map[netip.Addr]bool, len(paths)), ends: map[tunnelEnd]bool{}}
 	for _, path := range paths {
 		r.subnets = append(r.subnets, path.Dst)
 		r.leased[path.Dst], r.gateways[path.Via] = true, true
-		if end, tunnelled := path.VTEP(); tunnelled {
-			r.vteps[vtep{path.Device, end}] = true
+		if end, tunnelled := path.End(); tunnelled {
+			r.ends[tunnelEnd{path.Device, end}] = true
 		}
 	}
 	for _, e := range own.Endpoints() {
@@ -101,18 +100,23 @@ func (r resources) overlaps(dst netip.Prefix) bool {
 // withoutConflict returns those of the paths that need none of the resources, nor one of a path before them. The paths
 // must be sorted by destination.
 func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.Path) {
-	ends := map[vtep]bool{} // of the paths in free
+	ends := map[tunnelEnd]*dataplane.Path{} // of the paths in free
 	for _, path := range paths {
-		addr, tunnelled := path.VTEP()
-		end := vtep{path.Device, addr}
+		end, tunnelled := path.End()
+		key := tunnelEnd{path.Device, end}
 		switch n := len(free); {
-		case r.overlaps(path.Dst), r.gateways[path.Via], r.vteps[end]:
-		case tunnelled && ends[end], n > 0 && free[n-1].Dst.Overlaps(path.Dst):
+		case r.overlaps(path.Dst), r.gateways[path.Via], r.ends[key]:
+		case tunnelled && ends[key] != nil && !sameNode(ends[key], path), n > 0 && free[n-1].Dst.Overlaps(path.Dst):
 		default:
-			free, ends[end] = append(free, path), true
+			free, ends[key] = append(free, path), path
 		}
 	}
 	return free
+}
+
+// sameNode reports whether two paths to one tunnel end are those to the IPv4 and the IPv6 subnet of one node.
+func sameNode(a, b *dataplane.Path) bool {
+	return a.Dst.Addr().Is4() != b.Dst.Addr().Is4() && a.Encap == b.Encap
 }
 
 // retain keeps the orphans among the found paths for the retention time, if there are enough of them.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -17,9 +18,17 @@ import (
 // View holds the result of the last pass for flanneld status. The loop writes it, and the goroutines that serve the status
 // read it. The zero View is from before the first pass.
 type View struct {
-	mu     sync.Mutex
-	last   *snapshot
-	errors []status.Error // sorted by when they occurred last, the oldest first
+	mu      sync.Mutex
+	last    *snapshot
+	errors  []status.Error          // sorted by when they occurred last, the oldest first
+	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
+}
+
+// SetTraffic sets the dataplane, which may know when the peers were last heard of.
+func (v *View) SetTraffic(plane dataplane.Dataplane) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.tunnels, _ = plane.(dataplane.TrafficReader)
 }
 
 // snapshot is a node after a pass. It is a shallow copy: what a node points to is never modified in place, except for the
@@ -67,7 +76,7 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last := v.last
+	last, tunnels := v.last, v.tunnels
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
@@ -78,6 +87,23 @@ func (v *View) Fill(r *status.Report) {
 	r.Pending = last.pendingConfig
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
+	if tunnels != nil {
+		addTunnels(r.Peers, tunnels.Traffic())
+	}
+}
+
+// addTunnels adds what the tunnels know about the peers. With one device for both families, both subnets of a peer have
+// the same tunnel.
+func addTunnels(peers []status.Peer, traffic map[netip.Prefix]dataplane.Traffic) {
+	for i := range peers {
+		for _, s := range peers[i].Subnets {
+			t, ok := traffic[s]
+			tunnel := status.Tunnel(t)
+			if ok && !slices.Contains(peers[i].Tunnels, tunnel) {
+				peers[i].Tunnels = append(peers[i].Tunnels, tunnel)
+			}
+		}
+	}
 }
 
 func (s *snapshot) nodeStatus() *status.Node {
@@ -102,6 +128,9 @@ func (s *snapshot) nodeStatus() *status.Node {
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
 		n.Devices = append(n.Devices, status.Device{Name: name, Index: l.Index, MTU: l.MTU, MAC: l.MAC.String()})
+		if l.Key != (dataplane.PublicKey{}) {
+			n.Devices[len(n.Devices)-1].PublicKey = l.Key.Base64()
+		}
 	}
 	return n
 }

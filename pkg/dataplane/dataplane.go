@@ -7,6 +7,7 @@ package dataplane
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"flannel/pkg/changes"
 	"flannel/pkg/mac"
@@ -16,7 +17,7 @@ import (
 type Device struct {
 	Name      string
 	MAC       mac.Addr // of a new device; an existing one keeps its own. Zero: the system chooses
-	Readdress bool     // change the MAC address of an existing device, too
+	Readdress bool     // change the MAC address, or the key, of an existing device, too
 	Kind      Kind     // with the properties of this kind
 }
 
@@ -24,7 +25,8 @@ type Device struct {
 type Link struct {
 	Index int
 	MAC   mac.Addr
-	MTU   int // bytes
+	MTU   int       // bytes
+	Key   PublicKey // of a WireGuard device
 	// Output is what PreStartup of Commands printed, without white space around it.
 	Output string
 }
@@ -40,11 +42,8 @@ type Path struct {
 	Encap  Encap        // encapsulation of the packets
 }
 
-// VTEP returns the MAC address of the VTEP that the path leads to, if there is one.
-func (p *Path) VTEP() (addr mac.Addr, has bool) {
-	end, has := p.Encap.(VTEP)
-	return end.MAC, has
-}
+// End returns the tunnel end that the path leads to, if there is one.
+func (p *Path) End() (e End, has bool) { return p.Encap.end() }
 
 // State is the desired state apart from the devices. Paths are not modified after
 // they are passed to a dataplane. An unchanged path keeps its pointer, so that
@@ -82,6 +81,26 @@ type State struct {
 type Refused struct {
 	Dst netip.Prefix // as in the path
 	Err error
+}
+
+// Traffic is what a tunnel knows about a peer.
+type Traffic struct {
+	Endpoint       netip.AddrPort // where it was last heard of, or where the first packet goes
+	Handshake      time.Time      // the last one; zero: none yet
+	Received, Sent int64          // bytes, since the device or the peer exists
+}
+
+// TunnelSummary is about all peers.
+type TunnelSummary struct {
+	Peers, Connected int   // Connected: with a valid session
+	Received, Sent   int64 // bytes, since the summary before
+}
+
+// TrafficReader is implemented by dataplanes with tunnels that know their peers.
+type TrafficReader interface {
+	// Traffic returns the state of some seconds ago by the peers' subnets. It may be
+	// called by any goroutine; the caller must not change the result.
+	Traffic() map[netip.Prefix]Traffic
 }
 
 // Dataplane reconciles the operating system with a desired state, and notifies of

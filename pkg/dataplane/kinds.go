@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"net/netip"
+	"time"
 
 	"flannel/pkg/mac"
 )
@@ -10,8 +11,8 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, IPIP, Overlay,
-// L2Bridge or Commands.
+// Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, Overlay, L2Bridge
+// or Commands.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -38,6 +39,16 @@ type VXLAN struct {
 	GBP      bool
 }
 
+// WireGuard is a WireGuard device. The system has its private key, and creates one if
+// there is none; Device.Readdress replaces it once. Tunnel.Local is not used, since the
+// kernel chooses the source of each packet.
+type WireGuard struct {
+	Tunnel
+	Port      uint16        // UDP
+	PSK       PresharedKey  // of all peers; zero: none
+	Keepalive time.Duration // interval of packets to all peers, in whole seconds; 0: none
+}
+
 // IPIP is an IPv4-in-IPv4 tunnel device without a remote address: it sends to the
 // gateway of a route.
 type IPIP struct{ Tunnel }
@@ -48,11 +59,11 @@ type IPIP struct{ Tunnel }
 type Commands struct {
 	PreStartup, PostStartup string
 	SubnetAdd, SubnetRemove string
-	V4, V6                  End // of this node; zero: the family is off
+	V4, V6                  Family // of this node; zero: the family is off
 }
 
-// End is one family of a node as commands see it.
-type End struct {
+// Family is one address family of a node as commands see it.
+type Family struct {
 	Subnet   netip.Prefix
 	PublicIP netip.Addr
 }
@@ -92,19 +103,38 @@ type L2Bridge struct {
 	DNS string // servers for pods, separated by commas; empty: HNS chooses
 }
 
-func (Existing) kind() string { return "existing" }
-func (VXLAN) kind() string    { return "vxlan" }
-func (IPIP) kind() string     { return "ipip" }
-func (Commands) kind() string { return "commands" }
-func (Overlay) kind() string  { return "overlay" }
-func (L2Bridge) kind() string { return "l2bridge" }
+func (Existing) kind() string  { return "existing" }
+func (VXLAN) kind() string     { return "vxlan" }
+func (WireGuard) kind() string { return "wireguard" }
+func (IPIP) kind() string      { return "ipip" }
+func (Commands) kind() string  { return "commands" }
+func (Overlay) kind() string   { return "overlay" }
+func (L2Bridge) kind() string  { return "l2bridge" }
 
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct, VTEP, IPInIP or
-// ByCommands.
-type Encap interface{ encap() }
+// Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP
+// or ByCommands.
+type Encap interface {
+	// end returns what identifies the tunnel end on its device, if there is one.
+	end() (e End, has bool)
+}
+
+// End identifies a tunnel end among those of a device, each of which belongs to one
+// node. One field is set.
+type End struct {
+	MAC mac.Addr  // of a VTEP
+	Key PublicKey // of a WireGuard peer
+}
+
+// String has the name that the field has in a lease.
+func (e End) String() string {
+	if e.Key != (PublicKey{}) {
+		return "PublicKey=" + e.Key.Base64()
+	}
+	return "VtepMAC " + e.MAC.String()
+}
 
 // Direct is no encapsulation: the peer is the gateway to its subnet.
 type Direct struct{}
@@ -113,17 +143,26 @@ type Direct struct{}
 // peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
+// WireGuardPeer is WireGuard. All paths to a peer through one device have the same
+// WireGuardPeer.
+type WireGuardPeer struct {
+	Key      PublicKey
+	Endpoint netip.AddrPort  // where the peer listens
+	Allowed  [2]netip.Prefix // its subnets, from which packets are accepted; the second may be zero
+}
+
 // IPInIP is IPv4 in IPv4. The destination of the outer packet is Path.Via.
 type IPInIP struct{}
 
 // ByCommands is whatever the commands for this peer make. The paths of both
 // families of a peer have the same one.
 type ByCommands struct {
-	V4, V6 End    // of the peer; zero: the family is off
+	V4, V6 Family // of the peer; zero: the family is off
 	Data   string // what the peer's PreStartup printed; may be anything
 }
 
-func (Direct) encap()     {}
-func (VTEP) encap()       {}
-func (IPInIP) encap()     {}
-func (ByCommands) encap() {}
+func (Direct) end() (e End, has bool)          { return e, false }
+func (v VTEP) end() (e End, has bool)          { return End{MAC: v.MAC}, true }
+func (w WireGuardPeer) end() (e End, has bool) { return End{Key: w.Key}, true }
+func (IPInIP) end() (e End, has bool)          { return e, false }
+func (ByCommands) end() (e End, has bool)      { return e, false }

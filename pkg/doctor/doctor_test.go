@@ -87,7 +87,7 @@ func find(t *testing.T, results []Result, code string) Result {
 func TestHealthy(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" { // for Windows; FL107 is always skipped
+		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" || r.Code == "FL209" { // for Windows; always skipped; for WireGuard
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -157,6 +157,32 @@ func TestDaemonChecks(t *testing.T) {
 			reportOf(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
+	})
+}
+
+// wireGuarded returns healthy with the backend wireguard.
+func wireGuarded() Snapshot {
+	s := healthy()
+	r := reportOf(&s)
+	r.Node.Backend, r.Node.Devices[1].Name = "wireguard", "flannel-wg"
+	r.Node.Networks[0].Data = []byte(`{"PublicKey":"x","Port":51820}`)
+	r.Peers[0].Tunnels = []status.Tunnel{{Handshake: noon, Sent: 7}}
+	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "flannel-wg", Index: 7, Type: "wireguard", MTU: 1420} })
+	return s
+}
+
+func TestWireGuardChecks(t *testing.T) {
+	checkAll(t, wireGuarded, []testCase{
+		{"FL204", OK, "51820", func(*Snapshot) {}},
+		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules("-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
+		{"FL204", Fail, "51821", func(s *Snapshot) {
+			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Data: []byte(`{"Port":51821}`)})
+			s.rules("-A INPUT -p udp -m udp --dport 51821 -j DROP")
+		}},
+		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Networks[0].Data = []byte(`{"Port":`) }},
+		{"FL209", OK, "", func(*Snapshot) {}},
+		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = status.Tunnel{} }}, // nothing was sent
+		{"FL209", Warn, "a", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
 	})
 }
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -55,15 +56,43 @@ func forwardAccepts(s Snapshot) Finding {
 	return ok("found no such rule%s", s.nftUnknown())
 }
 
-// tunnelAccepted fails if a rule drops the tunnel's packets. It only warns if a
+// tunnelAccepted fails if a rule drops the packets of a tunnel. It only warns if a
 // firewall drops by default, because a rule that it does not understand may
 // accept them, for example one with a set or a mark.
-func tunnelAccepted(s Snapshot) Finding {
-	packet := outer{"udp", s.tunnels()[0].Port}
+func tunnelAccepted(s Snapshot) (finding Finding) {
+	for _, packet := range s.outers() {
+		if finding = s.accepted(packet); finding.Verdict != OK {
+			break
+		}
+	}
+	return finding
+}
+
+// outers returns the packets that flanneld's tunnel devices receive.
+func (s Snapshot) outers() (packets []outer) {
+	if tunnels := s.tunnels(); len(tunnels) > 0 { // all are of one type and have one port
+		if tunnels[0].Type == "ipip" {
+			return []outer{{protocol: ipencap}}
+		}
+		return []outer{{"udp", tunnels[0].Port}}
+	}
+	n := s.node()
+	if n == nil || n.Backend != wireGuard {
+		return nil
+	}
+	for _, network := range n.Networks {
+		var published struct{ Port int }
+		if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 && !slices.Contains(packets, outer{"udp", published.Port}) {
+			packets = append(packets, outer{"udp", published.Port})
+		}
+	}
+	return packets
+}
+
+func (s Snapshot) accepted(packet outer) Finding {
 	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
 		"ufw allow %[1]d/udp; or a rule in INPUT).", packet.port)
-	if s.tunnels()[0].Type == "ipip" {
-		packet = outer{protocol: ipencap}
+	if packet.protocol == ipencap {
 		fix = "Accept IP protocol 4 from the other nodes (firewall-cmd --permanent --add-protocol=ipencap; " +
 			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT)."
 	}

@@ -16,7 +16,7 @@ func linuxChecks() []Check {
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux,
 			needs{filtersKnown, familiesKnown}, forwardAccepts},
 		{"FL204", "the host's firewall accepts the tunnel's packets", linux,
-			needs{devicesKnown, tunnelExists, filtersKnown}, tunnelAccepted},
+			needs{devicesKnown, outersKnown, filtersKnown}, tunnelAccepted},
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux,
 			needs{devicesKnown, vxlanExists}, checksums},
 		{"FL206", "no other program manages flanneld's devices", linux,
@@ -25,6 +25,8 @@ func linuxChecks() []Check {
 			needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
 		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file", linux,
 			needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
+		{"FL209", "every WireGuard peer to which packets were sent has answered", linux,
+			needs{peersKnown, wireGuardUsed}, peersAnswer},
 	}
 }
 
@@ -177,6 +179,25 @@ func bridgeAddress(s Snapshot) Finding {
 		}
 	}
 	return ok("%s", join(own...))
+}
+
+// peersAnswer finds peers without a handshake. WireGuard does not tell why: it ignores
+// packets that it cannot authenticate.
+func peersAnswer(s Snapshot) Finding {
+	var silent []string
+	for _, p := range s.report().Peers {
+		for _, tunnel := range p.Tunnels {
+			if tunnel.Handshake.IsZero() && tunnel.Sent > 0 {
+				silent = append(silent, fmt.Sprintf("%s at %s", p.Name, tunnel.Endpoint))
+			}
+		}
+	}
+	if len(silent) == 0 {
+		return ok("no peer is silent")
+	}
+	return warn("Check on these nodes that flanneld runs, that their firewalls and those between accept UDP to this address, "+
+		"and that all nodes have the same Backend.PSK. If a node is behind NAT, set PersistentKeepaliveInterval to 25.",
+		"no handshake with %s", several(silent))
 }
 
 // podMTU finds pods with another MTU than new pods get: the MTU of a running

@@ -70,6 +70,17 @@ func subnetFileExists(s Snapshot) string {
 	return unless(s.Env.Known && s.Env.Value.MTU != 0, "there is no subnet file")
 }
 
+const wireGuard = "wireguard" // the backend's name
+
+func wireGuardUsed(s Snapshot) string {
+	n := s.node()
+	return unless(n != nil && n.Backend == wireGuard, "the backend is not wireguard")
+}
+
+func outersKnown(s Snapshot) string {
+	return unless(len(s.outers()) > 0, noTunnel)
+}
+
 func tunnelExists(s Snapshot) string { return unless(len(s.tunnels()) > 0, noTunnel) }
 
 func vxlanExists(s Snapshot) string { return unless(len(s.vxlans()) > 0, noVXLAN) }

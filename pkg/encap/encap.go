@@ -8,6 +8,9 @@ const (
 	ipv6     = 40 // without extensions
 	udp      = 8
 	vxlan    = 8
+	// Of WireGuard's data packets: type and reserved bytes, receiver, counter; tag.
+	wireGuardHeader = 4 + 4 + 8
+	wireGuardTag    = 16
 )
 
 // VXLAN returns the bytes that VXLAN adds to an IP packet: the inner Ethernet header,
@@ -21,3 +24,8 @@ func VXLAN(v6 bool) int {
 
 // IPIP returns the bytes that IPIP adds to an IPv4 packet: the outer header.
 func IPIP() int { return ipv4 }
+
+// WireGuard returns the bytes that WireGuard adds to an IP packet. The outer IP header
+// is IPv6 in the worst case, and the device does not know which peer has which, so this
+// is the overhead for all.
+func WireGuard() int { return ipv6 + udp + wireGuardHeader + wireGuardTag }

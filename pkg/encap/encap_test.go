@@ -15,3 +15,10 @@ func TestVXLAN(t *testing.T) {
 		t.Errorf("%d bytes over IPv4, %d over IPv6", v4, v6)
 	}
 }
+
+// As wg-quick: with an MTU of 1500 on the underlay, the device has 1420.
+func TestWireGuard(t *testing.T) {
+	if n := WireGuard(); n != 80 {
+		t.Errorf("%d bytes", n)
+	}
+}

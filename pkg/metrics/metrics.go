@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -28,6 +29,8 @@ type Metrics struct {
 	entries  *prometheus.GaugeVec
 	changes  *prometheus.CounterVec
 	errors   *prometheus.CounterVec
+	tunnels  *prometheus.GaugeVec
+	bytes    *prometheus.CounterVec
 }
 
 // New returns metrics in a new registry, together with those of the process and
@@ -54,6 +57,10 @@ func New(version string) *Metrics {
 		Help: "Entries that were set, deleted, or refused by the operating system."}, []string{"table", "op"})
 	m.errors = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
 		Help: "Failed passes, by the part that failed."}, []string{"part"})
+	m.tunnels = register.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "wireguard_peers",
+		Help: "Peers of WireGuard devices, by whether they have a valid session: a handshake within three minutes."}, []string{"session"})
+	m.bytes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "wireguard_bytes_total",
+		Help: "Encrypted bytes from and to all peers since the start of flanneld."}, []string{"direction"})
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
 		Help: "1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version}}).Set(1)
 	m.registry.MustRegister(collectors.NewGoCollector(),
@@ -103,6 +110,14 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	for op, n := range map[string]int{"set": done.Set, "delete": done.Deleted, "refused": done.Failed} {
 		m.changes.WithLabelValues(name, op).Add(float64(n))
 	}
+}
+
+// Tunnels sets the numbers of WireGuard peers, and counts their traffic.
+func (m *Metrics) Tunnels(s dataplane.TunnelSummary) {
+	m.tunnels.WithLabelValues("valid").Set(float64(s.Connected))
+	m.tunnels.WithLabelValues("none").Set(float64(s.Peers - s.Connected))
+	m.bytes.WithLabelValues("received").Add(float64(s.Received))
+	m.bytes.WithLabelValues("sent").Add(float64(s.Sent))
 }
 
 // Pass records a pass: its duration, whether it left the network up to date,

@@ -15,7 +15,7 @@ import (
 // depends on the number of peers in conflicts only.
 //
 // The peers are visited in the order of comparePrecedence. Each is rejected if it
-//  1. claims a VTEP address that is derived from the subnet of another peer,
+//  1. claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer,
 //  2. claims a resource that a peer before it has got, or
 //  3. has a subnet of unusual size that overlaps a subnet of a peer that is used.
 //
@@ -37,7 +37,7 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 		return nil
 	}
 	parties := maps.Clone(p.unusual)
-	derivedBy := map[resource]*peer{} // for contested VTEP addresses: the first peer from whose subnet they are derived
+	derivedBy := map[resource]*peer{} // for contested tunnel ends: the first peer from whose subnet they are derived
 	for r, claimants := range p.claimants {
 		for _, peer := range claimants {
 			parties[peer] = struct{}{}
@@ -91,20 +91,20 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// derives reports whether r is a VTEP address that is derived from a subnet of the peer. Subnets of unusual size do not
+// derives reports whether r is a tunnel end that is derived from a subnet of the peer. Subnets of unusual size do not
 // count: an IPv6 network has so many of them that for any MAC address there is a subnet from which it is derived.
 func (p *Plan) derives(peer *peer, r resource) bool {
 	return p.tunnel != nil && !peer.unusual && slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool {
-		return vtep(path) == r && p.tunnel.Derived(path)
+		return tunnelEnd(path) == r && p.tunnel.Derived(path)
 	})
 }
 
-// conflictWithDerived returns a reason if the peer claims a VTEP address that is derived from the subnet of another peer.
+// conflictWithDerived returns a reason if the peer claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer.
 // The age of the lease does not matter: otherwise a compromised node could displace every node with a younger lease.
 func (p *Plan) conflictWithDerived(peer *peer, derivedBy map[resource]*peer) string {
 	for r := range peer.claims() {
 		if owner := derivedBy[r]; owner != nil && !p.derives(peer, r) {
-			return fmt.Sprintf("VtepMAC %s is derived from the subnet of %s", r.mac, owner.lease.Name)
+			return fmt.Sprintf("%s is derived from the subnet of %s", r.end, owner.lease.Name)
 		}
 	}
 	return ""
@@ -119,7 +119,7 @@ func conflictWithOwner(peer *peer, owners map[resource]*peer) string {
 		case r.subnet.IsValid():
 			return fmt.Sprintf("subnet %s is in use by %s", r.subnet, owner.lease.Name)
 		default:
-			return fmt.Sprintf("VtepMAC %s is in use by %s", r.mac, owner.lease.Name)
+			return fmt.Sprintf("%s is in use by %s", r.end, owner.lease.Name)
 		}
 	}
 	return ""

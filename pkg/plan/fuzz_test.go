@@ -93,6 +93,6 @@ func FuzzLeases(f *testing.F) {
 
 // unicast reports whether a path leads to a tunnel end that can be one.
 func unicast(p *dataplane.Path) bool {
-	end, tunnelled := p.VTEP()
-	return tunnelled && end.Unicast()
+	end, tunnelled := p.End()
+	return tunnelled && end.MAC.Unicast()
 }

@@ -12,7 +12,6 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -22,12 +21,12 @@ import (
 // A subnet is of unusual size if its length differs from that of this node's subnet. Subnets of the usual size are
 // either equal or disjoint, so a map finds their conflicts; only subnets of unusual size need to be compared with others.
 type Plan struct {
-	cfg      subnet.Config
-	local    subnet.Lease
-	backend  backend.Backend
-	addrs    []netip.Addr      // of this node, sorted
-	tunnel   backend.Tunnel    // the backend if it is a tunnel, else nil
-	ownVTEPs map[resource]bool // VTEP addresses of this node; the value: it is derived from our subnet
+	cfg     subnet.Config
+	local   subnet.Lease
+	backend backend.Backend
+	addrs   []netip.Addr      // of this node, sorted
+	tunnel  backend.Tunnel    // the backend if it is a tunnel, else nil
+	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
 	started    bool                    // the first Update has read the whole set
 	peers      map[*subnet.Lease]*peer // the result for each lease
@@ -37,7 +36,7 @@ type Plan struct {
 	holders      map[resource]*peer   // one of the peers that claim the resource
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
 	unusual      map[*peer]struct{}   // with a subnet of unusual size
-	outranking   map[*peer]struct{}   // that have precedence over this node for one of its VTEP addresses
+	outranking   map[*peer]struct{}   // that have precedence over this node for one of its tunnel ends
 	inside       map[*peer]struct{}   // with a public IP inside the pod network
 	hostSubnets  map[netip.Prefix]int // how many of these public IPs each subnet of the usual size contains
 	invalid      map[*peer]struct{}   // rejected whatever other leases there are
@@ -55,34 +54,38 @@ type peer struct {
 	unusual  bool       // one of its subnets is of unusual size
 	reason   string     // why the lease is invalid; "": it is valid
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
-	outranks []resource // VTEP addresses of this node that other nodes attribute to the peer
+	outranks []resource // tunnel ends of this node that other nodes attribute to the peer
 	active   bool       // its paths are in Plan.paths
 }
 
 func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 
-// resource is something that only one peer can have: either a subnet, or a VTEP address on a device.
+// resource is something that only one peer can have: either a subnet, or a tunnel end (the MAC address of a VTEP, a key of
+// WireGuard) on a device.
 type resource struct {
 	subnet netip.Prefix
 	device string
-	mac    mac.Addr
+	end    dataplane.End
 }
 
-// vtep returns the VTEP address that a path leads to; its mac is zero if the path does not use a tunnel.
-func vtep(path *dataplane.Path) resource {
-	end, _ := path.VTEP()
-	return resource{device: path.Device, mac: end}
+// tunnelEnd returns the tunnel end that a path leads to; its end is zero if the path does not use a tunnel.
+func tunnelEnd(path *dataplane.Path) resource {
+	end, _ := path.End()
+	return resource{device: path.Device, end: end}
 }
 
 // claims yields the resources that the peer claims. They are computed on each call: stored, they would be the largest
 // part of a Plan.
 func (p *peer) claims() iter.Seq[resource] {
 	return func(yield func(resource) bool) {
-		for _, path := range p.paths {
+		for i, path := range p.paths {
 			if !yield(resource{subnet: path.Dst}) {
 				return
 			}
-			if _, tunnelled := path.VTEP(); tunnelled && !yield(vtep(path)) {
+			if _, tunnelled := path.End(); !tunnelled || i > 0 && tunnelEnd(path) == tunnelEnd(p.paths[0]) {
+				continue // one WireGuard device may carry both families
+			}
+			if !yield(tunnelEnd(path)) {
 				return
 			}
 		}
@@ -99,13 +102,13 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	p := &Plan{cfg: cfg, local: local, backend: b, ownVTEPs: map[resource]bool{}, holders: map[resource]*peer{},
+	p := &Plan{cfg: cfg, local: local, backend: b, ownEnds: map[resource]bool{}, holders: map[resource]*peer{},
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
 		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
 		ends, _ := p.tunnel.Ends(&local) // an error means that our lease has no backend data yet
 		for _, end := range ends {
-			p.ownVTEPs[vtep(end)] = p.tunnel.Derived(end)
+			p.ownEnds[tunnelEnd(end)] = p.tunnel.Derived(end)
 		}
 	}
 	return p
@@ -138,9 +141,9 @@ func contains(addrs []netip.Addr, ip netip.Addr) bool {
 // not rejected either.
 func (p *Plan) Pending() int { return p.pending }
 
-// Outranked maps each device whose MAC address another lease also has, with precedence over ours, to that lease's name.
-// All other nodes reject our lease for as long as both have the address. Nobody has precedence over this node for an
-// address that is derived from our own subnet.
+// Outranked maps each device whose MAC address or key another lease also has, with precedence over ours, to that lease's
+// name. All other nodes reject our lease for as long as both have it. Nobody has precedence over this node for an address
+// that is derived from our own subnet.
 func (p *Plan) Outranked() map[string]string {
 	by := map[string]string{}
 	for _, peer := range slices.SortedFunc(maps.Keys(p.outranking), comparePrecedence) {

@@ -29,9 +29,9 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	}
 	peer.outranks = p.outrankedBy(peer, paths)
 	for _, path := range paths {
-		end := vtep(path)
-		if _, own := p.ownVTEPs[end]; own {
-			peer.local, peer.reason = true, fmt.Sprintf("VtepMAC %s is the same as this node's", end.mac)
+		end := tunnelEnd(path)
+		if _, own := p.ownEnds[end]; own {
+			peer.local, peer.reason = true, fmt.Sprintf("%s is the same as this node's", end.end)
 			peer.unusual = false // a rejected peer has no paths that could be in a conflict
 			return peer
 		}
@@ -56,22 +56,22 @@ func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
 	return false
 }
 
-// outrankedBy returns the VTEP addresses of this node that the peer claims, too, and that all other nodes attribute to
+// outrankedBy returns the tunnel ends of this node that the peer claims, too, and that all other nodes attribute to
 // the peer.
 func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked []resource) {
-	if len(p.ownVTEPs) == 0 {
+	if len(p.ownEnds) == 0 {
 		return nil
 	}
 	ends := paths
 	// Some paths may not use the tunnel (DirectRouting), but other nodes may reach the same peer through the tunnel.
-	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.VTEP(); return !tunnelled }) {
+	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.End(); return !tunnelled }) {
 		ends, _ = p.tunnel.Ends(claimant.lease) // an error: the nodes that need the tunnel reject the peer
 	}
 	precedes := comparePrecedence(claimant, &peer{lease: &p.local}) < 0
 	for _, end := range ends {
-		derived, own := p.ownVTEPs[vtep(end)]
+		derived, own := p.ownEnds[tunnelEnd(end)]
 		if own && !derived && (precedes || !claimant.unusual && p.tunnel.Derived(end)) {
-			outranked = append(outranked, vtep(end))
+			outranked = append(outranked, tunnelEnd(end))
 		}
 	}
 	return outranked

@@ -126,6 +126,16 @@ func (t *Table[K, V]) Wanted(key K) bool {
 	return ok && r.wanted
 }
 
+// Desired returns the desired value of a key, if there is one.
+func (t *Table[K, V]) Desired(key K) (value V, wanted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r, ok := t.rows[key]; ok {
+		return r.want, r.wanted
+	}
+	return value, false
+}
+
 // Actual returns the actual value of a key, if there is one.
 func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	t.mu.Lock()

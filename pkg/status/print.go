@@ -75,7 +75,11 @@ func (p *printer) node(n Node) {
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
 	for _, d := range n.Devices {
 		if d.Name != n.Underlay.Name {
-			p.row("device", "%s (index %d, %s, MTU %d)", d.Name, d.Index, d.MAC, d.MTU)
+			identity := d.MAC
+			if d.PublicKey != "" {
+				identity = "PublicKey=" + d.PublicKey
+			}
+			p.row("device", "%s (index %d, %s, MTU %d)", d.Name, d.Index, identity, d.MTU)
 		}
 	}
 	p.row("last pass", "%s, took %s", p.clock(n.LastPass), time.Duration(n.Took).Round(time.Microsecond))
@@ -134,11 +138,34 @@ func (p *printer) peers(peers []Peer, every bool) {
 		if peer.Reason != "" {
 			p.row("", "%s", Printable(peer.Reason))
 		}
+		for _, tunnel := range peer.Tunnels {
+			p.tunnel(tunnel)
+		}
 	}
 	if more > 0 {
 		p.row("", "and %d more; --peers lists all", more)
 	}
 }
+
+func (p *printer) tunnel(t Tunnel) {
+	handshake := "no handshake yet"
+	if !t.Handshake.IsZero() {
+		handshake = "last handshake " + p.now.Sub(t.Handshake).Round(time.Second).String() + " ago"
+	}
+	p.row("", "sent to %s, %s, received %s, sent %s", t.Endpoint, handshake, size(t.Received), size(t.Sent))
+}
+
+// size formats a number of bytes.
+func size(bytes int64) string {
+	value, unit := float64(bytes), 0
+	for value >= 1024 && unit < len(units)-1 {
+		value /= 1024
+		unit++
+	}
+	return strconv.FormatFloat(value, 'f', min(unit, 1), 64) + " " + units[unit]
+}
+
+var units = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 
 func (p *printer) times(e Error) string {
 	if e.Count == 1 {

@@ -80,7 +80,9 @@ type Device struct {
 	Name  string `json:"name"`
 	Index int    `json:"index"`
 	MTU   int    `json:"mtu"`
-	MAC   string `json:"mac"`
+	MAC   string `json:"mac"` // zero for a device without one
+	// PublicKey is set for a WireGuard device.
+	PublicKey string `json:"publicKey,omitempty"`
 }
 
 // State is the state of a peer. Its values are part of the format of the
@@ -113,6 +115,17 @@ type Peer struct {
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
 	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
+	// Tunnels are absent for backends whose tunnels know nothing of their peers.
+	Tunnels []Tunnel `json:"tunnels,omitempty"`
+}
+
+// Tunnel is what a WireGuard device knows about a peer, as of some seconds ago. A peer has
+// one, or one for each address family.
+type Tunnel struct {
+	Endpoint  netip.AddrPort `json:"endpoint"`           // where the device sends; with NAT not what the peer publishes
+	Handshake time.Time      `json:"handshake,omitzero"` // the last one; absent: none yet
+	Received  int64          `json:"received"`           // bytes
+	Sent      int64          `json:"sent"`               // bytes
 }
 
 // Error is an error of one part of a pass.

@@ -37,16 +37,20 @@ func sample() Report {
 	}
 	retained := peer("e", RetainedPeer, "", 8)
 	retained.Until = noon.Add(time.Minute)
+	a := peer("a", UpToDate, "", 4)
+	a.Tunnels = []Tunnel{{netip.MustParseAddrPort("203.0.113.7:40001"), noon.Add(-100 * time.Second), 1023, 5 << 30},
+		{netip.MustParseAddrPort("[fd00::4]:51821"), time.Time{}, 0, 1536}}
 	return Report{
 		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
 		Problem: "devices: device flannel.1: no\nfirewall: exit status 4", Outage: "etcd does not answer: \x1b[31mred", Advice: "b runs Windows: set Port to 4789",
 		Node: &Node{Backend: "vxlan", MTU: 1450, IPMasq: true, SubnetFile: "/run/flannel/subnet.env",
 			Networks: []Network{{prefix("10.5.0.0/16"), prefix("10.5.3.0/24"), addr("192.168.64.3"), json.RawMessage(`{"VNI":1}`)}},
 			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
-			Devices:  []Device{{"eth0", 2, 1500, "02:00:00:00:00:01"}, {"flannel.1", 7, 1450, "02:00:00:00:00:02"}},
+			Devices: []Device{{"eth0", 2, 1500, "02:00:00:00:00:01", ""}, {"flannel.1", 7, 1450, "02:00:00:00:00:02", ""},
+				{"flannel-wg", 8, 1420, "00:00:00:00:00:00", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
 		Retained: &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
-		Peers: []Peer{retained, peer("a", UpToDate, "", 4), peer("b", Behind, "", 5), peer("c", Pending, "", 6),
+		Peers: []Peer{retained, a, peer("b", Behind, "", 5), peer("c", Pending, "", 6),
 			peer("d", Rejected, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: Rejected, Reason: "no lease"}},
 		Errors: []Error{{"dataplane", "set routes: no", 1, noon, noon}, {"firewall", "exit status 4", 12, noon.Add(-time.Minute), noon}},
 	}

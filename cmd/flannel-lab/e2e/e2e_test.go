@@ -78,7 +78,7 @@ func must(t *testing.T, err error) {
 func TestPodsOfTwoNodesTalk(t *testing.T) {
 	t.Parallel()
 	for name, family := range map[string]lab.Family{"IPv4": lab.V4, "dual": lab.Dual, "IPv6": lab.V6} {
-		for _, backend := range []string{"vxlan", "host-gw"} {
+		for _, backend := range []string{"vxlan", "host-gw", "wireguard"} {
 			t.Run(backend+" "+name, func(t *testing.T) {
 				l := start(t, lab.Options{Nodes: 2, Family: family}, `{"Type":"`+backend+`"}`)
 				a, b := pair(t, l)

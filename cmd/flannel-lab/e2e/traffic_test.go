@@ -57,6 +57,8 @@ func podMTU(backend string, family lab.Family) string {
 	switch {
 	case backend == "host-gw":
 		return "1500"
+	case backend == "wireguard":
+		return "1420" // in all families, see package encap
 	case family.Has6():
 		return "1430" // the outer header is IPv6
 	}

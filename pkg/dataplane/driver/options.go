@@ -3,6 +3,7 @@ package driver
 import (
 	"log/slog"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -14,6 +15,10 @@ type Options struct {
 	// desired entries and the changes. May be nil.
 	Report   func(table string, entries int, done reconcile.Result)
 	StateDir string // the subnet file's directory, for files that survive a crash
+	KeyFile  string // WireGuard's private key; "": flannel's
+	// Tunnels is called with what WireGuard's devices count, each time that they are read.
+	// May be nil.
+	Tunnels func(dataplane.TunnelSummary)
 }
 
 func (o Options) report(t Table, done reconcile.Result) {

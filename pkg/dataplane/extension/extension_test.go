@@ -131,8 +131,8 @@ func (n *node) close() {
 	}
 }
 
-func end(subnet, ip string) dataplane.End {
-	return dataplane.End{Subnet: netip.MustParsePrefix(subnet), PublicIP: netip.MustParseAddr(ip)}
+func end(subnet, ip string) dataplane.Family {
+	return dataplane.Family{Subnet: netip.MustParsePrefix(subnet), PublicIP: netip.MustParseAddr(ip)}
 }
 
 // peerPaths are the paths to a dual-stack peer.

@@ -135,10 +135,10 @@ func valueOf(env []string, name string) (value string) {
 }
 
 // ends returns the variables for a node. Those of a family that is off are empty.
-func ends(v4, v6 dataplane.End) []string {
+func ends(v4, v6 dataplane.Family) []string {
 	var env []string
-	add := func(subnet, ip string, e dataplane.End) {
-		if e == (dataplane.End{}) {
+	add := func(subnet, ip string, e dataplane.Family) {
+		if e == (dataplane.Family{}) {
 			env = append(env, subnet+"=", ip+"=")
 			return
 		}

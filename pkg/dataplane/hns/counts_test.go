@@ -31,9 +31,9 @@ func TestCounts(t *testing.T) {
 						p := winPath(dev, i%250+3)
 						p.Dst = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
 						if kind == overlayKind {
-							end, _ := p.VTEP()
-							end[3] = byte(i >> 8)
-							p.Encap = dataplane.VTEP{MAC: end}
+							end, _ := p.End()
+							end.MAC[3] = byte(i >> 8)
+							p.Encap = dataplane.VTEP{MAC: end.MAC}
 						}
 						w.state.Paths = append(w.state.Paths, p)
 					}

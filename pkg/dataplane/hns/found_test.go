@@ -14,8 +14,8 @@ import (
 func pathsText(paths []*dataplane.Path) string {
 	var lines []string
 	for _, p := range paths {
-		end, _ := p.VTEP()
-		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, end))
+		end, _ := p.End()
+		lines = append(lines, fmt.Sprintf("%s at %s through %s to %s", p.Dst, p.Via, p.Device, end.MAC))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -47,7 +47,7 @@ func (overlay) finish(_ context.Context, d *Driver, dev device, host hns.Adapter
 func (overlay) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); return ok }
 
 func (o overlay) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
-	end, _ := p.VTEP()
+	end := p.Encap.(dataplane.VTEP).MAC
 	if !d.version.Features().RemoteSubnet {
 		driver.Put(f, d.remotes, p.Dst, remoteValue{p.Via, end})
 		return

@@ -34,8 +34,10 @@ type Driver struct {
 	routes   *reconcile.Table[routeKey, hop]
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
+	wgPeers  *reconcile.Table[wgKey, wgPeer]
 	store    *nexthopStore
-	tables   driver.Tables // all four
+	wg       *wgStore
+	tables   driver.Tables // all of them
 
 	// The state that the tables want.
 	paths      []*dataplane.Path
@@ -72,9 +74,13 @@ func New(opts driver.Options) (*Driver, error) {
 	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(d.store))
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
+	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
+	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
+	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
 	// The order in which entries are added. Routes are last, so that a packet that
-	// takes a new route finds the neighbour and the FDB entry, too.
-	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.routes}
+	// takes a new route finds the neighbour and the FDB entry, or the WireGuard peer,
+	// too.
+	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.routes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
 		return nil, errors.Join(err, c.Close())
@@ -88,6 +94,7 @@ func (d *Driver) Changes() <-chan struct{} { return d.changes }
 // Close implements Dataplane.
 func (d *Driver) Close() error {
 	d.handle.Close()
+	d.wg.close()
 	return errors.Join(d.watcher.close(), d.conn.Close())
 }
 

@@ -27,8 +27,8 @@ func (k routeKey) String() string {
 // hop is the next hop of a route, whether the kernel holds it in the route or in a
 // nexthop object.
 type hop struct {
-	Via       netip.Addr
-	Index     int // of the device
+	Via       netip.Addr // zero: no gateway, as through a WireGuard device
+	Index     int        // of the device
 	Blackhole bool
 	Onlink    bool
 	Unmanaged bool // it has properties that we never set, such as several gateways
@@ -42,6 +42,9 @@ func (h hop) String() string {
 		return "blackhole"
 	case h.Onlink:
 		return fmt.Sprintf("via %s on link %d onlink", h.Via, h.Index)
+	}
+	if !h.Via.IsValid() {
+		return fmt.Sprintf("on link %d", h.Index)
 	}
 	return fmt.Sprintf("via %s on link %d", h.Via, h.Index)
 }

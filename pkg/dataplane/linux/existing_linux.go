@@ -25,5 +25,8 @@ func (existing) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link datap
 }
 
 func (existing) pathOf(_ *Driver, key routeKey, h hop, device string) *dataplane.Path {
+	if !h.Via.IsValid() {
+		return nil
+	}
 	return &dataplane.Path{Dst: key.Dst, Via: h.Via, Device: device, Encap: dataplane.Direct{}}
 }

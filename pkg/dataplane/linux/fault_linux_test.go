@@ -91,7 +91,7 @@ func (h held) works(p *dataplane.Path) bool {
 	if !ok || h.links[p.Device].Index != hop.Index {
 		return false
 	}
-	if _, tunnelled := p.VTEP(); !tunnelled {
+	if _, tunnelled := p.End(); !tunnelled {
 		return true
 	}
 	mac, ok := h.neighs[neighKey{hop.Index, hop.Via}]
@@ -138,7 +138,7 @@ func (o *observer) upToDate() error {
 		if got, ok := now.routes[e.route]; !ok || got != e.hop {
 			return fmt.Errorf("route %s leads %s, want %s", e.route, got, e.hop)
 		}
-		if _, tunnelled := p.VTEP(); tunnelled && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
+		if _, tunnelled := p.End(); tunnelled && (now.neighs[e.neigh] != e.mac || now.fdb[e.fdb] != e.via) {
 			return fmt.Errorf("%s: neighbour %s and FDB entry %s, want %s and %s", p.Dst, now.neighs[e.neigh], now.fdb[e.fdb], e.mac, e.via)
 		}
 	}
@@ -163,11 +163,11 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 	// A peer moves to another VTEP, another to another gateway: their old entries serve until the new ones are there.
 	for i, p := range o.m.state.Paths {
 		q := *p
-		end, tunnelled := p.VTEP()
+		end, tunnelled := p.End()
 		switch {
 		case p.Dst.Addr() == netip.MustParseAddr("10.5.5.0"):
-			end[4] = byte(n % 2)
-			q.Encap = dataplane.VTEP{MAC: end}
+			end.MAC[4] = byte(n % 2)
+			q.Encap = dataplane.VTEP{MAC: end.MAC}
 		case !tunnelled:
 			q.Via = netip.AddrFrom4([4]byte{192, 168, 100, byte(8 + n%2)})
 		default:

@@ -36,7 +36,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 // pathOf calls kind.pathOf if the route has a form that some kind has.
 func pathOf(d *Driver, key routeKey, h hop, dev dataplane.Device) *dataplane.Path {
 	k, err := kindOf(dev)
-	if err != nil || h.Unmanaged || h.Blackhole || !h.Via.IsValid() || key.Metric != defaultMetric(key.Dst.Addr()) {
+	if err != nil || h.Unmanaged || h.Blackhole || key.Metric != defaultMetric(key.Dst.Addr()) {
 		return nil
 	}
 	return k.pathOf(d, key, h, dev.Name)

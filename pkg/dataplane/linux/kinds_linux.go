@@ -38,7 +38,7 @@ var kinds = []struct {
 	{existing{}, dataplane.Existing{}, dataplane.Direct{}, nil, ""},
 	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
 	{ipip{}, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{nil, nil, nil, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
+	{wireguard{}, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
 	{nil, nil, nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }
 
@@ -80,8 +80,9 @@ func linkTypeOf(name string) string {
 }
 
 // isOurType reports whether flannel gives devices of this type such a name. The type
-// of TUN devices is "tuntap" or, in other libraries, "tun".
+// of TUN devices is "tuntap" or, in other libraries, "tun". wireguard-go makes one in
+// the place of a WireGuard device.
 func isOurType(l netlink.Link) bool {
 	ours := linkTypeOf(l.Attrs().Name)
-	return ours != "" && (l.Type() == ours || l.Type() == "tun")
+	return ours != "" && (l.Type() == ours || l.Type() == "tun" || ours == "wireguard" && l.Type() == "tuntap")
 }

@@ -38,6 +38,8 @@ func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlin
 		body[6] = unix.RT_SCOPE_NOWHERE // any
 	case r.hop.Onlink && r.nexthop == 0:
 		binary.NativeEndian.PutUint32(body[8:], unix.RTNH_F_ONLINK)
+	case !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4():
+		body[6] = unix.RT_SCOPE_LINK
 	}
 	m = m.Begin(kind, flags, body).Addr(unix.RTA_DST, r.key.Dst.Addr())
 	if r.key.Metric != 0 {

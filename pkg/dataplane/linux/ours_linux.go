@@ -49,8 +49,8 @@ type scope struct {
 // has our protocol number and leads into our network or device; or it has exactly
 // the form that flannel gives it: the protocol "boot", which is the default, the
 // default metric, and a destination inside the pod network with a gateway or as
-// a blackhole, or through our tunnel device with the destination's base address
-// as an onlink gateway.
+// a blackhole; or through our tunnel device with the destination's base address
+// as an onlink gateway, or without a gateway to the whole pod network.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
@@ -59,6 +59,9 @@ func (s *scope) owns(r kernelRoute) bool {
 		return false
 	}
 	if s.tunnels[r.hop.Index] && r.hop.Onlink && r.hop.Via == r.key.Dst.Addr() {
+		return true
+	}
+	if s.tunnels[r.hop.Index] && r.hop == (hop{Index: r.hop.Index}) && slices.Contains(s.networks, r.key.Dst) {
 		return true
 	}
 	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && driver.Inside(r.key.Dst, s.networks)

@@ -30,7 +30,7 @@ import (
 type vxlan struct{}
 
 func (vxlan) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
-	end, _ := p.VTEP()
+	end := p.Encap.(dataplane.VTEP).MAC
 	gateway := p.Dst.Addr()
 	d.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
 	driver.Put(f, d.fdb, fdbKey{link.Index, end}, p.Via)

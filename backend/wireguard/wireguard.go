@@ -1,0 +1,286 @@
+// Package wireguard is the wireguard backend (Linux). Each node has one WireGuard device,
+// or one for each address family, and publishes its public key and UDP port. A path to a
+// peer's subnet is a route to the device, where the peer's key has the subnet among its
+// allowed IPs:
+//
+//	mode       device         carries          underlay
+//	separate   flannel-wg     IPv4 pods        IPv4
+//	           flannel-wg-v6  IPv6 pods        IPv6
+//	ipv4       flannel-wg     all pods         IPv4
+//	ipv6       flannel-wg     all pods         IPv6
+//	auto       flannel-wg     all pods         chosen for each peer, see choose
+package wireguard
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
+	"flannel/subnet"
+)
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind { return backend.Kind{Name: "wireguard", Parse: parse} }
+
+// The names of the devices, as flannel's.
+const (
+	device   = "flannel-wg"
+	deviceV6 = "flannel-wg-v6" // with mode separate
+)
+
+// Defaults of flannel.
+const (
+	defaultPort   = 51820
+	defaultPortV6 = 51821
+)
+
+type mode string
+
+const (
+	separate mode = "separate"
+	auto     mode = "auto"
+	overIPv4 mode = "ipv4"
+	overIPv6 mode = "ipv6"
+)
+
+var modes = []mode{separate, auto, overIPv4, overIPv6}
+
+type options struct {
+	port, portV6 int                     // UDP
+	mtu          int                     // bytes, of the outer interface; 0: that of the underlay
+	psk          *dataplane.PresharedKey // a pointer, since fmt shows unexported fields; not nil
+	keepalive    time.Duration           // 0: none
+	mode         mode
+}
+
+func parse(o *conf.Object, os string) backend.Maker {
+	opts := options{
+		port:      o.Int("ListenPort", defaultPort, 1, 65535),
+		portV6:    o.Int("ListenPortV6", defaultPortV6, 1, 65535),
+		mtu:       o.Int("MTU", 0, 0, 65535),
+		psk:       parsePSK(o),
+		keepalive: time.Duration(o.Int("PersistentKeepaliveInterval", 0, 0, 65535)) * time.Second,
+		mode:      mode(o.String("Mode", string(separate))),
+	}
+	if !slices.Contains(modes, opts.mode) {
+		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
+	}
+	if least := backend.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.WireGuard(), least)
+	}
+	if os == "windows" {
+		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
+	}
+	return func(n backend.Node) (backend.Backend, []string, error) { return newWireGuard(opts, n) }
+}
+
+// parsePSK parses the preshared key of all peers. Its problems do not show the value.
+func parsePSK(o *conf.Object) *dataplane.PresharedKey {
+	psk := &dataplane.PresharedKey{}
+	text := o.String("PSK", "")
+	if text == "" {
+		return psk
+	}
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) != len(psk) || dataplane.PresharedKey(raw) == *psk {
+		o.Problem("PSK", "the value is not a preshared key, which has 32 bytes in base64 (44 characters); create one with: wg genpsk")
+		return psk
+	}
+	*psk = dataplane.PresharedKey(raw)
+	return psk
+}
+
+type wireguard struct {
+	options
+	node     backend.Node
+	outerMTU int // of the outer interface, bytes
+}
+
+func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) {
+	w := wireguard{options: o, node: n, outerMTU: n.Underlay.MTU}
+	var warnings []string
+	switch {
+	case o.mtu > n.Underlay.MTU:
+		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
+	case o.mtu > 0:
+		w.outerMTU = o.mtu
+	}
+	least := backend.MinMTU(n.V6)
+	switch {
+	case w.MTU() < least:
+		return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after WireGuard's %d; at least %d is needed, so use %d or more",
+			w.outerMTU, n.Underlay.Name, w.MTU(), encap.WireGuard(), least, least+encap.WireGuard())
+	case o.mode == separate && n.V4 && n.V6 && o.port == o.portV6:
+		return nil, nil, fmt.Errorf("Backend.ListenPortV6: %d is ListenPort, too, and each of the two devices needs its own; use another, or Mode auto, which has one device", o.portV6)
+	case o.mode == overIPv4 && !n.Underlay.V4.IsValid():
+		return nil, nil, fmt.Errorf("Backend.Mode: ipv4, and %s has no IPv4 address; use auto or ipv6", n.Underlay.Name)
+	case o.mode == overIPv6 && !n.Underlay.V6.IsValid():
+		return nil, nil, fmt.Errorf("Backend.Mode: ipv6, and %s has no usable IPv6 address; use auto or ipv4", n.Underlay.Name)
+	}
+	return w, warnings, nil
+}
+
+// Wire returns a name with a fingerprint of the preshared key, since nodes with
+// different ones do not reach each other.
+func (w wireguard) Wire() backend.Wire {
+	name := "wireguard"
+	if w.node.V4 && w.node.V6 {
+		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == separate]
+	}
+	if *w.psk != (dataplane.PresharedKey{}) {
+		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
+	}
+	return backend.Wire{Name: name, Paths: true, Echo: true}
+}
+
+func fingerprint(psk dataplane.PresharedKey) []byte {
+	sum := sha256.Sum256(slices.Concat([]byte("flannel preshared key\n"), psk[:]))
+	return sum[:4]
+}
+
+func (w wireguard) MTU() int { return w.outerMTU - encap.WireGuard() }
+
+// deviceOf returns the name and the port of the device for pods of a family.
+func (w wireguard) deviceOf(v6 bool) (name string, port int) {
+	if v6 && w.mode == separate {
+		return deviceV6, w.portV6
+	}
+	return device, w.port
+}
+
+func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
+	devices := []dataplane.Device{w.node.UnderlayDevice()}
+	for e := range w.node.Shared(&local) {
+		base := e.Subnet.Addr()
+		name, port := w.deviceOf(base.Is6())
+		addr := netip.PrefixFrom(base, base.BitLen())
+		if last := &devices[len(devices)-1]; last.Name == name {
+			kind := last.Kind.(dataplane.WireGuard)
+			kind.Addr = append(kind.Addr, addr)
+			last.Kind = kind
+			continue
+		}
+		devices = append(devices, dataplane.Device{Name: name, Kind: dataplane.WireGuard{
+			Tunnel: dataplane.Tunnel{MTU: w.MTU(), Addr: []netip.Prefix{addr}, Parent: w.node.Underlay.Name},
+			Port:   uint16(port), PSK: *w.psk, Keepalive: w.keepalive,
+		}})
+	}
+	return devices
+}
+
+// data is what a node publishes for each of its families, in flannel's format.
+type data struct {
+	PublicKey string
+	Port      uint16
+}
+
+// Describe publishes for each family the port of its device. (flannel publishes 51821
+// for IPv6 in all modes, also where it listens on 51820.)
+func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
+	local.Backend = "wireguard"
+	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
+		e.Data = nil
+		if !e.On() {
+			continue
+		}
+		name, port := w.deviceOf(e.Subnet.Addr().Is6())
+		link, ok := links[name]
+		if !ok || link.Key == (dataplane.PublicKey{}) {
+			return local, fmt.Errorf("describe the lease: device %s does not exist, or has no key yet", name)
+		}
+		e.Data, _ = json.Marshal(data{link.Key.Base64(), uint16(port)}) // it never fails for such a struct
+	}
+	return local, nil
+}
+
+func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
+	shared := slices.Collect(w.node.Shared(peer))
+	ends := make([]data, len(shared))
+	var allowed [2]netip.Prefix // of a device that carries both families
+	for i, e := range shared {
+		var err error
+		if ends[i], err = parseData(e.Data); err != nil {
+			return nil, err
+		}
+		if ends[i].PublicKey != ends[0].PublicKey && w.mode != separate {
+			return nil, fmt.Errorf("it publishes different keys for IPv4 and IPv6, and with Mode %s a node has one", w.mode)
+		}
+		allowed[i] = e.Subnet
+	}
+	var paths []*dataplane.Path
+	for i, e := range shared {
+		v6 := e.Subnet.Addr().Is6()
+		name, ownPort := w.deviceOf(v6)
+		via, end := e.PublicIP, ends[i]
+		if w.mode == separate {
+			allowed = [2]netip.Prefix{e.Subnet}
+		} else {
+			// A flannel publishes the port that it listens on for IPv4 only.
+			end = ends[0]
+			var err error
+			if via, err = w.choose(peer); err != nil {
+				return nil, err
+			}
+		}
+		key, _ := dataplane.ParsePublicKey(end.PublicKey) // parseData has checked it
+		paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: via, Device: name, Encap: dataplane.WireGuardPeer{
+			Key: key, Endpoint: netip.AddrPortFrom(via, cmp.Or(end.Port, uint16(ownPort))), Allowed: allowed,
+		}})
+	}
+	return paths, nil
+}
+
+// Ends implements backend.Tunnel.
+func (w wireguard) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return w.Paths(peer) }
+
+// Derived implements backend.Tunnel: keys are random.
+func (wireguard) Derived(*dataplane.Path) bool { return false }
+
+// parseData parses what a peer published for a family.
+func parseData(raw json.RawMessage) (d data, err error) {
+	if len(raw) == 0 {
+		return d, fmt.Errorf("its lease has no backend data, so its key is unknown")
+	}
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return d, fmt.Errorf("its backend data is not %s: %.80q", `{"PublicKey":"…","Port":…}`, raw)
+	}
+	if _, err := dataplane.ParsePublicKey(d.PublicKey); err != nil {
+		return d, fmt.Errorf("its PublicKey: %w", err)
+	}
+	return d, nil
+}
+
+// choose returns the address at which the one device reaches a peer. With mode auto it
+// is, as with flannel,
+//
+//	the peer's IPv4 address   if the peer has no IPv6 address, or
+//	                          its IPv4 address is not a private one and we have one, too
+//	its IPv6 address          if neither that nor ours is a unique local one
+//	its IPv4 address          otherwise
+//
+// but never of a family in which one of the two has no address.
+func (w wireguard) choose(peer *subnet.Lease) (netip.Addr, error) {
+	v4, v6 := peer.V4.PublicIP, peer.V6.PublicIP
+	can4 := v4.IsValid() && w.node.Underlay.V4.IsValid() && w.mode != overIPv6
+	can6 := v6.IsValid() && w.node.Underlay.V6.IsValid() && w.mode != overIPv4
+	switch {
+	case !can4 && !can6:
+		return netip.Addr{}, fmt.Errorf("it has no public address of a family that this node can use with Mode %s", w.mode)
+	case !can6:
+		return v4, nil
+	case !can4:
+		return v6, nil
+	case v4.IsPrivate() && !v6.IsPrivate() && !w.node.Underlay.PublicV6.IsPrivate():
+		return v6, nil
+	}
+	return v4, nil
+}

@@ -1,0 +1,47 @@
+package linux
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// userspaceWireGuard is a program that implements WireGuard with a TUN device.
+const userspaceWireGuard = "wireguard-go"
+
+// errNoWireGuard is the error of a machine that has WireGuard neither in its kernel nor
+// as a program.
+var errNoWireGuard = errors.New("the kernel has no WireGuard: load its module with modprobe wireguard (Linux 5.6 and later have it), or install wireguard-go, which does the same in a process and is slower")
+
+// startWireGuardGo starts wireguard-go for a device. The program returns when the device
+// exists, and leaves a process behind that is in a session of its own and does not end
+// with flanneld. It ends when the device is deleted. It inherits neither the environment
+// nor files, so no secret of flanneld is visible there; it gets its keys by its socket.
+func startWireGuardGo(device string) error {
+	path, err := exec.LookPath(userspaceWireGuard)
+	if err != nil {
+		return errNoWireGuard
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, device)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		return fmt.Errorf("%s %s: %w: %s (it needs /dev/net/tun, and to write to /run/wireguard)", path, device, err, lines[len(lines)-1])
+	}
+	return nil
+}
+
+// startTimeout bounds the start, which takes some ten milliseconds.
+const startTimeout = 15 * time.Second

@@ -1,0 +1,304 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+)
+
+// wgKey identifies a peer of a WireGuard device.
+type wgKey struct {
+	Index int // of the device
+	Key   dataplane.PublicKey
+}
+
+func (k wgKey) String() string {
+	return fmt.Sprintf("PublicKey=%s on link %d", k.Key.Base64(), k.Index)
+}
+
+// wgPeer is the configuration of a peer.
+type wgPeer struct {
+	Endpoint  netip.AddrPort
+	Allowed   [2]netip.Prefix // sorted; zero: none
+	PSK       dataplane.PresharedKey
+	Keepalive time.Duration
+	Unmanaged bool // it has more allowed IPs, which we never set
+}
+
+// wgSubnet identifies an allowed IP, which one peer of a device has.
+type wgSubnet struct {
+	Index  int
+	Subnet netip.Prefix
+}
+
+// wgStore holds the peers of our WireGuard devices. WireGuard changes the endpoint of a
+// peer by itself to where its last authenticated packet came from (roaming), for example
+// for a peer behind NAT. While the session lasts, such an endpoint is better than that of
+// the lease, so List reports the latter as the actual one. When the lease changes, Set
+// sets the new endpoint.
+//
+//	endpoint in the kernel          session  List reports
+//	as Set has set it               any      it
+//	another                         lasts    as Set has set it; after a restart, as desired
+//	another                         over     it, so that Set sets that of the lease
+//
+// The kernel does not notify of changes of peers, so poll makes the table list them.
+type wgStore struct {
+	client  wgClient
+	log     *slog.Logger
+	keyFile string
+	private wgPrivate
+	// replaced means that this run has replaced the private key.
+	replaced bool
+
+	devices func() map[int]string         // names of our devices by index
+	desired func(wgKey) (wgPeer, bool)    // of the table
+	states  map[wgKey]*wgState            // of all actual peers
+	owners  map[wgSubnet]wgKey            // of the allowed IPs, as of the last List
+	report  func(dataplane.TunnelSummary) // may be nil
+	traffic atomic.Pointer[map[netip.Prefix]dataplane.Traffic]
+
+	listed   bool         // at least once
+	active   atomic.Bool  // there are devices to poll
+	interval atomic.Int64 // of polling, in nanoseconds; 0: not polling
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+// wgState is what the store knows about an actual peer.
+type wgState struct {
+	applied   netip.AddrPort // that Set has set; zero: none in this run
+	actual    wgPeer         // as of the last List or Set
+	handshake time.Time      // the last one
+	changed   time.Time      // when this run first saw that handshake
+	received  int64          // bytes
+	sent      int64          // bytes
+}
+
+// sessionLasts is how long a session is valid after its handshake: REJECT_AFTER_TIME of
+// WireGuard's paper, section 6.1.
+const sessionLasts = 180 * time.Second
+
+// live reports whether the peer had a handshake within sessionLasts. The age is measured
+// from when this run first saw the handshake, because its time is one of the wall clock.
+func (s *wgState) live() bool {
+	return !s.handshake.IsZero() && time.Since(s.changed) < sessionLasts
+}
+
+func newWGStore(log *slog.Logger, keyFile string, report func(dataplane.TunnelSummary)) *wgStore {
+	if keyFile == "" {
+		keyFile = UsualKeyFile
+	}
+	return &wgStore{log: log, keyFile: keyFile, report: report, states: map[wgKey]*wgState{}, owners: map[wgSubnet]wgKey{}, stop: make(chan struct{})}
+}
+
+// withKey returns the link with this node's public key.
+func (s *wgStore) withKey(l dataplane.Link) dataplane.Link {
+	if l.Index != 0 {
+		l.Key = s.private.public()
+	}
+	return l
+}
+
+func (*wgStore) Name() string { return "wireguard" }
+
+func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
+	out, states, owners := map[wgKey]wgPeer{}, map[wgKey]*wgState{}, map[wgSubnet]wgKey{}
+	began := time.Now()
+	for index, name := range s.devices() {
+		dev, err := s.client.device(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was just deleted, and its notification leads to another list
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range dev.Peers {
+			key := wgKey{index, dataplane.PublicKey(p.PublicKey)}
+			state := s.observe(key, p)
+			states[key], out[key] = state, s.reported(key, state)
+			for _, allowed := range state.actual.Allowed {
+				if allowed.IsValid() {
+					owners[wgSubnet{index, allowed}] = key
+				}
+			}
+		}
+	}
+	s.summarize(states)
+	s.states, s.owners = states, owners
+	if s.interval.Load() != 0 {
+		s.interval.Store(int64(min(max(pollInterval, pollShare*time.Since(began)), maxInterval)))
+	}
+	return out, nil
+}
+
+// observe returns the state of a peer that was read.
+func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
+	state := &wgState{actual: peerOf(p), handshake: p.LastHandshakeTime, changed: time.Now(), received: p.ReceiveBytes, sent: p.TransmitBytes}
+	if before, known := s.states[key]; known {
+		state.applied = before.applied
+		if before.handshake.Equal(state.handshake) {
+			state.changed = before.changed
+		}
+	}
+	return state
+}
+
+// peerOf returns the configuration of a peer.
+func peerOf(p wgtypes.Peer) wgPeer {
+	out := wgPeer{PSK: dataplane.PresharedKey(p.PresharedKey), Keepalive: p.PersistentKeepaliveInterval, Unmanaged: len(p.AllowedIPs) > 2}
+	if p.Endpoint != nil {
+		at := p.Endpoint.AddrPort()
+		out.Endpoint = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	}
+	for i, n := range p.AllowedIPs[:min(2, len(p.AllowedIPs))] {
+		ip, _ := netip.AddrFromSlice(n.IP)
+		bits, _ := n.Mask.Size()
+		out.Allowed[i] = netip.PrefixFrom(ip.Unmap(), bits)
+	}
+	if a := &out.Allowed; a[1].IsValid() && a[1].Addr().Less(a[0].Addr()) {
+		a[0], a[1] = a[1], a[0]
+	}
+	return out
+}
+
+// reported returns the configuration of a peer for the table.
+func (s *wgStore) reported(key wgKey, state *wgState) wgPeer {
+	if want, ok := s.desired(key); ok {
+		state.adopt(want.Endpoint)
+	}
+	p := state.actual
+	if state.applied.IsValid() && state.live() {
+		p.Endpoint = state.applied
+	}
+	return p
+}
+
+// adopt records the first desired endpoint of this run as the applied one if the session
+// lasts: an earlier run has set it, or WireGuard has found a better one since.
+func (s *wgState) adopt(desired netip.AddrPort) {
+	if !s.applied.IsValid() && s.live() {
+		s.applied = desired
+	}
+}
+
+type wgEntry = reconcile.Entry[wgKey, wgPeer]
+
+// perMessage is the number of peers in one message. wgctrl makes one message of each
+// peer if there are more.
+const perMessage = 32
+
+func (s *wgStore) Set(_ context.Context, entries []wgEntry) []error {
+	errs := s.write(entries, s.configOf)
+	for i, e := range entries {
+		if errs[i] == nil {
+			s.recordSet(e)
+		}
+	}
+	return errs
+}
+
+func (s *wgStore) Delete(_ context.Context, entries []wgEntry) []error {
+	errs := s.write(entries, func(e wgEntry) wgtypes.PeerConfig {
+		return wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key), Remove: true, UpdateOnly: true}
+	})
+	for i, e := range entries {
+		if errors.Is(errs[i], fs.ErrNotExist) {
+			errs[i] = nil
+		}
+		if errs[i] == nil {
+			delete(s.states, e.Key)
+		}
+	}
+	return errs
+}
+
+// write sends the configuration of peers, many in one message. If a message is refused,
+// its peers are sent one by one.
+func (s *wgStore) write(entries []wgEntry, configOf func(wgEntry) wgtypes.PeerConfig) []error {
+	names, errs := s.devices(), make([]error, len(entries))
+	byDevice := map[int][]int{} // indexes of entries
+	for i, e := range entries {
+		byDevice[e.Key.Index] = append(byDevice[e.Key.Index], i)
+	}
+	for index, all := range byDevice {
+		for part := range slices.Chunk(all, perMessage) {
+			peers := make([]wgtypes.PeerConfig, 0, len(part))
+			for _, i := range part {
+				peers = append(peers, configOf(entries[i]))
+			}
+			err := s.client.configure(names[index], wgtypes.Config{Peers: peers})
+			for j, i := range part {
+				if errs[i] = err; err != nil && len(part) > 1 && !reconcile.IsUnknown(err) {
+					errs[i] = s.client.configure(names[index], wgtypes.Config{Peers: peers[j : j+1]})
+				}
+			}
+		}
+	}
+	return errs
+}
+
+// configOf returns what has to be changed. An endpoint that WireGuard has learned stays
+// if the lease has not changed.
+func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
+	state, exists := s.states[e.Key]
+	if !exists {
+		state = &wgState{}
+	}
+	want, have := e.Value, s.reported(e.Key, state) // which adopts an endpoint that Found has listed
+	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key)}
+	if want.Endpoint != have.Endpoint {
+		c.Endpoint = net.UDPAddrFromAddrPort(want.Endpoint)
+	}
+	if want.PSK != have.PSK {
+		c.PresharedKey = (*wgtypes.Key)(&want.PSK)
+	}
+	if want.Keepalive != have.Keepalive {
+		c.PersistentKeepaliveInterval = &want.Keepalive
+	}
+	if want.Allowed == have.Allowed && !have.Unmanaged {
+		return c
+	}
+	// Without the replacement, packets for an allowed IP that stays are not lost for a
+	// moment.
+	c.ReplaceAllowedIPs = have.Unmanaged || slices.ContainsFunc(have.Allowed[:], func(p netip.Prefix) bool { return p.IsValid() && !slices.Contains(want.Allowed[:], p) })
+	for _, p := range want.Allowed {
+		if p.IsValid() {
+			c.AllowedIPs = append(c.AllowedIPs, net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())})
+		}
+	}
+	return c
+}
+
+// recordSet records an entry that was set.
+func (s *wgStore) recordSet(e wgEntry) {
+	state, exists := s.states[e.Key]
+	if !exists {
+		state = &wgState{}
+		s.states[e.Key] = state
+	}
+	endpoint := state.actual.Endpoint
+	if s.reported(e.Key, state).Endpoint != e.Value.Endpoint {
+		endpoint = e.Value.Endpoint
+	}
+	state.applied, state.actual = e.Value.Endpoint, e.Value
+	state.actual.Endpoint = endpoint
+	for _, allowed := range e.Value.Allowed {
+		if allowed.IsValid() {
+			s.owners[wgSubnet{e.Key.Index, allowed}] = e.Key
+		}
+	}
+}

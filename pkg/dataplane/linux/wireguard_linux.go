@@ -1,0 +1,172 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+)
+
+// wireguard drives WireGuard devices. A path is one route, and one peer of the device
+// with the subnet among its allowed IPs. For the peer 10.244.2.0/24 on the host
+// 192.168.0.3:
+//
+//	route  10.244.2.0/24 dev flannel-wg scope link
+//	peer   <public key> endpoint 192.168.0.3:51820 allowed-ips 10.244.2.0/24
+//
+// All routes without a gateway share one object in the kernel, so they need no nexthop
+// objects. flannel has one route for the whole network instead; it is ours, too, and is
+// deleted when there are those of the peers.
+//
+// The device and its keys stay when flanneld ends, and are only changed where they
+// differ from the desired state: sessions continue across restarts.
+type wireguard struct{}
+
+func (wireguard) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	peer := p.Encap.(dataplane.WireGuardPeer)
+	value := wgPeer{Endpoint: peer.Endpoint, Allowed: peer.Allowed}
+	if dev, ok := d.wireGuard(p.Device); ok {
+		value.PSK, value.Keepalive = dev.PSK, dev.Keepalive
+	}
+	driver.Put(f, d.wgPeers, wgKey{link.Index, peer.Key}, value)
+	driver.Put(f, d.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
+}
+
+func (wireguard) pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
+	owner, ok := d.wg.owners[wgSubnet{h.Index, key.Dst}]
+	peer, exists := d.wgPeers.Actual(owner)
+	if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
+		return nil
+	}
+	return &dataplane.Path{Dst: key.Dst, Via: peer.Endpoint.Addr(), Device: device,
+		Encap: dataplane.WireGuardPeer{Key: owner.Key, Endpoint: peer.Endpoint, Allowed: peer.Allowed}}
+}
+
+// wireGuard returns the desired properties of a WireGuard device.
+func (d *Driver) wireGuard(name string) (dataplane.WireGuard, bool) {
+	for _, dev := range d.devices {
+		if want, ok := dev.Kind.(dataplane.WireGuard); ok && dev.Name == name {
+			return want, true
+		}
+	}
+	return dataplane.WireGuard{}, false
+}
+
+// wireGuardNames returns the names of the existing WireGuard devices by index.
+func (d *Driver) wireGuardNames() map[int]string {
+	names := map[int]string{}
+	for _, dev := range d.devices {
+		if link, ok := d.ensured[dev.Name]; ok && isWireGuard(dev) {
+			names[link.Index] = dev.Name
+		}
+	}
+	return names
+}
+
+func isWireGuard(dev dataplane.Device) bool {
+	_, is := dev.Kind.(dataplane.WireGuard)
+	return is
+}
+
+func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	want := dev.Kind.(dataplane.WireGuard)
+	if found != nil && !isOurType(found) {
+		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
+	}
+	d.wg.poll(d)
+	if found == nil {
+		var err error
+		if found, err = k.create(d, dev.Name); err != nil {
+			return dataplane.Link{}, err
+		}
+	}
+	before, err := d.wg.client.device(dev.Name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s that is not WireGuard's, or the wireguard-go that made it is about to start or end: %w", found.Type(), err)
+	}
+	if err != nil {
+		return d.wg.withKey(linkOf(found)), err
+	}
+	keyErr := k.loadKey(d, dev, before)
+	if d.wg.private.key == nil {
+		return linkOf(found), keyErr
+	}
+	err = errors.Join(keyErr, k.configure(d, dev.Name, want, before))
+	if err == nil || !reconcile.IsUnknown(err) {
+		err = errors.Join(err, k.explain(want, d.repairTunnel(dev, want.Tunnel, found)))
+	}
+	link, err := d.linkAfterRepair(found, err)
+	return d.wg.withKey(link), err
+}
+
+// explain adds to an error of the kernel what it means: the device takes its UDP port
+// when it comes up.
+func (wireguard) explain(want dataplane.WireGuard, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d is in use by another program; end that, or set another port in Backend: %w", want.Port, err)
+	}
+	return err
+}
+
+// create creates the device in the kernel or, if that has no WireGuard, with
+// wireguard-go.
+func (wireguard) create(d *Driver, name string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := d.handle.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
+	by := "the kernel"
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		by = "wireguard-go"
+		err = startWireGuardGo(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create it: %w", err)
+	}
+	found, err := d.find(name)
+	if err != nil {
+		return nil, fmt.Errorf("find it after creating it: %w", err)
+	}
+	if found == nil {
+		return nil, errors.New("somebody deleted it just after its creation")
+	}
+	d.opts.Log.Info("created the device", "device", name, "by", by)
+	return found, nil
+}
+
+// loadKey determines the private key. With Readdress it creates a new one, once.
+func (wireguard) loadKey(d *Driver, dev dataplane.Device, before *wgtypes.Device) error {
+	if err := d.wg.loadKey(&before.PrivateKey); err != nil {
+		return err
+	}
+	if !dev.Readdress || d.wg.replaced {
+		return nil
+	}
+	d.wg.replaced = true
+	return d.wg.replaceKey("replaced this node's private key, since another node has the same")
+}
+
+// configure sets the key and the port of a device if they differ.
+func (k wireguard) configure(d *Driver, name string, want dataplane.WireGuard, before *wgtypes.Device) error {
+	var config wgtypes.Config
+	if before.PrivateKey != *d.wg.private.key {
+		config.PrivateKey = d.wg.private.key
+	}
+	if port := int(want.Port); before.ListenPort != port {
+		config.ListenPort = &port
+	}
+	if config.PrivateKey == nil && config.ListenPort == nil {
+		return nil
+	}
+	if err := d.wg.client.configure(name, config); err != nil {
+		return k.explain(want, fmt.Errorf("set its private key and port %d: %w", want.Port, err))
+	}
+	d.opts.Log.Info("set the device's key and port", "device", name, "publicKey", d.wg.private.public(), "port", want.Port)
+	return nil
+}
