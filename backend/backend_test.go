@@ -11,6 +11,7 @@ import (
 	"flannel/backend"
 	"flannel/backend/alloc"
 	"flannel/backend/hostgw"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -147,6 +148,20 @@ lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 {}} {2001:cafe:42:2::/64 fd00:100::2 cbr0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
 `},
+		{"udp", udp.Kind(), `{}`, v4, `MTU 1472
+device eth0 existing {}
+device flannel0 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:8285}
+lease    <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel0 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel0 {}}] <nil>
+`},
+		{"udp with another port", udp.Kind(), `{"Port": 9000}`, v4, `MTU 1472
+device eth0 existing {}
+device flannel9000 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:9000}
+lease    <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel9000 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel9000 {}}] <nil>
+`},
 		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
 device eth0 existing {}
 lease alloc   <nil>
@@ -251,6 +266,11 @@ func TestRefusedConfiguration(t *testing.T) {
 		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "1230 VXLAN 70 1280 1350"},
 		{vxlan.Kind(), `{}`, "linux", 600, false, "550"},
 		{hostgw.Kind(), `{}`, "linux", 1000, true, "1280"},
+		{udp.Kind(), `{"Port": 0}`, "linux", 1500, false, "Port: 0 1"},
+		{udp.Kind(), `{"Port": 65536}`, "linux", 1500, false, "Port: 65536 65535"},
+		{udp.Kind(), `{}`, "linux", 603, false, "eth0 603 575 576 604"},
+		{udp.Kind(), `{}`, "linux", 604, false, ""},
+		{udp.Kind(), `{}`, "windows", 1500, false, "Type: udp Windows vxlan host-gw"},
 	} {
 		o := conf.Parse([]byte(test.config))
 		maker := test.kind.Parse(o, test.os)

@@ -8,8 +8,11 @@ import (
 	"flannel/backend"
 	"flannel/backend/alloc"
 	"flannel/backend/hostgw"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -36,7 +39,7 @@ func FuzzPeer(f *testing.F) {
 		for _, k := range []struct {
 			kind   backend.Kind
 			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {alloc.Kind(), `{}`}} {
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {hostgw.Kind(), `{}`}, {udp.Kind(), `{}`}, {alloc.Kind(), `{}`}} {
 			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
 			if err != nil {
 				t.Fatal(err)
@@ -51,6 +54,10 @@ func FuzzPeer(f *testing.F) {
 			for _, p := range paths {
 				tunnel := p.Device != eth0.Name
 				end, tunnelled := p.VTEP()
+				if p.Encap == (dataplane.Datagram{}) {
+					tunnelled = true
+					end = mac.Addr{2}
+				}
 				if p.Dst != s || p.Via != a || tunnel != tunnelled || tunnelled && !end.Unicast() || !tunnel && !eth0.Reaches(p.Via) {
 					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
 				}

@@ -10,7 +10,7 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, Overlay or L2Bridge.
+// Kind is the kind of a Device: Existing, VXLAN, TUN, Overlay or L2Bridge.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -35,6 +35,14 @@ type VXLAN struct {
 	Port     uint16 // UDP; 0 is Linux' default, 8472
 	Learning bool
 	GBP      bool
+}
+
+// TUN is a TUN device. What the kernel sends to it, the driver sends to the peers in
+// UDP datagrams, from Local and to their addresses with the same port. The networks of
+// the State are routed to it.
+type TUN struct {
+	Tunnel
+	Port uint16
 }
 
 // Network holds the properties of all kinds of HNS networks, each of which is the
@@ -74,13 +82,14 @@ type L2Bridge struct {
 
 func (Existing) kind() string { return "existing" }
 func (VXLAN) kind() string    { return "vxlan" }
+func (TUN) kind() string      { return "tun" }
 func (Overlay) kind() string  { return "overlay" }
 func (L2Bridge) kind() string { return "l2bridge" }
 
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct or VTEP.
+// Encap is the encapsulation of packets on a Path: Direct, VTEP or Datagram.
 type Encap interface{ encap() }
 
 // Direct is no encapsulation: the peer is the gateway to its subnet.
@@ -90,5 +99,9 @@ type Direct struct{}
 // peer's VTEP.
 type VTEP struct{ MAC mac.Addr }
 
-func (Direct) encap() {}
-func (VTEP) encap()   {}
+// Datagram is UDP: the IP packet is the payload of a datagram.
+type Datagram struct{}
+
+func (Direct) encap()   {}
+func (VTEP) encap()     {}
+func (Datagram) encap() {}
