@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"flannel/backend"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -117,9 +118,10 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	for _, r := range s.retained {
 		until[r.Lease.Name] = r.Until
 	}
+	wire := s.backend.Wire()
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
-		p := peerStatus(l, state, reasons)
+		p := peerStatus(l, wire, state, reasons)
 		if reason, found := refused[l.Name]; found {
 			p.State, p.Reason = status.Behind, reason
 		}
@@ -167,14 +169,14 @@ func (s *snapshot) retainedStatus() *status.Retained {
 }
 
 // peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.
-func peerStatus(l *subnet.Lease, state status.State, reasons map[string]string) status.Peer {
+func peerStatus(l *subnet.Lease, wire backend.Wire, state status.State, reasons map[string]string) status.Peer {
 	p := status.Peer{Name: l.Name, State: state}
 	for _, e := range l.Endpoints() {
 		p.Subnets, p.PublicIPs = append(p.Subnets, e.Subnet), append(p.PublicIPs, e.PublicIP)
 	}
 	if reason, rejected := reasons[l.Name]; rejected {
 		p.State, p.Reason = status.Rejected, reason
-	} else if l.Backend == "" {
+	} else if wire.Pending(l) {
 		p.State = status.Pending
 	}
 	return p
