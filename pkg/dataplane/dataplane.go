@@ -79,6 +79,22 @@ type Refused struct {
 	Err error
 }
 
+// Forwarder is a Dataplane that can forward packets in this process (TUN).
+type Forwarder interface {
+	// Forwarded returns what was forwarded since the Dataplane was made. It may be
+	// called at any time, by any goroutine.
+	Forwarded() Forwarded
+}
+
+// Forwarded counts the packets of pods that this process forwarded and dropped.
+type Forwarded struct {
+	Sent, Received Traffic
+	Dropped        map[string]uint64 // by reason
+}
+
+// Traffic is what went in one direction, without outer headers.
+type Traffic struct{ Packets, Bytes uint64 }
+
 // Dataplane reconciles the operating system with a desired state, and notifies of
 // changes that somebody else made. Only one goroutine calls its methods.
 type Dataplane interface {
