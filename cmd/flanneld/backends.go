@@ -6,6 +6,7 @@ import (
 	"flannel/backend"
 	"flannel/backend/alloc"
 	"flannel/backend/hostgw"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/pkg/netconf"
 	"flannel/subnet"
@@ -13,7 +14,7 @@ import (
 
 // backends returns the kinds of backend that Backend.Type can name. A new backend needs one package and one entry here.
 func backends() netconf.Backends {
-	return netconf.Backends{vxlan.Kind(), hostgw.Kind(), alloc.Kind()}
+	return netconf.Backends{vxlan.Kind(), hostgw.Kind(), udp.Kind(), alloc.Kind()}
 }
 
 // parseConfig validates a raw network configuration for this node.

@@ -3,7 +3,6 @@
 package netconf
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,11 +14,18 @@ import (
 // Backends are the supported values of Backend.Type.
 type Backends []backend.Kind
 
+// flannelsDefault is the backend of a configuration that names none.
+const flannelsDefault = "udp"
+
 // Parse parses and validates a raw network configuration for an operating system
 // (a value of runtime.GOOS). The error has all problems; the strings are warnings.
 func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	config, root := subnet.ParseConfig(raw)
 	object := root.Object("Backend")
+	if config.Backend == "" {
+		config.Backend = flannelsDefault
+		root.Warn("Backend.Type", "is missing, which means %s, as with flannel; vxlan and host-gw are several times faster, so set one of them, or %[1]s to keep it", flannelsDefault)
+	}
 	var maker backend.Maker
 	var names []string
 	for _, kind := range b {
@@ -32,11 +38,7 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 		}
 	}
 	if maker == nil {
-		problem := "is missing"
-		if config.Backend != "" {
-			problem = fmt.Sprintf("unknown backend %.40q", config.Backend)
-		}
-		object.Problem("Type", "%s; use one of: %s", problem, strings.Join(names, ", "))
+		object.Problem("Type", "unknown backend %.40q; use one of: %s", config.Backend, strings.Join(names, ", "))
 		return config, nil, nil, root.Err() // no warnings: the backend's keys were not parsed and would all be unknown
 	}
 	return config, maker, root.Warnings(), root.Err()
@@ -49,9 +51,9 @@ func withoutIPv6(root *conf.Object, c subnet.Config, os string) subnet.Network {
 	switch {
 	case !c.V6.On():
 	case c.V4.On():
-		root.Warn("EnableIPv6", "%s does not support IPv6 with %s: this node and its pods have only IPv4", os, c.Backend)
+		root.Warn("EnableIPv6", "%[2]s does not support IPv6 on %[1]s: this node and its pods have only IPv4", os, c.Backend)
 	default:
-		root.Problem("EnableIPv4", "false, and %s does not support IPv6 with %s: set it to true and set Network, or use host-gw", os, c.Backend)
+		root.Problem("EnableIPv4", "false, and %[2]s does not support IPv6 on %[1]s: set it to true and set Network, or use host-gw", os, c.Backend)
 	}
 	return subnet.Network{}
 }
