@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/mac"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -102,7 +103,11 @@ func (s *snapshot) nodeStatus() *status.Node {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
-		n.Devices = append(n.Devices, status.Device{Name: name, Index: l.Index, MTU: l.MTU, MAC: l.MAC.String()})
+		dev := status.Device{Name: name, Index: l.Index, MTU: l.MTU}
+		if l.MAC != (mac.Addr{}) {
+			dev.MAC = l.MAC.String()
+		}
+		n.Devices = append(n.Devices, dev)
 	}
 	return n
 }

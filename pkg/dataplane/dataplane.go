@@ -81,9 +81,9 @@ type Refused struct {
 
 // Forwarder is a Dataplane that can forward packets in this process (TUN).
 type Forwarder interface {
-	// Forwarded returns what was forwarded since the Dataplane was made. It may be
-	// called at any time, by any goroutine.
-	Forwarded() Forwarded
+	// Forwarded returns what was forwarded since the Dataplane was made, and whether it
+	// had such a device at all. It may be called at any time, by any goroutine.
+	Forwarded() (f Forwarded, ever bool)
 }
 
 // Forwarded counts the packets of pods that this process forwarded and dropped.

@@ -3,7 +3,9 @@ package status
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +33,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	} else {
 		p.row("lease", "none yet")
 	}
+	p.forwarded(r.Forwarded)
 	p.row("peers", "%s", count(r))
 	p.retained(r.Retained)
 	for _, e := range r.Errors {
@@ -75,10 +78,28 @@ func (p *printer) node(n Node) {
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
 	for _, d := range n.Devices {
 		if d.Name != n.Underlay.Name {
-			p.row("device", "%s (index %d, %s, MTU %d)", d.Name, d.Index, d.MAC, d.MTU)
+			address := d.MAC
+			if address != "" {
+				address += ", "
+			}
+			p.row("device", "%s (index %d, %sMTU %d)", d.Name, d.Index, address, d.MTU)
 		}
 	}
 	p.row("last pass", "%s, took %s", p.clock(n.LastPass), time.Duration(n.Took).Round(time.Microsecond))
+}
+
+// forwarded prints what the daemon forwarded, and why it dropped packets.
+func (p *printer) forwarded(f *Forwarded) {
+	if f == nil {
+		return
+	}
+	text := fmt.Sprintf("%d packets (%d bytes) sent, %d (%d bytes) received", f.Sent.Packets, f.Sent.Bytes, f.Received.Packets, f.Received.Bytes)
+	for _, reason := range slices.Sorted(maps.Keys(f.Dropped)) {
+		if n := f.Dropped[reason]; n > 0 {
+			text += fmt.Sprintf(", %d dropped (%s)", n, Printable(reason))
+		}
+	}
+	p.row("forwarded", "%s", text)
 }
 
 // count returns the number of peers in each state.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,9 @@ type receiver struct {
 
 // maxReceived bounds the messages of one system call. Each can be 64 KiB.
 const maxReceived = 8
+
+// failurePause limits the CPU time that a socket costs which fails again and again.
+const failurePause = 10 * time.Millisecond
 
 func newReceiver(t *Tunnel) *receiver {
 	r := &receiver{Tunnel: t, find: finder{peers: t.options.Peers}, messages: make([]ipv4.Message, maxReceived), reply: make([]byte, 0, maxAnswer)}
@@ -40,6 +44,7 @@ func (r *receiver) run() error {
 		}
 		if err != nil {
 			r.drop(Failed)
+			time.Sleep(failurePause)
 			continue
 		}
 		r.find.refresh()

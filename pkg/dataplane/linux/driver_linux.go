@@ -43,6 +43,7 @@ type Driver struct {
 	peers      udptunnel.Peers // the content of datagrams
 	counters   udptunnel.Counters
 	forwarders map[string]*udptunnel.Tunnel // by device
+	forwarded  atomic.Bool                  // there was a forwarder
 
 	// The state that the tables want.
 	paths      []*dataplane.Path

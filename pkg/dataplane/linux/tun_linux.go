@@ -98,6 +98,7 @@ func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) erro
 		return err
 	}
 	d.forwarders[name] = t
+	d.forwarded.Store(true)
 	go func() { // ends with the forwarder
 		<-t.Done()
 		d.devicesDirty.Store(true)
@@ -173,13 +174,13 @@ func (d *Driver) wantNetworkRoutes(networks []netip.Prefix) {
 }
 
 // Forwarded implements dataplane.Forwarder.
-func (d *Driver) Forwarded() dataplane.Forwarded {
+func (d *Driver) Forwarded() (f dataplane.Forwarded, ever bool) {
 	counts := d.counters.Get()
-	f := dataplane.Forwarded{Sent: dataplane.Traffic(counts.Sent), Received: dataplane.Traffic(counts.Received), Dropped: map[string]uint64{}}
+	f = dataplane.Forwarded{Sent: dataplane.Traffic(counts.Sent), Received: dataplane.Traffic(counts.Received), Dropped: map[string]uint64{}}
 	for reason, n := range counts.Dropped {
 		f.Dropped[reason.String()] = n
 	}
-	return f
+	return f, d.forwarded.Load()
 }
 
 // datagramStore holds the entries of the forwarders: the peers' subnets, and where to
