@@ -87,7 +87,7 @@ func find(t *testing.T, results []Result, code string) Result {
 func TestHealthy(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" { // for Windows; FL107 is always skipped
+		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" || r.Code == "FL109" { // for Windows; FL107 is always skipped, and FL109 is for udp
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -156,6 +156,13 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL108", Warn, "3 2026-05-01 13:00:00Z missing-at-start", func(s *Snapshot) {
 			reportOf(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
+		{"FL109", Warn, "7", func(s *Snapshot) {
+			reportOf(s).Forwarded = &status.Forwarded{Dropped: map[string]uint64{"foreign": 7, "malformed": 1}}
+		}},
+		{"FL109", Warn, "8", func(s *Snapshot) {
+			reportOf(s).Forwarded = &status.Forwarded{Dropped: map[string]uint64{"malformed": 8}}
+		}},
+		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &status.Forwarded{Received: status.Traffic{Packets: 9}} }},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
 	})
 }
