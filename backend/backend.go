@@ -34,7 +34,14 @@ type Wire struct {
 	Name  string // equal on nodes that reach each other, such as "vxlan, VNI 1, port 8472"
 	Paths bool   // the backend makes paths
 	Echo  bool   // a peer's kernel answers pings to the first or second address of its subnet
+	// Untyped means that a lease without a type is complete: flannel publishes none
+	// with this backend. With others, the owner has only reserved its subnet so far.
+	Untyped bool
 }
+
+// Pending reports whether the owner of a lease has reserved its subnet, and not
+// published yet how to reach it.
+func (w Wire) Pending(l *subnet.Lease) bool { return l.Backend == "" && !w.Untyped }
 
 // Mixed is implemented by backends of Linux nodes with options that Windows nodes
 // do not support.

@@ -13,6 +13,7 @@ import (
 	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -170,6 +171,20 @@ lease extension "a \"b\"\nc" "a \"b\"\nc" <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [] refused
 `},
+		{"udp", udp.Kind(), `{}`, v4, `MTU 1472
+device eth0 existing {}
+device flannel0 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:8285}
+lease    <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel0 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel0 {}}] <nil>
+`},
+		{"udp with another port", udp.Kind(), `{"Port": 9000}`, v4, `MTU 1472
+device eth0 existing {}
+device flannel9000 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:9000}
+lease    <nil>
+peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel9000 {}}] <nil>
+peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel9000 {}}] <nil>
+`},
 		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
 device eth0 existing {}
 lease alloc   <nil>
@@ -304,6 +319,11 @@ func TestRefusedConfiguration(t *testing.T) {
 		{ipip.Kind(), `{}`, "linux", 595, false, "eth0 595 575 20 596"},
 		{ipip.Kind(), `{}`, "windows", 1500, false, "Type: Linux Windows vxlan"},
 		{ipip.Kind(), `{"DirectRouting": "maybe"}`, "linux", 1500, false, `DirectRouting: "maybe"`},
+		{udp.Kind(), `{"Port": 0}`, "linux", 1500, false, "Port: 0 1"},
+		{udp.Kind(), `{"Port": 65536}`, "linux", 1500, false, "Port: 65536 65535"},
+		{udp.Kind(), `{}`, "linux", 603, false, "eth0 603 575 576 604"},
+		{udp.Kind(), `{}`, "linux", 604, false, ""},
+		{udp.Kind(), `{}`, "windows", 1500, false, "Type: udp Windows vxlan host-gw"},
 	} {
 		o := conf.Parse([]byte(test.config))
 		maker := test.kind.Parse(o, test.os)

@@ -10,6 +10,7 @@ import (
 	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
 	"flannel/pkg/conf"
@@ -41,7 +42,7 @@ func FuzzPeer(f *testing.F) {
 		for _, k := range []struct {
 			kind   backend.Kind
 			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
+		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {udp.Kind(), `{}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
 			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
 			if err != nil {
 				t.Fatal(err)

@@ -19,7 +19,8 @@ type Lease struct {
 	Name string
 	// Since orders the leases of one store by age: the smaller number is the older lease.
 	Since int64
-	// Backend is the type as published ("vxlan"); empty before the owner has published how to reach it.
+	// Backend is the type as published ("vxlan"). It is empty before the owner has published how to reach it; with flannel's
+	// backends udp and alloc it stays empty.
 	Backend string
 	// V4 and V6: a zero Endpoint means that the node does not use that family.
 	V4, V6 Endpoint

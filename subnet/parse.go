@@ -49,8 +49,8 @@ var families = [2]family{{
 }}
 
 // ParseConfig reads the network configuration. The caller has the backend read root.Object("Backend"), and then calls Err
-// and Warnings of root. If Err returns an error, cfg must not be used. A Backend without a Type is not an error here: the
-// caller, which knows the backends, rejects it.
+// and Warnings of root. If Err returns an error, cfg must not be used. A Backend without a Type is not an error: the
+// caller, which knows the backends, chooses one.
 func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	root = conf.Parse(raw)
 	on := [2]bool{}

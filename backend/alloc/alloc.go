@@ -22,4 +22,5 @@ func parse(*conf.Object, string) backend.Maker {
 
 func (a alloc) Paths(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 
-func (a alloc) Wire() backend.Wire { return backend.Wire{Name: "alloc"} }
+// Wire returns Untyped true: flannel's leases for alloc have no BackendType, ours have.
+func (a alloc) Wire() backend.Wire { return backend.Wire{Name: "alloc", Untyped: true} }

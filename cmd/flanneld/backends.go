@@ -8,6 +8,7 @@ import (
 	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
+	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
 	"flannel/pkg/netconf"
@@ -17,7 +18,7 @@ import (
 // backends returns the kinds of backend that Backend.Type can name. A new backend needs one package and one entry here.
 func backends() netconf.Backends {
 	return netconf.Backends{
-		vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), ipip.Kind(), extension.Kind(), alloc.Kind(),
+		vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), ipip.Kind(), udp.Kind(), extension.Kind(), alloc.Kind(),
 		{Name: "ipsec", Refused: "it needs strongSwan's IKE daemon, which this program does not drive yet"},
 		{Name: "tencent-vpc", Refused: "it makes routes by the API of Tencent Cloud, where this program has not been tested"},
 	}

@@ -49,8 +49,25 @@ func TestFamiliesOfWindows(t *testing.T) {
 	if config, _, warnings, err := backends().Parse("windows", []byte(gateways)); err != nil || !config.V6.On() || len(warnings) > 0 {
 		t.Errorf("host-gw on Windows: %v, IPv6 is on: %t, warnings %q", err, config.V6.On(), warnings)
 	}
+	one := `{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "udp"}}`
+	if config, _, warnings, err := backends().Parse("linux", []byte(one)); err != nil || config.V6.On() || len(warnings) != 1 || !logtest.Names(warnings[0], "EnableIPv6", "udp", "linux") {
+		t.Errorf("udp with both families: %v, IPv6 is on: %t, warnings %q", err, config.V6.On(), warnings)
+	}
 	only6 := `{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd05::/56", "Backend": {"Type": "vxlan", "VNI": 4096}}`
 	if _, _, _, err := backends().Parse("windows", []byte(only6)); err == nil || !logtest.Names(err.Error(), "IPv4", "host-gw") {
 		t.Errorf("IPv6 alone on Windows gives %v", err)
+	}
+}
+
+// As with flannel, a configuration that names no backend means udp, which Windows does not have.
+func TestNoBackendType(t *testing.T) {
+	for _, raw := range []string{`{"Network": "10.5.0.0/16"}`, `{"Network": "10.5.0.0/16", "Backend": {}}`, `{"Network": "10.5.0.0/16", "Backend": {"Type": "", "Port": 9000}}`} {
+		config, maker, warnings, err := backends().Parse("linux", []byte(raw))
+		if err != nil || maker == nil || config.Backend != "udp" || len(warnings) != 1 || !logtest.Names(warnings[0], "Backend.Type", "udp", "vxlan", "host-gw") {
+			t.Errorf("%s: backend %q, warnings %q, %v", raw, config.Backend, warnings, err)
+		}
+		if _, _, _, err := backends().Parse("windows", []byte(raw)); err == nil || !logtest.Names(err.Error(), "Backend.Type", "udp", "Windows", "vxlan", "host-gw") {
+			t.Errorf("%s on Windows: %v", raw, err)
+		}
 	}
 }

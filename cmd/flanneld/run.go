@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
@@ -173,7 +174,10 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		return 0
 	}
-	tasks.Go(func() error { return answerStatus(ctx, o, status, view, acceptWithdrawal, healthz, log) })
+	counts.Forwarded(forwardedBy(plane))
+	tasks.Go(func() error {
+		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)
+	})
 	tasks.Go(func() error { return o.CNI.Keep(ctx, log) })
 	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
@@ -194,6 +198,14 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	err = tasks.Wait()
 	notify(log)(sd.SdNotifyStopping)
 	return err
+}
+
+// forwardedBy returns a function that reads what a dataplane forwarded.
+func forwardedBy(plane dataplane.Dataplane) func() (f dataplane.Forwarded, ever bool) {
+	if p, ok := plane.(dataplane.Forwarder); ok {
+		return p.Forwarded
+	}
+	return func() (f dataplane.Forwarded, ever bool) { return f, false }
 }
 
 // compareEvery is the interval of full comparisons with the kernel, in addition to those after notifications. There are

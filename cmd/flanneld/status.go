@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/health"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
 )
 
 // answerStatus serves the status socket until ctx ends: reports of the daemon's state, and for root accept-withdrawal.
-func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
+func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, forwarded func() (dataplane.Forwarded, bool), others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
 		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd"}
@@ -35,6 +36,9 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 			r.Outage = err.Error()
 		}
 		view.Fill(&r)
+		if f, ever := forwarded(); ever {
+			r.Forwarded = &status.Forwarded{Sent: status.Flow(f.Sent), Received: status.Flow(f.Received), Dropped: f.Dropped}
+		}
 		return r
 	}
 	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, accept, others), log)

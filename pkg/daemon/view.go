@@ -10,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"flannel/backend"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -127,10 +129,14 @@ func (s *snapshot) nodeStatus() *status.Node {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.links)) {
 		l := s.links[name]
-		n.Devices = append(n.Devices, status.Device{Name: name, Index: l.Index, MTU: l.MTU, MAC: l.MAC.String()})
-		if l.Key != (dataplane.PublicKey{}) {
-			n.Devices[len(n.Devices)-1].PublicKey = l.Key.Base64()
+		dev := status.Device{Name: name, Index: l.Index, MTU: l.MTU}
+		if l.MAC != (mac.Addr{}) {
+			dev.MAC = l.MAC.String()
 		}
+		if l.Key != (dataplane.PublicKey{}) {
+			dev.PublicKey = l.Key.Base64()
+		}
+		n.Devices = append(n.Devices, dev)
 	}
 	return n
 }
@@ -146,9 +152,10 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	for _, r := range s.retained {
 		until[r.Lease.Name] = r.Until
 	}
+	wire := s.backend.Wire()
 	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
 	for _, l := range s.peers {
-		p := peerStatus(l, state, reasons)
+		p := peerStatus(l, wire, state, reasons)
 		if reason, found := refused[l.Name]; found {
 			p.State, p.Reason = status.Behind, reason
 		}
@@ -196,14 +203,14 @@ func (s *snapshot) retainedStatus() *status.Retained {
 }
 
 // peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.
-func peerStatus(l *subnet.Lease, state status.State, reasons map[string]string) status.Peer {
+func peerStatus(l *subnet.Lease, wire backend.Wire, state status.State, reasons map[string]string) status.Peer {
 	p := status.Peer{Name: l.Name, State: state}
 	for _, e := range l.Endpoints() {
 		p.Subnets, p.PublicIPs = append(p.Subnets, e.Subnet), append(p.PublicIPs, e.PublicIP)
 	}
 	if reason, rejected := reasons[l.Name]; rejected {
 		p.State, p.Reason = status.Rejected, reason
-	} else if l.Backend == "" {
+	} else if wire.Pending(l) {
 		p.State = status.Pending
 	}
 	return p

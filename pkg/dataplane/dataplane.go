@@ -103,6 +103,22 @@ type TrafficReader interface {
 	Traffic() map[netip.Prefix]Traffic
 }
 
+// Forwarder is a Dataplane that can forward packets in this process (TUN).
+type Forwarder interface {
+	// Forwarded returns what was forwarded since the Dataplane was made, and whether it
+	// had such a device at all. It may be called at any time, by any goroutine.
+	Forwarded() (f Forwarded, ever bool)
+}
+
+// Forwarded counts the packets of pods that this process forwarded and dropped.
+type Forwarded struct {
+	Sent, Received Flow
+	Dropped        map[string]uint64 // by reason
+}
+
+// Flow is what went in one direction, without outer headers.
+type Flow struct{ Packets, Bytes uint64 }
+
 // Dataplane reconciles the operating system with a desired state, and notifies of
 // changes that somebody else made. Only one goroutine calls its methods.
 type Dataplane interface {

@@ -11,8 +11,8 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, Overlay, L2Bridge
-// or Commands.
+// Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, Overlay,
+// L2Bridge or Commands.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -52,6 +52,14 @@ type WireGuard struct {
 // IPIP is an IPv4-in-IPv4 tunnel device without a remote address: it sends to the
 // gateway of a route.
 type IPIP struct{ Tunnel }
+
+// TUN is a TUN device. What the kernel sends to it, the driver sends to the peers in
+// UDP datagrams, from Local and to their addresses with the same port. The networks of
+// the State are routed to it.
+type TUN struct {
+	Tunnel
+	Port uint16
+}
 
 // Commands is no device: it stands for what the operator's commands make (see
 // package dataplane/extension). Each is a program with arguments, separated by
@@ -107,6 +115,7 @@ func (Existing) kind() string  { return "existing" }
 func (VXLAN) kind() string     { return "vxlan" }
 func (WireGuard) kind() string { return "wireguard" }
 func (IPIP) kind() string      { return "ipip" }
+func (TUN) kind() string       { return "tun" }
 func (Commands) kind() string  { return "commands" }
 func (Overlay) kind() string   { return "overlay" }
 func (L2Bridge) kind() string  { return "l2bridge" }
@@ -114,8 +123,8 @@ func (L2Bridge) kind() string  { return "l2bridge" }
 func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
-// Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP
-// or ByCommands.
+// Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP,
+// Datagram or ByCommands.
 type Encap interface {
 	// end returns what identifies the tunnel end on its device, if there is one.
 	end() (e End, has bool)
@@ -154,6 +163,9 @@ type WireGuardPeer struct {
 // IPInIP is IPv4 in IPv4. The destination of the outer packet is Path.Via.
 type IPInIP struct{}
 
+// Datagram is UDP: the IP packet is the payload of a datagram.
+type Datagram struct{}
+
 // ByCommands is whatever the commands for this peer make. The paths of both
 // families of a peer have the same one.
 type ByCommands struct {
@@ -165,4 +177,5 @@ func (Direct) end() (e End, has bool)          { return e, false }
 func (v VTEP) end() (e End, has bool)          { return End{MAC: v.MAC}, true }
 func (w WireGuardPeer) end() (e End, has bool) { return End{Key: w.Key}, true }
 func (IPInIP) end() (e End, has bool)          { return e, false }
+func (Datagram) end() (e End, has bool)        { return e, false }
 func (ByCommands) end() (e End, has bool)      { return e, false }

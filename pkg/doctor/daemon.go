@@ -22,6 +22,8 @@ func daemonChecks() []Check {
 			nil, nodesForward},
 		{"FL108", "no peer is retained because the store lost its lease", anySystem,
 			needs{peersKnown}, noPeerRetained},
+		{"FL109", "the senders of datagrams are the peers of the packets in them (udp)", anySystem,
+			nil, datagramsFromPeers},
 	}
 }
 
@@ -197,6 +199,28 @@ func nodesForward(s Snapshot) Finding {
 		"routes), and allow packets with other addresses than the node's (AWS: disable the source/destination "+
 		"check; Azure: enable IP forwarding; Google: canIpForward)",
 		s.onMachine())
+}
+
+// datagramsFromPeers finds datagrams that the udp backend drops. Another address or
+// port than that in the peer's lease comes from NAT or a rewritten firewall rule;
+// other senders scan the port, or use another network's configuration.
+func datagramsFromPeers(s Snapshot) Finding {
+	var f *status.Forwarded
+	if r := s.Daemon.Value.Report; r != nil {
+		f = r.Forwarded
+	}
+	switch {
+	case f == nil:
+		return skip("only udp forwards packets in the daemon")
+	case f.Dropped["foreign"] > 0:
+		return warn("If pods of a peer are not reached, set --public-ip on that node to the address that others see, and exempt "+
+			"Backend.Port from NAT. Otherwise allow the port to nodes only.",
+			"%d packets were dropped since the start, because they did not come from the address and port of the peer that has their source", f.Dropped["foreign"])
+	case f.Dropped["malformed"] > 0:
+		return warn("Allow Backend.Port to nodes only, and make sure that all of them use udp.",
+			"%d datagrams were dropped since the start, because they contained no IPv4 packet", f.Dropped["malformed"])
+	}
+	return ok("%d packets received", f.Received.Packets)
 }
 
 // several joins the first maxNamed texts, and counts the others.

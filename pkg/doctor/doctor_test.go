@@ -87,7 +87,7 @@ func find(t *testing.T, results []Result, code string) Result {
 func TestHealthy(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") || r.Code == "FL107" || r.Code == "FL209" { // for Windows; always skipped; for WireGuard
+		if strings.HasPrefix(r.Code, "FL5") || slices.Contains([]string{"FL107", "FL109", "FL209"}, r.Code) { // for Windows; always skipped; for udp; for WireGuard
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -156,6 +156,13 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL108", Warn, "3 2026-05-01 13:00:00Z missing-at-start", func(s *Snapshot) {
 			reportOf(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
+		{"FL109", Warn, "7", func(s *Snapshot) {
+			reportOf(s).Forwarded = &status.Forwarded{Dropped: map[string]uint64{"foreign": 7, "malformed": 1}}
+		}},
+		{"FL109", Warn, "8", func(s *Snapshot) {
+			reportOf(s).Forwarded = &status.Forwarded{Dropped: map[string]uint64{"malformed": 8}}
+		}},
+		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &status.Forwarded{Received: status.Flow{Packets: 9}} }},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
 	})
 }
@@ -183,6 +190,26 @@ func TestWireGuardChecks(t *testing.T) {
 		{"FL209", OK, "", func(*Snapshot) {}},
 		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = status.Tunnel{} }}, // nothing was sent
 		{"FL209", Warn, "a", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+	})
+}
+
+// The port of the udp backend is known by its device alone.
+func TestFirewallsForUDP(t *testing.T) {
+	udp := func() Snapshot {
+		s := healthy()
+		n := reportOf(&s).Node
+		n.Backend, n.Devices[1] = "udp", status.Device{Name: "flannel0", Index: 7, MTU: 1472}
+		s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "flannel0", Index: 7, Type: "tuntap", MTU: 1472} })
+		return s
+	}
+	checkAll(t, udp, []testCase{
+		{"FL204", OK, "8285", func(*Snapshot) {}},
+		{"FL204", Fail, "8285", func(s *Snapshot) { s.rules("-A INPUT -p udp -m udp --dport 8285 -j DROP") }},
+		{"FL204", Fail, "9000", func(s *Snapshot) {
+			reportOf(s).Node.Devices[1].Name = "flannel9000"
+			s.rules("-A INPUT -p udp -m udp --dport 9000 -j DROP")
+		}},
+		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Devices = reportOf(s).Node.Devices[:1] }},
 	})
 }
 

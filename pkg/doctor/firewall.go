@@ -1,11 +1,15 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"flannel/pkg/status"
 )
 
 // The checks of this file do not evaluate a whole rule set, which may use sets
@@ -77,13 +81,28 @@ func (s Snapshot) outers() (packets []outer) {
 		return []outer{{"udp", tunnels[0].Port}}
 	}
 	n := s.node()
-	if n == nil || n.Backend != wireGuard {
+	switch {
+	case n != nil && n.Backend == "udp":
+		return forwarded(*n)
+	case n == nil || n.Backend != wireGuard:
 		return nil
 	}
 	for _, network := range n.Networks {
 		var published struct{ Port int }
 		if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 && !slices.Contains(packets, outer{"udp", published.Port}) {
 			packets = append(packets, outer{"udp", published.Port})
+		}
+	}
+	return packets
+}
+
+// forwarded returns the packets of the udp backend, whose device is named flannel0
+// with the default port, and flannel<port> with another.
+func forwarded(n status.Node) (packets []outer) {
+	for _, d := range n.Devices {
+		number, ours := strings.CutPrefix(d.Name, "flannel")
+		if port, err := strconv.ParseUint(number, 10, 16); ours && err == nil {
+			packets = append(packets, outer{"udp", cmp.Or(int(port), 8285)})
 		}
 	}
 	return packets

@@ -13,6 +13,9 @@ const (
 	wireGuardTag    = 16
 )
 
+// UDP is what the udp backend adds to an IPv4 packet: the headers of UDP and IPv4.
+const UDP = udp + ipv4
+
 // VXLAN returns the bytes that VXLAN adds to an IP packet: the inner Ethernet header,
 // the headers of VXLAN and UDP, and the outer IP header, which is IPv6 if v6 is true.
 func VXLAN(v6 bool) int {

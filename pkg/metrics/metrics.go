@@ -89,6 +89,49 @@ func (m *Metrics) Peers(p Peers) {
 	m.retained.Set(float64(p.Retained))
 }
 
+// forwarded describes the metrics of a dataplane that forwards packets itself.
+type forwarded struct {
+	read                    func() (dataplane.Forwarded, bool)
+	packets, bytes, dropped *prometheus.Desc
+}
+
+// Forwarded adds metrics of what a dataplane forwards and drops. There are none as
+// long as read returns false.
+func (m *Metrics) Forwarded(read func() (f dataplane.Forwarded, ever bool)) {
+	desc := func(name, help, label string) *prometheus.Desc {
+		return prometheus.NewDesc("flanneld_udp_"+name, help, []string{label}, nil)
+	}
+	m.registry.MustRegister(forwarded{read,
+		desc("packets_total", "Packets of pods that the udp backend sent to peers and received from them.", "direction"),
+		desc("bytes_total", "Bytes of these packets, without the outer headers.", "direction"),
+		desc("dropped_packets_total", "Packets and datagrams that the udp backend dropped, by reason.", "reason")})
+}
+
+// Describe implements prometheus.Collector.
+func (f forwarded) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{f.packets, f.bytes, f.dropped} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f forwarded) Collect(to chan<- prometheus.Metric) {
+	counts, ever := f.read()
+	if !ever {
+		return
+	}
+	count := func(d *prometheus.Desc, n uint64, label string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
+	}
+	for direction, t := range map[string]dataplane.Flow{"sent": counts.Sent, "received": counts.Received} {
+		count(f.packets, t.Packets, direction)
+		count(f.bytes, t.Bytes, direction)
+	}
+	for reason, n := range counts.Dropped {
+		count(f.dropped, n, reason)
+	}
+}
+
 // ConfigPending sets whether the latest network configuration is pending, on
 // trial or refused.
 func (m *Metrics) ConfigPending(pending bool) {

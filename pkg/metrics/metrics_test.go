@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -20,12 +21,22 @@ func TestMetrics(t *testing.T) {
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
+	forwards := false
+	m.Forwarded(func() (dataplane.Forwarded, bool) {
+		return dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}, forwards
+	})
+	if text := scrape(); strings.Contains(text, "flanneld_udp") {
+		t.Error("there are metrics of a forwarder without one")
+	}
+	forwards = true
 	text := scrape()
 	for _, want := range []string{
 		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
 		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
 		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
 		`flanneld_build_info{version="v1"} 1`, "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
+		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,
+		`flanneld_udp_bytes_total{direction="received"} 500`, `flanneld_udp_dropped_packets_total{reason="foreign"} 6`,
 		"process_resident_memory_bytes", "go_goroutines",
 	} {
 		if !strings.Contains(text, want+"\n") && !strings.Contains(text, want+" ") {

@@ -15,17 +15,21 @@ import (
 // Backends are the supported values of Backend.Type.
 type Backends []backend.Kind
 
+// flannelsDefault is the backend of a configuration that names none.
+const flannelsDefault = "udp"
+
 // Parse parses and validates a raw network configuration for an operating system
 // (a value of runtime.GOOS). The error has all problems; the strings are warnings.
 func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	config, root := subnet.ParseConfig(raw)
 	object := root.Object("Backend")
+	if config.Backend == "" {
+		config.Backend = flannelsDefault
+		root.Warn("Backend.Type", "is missing, which means %s, as with flannel; vxlan and host-gw are several times faster, so set one of them, or %[1]s to keep it", flannelsDefault)
+	}
 	var maker backend.Maker
 	var names []string
-	problem := "is missing"
-	if config.Backend != "" {
-		problem = fmt.Sprintf("unknown backend %.40q", config.Backend)
-	}
+	problem := fmt.Sprintf("unknown backend %.40q", config.Backend)
 	for _, kind := range b {
 		if kind.Refused == "" {
 			names = append(names, kind.Name)

@@ -25,6 +25,7 @@ type Plan struct {
 	local   subnet.Lease
 	backend backend.Backend
 	addrs   []netip.Addr      // of this node, sorted
+	wire    backend.Wire      // of the backend
 	tunnel  backend.Tunnel    // the backend if it is a tunnel, else nil
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
@@ -102,7 +103,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	p := &Plan{cfg: cfg, local: local, backend: b, ownEnds: map[resource]bool{}, holders: map[resource]*peer{},
+	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: map[resource]*peer{},
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
 		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {

@@ -128,7 +128,7 @@ func (p *Plan) add(added *peer) {
 			p.hostSubnets[s]++
 		}
 	}
-	if added.lease.Backend == "" {
+	if p.wire.Pending(added.lease) {
 		p.pending++
 	}
 	for r := range added.claims() {
@@ -160,7 +160,7 @@ func (p *Plan) remove(peer *peer) {
 			}
 		}
 	}
-	if peer.lease.Backend == "" {
+	if p.wire.Pending(peer.lease) {
 		p.pending--
 	}
 	for r := range peer.claims() {

@@ -12,8 +12,8 @@ import (
 // newPeer validates one lease and translates it into paths, without regard to the other leases.
 func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	peer := &peer{lease: l}
-	if l.Backend == "" {
-		return peer // pending: the owner has reserved its subnet and not published its backend data yet
+	if p.wire.Pending(l) {
+		return peer
 	}
 	if peer.reason = p.validate(l); peer.reason != "" {
 		peer.local = p.involvesThisNode(l)
@@ -79,7 +79,7 @@ func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked [
 
 // validate returns why the lease is invalid, or "".
 func (p *Plan) validate(l *subnet.Lease) string {
-	if l.Backend != p.cfg.Backend {
+	if l.Backend != p.cfg.Backend && l.Backend != "" {
 		return fmt.Sprintf("backend is %.40q, this node uses %q; all nodes must use the same backend", l.Backend, p.cfg.Backend)
 	}
 	common := 0

@@ -3,7 +3,9 @@ package status
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +33,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	} else {
 		p.row("lease", "none yet")
 	}
+	p.forwarded(r.Forwarded)
 	p.row("peers", "%s", count(r))
 	p.retained(r.Retained)
 	for _, e := range r.Errors {
@@ -79,10 +82,27 @@ func (p *printer) node(n Node) {
 			if d.PublicKey != "" {
 				identity = "PublicKey=" + d.PublicKey
 			}
-			p.row("device", "%s (index %d, %s, MTU %d)", d.Name, d.Index, identity, d.MTU)
+			if identity != "" {
+				identity += ", "
+			}
+			p.row("device", "%s (index %d, %sMTU %d)", d.Name, d.Index, identity, d.MTU)
 		}
 	}
 	p.row("last pass", "%s, took %s", p.clock(n.LastPass), time.Duration(n.Took).Round(time.Microsecond))
+}
+
+// forwarded prints what the daemon forwarded, and why it dropped packets.
+func (p *printer) forwarded(f *Forwarded) {
+	if f == nil {
+		return
+	}
+	text := fmt.Sprintf("%d packets (%d bytes) sent, %d (%d bytes) received", f.Sent.Packets, f.Sent.Bytes, f.Received.Packets, f.Received.Bytes)
+	for _, reason := range slices.Sorted(maps.Keys(f.Dropped)) {
+		if n := f.Dropped[reason]; n > 0 {
+			text += fmt.Sprintf(", %d dropped (%s)", n, Printable(reason))
+		}
+	}
+	p.row("forwarded", "%s", text)
 }
 
 // count returns the number of peers in each state.

@@ -29,6 +29,8 @@ type Report struct {
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`
 
+	Forwarded *Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
+
 	// Retained is absent if no peer is retained and the store has this node's
 	// lease.
 	Retained *Retained `json:"retained,omitempty"`
@@ -59,6 +61,19 @@ type Node struct {
 	Took       Duration  `json:"took"` // of the last pass
 }
 
+// Forwarded counts the packets of pods that the daemon forwarded since its start.
+type Forwarded struct {
+	Sent     Flow              `json:"sent"`
+	Received Flow              `json:"received"`
+	Dropped  map[string]uint64 `json:"dropped"` // by reason: "malformed", "foreign", "unreachable", "expired", "failed"
+}
+
+// Flow is what went in one direction, without outer headers.
+type Flow struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
 // Network is the pod network of one family and this node's lease in it.
 type Network struct {
 	Network  netip.Prefix    `json:"network"`
@@ -80,7 +95,7 @@ type Device struct {
 	Name  string `json:"name"`
 	Index int    `json:"index"`
 	MTU   int    `json:"mtu"`
-	MAC   string `json:"mac"` // zero for a device without one
+	MAC   string `json:"mac"` // empty: it has none
 	// PublicKey is set for a WireGuard device.
 	PublicKey string `json:"publicKey,omitempty"`
 }

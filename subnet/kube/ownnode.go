@@ -61,8 +61,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		m.log.Warn("podCIDR of this node is the whole network, which leaves no subnet for other nodes",
 			"cause", causeWholeNetwork, "podCIDR", own.subnets())
 	}
-	l := own.storedLease()
-	if l.Backend != "" { // the annotations are of a run before this one: Hold keeps them until Publish
+	l, complete := own.storedLease()
+	if complete { // the annotations are of a run before this one: Hold keeps them until Publish
 		own.want, own.published = &l, true
 	}
 	m.mu.Lock()
@@ -142,25 +142,25 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 	return v4, v6, errors.Join(problems...)
 }
 
-// storedLease returns the lease that our Node's annotations describe. Its Backend is empty if they describe none, cannot
-// be read, or lack one of our families.
-func (own *ownNode) storedLease() subnet.Lease {
-	l := subnet.Lease{Name: own.node.Name, Since: own.node.Created}
+// storedLease returns the lease that our Node's annotations describe. It is not complete if they describe none, cannot be
+// read, or lack one of our families.
+func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
+	l = subnet.Lease{Name: own.node.Name, Since: own.node.Created}
 	if described, err := format.LeaseOf(own.node); err == nil {
-		l = *described
+		l, complete = *described, true
 	}
 	for _, f := range []struct {
 		e *subnet.Endpoint
 		s netip.Prefix
 	}{{&l.V4, own.v4}, {&l.V6, own.v6}} {
 		if f.s.IsValid() && !f.e.On() {
-			l.Backend = "" // a family is missing
+			complete = false
 		}
 		if f.e.Subnet = f.s; !f.s.IsValid() {
 			*f.e = subnet.Endpoint{}
 		}
 	}
-	return l
+	return l, complete
 }
 
 // Publish implements subnet.Manager.

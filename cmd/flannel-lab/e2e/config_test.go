@@ -94,7 +94,7 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 			"SubnetLen 24 26"},
 		{"garbage", "garbage", ""},
 		{"nothing", "", ""},
-		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "Backend.Type teleport vxlan host-gw alloc"},
+		{"an unknown backend", l.Config(`{"Type":"teleport"}`), "Backend.Type teleport vxlan host-gw udp alloc"},
 		{"an impossible MTU", l.Config(`{"Type":"vxlan","MTU":100}`), "Backend.MTU 100"},
 		{"the underlay within Network", strings.Replace(l.Config(`{"Type":"vxlan"}`), "10.5.0.0/16", "192.168.0.0/16",
 			1), "Network 192.168.0.0/16"},
@@ -140,7 +140,6 @@ func TestWaitsForConfig(t *testing.T) {
 		t.Errorf("it was logged %d times:\n%s", times, n.Log())
 	}
 	for _, c := range []struct{ config, names string }{
-		{`{"Network":"10.5.0.0/16"}`, "Backend.Type: vxlan host-gw alloc"},
 		{l.Config(`{"Type":"teleport"}`), "Backend.Type: teleport vxlan host-gw alloc"},
 		{`{"Network":"127.0.0.0/8","Backend":{"Type":"vxlan","VNI":17000000}}`, "VNI: 17000000 16777215"},
 		{"garbage", "'g'"},

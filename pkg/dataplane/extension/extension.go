@@ -89,6 +89,22 @@ func (d *Dataplane) Changes() <-chan struct{} { return d.changes }
 // QueueResync implements Dataplane.
 func (d *Dataplane) QueueResync() { d.inner.QueueResync() }
 
+// Traffic implements dataplane.TrafficReader; commands know no traffic.
+func (d *Dataplane) Traffic() map[netip.Prefix]dataplane.Traffic {
+	if r, ok := d.inner.(dataplane.TrafficReader); ok {
+		return r.Traffic()
+	}
+	return nil
+}
+
+// Forwarded implements dataplane.Forwarder.
+func (d *Dataplane) Forwarded() (f dataplane.Forwarded, ever bool) {
+	if r, ok := d.inner.(dataplane.Forwarder); ok {
+		return r.Forwarded()
+	}
+	return f, false
+}
+
 // Close implements Dataplane. It kills running commands.
 func (d *Dataplane) Close() error {
 	d.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -381,5 +382,37 @@ func TestEnvironment(t *testing.T) {
 	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, time.Minute)
 	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
 		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
+// counting is a kernel that knows its traffic.
+type counting struct{ kernel }
+
+func (*counting) Traffic() map[netip.Prefix]dataplane.Traffic {
+	return map[netip.Prefix]dataplane.Traffic{netip.MustParsePrefix("10.5.2.0/24"): {Sent: 7}}
+}
+func (*counting) Forwarded() (dataplane.Forwarded, bool) {
+	return dataplane.Forwarded{Sent: dataplane.Flow{Packets: 9}}, true
+}
+
+// What the inner dataplane can do beside the interface is not hidden.
+func TestTrafficOfInner(t *testing.T) {
+	for _, test := range []struct {
+		inner   dataplane.Dataplane
+		traffic int // peers
+		ever    bool
+		packets uint64
+	}{
+		{&counting{kernel{changes: make(chan struct{})}}, 1, true, 9},
+		{&kernel{changes: make(chan struct{})}, 0, false, 0},
+	} {
+		var d dataplane.Dataplane = New(test.inner, slog.New(slog.DiscardHandler))
+		f, ever := d.(dataplane.Forwarder).Forwarded()
+		if traffic := d.(dataplane.TrafficReader).Traffic(); len(traffic) != test.traffic || ever != test.ever || f.Sent.Packets != test.packets {
+			t.Errorf("%T: %v, %v %t", test.inner, traffic, f, ever)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

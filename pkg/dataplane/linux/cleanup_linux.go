@@ -81,9 +81,15 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 func (d *Driver) deleteAll(ctx context.Context, links []netlink.Link) error {
 	errs := []error{driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts)} // the tables want nothing
 	for _, l := range links {
-		if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-			errs = append(errs, fmt.Errorf("delete the device %s: %w", l.Attrs().Name, err))
-		}
+		errs = append(errs, d.deleteLink(l))
 	}
 	return errors.Join(errs...)
+}
+
+// deleteLink deletes a device, if it is still there.
+func (d *Driver) deleteLink(l netlink.Link) error {
+	if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("delete the device %s: %w", l.Attrs().Name, err)
+	}
+	return nil
 }

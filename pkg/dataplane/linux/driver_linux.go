@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/rtnetlink"
+	"flannel/pkg/udptunnel"
 )
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
@@ -39,11 +40,20 @@ type Driver struct {
 	wg       *wgStore
 	tables   driver.Tables // all of them
 
+	// For TUN devices; see type tun.
+	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort]
+	peers      udptunnel.Peers // the content of datagrams
+	counters   udptunnel.Counters
+	forwarders map[string]*udptunnel.Tunnel // by device
+	forwarded  atomic.Bool                  // there was a forwarder
+
 	// The state that the tables want.
 	paths      []*dataplane.Path
 	blackholes []netip.Prefix
 	links      dataplane.Links
 	hopUsers   map[hop]int // number of wanted routes through a hop
+
+	networkRoutes map[routeKey]hop // through TUN devices
 
 	devices []dataplane.Device  // of the last Ensure
 	ensured dataplane.Links     // result of the last Ensure
@@ -66,7 +76,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)
@@ -77,10 +87,11 @@ func New(opts driver.Options) (*Driver, error) {
 	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
 	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
 	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
+	d.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&d.peers})
 	// The order in which entries are added. Routes are last, so that a packet that
-	// takes a new route finds the neighbour and the FDB entry, or the WireGuard peer,
-	// too.
-	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.routes}
+	// takes a new route finds the neighbour and the FDB entry, the WireGuard peer or
+	// the receiver of datagrams, too.
+	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
 		return nil, errors.Join(err, c.Close())
@@ -95,7 +106,7 @@ func (d *Driver) Changes() <-chan struct{} { return d.changes }
 func (d *Driver) Close() error {
 	d.handle.Close()
 	d.wg.close()
-	return errors.Join(d.watcher.close(), d.conn.Close())
+	return errors.Join(d.closeForwarders(), d.watcher.close(), d.conn.Close())
 }
 
 // QueueResync implements Dataplane.
@@ -179,6 +190,7 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	}
 	err := driver.FillChanges(d.paths, s, d.fill)
 	d.paths = s.Paths
+	d.wantNetworkRoutes(s.Networks)
 	d.wantBlackholes(s.Blackholes)
 	return err
 }
@@ -200,7 +212,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 func (d *Driver) resetTables() {
 	d.tables.Reset()
 	clear(d.hopUsers)
-	d.paths, d.blackholes = nil, nil
+	d.paths, d.blackholes, d.networkRoutes = nil, nil, nil
 }
 
 func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {

@@ -7,13 +7,17 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
+
 	"flannel/pkg/dataplane/driver"
 )
 
 // Handback prepares the node for flannel. It gives the routes the form that
 // flannel gives them, and removes our nexthop objects and blackholes: flannel
 // adopts plain routes, but cannot delete a route that uses a nexthop object.
-// Each route is replaced in one step, so that no packet is lost. A route that
+// Each route is replaced in one step, so that no packet is lost. TUN devices, which
+// forward nothing without a flanneld, are deleted with their routes: flannel makes
+// its own. A route that
 // cannot be rewritten keeps its nexthop object and is in the error, which does not
 // stop the rest. networks are as for Cleanup. The result describes what was done
 // or, with dryRun, would be done.
@@ -23,12 +27,22 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if _, err := d.findOurs(ctx, networks); err != nil {
+	tunnels, err := d.findOurs(ctx, networks)
+	if err != nil {
 		return nil, err
+	}
+	idle := map[int]netlink.Link{} // by index
+	for _, l := range tunnels {
+		if _, ok := l.(*netlink.Tuntap); ok {
+			idle[l.Attrs().Index] = l
+			done = append(done, "remove device "+l.Attrs().Name)
+		}
 	}
 	store, scope := newRouteStore(d.store), d.scope.Load()
 	store.plain = true
-	routes, err := store.find(func(r kernelRoute) bool { return r.protocol == protocolOurs && scope.owns(r) })
+	routes, err := store.find(func(r kernelRoute) bool {
+		return r.protocol == protocolOurs && scope.owns(r) && idle[r.hop.Index] == nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +69,9 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		}
 	}
 	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
+	for _, l := range idle {
+		errs = append(errs, d.deleteLink(l))
+	}
 	return done, errors.Join(errs...)
 }
 

@@ -39,7 +39,7 @@ var kinds = []struct {
 	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
 	{ipip{}, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
 	{wireguard{}, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{nil, nil, nil, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
+	{tun{}, dataplane.TUN{}, dataplane.Datagram{}, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }
 
 // kindOf returns the kind of a device.

@@ -14,12 +14,12 @@ func (d *Driver) pruneDevices() error {
 	if !d.strayDevices.Swap(false) {
 		return nil
 	}
+	errs := []error{d.destroyForwarders()}
 	all, err := d.listLinks()
 	if err != nil {
 		d.strayDevices.Store(true)
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	for _, l := range all {
 		name := l.Attrs().Name
 		if slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {

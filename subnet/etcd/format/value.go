@@ -17,7 +17,7 @@ const MaxValue = 4 << 10
 // Value is the value of a lease: how to reach its node.
 type Value struct {
 	PublicIP, PublicIPv6 netip.Addr      // zero: none
-	BackendType          string          // empty: the subnet is reserved, but the node is not reachable yet
+	BackendType          string          // empty: none; what that means depends on the backend, see subnet.Lease
 	Data, V6Data         json.RawMessage // compact JSON; nil: none
 }
 

@@ -81,7 +81,7 @@ func (n Annotations) Operators() [4]string { return [4]string(n[overwrite:Annota
 // ErrNoPeer means that a Node is not a peer.
 var ErrNoPeer = errors.New("not managed by flannel")
 
-// LeaseOf returns the lease that a Node describes. The error is ErrNoPeer, or one line
+// LeaseOf returns the lease that a Node describes, whose Backend may be empty. The error is ErrNoPeer, or one line
 // that quotes at most the beginning of an invalid value.
 func LeaseOf(n *Node) (*subnet.Lease, error) {
 	if n.Annotations[Managed] != "true" {
@@ -103,8 +103,6 @@ func LeaseOf(n *Node) (*subnet.Lease, error) {
 		return nil, errors.New("no podCIDR")
 	case !l.V4.On() && !l.V6.On():
 		return nil, errors.New("no annotation public-ip for the podCIDR")
-	case l.Backend == "":
-		return nil, errors.New("no annotation backend-type")
 	}
 	return l, nil
 }

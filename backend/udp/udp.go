@@ -1,0 +1,98 @@
+// Package udp is the udp backend. Packets to other nodes go through a TUN device to
+// flanneld, which sends each as the payload of one UDP datagram to the peer's public
+// IP. It works wherever UDP does and needs no module of the kernel except tun, but
+// all packets pass through a process. It is flannel's backend for a configuration
+// that names none, and has IPv4 only.
+package udp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
+	"flannel/subnet"
+)
+
+// Name is the value of Backend.Type.
+const Name = "udp"
+
+// Kind is the backend's row in the program's table.
+func Kind() backend.Kind { return backend.Kind{Name: Name, Parse: parse, V4Only: []string{"linux"}} }
+
+// defaultPort is flannel's. All nodes use one port: a node sends to the peers' ports
+// from its own, and a lease has none.
+const defaultPort = 8285
+
+func parse(o *conf.Object, os string) backend.Maker {
+	port := o.Int("Port", defaultPort, 1, 65535)
+	if os == "windows" {
+		o.Problem("Type", "udp is not supported on Windows, whose nodes need vxlan with VNI 4096 and Port 4789, or host-gw; set one of them for all nodes")
+	}
+	return func(n backend.Node) (backend.Backend, []string, error) {
+		u := udp{Plain: backend.Plain{Node: n, Name: Name}, port: uint16(port)}
+		if least := backend.MinMTU(false); u.MTU() < least {
+			return nil, nil, fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after UDP's %d; at least %d is needed, so raise it to %d or more",
+				n.Underlay.Name, n.Underlay.MTU, u.MTU(), encap.UDP, least, least+encap.UDP)
+		}
+		return u, nil, nil
+	}
+}
+
+type udp struct {
+	backend.Plain
+	port uint16
+}
+
+func (u udp) MTU() int { return u.Underlay.MTU - encap.UDP }
+
+// Wire returns Untyped true: flannel's leases for udp have no BackendType, and
+// neither have ours.
+func (u udp) Wire() backend.Wire {
+	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Untyped: true}
+}
+
+// device returns the name of the TUN device. flannel takes the first free name of
+// this form. A name that depends on the port is the same after every restart, and
+// two flannelds on one host, which have two ports, have two names.
+func (u udp) device() string {
+	if u.port == defaultPort {
+		return "flannel0"
+	}
+	return fmt.Sprintf("flannel%d", u.port)
+}
+
+func (u udp) Devices(local subnet.Lease) []dataplane.Device {
+	base := local.V4.Subnet.Addr()
+	return append(u.Plain.Devices(local), dataplane.Device{
+		Name: u.device(), Kind: dataplane.TUN{
+			Tunnel: dataplane.Tunnel{
+				MTU: u.MTU(), Addr: []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
+				Parent: u.Underlay.Name, Local: u.Underlay.V4,
+			},
+			Port: u.port,
+		},
+	})
+}
+
+// Describe returns a lease with the public IP alone, as flannel publishes it.
+func (u udp) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
+	local, err := u.Plain.Describe(local, links)
+	local.Backend = ""
+	return local, err
+}
+
+func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
+	var paths []*dataplane.Path
+	for e := range u.Shared(peer) {
+		paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: u.device(), Encap: dataplane.Datagram{}})
+	}
+	return paths, nil
+}
+
+// ForWindows implements backend.Mixed.
+func (udp) ForWindows() string {
+	return "Backend: Type is udp, which Windows nodes do not have. Set it to vxlan, with VNI 4096 and Port 4789, or host-gw, in the one configuration of all nodes"
+}

@@ -1,0 +1,56 @@
+package udptunnel
+
+import "sync/atomic"
+
+// Drop is why a packet or datagram was dropped.
+type Drop int
+
+const (
+	Malformed   Drop = iota // a datagram that is not an IPv4 packet
+	Foreign                 // a datagram from another sender than the peer of the packet's source
+	Unreachable             // a packet to a subnet that no peer has
+	Expired                 // TTL
+	Failed                  // the kernel refused it
+	drops
+)
+
+func (d Drop) String() string {
+	return [...]string{"malformed", "foreign", "unreachable", "expired", "failed"}[d]
+}
+
+// Counters count the packets of all tunnels that share them. The zero Counters are
+// ready.
+type Counters struct {
+	sent, received traffic
+	dropped        [drops]atomic.Uint64
+}
+
+// traffic counts packets of pods and their bytes, without the outer headers.
+type traffic struct{ packets, bytes atomic.Uint64 }
+
+func (t *traffic) add(packets, bytes int) {
+	t.packets.Add(uint64(packets))
+	t.bytes.Add(uint64(bytes))
+}
+
+// Flow is what went in one direction.
+type Flow struct{ Packets, Bytes uint64 }
+
+func (t *traffic) get() Flow { return Flow{t.packets.Load(), t.bytes.Load()} }
+
+// Counts are the values of Counters at one time.
+type Counts struct {
+	Sent, Received Flow
+	Dropped        map[Drop]uint64 // with all reasons
+}
+
+// Get returns the values.
+func (c *Counters) Get() Counts {
+	counts := Counts{Sent: c.sent.get(), Received: c.received.get(), Dropped: map[Drop]uint64{}}
+	for d := range drops {
+		counts.Dropped[d] = c.dropped[d].Load()
+	}
+	return counts
+}
+
+func (c *Counters) drop(d Drop) { c.dropped[d].Add(1) }

@@ -1,0 +1,73 @@
+package udptunnel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/tun"
+)
+
+// ErrBusy means that another process sends and receives the packets of the device.
+var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it")
+
+// openDevice opens the TUN device with a name, and creates it if there is none. The
+// device stays when the process ends, with its address and routes, so that packets of
+// pods do not take another way meanwhile.
+func openDevice(name string) (device tun.Device, err error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+		return nil, fmt.Errorf("open /dev/net/tun: the kernel lacks the module tun: run modprobe tun: %w", err)
+	} else if err != nil {
+		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}()
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return nil, fmt.Errorf("device name %s: %w", name, err)
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return nil, fmt.Errorf("attach to the device: %w (%w)", ErrBusy, err)
+	case err != nil:
+		return nil, fmt.Errorf("attach to the device: %w", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+		return nil, fmt.Errorf("make the device persistent: %w", err)
+	}
+	if device, _, err = tun.CreateUnmonitoredTUNFromFD(fd); err != nil {
+		return nil, fmt.Errorf("use the device's offloads: %w", err)
+	}
+	opened = true
+	return device, nil
+}
+
+// forget makes the kernel delete the device when it is closed.
+func forget(device tun.Device) error {
+	raw, err := device.File().SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.IoctlSetInt(int(fd), unix.TUNSETPERSIST, 0) })
+	return errors.Join(err, failed)
+}
+
+// isFatal reports whether an error of reading or writing means that the device is
+// gone or closed. Other errors concern one packet.
+func isFatal(err error) bool {
+	if errors.Is(err, os.ErrClosed) {
+		return true
+	}
+	errno, isSystem := errors.AsType[syscall.Errno](err)
+	return isSystem && (errno == unix.EBADFD || errno == unix.EBADF || errno == unix.EFAULT)
+}

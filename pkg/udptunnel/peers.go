@@ -1,0 +1,173 @@
+package udptunnel
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Peers says which peer has which subnet. Tunnels read it without locks: a change
+// replaces the whole table. The zero Peers has none. It is safe for concurrent use.
+type Peers struct {
+	mu    sync.Mutex // for writers
+	all   map[netip.Prefix]netip.AddrPort
+	table atomic.Pointer[table]
+}
+
+// Set adds and replaces subnets (IPv4, masked) with the peers' addresses
+// (IPv4) and ports on the underlay. The cost is linear in the number of peers, with one pass over memory, so
+// that changes should be passed together.
+func (p *Peers) Set(changed map[netip.Prefix]netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entries := make([]entry, 0, len(changed))
+	for subnet, via := range changed {
+		entries = append(entries, newEntry(subnet, via))
+	}
+	if p.all == nil {
+		p.all = map[netip.Prefix]netip.AddrPort{}
+	}
+	maps.Copy(p.all, changed)
+	p.table.Store(p.table.Load().merge(entries))
+}
+
+// Delete removes subnets. It ignores those that are not there.
+func (p *Peers) Delete(subnets []netip.Prefix) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	entries := make([]entry, 0, len(subnets))
+	for _, subnet := range subnets {
+		delete(p.all, subnet)
+		entries = append(entries, newEntry(subnet, netip.AddrPort{}))
+	}
+	p.table.Store(p.table.Load().merge(entries))
+}
+
+// All returns a copy of the subnets and their peers' addresses.
+func (p *Peers) All() map[netip.Prefix]netip.AddrPort {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.all)
+}
+
+// entry is a subnet with its peer. Addresses are numbers, which compare faster.
+type entry struct {
+	first, last uint32 // of the subnet
+	via         uint32
+	port        uint16
+	addr        *net.UDPAddr // via and port; nil in a change: delete the subnet
+}
+
+func newEntry(subnet netip.Prefix, via netip.AddrPort) entry {
+	first := number(subnet.Addr())
+	e := entry{first: first, last: first | uint32(1<<(32-subnet.Bits())-1)}
+	if via.IsValid() {
+		e.via, e.port, e.addr = number(via.Addr()), via.Port(), net.UDPAddrFromAddrPort(via)
+	}
+	return e
+}
+
+// number returns an IPv4 address as a number.
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func (e *entry) contains(a uint32) bool { return e.first <= a && a <= e.last }
+
+// compare orders by first address; a subnet comes before those that it contains.
+func (e *entry) compare(o *entry) int {
+	return cmp.Or(cmp.Compare(e.first, o.first), cmp.Compare(o.last, e.last))
+}
+
+// table is an immutable table of subnets in the order of entry.compare.
+type table struct {
+	entries []entry
+	nested  bool // a subnet contains another one, as while a node changes its subnet
+}
+
+// merge returns a table with changes applied.
+func (t *table) merge(changed []entry) *table {
+	if t == nil {
+		t = &table{}
+	}
+	slices.SortFunc(changed, func(a, b entry) int { return a.compare(&b) })
+	next := &table{entries: make([]entry, 0, len(t.entries)+len(changed))}
+	add := func(e entry) {
+		if n := len(next.entries); n > 0 && next.entries[n-1].last >= e.first {
+			next.nested = true
+		}
+		next.entries = append(next.entries, e)
+	}
+	old := t.entries
+	for _, e := range changed {
+		for len(old) > 0 && old[0].compare(&e) < 0 {
+			add(old[0])
+			old = old[1:]
+		}
+		if len(old) > 0 && old[0].compare(&e) == 0 {
+			old = old[1:]
+		}
+		if e.addr != nil {
+			add(e)
+		}
+	}
+	for _, e := range old {
+		add(e)
+	}
+	return next
+}
+
+// find returns the smallest subnet that contains an address; nil: there is none.
+func (t *table) find(a uint32) *entry {
+	if t == nil {
+		return nil
+	}
+	i, exact := slices.BinarySearchFunc(t.entries, a, func(e entry, a uint32) int { return cmp.Compare(e.first, a) })
+	if exact { // of several with this first address, the smallest is the last one
+		for i+1 < len(t.entries) && t.entries[i+1].first == a {
+			i++
+		}
+		i++
+	}
+	for i--; i >= 0; i-- {
+		if e := &t.entries[i]; e.contains(a) {
+			return e
+		}
+		if !t.nested {
+			return nil
+		}
+	}
+	return nil
+}
+
+// finder finds the peers of packets, most of which are of the same peer as the one
+// before. It is for one goroutine.
+type finder struct {
+	peers *Peers
+	table *table
+	last  *entry
+}
+
+// refresh makes the following calls of find use the latest table.
+func (f *finder) refresh() {
+	if t := f.peers.table.Load(); t != f.table {
+		f.table, f.last = t, nil
+	}
+}
+
+func (f *finder) find(a uint32) *entry {
+	if f.last != nil && f.last.contains(a) && !f.table.nested {
+		return f.last
+	}
+	if e := f.table.find(a); e != nil {
+		f.last = e
+		return e
+	}
+	return nil
+}

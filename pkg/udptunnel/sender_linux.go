@@ -1,0 +1,96 @@
+package udptunnel
+
+import (
+	"fmt"
+)
+
+// sender reads packets from the device and sends them to peers.
+type sender struct {
+	*Tunnel
+	find    finder
+	packets [][]byte // buffers for one read, which may return many packets of one flow
+	sizes   []int
+	reply   []byte // buffer for ICMP errors
+}
+
+func newSender(t *Tunnel) *sender {
+	s := &sender{Tunnel: t, find: finder{peers: t.options.Peers}, reply: make([]byte, room, room+maxAnswer)}
+	s.packets, s.sizes = buffers(t.device.BatchSize(), 0), make([]int, t.device.BatchSize())
+	return s
+}
+
+// buffers returns n buffers for packets of any length, with space before them.
+func buffers(n, space int) [][]byte {
+	all := make([][]byte, n)
+	for i := range all {
+		all[i] = make([]byte, space+maxDatagram+1) // the kernel provides pages when they are used
+	}
+	return all
+}
+
+// run returns when the tunnel is closed or the device is gone.
+func (s *sender) run() error {
+	for {
+		n, err := s.device.Read(s.packets, s.sizes, 0)
+		if err != nil && isFatal(err) {
+			return fmt.Errorf("read from the device: %w", err)
+		}
+		if err != nil { // one that cannot be split
+			s.drop(Failed)
+			continue
+		}
+		s.find.refresh()
+		packets, bytes := 0, 0
+		for i := range n {
+			p := parse(s.packets[i][:s.sizes[i]])
+			if p == nil {
+				continue // IPv6, which the kernel sends through every device
+			}
+			sent, err := s.forward(p)
+			if err != nil {
+				return err
+			}
+			if sent {
+				packets, bytes = packets+1, bytes+len(p)
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		s.options.Counters.sent.add(packets, bytes)
+	}
+}
+
+// forward queues a packet for its peer, or answers it. The error is one of closing.
+func (s *sender) forward(p packet) (sent bool, err error) {
+	peer := s.find.find(p.dest())
+	switch {
+	case peer == nil:
+		s.drop(Unreachable)
+		return false, s.refuse(p, networkUnreachable)
+	case !p.decrementTTL():
+		s.drop(Expired)
+		return false, s.refuse(p, timeExceeded)
+	}
+	if s.socket.add(p, peer.addr) {
+		return true, s.flush()
+	}
+	return true, nil
+}
+
+// refuse sends an ICMP error to the source of a packet of this node.
+func (s *sender) refuse(p packet, a answer) error {
+	if reply := s.answer(s.reply, p, a); reply != nil {
+		return s.writeDevice([][]byte{reply})
+	}
+	return nil
+}
+
+func (s *sender) flush() error {
+	failed, err := s.socket.flush()
+	s.options.Counters.dropped[Failed].Add(uint64(failed))
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
+}
