@@ -10,7 +10,9 @@ import (
 	"flannel/pkg/mac"
 )
 
-// FromStack reads a Snapshot from the IP stack of a Windows machine.
+// FromStack reads a Snapshot from the IP stack of a Windows machine. Adapters and
+// routes are read one after the other, so a route may be of an adapter that the
+// Snapshot does not have. Such a route selects nothing.
 func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	adapters, err := stack.Adapters()
 	if err != nil {
@@ -46,7 +48,7 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 	virtualOf, merged := virtualAdapters(adapters)
 	var all []Interface
 	for i, a := range adapters {
-		if merged[i] {
+		if merged[i] { // part of the Interface of its physical adapter
 			continue
 		}
 		in := toWindowsInterface(a)
@@ -64,7 +66,7 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 
 // virtualAdapters maps each physical adapter that gave its addresses to a virtual switch to the virtual adapter that has
 // them, both as indices into adapters. taken are these virtual ones. The name is compared for all adapters before the
-// MAC is.
+// MAC is. A physical adapter that has an address in use has not given it to a switch.
 func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
 	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
@@ -90,6 +92,8 @@ func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]b
 // inUse reports whether the address shows that its adapter is in use. Windows gives link-local ones to every adapter.
 func inUse(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
+// toWindowsInterface converts one adapter. Global, Deprecated and SelfAssigned, in
+// the terms of Linux, follow from the address and its state.
 func toWindowsInterface(a hns.Adapter) Interface {
 	in := Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.MAC, Up: a.Up, Loopback: a.Loopback}
 	if a.GUID != "" {
@@ -102,7 +106,7 @@ func toWindowsInterface(a hns.Adapter) Interface {
 			Deprecated:   !own.Preferred && !own.Tentative,
 			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !own.Manual,
 		}
-		if own.Prefix.Bits() < ip.BitLen() {
+		if own.Prefix.Bits() < ip.BitLen() { // /32 and /128 make no network on-link
 			addr.Net = own.Prefix.Masked()
 		}
 		in.Addrs = append(in.Addrs, addr)
@@ -125,6 +129,7 @@ func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	if !direct {
 		d.Gateway = r.NextHop
 	}
+	// Windows chooses by the sum of the metrics of the route and its interface.
 	for _, a := range adapters {
 		if a.Index == r.Index && d.V6 {
 			d.Metric += a.V6Metric

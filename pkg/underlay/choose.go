@@ -11,6 +11,15 @@ import (
 
 // Choose returns the first candidate that can be the underlay, with an address of each enabled family. The error lists
 // why each candidate cannot be it, and which other interfaces there are.
+//
+// For example, with --iface=eth1 on a node on which eth1 is down:
+//
+//	no interface can be the underlay
+//	  --iface=eth1: eth1 is down
+//	  interfaces of this node:
+//	    lo (127.0.0.1, ::1) is the loopback interface
+//	    eth0 (192.168.1.10) can be chosen with --iface=eth0
+//	    eth1 is down
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 	var problems []string
 	for _, c := range candidates(s, o, v4, v6) {
@@ -87,7 +96,7 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 			}
 		}
 	}
-	for i := range all {
+	for i := range all { // both addresses, since one interface may have both
 		all[i].preferred = public
 	}
 	return all
@@ -97,6 +106,9 @@ func (in *Interface) has(ip netip.Addr) bool {
 	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }
 
+// byName returns the interface with this name, or with this address if name is one.
+// An address with a zone, as in fe80::1%eth0, must be on that interface: different
+// interfaces can have the same link-local address.
 func byName(s Snapshot, name string) candidate {
 	c := candidate{why: "--iface=" + name, problem: "no such interface"}
 	ip, err := netip.ParseAddr(name)
@@ -117,6 +129,8 @@ func byName(s Snapshot, name string) candidate {
 	return c
 }
 
+// byRegex returns the interfaces with a matching address, which becomes the
+// preferred one, and after them those with a matching name.
 func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	why := "--iface-regex=" + text
 	var byAddr, byName []candidate
@@ -137,6 +151,8 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	return []candidate{{why: why, problem: "no interface has a matching address or name"}}
 }
 
+// byReach returns the interface of the route to an address, which Read has looked
+// up, with the source address that the system would use for it.
 func byReach(s Snapshot, to netip.Addr) candidate {
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
@@ -160,14 +176,14 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	var all []candidate
 	for _, d := range defaults {
 		in := s.byIndex(d.Index)
-		if d.V6 == v4 || in == nil {
+		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
 		c := candidate{why: why, iface: in}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
-		for _, other := range defaults {
+		for _, other := range defaults { // of both families
 			if other.Index == d.Index && other.Source.IsValid() {
 				c.preferred = append(c.preferred, other.Source)
 			}
@@ -190,6 +206,8 @@ func (s Snapshot) v6Default(sorted []Default) string {
 	return ""
 }
 
+// byIndex returns the interface with an index, nil if there is none. The result
+// points into s.Interfaces.
 func (s Snapshot) byIndex(index int) *Interface {
 	for i := range s.Interfaces {
 		if s.Interfaces[i].Index == index {
@@ -199,6 +217,8 @@ func (s Snapshot) byIndex(index int) *Interface {
 	return nil
 }
 
+// setPublic sets the public addresses of the enabled families: those of the flags,
+// which may be the addresses of a NAT gateway, else the link's own.
 func setPublic(l Link, o Options) Link {
 	if l.V4.IsValid() {
 		l.PublicV4 = cmp.Or(o.PublicV4, l.V4)

@@ -31,7 +31,7 @@ func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	if v6 {
 		l.V6, v6Err = address(in, preferred, true)
 	}
-	if v4Err != nil && v6Err != nil {
+	if v4Err != nil && v6Err != nil { // "has no IPv4 address and has no IPv6 address"
 		return Link{}, fmt.Errorf("%w and %w", v4Err, v6Err)
 	}
 	if err := cmp.Or(v4Err, v6Err); err != nil {
@@ -42,6 +42,8 @@ func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 }
 
 // Ours reports whether the name is that of a device of the pod network, created by flanneld, flannel or the CNI plugin.
+// It cannot be the underlay, which carries the pod network. Examples are flannel.1, flannel-v6.1, flannel-wg and flannel0;
+// flannelnet is an interface of somebody else.
 func Ours(name string) bool {
 	if name == "cni0" || hostEndpoint(name) || strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-") {
 		return true
@@ -57,8 +59,8 @@ func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) 
 	if v6 {
 		family = "IPv6"
 	}
-	var best Addr
-	reason := ""
+	var best Addr // zero: none yet
+	reason := ""  // of the last unusable address, for the error
 	for _, a := range in.Addrs {
 		if a.IP.Is6() != v6 {
 			continue
@@ -76,6 +78,9 @@ func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) 
 	return best.IP, nil
 }
 
+// unusable returns why an address cannot be used, as the end of a sentence; "": it
+// can. A link-local address is used only if a flag or a route prefers it, because
+// peers behind a router cannot reach it.
 func unusable(a Addr, preferred []netip.Addr) string {
 	switch {
 	case a.Tentative:
@@ -91,7 +96,13 @@ func unusable(a Addr, preferred []netip.Addr) string {
 }
 
 // rank returns a lower number for a better address. Each property weighs more than all before it. Of addresses with the
-// same rank the oldest is used, so that a new address does not change the choice.
+// same rank the oldest is used, so that a new address does not change the choice. Example, without preferred addresses:
+//
+//	address                          rank
+//	2001:db8::1                      16  not preferred, as all others
+//	2001:db8::5c1f (privacy)         18  and temporary
+//	fec0::1 (site scope)             20  and not global
+//	2001:db8:1::1 (deprecated)       24  and deprecated
 func rank(a Addr, preferred []netip.Addr) int {
 	r := 0
 	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(preferred, a.IP)} {
@@ -134,6 +145,8 @@ func describeAll(s Snapshot, v4, v6 bool) []string {
 	return all
 }
 
+// addrList returns the interface's addresses in parentheses after a blank, the first
+// four at most; "" if it has none.
 func addrList(in Interface) string {
 	var all []string
 	for _, a := range in.Addrs {

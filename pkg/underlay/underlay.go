@@ -12,7 +12,8 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Link is the chosen interface.
+// Link is the chosen interface. It is a value: after a change of the interface, Choose
+// returns another Link, and Equal and Since tell what differs.
 type Link struct {
 	Name   string
 	Index  int
@@ -33,6 +34,7 @@ func (l Link) Reaches(a netip.Addr) bool {
 func (l Link) Prefixes() []netip.Prefix {
 	all := slices.Clone(l.OnLink)
 	for _, a := range []netip.Addr{l.V4, l.V6} {
+		// It fails for the zero Addr of a disabled family only.
 		if p, err := a.WithZone("").Prefix(a.BitLen()); err == nil {
 			all = append(all, p)
 		}

@@ -27,6 +27,8 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		s.Close()
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
+	// The socket exists before Watch returns, so the kernel queues changes from now on,
+	// even before receive runs. Closing it makes a blocked Receive return.
 	events, changed := make(chan struct{}, 1), make(chan struct{}, 1)
 	context.AfterFunc(ctx, s.Close)
 	go receive(ctx, s, events)
@@ -47,6 +49,8 @@ func filterRoutes(fd int) error {
 	swapped := func(v uint16) uint32 { // a filter loads words in network byte order, netlink has the host's
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 	}
+	// Jt and Jf are how many instructions to skip if the comparison is true or false.
+	// The two returns are the number of bytes to pass: all of them, or none.
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
@@ -71,12 +75,13 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 			return
 		}
 		if err != nil {
+			// Messages may be lost, and an index may be that of another interface by now.
 			clear(ignored)
 			notify(events)
 			time.Sleep(coalesceDelay) // a persistent error must not use up the CPU
 			continue
 		}
-		if from.Pid != nl.PidKernel {
+		if from.Pid != nl.PidKernel { // any process can send to the socket
 			continue
 		}
 		for _, m := range msgs {
@@ -104,11 +109,13 @@ func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 			return false
 		}
 		index := info.Index
-		if m.Header.Type == unix.RTM_DELLINK {
+		if m.Header.Type == unix.RTM_DELLINK { // its index may be used again
 			known := ignored[index]
 			delete(ignored, index)
 			return !known
 		}
+		// A pod's interface is created before it becomes a port of the bridge, so the
+		// first message about it causes a notification, and later ones do not.
 		if cannotBeUnderlay(m.Data[unix.SizeofIfInfomsg:]) {
 			ignored[index] = true
 			return false
