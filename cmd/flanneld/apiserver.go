@@ -18,6 +18,8 @@ func apiServer(o kubeOptions, log *slog.Logger) string {
 	for _, path := range o.APIFrom {
 		c, err := clientcmd.LoadFromFile(path)
 		if err != nil {
+			// A file that does not exist is normal: which of them a node has depends on
+			// how it joined the cluster.
 			if !errors.Is(err, fs.ErrNotExist) {
 				log.Warn("cannot read the API server's address from a kubeconfig", "path", path, "error", err)
 			}

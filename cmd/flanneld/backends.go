@@ -16,7 +16,8 @@ func backends() netconf.Backends {
 	return netconf.Backends{vxlan.Kind(), hostgw.Kind(), alloc.Kind()}
 }
 
-// parseConfig validates a raw network configuration for this node.
+// parseConfig validates a raw network configuration for this node. It is the Parse of
+// daemon.Daemon, with results as of netconf.Backends.Parse.
 func parseConfig(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	return backends().Parse(runtime.GOOS, raw)
 }

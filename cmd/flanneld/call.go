@@ -22,7 +22,14 @@ type process struct {
 	confine        func() error // forbids the process to use the network for good; nil in tests
 }
 
-// call is one invocation of a command.
+// call is one invocation of a command. A command line has two sets of flags, those of
+// the daemon before the command's name and the command's own after it:
+//
+//	flanneld --kube-subnet-mgr doctor --json
+//	         └ options         └ name └ call.flags
+//
+// The daemon's flags apply to commands, too, so that a command finds the store and
+// the files that the daemon uses.
 type call struct {
 	options // Args are the command's own arguments
 	process
@@ -34,7 +41,8 @@ type call struct {
 // jsonFlag declares --json.
 func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
 
-// limitFlag declares a flag for a positive duration.
+// limitFlag declares a flag for a positive duration. The result has its value after
+// the flags are parsed.
 func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
 	c.flags.Var((*flags.Limit)(&value), name, help)
 	return &value
@@ -101,6 +109,8 @@ func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args,
 // reportUsage prints all problems of a command line to stderr, one per line, and with --json also a document to stdout.
 // It returns exitUsage.
 func (p process) reportUsage(args []string, err error) int {
+	// The flags may not have been parsed yet, or not all of them, so --json is looked
+	// for in the arguments: a script gets a document even then.
 	if _, asJSON := withoutJSON(args); asJSON {
 		_ = p.printJSON(failure{err.Error()}) // stderr has the same
 	}

@@ -39,6 +39,7 @@ func runService(p process) int {
 	defer closeLog() //nolint:errcheck // nothing is lost, it only frees the handle
 	console := p
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
+	// Twice as long as serve needs, so that the service manager does not give up first.
 	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil {
 		console.reportError(err)

@@ -82,6 +82,7 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		return nil, err
 	}
 	defer m.Close() //nolint:errcheck // does not affect what was read
+	// WatchConfig follows changes until its context ends: the first value ends it.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = m.WatchConfig(ctx, func(found []byte) { raw = found; cancel() })

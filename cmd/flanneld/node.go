@@ -64,11 +64,14 @@ type nodeCommand struct {
 	document func(dryRun bool, done []string, problem string) any
 }
 
+// flags declares the flags of all such commands, and returns the function that holds
+// the lock, calls do and prints the answer.
 func (n nodeCommand) flags(c *call) func(context.Context) int {
 	dryRun := c.flags.Bool("dry-run", false, "only show what would be done")
 	c.jsonFlag("print one JSON document: " + n.keys)
 	return func(ctx context.Context) int {
 		if !*dryRun {
+			// 0: do not wait, a running daemon does not end soon.
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
 			if err != nil {
 				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
@@ -77,6 +80,7 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 			defer release() //nolint:errcheck // the process ends
 		}
 		done, err := n.do(ctx, *dryRun)
+		// What was done before an error is reported together with it.
 		prefix, text := n.did, ""
 		if *dryRun {
 			prefix = n.would

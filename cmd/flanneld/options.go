@@ -37,6 +37,7 @@ type options struct {
 	Warnings      []string // likely mistakes that have no effect
 }
 
+// etcdOptions are the flags of the client of etcd.
 type etcdOptions struct {
 	Endpoints                 []string // URLs
 	Prefix                    string   // begins with a slash if the flag does, and ends with none
@@ -46,8 +47,10 @@ type etcdOptions struct {
 	RenewMargin               time.Duration
 }
 
+// kubeOptions are the flags of the client of the Kubernetes API. Some commands use it
+// although the leases are in etcd.
 type kubeOptions struct {
-	On                    bool
+	On                    bool // leases are in Kubernetes; false: in etcd
 	APIURL, Kubeconfig    string
 	APIFrom               []string // kubeconfigs
 	AnnotationPrefix      string   // ends with "/" or "-"; only the annotation's name is appended
@@ -67,6 +70,8 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	problems = append(problems, o.setCommand(given.Rest)...)
+	// The service manager starts the daemon with the flags after --. Before the
+	// command they would be lost.
 	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
@@ -76,6 +81,9 @@ func parseOptions(args, environ []string) (options, error) {
 	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
 }
 
+// setCommand takes the command and its arguments from the arguments after the flags.
+// A Boolean among them is probably the value in "--ip-masq true", which Go's flag
+// package and this one do not accept.
 func (o *options) setCommand(rest []string) []error {
 	if len(rest) == 0 {
 		return nil
@@ -109,6 +117,7 @@ func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	requires("etcd-username", user, "etcd-password", password)
 	requires("etcd-password", password, "etcd-username", user)
 
+	// Flags of the store that is not used do no harm, so this is only a warning.
 	unused, why := kubeFlags(), "off"
 	if o.Kube.On {
 		unused, why = etcdFlags(), "on"

@@ -48,6 +48,9 @@ const (
 )
 
 // run runs the daemon or a command and returns the exit code. Tests call it in place of the process.
+//
+// What goes wrong before there is a log is printed to stderr, which for a service is
+// the event log.
 func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
@@ -100,7 +103,7 @@ const stopWithin = 1500 * time.Millisecond
 // serve runs the daemon until it fails or ctx ends, and returns the exit code.
 func serve(ctx context.Context, o options, log *slog.Logger) int {
 	log.Info("starting flanneld", "version", version.String())
-	ended := make(chan error, 1)
+	ended := make(chan error, 1) // room for one, so that start can end after serve has returned
 	go func() { ended <- start(ctx, o, log) }()
 	var err error
 	select {
@@ -112,6 +115,8 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 			log.Warn("stopping before all tasks have ended", "after", stopWithin)
 		}
 	}
+	// An error that comes with the end of ctx is a consequence of it. That the lease is
+	// lost is reported even then, because pods must be restarted.
 	switch {
 	case errors.Is(err, subnet.ErrLost):
 		log.Error("this node's lease was revoked; restart flanneld and the pods, which need new addresses; leaving the network in place", "cause", causeLeaseLost, "error", err)
@@ -126,6 +131,18 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 
 // start creates all parts of the daemon and runs them until ctx ends or one fails. Sockets to the kernel are opened on
 // this goroutine, before others start, so that all are in the same network namespace.
+//
+// The order of the steps matters:
+//
+//	lock          before anything on the node is read or changed
+//	dataplane, firewall, underlay, subnet file
+//	              subscribe to notifications before the first pass reads anything, so
+//	              that no change in between is missed
+//	health port   before the store: it answers while the store is unreachable
+//	manager       in a task of its own, because it may wait for the store
+//
+// What was opened is closed in the reverse order, after all tasks have ended; the lock
+// is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
@@ -135,6 +152,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
+	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
 		status.Resumed()
 	}
@@ -206,6 +224,9 @@ type manager interface {
 	io.Closer
 }
 
+// newManager makes the client of the store of leases. It does not wait for the store,
+// except for etcd with a user name, where the client logs in first. Its errors are
+// permanent. In an outage, the error of Outage explains why the daemon is not ready.
 func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
 	if o.Kube.On {
 		outage := patience.NewOutage(log, "the Kubernetes API")
@@ -250,6 +271,8 @@ func newUnderlay(ctx context.Context, o underlay.Options) (machineUnderlay, erro
 
 func (u machineUnderlay) Changes() <-chan struct{} { return u.changes }
 
+// Choose implements daemon.Underlay. A snapshot that could not be read says nothing
+// about the interfaces, hence reconcile.Unknown.
 func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
 	o := u.options
 	if operator.V4.IsValid() {
@@ -275,7 +298,8 @@ func notify(log *slog.Logger) func(string) {
 	}
 }
 
-// watchdog returns the interval in which systemd expects a notification; 0: none.
+// watchdog returns the interval in which systemd expects a notification (WatchdogSec,
+// passed in the environment); 0: none, as without systemd.
 func watchdog(log *slog.Logger) time.Duration {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {

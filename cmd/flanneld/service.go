@@ -31,6 +31,7 @@ func service(ctx context.Context, c *call) int {
 }
 
 // parseServiceOptions validates the flags and variables that the service passes to the daemon.
+// It sees the variables of --env alone: those of this process are not passed on.
 func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
 	o, err := parseOptions(args, env)
 	problems := []error{err}

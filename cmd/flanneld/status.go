@@ -18,6 +18,8 @@ import (
 )
 
 // answerStatus serves the status socket until ctx ends: reports of the daemon's state, and for root accept-withdrawal.
+// others serves the remaining paths (/healthz, /readyz, /metrics). The socket exists before the store is connected, so
+// that flanneld status can say what a starting daemon waits for.
 func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
@@ -28,6 +30,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 		if r.Since.IsZero() {
 			r.Since = started
 		}
+		// A pass that hangs is the cause of whatever is not ready.
 		if err := cmp.Or(h.Alive(), h.Ready()); err != nil {
 			r.Ready, r.Problem = false, err.Error()
 		}

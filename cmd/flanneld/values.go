@@ -14,6 +14,10 @@ import (
 	"flannel/pkg/flags"
 )
 
+// The functions set… are the Set of rows in the table of flags. They validate a
+// value, also the default, and set it in o.
+
+// setEndpoints replaces the default endpoints by a list, separated by commas.
 func setEndpoints(o *options, v string) error {
 	o.Etcd.Endpoints = nil
 	for e := range strings.SplitSeq(v, ",") {
@@ -113,6 +117,8 @@ func setAnnotationPrefix(o *options, v string) (err error) {
 	return err
 }
 
+// annotationForm is Kubernetes' form of an annotation's key, a DNS name, "/" and a
+// word, with room in the word (63 bytes at most) for the names that are appended.
 var annotationForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9][-A-Za-z0-9_.]{0,40})?$`)
 
 // annotationPrefix completes the prefix so that the names of annotations can be added to it: "example.com" becomes
@@ -137,6 +143,7 @@ func setPublicV4(o *options, v string) error { return setPublic(&o.Underlay.Publ
 
 func setPublicV6(o *options, v string) error { return setPublic(&o.Underlay.PublicV6, v, true) }
 
+// setIP sets an address. An empty value leaves it unchanged.
 func setIP(to *netip.Addr, v string) error {
 	if v == "" {
 		return nil
@@ -148,6 +155,7 @@ func setIP(to *netip.Addr, v string) error {
 	return err
 }
 
+// setPublic sets an address that other nodes can send packets to.
 func setPublic(to *netip.Addr, v string, v6 bool) error {
 	var a netip.Addr
 	if err := setIP(&a, v); err != nil || !a.IsValid() {
@@ -173,6 +181,7 @@ func setSubnetFile(o *options, v string) error {
 	return nil
 }
 
+// setHealthzIP sets the address and keeps the port, which is another flag.
 func setHealthzIP(o *options, v string) error {
 	switch v {
 	case "":
@@ -196,6 +205,8 @@ func setLogFormat(o *options, v string) error {
 	return nil
 }
 
+// setStagger accepts 0, which turns rollouts off. A day is longer than any cluster
+// needs, and probably a mistake of the unit.
 func setStagger(o *options, v string) error {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 || d > 24*time.Hour {
