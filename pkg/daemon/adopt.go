@@ -30,7 +30,8 @@ type adoption struct {
 	probeErr   atomic.Pointer[string] // why the last probe got no answer; nil: there was none
 }
 
-// validConfig is a validated configuration and its wire.
+// validConfig is a validated configuration and its wire. To put it in force, the
+// maker builds a backend for the underlay of that moment.
 type validConfig struct {
 	config subnet.Config
 	maker  backend.Maker
@@ -40,6 +41,14 @@ type validConfig struct {
 func (n *node) validConfig() validConfig { return validConfig{n.config, n.maker, n.backend.Wire()} }
 
 // offer puts a valid configuration in force, or starts its rollout. next is a copy of n with that configuration.
+//
+//	new wire                                       result
+//	that of the trial                              the trial continues
+//	that in force, or the former one of a trial    in force at once
+//	another one, and rollouts are off              in force at once
+//	another one, and the backend made no paths     in force at once
+//	none, as the new backend makes no paths        refused until the next start
+//	another one                                    a rollout begins; a trial before it ends
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	a.rollout.Stagger = d.Settings.ConfigStagger
@@ -116,6 +125,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	if a.rollout.State() == rollout.Trying {
 		d.probePeers(ctx, n, in, peers.Leases)
 	}
+	// One timer at most: each pass replaces that of the pass before.
 	if a.stepTimer != nil {
 		a.stepTimer.Stop()
 	}
@@ -128,7 +138,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 
 // activate puts a configuration in force, and logs msg.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
-	next := *n
+	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker
 	if err := d.build(&next); err != nil {
 		return err
@@ -189,6 +199,8 @@ func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*su
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	addrs = addrs[:min(len(addrs), maxProbes)]
 	echo := a.offered.wire.Echo && d.Echo != nil
+	// At most one such goroutine runs (a.probing). It sets probing to false before it
+	// notifies, so that the pass that this causes can start the next round.
 	go func() {
 		var err error
 		if echo {
@@ -226,6 +238,7 @@ func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
 	return last
 }
 
+// echo asks one address, for probeTimeout at most.
 func (d *Daemon) echo(ctx context.Context, addr netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -233,7 +246,10 @@ func (d *Daemon) echo(ctx context.Context, addr netip.Addr) error {
 }
 
 // marks are the keys that a node adds to the backend data of its lease while it takes part in a rollout, and afterwards.
-// flannel ignores keys that it does not know.
+// flannel ignores keys that it does not know. For example:
+//
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Adopting":"…"}   on trial
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Adopted":"…"}    another node has answered
 type marks struct{ Adopting, Adopted string }
 
 // markOf returns the mark in a lease; zero: there is none.

@@ -35,7 +35,8 @@ func causeOf(err error, otherwise string) string {
 	return otherwise
 }
 
-// caused is an error with a cause.
+// caused is an error with a cause. Other packages have error types of their own with
+// a method Cause; causeOf finds them all.
 type caused struct {
 	error
 	cause string

@@ -34,7 +34,8 @@ type Daemon struct {
 	Dataplane dataplane.Dataplane
 	Firewall  Firewall
 	Underlay  Underlay
-	Parse     func(raw []byte) (subnet.Config, backend.Maker, []string, error) // validates a network configuration
+	// Parse validates a network configuration. The strings are warnings.
+	Parse func(raw []byte) (subnet.Config, backend.Maker, []string, error)
 
 	Settings Settings
 	Log      *slog.Logger
@@ -48,7 +49,7 @@ type Daemon struct {
 	EnvFile  <-chan struct{}                                  // receives when another process changed the subnet file; may be nil
 
 	adoption adoption
-	orphans  orphans
+	orphans  orphans // stay when the daemon joins again
 }
 
 // Settings are the options that the loop needs.
@@ -85,6 +86,8 @@ type Underlay interface {
 // Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the permanent error of a part. It leaves the
 // network as it is. When the lease moves to another subnet (subnet.ErrMoved), Run joins again.
 func (d *Daemon) Run(ctx context.Context) error {
+	// WatchConfig runs all the time: the daemon joins again with the latest
+	// configuration. What belongs to a lease ends with member.
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
 	tasks.Go(func() error { return d.feedWatchdog(ctx) })
@@ -102,7 +105,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// member joins the network and runs the loop until the lease is lost or moves.
+// member joins the network and runs the loop until the lease is lost or moves. The
+// first of its tasks that fails ends the others; usually it is Hold, with
+// subnet.ErrLost or subnet.ErrMoved.
 func (d *Daemon) member(ctx context.Context, in *inbox) error {
 	n, err := d.join(ctx, in)
 	if err != nil {
@@ -136,7 +141,9 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 	}
 }
 
-// wait returns when a pass is due. It sets n.underlayStale if the pass has to choose the underlay again.
+// wait returns when a pass is due. It sets n.underlayStale if the pass has to choose the underlay again. All causes lead to
+// the same pass, so that several at once need only one: which of them wait receives first does not matter. Choosing the
+// underlay reads all interfaces, so it is not done for every change of a peer.
 func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	select {
 	case <-ctx.Done():
@@ -157,6 +164,11 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 }
 
 // pass reconciles all parts, and returns those that failed. A failed part does not keep the others from being reconciled.
+//
+// The order follows from what each part needs: the configuration determines the
+// devices; the lease contains their MAC addresses; paths lead through them, and are
+// deleted only if all before could be read (f.unknown). The subnet file is last,
+// because CNI plugins start pods with it, for which the network should be there.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(ctx, n, in))
@@ -167,6 +179,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		f.add("publish", publishErr)
 	}
 	if peers, complete := in.takePeers(); complete {
+		// Before Update: a peer with an address of this node is rejected.
 		n.plan.SetAddrs(n.addrs)
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)

@@ -38,7 +38,7 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 		peer, current := outranked[device], n.links[device].MAC
 		switch {
 		case derived[device] == (mac.Addr{}): // HNS chooses the address
-			if n.duplicate != peer {
+			if n.duplicate != peer { // logged once for each peer
 				n.duplicate = peer
 				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",

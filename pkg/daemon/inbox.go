@@ -27,6 +27,7 @@ type inbox struct {
 	publishErr   error                         // of the last attempt
 }
 
+// newInbox returns an empty inbox. It serves all memberships of a Run; see reset.
 func newInbox() *inbox {
 	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
 }
@@ -39,6 +40,8 @@ func notify(c chan struct{}) {
 	}
 }
 
+// setConfig receives a network configuration. The goroutine of Manager.WatchConfig
+// calls it.
 func (in *inbox) setConfig(raw []byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -63,6 +66,9 @@ func (in *inbox) reset() {
 	in.desired, in.published, in.publishErr = nil, nil, nil
 }
 
+// setPeers receives a complete set of peers. The goroutine of Manager.Watch calls it.
+// The changes of sets that the loop has not taken yet add up: a peer that was added
+// and deleted again in the meantime leaves none.
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

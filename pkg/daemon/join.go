@@ -55,12 +55,13 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
+	// The kernel may still have our routes into a network that the node was in before.
 	for _, former := range []netip.Prefix{env.V4Network, env.V6Network} {
 		if former.IsValid() && !slices.Contains(n.networks(), former) {
 			n.formerNetworks = append(n.formerNetworks, former)
 		}
 	}
-	in.published = &lease
+	in.published = &lease // without the mutex: no publisher runs before the node has joined
 	n.lease = lease
 	if err := d.build(n); err != nil {
 		return err

@@ -18,6 +18,12 @@ import (
 )
 
 // node is the state of the loop. Only the loop uses it; View keeps copies of it. The zero node has not joined.
+//
+// A change of configuration or underlay is tried on a copy: next := *n, change it,
+// build it, and only then *n = next. If one of these steps fails, the node in force
+// stays as it was. The copy is shallow, therefore slices and maps of a node are
+// replaced and not modified. The exceptions are readdressed, to which devices are
+// only added while a lease lasts, and plan, which build replaces.
 type node struct {
 	// The inputs, and what build makes of them.
 	config         subnet.Config // in force
@@ -96,6 +102,8 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 		return err
 	}
 	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
+	// Do not wait until the client notices that connections from the former address
+	// get no answers.
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
 	}
@@ -151,7 +159,8 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 	return nil
 }
 
-// build makes the backend and the plan from configuration, underlay and lease, and sets the public IPs of the lease.
+// build makes the backend and the plan from configuration, underlay and lease, and sets the public IPs of the lease. If it
+// fails, n may be changed in part; callers that need the state before pass a copy.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
@@ -187,6 +196,7 @@ func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 		return err
 	}
 	described = withMark(described, d.adoption.rollout.Mark())
+	// A plan compares peers with our own lease, so it starts anew with a changed one.
 	if !n.lease.Equal(&described) {
 		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
 	}
@@ -212,6 +222,7 @@ func (n *node) networks() (networks []netip.Prefix) {
 
 // state returns the desired state of the dataplane. With keep, the dataplane deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
+	// A backend without devices (alloc) leaves routing to somebody else.
 	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
@@ -236,7 +247,8 @@ func (n *node) firewall(s Settings) firewall.Config {
 	return c
 }
 
-// writeEnv writes the subnet file if its content differs.
+// writeEnv writes the subnet file if its content differs, also after another process
+// changed or deleted it.
 func (d *Daemon) writeEnv(n *node) error {
 	changed, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{
 		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,

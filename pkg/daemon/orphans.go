@@ -63,6 +63,8 @@ type resources struct {
 	vteps    map[vtep]bool
 }
 
+// vtep identifies the end of a tunnel: the kernel has one FDB entry for each MAC
+// address of a device, so two paths cannot share one.
 type vtep struct {
 	device string
 	mac    mac.Addr
@@ -101,6 +103,8 @@ func (r resources) overlaps(dst netip.Prefix) bool {
 // withoutConflict returns those of the paths that need none of the resources, nor one of a path before them. The paths
 // must be sorted by destination.
 func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.Path) {
+	// Because of the order, a path can only overlap the one that was added last. The
+	// end of a direct path has no MAC address, and never counts as shared.
 	ends := map[vtep]bool{} // of the paths in free
 	for _, path := range paths {
 		addr, tunnelled := path.VTEP()
@@ -179,6 +183,8 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 			n.orphans = append(n.orphans, path)
 		}
 	}
+	// Since and Changes describe the leases' paths only: without them the dataplane
+	// compares the lists.
 	if len(n.orphans) > 0 {
 		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
 	}

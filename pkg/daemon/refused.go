@@ -26,6 +26,8 @@ func (n *node) recordRefused(refused []dataplane.Refused, err error) error {
 	for _, r := range refused {
 		reasons[r.Dst] = r.Err
 	}
+	// A peer counts once, even if both of its families are refused. Orphans are no
+	// peers and are not found here.
 	for _, l := range n.peers {
 		for _, e := range l.Endpoints() {
 			if reason, found := reasons[e.Subnet]; found {

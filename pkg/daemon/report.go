@@ -17,6 +17,8 @@ import (
 // failures are the parts of a pass that failed.
 type failures []failure
 
+// failure is one failed part, by the name that metrics and flanneld status show:
+// config, devices, publish, peers, dataplane, firewall or subnet-file.
 type failure struct {
 	part string
 	err  error
@@ -105,6 +107,9 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 func (d *Daemon) reportRejects(n *node) {
 	last, now := &n.logged, time.Now()
 	last.budget.refill(now)
+	// For example, with room for one line, peers a (logged before with another reason)
+	// and b (new): the change of a is logged. b is not in reasons, so that a later pass
+	// takes it for new and logs it.
 	reasons := make(map[string]string, len(n.rejects)) // as logged, now or before
 	omitted := 0
 	for i, reject := range slices.Concat(n.rejects, n.refused) {
@@ -153,6 +158,8 @@ const (
 	linesPerSecond = 1
 )
 
+// refill reduces used by the time since the last refill. The first call, with a zero
+// at, reduces it to 0.
 func (b *lineBudget) refill(now time.Time) {
 	b.used = max(0, b.used-linesPerSecond*now.Sub(b.at).Seconds())
 	b.at = now
@@ -170,6 +177,7 @@ func (n *node) advice() string {
 	return ""
 }
 
+// reportAdvice logs the advice once, and again when it changes.
 func (d *Daemon) reportAdvice(n *node) {
 	advice := n.advice()
 	if advice != "" && advice != n.logged.advice {
@@ -194,6 +202,7 @@ type timers struct {
 	retry   *time.Timer   // nil: idle
 }
 
+// newTimers starts the ticker of the resyncs. The caller must call stop.
 func newTimers(resyncInterval time.Duration) *timers {
 	return &timers{resync: time.NewTicker(resyncInterval)}
 }
@@ -213,6 +222,8 @@ const (
 
 // scheduleRetry sets the retry timer after a pass.
 func (t *timers) scheduleRetry(failed bool) {
+	// Stop returns false only if wait has received from the timer: the channel of a
+	// timer that has fired, but was not received from, counts as running.
 	fired := t.retry != nil && !t.retry.Stop()
 	t.retry = nil
 	switch {

@@ -32,11 +32,14 @@ type snapshot struct {
 	took     time.Duration
 }
 
+// Limits of the errors that a View keeps. An error may name thousands of entries.
 const (
-	maxErrors    = 10
+	maxErrors    = 10   // different ones; the one that occurred least recently is dropped
 	maxErrorText = 2000 // bytes
 )
 
+// set records a pass. Errors that only mean that the store is waited for are not
+// recorded.
 func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 	for _, f := range failed {
 		if slices.Contains(failed.parts(), f.part) {
@@ -80,6 +83,8 @@ func (v *View) Fill(r *status.Report) {
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
 }
 
+// nodeStatus returns the part of the report about this node. Data of a lease that is
+// not JSON is left out, since the report is JSON.
 func (s *snapshot) nodeStatus() *status.Node {
 	n := &status.Node{
 		Backend: cmp.Or(s.lease.Backend, s.config.Backend), NFTables: s.config.NFTables,
@@ -107,6 +112,14 @@ func (s *snapshot) nodeStatus() *status.Node {
 }
 
 // peerStatuses returns the peers in the order of their leases, then those whose lease could not be decoded, then the orphans.
+//
+//	state           of a peer
+//	Rejected        whose lease is invalid or conflicts with another one
+//	Pending         that has not published yet how to reach it
+//	Behind          with an entry that the system refused, or any peer if
+//	                devices or paths could not be set in the last pass
+//	RetainedPeer    that the store has lost, and all orphans
+//	UpToDate        all others
 func (s *snapshot) peerStatuses() []status.Peer {
 	state := status.UpToDate // of peers without a problem of their own
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
@@ -141,6 +154,8 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	return peers
 }
 
+// reasonsByName returns the reasons by the names of the leases, and only the last one
+// for a name.
 func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	reasons := make(map[string]string, len(rejects))
 	for _, r := range rejects {
@@ -149,7 +164,8 @@ func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	return reasons
 }
 
-// retainedStatus summarizes the retained peers; nil: there are none.
+// retainedStatus summarizes the retained peers; nil: there are none. Until and Cause
+// are those of the peers whose time is over first.
 func (s *snapshot) retainedStatus() *status.Retained {
 	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
 		return nil
