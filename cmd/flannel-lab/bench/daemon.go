@@ -47,6 +47,7 @@ func newBench(ctx context.Context, o Options, backend string, peers int) (*bench
 	return b, nil
 }
 
+// prepare does what newBench must undo by close if it fails.
 func (b *bench) prepare(ctx context.Context) (err error) {
 	if b.etcd, err = b.lab.Etcd.Client(); err != nil {
 		return err
@@ -98,6 +99,7 @@ func (b *bench) leave() {
 	b.watch, b.notify = nil, nil
 }
 
+// close ends the lab. An error is only printed, as the figures are valid anyway.
 func (b *bench) close() {
 	b.leave()
 	if err := b.lab.Close(); err != nil {
@@ -141,6 +143,9 @@ type start struct{ synced, ready, env time.Duration }
 // launch starts the daemon and waits until goal is true, READY=1 was sent and
 // subnet.env exists.
 func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...string) (s start, err error) {
+	// The goal is set before the start, so that no notification is missed. The times
+	// are taken when the events happen, whatever is waited for first; only that of
+	// READY=1 is taken when it is read, which may be later than it was sent.
 	reached := b.watch.expect(goal)
 	began := time.Now()
 	if err := b.node.Start(args...); err != nil {

@@ -76,6 +76,7 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 		}
 		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
 		return errors.Join(
+			// Room for all notifications of a first sync, in case run is delayed.
 			unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
 			unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &interval),
 			unix.Bind(w.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
@@ -89,6 +90,7 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 	return w, nil
 }
 
+// close ends run, which takes up to 200 ms, and closes the socket.
 func (w *kernelWatch) close() {
 	w.stop.Store(true)
 	w.done.Wait()
@@ -152,7 +154,8 @@ func (w *kernelWatch) writes() int {
 	return w.seen.writes
 }
 
-// take processes the notifications of one datagram.
+// take processes the notifications of one datagram. It reads only the bytes that it
+// needs, to leave the CPU to the daemon under test.
 func (w *kernelWatch) take(b []byte) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -189,7 +192,7 @@ func (s *seen) route(present bool, body []byte) {
 
 // neigh records a neighbour or FDB entry of a peer. The MAC gives the version.
 func (s *seen) neigh(present bool, body []byte) {
-	if len(body) < 12 {
+	if len(body) < 12 { // struct ndmsg
 		return
 	}
 	dst, lladdr := attributes(body[12:], unix.NDA_DST, unix.NDA_LLADDR)
@@ -207,7 +210,8 @@ func (s *seen) neigh(present bool, body []byte) {
 }
 
 // note records one change. A deletion of another version than the current one
-// is ignored, because the new entry may be notified first.
+// is ignored, because the new entry may be notified first. A deleted neighbour has no
+// MAC, so its version is not known.
 func (s *seen) note(table int, p peer, present bool) {
 	s.writes++
 	current := &s.version[table][p.number]
@@ -230,7 +234,7 @@ func attributes(b []byte, first, second uint16) (v1, v2 []byte) {
 		if size < syscall.SizeofRtAttr || size > len(b) {
 			break
 		}
-		switch binary.NativeEndian.Uint16(b[2:]) & 0x3fff {
+		switch binary.NativeEndian.Uint16(b[2:]) & 0x3fff { // without the flags in the upper two bits
 		case first:
 			v1 = b[syscall.SizeofRtAttr:size]
 		case second:
