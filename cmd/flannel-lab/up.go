@@ -33,6 +33,8 @@ func up(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	// Two ends are waited for: serve answers, or it ends. In the second case the
+	// connection breaks, so ask returns an error; the reason is on stderr.
 	ended := make(chan error, 1)
 	go func() {
 		_, _ = io.Copy(os.Stderr, stderr) // until one of both processes ends
@@ -62,7 +64,7 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	listener.SetUnlinkOnClose(false)
+	listener.SetUnlinkOnClose(false) // the path stays: serve has a copy of the socket
 	defer listener.Close()
 	if err := os.Chmod(socket(), 0o600); err != nil {
 		return nil, nil, err
@@ -78,7 +80,7 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd.SysProcAttr.Setsid = true
+	cmd.SysProcAttr.Setsid = true // Ctrl-C in this terminal must not end the lab
 	return cmd, stderr, cmd.Start()
 }
 
@@ -97,6 +99,8 @@ func call(request []string) (reply, []*os.File, error) {
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		return r, nil, err
 	}
+	// Control data comes with the first read only. 256 bytes are enough for the few
+	// namespaces of a place.
 	buf, oob := make([]byte, 64<<10), make([]byte, 256)
 	n, oobn, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(buf, oob)
 	if err != nil {
@@ -145,7 +149,8 @@ func ask(request []string) error {
 }
 
 // execute runs a command in a node, a pod or infra as a child of this process,
-// so that a terminal works as usual. It returns the exit status.
+// so that a terminal works as usual. It returns the exit status as a shell does:
+// 127 if the command cannot be started, 128 and the signal if one has ended it.
 func execute(args []string) (int, error) {
 	if len(args) == 0 {
 		return 2, errors.New("exec needs a place: flannel-lab exec NODE|POD|infra [-- COMMAND…]")
@@ -186,6 +191,7 @@ func execute(args []string) (int, error) {
 	return 0, err
 }
 
+// down ends the lab and waits until everything of it is removed.
 func down() error {
 	if _, _, err := call([]string{"down"}); err != nil {
 		return err
