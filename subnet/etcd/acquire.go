@@ -20,6 +20,9 @@ import (
 // key for the subnet that the subnet file remembers, or for a random free one. It waits for etcd, and returns other errors
 // at once, such as a full network.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	// Each round lists the keys, and then uses one of them, or creates one under the
+	// condition that nobody was faster. A lost race means another round with a new list.
+	//
 	// All attempts use one etcd lease, so that none is left over after a lost race.
 	id := newLeaseID()
 	granted, won := false, false
@@ -74,6 +77,7 @@ type record struct {
 }
 
 // records returns the keys below the prefix that are those of leases.
+// Others are ignored here; Watch reports them.
 func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 	records := make([]record, 0, len(kvs))
 	for _, kv := range kvs {
@@ -137,6 +141,7 @@ func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick sub
 			taken[i].V6 = r.lease.V6
 		}
 	}
+	// cfg is a copy: Fits and Choose reject a subnet that contains one of Underlay.
 	if cfg.InsideNetwork() != nil {
 		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
@@ -196,7 +201,7 @@ func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *held
 
 // setHeld sets the key that the Manager holds, and returns its lease as stored. Hold and Watch continue from snap.
 func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Lease {
-	if held.at.rev == 0 {
+	if held.at.rev == 0 { // a new key: follow it from its creation
 		held.at = position{cluster: snap.at.cluster, rev: held.mod, witness: held.key, mod: held.mod}
 	}
 	m.log.Info("subnet leased", "key", held.key, "because", how, "reservation", held.id == clientv3.NoLease)
@@ -204,8 +209,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	m.held, m.seed = held, snap
 	m.mu.Unlock()
 	m.ownName.Store(&held.key)
-	patience.Notify(m.ownChanged)
-	patience.Notify(m.leaseChanged)
+	patience.Notify(m.ownChanged)   // Watch omits another key from now on
+	patience.Notify(m.leaseChanged) // renew sleeps for the former one
 	m.acquireOnce.Do(func() { close(m.acquired) })
 	l := subnet.Lease{Name: held.key, Since: held.created, Backend: held.stored.BackendType}
 	if held.v4.IsValid() {

@@ -37,6 +37,8 @@ func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 			why = fmt.Errorf("response without a valid Date header: %w", err)
 			continue
 		}
+		// Date has whole seconds, rounded down: half a second more is right on average.
+		// The server wrote it at about the middle of the request.
 		return date.Add(time.Second / 2).Sub(middle), nil
 	}
 	return 0, fmt.Errorf("read the time from etcd: %w", cmp.Or(why, errors.New("no endpoint given")))

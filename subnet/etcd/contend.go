@@ -59,6 +59,7 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 	for _, id := range etcdLeases {
 		m.revokeUnused(ctx, id)
 	}
+	// With more than one page of new keys, finishCreate reads all of them.
 	if newcomers := rangeOf(resp, 1); !newcomers.More {
 		return m.keepUnlessOverlapping(ctx, held, resp.Header.GetRevision(), newcomers.Kvs)
 	}
@@ -108,6 +109,8 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev 
 		if r.key == held.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
+		// Only if nobody has changed the key since. After a lost answer the condition is
+		// false, and the key is gone as well.
 		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
 			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(held.key), "=", rev)).
 				Then(clientv3.OpDelete(held.key)).Commit()

@@ -93,6 +93,8 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	}
 	switch {
 	case o.CertFile == "" && o.KeyFile == "":
+		// Called if the server asks for one. An empty certificate is the answer that Go
+		// gives without this function, too; asked helps to explain what follows.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			t.asked.Store(true)
 			return &tls.Certificate{}, nil
@@ -181,7 +183,8 @@ func (t *errorTracker) record(err error) error {
 	return err
 }
 
-// explain replaces a timeout by the error of the last failed request.
+// explain replaces a timeout by the error of the last failed request. For example,
+// "context deadline exceeded" becomes "connection error: … connection refused".
 func (t *errorTracker) explain(err error) error {
 	// The client library returns the context's errors, gRPC its own codes.
 	code := status.Code(err)

@@ -13,7 +13,13 @@ import (
 	"flannel/subnet/patience"
 )
 
-// feed is a part of the store, and the consumer of its changes.
+// feed is a part of the store, and the consumer of its changes. There are three, each
+// followed in a goroutine of its own:
+//
+//	keys                   consumer  notified by
+//	<prefix>/config        config    -
+//	<prefix>/subnets/…     peers     ownChanged: our own key is another one
+//	our key below these    holder    checkKey: a pause is over
 type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key
@@ -82,6 +88,11 @@ func (s *session) recordResult(err error) error {
 }
 
 // run lists the keys or checks the store if necessary, and watches until something fails.
+//
+//	position                        first step
+//	none, stale, or store replaced  list: hands over all keys
+//	just listed                     none
+//	from a former connection        check: is it still a position of this store?
 func (s *session) run(ctx context.Context) error {
 	s.passOwnWrite()
 	if s.at.rev == 0 || s.at.stale || s.replaced {

@@ -19,6 +19,7 @@ func newLeaseID() clientv3.LeaseID { return clientv3.LeaseID(rand.Int64N(1<<63-1
 // grant creates the etcd lease id. It is not an error if it exists already.
 func (m *Manager) grant(ctx context.Context, id clientv3.LeaseID) error {
 	_, err := pb.NewLeaseClient(m.client.ActiveConnection()).LeaseGrant(ctx,
+		// TTL is in seconds, rounded up: 0 would be an error.
 		&pb.LeaseGrantRequest{ID: int64(id), TTL: int64((m.ttl + time.Second - 1) / time.Second)}, streamOptions()...)
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
 		return fmt.Errorf("grant a lease: %w", err)

@@ -84,6 +84,8 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	case !held.missingSince.IsZero() && !hasOurAddress:
 		return lost // another node created the key first
 	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
+		// Somebody restored the missing key, the store is another one, or the same key has
+		// another value: it is ours.
 	case value == nil || !value.Equal(held.want):
 		return lost // it was deleted, and another node recreated it
 	}
@@ -117,6 +119,8 @@ func (held *heldKey) replaceLease() {
 // ctx allows.
 func (m *Manager) writeKey(ctx context.Context) error {
 	held := m.held
+	// More than one round only if the key or its etcd lease was not as we last saw it;
+	// observe has recorded what is there now.
 	for held.state() != matches {
 		if held.grant {
 			if err := m.grant(ctx, held.id); err != nil {

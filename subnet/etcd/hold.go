@@ -174,6 +174,7 @@ func (m *Manager) renew(ctx context.Context) {
 			m.sleep(ctx, time.Hour)
 			continue
 		}
+		// keep also ends when the key is on another etcd lease: then renew that one.
 		if m.lifetime(id).keep(ctx, m.margin) {
 			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
 		}
@@ -187,6 +188,8 @@ type lifetime struct {
 	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
 }
 
+// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
+// ends.
 func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	return lifetime{
 		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
@@ -239,7 +242,9 @@ func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 const recheckAfter = 15 * time.Minute
 
 // due returns how long the renewal can wait: until margin before the end, and up to a tenth of margin less, so that nodes
-// that were started together do not renew together.
+// that were started together do not renew together. With a lease of 24 hours and a
+// margin of one hour, that is 22 h 54 min to 23 h after it was granted or renewed. A
+// margin of more than two thirds of the lease counts as two thirds.
 func due(left, whole, margin time.Duration) time.Duration {
 	margin = min(margin, whole*2/3)
 	return max(0, left-margin-rand.N(max(margin/10, 1)))

@@ -71,6 +71,7 @@ type listing struct {
 	snap    snapshot
 }
 
+// readAll reads all pages into l.snap.
 func (l *listing) readAll(ctx context.Context) error {
 	for {
 		resp, err := l.page(ctx)
@@ -106,6 +107,8 @@ func (l *listing) page(ctx context.Context) (*clientv3.GetResponse, error) {
 	}
 }
 
+// get requests a page. The first one has revision 0, the latest; all others have the
+// revision of the first.
 func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.perPage)
 	defer cancel()
@@ -144,13 +147,14 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	if last < l.next {
 		return false, errors.New("etcd announced more keys and sent none")
 	}
-	l.next = last + "\x00"
+	l.next = last + "\x00" // the first key after last in etcd's order, that of bytes
 	if size < maxMessage/5 {
 		l.limit = min(l.limit*4, largestPage)
 	}
 	return true, nil
 }
 
+// add adds one key to the list, unless it is an invalid key beyond the limits.
 func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.feed.limitValue(kv)
 	if l.feed.leases && l.feed.end != "" {

@@ -131,6 +131,8 @@ const (
 // connect makes the client. ctx bounds the login, but not the life of the client.
 func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	// The client ends with its context, so it gets one that only ends with ctx while it
+	// logs in: afterwards stop has detached it.
 	cfg.Context = life
 	stop := context.AfterFunc(ctx, end)
 	client, err := clientv3.New(cfg)
@@ -141,7 +143,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 		}
 		return err
 	}
-	if !stop() {
+	if !stop() { // ctx has ended meanwhile, and the client's context with it
 		client.Close()
 		return ctx.Err()
 	}
@@ -157,7 +159,8 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Redial implements subnet.Redialer.
+// Redial implements subnet.Redialer. Requests on the dropped connections fail, and
+// gRPC connects again at once, without its backoff.
 func (m *Manager) Redial() {
 	m.tracker.conns.Drop()
 	m.client.ActiveConnection().ResetConnectBackoff()
@@ -171,7 +174,9 @@ type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// retry calls op until it succeeds, ctx ends, or the error is final or ErrLost.
+// retry calls op until it succeeds, ctx ends, or the error is final or ErrLost. The
+// attempts get 3, 6, 12 and then always 24 seconds, for slow links. op must be safe to
+// repeat: a request that timed out may have been carried out.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	defer m.outage.Forget(what)
 	for b := (patience.Backoff{}); ; {

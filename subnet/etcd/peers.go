@@ -25,6 +25,8 @@ type peers struct {
 	unnamed int
 }
 
+// handleList implements consumer. ApplyAll compares the list with the set: peers that
+// it lacks were deleted, or, if the store was replaced, are retained.
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
 	p.named, p.unnamed = map[string]bool{}, snap.unnamed
 	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
@@ -38,6 +40,7 @@ func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) err
 	return nil
 }
 
+// handle implements consumer. All events of a batch become one change of the set.
 func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	changes := make([]peerset.Change, 0, len(events)+1)
 	hadUnnamed := p.unnamed > 0

@@ -76,7 +76,7 @@ func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 // check finds out, after a lost connection, whether our position is one of this store. It returns errRelist if it is not,
 // or if that cannot be found out.
 func (s *session) check(ctx context.Context) error {
-	if s.at.witness == "" {
+	if s.at.witness == "" { // the feed had no key, or the witness was deleted
 		s.at.stale = true
 		return errRelist
 	}

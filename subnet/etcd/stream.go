@@ -53,6 +53,8 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 		cancel()
 		return nil, fmt.Errorf("watch %s: %w", f.key, m.denied(err, "read", f.key, f.end != ""))
 	}
+	// The goroutine ends with ctx or the stream. What waits in the channel is bounded by
+	// 16 messages; then gRPC's flow control stops the server.
 	in := make(chan received, 16)
 	go func() {
 		defer cancel()
@@ -137,6 +139,7 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 			b.err = errors.New(r.resp.CancelReason)
 		}
 		if b.err != nil || b.compacted {
+			// The last revision is incomplete: the next watch sends all of it again.
 			if fragment && !b.cut() {
 				b.events = nil
 			}

@@ -83,6 +83,8 @@ type config struct {
 	mistaken func(context.Context) (prefix string, found bool)
 }
 
+// handleList implements consumer. The configuration is one key, so the list has one or
+// none.
 func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) error {
 	if len(all.kvs) == 0 {
 		c.setMissing(ctx)
@@ -101,6 +103,7 @@ func (c *config) handle(ctx context.Context, events []*mvccpb.Event) error {
 	return nil
 }
 
+// handleNotify implements consumer. Its feed is never notified.
 func (c *config) handleNotify(context.Context) error { return nil }
 
 // set hands the configuration over if it differs from the last one.

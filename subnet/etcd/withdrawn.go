@@ -39,6 +39,8 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 		return m.giveUp(ctx, held, "the withdrawal was accepted")
 	}
 	if held.restoreAt.IsZero() {
+		// The two watches are independent: only when both have seen the deletion does the
+		// set tell how many others are missing.
 		if peers != nil && peers.Has(held.key) {
 			held.missingSince = now
 		}
@@ -65,7 +67,7 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 	if own := held.lease(); peers.Claimed(&own) {
 		return m.giveUp(ctx, held, "another node has its subnet or our public address")
 	}
-	held.mod, held.created, held.stored = 0, 0, nil
+	held.mod, held.created, held.stored = 0, 0, nil // writeKey creates it, if it does not exist
 	return m.writeKeyNow(ctx)
 }
 
