@@ -56,7 +56,8 @@ func makeCNIConf(c *call) func(context.Context) int {
 	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
-		// Complete's error is not returned at once, so that all problems are reported together.
+		// Complete's error is not returned at once, so that all problems are reported
+		// together.
 		incomplete := c.cniSources().Complete(ctx, &spec)
 		spec.List = filepath.Ext(*to) == ".conflist"
 		conf, err := cniconf.Make(spec)

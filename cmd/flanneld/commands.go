@@ -8,13 +8,14 @@ import (
 	"slices"
 )
 
-// command is a row in the table of commands. The table defines the help, the names that the command line accepts, and
-// the functions to run.
+// command is a row in the table of commands. The table defines the help, the
+// names that the command line accepts, and the functions to run.
 type command struct {
 	name, help string
 	about      string // printed before the flags in the command's own help; "": the heading of Go's flag package
-	// flags declares the command's own flags and returns the function to run after they are parsed, which returns the exit
-	// code. The flags' values are variables of the closure.
+	// flags declares the command's own flags and returns the function to run after
+	// they are parsed, which returns the exit code. The flags' values are variables
+	// of the closure.
 	flags func(*call) func(context.Context) int
 	// run replaces flags if a command parses its arguments itself.
 	run     func(context.Context, *call) int

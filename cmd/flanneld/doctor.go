@@ -53,7 +53,8 @@ func doctorCommand(c *call) func(context.Context) int {
 	}
 }
 
-// probeOptions returns the options of the probe, except for those set by the command's own flags.
+// probeOptions returns the options of the probe, except for those set by the
+// command's own flags.
 func (o *options) probeOptions() probe.Options {
 	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: o.Etcd.client()}
 	if o.Kube.On {
@@ -67,7 +68,8 @@ func (o *options) probeOptions() probe.Options {
 	return look
 }
 
-// bundleOptions returns what a bundle contains besides the snapshot and the results of the doctor.
+// bundleOptions returns what a bundle contains besides the snapshot and the
+// results of the doctor.
 func (o *options) bundleOptions() bundle.Options {
 	return bundle.Options{
 		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),

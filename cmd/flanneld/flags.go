@@ -17,7 +17,8 @@ import (
 // flagRow is a row in the table of the daemon's flags.
 type flagRow = flags.Flag[options]
 
-// flagTable returns the table of the daemon's flags. A new flag needs one row, in one of these groups.
+// flagTable returns the table of the daemon's flags. A new flag needs one row,
+// in one of these groups.
 func flagTable() []flags.Group[options] {
 	return []flags.Group[options]{
 		{Title: "Leases in etcd", Flags: etcdFlags()},

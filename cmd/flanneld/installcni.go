@@ -23,7 +23,8 @@ in place unless --replace-plugin is given.
   flanneld install-cni [flags]
 `
 
-// installCNI is the command install-cni. It installs once, or with --watch also restores the files until it is stopped.
+// installCNI is the command install-cni. It installs once, or with --watch also
+// restores the files until it is stopped.
 func installCNI(c *call) func(context.Context) int {
 	// The defaults are the values of the daemon's flags --cni-conf-from and so on.
 	files := c.CNI

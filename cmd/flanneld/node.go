@@ -53,8 +53,9 @@ func handback(c *call) func(context.Context) int {
 	}.flags(c)
 }
 
-// nodeCommand is a command that changes what flanneld left on this node. It must not run at the same time as the
-// daemon, therefore it takes the daemon's lock, except for a dry run.
+// nodeCommand is a command that changes what flanneld left on this node. It
+// must not run at the same time as the daemon, therefore it takes the daemon's
+// lock, except for a dry run.
 type nodeCommand struct {
 	keys       string // of the JSON document, for the help
 	did, would string // prefix of each line of the text; would is for a dry run

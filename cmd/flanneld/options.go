@@ -17,8 +17,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// options are the values of the command line and the environment after validation. Nothing in them is read from files
-// or from the machine.
+// options are the values of the command line and the environment after
+// validation. Nothing in them is read from files or from the machine.
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
@@ -47,8 +47,8 @@ type etcdOptions struct {
 	RenewMargin               time.Duration
 }
 
-// kubeOptions are the flags of the client of the Kubernetes API. Some commands use it
-// although the leases are in etcd.
+// kubeOptions are the flags of the client of the Kubernetes API. Some commands
+// use it although the leases are in etcd.
 type kubeOptions struct {
 	On                    bool // leases are in Kubernetes; false: in etcd
 	APIURL, Kubeconfig    string
@@ -60,8 +60,9 @@ type kubeOptions struct {
 	NodeName, PodName, PodNamespace string
 }
 
-// parseOptions parses args (without the program's name) and environ (as from os.Environ). The error joins all problems,
-// one per line. Neither the error nor Warnings contain secrets.
+// parseOptions parses args (without the program's name) and environ (as from
+// os.Environ). The error joins all problems, one per line. Neither the error
+// nor Warnings contain secrets.
 func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
@@ -99,8 +100,8 @@ func (o *options) setCommand(rest []string) []error {
 	return []error{fmt.Errorf("unknown command %.60q; use one of %s", rest[0], strings.Join(names, ", "))}
 }
 
-// checkCombinations returns an error for each flag that lacks another one, and adds a warning for each flag that has no
-// effect.
+// checkCombinations returns an error for each flag that lacks another one, and
+// adds a warning for each flag that has no effect.
 func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	var problems []error
 	requires := func(flag string, hasFlag bool, needed string, hasNeeded bool) {

@@ -47,10 +47,11 @@ const (
 	exitHeld = 6 // another flanneld is running with the same subnet file
 )
 
-// run runs the daemon or a command and returns the exit code. Tests call it in place of the process.
+// run runs the daemon or a command and returns the exit code. Tests call it in
+// place of the process.
 //
-// What goes wrong before there is a log is printed to stderr, which for a service is
-// the event log.
+// What goes wrong before there is a log is printed to stderr, which for a
+// service is the event log.
 func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
@@ -78,12 +79,15 @@ func run(ctx context.Context, p process) int {
 	return serve(ctx, o, log)
 }
 
-// waitForOther is how long a starting daemon waits for another one with the same subnet file to end. Service managers
-// may start the new daemon before the old one has ended. A DaemonSet with maxSurge always does: kubelet probes the
-// health port, where the old daemon still answers, and ends the old one only after that.
+// waitForOther is how long a starting daemon waits for another one with the
+// same subnet file to end. Service managers may start the new daemon before the
+// old one has ended. A DaemonSet with maxSurge always does: kubelet probes the
+// health port, where the old daemon still answers, and ends the old one only
+// after that.
 const waitForOther = 30 * time.Second
 
-// exitCode returns exitHeld if err is from instance.Hold because another flanneld runs, else exitError.
+// exitCode returns exitHeld if err is from instance.Hold because another
+// flanneld runs, else exitError.
 func exitCode(err error) int {
 	if _, held := errors.AsType[*file.HeldError](err); held {
 		return exitHeld
@@ -97,7 +101,8 @@ const (
 	causeFailed    = "failed"
 )
 
-// stopWithin is the longest time between a signal and the exit, even if the store does not answer.
+// stopWithin is the longest time between a signal and the exit, even if the
+// store does not answer.
 const stopWithin = 1500 * time.Millisecond
 
 // serve runs the daemon until it fails or ctx ends, and returns the exit code.
@@ -129,8 +134,9 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 	return exitOK
 }
 
-// start creates all parts of the daemon and runs them until ctx ends or one fails. Sockets to the kernel are opened on
-// this goroutine, before others start, so that all are in the same network namespace.
+// start creates all parts of the daemon and runs them until ctx ends or one
+// fails. Sockets to the kernel are opened on this goroutine, before others
+// start, so that all are in the same network namespace.
 //
 // The order of the steps matters:
 //
@@ -141,8 +147,8 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 //	health port   before the store: it answers while the store is unreachable
 //	manager       in a task of its own, because it may wait for the store
 //
-// What was opened is closed in the reverse order, after all tasks have ended; the lock
-// is the last.
+// What was opened is closed in the reverse order, after all tasks have ended;
+// the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
@@ -213,8 +219,10 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	return err
 }
 
-// compareEvery is the interval of full comparisons with the kernel, in addition to those after notifications. There are
-// notifications about everything that matters, so this is only a safety net. With 10,000 peers it takes about 50 ms.
+// compareEvery is the interval of full comparisons with the kernel, in addition
+// to those after notifications. There are notifications about everything that
+// matters, so this is only a safety net. With 10,000 peers it takes about 50
+// ms.
 const compareEvery = 5 * time.Minute
 
 // manager is a subnet.Manager with the methods that only this package calls.
@@ -224,9 +232,10 @@ type manager interface {
 	io.Closer
 }
 
-// newManager makes the client of the store of leases. It does not wait for the store,
-// except for etcd with a user name, where the client logs in first. Its errors are
-// permanent. In an outage, the error of Outage explains why the daemon is not ready.
+// newManager makes the client of the store of leases. It does not wait for the
+// store, except for etcd with a user name, where the client logs in first. Its
+// errors are permanent. In an outage, the error of Outage explains why the
+// daemon is not ready.
 func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
 	if o.Kube.On {
 		outage := patience.NewOutage(log, "the Kubernetes API")
@@ -289,7 +298,8 @@ func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underla
 	return link, snapshot.Addrs(), err
 }
 
-// notify returns a function that sends a state to systemd, if flanneld is a service of type notify.
+// notify returns a function that sends a state to systemd, if flanneld is a
+// service of type notify.
 func notify(log *slog.Logger) func(string) {
 	return func(state string) {
 		if _, err := sd.SdNotify(false, state); err != nil {
@@ -298,8 +308,8 @@ func notify(log *slog.Logger) func(string) {
 	}
 }
 
-// watchdog returns the interval in which systemd expects a notification (WatchdogSec,
-// passed in the environment); 0: none, as without systemd.
+// watchdog returns the interval in which systemd expects a notification
+// (WatchdogSec, passed in the environment); 0: none, as without systemd.
 func watchdog(log *slog.Logger) time.Duration {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {

@@ -35,8 +35,8 @@ func setEndpoints(o *options, v string) error {
 	return nil
 }
 
-// checkEndpoint validates an endpoint. An endpoint with a user may contain a password, therefore its error does not
-// quote it.
+// checkEndpoint validates an endpoint. An endpoint with a user may contain a
+// password, therefore its error does not quote it.
 func checkEndpoint(e string) error {
 	if strings.Contains(e, "@") {
 		return errors.New("an endpoint must not contain a user; use --etcd-username and --etcd-password")
@@ -60,7 +60,8 @@ func checkEndpoint(e string) error {
 	return nil
 }
 
-// complete adds a scheme to endpoints without one: https if a CA or client certificate is given, else http.
+// complete adds a scheme to endpoints without one: https if a CA or client
+// certificate is given, else http.
 func (o *etcdOptions) complete() {
 	scheme := "http://"
 	if o.CAFile != "" || o.CertFile != "" {
@@ -87,8 +88,9 @@ func (o *kubeOptions) complete(environ []string) {
 	}
 }
 
-// setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not
-// added, since it is a part of the keys' names.
+// setPrefix cleans the prefix as a path, because keys are made by appending to
+// it. A missing leading slash is not added, since it is a part of the keys'
+// names.
 func setPrefix(o *options, v string) error {
 	if strings.Trim(v, "/") == "" {
 		return fmt.Errorf("invalid etcd prefix %.60q; use one like /coreos.com/network", v)
@@ -121,8 +123,9 @@ func setAnnotationPrefix(o *options, v string) (err error) {
 // word, with room in the word (63 bytes at most) for the names that are appended.
 var annotationForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9][-A-Za-z0-9_.]{0,40})?$`)
 
-// annotationPrefix completes the prefix so that the names of annotations can be added to it: "example.com" becomes
-// "example.com/", and "example.com/net" becomes "example.com/net-".
+// annotationPrefix completes the prefix so that the names of annotations can be
+// added to it: "example.com" becomes "example.com/", and "example.com/net"
+// becomes "example.com/net-".
 func annotationPrefix(v string) (string, error) {
 	p := v
 	if !strings.Contains(p, "/") {
