@@ -1,11 +1,14 @@
-// Package daemon runs a node of the network. It joins: it waits for a network configuration and acquires a subnet. Then
-// its loop makes passes. A pass reconciles all parts in order: configuration, devices, this node's lease, the paths to the
-// peers, firewall and subnet file. Each pass compares the desired state with the actual state, so that a start, a restart,
-// a new peer, drift and a changed address need no code of their own.
+// Package daemon runs a node of the network. It joins: it waits for a network
+// configuration and acquires a subnet. Then its loop makes passes. A pass
+// reconciles all parts in order: configuration, devices, this node's lease, the
+// paths to the peers, firewall and subnet file. Each pass compares the desired
+// state with the actual state, so that a start, a restart, a new peer, drift
+// and a changed address need no code of their own.
 //
-// The goroutines of a Daemon are: the loop; the watches of the lease manager, which put what they receive into the inbox;
-// the publisher, which writes this node's lease; and the one that feeds the service manager's watchdog. Only the loop
-// uses a node.
+// The goroutines of a Daemon are: the loop; the watches of the lease manager,
+// which put what they receive into the inbox; the publisher, which writes this
+// node's lease; and the one that feeds the service manager's watchdog. Only the
+// loop uses a node.
 package daemon
 
 import (
@@ -27,8 +30,8 @@ import (
 	"flannel/subnet"
 )
 
-// Daemon holds the parts that it coordinates. All exported fields must be set unless they say otherwise. Run may be called
-// once.
+// Daemon holds the parts that it coordinates. All exported fields must be set
+// unless they say otherwise. Run may be called once.
 type Daemon struct {
 	Manager   subnet.Manager
 	Dataplane dataplane.Dataplane
@@ -73,18 +76,21 @@ type Firewall interface {
 	Changes() <-chan struct{}
 }
 
-// Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may have changed.
-// If Choose could not read the interfaces, reconcile.IsUnknown reports true for its error; with any other error the
-// interfaces are known, and none of them is suitable.
+// Underlay chooses the interface to the other nodes, and notifies when the
+// choice or the node's addresses may have changed. If Choose could not read the
+// interfaces, reconcile.IsUnknown reports true for its error; with any other
+// error the interfaces are known, and none of them is suitable.
 type Underlay interface {
-	// Choose returns the interface with an address of each enabled family, and all addresses of the node. The addresses
-	// that the operator has set in the store override the options.
+	// Choose returns the interface with an address of each enabled family, and all
+	// addresses of the node. The addresses that the operator has set in the store
+	// override the options.
 	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 
-// Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the permanent error of a part. It leaves the
-// network as it is. When the lease moves to another subnet (subnet.ErrMoved), Run joins again.
+// Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the
+// permanent error of a part. It leaves the network as it is. When the lease
+// moves to another subnet (subnet.ErrMoved), Run joins again.
 func (d *Daemon) Run(ctx context.Context) error {
 	// WatchConfig runs all the time: the daemon joins again with the latest
 	// configuration. What belongs to a lease ends with member.
@@ -141,9 +147,11 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 	}
 }
 
-// wait returns when a pass is due. It sets n.underlayStale if the pass has to choose the underlay again. All causes lead to
-// the same pass, so that several at once need only one: which of them wait receives first does not matter. Choosing the
-// underlay reads all interfaces, so it is not done for every change of a peer.
+// wait returns when a pass is due. It sets n.underlayStale if the pass has to
+// choose the underlay again. All causes lead to the same pass, so that several
+// at once need only one: which of them wait receives first does not matter.
+// Choosing the underlay reads all interfaces, so it is not done for every
+// change of a peer.
 func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	select {
 	case <-ctx.Done():
@@ -163,12 +171,14 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	}
 }
 
-// pass reconciles all parts, and returns those that failed. A failed part does not keep the others from being reconciled.
+// pass reconciles all parts, and returns those that failed. A failed part does
+// not keep the others from being reconciled.
 //
 // The order follows from what each part needs: the configuration determines the
-// devices; the lease contains their MAC addresses; paths lead through them, and are
-// deleted only if all before could be read (f.unknown). The subnet file is last,
-// because CNI plugins start pods with it, for which the network should be there.
+// devices; the lease contains their MAC addresses; paths lead through them, and
+// are deleted only if all before could be read (f.unknown). The subnet file is
+// last, because CNI plugins start pods with it, for which the network should be
+// there.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(ctx, n, in))

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/mac"
 )
 
-// devices returns the desired devices: those that the backend needs, with Readdress set by resolveDuplicates and acquire.
+// devices returns the desired devices: those that the backend needs, with
+// Readdress set by resolveDuplicates and acquire.
 func (n *node) devices() []dataplane.Device {
 	devices := n.backend.Devices(n.lease)
 	for i := range devices {
@@ -17,13 +18,15 @@ func (n *node) devices() []dataplane.Device {
 	return devices
 }
 
-// resolveDuplicates changes the MAC address of a device if another lease has the same address, with precedence (see
-// plan.Outranked): otherwise all other nodes would reject our lease. The next pass changes the device and publishes the
-// new address, which is derived from our subnet. Nobody has precedence over us for that address, so a device is changed
-// once at most.
+// resolveDuplicates changes the MAC address of a device if another lease has
+// the same address, with precedence (see plan.Outranked): otherwise all other
+// nodes would reject our lease. The next pass changes the device and publishes
+// the new address, which is derived from our subnet. Nobody has precedence over
+// us for that address, so a device is changed once at most.
 //
-// For example, two virtual machines are clones, and flannel.1 has the address m on both. The node with the younger lease
-// is outranked and takes its derived address; the other node keeps m.
+// For example, two virtual machines are clones, and flannel.1 has the address m
+// on both. The node with the younger lease is outranked and takes its derived
+// address; the other node keeps m.
 func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	outranked := n.plan.Outranked()
 	if len(outranked) == 0 {

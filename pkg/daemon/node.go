@@ -17,13 +17,14 @@ import (
 	"flannel/subnet"
 )
 
-// node is the state of the loop. Only the loop uses it; View keeps copies of it. The zero node has not joined.
+// node is the state of the loop. Only the loop uses it; View keeps copies of
+// it. The zero node has not joined.
 //
-// A change of configuration or underlay is tried on a copy: next := *n, change it,
-// build it, and only then *n = next. If one of these steps fails, the node in force
-// stays as it was. The copy is shallow, therefore slices and maps of a node are
-// replaced and not modified. The exceptions are readdressed, to which devices are
-// only added while a lease lasts, and plan, which build replaces.
+// A change of configuration or underlay is tried on a copy: next := *n, change
+// it, build it, and only then *n = next. If one of these steps fails, the node
+// in force stays as it was. The copy is shallow, therefore slices and maps of a
+// node are replaced and not modified. The exceptions are readdressed, to which
+// devices are only added while a lease lasts, and plan, which build replaces.
 type node struct {
 	// The inputs, and what build makes of them.
 	config         subnet.Config // in force
@@ -63,8 +64,8 @@ var (
 	errNotPublished = errors.New("this node's lease is not published yet")
 )
 
-// reconfigure applies changes of the underlay and of the configuration. If a new configuration is invalid, the one in
-// force stays.
+// reconfigure applies changes of the underlay and of the configuration. If a
+// new configuration is invalid, the one in force stays.
 func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	err := d.followUnderlay(ctx, n)
 	raw, unread := in.takeConfig()
@@ -111,7 +112,8 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	return nil
 }
 
-// chooseUnderlay chooses the interface to the other nodes, with the public IPs that the operator has set in the store.
+// chooseUnderlay chooses the interface to the other nodes, with the public IPs
+// that the operator has set in the store.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []netip.Addr, error) {
 	var operator subnet.PublicIPs
 	if a, ok := d.Manager.(subnet.Addresser); ok {
@@ -123,7 +125,8 @@ func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []
 	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
 }
 
-// publicIPsChanged returns nil, from which nothing is ever received, if the store has no public IPs set by an operator.
+// publicIPsChanged returns nil, from which nothing is ever received, if the
+// store has no public IPs set by an operator.
 func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	if a, ok := d.Manager.(subnet.Addresser); ok {
 		return a.PublicIPsChanged()
@@ -131,7 +134,8 @@ func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	return nil
 }
 
-// followConfig validates a new configuration, and puts it in force or has package rollout decide when.
+// followConfig validates a new configuration, and puts it in force or has
+// package rollout decide when.
 func (d *Daemon) followConfig(n *node, raw []byte) error {
 	next := *n
 	if err := d.readConfig(&next, raw); err != nil {
@@ -159,8 +163,9 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 	return nil
 }
 
-// build makes the backend and the plan from configuration, underlay and lease, and sets the public IPs of the lease. If it
-// fails, n may be changed in part; callers that need the state before pass a copy.
+// build makes the backend and the plan from configuration, underlay and lease,
+// and sets the public IPs of the lease. If it fails, n may be changed in part;
+// callers that need the state before pass a copy.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
@@ -188,8 +193,9 @@ func (d *Daemon) build(n *node) error {
 	return nil
 }
 
-// updateLease completes this node's lease with the data of the devices, such as their MAC addresses, and requests that it
-// is published. It fails as long as the store does not have it.
+// updateLease completes this node's lease with the data of the devices, such as
+// their MAC addresses, and requests that it is published. It fails as long as
+// the store does not have it.
 func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 	described, err := n.backend.Describe(n.lease, links)
 	if err != nil {
@@ -220,7 +226,8 @@ func (n *node) networks() (networks []netip.Prefix) {
 	return networks
 }
 
-// state returns the desired state of the dataplane. With keep, the dataplane deletes nothing.
+// state returns the desired state of the dataplane. With keep, the dataplane
+// deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
 	// A backend without devices (alloc) leaves routing to somebody else.
 	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,

@@ -14,16 +14,18 @@ import (
 	"flannel/subnet"
 )
 
-// View holds the result of the last pass for flanneld status. The loop writes it, and the goroutines that serve the status
-// read it. The zero View is from before the first pass.
+// View holds the result of the last pass for flanneld status. The loop writes
+// it, and the goroutines that serve the status read it. The zero View is from
+// before the first pass.
 type View struct {
 	mu     sync.Mutex
 	last   *snapshot
 	errors []status.Error // sorted by when they occurred last, the oldest first
 }
 
-// snapshot is a node after a pass. It is a shallow copy: what a node points to is never modified in place, except for the
-// plan, which a snapshot does not use. The report is computed from it when somebody asks.
+// snapshot is a node after a pass. It is a shallow copy: what a node points to
+// is never modified in place, except for the plan, which a snapshot does not
+// use. The report is computed from it when somebody asks.
 type snapshot struct {
 	node
 	settings Settings
@@ -51,7 +53,8 @@ func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 	v.last = &snapshot{*n, s, failed.parts(), time.Now(), took}
 }
 
-// addError records an error. If the same text is recorded already, its count increases.
+// addError records an error. If the same text is recorded already, its count
+// increases.
 func (v *View) addError(part string, err error) {
 	text, now := err.Error(), time.Now()
 	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
@@ -111,7 +114,8 @@ func (s *snapshot) nodeStatus() *status.Node {
 	return n
 }
 
-// peerStatuses returns the peers in the order of their leases, then those whose lease could not be decoded, then the orphans.
+// peerStatuses returns the peers in the order of their leases, then those whose
+// lease could not be decoded, then the orphans.
 //
 //	state           of a peer
 //	Rejected        whose lease is invalid or conflicts with another one
@@ -154,8 +158,8 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	return peers
 }
 
-// reasonsByName returns the reasons by the names of the leases, and only the last one
-// for a name.
+// reasonsByName returns the reasons by the names of the leases, and only the
+// last one for a name.
 func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	reasons := make(map[string]string, len(rejects))
 	for _, r := range rejects {
@@ -182,7 +186,8 @@ func (s *snapshot) retainedStatus() *status.Retained {
 	return summary
 }
 
-// peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.
+// peerStatus returns the status of one peer; state is that of a peer that is
+// neither rejected nor pending.
 func peerStatus(l *subnet.Lease, state status.State, reasons map[string]string) status.Peer {
 	p := status.Peer{Name: l.Name, State: state}
 	for _, e := range l.Endpoints() {
