@@ -38,9 +38,11 @@ func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// toInterfaces converts adapters to interfaces. A physical adapter that gave its addresses to a virtual switch, and the
-// virtual adapter that has them since, become one Interface: with the index, MAC and addresses of the virtual adapter,
-// and the name of the physical one, so that --iface and all that depends on the name work as before. Example:
+// toInterfaces converts adapters to interfaces. A physical adapter that gave
+// its addresses to a virtual switch, and the virtual adapter that has them
+// since, become one Interface: with the index, MAC and addresses of the virtual
+// adapter, and the name of the physical one, so that --iface and all that
+// depends on the name work as before. Example:
 //
 //	adapters   7 "Ethernet" (no addresses), 12 "vEthernet (Ethernet)" (10.0.0.5/24)
 //	interface  12 "Ethernet" (10.0.0.5/24), Alias "vEthernet (Ethernet)"
@@ -64,14 +66,17 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 	return all
 }
 
-// virtualAdapters maps each physical adapter that gave its addresses to a virtual switch to the virtual adapter that has
-// them, both as indices into adapters. taken are these virtual ones. The name is compared for all adapters before the
-// MAC is. A physical adapter that has an address in use has not given it to a switch.
+// virtualAdapters maps each physical adapter that gave its addresses to a
+// virtual switch to the virtual adapter that has them, both as indices into
+// adapters. taken are these virtual ones. The name is compared for all adapters
+// before the MAC is. A physical adapter that has an address in use has not
+// given it to a switch.
 func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
 	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
-		// A switch that an administrator created can have any name, but the host's adapter on it has the physical MAC.
+		// A switch that an administrator created can have any name, but the host's
+		// adapter on it has the physical MAC.
 		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (mac.Addr{}) },
 	} {
 		for i, p := range adapters {
@@ -89,7 +94,8 @@ func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]b
 	return found, taken
 }
 
-// inUse reports whether the address shows that its adapter is in use. Windows gives link-local ones to every adapter.
+// inUse reports whether the address shows that its adapter is in use. Windows
+// gives link-local ones to every adapter.
 func inUse(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
 // toWindowsInterface converts one adapter. Global, Deprecated and SelfAssigned, in
@@ -114,8 +120,9 @@ func toWindowsInterface(a hns.Adapter) Interface {
 	return in
 }
 
-// addAdapterRoute adds a default route to s.Defaults, and the network of a route without a gateway to its interface.
-// Windows also has routes without a gateway to each single address, broadcast and multicast, which are ignored.
+// addAdapterRoute adds a default route to s.Defaults, and the network of a
+// route without a gateway to its interface. Windows also has routes without a
+// gateway to each single address, broadcast and multicast, which are ignored.
 func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	direct := !r.NextHop.IsValid() || r.NextHop.IsUnspecified()
 	if r.Dst.Bits() > 0 {
@@ -140,7 +147,8 @@ func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	s.Defaults = append(s.Defaults, d)
 }
 
-// hostEndpoint reports whether HNS gave this name to the host's adapter on a pod network, as "vEthernet (cbr0_ep)".
+// hostEndpoint reports whether HNS gave this name to the host's adapter on a
+// pod network, as "vEthernet (cbr0_ep)".
 func hostEndpoint(name string) bool {
 	return strings.HasPrefix(name, "vEthernet (") && strings.HasSuffix(name, "_ep)")
 }

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Choose returns the first candidate that can be the underlay, with an address of each enabled family. The error lists
-// why each candidate cannot be it, and which other interfaces there are.
+// Choose returns the first candidate that can be the underlay, with an address
+// of each enabled family. The error lists why each candidate cannot be it, and
+// which other interfaces there are.
 //
 // For example, with --iface=eth1 on a node on which eth1 is down:
 //
@@ -36,7 +37,8 @@ func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
-// candidate is an interface that a flag or the routing table selects, or the reason why that selects none.
+// candidate is an interface that a flag or the routing table selects, or the
+// reason why that selects none.
 type candidate struct {
 	why       string       // what selects it: "--iface=eth0"
 	iface     *Interface   // nil: no interface is selected, see problem
@@ -52,8 +54,8 @@ type candidate struct {
 //	only --public-ip or --public-ipv6    the interface that has this address
 //	none, or nobody has the address      the interfaces of the default routes, by metric
 //
-// If the user selects interfaces with the first three flags, no other interface is ever chosen, even if none of them
-// can be the underlay at the moment.
+// If the user selects interfaces with the first three flags, no other interface
+// is ever chosen, even if none of them can be the underlay at the moment.
 func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var all []candidate
 	for _, name := range o.Iface {
@@ -62,7 +64,8 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	for _, re := range o.IfaceRegex {
 		all = append(all, byRegex(s, re.String(), re.MatchString)...)
 	}
-	// An interface that matches but is down suffices: we wait until it is up instead of using another.
+	// An interface that matches but is down suffices: we wait until it is up
+	// instead of using another.
 	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
 		all = append(all, byReach(s, o.CanReach))
 	}
@@ -75,8 +78,9 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	return byDefaultRoute(s, v4, v6)
 }
 
-// withPublicAddress returns the interfaces that have a public address given by a flag. There are none if it is the
-// address of a NAT gateway, or an address of the loopback interface that a routing protocol announces.
+// withPublicAddress returns the interfaces that have a public address given by
+// a flag. There are none if it is the address of a NAT gateway, or an address
+// of the loopback interface that a routing protocol announces.
 func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var public []netip.Addr
 	var all []candidate
@@ -162,9 +166,10 @@ func byReach(s Snapshot, to netip.Addr) candidate {
 	return c
 }
 
-// byDefaultRoute returns the interfaces of the default routes, the lowest metric first. With IPv4 enabled these are
-// IPv4's routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred source address of
-// that interface's IPv6 default route, if it has one.
+// byDefaultRoute returns the interfaces of the default routes, the lowest
+// metric first. With IPv4 enabled these are IPv4's routes. In dual-stack the
+// IPv6 address must be on the same interface, and is the preferred source
+// address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	family := "IPv4"
 	if !v4 {
@@ -196,7 +201,8 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	return []candidate{{why: why, problem: "not found; select an interface with --iface"}}
 }
 
-// v6Default returns the name of the interface of the first IPv6 default route, "" if there is none.
+// v6Default returns the name of the interface of the first IPv6 default route,
+// "" if there is none.
 func (s Snapshot) v6Default(sorted []Default) string {
 	for _, d := range sorted {
 		if in := s.byIndex(d.Index); d.V6 && in != nil {

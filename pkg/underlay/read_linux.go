@@ -61,8 +61,9 @@ func Read(o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// dump requests a list again, after a growing pause, while a change in the kernel interrupts it. An interrupted list may
-// lack entries or have some twice (NLM_F_DUMP_INTR).
+// dump requests a list again, after a growing pause, while a change in the
+// kernel interrupts it. An interrupted list may lack entries or have some twice
+// (NLM_F_DUMP_INTR).
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for i := range maxDumps {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -116,7 +117,8 @@ func toAddr(a netlink.Addr) Addr {
 	return addr
 }
 
-// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It lists IPv4 addresses oldest first.
+// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It
+// lists IPv4 addresses oldest first.
 func oldestFirst(addrs []Addr) []Addr {
 	var v4, v6 []Addr
 	for _, a := range addrs {
@@ -130,7 +132,8 @@ func oldestFirst(addrs []Addr) []Addr {
 	return append(v4, v6...)
 }
 
-// reach looks up the route to an address. If the kernel answers that there is none, that is a Problem, not an error.
+// reach looks up the route to an address. If the kernel answers that there is
+// none, that is a Problem, not an error.
 func reach(to netip.Addr) (Reach, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	switch {

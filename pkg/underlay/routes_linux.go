@@ -30,8 +30,9 @@ func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid()
 }
 
-// listRoutes lists the main table's default routes and those without a gateway. Of all other routes, and a node has one
-// for each peer, only the header is read, which the netlink library cannot do.
+// listRoutes lists the main table's default routes and those without a gateway.
+// Of all other routes, and a node has one for each peer, only the header is
+// read, which the netlink library cannot do.
 func listRoutes() ([]route, error) {
 	var all []route
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -47,8 +48,9 @@ func listRoutes() ([]route, error) {
 	return all, err
 }
 
-// mayMatter reports whether, by its struct rtmsg, a route can be a default route or an on-link route. IPv6 routes have
-// no scope link, so all of them may.
+// mayMatter reports whether, by its struct rtmsg, a route can be a default
+// route or an on-link route. IPv6 routes have no scope link, so all of them
+// may.
 //
 //	struct rtmsg  family dst_len src_len tos table protocol scope type flags
 //	byte          0      1       2       3   4     5        6     7    8 to 11
@@ -114,8 +116,8 @@ func parseHops(b []byte) (all []hop) {
 // interface.
 func number(b []byte) int { return int(int32(rtnetlink.Number(b))) }
 
-// addRoute adds a default route once for each of its hops, and any other route, which
-// listRoutes returns only without a gateway, to its interface.
+// addRoute adds a default route once for each of its hops, and any other route,
+// which listRoutes returns only without a gateway, to its interface.
 func (s *Snapshot) addRoute(r route) {
 	if r.dst.Bits() > 0 {
 		if in := s.byIndex(r.hops[0].index); in != nil {

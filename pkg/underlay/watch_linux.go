@@ -14,9 +14,10 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// Watch returns a channel that receives a value when the result of Read may have changed: one value for any number of
-// changes, and none after ctx has ended. It is never closed. No change after the return of Watch is missed. Watch
-// subscribes in the network namespace of the calling goroutine's thread.
+// Watch returns a channel that receives a value when the result of Read may
+// have changed: one value for any number of changes, and none after ctx has
+// ended. It is never closed. No change after the return of Watch is missed.
+// Watch subscribes in the network namespace of the calling goroutine's thread.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -36,9 +37,11 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// filterRoutes attaches a socket filter that drops notifications about most routes, so that a route for each peer does
-// not wake us. It passes those about default routes and on-link routes (scope link), and all that are not about routes.
-// Messages that arrived before the filter was attached are filtered by receive.
+// filterRoutes attaches a socket filter that drops notifications about most
+// routes, so that a route for each peer does not wake us. It passes those about
+// default routes and on-link routes (scope link), and all that are not about
+// routes. Messages that arrived before the filter was attached are filtered by
+// receive.
 func filterRoutes(fd int) error {
 	const (
 		kind  = 4 // nlmsg_type
@@ -65,8 +68,8 @@ func filterRoutes(fd int) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// receive reads notifications until ctx ends, which closes the socket. An error, such as ENOBUFS after the kernel dropped
-// messages, counts as a change.
+// receive reads notifications until ctx ends, which closes the socket. An
+// error, such as ENOBUFS after the kernel dropped messages, counts as a change.
 func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 	ignored := ignoredLinks{}
 	for {
@@ -92,12 +95,14 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 	}
 }
 
-// ignoredLinks is the set of interfaces, by index, that cannot be the underlay: our own, and ports of bridges, which
-// most interfaces of a node are because of its pods.
+// ignoredLinks is the set of interfaces, by index, that cannot be the underlay:
+// our own, and ports of bridges, which most interfaces of a node are because of
+// its pods.
 type ignoredLinks map[int32]bool
 
-// concerns reports whether a message can change the choice, and keeps the set of ignored interfaces up to date. It only
-// reads the beginning of a message where that is enough.
+// concerns reports whether a message can change the choice, and keeps the set
+// of ignored interfaces up to date. It only reads the beginning of a message
+// where that is enough.
 func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -134,7 +139,8 @@ func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// cannotBeUnderlay reports whether a link's attributes show that it is flanneld's or a port of a bridge.
+// cannotBeUnderlay reports whether a link's attributes show that it is
+// flanneld's or a port of a bridge.
 func cannotBeUnderlay(attributes []byte) bool {
 	for kind, value := range rtnetlink.Attrs(attributes) {
 		switch kind {
