@@ -1,5 +1,6 @@
-// Package flags parses a command line, and the environment variables of its flags, by one table with all properties of a
-// flag. The help is printed from the same table.
+// Package flags parses a command line, and the environment variables of its
+// flags, by one table with all properties of a flag. The help is printed from
+// the same table.
 package flags
 
 import (
@@ -49,7 +50,8 @@ type Given struct {
 	Warnings []string // likely mistakes that have no effect
 }
 
-// Parse sets o from args (without the program's name), else from environ (as from os.Environ), else to the defaults.
+// Parse sets o from args (without the program's name), else from environ (as
+// from os.Environ), else to the defaults.
 func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	known := map[string]Flag[O]{}
 	for _, g := range table {
@@ -81,8 +83,9 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	return g
 }
 
-// scan parses args like Go's flag package: one or two dashes, the value after = or (except for a Boolean) as the next
-// argument. The flags end before the first other argument or after "--".
+// scan parses args like Go's flag package: one or two dashes, the value after =
+// or (except for a Boolean) as the next argument. The flags end before the
+// first other argument or after "--".
 func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Values, rest []string, problems []error) {
 	given = map[string]Values{}
 	for len(args) > 0 {
@@ -172,7 +175,8 @@ func Text[O any](name, arg, def, help string, at func(*O) *string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error { *at(o) = v; return nil }}
 }
 
-// Texts returns a flag for any text that may be given more than once. An empty text adds nothing.
+// Texts returns a flag for any text that may be given more than once. An empty
+// text adds nothing.
 func Texts[O any](name, arg, help string, at func(*O) *[]string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Repeat: true, Help: help, Set: func(o *O, v string) error {
 		if v != "" {
@@ -202,5 +206,6 @@ func Int[O any](name, arg, def string, least, most int, help string, to func(*O,
 	}}
 }
 
-// LineOnly removes a flag's environment variable: FLANNELD_VERSION, for example, may be the version of an image.
+// LineOnly removes a flag's environment variable: FLANNELD_VERSION, for
+// example, may be the version of an image.
 func LineOnly[O any](f Flag[O]) Flag[O] { f.NoEnv = true; return f }

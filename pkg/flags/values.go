@@ -53,7 +53,8 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// ListOf returns a function that parses a comma-separated list and appends its values. The flag may be repeated.
+// ListOf returns a function that parses a comma-separated list and appends its
+// values. The flag may be repeated.
 func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		for one := range strings.SplitSeq(text, ",") {
