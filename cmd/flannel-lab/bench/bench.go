@@ -224,7 +224,9 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 	return c, nil
 }
 
-// best returns the lowest value of each figure, and the highest of peak memory.
+// best returns the lowest value of each figure, and the highest of peak memory. Other
+// load on the machine only increases times and counts, so the lowest is the least
+// wrong; a peak is missed when memory is read too early, so the highest is.
 func best(rounds []map[string]float64) map[string]float64 {
 	samples := map[string][]float64{}
 	for _, figures := range rounds {
@@ -277,7 +279,8 @@ func logEnd(log string) string {
 	return log[max(0, len(log)-500):]
 }
 
-// quantile returns the q-quantile of v, and sorts v.
+// quantile returns the q-quantile of v, and sorts v. With few samples, 0.99 is the
+// largest one.
 func quantile(v []float64, q float64) float64 {
 	slices.Sort(v)
 	return v[min(len(v)-1, int(q*float64(len(v))))]

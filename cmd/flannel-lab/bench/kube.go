@@ -127,7 +127,8 @@ func (p peer) node(backend string) cluster.Peer {
 }
 
 // kubeRound measures the start of a daemon, and in the last round also what
-// follows.
+// follows. At its end the daemon is stopped, so that it does not take part in the
+// next round.
 func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	b.figures = map[string]float64{}
 	defer b.leave()
@@ -235,7 +236,8 @@ func (b *bench) heartbeats(ctx context.Context) error {
 	return err
 }
 
-// join adds nodes one by one.
+// join adds nodes one by one. The daemon under test sees a Node twice: when it is
+// created, and when it is annotated, which is what is measured.
 func (b *bench) join(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {

@@ -46,7 +46,8 @@ func (s *seen) lacks(p peer) bool {
 		s.version[tableFDB][p.number] == 0
 }
 
-// full reports whether n peers have all their entries.
+// full reports whether n peers have all their entries. It compares numbers only, as it
+// is asked at each notification of tens of thousands.
 func (s *seen) full(backend string, n int) bool {
 	return s.count[tableRoutes] == n && (backend != "vxlan" || s.count[tableNeighs] == n && s.count[tableFDB] == n)
 }
@@ -121,7 +122,12 @@ func (w *kernelWatch) run() {
 }
 
 // expect returns a function that waits until goal is true, and returns the time
-// when it became true. There is only one goal at a time.
+// when it became true. There is only one goal at a time. It has two steps, so that
+// the caller can cause in between what it waits for:
+//
+//	wait := w.expect(goal)
+//	… // write to the store
+//	at, err := wait(ctx)
 func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) (time.Time, error)) {
 	reached := make(chan time.Time, 1)
 	w.mu.Lock()
