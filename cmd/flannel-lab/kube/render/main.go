@@ -123,7 +123,9 @@ type command struct {
 }
 
 // dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own
-// parser and its checks.
+// parser and its checks:
+//
+//	[{"Name":"build","Base":"golang","Platform":"","Commands":[{"Name":"RUN","Text":"…"}]}]
 func dockerfile(w io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
