@@ -57,8 +57,10 @@ func up(ctx context.Context, args []string) error {
 	}
 }
 
-// startServer returns the command and its stderr, a pipe. serve must not
-// inherit our stderr: our caller may wait until every writer of it has ended.
+// startServer starts serve, and returns the command and its stderr, a pipe. serve
+// must not inherit our stderr: our caller may wait until every writer of it has
+// ended. The socket is listened on here, so that ask can connect at once; its mode
+// lets only root use it.
 func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket()})
 	if err != nil {
@@ -141,7 +143,8 @@ func received(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// ask sends a request and prints the text of the reply.
+// ask sends a request and prints the text of the reply. It waits for as long as the
+// lab takes, for up until it has started.
 func ask(request []string) error {
 	r, _, err := call(request)
 	fmt.Print(r.Text)
