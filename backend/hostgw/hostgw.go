@@ -21,9 +21,12 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if os == "windows" {
 		name, dns = backend.NetworkName(o, "cbr0"), dnsServers(o)
 	} else {
+		// One configuration serves the nodes of both systems.
 		o.Ignore("Name", "DNSServerList")
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
+		// Packets of pods are sent unchanged, so pods get the underlay's MTU. Both
+		// families share it; with IPv6, its higher minimum applies.
 		if low := backend.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
@@ -35,6 +38,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
+// Paths implements backend.Backend. A peer that is on our link in only one of the
+// families that both use is rejected as a whole.
 func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range h.Shared(peer) {
@@ -47,5 +52,6 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// Wire returns Echo false: no device of ours has an address of the subnet.
+// Wire returns Echo false: no device of ours has an address of the subnet, and the
+// bridge of the pods, which has its second address, exists only on nodes with pods.
 func (h hostgw) Wire() backend.Wire { return backend.Wire{Name: "host-gw", Paths: true} }

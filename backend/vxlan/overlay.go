@@ -46,11 +46,14 @@ func parseOverlay(o *conf.Object, opts *options) {
 	if !o.Has("Port") {
 		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", windowsPort, linuxPort, windowsPort)
 	}
+	// Wire and Paths, which Linux uses too, must describe what this node does.
 	opts.gbp, opts.learning, opts.directRouting = false, false, false
 	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
 }
 
-// macPool parses the first two bytes of the pods' MAC addresses, such as "0E-2A".
+// macPool parses the first two bytes of the pods' MAC addresses, and returns the
+// first and the last address of the range: for "0E-2A", 0e:2a:00:00:00:00 and
+// 0e:2a:ff:ff:ff:ff. Without the option, or after a problem, both are zero.
 func macPool(o *conf.Object) (pool [2]mac.Addr) {
 	prefix := o.String("MacPrefix", "")
 	if prefix == "" {
@@ -70,6 +73,8 @@ func macPool(o *conf.Object) (pool [2]mac.Addr) {
 // pods' switch. HNS chooses the MAC address of its VTEP.
 type overlay struct{ vxlan }
 
+// Devices implements backend.Backend. HNS chooses MTU and MAC address of the tunnel.
+// Only IPv4 is used, as Kind declares.
 func (v overlay) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{{
 		Name: v.names[false], Kind: dataplane.Overlay{

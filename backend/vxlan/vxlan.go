@@ -25,14 +25,15 @@ func Kind() backend.Kind {
 	return backend.Kind{Name: "vxlan", Parse: parse, V4Only: []string{"windows"}}
 }
 
+// options are those of the configuration's Backend object.
 type options struct {
 	vni           int
-	port          int // UDP; 0 is the kernel's default, 8472
-	mtu           int // bytes, of the outer interface; 0: that of the underlay
-	gbp           bool
-	learning      bool
-	directRouting bool
-	overlay       *overlayOptions // on Windows
+	port          int             // UDP; 0 is the kernel's default, 8472
+	mtu           int             // bytes, of the outer interface; 0: that of the underlay
+	gbp           bool            // Group Based Policy: the VXLAN header carries the packet's mark
+	learning      bool            // the kernel also learns FDB entries from packets; ours suffice
+	directRouting bool            // no tunnel to peers on the same link
+	overlay       *overlayOptions // on Windows; nil on Linux
 }
 
 const (
@@ -64,6 +65,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
 
+// vxlan is the backend of one node. It is made anew when the configuration or the
+// underlay changes.
 type vxlan struct {
 	options
 	node     backend.Node
@@ -72,6 +75,9 @@ type vxlan struct {
 	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true)
 }
 
+// newVXLAN fits the options to the node. An option MTU above that of the underlay
+// is only a warning, because one configuration serves nodes whose underlays may
+// have different MTUs.
 func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	v := vxlan{options: o, node: n, outerMTU: n.Underlay.MTU,
 		names: map[bool]string{false: deviceName(o.vni, false), true: deviceName(o.vni, true)}}
@@ -101,6 +107,8 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	return v, warnings, nil
 }
 
+// Wire names all that two VTEPs must agree on to reach each other. Other options,
+// such as Learning and MTU, may differ between them.
 func (v vxlan) Wire() backend.Wire {
 	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort))
 	if v.gbp { // a kernel that does not expect its flag drops the packet
@@ -109,6 +117,9 @@ func (v vxlan) Wire() backend.Wire {
 	return backend.Wire{Name: name, Paths: true, Echo: true}
 }
 
+// MTU implements backend.Backend. In dual-stack, pods have one MTU for both
+// families, and the outer IPv6 header is the longer one. On an underlay with an MTU
+// of 1500 it is 1450, with IPv6 1430.
 func (v vxlan) MTU() int { return v.outerMTU - encap.VXLAN(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.
@@ -119,6 +130,9 @@ func deviceName(vni int, v6 bool) string {
 	return fmt.Sprintf("flannel.%d", vni)
 }
 
+// Devices implements backend.Backend. The address of a tunnel device is the base
+// address of this node's subnet, such as 10.244.2.0/32, which no pod gets. Peers
+// use it as the gateway, and it is the source of the host's own packets to pods.
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 	devices := []dataplane.Device{v.node.UnderlayDevice()}
 	for e := range v.node.Shared(&local) {
@@ -163,12 +177,17 @@ func (v vxlan) Derived(end *dataplane.Path) bool {
 	return tunnelled && e.MAC == v.derivedMAC(end.Dst)
 }
 
-// data is what a node publishes about its VTEP, in flannel's format.
+// data is what a node publishes about its VTEP, in flannel's format:
+//
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03"}
 type data struct {
 	VNI     uint32
 	VtepMAC string
 }
 
+// Describe implements backend.Backend. The published MAC address is that of the
+// actual device, which need not be the derived one: a device from an earlier run,
+// or one that flannel made, keeps its own.
 func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
 	local.Backend = "vxlan"
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
@@ -196,7 +215,7 @@ func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.pa
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range v.node.Shared(peer) {
-		if direct {
+		if direct { // an error means that the peer is not on our link: tunnel to it
 			if path, err := v.node.Direct(e); err == nil {
 				paths = append(paths, path)
 				continue

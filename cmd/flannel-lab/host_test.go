@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -114,26 +113,23 @@ func TestNothingIsLeft(t *testing.T) {
 		{"the program is killed", func(_ int, below []process) int { return below[1].pid }},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			before, wine := hostState(t), wineServers(t)
+			before := hostState(t)
 			cmd := labCommand(t)
-			stdin, stdout := pipes(t, cmd)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			stdin, stdout := startWithPipes(t, cmd)
 			defer cmd.Process.Kill()
 			if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "up\n" {
 				t.Fatalf("the lab did not start: %q %v", line, err)
 			}
 			below := descendants(t, cmd.Process.Pid)
-			spaces := namespacesOf(below)
+			spaces, closeAll := openNamespaces(t, below)
+			defer closeAll()
 			t.Logf("%d processes, %d namespaces", len(below), len(spaces))
 			if len(below) < 6 || len(spaces) < 10 { // process 1, the program, infra, etcd, two nodes, their daemons
 				t.Fatalf("these are not the processes of a lab: %v", below)
 			}
-			for _, name := range []string{"etcd", "wineserver"} {
-				if !slices.ContainsFunc(below, func(p process) bool { return strings.HasPrefix(p.name, name) }) {
-					t.Fatalf("no %s below the lab: %v", name, below)
-				}
+			wine := wineServers(t, below)
+			if len(wine) == 0 || !slices.ContainsFunc(below, func(p process) bool { return p.name == "etcd" }) {
+				t.Fatalf("no wineserver or no etcd below the lab: %v", below)
 			}
 			if pid := end.victim(cmd.Process.Pid, below); pid != 0 {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -143,10 +139,11 @@ func TestNothingIsLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			untilGone(t, below, spaces)
+			closeAll()
 			_ = cmd.Wait() // its status is that of the killed process
-			for _, path := range wineServers(t) {
-				if !slices.Contains(wine, path) {
-					t.Errorf("the lab's Wine left %s", path)
+			for _, name := range wine {
+				if left, _ := filepath.Glob("/tmp/.wine-*/" + name); len(left) > 0 {
+					t.Errorf("the lab's Wine left %s on the host", left)
 				}
 			}
 			after := hostState(t)
@@ -171,7 +168,9 @@ func untilGone(t *testing.T, below []process, spaces map[string]bool) {
 	t.Fatalf("not removed after 2 min: %v", left)
 }
 
-func pipes(t *testing.T, cmd *exec.Cmd) (io.Closer, *os.File) {
+// startWithPipes starts cmd, and returns the other ends of its stdin and stdout.
+// Stdout is at its end when the last process that has it open has ended.
+func startWithPipes(t *testing.T, cmd *exec.Cmd) (io.Closer, *os.File) {
 	t.Helper()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -181,7 +180,12 @@ func pipes(t *testing.T, cmd *exec.Cmd) (io.Closer, *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.Close(); w.Close() })
+	t.Cleanup(func() { r.Close() })
 	cmd.Stdout, cmd.Stderr = w, os.Stderr
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return stdin, r
 }

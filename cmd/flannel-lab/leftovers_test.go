@@ -65,30 +65,52 @@ func pids(t *testing.T) (all []int) {
 
 var kinds = []string{"net", "mnt", "pid", "uts", "ipc"}
 
-// namespacesOf returns the namespaces of the processes, except for those of this
-// process.
-func namespacesOf(processes []process) map[string]bool {
-	spaces := map[string]bool{}
-	for _, kind := range kinds {
-		for _, p := range processes {
-			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind)); err == nil {
-				spaces[name] = true
-			}
-		}
-		if own, err := os.Readlink("/proc/self/ns/" + kind); err == nil {
-			delete(spaces, own)
+// openNamespaces opens the namespaces of the processes, except for those of this
+// process, and returns a function that closes them. The kernel gives the inode
+// number of a removed namespace to the next one, which may belong to another lab.
+// While a namespace is open here, its number cannot stand for another.
+func openNamespaces(t *testing.T, processes []process) (names map[string]bool, closeAll func()) {
+	t.Helper()
+	names = map[string]bool{}
+	var opened []*os.File
+	closeAll = func() {
+		for _, f := range opened {
+			f.Close()
 		}
 	}
-	return spaces
+	for _, kind := range kinds {
+		own, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range processes {
+			f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind))
+			if err != nil {
+				continue // the process has just ended
+			}
+			name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == own || names[name] {
+				f.Close()
+				continue
+			}
+			names[name] = true
+			opened = append(opened, f)
+		}
+	}
+	return names, closeAll
 }
 
 // remains returns the processes that still run, and everything that still holds
-// one of the namespaces: a process in it, an open file, or a mount.
+// one of the namespaces: a process in it, an open file of a process other than
+// this one, or a mount.
 func remains(t *testing.T, below []process, spaces map[string]bool) (left []string) {
 	t.Helper()
 	for _, pid := range pids(t) {
 		p, _, err := readProcess(pid)
-		if err != nil || p.ended { // a zombie still has its PID namespace
+		if err != nil || p.ended || pid == os.Getpid() { // a zombie still has its PID namespace
 			continue
 		}
 		if slices.Contains(below, p) {
@@ -153,13 +175,20 @@ func hostState(t *testing.T) map[string]string {
 	return state
 }
 
-// wineServers returns the socket directories of Wine on the host. Some may
-// belong to a run that has just ended.
-func wineServers(t *testing.T) []string {
+// wineServers returns the names of the directories in which the wineservers among
+// the processes have their sockets. They contain the number of the Wine prefix's
+// inode, so that no two prefixes have the same.
+func wineServers(t *testing.T, processes []process) (names []string) {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(os.TempDir(), ".wine-*", "*"))
-	if err != nil {
-		t.Fatal(err)
+	for _, p := range processes {
+		if !strings.HasPrefix(p.name, "wineserver") {
+			continue
+		}
+		path, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid)) // a wineserver works in it
+		if err != nil || !strings.HasPrefix(filepath.Base(path), "server-") {
+			t.Fatalf("the directory of process %v is %q: %v", p, path, err)
+		}
+		names = append(names, filepath.Base(path))
 	}
-	return all
+	return names
 }

@@ -37,6 +37,12 @@ Options of demo and up:
 
 func main() { os.Exit(run(os.Args[1:])) }
 
+// run returns the exit status: 0, 1 after an error, 2 for a wrong command line, or
+// that of the command of exec.
+//
+// lab.Continue comes first: this program also starts itself inside of namespaces,
+// where it does something else and does not return. lab.Init moves a process that
+// holds a lab into namespaces of its own.
 func run(args []string) int {
 	lab.Continue()
 	command := ""
@@ -59,6 +65,8 @@ func run(args []string) int {
 	return code
 }
 
+// dispatch runs a command and returns the exit status, as run does. status, pod,
+// flanneld and exec ask a lab that up has started.
 func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	switch command {
 	case "demo", "up", "serve": // serve is the background process that up starts
@@ -95,13 +103,15 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	return 2, fmt.Errorf("unknown command %q; see flannel-lab help", command)
 }
 
-// options are the command-line options of demo and up.
+// options are the command-line options of demo and up. up passes its arguments to
+// serve, which parses them again.
 type options struct {
 	lab     lab.Options
-	backend string
-	dual    bool
+	backend string // a JSON object after parseOptions
+	dual    bool   // both address families; it becomes lab.Family
 }
 
+// flags returns a flag set that sets o when it parses.
 func (o *options) flags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab "+name, flag.ContinueOnError)
 	f.IntVar(&o.lab.Nodes, "nodes", 3, "number of `nodes`")
@@ -116,6 +126,8 @@ func (o *options) flags(name string) *flag.FlagSet {
 	return f
 }
 
+// parseOptions parses and checks the options. With Windows nodes, a backend "vxlan"
+// gets VNI and port; one that is given as JSON stays as it is.
 func parseOptions(command string, args []string) (options, error) {
 	var o options
 	f := o.flags(command)

@@ -26,16 +26,23 @@ import (
 // There is one for each host, unless the environment names another.
 func socket() string { return cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock") }
 
-// reply answers a request, which is a list of words. Open namespace files are
-// sent with it as control data.
+// reply answers a request. A client connects, sends one request as a JSON list of
+// words, and reads one reply until the end of the connection:
+//
+//	["pod","add","node1","web"]   {"Text":"POD  NODE …","Error":""}
+//	["enter","pod1"]              {"Text":"","Error":""}, and open files
+//
+// Open namespace files are sent with it as control data (SCM_RIGHTS), so that exec
+// can enter namespaces that have no path.
 type reply struct {
 	Text  string
 	Error string
 }
 
+// server answers requests. Only one goroutine uses the lab.
 type server struct {
 	lab  *lab.Lab
-	stop context.CancelFunc
+	stop context.CancelFunc // ends serve, and with it the lab
 }
 
 // serve runs the lab in the background. It accepts requests on file descriptor
@@ -57,6 +64,8 @@ func serve(ctx context.Context, o options) error {
 	if err := populate(ctx, l, o); err != nil {
 		return err
 	}
+	// up has listened before it started this process, so clients that connected
+	// meanwhile wait until here: the first answer means that the lab is ready.
 	context.AfterFunc(ctx, func() { listener.Close() })
 	s := &server{l, cancel}
 	for {
@@ -72,7 +81,8 @@ func serve(ctx context.Context, o options) error {
 const reachTimeout = 8 * time.Second
 
 // populate starts flanneld and creates a pod on every node, and waits until the
-// pods reach each other.
+// first pod and each of the others reach each other. That includes every node once;
+// all pairs would take too long with many nodes.
 func populate(ctx context.Context, l *lab.Lab, o options) error {
 	if err := l.SetConfig(ctx, l.Config(o.backend)); err != nil {
 		return err
@@ -100,6 +110,8 @@ func populate(ctx context.Context, l *lab.Lab, o options) error {
 	return nil
 }
 
+// answer reads one request and sends the reply. A client that ends early or sends
+// nonsense gets none.
 func (s *server) answer(ctx context.Context, c *net.UnixConn) {
 	defer c.Close()
 	var request []string
@@ -119,14 +131,17 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn) {
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
+	// The files go with the first bytes; what did not fit into the socket follows.
 	// Errors are ignored: the client may have gone.
 	if n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err == nil && n < len(b) {
 		_, _ = c.Write(b[n:])
 	}
 }
 
+// do carries out a request. The result has the text and the files of the reply; the
+// files stay open here, they belong to the lab.
 func (s *server) do(ctx context.Context, request []string) (string, []*os.File, error) {
-	words := append(slices.Clone(request), "", "", "")
+	words := append(slices.Clone(request), "", "", "") // missing words are empty
 	switch words[0] + " " + words[1] {
 	case "status ":
 		text, err := s.status(ctx)
@@ -156,6 +171,7 @@ func (s *server) do(ctx context.Context, request []string) (string, []*os.File, 
 	return "", nil, fmt.Errorf("unknown request %q; see flannel-lab help", strings.Join(request, " "))
 }
 
+// enter returns the namespace files of a place: infra, a pod or a node.
 func (s *server) enter(name string) ([]*os.File, error) {
 	if name == "infra" {
 		return s.lab.Infra.Files(), nil
@@ -170,6 +186,7 @@ func (s *server) enter(name string) ([]*os.File, error) {
 	return n.Files(), nil
 }
 
+// pod returns a pod by its name, which is unique in the lab; nil: there is none.
 func (s *server) pod(name string) *lab.Pod {
 	for _, n := range s.lab.Nodes {
 		if p := n.Pods()[name]; p != nil {
@@ -179,6 +196,8 @@ func (s *server) pod(name string) *lab.Pod {
 	return nil
 }
 
+// addPod creates a pod. Nodes, pods and infra have their names in common, because
+// exec finds them all by name.
 func (s *server) addPod(ctx context.Context, node, name string) (string, error) {
 	n, err := s.lab.Node(node)
 	if err != nil {
@@ -193,6 +212,7 @@ func (s *server) addPod(ctx context.Context, node, name string) (string, error) 
 	return s.pods(), nil
 }
 
+// flanneld controls the daemon of a node. start returns when the node is ready.
 func (s *server) flanneld(ctx context.Context, verb, node string) (string, error) {
 	n, err := s.lab.Node(node)
 	if err != nil {
@@ -213,6 +233,7 @@ func (s *server) flanneld(ctx context.Context, verb, node string) (string, error
 	return n.Log(), nil
 }
 
+// status returns three tables: nodes, leases as the store has them, and pods.
 func (s *server) status(ctx context.Context) (string, error) {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
@@ -238,6 +259,7 @@ func (s *server) status(ctx context.Context) (string, error) {
 	return b.String() + "\n" + s.pods(), nil
 }
 
+// state describes the daemon of a node by /readyz.
 func state(ctx context.Context, n *lab.Node) string {
 	if !n.Running() {
 		return "not running"

@@ -33,6 +33,8 @@ func up(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	// Two ends are waited for: serve answers, or it ends. In the second case the
+	// connection breaks, so ask returns an error; the reason is on stderr.
 	ended := make(chan error, 1)
 	go func() {
 		_, _ = io.Copy(os.Stderr, stderr) // until one of both processes ends
@@ -55,14 +57,16 @@ func up(ctx context.Context, args []string) error {
 	}
 }
 
-// startServer returns the command and its stderr, a pipe. serve must not
-// inherit our stderr: our caller may wait until every writer of it has ended.
+// startServer starts serve, and returns the command and its stderr, a pipe. serve
+// must not inherit our stderr: our caller may wait until every writer of it has
+// ended. The socket is listened on here, so that ask can connect at once; its mode
+// lets only root use it.
 func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket()})
 	if err != nil {
 		return nil, nil, err
 	}
-	listener.SetUnlinkOnClose(false)
+	listener.SetUnlinkOnClose(false) // the path stays: serve has a copy of the socket
 	defer listener.Close()
 	if err := os.Chmod(socket(), 0o600); err != nil {
 		return nil, nil, err
@@ -78,7 +82,7 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd.SysProcAttr.Setsid = true
+	cmd.SysProcAttr.Setsid = true // Ctrl-C in this terminal must not end the lab
 	return cmd, stderr, cmd.Start()
 }
 
@@ -97,6 +101,8 @@ func call(request []string) (reply, []*os.File, error) {
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		return r, nil, err
 	}
+	// Control data comes with the first read only. 256 bytes are enough for the few
+	// namespaces of a place.
 	buf, oob := make([]byte, 64<<10), make([]byte, 256)
 	n, oobn, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(buf, oob)
 	if err != nil {
@@ -137,7 +143,8 @@ func received(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// ask sends a request and prints the text of the reply.
+// ask sends a request and prints the text of the reply. It waits for as long as the
+// lab takes, for up until it has started.
 func ask(request []string) error {
 	r, _, err := call(request)
 	fmt.Print(r.Text)
@@ -145,7 +152,8 @@ func ask(request []string) error {
 }
 
 // execute runs a command in a node, a pod or infra as a child of this process,
-// so that a terminal works as usual. It returns the exit status.
+// so that a terminal works as usual. It returns the exit status as a shell does:
+// 127 if the command cannot be started, 128 and the signal if one has ended it.
 func execute(args []string) (int, error) {
 	if len(args) == 0 {
 		return 2, errors.New("exec needs a place: flannel-lab exec NODE|POD|infra [-- COMMAND…]")
@@ -186,6 +194,7 @@ func execute(args []string) (int, error) {
 	return 0, err
 }
 
+// down ends the lab and waits until everything of it is removed.
 func down() error {
 	if _, _, err := call([]string{"down"}); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"flannel/subnet"
 )
 
-// backends returns the kinds of backend that Backend.Type can name. A new backend needs one package and one entry here.
+// backends returns the kinds of backend that Backend.Type can name. A new
+// backend needs one package and one entry here.
 func backends() netconf.Backends {
 	return netconf.Backends{
 		vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), ipip.Kind(), udp.Kind(), extension.Kind(), alloc.Kind(),
@@ -24,7 +25,8 @@ func backends() netconf.Backends {
 	}
 }
 
-// parseConfig validates a raw network configuration for this node.
+// parseConfig validates a raw network configuration for this node. It is the
+// Parse of daemon.Daemon, with results as of netconf.Backends.Parse.
 func parseConfig(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	return backends().Parse(runtime.GOOS, raw)
 }

@@ -14,7 +14,8 @@ import (
 	"flannel/pkg/flags"
 )
 
-// process holds what the program takes from its process, so that tests can replace it.
+// process holds what the program takes from its process, so that tests can
+// replace it.
 type process struct {
 	args, environ  []string // args without the program's name, environ as from os.Environ
 	stdout, stderr io.Writer
@@ -22,7 +23,14 @@ type process struct {
 	confine        func() error // forbids the process to use the network for good; nil in tests
 }
 
-// call is one invocation of a command.
+// call is one invocation of a command. A command line has two sets of flags,
+// those of the daemon before the command's name and the command's own after it:
+//
+//	flanneld --kube-subnet-mgr doctor --json
+//	         └ options         └ name └ call.flags
+//
+// The daemon's flags apply to commands, too, so that a command finds the store and
+// the files that the daemon uses.
 type call struct {
 	options // Args are the command's own arguments
 	process
@@ -34,14 +42,16 @@ type call struct {
 // jsonFlag declares --json.
 func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
 
-// limitFlag declares a flag for a positive duration.
+// limitFlag declares a flag for a positive duration. The result has its value after
+// the flags are parsed.
 func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
 	c.flags.Var((*flags.Limit)(&value), name, help)
 	return &value
 }
 
-// parse parses the command's own arguments. about is printed before the flags in the command's help. If done is true,
-// the caller must return code, because help or an error was printed.
+// parse parses the command's own arguments. about is printed before the flags
+// in the command's help. If done is true, the caller must return code, because
+// help or an error was printed.
 func (c *call) parse(about string) (done bool, code int) {
 	var help strings.Builder // only printed if asked for: after a mistake it would hide the error
 	c.flags.Init("flanneld "+c.Command, goflag.ContinueOnError)
@@ -67,8 +77,9 @@ func (c *call) parse(about string) (done bool, code int) {
 	return true, c.reportUsage(fmt.Errorf("%w; see flanneld %s --help", err, c.Command))
 }
 
-// answer prints the result of the command: with --json the document, else the text unless it is empty. It prints err,
-// if any, to stderr, and returns exitOK or exitError.
+// answer prints the result of the command: with --json the document, else the
+// text unless it is empty. It prints err, if any, to stderr, and returns exitOK
+// or exitError.
 func (c *call) answer(document any, text string, err error) int {
 	var printed error
 	if c.json {
@@ -95,12 +106,15 @@ func problem(err error) string {
 	return err.Error()
 }
 
-// reportUsage reports all problems of the command's arguments, as process.reportUsage does.
+// reportUsage reports all problems of the command's arguments, as
+// process.reportUsage does.
 func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args, err) }
 
-// reportUsage prints all problems of a command line to stderr, one per line, and with --json also a document to stdout.
-// It returns exitUsage.
+// reportUsage prints all problems of a command line to stderr, one per line,
+// and with --json also a document to stdout. It returns exitUsage.
 func (p process) reportUsage(args []string, err error) int {
+	// The flags may not have been parsed yet, or not all of them, so --json is looked
+	// for in the arguments: a script gets a document even then.
 	if _, asJSON := withoutJSON(args); asJSON {
 		_ = p.printJSON(failure{err.Error()}) // stderr has the same
 	}
@@ -117,7 +131,8 @@ func (p process) printJSON(document any) error {
 	return enc.Encode(document)
 }
 
-// reportError prints an error to stderr and returns exitError; for nil it returns exitOK.
+// reportError prints an error to stderr and returns exitError; for nil it
+// returns exitOK.
 func (p process) reportError(err error) int {
 	if err == nil {
 		return exitOK
@@ -126,7 +141,8 @@ func (p process) reportError(err error) int {
 	return exitError
 }
 
-// withoutJSON removes --json from arguments that may be invalid otherwise. Arguments after "--" are not the command's.
+// withoutJSON removes --json from arguments that may be invalid otherwise.
+// Arguments after "--" are not the command's.
 func withoutJSON(args []string) (rest []string, found bool) {
 	for i, arg := range args {
 		switch {

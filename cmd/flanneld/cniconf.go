@@ -56,11 +56,13 @@ func makeCNIConf(c *call) func(context.Context) int {
 	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
-		// Complete's error is not returned at once, so that all problems are reported together.
+		// Complete's error is not returned at once, so that all problems are reported
+		// together.
 		incomplete := c.cniSources().Complete(ctx, &spec)
 		spec.List = filepath.Ext(*to) == ".conflist"
 		conf, err := cniconf.Make(spec)
 		if err != nil {
+			// Each line names the command, like the first one.
 			problems := errors.Join(err, incomplete).Error()
 			return c.reportUsage(errors.New("cni-conf: " + strings.ReplaceAll(problems, "\n", "\ncni-conf: ")))
 		}
@@ -68,7 +70,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 		if err = cniconf.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
 			done, err = cniconf.Put(*to, conf, cniconf.Record(c.SubnetFile), *force)
 		}
-		if err != nil {
+		if err != nil { // the document must not claim a result
 			err, done = fmt.Errorf("cni-conf: %w", err), cniconf.Outcome{Path: done.Path}
 		}
 		exit := c.answer(cniConfAnswer{done, problem(err)}, done.Text(), err)
@@ -85,6 +87,7 @@ func (c *call) cniSources() winnode.CNISources {
 		NetConf:     func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, c.options, c.log) },
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
 	}
+	// Networks of Services are in the Kubernetes API also if the leases are in etcd.
 	if c.Kube.On || c.Kube.Kubeconfig != "" || c.Kube.APIURL != "" {
 		from.API = c.Kube.client()
 	}

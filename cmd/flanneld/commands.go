@@ -8,12 +8,14 @@ import (
 	"slices"
 )
 
-// command is a row in the table of commands. The table defines the help, the names that the command line accepts, and
-// the functions to run.
+// command is a row in the table of commands. The table defines the help, the
+// names that the command line accepts, and the functions to run.
 type command struct {
 	name, help string
 	about      string // printed before the flags in the command's own help; "": the heading of Go's flag package
-	// flags declares the command's own flags and returns the function to run after they are parsed.
+	// flags declares the command's own flags and returns the function to run after
+	// they are parsed, which returns the exit code. The flags' values are variables
+	// of the closure.
 	flags func(*call) func(context.Context) int
 	// run replaces flags if a command parses its arguments itself.
 	run     func(context.Context, *call) int
@@ -57,7 +59,7 @@ func commandNames() (names []string) {
 	return names
 }
 
-// runCommand runs the command o.Command.
+// runCommand runs the command o.Command. parseOptions has checked that it exists.
 func runCommand(ctx context.Context, o options, p process, log *slog.Logger) int {
 	all := commands()
 	i := slices.IndexFunc(all, func(c command) bool { return c.name == o.Command })
@@ -73,6 +75,7 @@ func (cmd command) do(ctx context.Context, c *call) int {
 	if done, code := c.parse(cmd.about); done {
 		return code
 	}
+	// After parsing, so that --help works on every system.
 	if cmd.windows && runtime.GOOS != "windows" {
 		return c.fail(fmt.Errorf("%s: only needed on Windows, not on %s", cmd.name, runtime.GOOS))
 	}

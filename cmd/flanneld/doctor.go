@@ -30,6 +30,8 @@ func doctorCommand(c *call) func(context.Context) int {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))
 		}
 		results := doctor.Examine(snapshot)
+		// The results are printed before the bundle is written, which may fail and takes
+		// longer.
 		var err error
 		if c.json {
 			err = c.printJSON(results)
@@ -51,7 +53,8 @@ func doctorCommand(c *call) func(context.Context) int {
 	}
 }
 
-// probeOptions returns the options of the probe, except for those set by the command's own flags.
+// probeOptions returns the options of the probe, except for those set by the
+// command's own flags.
 func (o *options) probeOptions() probe.Options {
 	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: o.Etcd.client()}
 	if o.Kube.On {
@@ -65,10 +68,12 @@ func (o *options) probeOptions() probe.Options {
 	return look
 }
 
-// bundleOptions returns what a bundle contains besides the snapshot and the results of the doctor.
+// bundleOptions returns what a bundle contains besides the snapshot and the
+// results of the doctor.
 func (o *options) bundleOptions() bundle.Options {
 	return bundle.Options{
 		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
+		// Discarded: what the client of etcd logs while it waits is not for the user.
 		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, *o, slog.New(slog.DiscardHandler)) },
 		Password: o.Etcd.Password, KeyFile: o.Etcd.KeyFile, Kubeconfig: o.Kube.Kubeconfig,
 	}

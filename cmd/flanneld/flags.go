@@ -11,10 +11,14 @@ import (
 	"flannel/pkg/redact"
 )
 
+// Flags with flannel's names have its meanings and defaults, because manifests and
+// unit files of flannel are used unchanged.
+
 // flagRow is a row in the table of the daemon's flags.
 type flagRow = flags.Flag[options]
 
-// flagTable returns the table of the daemon's flags. A new flag needs one row, in one of these groups.
+// flagTable returns the table of the daemon's flags. A new flag needs one row,
+// in one of these groups.
 func flagTable() []flags.Group[options] {
 	return []flags.Group[options]{
 		{Title: "Leases in etcd", Flags: etcdFlags()},
@@ -73,6 +77,7 @@ func networkFlags() []flagRow {
 	return []flagRow{
 		{Name: "subnet-file", Arg: "FILE", Def: systemPath("/run/flannel/subnet.env"), Set: setSubnetFile, Help: "file that passes the subnet to the CNI plugin"},
 		flags.Bool("ip-masq", "false", "masquerade traffic that leaves the pod network", func(o *options) *bool { return &o.IPMasq }),
+		// This flag and config-follow set an option that has the opposite meaning.
 		{Name: "ip-masq-fully-random-disable", Def: "false", Help: "masquerade without --random-fully",
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.RandomFully = !b; return err }},
 		flags.Bool("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
@@ -114,6 +119,8 @@ func healthFlags() []flagRow {
 	}
 }
 
+// setIfaceRegex adds a regular expression. An empty one would match every interface,
+// and is ignored.
 func setIfaceRegex(o *options, v string) error {
 	re, err := regexp.Compile(v)
 	if err != nil {

@@ -23,8 +23,10 @@ in place unless --replace-plugin is given.
   flanneld install-cni [flags]
 `
 
-// installCNI is the command install-cni. It installs once, or with --watch also restores the files until it is stopped.
+// installCNI is the command install-cni. It installs once, or with --watch also
+// restores the files until it is stopped.
 func installCNI(c *call) func(context.Context) int {
+	// The defaults are the values of the daemon's flags --cni-conf-from and so on.
 	files := c.CNI
 	c.flags.StringVar(&files.ConfFrom, "conf-from", files.ConfFrom, "install the configuration list in this `file`")
 	c.flags.StringVar(&files.ConfTo, "conf-to", files.ConfTo, "as this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
@@ -40,6 +42,8 @@ func installCNI(c *call) func(context.Context) int {
 		case (files.ConfFrom == "") != (files.ConfTo == "") || (files.PluginFrom == "") != (files.PluginTo == ""):
 			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to, and --plugin-from requires --plugin-to, and vice versa"))
 		}
+		// It installs programs that the container runtime starts as root, and needs no
+		// network itself. Not every system can confine a process, as on Windows.
 		if c.confine != nil {
 			if err := c.confine(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				c.log.Warn("cannot drop network access, continuing with it", "error", err)
@@ -58,6 +62,7 @@ func installCNI(c *call) func(context.Context) int {
 		if exit := c.answer(answer, text, err); exit != exitOK || !*watch {
 			return exit
 		}
+		// With --watch the answer is the document of the first installation.
 		return c.reportError(files.Keep(ctx, log))
 	}
 }

@@ -1,5 +1,5 @@
-// Command flanneld assigns this node a subnet of a cluster's pod network, and makes the subnets of all other nodes
-// reachable.
+// Command flanneld assigns this node a subnet of a cluster's pod network, and
+// makes the subnets of all other nodes reachable.
 package main
 
 import (
@@ -22,14 +22,15 @@ func main() {
 }
 
 func runForeground(p process) int {
-	// On Windows, Interrupt is Ctrl-C and Ctrl-Break; SIGTERM is closing the console, logging off and shutting down.
+	// On Windows, Interrupt is Ctrl-C and Ctrl-Break; SIGTERM is closing the
+	// console, logging off and shutting down.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return run(ctx, p)
 }
 
-// runService runs the program as a Windows service, with the event log as its stderr. Errors of the service itself go
-// to the real stderr.
+// runService runs the program as a Windows service, with the event log as its
+// stderr. Errors of the service itself go to the real stderr.
 func runService(p process) int {
 	p.args = winservice.Arguments(p.args)
 	log, closeLog, err := winservice.OpenEventLog()
@@ -39,6 +40,7 @@ func runService(p process) int {
 	defer closeLog() //nolint:errcheck // nothing is lost, it only frees the handle
 	console := p
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
+	// Twice as long as serve needs, so that the service manager does not give up first.
 	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil {
 		console.reportError(err)

@@ -57,8 +57,8 @@ func makeNetConf(c *call) func(context.Context) int {
 	}
 }
 
-// anyNetwork is the default pod network. prepare also uses it as a placeholder, because the virtual switch does not
-// depend on the pod network.
+// anyNetwork is the default pod network. prepare also uses it as a placeholder,
+// because the virtual switch does not depend on the pod network.
 var anyNetwork = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
 // netConfName names the network configuration in errors.
@@ -69,7 +69,8 @@ func netConfName(o options) string {
 	return "the network configuration in etcd, at " + o.Etcd.Prefix + "/config,"
 }
 
-// readNetConf reads the raw network configuration from where the daemon reads it. It waits for etcd until ctx ends.
+// readNetConf reads the raw network configuration from where the daemon reads
+// it. It waits for etcd until ctx ends.
 func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
 		if raw, err = os.ReadFile(o.Kube.NetConfPath); err != nil {
@@ -82,6 +83,7 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		return nil, err
 	}
 	defer m.Close() //nolint:errcheck // does not affect what was read
+	// WatchConfig follows changes until its context ends: the first value ends it.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = m.WatchConfig(ctx, func(found []byte) { raw = found; cancel() })

@@ -53,8 +53,9 @@ func handback(c *call) func(context.Context) int {
 	}.flags(c)
 }
 
-// nodeCommand is a command that changes what flanneld left on this node. It must not run at the same time as the
-// daemon, therefore it takes the daemon's lock, except for a dry run.
+// nodeCommand is a command that changes what flanneld left on this node. It
+// must not run at the same time as the daemon, therefore it takes the daemon's
+// lock, except for a dry run.
 type nodeCommand struct {
 	keys       string // of the JSON document, for the help
 	did, would string // prefix of each line of the text; would is for a dry run
@@ -64,11 +65,14 @@ type nodeCommand struct {
 	document func(dryRun bool, done []string, problem string) any
 }
 
+// flags declares the flags of all such commands, and returns the function that holds
+// the lock, calls do and prints the answer.
 func (n nodeCommand) flags(c *call) func(context.Context) int {
 	dryRun := c.flags.Bool("dry-run", false, "only show what would be done")
 	c.jsonFlag("print one JSON document: " + n.keys)
 	return func(ctx context.Context) int {
 		if !*dryRun {
+			// 0: do not wait, a running daemon does not end soon.
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
 			if err != nil {
 				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
@@ -77,6 +81,7 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 			defer release() //nolint:errcheck // the process ends
 		}
 		done, err := n.do(ctx, *dryRun)
+		// What was done before an error is reported together with it.
 		prefix, text := n.did, ""
 		if *dryRun {
 			prefix = n.would

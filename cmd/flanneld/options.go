@@ -17,8 +17,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// options are the values of the command line and the environment after validation. Nothing in them is read from files
-// or from the machine.
+// options are the values of the command line and the environment after
+// validation. Nothing in them is read from files or from the machine.
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
@@ -38,6 +38,7 @@ type options struct {
 	Warnings      []string // likely mistakes that have no effect
 }
 
+// etcdOptions are the flags of the client of etcd.
 type etcdOptions struct {
 	Endpoints                 []string // URLs
 	Prefix                    string   // begins with a slash if the flag does, and ends with none
@@ -47,8 +48,10 @@ type etcdOptions struct {
 	RenewMargin               time.Duration
 }
 
+// kubeOptions are the flags of the client of the Kubernetes API. Some commands
+// use it although the leases are in etcd.
 type kubeOptions struct {
-	On                    bool
+	On                    bool // leases are in Kubernetes; false: in etcd
 	APIURL, Kubeconfig    string
 	APIFrom               []string // kubeconfigs
 	AnnotationPrefix      string   // ends with "/" or "-"; only the annotation's name is appended
@@ -58,8 +61,9 @@ type kubeOptions struct {
 	NodeName, PodName, PodNamespace string
 }
 
-// parseOptions parses args (without the program's name) and environ (as from os.Environ). The error joins all problems,
-// one per line. Neither the error nor Warnings contain secrets.
+// parseOptions parses args (without the program's name) and environ (as from
+// os.Environ). The error joins all problems, one per line. Neither the error
+// nor Warnings contain secrets.
 func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
@@ -69,6 +73,8 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
 	problems = append(problems, o.setCommand(given.Rest)...)
+	// The service manager starts the daemon with the flags after --. Before the
+	// command they would be lost.
 	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
@@ -78,6 +84,9 @@ func parseOptions(args, environ []string) (options, error) {
 	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
 }
 
+// setCommand takes the command and its arguments from the arguments after the flags.
+// A Boolean among them is probably the value in "--ip-masq true", which Go's flag
+// package and this one do not accept.
 func (o *options) setCommand(rest []string) []error {
 	if len(rest) == 0 {
 		return nil
@@ -93,8 +102,8 @@ func (o *options) setCommand(rest []string) []error {
 	return []error{fmt.Errorf("unknown command %.60q; use one of %s", rest[0], strings.Join(names, ", "))}
 }
 
-// checkCombinations returns an error for each flag that lacks another one, and adds a warning for each flag that has no
-// effect.
+// checkCombinations returns an error for each flag that lacks another one, and
+// adds a warning for each flag that has no effect.
 func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	var problems []error
 	requires := func(flag string, hasFlag bool, needed string, hasNeeded bool) {
@@ -111,6 +120,7 @@ func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	requires("etcd-username", user, "etcd-password", password)
 	requires("etcd-password", password, "etcd-username", user)
 
+	// Flags of the store that is not used do no harm, so this is only a warning.
 	unused, why := kubeFlags(), "off"
 	if o.Kube.On {
 		unused, why = etcdFlags(), "on"

@@ -61,8 +61,8 @@ func prepare(c *call) func(context.Context) int {
 	}
 }
 
-// bindSwitch creates the switch for the network configuration raw. If raw is empty, it reads the daemon's
-// configuration.
+// bindSwitch creates the switch for the network configuration raw. If raw is
+// empty, it reads the daemon's configuration.
 func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, error) {
 	var err error
 	if len(raw) == 0 {

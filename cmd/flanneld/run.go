@@ -48,7 +48,11 @@ const (
 	exitHeld = 6 // another flanneld is running with the same subnet file
 )
 
-// run runs the daemon or a command and returns the exit code. Tests call it in place of the process.
+// run runs the daemon or a command and returns the exit code. Tests call it in
+// place of the process.
+//
+// What goes wrong before there is a log is printed to stderr, which for a
+// service is the event log.
 func run(ctx context.Context, p process) int {
 	o, err := parseOptions(p.args, p.environ)
 	switch {
@@ -76,12 +80,15 @@ func run(ctx context.Context, p process) int {
 	return serve(ctx, o, log)
 }
 
-// waitForOther is how long a starting daemon waits for another one with the same subnet file to end. Service managers
-// may start the new daemon before the old one has ended. A DaemonSet with maxSurge always does: kubelet probes the
-// health port, where the old daemon still answers, and ends the old one only after that.
+// waitForOther is how long a starting daemon waits for another one with the
+// same subnet file to end. Service managers may start the new daemon before the
+// old one has ended. A DaemonSet with maxSurge always does: kubelet probes the
+// health port, where the old daemon still answers, and ends the old one only
+// after that.
 const waitForOther = 30 * time.Second
 
-// exitCode returns exitHeld if err is from instance.Hold because another flanneld runs, else exitError.
+// exitCode returns exitHeld if err is from instance.Hold because another
+// flanneld runs, else exitError.
 func exitCode(err error) int {
 	if _, held := errors.AsType[*file.HeldError](err); held {
 		return exitHeld
@@ -95,13 +102,14 @@ const (
 	causeFailed    = "failed"
 )
 
-// stopWithin is the longest time between a signal and the exit, even if the store does not answer.
+// stopWithin is the longest time between a signal and the exit, even if the
+// store does not answer.
 const stopWithin = 1500 * time.Millisecond
 
 // serve runs the daemon until it fails or ctx ends, and returns the exit code.
 func serve(ctx context.Context, o options, log *slog.Logger) int {
 	log.Info("starting flanneld", "version", version.String())
-	ended := make(chan error, 1)
+	ended := make(chan error, 1) // room for one, so that start can end after serve has returned
 	go func() { ended <- start(ctx, o, log) }()
 	var err error
 	select {
@@ -113,6 +121,8 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 			log.Warn("stopping before all tasks have ended", "after", stopWithin)
 		}
 	}
+	// An error that comes with the end of ctx is a consequence of it. That the lease is
+	// lost is reported even then, because pods must be restarted.
 	switch {
 	case errors.Is(err, subnet.ErrLost):
 		log.Error("this node's lease was revoked; restart flanneld and the pods, which need new addresses; leaving the network in place", "cause", causeLeaseLost, "error", err)
@@ -125,8 +135,21 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 	return exitOK
 }
 
-// start creates all parts of the daemon and runs them until ctx ends or one fails. Sockets to the kernel are opened on
-// this goroutine, before others start, so that all are in the same network namespace.
+// start creates all parts of the daemon and runs them until ctx ends or one
+// fails. Sockets to the kernel are opened on this goroutine, before others
+// start, so that all are in the same network namespace.
+//
+// The order of the steps matters:
+//
+//	lock          before anything on the node is read or changed
+//	dataplane, firewall, underlay, subnet file
+//	              subscribe to notifications before the first pass reads anything, so
+//	              that no change in between is missed
+//	health port   before the store: it answers while the store is unreachable
+//	manager       in a task of its own, because it may wait for the store
+//
+// What was opened is closed in the reverse order, after all tasks have ended;
+// the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
@@ -136,6 +159,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	defer closeLater(release)
 	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
+	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
 		status.Resumed()
 	}
@@ -208,8 +232,10 @@ func forwardedBy(plane dataplane.Dataplane) func() (f dataplane.Forwarded, ever 
 	return func() (f dataplane.Forwarded, ever bool) { return f, false }
 }
 
-// compareEvery is the interval of full comparisons with the kernel, in addition to those after notifications. There are
-// notifications about everything that matters, so this is only a safety net. With 10,000 peers it takes about 50 ms.
+// compareEvery is the interval of full comparisons with the kernel, in addition
+// to those after notifications. There are notifications about everything that
+// matters, so this is only a safety net. With 10,000 peers it takes about 50
+// ms.
 const compareEvery = 5 * time.Minute
 
 // manager is a subnet.Manager with the methods that only this package calls.
@@ -219,6 +245,10 @@ type manager interface {
 	io.Closer
 }
 
+// newManager makes the client of the store of leases. It does not wait for the
+// store, except for etcd with a user name, where the client logs in first. Its
+// errors are permanent. In an outage, the error of Outage explains why the
+// daemon is not ready.
 func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
 	if o.Kube.On {
 		outage := patience.NewOutage(log, "the Kubernetes API")
@@ -263,6 +293,8 @@ func newUnderlay(ctx context.Context, o underlay.Options) (machineUnderlay, erro
 
 func (u machineUnderlay) Changes() <-chan struct{} { return u.changes }
 
+// Choose implements daemon.Underlay. A snapshot that could not be read says nothing
+// about the interfaces, hence reconcile.Unknown.
 func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
 	o := u.options
 	if operator.V4.IsValid() {
@@ -279,7 +311,8 @@ func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underla
 	return link, snapshot.Addrs(), err
 }
 
-// notify returns a function that sends a state to systemd, if flanneld is a service of type notify.
+// notify returns a function that sends a state to systemd, if flanneld is a
+// service of type notify.
 func notify(log *slog.Logger) func(string) {
 	return func(state string) {
 		if _, err := sd.SdNotify(false, state); err != nil {
@@ -288,7 +321,8 @@ func notify(log *slog.Logger) func(string) {
 	}
 }
 
-// watchdog returns the interval in which systemd expects a notification; 0: none.
+// watchdog returns the interval in which systemd expects a notification
+// (WatchdogSec, passed in the environment); 0: none, as without systemd.
 func watchdog(log *slog.Logger) time.Duration {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil {

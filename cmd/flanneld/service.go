@@ -15,7 +15,8 @@ type serviceAnswer struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// service is the command service, which creates and controls the Windows service. Its verbs have flags of their own.
+// service is the command service, which creates and controls the Windows
+// service. Its verbs have flags of their own.
 func service(ctx context.Context, c *call) int {
 	var said strings.Builder
 	args, asJSON := withoutJSON(c.Args)
@@ -30,7 +31,9 @@ func service(ctx context.Context, c *call) int {
 	return c.answer(serviceAnswer{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
 }
 
-// parseServiceOptions validates the flags and variables that the service passes to the daemon.
+// parseServiceOptions validates the flags and variables that the service passes
+// to the daemon. It sees the variables of --env alone: those of this process
+// are not passed on.
 func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
 	o, err := parseOptions(args, env)
 	problems := []error{err}

@@ -55,7 +55,7 @@ func sourceVIP(c *call) func(context.Context) int {
 		if err != nil {
 			return c.fail(fmt.Errorf("source-vip: %w", err))
 		}
-		if *release {
+		if *release { // the daemon may be stopped, so it is not waited for
 			removed, err := keeper.Release(ctx, false)
 			text := "there is no source VIP"
 			if len(removed) > 0 {

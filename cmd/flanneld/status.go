@@ -18,7 +18,10 @@ import (
 	"flannel/pkg/version"
 )
 
-// answerStatus serves the status socket until ctx ends: reports of the daemon's state, and for root accept-withdrawal.
+// answerStatus serves the status socket until ctx ends: reports of the daemon's
+// state, and for root accept-withdrawal. others serves the remaining paths
+// (/healthz, /readyz, /metrics). The socket exists before the store is
+// connected, so that flanneld status can say what a starting daemon waits for.
 func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, forwarded func() (dataplane.Forwarded, bool), others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
@@ -29,6 +32,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 		if r.Since.IsZero() {
 			r.Since = started
 		}
+		// A pass that hangs is the cause of whatever is not ready.
 		if err := cmp.Or(h.Alive(), h.Ready()); err != nil {
 			r.Ready, r.Problem = false, err.Error()
 		}
@@ -96,7 +100,8 @@ func acceptWithdrawal(c *call) func(context.Context) int {
 	}
 }
 
-// reportNoAnswer reports that the daemon did not answer, and returns the exit code for the reason.
+// reportNoAnswer reports that the daemon did not answer, and returns the exit
+// code for the reason.
 func (c *call) reportNoAnswer(err error) int {
 	exit := c.answer(waitAnswer{false, problem(err)}, "", err)
 	switch {

@@ -14,6 +14,10 @@ import (
 	"flannel/pkg/flags"
 )
 
+// The functions set… are the Set of rows in the table of flags. They validate a
+// value, also the default, and set it in o.
+
+// setEndpoints replaces the default endpoints by a list, separated by commas.
 func setEndpoints(o *options, v string) error {
 	o.Etcd.Endpoints = nil
 	for e := range strings.SplitSeq(v, ",") {
@@ -31,8 +35,8 @@ func setEndpoints(o *options, v string) error {
 	return nil
 }
 
-// checkEndpoint validates an endpoint. An endpoint with a user may contain a password, therefore its error does not
-// quote it.
+// checkEndpoint validates an endpoint. An endpoint with a user may contain a
+// password, therefore its error does not quote it.
 func checkEndpoint(e string) error {
 	if strings.Contains(e, "@") {
 		return errors.New("an endpoint must not contain a user; use --etcd-username and --etcd-password")
@@ -56,7 +60,8 @@ func checkEndpoint(e string) error {
 	return nil
 }
 
-// complete adds a scheme to endpoints without one: https if a CA or client certificate is given, else http.
+// complete adds a scheme to endpoints without one: https if a CA or client
+// certificate is given, else http.
 func (o *etcdOptions) complete() {
 	scheme := "http://"
 	if o.CAFile != "" || o.CertFile != "" {
@@ -75,8 +80,9 @@ func (o *kubeOptions) complete(environ []string) {
 	o.PodNamespace = variable(environ, "POD_NAMESPACE")
 }
 
-// setPrefix cleans the prefix as a path, because keys are made by appending to it. A missing leading slash is not
-// added, since it is a part of the keys' names.
+// setPrefix cleans the prefix as a path, because keys are made by appending to
+// it. A missing leading slash is not added, since it is a part of the keys'
+// names.
 func setPrefix(o *options, v string) error {
 	if strings.Trim(v, "/") == "" {
 		return fmt.Errorf("invalid etcd prefix %.60q; use one like /coreos.com/network", v)
@@ -105,10 +111,13 @@ func setAnnotationPrefix(o *options, v string) (err error) {
 	return err
 }
 
+// annotationForm is Kubernetes' form of an annotation's key, a DNS name, "/" and a
+// word, with room in the word (63 bytes at most) for the names that are appended.
 var annotationForm = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9][-A-Za-z0-9_.]{0,40})?$`)
 
-// annotationPrefix completes the prefix so that the names of annotations can be added to it: "example.com" becomes
-// "example.com/", and "example.com/net" becomes "example.com/net-".
+// annotationPrefix completes the prefix so that the names of annotations can be
+// added to it: "example.com" becomes "example.com/", and "example.com/net"
+// becomes "example.com/net-".
 func annotationPrefix(v string) (string, error) {
 	p := v
 	if !strings.Contains(p, "/") {
@@ -129,6 +138,7 @@ func setPublicV4(o *options, v string) error { return setPublic(&o.Underlay.Publ
 
 func setPublicV6(o *options, v string) error { return setPublic(&o.Underlay.PublicV6, v, true) }
 
+// setIP sets an address. An empty value leaves it unchanged.
 func setIP(to *netip.Addr, v string) error {
 	if v == "" {
 		return nil
@@ -140,6 +150,7 @@ func setIP(to *netip.Addr, v string) error {
 	return err
 }
 
+// setPublic sets an address that other nodes can send packets to.
 func setPublic(to *netip.Addr, v string, v6 bool) error {
 	var a netip.Addr
 	if err := setIP(&a, v); err != nil || !a.IsValid() {
@@ -165,6 +176,7 @@ func setSubnetFile(o *options, v string) error {
 	return nil
 }
 
+// setHealthzIP sets the address and keeps the port, which is another flag.
 func setHealthzIP(o *options, v string) error {
 	switch v {
 	case "":
@@ -188,6 +200,8 @@ func setLogFormat(o *options, v string) error {
 	return nil
 }
 
+// setStagger accepts 0, which turns rollouts off. A day is longer than any cluster
+// needs, and probably a mistake of the unit.
 func setStagger(o *options, v string) error {
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 || d > 24*time.Hour {

@@ -19,7 +19,8 @@ subnet file (on Windows since Server 2019).
 The exit status is 3 if the daemon is not ready in time, and 4 if it does not answer.
 `
 
-// waitAnswer is the JSON document of wait, and of the commands that get no answer from the daemon.
+// waitAnswer is the JSON document of wait, and of the commands that get no
+// answer from the daemon.
 type waitAnswer struct {
 	Ready   bool   `json:"ready"`
 	Problem string `json:"problem,omitempty"` // what the daemon was still waiting for

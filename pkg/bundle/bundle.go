@@ -69,6 +69,8 @@ const (
 // Write creates the archive at path, which must not exist. Only its owner may read
 // it.
 func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, results []doctor.Result) error {
+	// Everything is collected in memory first: secrets that are found in one file are
+	// removed from all, and an interrupted run leaves no file.
 	files, secrets := collect(ctx, o, s, results)
 	if ctx.Err() != nil {
 		return errors.New("bundle: interrupted; no file was written")
@@ -92,6 +94,7 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 			break
 		}
 	}
+	// A truncated archive could be shared as if it were whole, so it is removed.
 	if err = errors.Join(err, archive.Close(), zip.Close(), f.Close()); err != nil {
 		return fmt.Errorf("bundle: %w", errors.Join(err, os.Remove(path)))
 	}
@@ -99,7 +102,13 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 }
 
 // collect returns the contents of all files by name, and a Redactor with the secrets
-// that may be in them.
+// that may be in them. What cannot be read has its error as its content, and does not
+// keep the rest from being collected: a bundle is needed when something is broken.
+//
+//	doctor.txt, doctor.json, snapshot.json   what the doctor has read and found
+//	status.json, metrics.txt, log.txt        from the daemon
+//	config/                                  its files, searched for secrets by their keys
+//	listings/                                output of commands, and of the IP stack and HNS
 func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redact.Redactor) {
 	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
 	add := func(name string, v any) {
@@ -130,10 +139,13 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	for _, f := range s.CNI.Value.Files {
 		files["config/cni/"+f.Name] = []byte(f.Text)
 	}
+	// Reading from etcd waits for it until the context ends, which must leave time for
+	// the listings.
 	netConfCtx, cancelNetConf := context.WithTimeout(ctx, listWithin/2)
 	defer cancelNetConf()
 	files["config/net-conf.json"] = orError(o.NetConf(netConfCtx))
 	files["environment.txt"] = environment(os.Environ())
+	// Only config/ is searched for more secrets, so the listings may come afterwards.
 	secrets := knownSecrets(o, s, files)
 	if command, env, err := winservice.Settings(); err == nil {
 		secrets.AddSettings(command, env)
@@ -208,7 +220,7 @@ func runListings(ctx context.Context, files map[string][]byte) {
 			ctx, cancel := context.WithTimeout(ctx, listWithin)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-			cmd.WaitDelay = time.Second
+			cmd.WaitDelay = time.Second // a child of the command may keep its output open
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				out = fmt.Appendf(out, "%s: %v\n", strings.Join(command, " "), err)

@@ -10,7 +10,9 @@ import (
 	"flannel/pkg/redact"
 )
 
-// knownSecrets returns a Redactor with all secrets that this process can read.
+// knownSecrets returns a Redactor with all secrets that this process can read. It
+// replaces these values wherever they are in a file; values that nobody knows here
+// are not recognized, so more sources are better than fewer.
 func knownSecrets(o Options, s doctor.Snapshot, files map[string][]byte) *redact.Redactor {
 	r := redact.New()
 	r.Add(o.Password.Reveal())

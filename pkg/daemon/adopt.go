@@ -15,10 +15,12 @@ import (
 	"flannel/subnet"
 )
 
-// adoption puts a new configuration in force: at once if this node still reaches its peers with it, or else when package
-// rollout decides so; such a configuration is called disruptive. Two nodes reach each other if their configurations have
-// the same wire (VNI and port, for instance). Only the loop uses an adoption, except for the atomic fields, which the
-// goroutine of probePeers uses, too. In the zero adoption no rollout is in progress.
+// adoption puts a new configuration in force: at once if this node still
+// reaches its peers with it, or else when package rollout decides so; such a
+// configuration is called disruptive. Two nodes reach each other if their
+// configurations have the same wire (VNI and port, for instance). Only the loop
+// uses an adoption, except for the atomic fields, which the goroutine of
+// probePeers uses, too. In the zero adoption no rollout is in progress.
 type adoption struct {
 	rollout rollout.Rollout
 	offered validConfig // the subject of the rollout
@@ -30,7 +32,8 @@ type adoption struct {
 	probeErr   atomic.Pointer[string] // why the last probe got no answer; nil: there was none
 }
 
-// validConfig is a validated configuration and its wire.
+// validConfig is a validated configuration and its wire. To put it in force, the
+// maker builds a backend for the underlay of that moment.
 type validConfig struct {
 	config subnet.Config
 	maker  backend.Maker
@@ -39,7 +42,16 @@ type validConfig struct {
 
 func (n *node) validConfig() validConfig { return validConfig{n.config, n.maker, n.backend.Wire()} }
 
-// offer puts a valid configuration in force, or starts its rollout. next is a copy of n with that configuration.
+// offer puts a valid configuration in force, or starts its rollout. next is a
+// copy of n with that configuration.
+//
+//	new wire                                       result
+//	that of the trial                              the trial continues
+//	that in force, or the former one of a trial    in force at once
+//	another one, and rollouts are off              in force at once
+//	another one, and the backend made no paths     in force at once
+//	none, as the new backend makes no paths        refused until the next start
+//	another one                                    a rollout begins; a trial before it ends
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	a.rollout.Stagger = d.Settings.ConfigStagger
@@ -80,7 +92,8 @@ func (d *Daemon) withdraw() {
 	d.adoption.rollout.Withdraw()
 }
 
-// stepRollout does the next step of the rollout, if one is in progress; see the table in package rollout.
+// stepRollout does the next step of the rollout, if one is in progress; see the
+// table in package rollout.
 func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
 	if a.rollout.State() == rollout.Settled {
@@ -116,6 +129,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	if a.rollout.State() == rollout.Trying {
 		d.probePeers(ctx, n, in, peers.Leases)
 	}
+	// One timer at most: each pass replaces that of the pass before.
 	if a.stepTimer != nil {
 		a.stepTimer.Stop()
 	}
@@ -128,7 +142,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 
 // activate puts a configuration in force, and logs msg.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
-	next := *n
+	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker
 	if err := d.build(&next); err != nil {
 		return err
@@ -142,8 +156,8 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	return nil
 }
 
-// pendingReason returns why the offered configuration is not in force for good; "": it is, or none is offered. The text
-// changes only when the state does.
+// pendingReason returns why the offered configuration is not in force for good;
+// "": it is, or none is offered. The text changes only when the state does.
 func (a *adoption) pendingReason() string {
 	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	to := a.offered.wire.Name
@@ -164,13 +178,15 @@ func (a *adoption) pendingReason() string {
 const (
 	probeTimeout = 500 * time.Millisecond // for one address
 	probePause   = 500 * time.Millisecond // after a round without an answer
-	// maxProbes limits the peers of one round, so that peers that adopt the configuration meanwhile are probed soon.
+	// maxProbes limits the peers of one round, so that peers that adopt the
+	// configuration meanwhile are probed soon.
 	maxProbes = 8
 )
 
-// probePeers starts a goroutine that finds out whether a peer with the configuration on trial answers, unless one runs
-// already, and notifies the loop at its end. With a backend with which no address of a peer answers (wire.Echo is false),
-// a peer whose lease is valid counts as answering.
+// probePeers starts a goroutine that finds out whether a peer with the
+// configuration on trial answers, unless one runs already, and notifies the
+// loop at its end. With a backend with which no address of a peer answers
+// (wire.Echo is false), a peer whose lease is valid counts as answering.
 func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
 	a, id := &d.adoption, d.adoption.rollout.Mark().ID
 	var addrs []netip.Addr // the first address of each peer's subnet
@@ -189,6 +205,8 @@ func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*su
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	addrs = addrs[:min(len(addrs), maxProbes)]
 	echo := a.offered.wire.Echo && d.Echo != nil
+	// At most one such goroutine runs (a.probing). It sets probing to false before it
+	// notifies, so that the pass that this causes can start the next round.
 	go func() {
 		var err error
 		if echo {
@@ -207,11 +225,13 @@ func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*su
 	}()
 }
 
-// probe returns nil as soon as a peer answers, else the last error. It keeps each error in probeErr. addrs are the first
-// addresses of the peers' subnets.
+// probe returns nil as soon as a peer answers, else the last error. It keeps
+// each error in probeErr. addrs are the first addresses of the peers' subnets.
 //
-// The first address is that of the tunnel device, and the second one that of the pods' bridge. Both are tried, because
-// kernels before 5.14 take the first one for a broadcast address, and do not answer, if the bridge is older than the device.
+// The first address is that of the tunnel device, and the second one that of
+// the pods' bridge. Both are tried, because kernels before 5.14 take the first
+// one for a broadcast address, and do not answer, if the bridge is older than
+// the device.
 func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
 	for _, first := range addrs {
 		for _, addr := range []netip.Addr{first, first.Next()} {
@@ -226,14 +246,19 @@ func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
 	return last
 }
 
+// echo asks one address, for probeTimeout at most.
 func (d *Daemon) echo(ctx context.Context, addr netip.Addr) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return d.Echo(ctx, addr)
 }
 
-// marks are the keys that a node adds to the backend data of its lease while it takes part in a rollout, and afterwards.
-// flannel ignores keys that it does not know.
+// marks are the keys that a node adds to the backend data of its lease while it
+// takes part in a rollout, and afterwards. flannel ignores keys that it does
+// not know. For example:
+//
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Adopting":"…"}   on trial
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Adopted":"…"}    another node has answered
 type marks struct{ Adopting, Adopted string }
 
 // markOf returns the mark in a lease; zero: there is none.
@@ -253,7 +278,8 @@ func markOf(l *subnet.Lease) rollout.Mark {
 	return rollout.Mark{}
 }
 
-// withMark adds a mark to the backend data of the lease's first endpoint that has a JSON object or no data.
+// withMark adds a mark to the backend data of the lease's first endpoint that
+// has a JSON object or no data.
 func withMark(l subnet.Lease, m rollout.Mark) subnet.Lease {
 	if m == (rollout.Mark{}) {
 		return l

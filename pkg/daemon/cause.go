@@ -2,8 +2,8 @@ package daemon
 
 import "errors"
 
-// The values of the attribute cause in the log. Operators and tests search for them, so they do not change when a message
-// is reworded.
+// The values of the attribute cause in the log. Operators and tests search for
+// them, so they do not change when a message is reworded.
 const (
 	causeNoConfig         = "no-config"
 	causeCannotStart      = "cannot-start"
@@ -28,7 +28,8 @@ const (
 	causeConfigUnproven   = "config-unproven"
 )
 
-// causeOf returns the cause of the first error in the tree of err that has one, or else otherwise.
+// causeOf returns the cause of the first error in the tree of err that has one,
+// or else otherwise.
 func causeOf(err error, otherwise string) string {
 	if c := (interface{ Cause() string })(nil); errors.As(err, &c) {
 		return c.Cause()
@@ -36,7 +37,8 @@ func causeOf(err error, otherwise string) string {
 	return otherwise
 }
 
-// caused is an error with a cause.
+// caused is an error with a cause. Other packages have error types of their own with
+// a method Cause; causeOf finds them all.
 type caused struct {
 	error
 	cause string

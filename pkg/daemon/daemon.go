@@ -1,11 +1,14 @@
-// Package daemon runs a node of the network. It joins: it waits for a network configuration and acquires a subnet. Then
-// its loop makes passes. A pass reconciles all parts in order: configuration, devices, this node's lease, the paths to the
-// peers, firewall and subnet file. Each pass compares the desired state with the actual state, so that a start, a restart,
-// a new peer, drift and a changed address need no code of their own.
+// Package daemon runs a node of the network. It joins: it waits for a network
+// configuration and acquires a subnet. Then its loop makes passes. A pass
+// reconciles all parts in order: configuration, devices, this node's lease, the
+// paths to the peers, firewall and subnet file. Each pass compares the desired
+// state with the actual state, so that a start, a restart, a new peer, drift
+// and a changed address need no code of their own.
 //
-// The goroutines of a Daemon are: the loop; the watches of the lease manager, which put what they receive into the inbox;
-// the publisher, which writes this node's lease; and the one that feeds the service manager's watchdog. Only the loop
-// uses a node.
+// The goroutines of a Daemon are: the loop; the watches of the lease manager,
+// which put what they receive into the inbox; the publisher, which writes this
+// node's lease; and the one that feeds the service manager's watchdog. Only the
+// loop uses a node.
 package daemon
 
 import (
@@ -27,14 +30,15 @@ import (
 	"flannel/subnet"
 )
 
-// Daemon holds the parts that it coordinates. All exported fields must be set unless they say otherwise. Run may be called
-// once.
+// Daemon holds the parts that it coordinates. All exported fields must be set
+// unless they say otherwise. Run may be called once.
 type Daemon struct {
 	Manager   subnet.Manager
 	Dataplane dataplane.Dataplane
 	Firewall  Firewall
 	Underlay  Underlay
-	Parse     func(raw []byte) (subnet.Config, backend.Maker, []string, error) // validates a network configuration
+	// Parse validates a network configuration. The strings are warnings.
+	Parse func(raw []byte) (subnet.Config, backend.Maker, []string, error)
 
 	Settings Settings
 	Log      *slog.Logger
@@ -48,7 +52,7 @@ type Daemon struct {
 	EnvFile  <-chan struct{}                                  // receives when another process changed the subnet file; may be nil
 
 	adoption adoption
-	orphans  orphans
+	orphans  orphans // stay when the daemon joins again
 }
 
 // Settings are the options that the loop needs.
@@ -72,19 +76,24 @@ type Firewall interface {
 	Changes() <-chan struct{}
 }
 
-// Underlay chooses the interface to the other nodes, and notifies when the choice or the node's addresses may have changed.
-// If Choose could not read the interfaces, reconcile.IsUnknown reports true for its error; with any other error the
-// interfaces are known, and none of them is suitable.
+// Underlay chooses the interface to the other nodes, and notifies when the
+// choice or the node's addresses may have changed. If Choose could not read the
+// interfaces, reconcile.IsUnknown reports true for its error; with any other
+// error the interfaces are known, and none of them is suitable.
 type Underlay interface {
-	// Choose returns the interface with an address of each enabled family, and all addresses of the node. The addresses
-	// that the operator has set in the store override the options.
+	// Choose returns the interface with an address of each enabled family, and all
+	// addresses of the node. The addresses that the operator has set in the store
+	// override the options.
 	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}
 }
 
-// Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the permanent error of a part. It leaves the
-// network as it is. When the lease moves to another subnet (subnet.ErrMoved), Run joins again.
+// Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the
+// permanent error of a part. It leaves the network as it is. When the lease
+// moves to another subnet (subnet.ErrMoved), Run joins again.
 func (d *Daemon) Run(ctx context.Context) error {
+	// WatchConfig runs all the time: the daemon joins again with the latest
+	// configuration. What belongs to a lease ends with member.
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
 	tasks.Go(func() error { return d.feedWatchdog(ctx) })
@@ -102,7 +111,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// member joins the network and runs the loop until the lease is lost or moves.
+// member joins the network and runs the loop until the lease is lost or moves. The
+// first of its tasks that fails ends the others; usually it is Hold, with
+// subnet.ErrLost or subnet.ErrMoved.
 func (d *Daemon) member(ctx context.Context, in *inbox) error {
 	n, err := d.join(ctx, in)
 	if err != nil {
@@ -136,7 +147,11 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 	}
 }
 
-// wait returns when a pass is due. It sets n.underlayStale if the pass has to choose the underlay again.
+// wait returns when a pass is due. It sets n.underlayStale if the pass has to
+// choose the underlay again. All causes lead to the same pass, so that several
+// at once need only one: which of them wait receives first does not matter.
+// Choosing the underlay reads all interfaces, so it is not done for every
+// change of a peer.
 func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	select {
 	case <-ctx.Done():
@@ -156,7 +171,14 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	}
 }
 
-// pass reconciles all parts, and returns those that failed. A failed part does not keep the others from being reconciled.
+// pass reconciles all parts, and returns those that failed. A failed part does
+// not keep the others from being reconciled.
+//
+// The order follows from what each part needs: the configuration determines the
+// devices; the lease contains their MAC addresses; paths lead through them, and
+// are deleted only if all before could be read (f.unknown). The subnet file is
+// last, because CNI plugins start pods with it, for which the network should be
+// there.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(ctx, n, in))
@@ -167,6 +189,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		f.add("publish", publishErr)
 	}
 	if peers, complete := in.takePeers(); complete {
+		// Before Update: a peer with an address of this node is rejected.
 		n.plan.SetAddrs(n.addrs)
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)

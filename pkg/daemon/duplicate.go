@@ -7,7 +7,8 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// devices returns the desired devices: those that the backend needs, with Readdress set by resolveDuplicates and acquire.
+// devices returns the desired devices: those that the backend needs, with
+// Readdress set by resolveDuplicates and acquire.
 func (n *node) devices() []dataplane.Device {
 	devices := n.backend.Devices(n.lease)
 	for i := range devices {
@@ -16,14 +17,17 @@ func (n *node) devices() []dataplane.Device {
 	return devices
 }
 
-// resolveDuplicates changes the MAC address of a device if another lease has the same address, with precedence (see
-// plan.Outranked): otherwise all other nodes would reject our lease. The next pass changes the device and publishes the
-// new address, which is derived from our subnet. Nobody has precedence over us for that address, so a device is changed
-// once at most. Likewise, the dataplane replaces a WireGuard key, once. If another lease has the new key, too, its node has
-// copied it from ours on purpose.
+// resolveDuplicates changes the MAC address of a device if another lease has
+// the same address, with precedence (see plan.Outranked): otherwise all other
+// nodes would reject our lease. The next pass changes the device and publishes
+// the new address, which is derived from our subnet. Nobody has precedence over
+// us for that address, so a device is changed once at most. Likewise, the
+// dataplane replaces a WireGuard key, once. If another lease has the new key,
+// too, its node has copied it from ours on purpose.
 //
-// For example, two virtual machines are clones, and flannel.1 has the address m on both. The node with the younger lease
-// is outranked and takes its derived address; the other node keeps m.
+// For example, two virtual machines are clones, and flannel.1 has the address m
+// on both. The node with the younger lease is outranked and takes its derived
+// address; the other node keeps m.
 func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	outranked := n.plan.Outranked()
 	if len(outranked) == 0 {
@@ -37,8 +41,8 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	for _, name := range slices.Sorted(maps.Keys(outranked)) {
 		peer, link := outranked[name], n.links[name]
 		switch devices[name].Kind.(type) {
-		case dataplane.HNS:
-			if n.duplicate != peer {
+		case dataplane.HNS: // HNS chooses the address
+			if n.duplicate != peer { // logged once for each peer
 				n.duplicate = peer
 				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",

@@ -8,10 +8,12 @@ import (
 	"flannel/subnet"
 )
 
-// inbox passes data between the goroutines of the daemon. The lease manager puts the network configuration and the set of
-// peers into it, always replacing the value before, and the loop takes them. The loop puts this node's lease into it, and
-// the publisher takes that. Each channel has room for one notification, so that notify never blocks, and several changes
-// cause one pass.
+// inbox passes data between the goroutines of the daemon. The lease manager
+// puts the network configuration and the set of peers into it, always replacing
+// the value before, and the loop takes them. The loop puts this node's lease
+// into it, and the publisher takes that. Each channel has room for one
+// notification, so that notify never blocks, and several changes cause one
+// pass.
 type inbox struct {
 	changed chan struct{} // notifies the loop
 	publish chan struct{} // notifies the publisher
@@ -27,6 +29,7 @@ type inbox struct {
 	publishErr   error                         // of the last attempt
 }
 
+// newInbox returns an empty inbox. It serves all memberships of a Run; see reset.
 func newInbox() *inbox {
 	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
 }
@@ -39,6 +42,8 @@ func notify(c chan struct{}) {
 	}
 }
 
+// setConfig receives a network configuration. The goroutine of Manager.WatchConfig
+// calls it.
 func (in *inbox) setConfig(raw []byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -46,7 +51,8 @@ func (in *inbox) setConfig(raw []byte) {
 	notify(in.changed)
 }
 
-// takeConfig returns the latest configuration, and whether it was received since the last call.
+// takeConfig returns the latest configuration, and whether it was received
+// since the last call.
 func (in *inbox) takeConfig() (raw []byte, unread bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -54,7 +60,8 @@ func (in *inbox) takeConfig() (raw []byte, unread bool) {
 	return in.config, unread
 }
 
-// reset prepares for joining again: it keeps the configuration, as unread, and drops what belongs to the former lease.
+// reset prepares for joining again: it keeps the configuration, as unread, and
+// drops what belongs to the former lease.
 func (in *inbox) reset() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -63,6 +70,9 @@ func (in *inbox) reset() {
 	in.desired, in.published, in.publishErr = nil, nil, nil
 }
 
+// setPeers receives a complete set of peers. The goroutine of Manager.Watch
+// calls it. The changes of sets that the loop has not taken yet add up: a peer
+// that was added and deleted again in the meantime leaves none.
 func (in *inbox) setPeers(s subnet.Set) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -82,8 +92,9 @@ func (in *inbox) peers() (s subnet.Set, complete bool) {
 	return in.set, in.complete
 }
 
-// takePeers is like peers, but its Changes are the differences to the set that it returned last, even if several sets
-// were received in between. Those of the first set that it returns mean nothing.
+// takePeers is like peers, but its Changes are the differences to the set that
+// it returned last, even if several sets were received in between. Those of the
+// first set that it returns mean nothing.
 func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -92,8 +103,9 @@ func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 	return s, in.complete
 }
 
-// requestPublish has the publisher write l to the store if it is a new value. It returns whether the store has l
-// already, and the error of the last attempt.
+// requestPublish has the publisher write l to the store if it is a new value.
+// It returns whether the store has l already, and the error of the last
+// attempt.
 func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -104,8 +116,9 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	return in.published != nil && in.published.Equal(&l), in.publishErr
 }
 
-// publish writes this node's lease to the store whenever the loop requests it. It runs in a goroutine of its own: Publish
-// may block for hours while the store is unavailable, and the loop must keep repairing the network meanwhile.
+// publish writes this node's lease to the store whenever the loop requests it.
+// It runs in a goroutine of its own: Publish may block for hours while the
+// store is unavailable, and the loop must keep repairing the network meanwhile.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 	for {
 		select {

@@ -12,8 +12,9 @@ import (
 	"flannel/subnet"
 )
 
-// join waits for a valid configuration and for the underlay, and acquires a subnet. It retries until it succeeds or ctx
-// ends. While it waits, /readyz and the log give the reason: the log at once, and then once a minute.
+// join waits for a valid configuration and for the underlay, and acquires a
+// subnet. It retries until it succeeds or ctx ends. While it waits, /readyz and
+// the log give the reason: the log at once, and then once a minute.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	d.adoption.rollout.Withdraw() // adopt the latest configuration at once, as at a start
@@ -34,7 +35,8 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	}
 }
 
-// acquire acquires a lease with a subnet of the configuration's networks, the same subnet as before if possible.
+// acquire acquires a lease with a subnet of the configuration's networks, the
+// same subnet as before if possible.
 func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	d.reportWaiting(errNoLease)
 	want := subnet.Lease{}
@@ -55,20 +57,22 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
+	// The kernel may still have our routes into a network that the node was in before.
 	for _, former := range []netip.Prefix{env.V4Network, env.V6Network} {
 		if former.IsValid() && !slices.Contains(n.networks(), former) {
 			n.formerNetworks = append(n.formerNetworks, former)
 		}
 	}
-	in.published = &lease
+	in.published = &lease // without the mutex: no publisher runs before the node has joined
 	n.lease = lease
 	if err := d.build(n); err != nil {
 		return err
 	}
 	n.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
-		// A device may still have the MAC address that is derived from the former subnet. The next owner of that subnet
-		// derives the same address, so the device must get another one.
+		// A device may still have the MAC address that is derived from the former
+		// subnet. The next owner of that subnet derives the same address, so the device
+		// must get another one.
 		for _, dev := range n.backend.Devices(n.lease) {
 			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
 		}
@@ -77,8 +81,8 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	return nil
 }
 
-// prepare reads the configuration, chooses the underlay and builds the backend. It fails if one of them is not available, or
-// if they do not fit together.
+// prepare reads the configuration, chooses the underlay and builds the backend.
+// It fails if one of them is not available, or if they do not fit together.
 func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	if raw, unread := in.takeConfig(); unread {
 		n.configErr = d.readConfig(n, raw)
@@ -102,7 +106,8 @@ var (
 	errNoLease  = errors.New("waiting for a subnet lease")
 )
 
-// reportWaiting reports, to readiness and to the store, why the daemon has not joined yet.
+// reportWaiting reports, to readiness and to the store, why the daemon has not
+// joined yet.
 func (d *Daemon) reportWaiting(reason error) {
 	d.Status.Waiting(reason.Error())
 	if r, ok := d.Manager.(subnet.Reporter); ok {
@@ -113,12 +118,14 @@ func (d *Daemon) reportWaiting(reason error) {
 const (
 	// repeatLog is the interval at which a lasting problem is logged again.
 	repeatLog = time.Minute
-	// joinRetry is when to try again without a notification: another node's lease may have expired.
+	// joinRetry is when to try again without a notification: another node's lease
+	// may have expired.
 	joinRetry = 5 * time.Second
 )
 
-// waitToJoin returns when another attempt to join may succeed, and logs why meanwhile. A reason that was logged less than
-// repeatLog ago is not logged again.
+// waitToJoin returns when another attempt to join may succeed, and logs why
+// meanwhile. A reason that was logged less than repeatLog ago is not logged
+// again.
 func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason error) error {
 	d.reportWaiting(reason)
 	logged, delay := &n.logged, time.Duration(0)

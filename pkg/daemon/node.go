@@ -17,7 +17,14 @@ import (
 	"flannel/subnet"
 )
 
-// node is the state of the loop. Only the loop uses it; View keeps copies of it. The zero node has not joined.
+// node is the state of the loop. Only the loop uses it; View keeps copies of
+// it. The zero node has not joined.
+//
+// A change of configuration or underlay is tried on a copy: next := *n, change
+// it, build it, and only then *n = next. If one of these steps fails, the node
+// in force stays as it was. The copy is shallow, therefore slices and maps of a
+// node are replaced and not modified. The exceptions are readdressed, to which
+// devices are only added while a lease lasts, and plan, which build replaces.
 type node struct {
 	// The inputs, and what build makes of them.
 	config         subnet.Config // in force
@@ -57,8 +64,8 @@ var (
 	errNotPublished = errors.New("this node's lease is not published yet")
 )
 
-// reconfigure applies changes of the underlay and of the configuration. If a new configuration is invalid, the one in
-// force stays.
+// reconfigure applies changes of the underlay and of the configuration. If a
+// new configuration is invalid, the one in force stays.
 func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	err := d.followUnderlay(ctx, n)
 	raw, unread := in.takeConfig()
@@ -96,6 +103,8 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 		return err
 	}
 	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
+	// Do not wait until the client notices that connections from the former address
+	// get no answers.
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
 	}
@@ -103,7 +112,8 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	return nil
 }
 
-// chooseUnderlay chooses the interface to the other nodes, with the public IPs that the operator has set in the store.
+// chooseUnderlay chooses the interface to the other nodes, with the public IPs
+// that the operator has set in the store.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []netip.Addr, error) {
 	var operator subnet.PublicIPs
 	if a, ok := d.Manager.(subnet.Addresser); ok {
@@ -115,7 +125,8 @@ func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []
 	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
 }
 
-// publicIPsChanged returns nil, from which nothing is ever received, if the store has no public IPs set by an operator.
+// publicIPsChanged returns nil, from which nothing is ever received, if the
+// store has no public IPs set by an operator.
 func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	if a, ok := d.Manager.(subnet.Addresser); ok {
 		return a.PublicIPsChanged()
@@ -123,7 +134,8 @@ func (d *Daemon) publicIPsChanged() <-chan struct{} {
 	return nil
 }
 
-// followConfig validates a new configuration, and puts it in force or has package rollout decide when.
+// followConfig validates a new configuration, and puts it in force or has
+// package rollout decide when.
 func (d *Daemon) followConfig(n *node, raw []byte) error {
 	next := *n
 	if err := d.readConfig(&next, raw); err != nil {
@@ -151,7 +163,9 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 	return nil
 }
 
-// build makes the backend and the plan from configuration, underlay and lease, and sets the public IPs of the lease.
+// build makes the backend and the plan from configuration, underlay and lease,
+// and sets the public IPs of the lease. If it fails, n may be changed in part;
+// callers that need the state before pass a copy.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
@@ -179,14 +193,16 @@ func (d *Daemon) build(n *node) error {
 	return nil
 }
 
-// updateLease completes this node's lease with the data of the devices, such as their MAC addresses, and requests that it
-// is published. It fails as long as the store does not have it.
+// updateLease completes this node's lease with the data of the devices, such as
+// their MAC addresses, and requests that it is published. It fails as long as
+// the store does not have it.
 func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 	described, err := n.backend.Describe(n.lease, links)
 	if err != nil {
 		return err
 	}
 	described = withMark(described, d.adoption.rollout.Mark())
+	// A plan compares peers with our own lease, so it starts anew with a changed one.
 	if !n.lease.Equal(&described) {
 		n.lease, n.plan = described, plan.New(n.config, described, n.backend)
 	}
@@ -210,8 +226,10 @@ func (n *node) networks() (networks []netip.Prefix) {
 	return networks
 }
 
-// state returns the desired state of the dataplane. With keep, the dataplane deletes nothing.
+// state returns the desired state of the dataplane. With keep, the dataplane
+// deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
+	// A backend without devices (alloc) leaves routing to somebody else.
 	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	if s.BlackholeOwn {
@@ -236,7 +254,8 @@ func (n *node) firewall(s Settings) firewall.Config {
 	return c
 }
 
-// writeEnv writes the subnet file if its content differs.
+// writeEnv writes the subnet file if its content differs, also after another process
+// changed or deleted it.
 func (d *Daemon) writeEnv(n *node) error {
 	changed, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{
 		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,

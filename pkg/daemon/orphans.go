@@ -14,10 +14,12 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// orphans are paths without a lease: the system has them from an earlier run of flanneld or flannel, and the first
-// complete set of leases does not have them. The lease manager retains peers that disappear from the store while it
-// runs (see package peerset), but not those that disappeared before it started. If more paths have no lease than a cluster
-// normally loses at once, the store has probably lost data, so they stay for the retention time.
+// orphans are paths without a lease: the system has them from an earlier run of
+// flanneld or flannel, and the first complete set of leases does not have them.
+// The lease manager retains peers that disappear from the store while it runs
+// (see package peerset), but not those that disappeared before it started. If
+// more paths have no lease than a cluster normally loses at once, the store has
+// probably lost data, so they stay for the retention time.
 //
 //	state      cause                                            next       action
 //	unknown    the paths of the system were read: few orphans   none       the dataplane deletes them
@@ -26,7 +28,8 @@ import (
 //	retained   the retention time is over                       none       the dataplane deletes them
 //	retained   flanneld accept-withdrawal                       none       the dataplane deletes them
 //
-// Until the state is known (node.orphansKnown), the dataplane deletes nothing. The zero orphans has none.
+// Until the state is known (node.orphansKnown), the dataplane deletes nothing.
+// The zero orphans has none.
 type orphans struct {
 	mu     sync.Mutex
 	paths  []*dataplane.Path // never modified in place
@@ -34,8 +37,10 @@ type orphans struct {
 	notify func() // causes a pass of the loop
 }
 
-// findOrphans returns the found paths without a lease, if they are to be retained, and the number of paths with a lease.
-// The system does not record which IPv4 and IPv6 subnets belong to the same peer, so each family is counted alone.
+// findOrphans returns the found paths without a lease, if they are to be
+// retained, and the number of paths with a lease. The system does not record
+// which IPv4 and IPv6 subnets belong to the same peer, so each family is
+// counted alone.
 func findOrphans(found []*dataplane.Path, inForce resources) (missing []*dataplane.Path, present int) {
 	missing = inForce.withoutConflict(found)
 	lost, kept := map[bool]int{}, map[bool]int{} // key: IPv6
@@ -54,7 +59,8 @@ func findOrphans(found []*dataplane.Path, inForce resources) (missing []*datapla
 	return missing, present
 }
 
-// resources are those that the paths in force and this node use. No other path may use one of them.
+// resources are those that the paths in force and this node use. No other path
+// may use one of them.
 type resources struct {
 	subnets  []netip.Prefix        // of peers and of this node, sorted by address, without overlaps
 	leased   map[netip.Prefix]bool // the subnets of peers
@@ -62,12 +68,16 @@ type resources struct {
 	ends     map[tunnelEnd]bool
 }
 
+// tunnelEnd identifies the end of a tunnel: the kernel has one FDB entry for
+// each MAC address of a device and one WireGuard peer for each key, so two
+// paths cannot share one.
 type tunnelEnd struct {
 	device string
 	end    dataplane.End
 }
 
-// resourcesOf returns the resources of the paths, and those of this node: its subnets and its addresses.
+// resourcesOf returns the resources of the paths, and those of this node: its
+// subnets and its addresses.
 func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) resources {
 	r := resources{leased: make(map[netip.Prefix]bool, len(paths)),
 		gateways: make(map[netip.Addr]bool, len(paths)), ends: map[tunnelEnd]bool{}}
@@ -90,16 +100,19 @@ func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) 
 
 func compareAddrs(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
 
-// overlaps reports whether a prefix overlaps a subnet in use. Since these are sorted and do not overlap each other, only
-// the next one and the one before need to be compared.
+// overlaps reports whether a prefix overlaps a subnet in use. Since these are
+// sorted and do not overlap each other, only the next one and the one before
+// need to be compared.
 func (r resources) overlaps(dst netip.Prefix) bool {
 	i, _ := slices.BinarySearchFunc(r.subnets, dst, compareAddrs)
 	return i < len(r.subnets) && r.subnets[i].Overlaps(dst) || i > 0 && r.subnets[i-1].Overlaps(dst)
 }
 
-// withoutConflict returns those of the paths that need none of the resources, nor one of a path before them. The paths
-// must be sorted by destination.
+// withoutConflict returns those of the paths that need none of the resources,
+// nor one of a path before them. The paths must be sorted by destination.
 func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.Path) {
+	// Because of the order, a path can only overlap the one that was added last. The
+	// end of a direct path never counts as shared.
 	ends := map[tunnelEnd]*dataplane.Path{} // of the paths in free
 	for _, path := range paths {
 		end, tunnelled := path.End()
@@ -114,12 +127,14 @@ func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.P
 	return free
 }
 
-// sameNode reports whether two paths to one tunnel end are those to the IPv4 and the IPv6 subnet of one node.
+// sameNode reports whether two paths to one tunnel end are those to the IPv4 and
+// the IPv6 subnet of one node.
 func sameNode(a, b *dataplane.Path) bool {
 	return a.Dst.Addr().Is4() != b.Dst.Addr().Is4() && a.Encap == b.Encap
 }
 
-// retain keeps the orphans among the found paths for the retention time, if there are enough of them.
+// retain keeps the orphans among the found paths for the retention time, if
+// there are enough of them.
 func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention time.Duration, notify func(), log *slog.Logger) {
 	missing, present := findOrphans(found, inForce)
 	o.mu.Lock()
@@ -133,8 +148,8 @@ func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention t
 		"cause", subnet.MissingAtStart, "retained", len(missing), "present", present, "until", o.until.Round(time.Second))
 }
 
-// prune drops the orphans that conflict with what is in force, and all of them when the retention time is over. It returns
-// the remaining ones.
+// prune drops the orphans that conflict with what is in force, and all of them
+// when the retention time is over. It returns the remaining ones.
 func (o *orphans) prune(inForce func() resources, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,8 +178,9 @@ func (o *orphans) release(log *slog.Logger) int {
 	return count
 }
 
-// AcceptWithdrawal stops retaining peers, and returns how many were retained; see subnet.Accepter. Of the peers that
-// were missing at the start, each subnet counts.
+// AcceptWithdrawal stops retaining peers, and returns how many were retained;
+// see subnet.Accepter. Of the peers that were missing at the start, each subnet
+// counts.
 func (d *Daemon) AcceptWithdrawal() (count int) {
 	if a, ok := d.Manager.(subnet.Accepter); ok {
 		count = a.AcceptWithdrawal()
@@ -172,7 +188,8 @@ func (d *Daemon) AcceptWithdrawal() (count int) {
 	return count + d.orphans.release(d.Log)
 }
 
-// apply has the dataplane hold the paths of state, which come from leases, and the orphans.
+// apply has the dataplane hold the paths of state, which come from leases, and
+// the orphans.
 func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) error {
 	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.addrs) }
 	foundErr := d.readOrphans(ctx, n, in, &state, inForce)
@@ -183,6 +200,8 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 			n.orphans = append(n.orphans, path)
 		}
 	}
+	// Since and Changes describe the leases' paths only: without them the dataplane
+	// compares the lists.
 	if len(n.orphans) > 0 {
 		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
 	}
@@ -190,8 +209,9 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 	return cmp.Or(err, foundErr) // Apply reports itself what it could not read
 }
 
-// readOrphans reads once which paths the system has, before Apply can delete any of them. As long as this fails, or a
-// device does not exist yet, it sets state.Keep, so that nothing is deleted.
+// readOrphans reads once which paths the system has, before Apply can delete
+// any of them. As long as this fails, or a device does not exist yet, it sets
+// state.Keep, so that nothing is deleted.
 func (d *Daemon) readOrphans(ctx context.Context, n *node, in *inbox, state *dataplane.State, inForce func() resources) error {
 	if n.orphansKnown || d.Settings.RetainPeers == 0 {
 		return nil

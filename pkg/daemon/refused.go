@@ -10,10 +10,11 @@ import (
 	"flannel/subnet"
 )
 
-// recordRefused sets n.refused from the results of Dataplane.Apply. An entry that the operating system refused is a problem
-// of that peer alone: the node stays ready, because it reaches all other peers, and the entry is retried. But if the
-// system refuses entries of at least two peers and of more than half of them, it is a problem of this node, and the
-// returned error names it.
+// recordRefused sets n.refused from the results of Dataplane.Apply. An entry
+// that the operating system refused is a problem of that peer alone: the node
+// stays ready, because it reaches all other peers, and the entry is retried.
+// But if the system refuses entries of at least two peers and of more than half
+// of them, it is a problem of this node, and the returned error names it.
 func (n *node) recordRefused(refused []dataplane.Refused, err error) error {
 	if len(refused) == 0 && reconcile.IsUnknown(err) {
 		return err // no entry was tried, so n.refused stays as it is
@@ -26,6 +27,8 @@ func (n *node) recordRefused(refused []dataplane.Refused, err error) error {
 	for _, r := range refused {
 		reasons[r.Dst] = r.Err
 	}
+	// A peer counts once, even if both of its families are refused. Orphans are no
+	// peers and are not found here.
 	for _, l := range n.peers {
 		for _, e := range l.Endpoints() {
 			if reason, found := reasons[e.Subnet]; found {

@@ -17,6 +17,8 @@ import (
 // failures are the parts of a pass that failed.
 type failures []failure
 
+// failure is one failed part, by the name that metrics and flanneld status show:
+// config, devices, publish, peers, dataplane, firewall or subnet-file.
 type failure struct {
 	part string
 	err  error
@@ -40,7 +42,8 @@ func (f failures) err() error {
 // unknown reports whether a part could not read the actual state.
 func (f failures) unknown() bool { return reconcile.IsUnknown(f.err()) }
 
-// parts returns the names of the failed parts, without those that only wait for the store.
+// parts returns the names of the failed parts, without those that only wait for
+// the store.
 func (f failures) parts() (names []string) {
 	for _, failure := range f {
 		if !errors.Is(failure.err, errNoPeers) && !errors.Is(failure.err, errNotPublished) {
@@ -63,8 +66,8 @@ type logState struct {
 	advice    string
 }
 
-// report reports the result of a pass to readiness, status, metrics and the store, and logs what has changed since the
-// pass before.
+// report reports the result of a pass to readiness, status, metrics and the
+// store, and logs what has changed since the pass before.
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.EndPass(err)
@@ -100,11 +103,15 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	}
 }
 
-// reportRejects logs each rejected or refused peer once, and again when its reason changes, and logs when the problem is
-// over. What exceeds the budget is logged after a later pass.
+// reportRejects logs each rejected or refused peer once, and again when its
+// reason changes, and logs when the problem is over. What exceeds the budget is
+// logged after a later pass.
 func (d *Daemon) reportRejects(n *node) {
 	last, now := &n.logged, time.Now()
 	last.budget.refill(now)
+	// For example, with room for one line, peers a (logged before with another reason)
+	// and b (new): the change of a is logged. b is not in reasons, so that a later pass
+	// takes it for new and logs it.
 	reasons := make(map[string]string, len(n.rejects)) // as logged, now or before
 	omitted := 0
 	for i, reject := range slices.Concat(n.rejects, n.refused) {
@@ -141,8 +148,10 @@ func (d *Daemon) reportRejects(n *node) {
 	last.rejects = reasons
 }
 
-// lineBudget limits the log lines about rejected peers: hundreds of them may appear at once, and each should be named, but
-// a peer whose problem changes ten times a second must not fill the disk. The zero lineBudget allows maxLines.
+// lineBudget limits the log lines about rejected peers: hundreds of them may
+// appear at once, and each should be named, but a peer whose problem changes
+// ten times a second must not fill the disk. The zero lineBudget allows
+// maxLines.
 type lineBudget struct {
 	used float64   // of maxLines
 	at   time.Time // of the last refill
@@ -153,6 +162,8 @@ const (
 	linesPerSecond = 1
 )
 
+// refill reduces used by the time since the last refill. The first call, with a zero
+// at, reduces it to 0.
 func (b *lineBudget) refill(now time.Time) {
 	b.used = max(0, b.used-linesPerSecond*now.Sub(b.at).Seconds())
 	b.at = now
@@ -160,7 +171,8 @@ func (b *lineBudget) refill(now time.Time) {
 
 func (b *lineBudget) empty() bool { return b.used > maxLines-1 }
 
-// advice returns what the operator should change so that Linux and Windows nodes reach each other; "": nothing.
+// advice returns what the operator should change so that Linux and Windows
+// nodes reach each other; "": nothing.
 func (n *node) advice() string {
 	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
 		if reason := b.ForWindows(); reason != "" {
@@ -170,6 +182,7 @@ func (n *node) advice() string {
 	return ""
 }
 
+// reportAdvice logs the advice once, and again when it changes.
 func (d *Daemon) reportAdvice(n *node) {
 	advice := n.advice()
 	if advice != "" && advice != n.logged.advice {
@@ -178,7 +191,8 @@ func (d *Daemon) reportAdvice(n *node) {
 	n.logged.advice = advice
 }
 
-// timers cause passes when no notification does: resyncs at a fixed interval, and retries of failed passes.
+// timers cause passes when no notification does: resyncs at a fixed interval,
+// and retries of failed passes.
 //
 //	state      cause                               next       action
 //	idle       a pass failed                       retrying   start the timer with firstRetry
@@ -186,14 +200,15 @@ func (d *Daemon) reportAdvice(n *node) {
 //	retrying   another pass failed                 retrying   start it again with the same delay
 //	retrying   a pass succeeded                    idle       stop the timer
 //
-// Only failed retries increase the delay. Passes that notifications cause do not, because there may be many of them in a
-// short time.
+// Only failed retries increase the delay. Passes that notifications cause do
+// not, because there may be many of them in a short time.
 type timers struct {
 	resync  *time.Ticker
 	backoff time.Duration // 0: idle
 	retry   *time.Timer   // nil: idle
 }
 
+// newTimers starts the ticker of the resyncs. The caller must call stop.
 func newTimers(resyncInterval time.Duration) *timers {
 	return &timers{resync: time.NewTicker(resyncInterval)}
 }
@@ -205,7 +220,8 @@ func (t *timers) stop() {
 	}
 }
 
-// The delay of retries. It grows because an entry that the kernel refuses permanently must not keep the machine busy.
+// The delay of retries. It grows because an entry that the kernel refuses
+// permanently must not keep the machine busy.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 15 * time.Second
@@ -213,6 +229,8 @@ const (
 
 // scheduleRetry sets the retry timer after a pass.
 func (t *timers) scheduleRetry(failed bool) {
+	// Stop returns false only if wait has received from the timer: the channel of a
+	// timer that has fired, but was not received from, counts as running.
 	fired := t.retry != nil && !t.retry.Stop()
 	t.retry = nil
 	switch {
@@ -227,7 +245,8 @@ func (t *timers) scheduleRetry(failed bool) {
 	t.retry = time.NewTimer(t.backoff)
 }
 
-// retryC receives when a retry is due. It is nil, from which nothing is ever received, if none is scheduled.
+// retryC receives when a retry is due. It is nil, from which nothing is ever
+// received, if none is scheduled.
 func (t *timers) retryC() <-chan time.Time {
 	if t.retry == nil {
 		return nil
@@ -238,8 +257,8 @@ func (t *timers) retryC() <-chan time.Time {
 // maxPause limits how long a change waits because the pass before it took long.
 const maxPause = 100 * time.Millisecond
 
-// pause waits for as long as the last pass took, at most maxPause, so that passes do not use all of the CPU time while
-// notifications keep arriving.
+// pause waits for as long as the last pass took, at most maxPause, so that
+// passes do not use all of the CPU time while notifications keep arriving.
 func (t *timers) pause(ctx context.Context, passTook time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -247,8 +266,9 @@ func (t *timers) pause(ctx context.Context, passTook time.Duration) {
 	}
 }
 
-// feedWatchdog reports to the service manager that the process is alive, unless a pass hangs. It runs in a goroutine of its
-// own, because a node may wait for the store or a configuration for any time, and must not be killed for that.
+// feedWatchdog reports to the service manager that the process is alive, unless
+// a pass hangs. It runs in a goroutine of its own, because a node may wait for
+// the store or a configuration for any time, and must not be killed for that.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	if d.Watchdog <= 0 {
 		return nil

@@ -17,8 +17,9 @@ import (
 	"flannel/subnet"
 )
 
-// View holds the result of the last pass for flanneld status. The loop writes it, and the goroutines that serve the status
-// read it. The zero View is from before the first pass.
+// View holds the result of the last pass for flanneld status. The loop writes
+// it, and the goroutines that serve the status read it. The zero View is from
+// before the first pass.
 type View struct {
 	mu      sync.Mutex
 	last    *snapshot
@@ -33,8 +34,9 @@ func (v *View) SetTraffic(plane dataplane.Dataplane) {
 	v.tunnels, _ = plane.(dataplane.TrafficReader)
 }
 
-// snapshot is a node after a pass. It is a shallow copy: what a node points to is never modified in place, except for the
-// plan, which a snapshot does not use. The report is computed from it when somebody asks.
+// snapshot is a node after a pass. It is a shallow copy: what a node points to
+// is never modified in place, except for the plan, which a snapshot does not
+// use. The report is computed from it when somebody asks.
 type snapshot struct {
 	node
 	settings Settings
@@ -43,11 +45,14 @@ type snapshot struct {
 	took     time.Duration
 }
 
+// Limits of the errors that a View keeps. An error may name thousands of entries.
 const (
-	maxErrors    = 10
+	maxErrors    = 10   // different ones; the one that occurred least recently is dropped
 	maxErrorText = 2000 // bytes
 )
 
+// set records a pass. Errors that only mean that the store is waited for are not
+// recorded.
 func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 	for _, f := range failed {
 		if slices.Contains(failed.parts(), f.part) {
@@ -59,7 +64,8 @@ func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 	v.last = &snapshot{*n, s, failed.parts(), time.Now(), took}
 }
 
-// addError records an error. If the same text is recorded already, its count increases.
+// addError records an error. If the same text is recorded already, its count
+// increases.
 func (v *View) addError(part string, err error) {
 	text, now := err.Error(), time.Now()
 	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
@@ -108,6 +114,8 @@ func addTunnels(peers []status.Peer, traffic map[netip.Prefix]dataplane.Traffic)
 	}
 }
 
+// nodeStatus returns the part of the report about this node. Data of a lease that is
+// not JSON is left out, since the report is JSON.
 func (s *snapshot) nodeStatus() *status.Node {
 	n := &status.Node{
 		Backend: cmp.Or(s.lease.Backend, s.config.Backend), NFTables: s.config.NFTables,
@@ -141,7 +149,16 @@ func (s *snapshot) nodeStatus() *status.Node {
 	return n
 }
 
-// peerStatuses returns the peers in the order of their leases, then those whose lease could not be decoded, then the orphans.
+// peerStatuses returns the peers in the order of their leases, then those whose
+// lease could not be decoded, then the orphans.
+//
+//	state           of a peer
+//	Rejected        whose lease is invalid or conflicts with another one
+//	Pending         that has not published yet how to reach it
+//	Behind          with an entry that the system refused, or any peer if
+//	                devices or paths could not be set in the last pass
+//	RetainedPeer    that the store has lost, and all orphans
+//	UpToDate        all others
 func (s *snapshot) peerStatuses() []status.Peer {
 	state := status.UpToDate // of peers without a problem of their own
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
@@ -177,6 +194,8 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	return peers
 }
 
+// reasonsByName returns the reasons by the names of the leases, and only the
+// last one for a name.
 func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	reasons := make(map[string]string, len(rejects))
 	for _, r := range rejects {
@@ -185,7 +204,8 @@ func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	return reasons
 }
 
-// retainedStatus summarizes the retained peers; nil: there are none.
+// retainedStatus summarizes the retained peers; nil: there are none. Until and Cause
+// are those of the peers whose time is over first.
 func (s *snapshot) retainedStatus() *status.Retained {
 	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
 		return nil
@@ -202,7 +222,8 @@ func (s *snapshot) retainedStatus() *status.Retained {
 	return summary
 }
 
-// peerStatus returns the status of one peer; state is that of a peer that is neither rejected nor pending.
+// peerStatus returns the status of one peer; state is that of a peer that is
+// neither rejected nor pending.
 func peerStatus(l *subnet.Lease, wire backend.Wire, state status.State, reasons map[string]string) status.Peer {
 	p := status.Peer{Name: l.Name, State: state}
 	for _, e := range l.Endpoints() {

@@ -1,5 +1,6 @@
-// Package flags parses a command line, and the environment variables of its flags, by one table with all properties of a
-// flag. The help is printed from the same table.
+// Package flags parses a command line, and the environment variables of its
+// flags, by one table with all properties of a flag. The help is printed from
+// the same table.
 package flags
 
 import (
@@ -13,10 +14,17 @@ import (
 )
 
 // Flag is a row in the table. O is the type of the options that Set changes.
+//
+// Set is called once for each given value. If there is none, it is called with Def,
+// so that defaults are validated like given values, unless Repeat is set. A problem
+// with one flag does not keep the others from being set. The error must not quote a
+// value that may be a secret.
 type Flag[O any] struct {
-	Name, Arg, Def, Help string // Arg names the value in the help; a boolean flag has none
-	Repeat               bool   // may be given more than once; no default
-	NoEnv                bool   // only on the command line
+	// Name is without dashes. Arg names the value in the help, and is "" for a Boolean
+	// flag, which takes a value only after "=".
+	Name, Arg, Def, Help string
+	Repeat               bool // may be given more than once; no default
+	NoEnv                bool // only on the command line
 	Set                  func(o *O, text string) error
 }
 
@@ -32,7 +40,8 @@ type Values struct {
 	texts  []string
 }
 
-// Given is the result of Parse. Neither Problems nor Warnings contain secrets.
+// Given is the result of Parse. Neither Problems nor Warnings contain secrets, if
+// the errors of Set do not.
 type Given struct {
 	Flags    map[string]Values // by name; without flags that have their default
 	OnLine   bool              // the command line has flags
@@ -41,7 +50,8 @@ type Given struct {
 	Warnings []string // likely mistakes that have no effect
 }
 
-// Parse sets o from args (without the program's name), else from environ (as from os.Environ), else to the defaults.
+// Parse sets o from args (without the program's name), else from environ (as
+// from os.Environ), else to the defaults.
 func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	known := map[string]Flag[O]{}
 	for _, g := range table {
@@ -49,10 +59,14 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 			known[f.Name] = f
 		}
 	}
+	// A flag on the command line replaces all values from the environment, also if it
+	// may be repeated.
 	onLine, rest, problems := scan(args, known)
 	given, warnings := scanEnv(environ, known)
 	maps.Copy(given, onLine)
 	g := Given{Flags: given, OnLine: len(onLine) > 0, Rest: rest, Problems: problems, Warnings: warnings}
+	// In the order of the table, so that the order of the problems does not depend on
+	// a map.
 	for _, group := range table {
 		for _, f := range group.Flags {
 			v, ok := given[f.Name]
@@ -69,8 +83,9 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	return g
 }
 
-// scan parses args like Go's flag package: one or two dashes, the value after = or (except for a Boolean) as the next
-// argument. The flags end before the first other argument or after "--".
+// scan parses args like Go's flag package: one or two dashes, the value after =
+// or (except for a Boolean) as the next argument. The flags end before the
+// first other argument or after "--".
 func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Values, rest []string, problems []error) {
 	given = map[string]Values{}
 	for len(args) > 0 {
@@ -105,6 +120,7 @@ func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Valu
 	return given, args, problems
 }
 
+// unknown quotes the name, because a terminal would interpret control characters.
 func unknown(name string, known []string) error {
 	hint := "see --help"
 	if near := conf.Nearest(name, known); near != "" {
@@ -113,8 +129,9 @@ func unknown(name string, known []string) error {
 	return fmt.Errorf("--%.60s: unknown flag; %s", strings.Trim(strconv.Quote(name), `"`), hint)
 }
 
-// scanEnv parses environment variables. An empty variable counts as absent. An unknown one is only a warning, because
-// Kubernetes may have set it for a Service with that name.
+// scanEnv parses environment variables. A variable gives one value, also to a flag
+// that may be repeated. An empty variable counts as absent. An unknown one is only a
+// warning, because Kubernetes may have set it for a Service with that name.
 func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Values, []string) {
 	given := map[string]Values{}
 	var warnings []string
@@ -124,7 +141,7 @@ func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Valu
 			variables[Variable(name)] = name
 		}
 	}
-	for _, e := range slices.Sorted(slices.Values(environ)) {
+	for _, e := range slices.Sorted(slices.Values(environ)) { // warnings in a stable order
 		key, value, _ := strings.Cut(e, "=")
 		if !strings.HasPrefix(key, prefix) || value == "" {
 			continue
@@ -150,12 +167,16 @@ func Variable(name string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
+// The functions below make rows for common kinds of flags. at returns the address
+// of the option in O.
+
 // Text returns a flag for any text.
 func Text[O any](name, arg, def, help string, at func(*O) *string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error { *at(o) = v; return nil }}
 }
 
-// Texts returns a flag for any text that may be given more than once. An empty text adds nothing.
+// Texts returns a flag for any text that may be given more than once. An empty
+// text adds nothing.
 func Texts[O any](name, arg, help string, at func(*O) *[]string) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Repeat: true, Help: help, Set: func(o *O, v string) error {
 		if v != "" {
@@ -173,7 +194,8 @@ func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
 	}}
 }
 
-// Int returns a flag for an integer from least to most.
+// Int returns a flag for an integer from least to most. to sets the option, so that
+// it can have another unit or type than the flag.
 func Int[O any](name, arg, def string, least, most int, help string, to func(*O, int)) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error {
 		n, err := ParseInt(v, least, most)
@@ -184,5 +206,6 @@ func Int[O any](name, arg, def string, least, most int, help string, to func(*O,
 	}}
 }
 
-// LineOnly removes a flag's environment variable: FLANNELD_VERSION, for example, may be the version of an image.
+// LineOnly removes a flag's environment variable: FLANNELD_VERSION, for
+// example, may be the version of an image.
 func LineOnly[O any](f Flag[O]) Flag[O] { f.NoEnv = true; return f }

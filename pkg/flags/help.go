@@ -21,6 +21,11 @@ func Help[O any](b *strings.Builder, table []Group[O]) {
 	}
 }
 
+// printHelp writes one flag. The defaults "" and false are omitted, since they mean
+// that the flag is not set:
+//
+//	--iface=NAME|IP *                interface to use, by name or address; tried in order
+//	--retain-peers=SECONDS           how long to … (default 300)
 func (f Flag[O]) printHelp(b *strings.Builder) {
 	left := "--" + f.Name
 	if f.Arg != "" {

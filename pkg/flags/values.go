@@ -18,7 +18,9 @@ func ParseBool(v string) (bool, error) {
 	return b, nil
 }
 
-// ParseInt parses an integer in the notations of Go's flag package.
+// ParseInt parses an integer in the notations of Go's flag package: "10", "0x0a",
+// "0b1010", "1_000". Of a number that is out of range even for 64 bits, ParseInt
+// of strconv returns the nearest one, so that the error says above or below.
 func ParseInt(v string, least, most int) (int, error) {
 	n, err := strconv.ParseInt(v, 0, 64)
 	switch {
@@ -32,7 +34,8 @@ func ParseInt(v string, least, most int) (int, error) {
 	return int(n), nil
 }
 
-// ParseAddress parses an IP address without a zone.
+// ParseAddress parses an IP address without a zone. An IPv4-mapped IPv6 address
+// (::ffff:10.0.0.1) becomes the IPv4 address.
 func ParseAddress(v string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(v)
 	if err != nil || a.Zone() != "" {
@@ -50,7 +53,8 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// ListOf returns a function that parses a comma-separated list and appends its values. The flag may be repeated.
+// ListOf returns a function that parses a comma-separated list and appends its
+// values. The flag may be repeated.
 func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		for one := range strings.SplitSeq(text, ",") {

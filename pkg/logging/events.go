@@ -22,6 +22,7 @@ const (
 // NewEvents returns a handler that writes records of level Warn and above to the
 // event log.
 func NewEvents(log EventLog) slog.Handler {
+	// The embedded handler formats into e.text, which Handle empties before each record.
 	e := &events{log: log, text: new(bytes.Buffer), mu: new(sync.Mutex)}
 	e.Handler = slog.NewTextHandler(e.text, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})
 	return e
@@ -44,6 +45,7 @@ type events struct {
 	mu           *sync.Mutex // protects text
 }
 
+// Handle writes one event for a record, with its level as the type of the event.
 func (e *events) Handle(ctx context.Context, r slog.Record) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,6 +54,7 @@ func (e *events) Handle(ctx context.Context, r slog.Record) error {
 		return err
 	}
 	text := e.text.String()
+	// A cut may be within a character.
 	text = strings.ToValidUTF8(strings.TrimSpace(text[:min(len(text), eventMax)]), "")
 	if r.Level < slog.LevelError {
 		return e.log.Warning(eventID, text)
@@ -59,10 +62,13 @@ func (e *events) Handle(ctx context.Context, r slog.Record) error {
 	return e.log.Error(eventID, text)
 }
 
+// WithAttrs implements slog.Handler. The method of the embedded handler would return
+// a handler that writes into text only.
 func (e *events) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &events{e.Handler.WithAttrs(attrs), e.log, e.text, e.mu}
 }
 
+// WithGroup implements slog.Handler; see WithAttrs.
 func (e *events) WithGroup(name string) slog.Handler {
 	return &events{e.Handler.WithGroup(name), e.log, e.text, e.mu}
 }

@@ -29,6 +29,8 @@ func openLogFile(path string) (*logFile, error) {
 	return l, l.open()
 }
 
+// open opens the file, which may have content of an earlier run, and gives it to the
+// runtime for stack traces.
 func (l *logFile) open() error {
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
@@ -61,6 +63,7 @@ func (l *logFile) rotate() error {
 	l.limit = maxFile
 	renameErr := os.Rename(l.path, l.path+".1")
 	err := l.open()
+	// If it could not be opened, the line that caused the rotation is lost.
 	switch {
 	case err != nil:
 		l.limit = 0 // the next write retries

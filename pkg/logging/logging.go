@@ -36,6 +36,8 @@ func New(o Options) (log *slog.Logger, close func() error, err error) {
 		}
 		w, close = f, f.Close
 	}
+	// A higher verbosity of klog is a lower level of slog: --v=4 is slog.LevelDebug,
+	// which is -4.
 	h := &slog.HandlerOptions{Level: slog.Level(-o.Verbosity)}
 	var handler slog.Handler = slog.NewTextHandler(w, h)
 	if o.Format == "json" {
@@ -56,6 +58,7 @@ func New(o Options) (log *slog.Logger, close func() error, err error) {
 
 // redirectLibraries makes klog write to log, and gRPC write nothing.
 func redirectLibraries(o Options, log *slog.Logger) error {
+	// client-go logs by klog, which takes its settings as flags.
 	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
 	klog.InitFlags(flags)
 	for name, value := range map[string]string{"v": strconv.Itoa(o.Verbosity), "vmodule": o.VModule, "log_backtrace_at": o.LogBacktraceAt} {

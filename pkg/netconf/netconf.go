@@ -20,6 +20,12 @@ const flannelsDefault = "udp"
 
 // Parse parses and validates a raw network configuration for an operating system
 // (a value of runtime.GOOS). The error has all problems; the strings are warnings.
+// After an error, the Config contains what was valid, and the Maker must not be
+// used.
+//
+// Two packages read one JSON document: subnet the keys at the top, the backend those
+// of the object Backend. conf records which keys were read. Warnings must come last,
+// because it reports the others as unknown.
 func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	config, root := subnet.ParseConfig(raw)
 	object := root.Object("Backend")
@@ -40,6 +46,8 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 			problem = fmt.Sprintf("%s is not supported: %s", kind.Name, kind.Refused)
 		default:
 			maker = kind.Parse(object, os)
+			// Only now is it known whether the backend has IPv6 here. The configuration
+			// does not change by that, only this node's view of it.
 			if slices.Contains(kind.V4Only, os) {
 				config.V6 = withoutIPv6(root, config, os)
 			}

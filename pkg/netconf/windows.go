@@ -12,7 +12,8 @@ import (
 	"flannel/pkg/file"
 )
 
-// modes are the backends by the names that scripts for Windows nodes use.
+// modes are the backends by the names that scripts for Windows nodes use. The VNI is
+// the smallest, and the port the only one, that all versions of Windows support.
 var modes = map[string]json.RawMessage{
 	"overlay":  json.RawMessage(`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`),
 	"l2bridge": json.RawMessage(`{"Type": "host-gw"}`),
@@ -25,6 +26,7 @@ func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("--network-mode: unknown mode %.40q; use overlay or l2bridge", mode)
 	}
+	// EnableIPv4 defaults to true, so it must be present to be off.
 	conf := map[string]any{"Backend": backend, "EnableIPv4": false}
 	for _, p := range cluster {
 		network, enable := "Network", "EnableIPv4"
@@ -40,6 +42,7 @@ func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the network configuration: %w", err)
 	}
+	// Not every combination of flags is possible: an overlay has no IPv6 alone.
 	if _, _, _, err = b.Parse("windows", raw); err != nil {
 		return nil, err
 	}
@@ -53,11 +56,13 @@ type Outcome struct {
 	Differs []string `json:"differs,omitempty"` // how the kept file differs from the requested configuration
 }
 
-// Put writes the configuration of a Windows node to path. It keeps an existing file.
+// Put writes the configuration of a Windows node to path. It keeps an existing file,
+// which may have settings of the cluster that the flags cannot express, and reports
+// how it differs. It returns an error if the existing file is invalid.
 func (b Backends) Put(path string, want []byte) (Outcome, error) {
 	done := Outcome{Path: path}
 	existing, err := os.ReadFile(path)
-	switch {
+	switch { // any other error of reading is returned as it is: the file is not touched
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err = file.Put(path, want, 0o644); err == nil {
 			done.Result = "written"
@@ -93,6 +98,8 @@ func (b Backends) differences(existing, want []byte) (differences []string, err 
 	return differences, nil
 }
 
+// prefixText formats a network for a message; the zero Prefix means that the family
+// is off.
 func prefixText(p netip.Prefix) string {
 	if !p.IsValid() {
 		return "none"

@@ -25,12 +25,14 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 	if addr.Is6() {
 		network, request, reply = "ip6:ipv6-icmp", 128, 129
 	}
+	// A raw socket. Connected, it receives ICMP messages from addr only, but all of
+	// them: also replies to other programs.
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr.String())
 	if err != nil {
 		return fmt.Errorf("echo: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is buffered
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer conn.Close()                                      //nolint:errcheck // nothing is buffered
+	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends a blocked read
 	defer stop()
 	// Type, code, checksum, identifier, sequence number; then random data, by
 	// which the reply is recognized.
@@ -50,6 +52,7 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 		if err == nil {
 			err = readReply(conn.(*net.IPConn), buffer, reply, message[8:])
 		}
+		// An error other than the deadline, such as "network is unreachable", stays.
 		switch {
 		case err == nil:
 			return nil

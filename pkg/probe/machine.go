@@ -62,6 +62,8 @@ func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 	return doctor.HNS{Major: v.Major, Minor: v.Minor}, nil
 }
 
+// networks reads the networks, with the peers that they have: as policies, or
+// before HNS 9.2 as remote endpoints. A network that is deleted meanwhile is omitted.
 func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 	networks, err := m.client.Networks(ctx)
 	if err != nil {
@@ -90,7 +92,7 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 			err = m.addRemoteEndpoints(ctx, n, &network)
 		}
 		switch {
-		case errors.Is(err, hns.ErrNotFound): // the network was deleted meanwhile
+		case errors.Is(err, hns.ErrNotFound):
 		case err != nil:
 			return nil, err
 		default:
@@ -141,6 +143,8 @@ func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEn
 	return nil, nil
 }
 
+// adapters reads all adapters except for loopback, with the forwarding of their
+// interfaces.
 func (m machine) adapters() ([]doctor.Adapter, error) {
 	list, err := m.stack.Adapters()
 	if err != nil {

@@ -38,7 +38,9 @@ type Options struct {
 	Timeout time.Duration // 0: 5 s
 }
 
-// probe reads one part of a Snapshot.
+// probe reads one part of a Snapshot. Reading and setting are separate, because a
+// read that takes too long continues in the background: what it returns after
+// the Snapshot was given to the caller must not be written into it.
 type probe struct {
 	// read runs in a goroutine of its own. The function that it returns sets
 	// the part.
@@ -76,6 +78,8 @@ const tookLonger = "reading it took longer than %s"
 // Snapshot that they are given. No two of them set the same part.
 func run(ctx context.Context, o Options, system func(Options, *doctor.Snapshot) []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
+	// The probes keep pointers into s, which escapes to the heap; the caller gets a
+	// copy when all are done or timed out.
 	probes := append(common(o, &s), system(o, &s)...)
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -162,6 +166,7 @@ func cni(confDir, binDir string) (doctor.CNI, error) {
 		raw, _ := os.ReadFile(filepath.Join(confDir, e.Name())) // if it cannot be read, the text is empty
 		c.Files = append(c.Files, doctor.CNIFile{Name: e.Name(), Text: string(raw[:min(len(raw), maxConf)])})
 	}
+	// Plugins stays nil if they are unknown, in contrast to an empty directory.
 	plugins, err := os.ReadDir(binDir)
 	if err != nil {
 		return c, nil // a container may not have the host's directory
@@ -173,6 +178,7 @@ func cni(confDir, binDir string) (doctor.CNI, error) {
 			if runtime.GOOS == "windows" {
 				name = name[:len(name)-len(filepath.Ext(name))]
 			}
+			// The value says whether it can be executed, for which Windows has no bit.
 			c.Plugins[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
 		}
 	}

@@ -39,4 +39,5 @@ func (p process) isDaemon(commands []string) bool {
 	return !slices.ContainsFunc(args, func(a string) bool { return slices.Contains(commands, a) })
 }
 
+// isKubeProxy matches names like kube-proxy.exe and kube-proxy-amd64.exe.
 func isKubeProxy(name string) bool { return strings.HasPrefix(strings.ToLower(name), "kube-proxy") }

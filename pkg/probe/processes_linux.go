@@ -45,6 +45,8 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 		if !p.isDaemon(commands) {
 			continue
 		}
+		// A flanneld in another network namespace, such as a node that runs in a
+		// container (kind), has nothing to do with this host's network.
 		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", p.pid)); err == nil && other == own {
 			daemons = append(daemons, p.withoutSecrets())
 		}
@@ -69,6 +71,7 @@ func managers() ([]doctor.LinkManager, error) {
 	}
 	nm := doctor.LinkManager{Name: "NetworkManager", Running: running["NetworkManager"]}
 	networkd := doctor.LinkManager{Name: "systemd-networkd", Running: running["systemd-networkd"]}
+	// Both write one file for each device, named after its index.
 	for _, d := range list {
 		if state := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index)); state["managed"] == "true" {
 			nm.Manages = append(nm.Manages, d.Name)

@@ -25,6 +25,8 @@ func processes() ([]process, error) {
 		if p.pid == os.Getpid() {
 			continue
 		}
+		// Opening a process needs rights and time, so only these are opened. With no
+		// commands, isDaemon goes by the name alone, as the arguments are not known.
 		if p.isDaemon(nil) || isKubeProxy(p.name) {
 			p.args, p.argsErr = commandLine(entry.ProcessID)
 		}
@@ -50,6 +52,9 @@ func commandLine(pid uint32) ([]string, error) {
 		return nil, err
 	}
 	defer windows.CloseHandle(p) //nolint:errcheck // nothing was written
+	// The struct of x/sys has pointers, but these addresses are not of this process:
+	// the garbage collector must not see them as pointers. An array of words has the
+	// same layout.
 	var basic [unsafe.Sizeof(windows.PROCESS_BASIC_INFORMATION{}) / unsafe.Sizeof(uintptr(0))]uintptr
 	err = windows.NtQueryInformationProcess(p, windows.ProcessBasicInformation,
 		unsafe.Pointer(&basic), uint32(unsafe.Sizeof(basic)), nil)
@@ -69,7 +74,7 @@ func commandLine(pid uint32) ([]string, error) {
 	if err := peek(p, at, &text); err != nil {
 		return nil, err
 	}
-	var buffer [maxCommandLine / 2]uint16
+	var buffer [maxCommandLine / 2]uint16 // any length that fits into text.length
 	n := uintptr(text.length)
 	if n > 0 {
 		if err := windows.ReadProcessMemory(p, text.address, (*byte)(unsafe.Pointer(&buffer)), n, nil); err != nil {

@@ -47,6 +47,8 @@ func system(o Options, s *doctor.Snapshot) []probe {
 	}
 }
 
+// sysctls reads the kernel parameters that the doctor checks. Those of the bridge
+// exist only while the module br_netfilter is loaded; a missing one has no entry.
 func sysctls() (doctor.Sysctls, error) {
 	values := doctor.Sysctls{}
 	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
@@ -58,6 +60,7 @@ func sysctls() (doctor.Sysctls, error) {
 	return values, nil
 }
 
+// devices lists the network devices, except for loopback.
 func devices() ([]doctor.Device, error) {
 	links, err := netlink.LinkList()
 	for range 10 { // the list is incomplete if devices were added or deleted meanwhile
@@ -114,6 +117,8 @@ func ethtool(device string, command, value uint32) (uint32, error) {
 		return 0, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	// struct ethtool_value and struct ifreq, with a pointer in its union. The padding
+	// makes it at least as long as the kernel's.
 	data := struct{ command, value uint32 }{command, value}
 	request := struct {
 		name [unix.IFNAMSIZ]byte

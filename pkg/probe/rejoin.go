@@ -67,6 +67,7 @@ func existing(paths []string) ([]string, error) {
 
 // lost compares the settings that flanneld has saved in the journal at path
 // with the present ones.
+// The networks are needed to find the adapter that has the host's settings now.
 func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, error) {
 	networks, err := m.client.Networks(ctx)
 	if err != nil {

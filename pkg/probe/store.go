@@ -27,6 +27,8 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 	if s.Kube != nil {
 		store = "kubernetes"
 	}
+	// With flags for the wrong store, everything would look missing. If no daemon
+	// answers, the flags count.
 	r, err := status.Ask(ctx, status.Socket(s.SubnetFile))
 	if err == nil && r.Store != store {
 		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: use the daemon's flags, "+
@@ -37,7 +39,7 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 		c.Ahead = known(etcd.Ahead(ctx, s.Etcd))
 		return c
 	}
-	proxy := known(kube.Proxy(*s.Kube))
+	proxy := known(kube.Proxy(*s.Kube)) // needs no answer of the API server
 	e, err := kube.Examine(ctx, *s.Kube)
 	if err != nil {
 		c := unknownCluster(err.Error())

@@ -10,7 +10,9 @@ import (
 	"flannel/pkg/mac"
 )
 
-// FromStack reads a Snapshot from the IP stack of a Windows machine.
+// FromStack reads a Snapshot from the IP stack of a Windows machine. Adapters and
+// routes are read one after the other, so a route may be of an adapter that the
+// Snapshot does not have. Such a route selects nothing.
 func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	adapters, err := stack.Adapters()
 	if err != nil {
@@ -36,9 +38,11 @@ func FromStack(stack hns.Stack, o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// toInterfaces converts adapters to interfaces. A physical adapter that gave its addresses to a virtual switch, and the
-// virtual adapter that has them since, become one Interface: with the index, MAC and addresses of the virtual adapter,
-// and the name of the physical one, so that --iface and all that depends on the name work as before. Example:
+// toInterfaces converts adapters to interfaces. A physical adapter that gave
+// its addresses to a virtual switch, and the virtual adapter that has them
+// since, become one Interface: with the index, MAC and addresses of the virtual
+// adapter, and the name of the physical one, so that --iface and all that
+// depends on the name work as before. Example:
 //
 //	adapters   7 "Ethernet" (no addresses), 12 "vEthernet (Ethernet)" (10.0.0.5/24)
 //	interface  12 "Ethernet" (10.0.0.5/24), Alias "vEthernet (Ethernet)"
@@ -46,7 +50,7 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 	virtualOf, merged := virtualAdapters(adapters)
 	var all []Interface
 	for i, a := range adapters {
-		if merged[i] {
+		if merged[i] { // part of the Interface of its physical adapter
 			continue
 		}
 		in := toWindowsInterface(a)
@@ -62,14 +66,17 @@ func toInterfaces(adapters []hns.Adapter) []Interface {
 	return all
 }
 
-// virtualAdapters maps each physical adapter that gave its addresses to a virtual switch to the virtual adapter that has
-// them, both as indices into adapters. taken are these virtual ones. The name is compared for all adapters before the
-// MAC is.
+// virtualAdapters maps each physical adapter that gave its addresses to a
+// virtual switch to the virtual adapter that has them, both as indices into
+// adapters. taken are these virtual ones. The name is compared for all adapters
+// before the MAC is. A physical adapter that has an address in use has not
+// given it to a switch.
 func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
 	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
-		// A switch that an administrator created can have any name, but the host's adapter on it has the physical MAC.
+		// A switch that an administrator created can have any name, but the host's
+		// adapter on it has the physical MAC.
 		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (mac.Addr{}) },
 	} {
 		for i, p := range adapters {
@@ -87,9 +94,12 @@ func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]b
 	return found, taken
 }
 
-// inUse reports whether the address shows that its adapter is in use. Windows gives link-local ones to every adapter.
+// inUse reports whether the address shows that its adapter is in use. Windows
+// gives link-local ones to every adapter.
 func inUse(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
+// toWindowsInterface converts one adapter. Global, Deprecated and SelfAssigned, in
+// the terms of Linux, follow from the address and its state.
 func toWindowsInterface(a hns.Adapter) Interface {
 	in := Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.MAC, Up: a.Up, Loopback: a.Loopback}
 	if a.GUID != "" {
@@ -102,7 +112,7 @@ func toWindowsInterface(a hns.Adapter) Interface {
 			Deprecated:   !own.Preferred && !own.Tentative,
 			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !own.Manual,
 		}
-		if own.Prefix.Bits() < ip.BitLen() {
+		if own.Prefix.Bits() < ip.BitLen() { // /32 and /128 make no network on-link
 			addr.Net = own.Prefix.Masked()
 		}
 		in.Addrs = append(in.Addrs, addr)
@@ -110,8 +120,9 @@ func toWindowsInterface(a hns.Adapter) Interface {
 	return in
 }
 
-// addAdapterRoute adds a default route to s.Defaults, and the network of a route without a gateway to its interface.
-// Windows also has routes without a gateway to each single address, broadcast and multicast, which are ignored.
+// addAdapterRoute adds a default route to s.Defaults, and the network of a
+// route without a gateway to its interface. Windows also has routes without a
+// gateway to each single address, broadcast and multicast, which are ignored.
 func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	direct := !r.NextHop.IsValid() || r.NextHop.IsUnspecified()
 	if r.Dst.Bits() > 0 {
@@ -125,6 +136,7 @@ func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	if !direct {
 		d.Gateway = r.NextHop
 	}
+	// Windows chooses by the sum of the metrics of the route and its interface.
 	for _, a := range adapters {
 		if a.Index == r.Index && d.V6 {
 			d.Metric += a.V6Metric
@@ -135,7 +147,8 @@ func (s *Snapshot) addAdapterRoute(r hns.Route, adapters []hns.Adapter) {
 	s.Defaults = append(s.Defaults, d)
 }
 
-// hostEndpoint reports whether HNS gave this name to the host's adapter on a pod network, as "vEthernet (cbr0_ep)".
+// hostEndpoint reports whether HNS gave this name to the host's adapter on a
+// pod network, as "vEthernet (cbr0_ep)".
 func hostEndpoint(name string) bool {
 	return strings.HasPrefix(name, "vEthernet (") && strings.HasSuffix(name, "_ep)")
 }

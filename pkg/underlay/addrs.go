@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Addrs returns the addresses of all interfaces, up or down, sorted and without duplicates. It omits loopback and
-// link-local addresses, which every node has, and tentative ones, which another node may have.
+// Addrs returns the addresses of all interfaces, up or down, sorted and without
+// duplicates. It omits loopback and link-local addresses, which every node has,
+// and tentative ones, which another node may have.
 func (s Snapshot) Addrs() []netip.Addr {
 	var all []netip.Addr
 	for _, in := range s.Interfaces {

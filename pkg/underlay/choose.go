@@ -9,8 +9,18 @@ import (
 	"strings"
 )
 
-// Choose returns the first candidate that can be the underlay, with an address of each enabled family. The error lists
-// why each candidate cannot be it, and which other interfaces there are.
+// Choose returns the first candidate that can be the underlay, with an address
+// of each enabled family. The error lists why each candidate cannot be it, and
+// which other interfaces there are.
+//
+// For example, with --iface=eth1 on a node on which eth1 is down:
+//
+//	no interface can be the underlay
+//	  --iface=eth1: eth1 is down
+//	  interfaces of this node:
+//	    lo (127.0.0.1, ::1) is the loopback interface
+//	    eth0 (192.168.1.10) can be chosen with --iface=eth0
+//	    eth1 is down
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 	var problems []string
 	for _, c := range candidates(s, o, v4, v6) {
@@ -27,7 +37,8 @@ func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
-// candidate is an interface that a flag or the routing table selects, or the reason why that selects none.
+// candidate is an interface that a flag or the routing table selects, or the
+// reason why that selects none.
 type candidate struct {
 	why       string       // what selects it: "--iface=eth0"
 	iface     *Interface   // nil: no interface is selected, see problem
@@ -43,8 +54,8 @@ type candidate struct {
 //	only --public-ip or --public-ipv6    the interface that has this address
 //	none, or nobody has the address      the interfaces of the default routes, by metric
 //
-// If the user selects interfaces with the first three flags, no other interface is ever chosen, even if none of them
-// can be the underlay at the moment.
+// If the user selects interfaces with the first three flags, no other interface
+// is ever chosen, even if none of them can be the underlay at the moment.
 func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var all []candidate
 	for _, name := range o.Iface {
@@ -53,7 +64,8 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	for _, re := range o.IfaceRegex {
 		all = append(all, byRegex(s, re.String(), re.MatchString)...)
 	}
-	// An interface that matches but is down suffices: we wait until it is up instead of using another.
+	// An interface that matches but is down suffices: we wait until it is up
+	// instead of using another.
 	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
 		all = append(all, byReach(s, o.CanReach))
 	}
@@ -66,8 +78,9 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	return byDefaultRoute(s, v4, v6)
 }
 
-// withPublicAddress returns the interfaces that have a public address given by a flag. There are none if it is the
-// address of a NAT gateway, or an address of the loopback interface that a routing protocol announces.
+// withPublicAddress returns the interfaces that have a public address given by
+// a flag. There are none if it is the address of a NAT gateway, or an address
+// of the loopback interface that a routing protocol announces.
 func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var public []netip.Addr
 	var all []candidate
@@ -87,7 +100,7 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 			}
 		}
 	}
-	for i := range all {
+	for i := range all { // both addresses, since one interface may have both
 		all[i].preferred = public
 	}
 	return all
@@ -97,6 +110,9 @@ func (in *Interface) has(ip netip.Addr) bool {
 	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }
 
+// byName returns the interface with this name, or with this address if name is one.
+// An address with a zone, as in fe80::1%eth0, must be on that interface: different
+// interfaces can have the same link-local address.
 func byName(s Snapshot, name string) candidate {
 	c := candidate{why: "--iface=" + name, problem: "no such interface"}
 	ip, err := netip.ParseAddr(name)
@@ -117,6 +133,8 @@ func byName(s Snapshot, name string) candidate {
 	return c
 }
 
+// byRegex returns the interfaces with a matching address, which becomes the
+// preferred one, and after them those with a matching name.
 func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	why := "--iface-regex=" + text
 	var byAddr, byName []candidate
@@ -137,6 +155,8 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	return []candidate{{why: why, problem: "no interface has a matching address or name"}}
 }
 
+// byReach returns the interface of the route to an address, which Read has looked
+// up, with the source address that the system would use for it.
 func byReach(s Snapshot, to netip.Addr) candidate {
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
@@ -146,9 +166,10 @@ func byReach(s Snapshot, to netip.Addr) candidate {
 	return c
 }
 
-// byDefaultRoute returns the interfaces of the default routes, the lowest metric first. With IPv4 enabled these are
-// IPv4's routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred source address of
-// that interface's IPv6 default route, if it has one.
+// byDefaultRoute returns the interfaces of the default routes, the lowest
+// metric first. With IPv4 enabled these are IPv4's routes. In dual-stack the
+// IPv6 address must be on the same interface, and is the preferred source
+// address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	family := "IPv4"
 	if !v4 {
@@ -160,14 +181,14 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	var all []candidate
 	for _, d := range defaults {
 		in := s.byIndex(d.Index)
-		if d.V6 == v4 || in == nil {
+		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
 		c := candidate{why: why, iface: in}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
-		for _, other := range defaults {
+		for _, other := range defaults { // of both families
 			if other.Index == d.Index && other.Source.IsValid() {
 				c.preferred = append(c.preferred, other.Source)
 			}
@@ -180,7 +201,8 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 	return []candidate{{why: why, problem: "not found; select an interface with --iface"}}
 }
 
-// v6Default returns the name of the interface of the first IPv6 default route, "" if there is none.
+// v6Default returns the name of the interface of the first IPv6 default route,
+// "" if there is none.
 func (s Snapshot) v6Default(sorted []Default) string {
 	for _, d := range sorted {
 		if in := s.byIndex(d.Index); d.V6 && in != nil {
@@ -190,6 +212,8 @@ func (s Snapshot) v6Default(sorted []Default) string {
 	return ""
 }
 
+// byIndex returns the interface with an index, nil if there is none. The result
+// points into s.Interfaces.
 func (s Snapshot) byIndex(index int) *Interface {
 	for i := range s.Interfaces {
 		if s.Interfaces[i].Index == index {
@@ -199,6 +223,8 @@ func (s Snapshot) byIndex(index int) *Interface {
 	return nil
 }
 
+// setPublic sets the public addresses of the enabled families: those of the flags,
+// which may be the addresses of a NAT gateway, else the link's own.
 func setPublic(l Link, o Options) Link {
 	if l.V4.IsValid() {
 		l.PublicV4 = cmp.Or(o.PublicV4, l.V4)

@@ -9,11 +9,13 @@ import (
 	"strings"
 )
 
-// maxDescribed limits how many interfaces an error lists, because a node may have a device for each pod.
+// maxDescribed limits how many interfaces an error lists, because a node may
+// have a device for each pod.
 const maxDescribed = 40
 
-// toLink returns the interface as a Link with an address of each enabled family. The error, which continues a sentence
-// that begins with the interface's name, says why it cannot be the underlay.
+// toLink returns the interface as a Link with an address of each enabled
+// family. The error, which continues a sentence that begins with the
+// interface's name, says why it cannot be the underlay.
 func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	switch {
 	case in.Loopback:
@@ -31,7 +33,7 @@ func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	if v6 {
 		l.V6, v6Err = address(in, preferred, true)
 	}
-	if v4Err != nil && v6Err != nil {
+	if v4Err != nil && v6Err != nil { // "has no IPv4 address and has no IPv6 address"
 		return Link{}, fmt.Errorf("%w and %w", v4Err, v6Err)
 	}
 	if err := cmp.Or(v4Err, v6Err); err != nil {
@@ -41,7 +43,10 @@ func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	return l, nil
 }
 
-// Ours reports whether the name is that of a device of the pod network, created by flanneld, flannel or the CNI plugin.
+// Ours reports whether the name is that of a device of the pod network, created
+// by flanneld, flannel or the CNI plugin. It cannot be the underlay, which
+// carries the pod network. Examples are flannel.1, flannel-v6.1, flannel-wg and
+// flannel0; flannelnet is an interface of somebody else.
 func Ours(name string) bool {
 	if name == "cni0" || hostEndpoint(name) || strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-") {
 		return true
@@ -50,15 +55,16 @@ func Ours(name string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// address returns the best address of a family: one of preferred if the interface has it, else the one that is likely
-// to exist for the longest time (see rank).
+// address returns the best address of a family: one of preferred if the
+// interface has it, else the one that is likely to exist for the longest time
+// (see rank).
 func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) {
 	family := "IPv4"
 	if v6 {
 		family = "IPv6"
 	}
-	var best Addr
-	reason := ""
+	var best Addr // zero: none yet
+	reason := ""  // of the last unusable address, for the error
 	for _, a := range in.Addrs {
 		if a.IP.Is6() != v6 {
 			continue
@@ -76,6 +82,9 @@ func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) 
 	return best.IP, nil
 }
 
+// unusable returns why an address cannot be used, as the end of a sentence; "": it
+// can. A link-local address is used only if a flag or a route prefers it, because
+// peers behind a router cannot reach it.
 func unusable(a Addr, preferred []netip.Addr) string {
 	switch {
 	case a.Tentative:
@@ -90,8 +99,16 @@ func unusable(a Addr, preferred []netip.Addr) string {
 	return ""
 }
 
-// rank returns a lower number for a better address. Each property weighs more than all before it. Of addresses with the
-// same rank the oldest is used, so that a new address does not change the choice.
+// rank returns a lower number for a better address. Each property weighs more
+// than all before it. Of addresses with the same rank the oldest is used, so
+// that a new address does not change the choice. Example, without preferred
+// addresses:
+//
+//	address                          rank
+//	2001:db8::1                      16  not preferred, as all others
+//	2001:db8::5c1f (privacy)         18  and temporary
+//	fec0::1 (site scope)             20  and not global
+//	2001:db8:1::1 (deprecated)       24  and deprecated
 func rank(a Addr, preferred []netip.Addr) int {
 	r := 0
 	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(preferred, a.IP)} {
@@ -102,8 +119,10 @@ func rank(a Addr, preferred []netip.Addr) int {
 	return r
 }
 
-// onLink returns the networks that the link reaches without a gateway, from routes and also from addresses, because an
-// interface that is down for a moment has no routes. Link-local networks count only if l uses a link-local address.
+// onLink returns the networks that the link reaches without a gateway, from
+// routes and also from addresses, because an interface that is down for a
+// moment has no routes. Link-local networks count only if l uses a link-local
+// address.
 func onLink(in Interface, l Link) []netip.Prefix {
 	all := slices.Clone(in.OnLink)
 	for _, a := range in.Addrs {
@@ -118,7 +137,8 @@ func onLink(in Interface, l Link) []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// describeAll describes the interfaces for an error, each with the reason why it cannot be the underlay, if any.
+// describeAll describes the interfaces for an error, each with the reason why
+// it cannot be the underlay, if any.
 func describeAll(s Snapshot, v4, v6 bool) []string {
 	all := []string{"interfaces of this node:"}
 	for i, in := range s.Interfaces {
@@ -134,6 +154,8 @@ func describeAll(s Snapshot, v4, v6 bool) []string {
 	return all
 }
 
+// addrList returns the interface's addresses in parentheses after a blank, the first
+// four at most; "" if it has none.
 func addrList(in Interface) string {
 	var all []string
 	for _, a := range in.Addrs {

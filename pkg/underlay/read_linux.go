@@ -35,6 +35,8 @@ func Read(o Options) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
+	// The three lists are from different moments. An address or a route of a device
+	// that is not in the first list selects nothing. Watch notifies of the new device.
 	var s Snapshot
 	for _, l := range links {
 		s.Interfaces = append(s.Interfaces, toInterface(l.Attrs()))
@@ -59,7 +61,9 @@ func Read(o Options) (Snapshot, error) {
 	return s, nil
 }
 
-// dump requests a list again, after a growing pause, while a change in the kernel interrupts it.
+// dump requests a list again, after a growing pause, while a change in the
+// kernel interrupts it. An interrupted list may lack entries or have some twice
+// (NLM_F_DUMP_INTR).
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for i := range maxDumps {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -70,6 +74,8 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return nil, err
 }
 
+// toInterface converts a device, without its addresses and routes. Up is IFF_UP, not
+// IFF_RUNNING: an unplugged cable shall not make the node choose another underlay.
 func toInterface(a *netlink.LinkAttrs) Interface {
 	in := Interface{
 		Name: a.Name, AltNames: a.AltNames, Index: a.Index, MTU: a.MTU,
@@ -81,6 +87,8 @@ func toInterface(a *netlink.LinkAttrs) Interface {
 	return in
 }
 
+// toAddr converts an address. An optimistic one (RFC 4429) is usable while duplicate
+// address detection still runs, therefore it is not Tentative.
 func toAddr(a netlink.Addr) Addr {
 	ip := toIP(a.IP)
 	addr := Addr{
@@ -95,6 +103,8 @@ func toAddr(a netlink.Addr) Addr {
 	} else {
 		addr.Temporary = again
 	}
+	// The network is on-link by the address alone, unless the kernel was told to make
+	// no route for it. On a point-to-point link, what is on-link is the other end.
 	if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 {
 		n := a.IPNet
 		if a.Peer != nil {
@@ -107,7 +117,8 @@ func toAddr(a netlink.Addr) Addr {
 	return addr
 }
 
-// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It lists IPv4 addresses oldest first.
+// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It
+// lists IPv4 addresses oldest first.
 func oldestFirst(addrs []Addr) []Addr {
 	var v4, v6 []Addr
 	for _, a := range addrs {
@@ -121,10 +132,13 @@ func oldestFirst(addrs []Addr) []Addr {
 	return append(v4, v6...)
 }
 
-// reach looks up the route to an address. If the kernel answers that there is none, that is a Problem, not an error.
+// reach looks up the route to an address. If the kernel answers that there is
+// none, that is a Problem, not an error.
 func reach(to netip.Addr) (Reach, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	switch {
+	// There is no route, or one of type unreachable, prohibit, blackhole or throw, or
+	// the kernel does not support the family.
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL),
 		errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return Reach{Problem: err.Error()}, nil
@@ -136,6 +150,7 @@ func reach(to netip.Addr) (Reach, error) {
 	return Reach{Index: routes[0].LinkIndex, Source: toIP(routes[0].Src)}, nil
 }
 
+// toIP converts an address; nil becomes the zero Addr.
 func toIP(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()

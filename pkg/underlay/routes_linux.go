@@ -19,6 +19,7 @@ type route struct {
 	viaOtherFamily bool  // the gateway is of the other address family (RTA_VIA)
 }
 
+// hop is one of the ways that a route offers; only a multipath route has several.
 type hop struct {
 	index   int        // of the interface
 	gateway netip.Addr // zero: no gateway
@@ -29,8 +30,9 @@ func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid()
 }
 
-// listRoutes lists the main table's default routes and those without a gateway. Of all other routes, and a node has one
-// for each peer, only the header is read, which the netlink library cannot do.
+// listRoutes lists the main table's default routes and those without a gateway.
+// Of all other routes, and a node has one for each peer, only the header is
+// read, which the netlink library cannot do.
 func listRoutes() ([]route, error) {
 	var all []route
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -46,12 +48,20 @@ func listRoutes() ([]route, error) {
 	return all, err
 }
 
-// mayMatter reports whether, by its struct rtmsg, a route can be a default route or an on-link route.
+// mayMatter reports whether, by its struct rtmsg, a route can be a default
+// route or an on-link route. IPv6 routes have no scope link, so all of them
+// may.
+//
+//	struct rtmsg  family dst_len src_len tos table protocol scope type flags
+//	byte          0      1       2       3   4     5        6     7    8 to 11
 func mayMatter(m []byte) bool {
 	family, bits, table, scope, kind := m[0], m[1], m[4], m[6], m[7]
 	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && (bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
 }
 
+// parseRoute parses a message of RTM_NEWROUTE: struct rtmsg, then attributes. A
+// default route has no RTA_DST. A route through a nexthop object has the attributes
+// of the object's hops, too, unless net.ipv4.nexthop_compat_mode is off.
 func parseRoute(m []byte) (r route) {
 	base := netip.IPv4Unspecified()
 	if m[0] == unix.AF_INET6 {
@@ -102,8 +112,12 @@ func parseHops(b []byte) (all []hop) {
 	return all
 }
 
+// number parses an attribute of 32 bits as a signed number, such as the index of an
+// interface.
 func number(b []byte) int { return int(int32(rtnetlink.Number(b))) }
 
+// addRoute adds a default route once for each of its hops, and any other route,
+// which listRoutes returns only without a gateway, to its interface.
 func (s *Snapshot) addRoute(r route) {
 	if r.dst.Bits() > 0 {
 		if in := s.byIndex(r.hops[0].index); in != nil {

@@ -15,7 +15,8 @@ type Options struct {
 	PublicV4, PublicV6 netip.Addr       // published instead of the interface's address; zero: not set
 }
 
-// Snapshot is the state of the operating system's interfaces and routes at one moment.
+// Snapshot is the state of the operating system's interfaces and routes at one
+// moment.
 type Snapshot struct {
 	Interfaces []Interface // sorted by index
 	Defaults   []Default   // default routes of the main table, both families

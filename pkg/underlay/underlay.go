@@ -1,5 +1,6 @@
-// Package underlay chooses the interface and the addresses by which this node reaches the other nodes. Choose is a pure
-// function of a Snapshot; only Read and Watch need the operating system.
+// Package underlay chooses the interface and the addresses by which this node
+// reaches the other nodes. Choose is a pure function of a Snapshot; only Read
+// and Watch need the operating system.
 package underlay
 
 import (
@@ -12,14 +13,16 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Link is the chosen interface.
+// Link is the chosen interface. It is a value: after a change of the interface,
+// Choose returns another Link, and Equal and Since tell what differs.
 type Link struct {
 	Name   string
 	Index  int
 	MTU    int // bytes
 	MAC    mac.Addr
 	V4, V6 netip.Addr // our own addresses on it; zero if the family is disabled
-	// PublicV4 and PublicV6 are published in our lease. They are V4 and V6 unless --public-ip or --public-ipv6 is set.
+	// PublicV4 and PublicV6 are published in our lease. They are V4 and V6 unless
+	// --public-ip or --public-ipv6 is set.
 	PublicV4, PublicV6 netip.Addr
 	OnLink             []netip.Prefix // networks that are reached through it without a gateway
 }
@@ -33,6 +36,7 @@ func (l Link) Reaches(a netip.Addr) bool {
 func (l Link) Prefixes() []netip.Prefix {
 	all := slices.Clone(l.OnLink)
 	for _, a := range []netip.Addr{l.V4, l.V6} {
+		// It fails for the zero Addr of a disabled family only.
 		if p, err := a.WithZone("").Prefix(a.BitLen()); err == nil {
 			all = append(all, p)
 		}
@@ -51,7 +55,8 @@ func (l Link) String() string {
 	return fmt.Sprintf("%s (%s, MTU %d)", l.Name, strings.Join(addrs, ", "), l.MTU)
 }
 
-// Since lists for log lines the fields that differ from an earlier state of the link; "" if none do.
+// Since lists for log lines the fields that differ from an earlier state of the
+// link; "" if none do.
 func (l Link) Since(before Link) string {
 	var all []string
 	for _, f := range []struct {

@@ -8,7 +8,9 @@ import (
 	"flannel/pkg/hns"
 )
 
-// coalesceDelay is the pause between the first of a burst of changes and the notification.
+// coalesceDelay is the pause between the first of a burst of changes and the
+// notification. When an interface comes up, for example, messages about its
+// link, addresses and routes follow each other, and one Read serves them all.
 const coalesceDelay = 50 * time.Millisecond
 
 // WatchStack is Watch for a Snapshot read by FromStack.
@@ -23,7 +25,8 @@ func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// coalesce sends one value to changed for all events within coalesceDelay, until ctx ends.
+// coalesce sends one value to changed for all events within coalesceDelay,
+// until ctx ends.
 func coalesce(ctx context.Context, events <-chan struct{}, changed chan<- struct{}) {
 	for {
 		select {
@@ -36,6 +39,8 @@ func coalesce(ctx context.Context, events <-chan struct{}, changed chan<- struct
 			return
 		case <-time.After(coalesceDelay):
 		}
+		// Take the event of those that arrived during the pause before notifying: one
+		// that arrives afterwards causes another notification, so none is lost.
 		select {
 		case <-events:
 		default:

@@ -14,9 +14,10 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// Watch returns a channel that receives a value when the result of Read may have changed: one value for any number of
-// changes, and none after ctx has ended. It is never closed. No change after the return of Watch is missed. Watch
-// subscribes in the network namespace of the calling goroutine's thread.
+// Watch returns a channel that receives a value when the result of Read may
+// have changed: one value for any number of changes, and none after ctx has
+// ended. It is never closed. No change after the return of Watch is missed.
+// Watch subscribes in the network namespace of the calling goroutine's thread.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -27,6 +28,8 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		s.Close()
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
+	// The socket exists before Watch returns, so the kernel queues changes from now on,
+	// even before receive runs. Closing it makes a blocked Receive return.
 	events, changed := make(chan struct{}, 1), make(chan struct{}, 1)
 	context.AfterFunc(ctx, s.Close)
 	go receive(ctx, s, events)
@@ -34,9 +37,11 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// filterRoutes attaches a socket filter that drops notifications about most routes, so that a route for each peer does
-// not wake us. It passes those about default routes and on-link routes (scope link), and all that are not about routes.
-// Messages that arrived before the filter was attached are filtered by receive.
+// filterRoutes attaches a socket filter that drops notifications about most
+// routes, so that a route for each peer does not wake us. It passes those about
+// default routes and on-link routes (scope link), and all that are not about
+// routes. Messages that arrived before the filter was attached are filtered by
+// receive.
 func filterRoutes(fd int) error {
 	const (
 		kind  = 4 // nlmsg_type
@@ -47,6 +52,8 @@ func filterRoutes(fd int) error {
 	swapped := func(v uint16) uint32 { // a filter loads words in network byte order, netlink has the host's
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 	}
+	// Jt and Jf are how many instructions to skip if the comparison is true or false.
+	// The two returns are the number of bytes to pass: all of them, or none.
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
@@ -61,8 +68,8 @@ func filterRoutes(fd int) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// receive reads notifications until ctx ends, which closes the socket. An error, such as ENOBUFS after the kernel dropped
-// messages, counts as a change.
+// receive reads notifications until ctx ends, which closes the socket. An
+// error, such as ENOBUFS after the kernel dropped messages, counts as a change.
 func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 	ignored := ignoredLinks{}
 	for {
@@ -71,12 +78,13 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 			return
 		}
 		if err != nil {
+			// Messages may be lost, and an index may be that of another interface by now.
 			clear(ignored)
 			notify(events)
 			time.Sleep(coalesceDelay) // a persistent error must not use up the CPU
 			continue
 		}
-		if from.Pid != nl.PidKernel {
+		if from.Pid != nl.PidKernel { // any process can send to the socket
 			continue
 		}
 		for _, m := range msgs {
@@ -87,12 +95,14 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 	}
 }
 
-// ignoredLinks is the set of interfaces, by index, that cannot be the underlay: our own, and ports of bridges, which
-// most interfaces of a node are because of its pods.
+// ignoredLinks is the set of interfaces, by index, that cannot be the underlay:
+// our own, and ports of bridges, which most interfaces of a node are because of
+// its pods.
 type ignoredLinks map[int32]bool
 
-// concerns reports whether a message can change the choice, and keeps the set of ignored interfaces up to date. It only
-// reads the beginning of a message where that is enough.
+// concerns reports whether a message can change the choice, and keeps the set
+// of ignored interfaces up to date. It only reads the beginning of a message
+// where that is enough.
 func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -104,11 +114,13 @@ func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 			return false
 		}
 		index := info.Index
-		if m.Header.Type == unix.RTM_DELLINK {
+		if m.Header.Type == unix.RTM_DELLINK { // its index may be used again
 			known := ignored[index]
 			delete(ignored, index)
 			return !known
 		}
+		// A pod's interface is created before it becomes a port of the bridge, so the
+		// first message about it causes a notification, and later ones do not.
 		if cannotBeUnderlay(m.Data[unix.SizeofIfInfomsg:]) {
 			ignored[index] = true
 			return false
@@ -127,7 +139,8 @@ func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// cannotBeUnderlay reports whether a link's attributes show that it is flanneld's or a port of a bridge.
+// cannotBeUnderlay reports whether a link's attributes show that it is
+// flanneld's or a port of a bridge.
 func cannotBeUnderlay(attributes []byte) bool {
 	for kind, value := range rtnetlink.Attrs(attributes) {
 		switch kind {

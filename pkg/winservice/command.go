@@ -43,7 +43,7 @@ func Command(ctx context.Context, args []string, read func(args, env []string) (
 	if len(rest) > 0 {
 		verb, rest = rest[0], rest[1:]
 	}
-	var config Config
+	var config Config // only install has one
 	switch {
 	case slices.Contains([]string{"-h", "--help", "-help", "help"}, verb):
 		_, err := io.WriteString(stdout, Usage)
@@ -81,7 +81,7 @@ func ParseInstall(program string, args []string, read func(args, env []string) (
 	if err := flags.Parse(args); err != nil {
 		return Config{}, fmt.Errorf("%w; give the daemon's flags after --, as in: flanneld service install -- --kube-subnet-mgr", err)
 	}
-	args = flags.Args()
+	args = flags.Args() // what follows "--": the daemon's
 	command := append([]string{program}, args...)
 	daemon, err := read(args, env)
 	problems := []error{err}

@@ -20,6 +20,8 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	var err error
 	switch verb {
 	case "install":
+		// A running service is stopped only if its configuration changed: running the
+		// same installation again must not interrupt it.
 		changed := false
 		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
 		if err == nil && config.Start {
@@ -67,6 +69,9 @@ func explain(verb string, err error) error {
 	return fmt.Errorf("service %s: %w%s", verb, err, hint)
 }
 
+// withManager calls do with a connection to the service manager. It is opened with
+// the given rights only; mgr.Connect would always request all of them, which only
+// administrators have.
 func withManager(access uint32, do func(*mgr.Mgr) error) error {
 	h, err := windows.OpenSCManager(nil, nil, access)
 	if err != nil {
@@ -89,6 +94,7 @@ func withService(access uint32, do func(*mgr.Service) error) error {
 	})
 }
 
+// openService opens the service with the given rights. The caller must close it.
 func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
 	name, err := windows.UTF16PtrFromString(Name)
 	if err != nil {
@@ -104,6 +110,8 @@ func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
 // install creates the service or changes it to config. The service depends on no
 // other one: if it depended on HNS, Windows would stop it when HNS restarts.
 func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
+	// Everything is set even if it is installed already: somebody may have changed or
+	// disabled the service in another way.
 	done := "changed; a running service uses the change after its next start"
 	if changed = !installed(config); !changed {
 		done = "already installed"
@@ -135,6 +143,7 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 		return fmt.Errorf("set the command line: %w", err)
 	}
 	display, description := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Connects the pods of this node with those of the other nodes.")
+	// What is nil stays unchanged.
 	if err := windows.ChangeServiceConfig(s.Handle, windows.SERVICE_WIN32_OWN_PROCESS, windows.SERVICE_AUTO_START, windows.SERVICE_ERROR_NORMAL,
 		command, nil, nil, nil, nil, nil, display); err != nil {
 		return fmt.Errorf("set the command line: %w", err)
@@ -162,6 +171,8 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 	return nil
 }
 
+// change sets one of the optional properties; level says which, and the type of to
+// belongs to it.
 func change[T any](s *mgr.Service, level uint32, to *T) error {
 	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
 }
@@ -182,6 +193,7 @@ func uninstall(ctx context.Context, out io.Writer) error {
 	if err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
 		return fmt.Errorf("delete the service: %w", err)
 	}
+	// Without waiting, a following install would fail with ERROR_SERVICE_MARKED_FOR_DELETE.
 	for deadline := time.Now().Add(stateWithin); ; {
 		err := withService(windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
 		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
@@ -208,6 +220,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
+// startService starts the service and waits until it runs.
 func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	err := s.Start()
 	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
@@ -225,6 +238,8 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	return nil
 }
 
+// stopService stops the service and waits until it is stopped. A service that is
+// stopping already does not accept the request, which is no error.
 func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	status, err := s.Query()
 	if err != nil {
@@ -247,7 +262,8 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 // stateWithin is how long the service may take to start or stop.
 const stateWithin = 20 * time.Second
 
-// await waits for a state. It fails if the service stops instead of running.
+// await polls until the service is in a state. It fails if the service stops instead
+// of running, and after stateWithin.
 func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
 	for deadline := time.Now().Add(stateWithin); ; {
 		status, err := s.Query()

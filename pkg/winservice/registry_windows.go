@@ -16,6 +16,8 @@ const (
 	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + Name
 )
 
+// setEnvironment replaces the variables of the service. The service manager passes
+// them to the process in addition to the system's; it has no API to set them.
 func setEnvironment(env []string) error {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
 	if err != nil {
@@ -84,6 +86,7 @@ func addEventSource() error {
 	return nil
 }
 
+// removeEventSource undoes addEventSource. A missing source is no error.
 func removeEventSource() error {
 	if err := eventlog.Remove(Name); err != nil && !errors.Is(err, registry.ErrNotExist) {
 		return fmt.Errorf("remove the source from the event log: %w", err)

@@ -57,6 +57,9 @@ type running struct {
 // Execute reports the service as running at once. The program may wait for its
 // network for any time, and logs that.
 func (s *running) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (ownCode bool, code uint32) {
+	// requests and status are channels of the service manager's dispatcher, and only
+	// this goroutine uses them. After a stop, it goes on until the program has ended:
+	// to return is to report the service as stopped.
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	ended := make(chan int, 1)
@@ -65,7 +68,7 @@ func (s *running) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 	for {
 		select {
 		case s.code = <-ended:
-			return true, uint32(s.code)
+			return true, uint32(s.code) // true: an exit code of ours, not a Windows error
 		case r := <-requests:
 			switch r.Cmd {
 			case svc.Interrogate:

@@ -16,10 +16,14 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Acquire implements subnet.Manager. It uses the existing lease with our public address, if there is one; else it creates a
-// key for the subnet that the subnet file remembers, or for a random free one. It waits for etcd, and returns other errors
-// at once, such as a full network.
+// Acquire implements subnet.Manager. It uses the existing lease with our public
+// address, if there is one; else it creates a key for the subnet that the
+// subnet file remembers, or for a random free one. It waits for etcd, and
+// returns other errors at once, such as a full network.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
+	// Each round lists the keys, and then uses one of them, or creates one under the
+	// condition that nobody was faster. A lost race means another round with a new list.
+	//
 	// All attempts use one etcd lease, so that none is left over after a lost race.
 	id := newLeaseID()
 	granted, won := false, false
@@ -65,7 +69,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	}
 }
 
-// record is a lease's key in the store. Its subnets are taken even if its value cannot be decoded.
+// record is a lease's key in the store. Its subnets are taken even if its value
+// cannot be decoded.
 type record struct {
 	key   string
 	kv    *mvccpb.KeyValue
@@ -74,6 +79,7 @@ type record struct {
 }
 
 // records returns the keys below the prefix that are those of leases.
+// Others are ignored here; Watch reports them.
 func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 	records := make([]record, 0, len(kvs))
 	for _, kv := range kvs {
@@ -89,7 +95,8 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 	return records
 }
 
-// ours returns the records with our public address: the first one that fits the configuration, and the others.
+// ours returns the records with our public address: the first one that fits the
+// configuration, and the others.
 func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, others []record) {
 	for _, r := range records {
 		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
@@ -109,13 +116,15 @@ func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, 
 	return fit, others
 }
 
-// mayHaveOurAddress reports whether a value may contain our public address. It spares decoding ten thousand values at
-// the start. An IPv4 address is written in one form only, unless JSON escapes it.
+// mayHaveOurAddress reports whether a value may contain our public address. It
+// spares decoding ten thousand values at the start. An IPv4 address is written
+// in one form only, unless JSON escapes it.
 func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
 }
 
-// hasOurAddress reports whether v has our public address: the IPv4 one, or the IPv6 one in a network without IPv4.
+// hasOurAddress reports whether v has our public address: the IPv4 one, or the
+// IPv6 one in a network without IPv4.
 func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	if cfg.V4.On() {
 		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
@@ -123,10 +132,12 @@ func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
 }
 
-// candidate chooses the subnets of a new lease: those of the subnet file if they are free, or else random ones.
+// candidate chooses the subnets of a new lease: those of the subnet file if
+// they are free, or else random ones.
 func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick subnet.Lease, how string, err error) {
-	// The subnets of all readable keys are taken, those of our own former leases included: pods may still have their
-	// addresses. A key of the whole network or more is ignored, because it would prevent all new nodes from joining.
+	// The subnets of all readable keys are taken, those of our own former leases
+	// included: pods may still have their addresses. A key of the whole network or
+	// more is ignored, because it would prevent all new nodes from joining.
 	taken := make([]*subnet.Lease, len(records))
 	for i, r := range records {
 		taken[i] = &subnet.Lease{}
@@ -137,6 +148,7 @@ func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick sub
 			taken[i].V6 = r.lease.V6
 		}
 	}
+	// cfg is a copy: Fits and Choose reject a subnet that contains one of Underlay.
 	if cfg.InsideNetwork() != nil {
 		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
@@ -148,8 +160,9 @@ func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick sub
 	return pick, "it was free", err
 }
 
-// addresses returns the public addresses of the nodes, which a subnet must not contain. It decodes all values, which takes
-// time, and is needed only if a node has its address inside the pod network.
+// addresses returns the public addresses of the nodes, which a subnet must not
+// contain. It decodes all values, which takes time, and is needed only if a
+// node has its address inside the pod network.
 func addresses(records []record) (nodes []netip.Prefix) {
 	for _, r := range records {
 		v, err := format.DecodeValue(r.kv.Value)
@@ -165,7 +178,8 @@ func addresses(records []record) (nodes []netip.Prefix) {
 	return nodes
 }
 
-// heldKeyOf returns the heldKey of an existing record, which stays as it is until Publish.
+// heldKeyOf returns the heldKey of an existing record, which stays as it is
+// until Publish.
 func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
@@ -180,8 +194,9 @@ func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 	return l
 }
 
-// newHeldKey returns the heldKey of a new lease. Its value has our public addresses and no backend: flannel on other nodes
-// ignores such a lease, but reports an error for one with a backend and without data.
+// newHeldKey returns the heldKey of a new lease. Its value has our public
+// addresses and no backend: flannel on other nodes ignores such a lease, but
+// reports an error for one with a backend and without data.
 func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
 	held := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet),
 		v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
@@ -194,9 +209,10 @@ func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *held
 	return held
 }
 
-// setHeld sets the key that the Manager holds, and returns its lease as stored. Hold and Watch continue from snap.
+// setHeld sets the key that the Manager holds, and returns its lease as stored.
+// Hold and Watch continue from snap.
 func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Lease {
-	if held.at.rev == 0 {
+	if held.at.rev == 0 { // a new key: follow it from its creation
 		held.at = position{cluster: snap.at.cluster, rev: held.mod, witness: held.key, mod: held.mod}
 	}
 	m.log.Info("subnet leased", "key", held.key, "because", how, "reservation", held.id == clientv3.NoLease)
@@ -204,8 +220,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	m.held, m.seed = held, snap
 	m.mu.Unlock()
 	m.ownName.Store(&held.key)
-	patience.Notify(m.ownChanged)
-	patience.Notify(m.leaseChanged)
+	patience.Notify(m.ownChanged)   // Watch omits another key from now on
+	patience.Notify(m.leaseChanged) // renew sleeps for the former one
 	m.acquireOnce.Do(func() { close(m.acquired) })
 	l := subnet.Lease{Name: held.key, Since: held.created, Backend: held.stored.BackendType}
 	if held.v4.IsValid() {
@@ -217,7 +233,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	return l
 }
 
-// warnOthers logs further keys with our public address. They are former leases of this node, or another node has the address.
+// warnOthers logs further keys with our public address. They are former leases
+// of this node, or another node has the address.
 func (m *Manager) warnOthers(key string, others []record) {
 	if len(others) == 0 {
 		return

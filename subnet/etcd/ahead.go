@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Ahead returns the clock of the first server that answers minus ours, precise to two seconds. etcd's own protocol has no
-// time, but its responses to plain HTTP have the header Date (RFC 9110, section 6.6.1).
+// Ahead returns the clock of the first server that answers minus ours, precise
+// to two seconds. etcd's own protocol has no time, but its responses to plain
+// HTTP have the header Date (RFC 9110, section 6.6.1).
 func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 	secure, err := o.tls(&errorTracker{})
 	if err != nil {
@@ -37,6 +38,8 @@ func Ahead(ctx context.Context, o Options) (time.Duration, error) {
 			why = fmt.Errorf("response without a valid Date header: %w", err)
 			continue
 		}
+		// Date has whole seconds, rounded down: half a second more is right on average.
+		// The server wrote it at about the middle of the request.
 		return date.Add(time.Second / 2).Sub(middle), nil
 	}
 	return 0, fmt.Errorf("read the time from etcd: %w", cmp.Or(why, errors.New("no endpoint given")))

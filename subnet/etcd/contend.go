@@ -14,18 +14,21 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// createKey creates the key of held, if it does not exist. The same transaction deletes our former keys, which no
-// longer fit. It returns false if another node was faster. The subnet was free in a list at revision rev.
+// createKey creates the key of held, if it does not exist. The same transaction
+// deletes our former keys, which no longer fit. It returns false if another
+// node was faster. The subnet was free in a list at revision rev.
 //
-// Two nodes may create overlapping keys of different names, such as 10.5.8.0-22 and 10.5.9.0-24, at the same time. etcd
-// orders their transactions. Each one also reads the keys created since rev: the later node finds the earlier one's key,
-// deletes its own and tries another subnet.
+// Two nodes may create overlapping keys of different names, such as 10.5.8.0-22
+// and 10.5.9.0-24, at the same time. etcd orders their transactions. Each one
+// also reads the keys created since rev: the later node finds the earlier one's
+// key, deletes its own and tries another subnet.
 func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, former []record) (won bool, err error) {
 	raw, err := format.EncodeValue(held.want)
 	if err != nil {
 		return false, err
 	}
-	// This excludes keys of the same name, and the range of the second step finds overlapping ones.
+	// This excludes keys of the same name, and the range of the second step finds
+	// overlapping ones.
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(held.key), "=", 0)}
 	steps := []clientv3.Op{clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id)),
 		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
@@ -59,13 +62,15 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 	for _, id := range etcdLeases {
 		m.revokeUnused(ctx, id)
 	}
+	// With more than one page of new keys, finishCreate reads all of them.
 	if newcomers := rangeOf(resp, 1); !newcomers.More {
 		return m.keepUnlessOverlapping(ctx, held, resp.Header.GetRevision(), newcomers.Kvs)
 	}
 	return m.finishCreate(ctx, held, rev)
 }
 
-// rangeOf returns the result of step i of a transaction, which must be a Get. It is empty if the server left it out.
+// rangeOf returns the result of step i of a transaction, which must be a Get.
+// It is empty if the server left it out.
 func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
 	if i < len(resp.Responses) {
 		if r := resp.Responses[i].GetResponseRange(); r != nil {
@@ -81,7 +86,8 @@ func timeLeft(ctx context.Context) time.Duration {
 	return time.Until(end)
 }
 
-// finishCreate completes a createKey whose transaction succeeded although its answer was lost.
+// finishCreate completes a createKey whose transaction succeeded although its
+// answer was lost.
 func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
 	err = m.retry(ctx, "create our lease", func(attempt context.Context) (err error) {
@@ -99,8 +105,9 @@ func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (w
 	return false, nil
 }
 
-// keepUnlessOverlapping records that our key was created at rev, and returns true; or it deletes the key and returns
-// false, if an overlapping key was created before. newcomers are the keys created since the list.
+// keepUnlessOverlapping records that our key was created at rev, and returns
+// true; or it deletes the key and returns false, if an overlapping key was
+// created before. newcomers are the keys created since the list.
 func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev int64,
 	newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	own := held.lease()
@@ -108,6 +115,8 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev 
 		if r.key == held.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
+		// Only if nobody has changed the key since. After a lost answer the condition is
+		// false, and the key is gone as well.
 		err := m.retry(ctx, "delete an overlapping key", func(ctx context.Context) error {
 			_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(held.key), "=", rev)).
 				Then(clientv3.OpDelete(held.key)).Commit()

@@ -8,7 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// DeniedError means that this node's etcd user lacks a permission that the daemon needs.
+// DeniedError means that this node's etcd user lacks a permission that the
+// daemon needs.
 type DeniedError struct {
 	User string // "": the common name of the client certificate
 	Need string // "read" or "readwrite"
@@ -29,7 +30,8 @@ func (e *DeniedError) Error() string {
 // Refused implements patience.Refusal.
 func (e *DeniedError) Refused() {}
 
-// denied replaces etcd's "permission denied" by a DeniedError, which names the permission.
+// denied replaces etcd's "permission denied" by a DeniedError, which names the
+// permission.
 func (m *Manager) denied(err error, need, key string, all bool) error {
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return &DeniedError{User: m.user, Need: need, Key: key, All: all}
@@ -37,8 +39,10 @@ func (m *Manager) denied(err error, need, key string, all bool) error {
 	return err
 }
 
-// deniedClaim adds advice for a node that may write only the one key that is reserved for it, and tries to create another
-// one because the reserved key does not have its address. The error is final: the caller logs it and calls Acquire again.
+// deniedClaim adds advice for a node that may write only the one key that is
+// reserved for it, and tries to create another one because the reserved key
+// does not have its address. The error is final: the caller logs it and calls
+// Acquire again.
 func (m *Manager) deniedClaim(err error, key, publicIP string) error {
 	if denied, ok := errors.AsType[*DeniedError](m.denied(err, "readwrite", key, false)); ok {
 		return final{fmt.Errorf("%w; if this user may write one reserved key only, let that key carry this node's PublicIP %s",

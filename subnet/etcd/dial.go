@@ -54,8 +54,8 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 		Endpoints:   endpoints,
 		TLS:         secure,
 		DialTimeout: 10 * time.Second, // of the login; each attempt has a shorter one
-		// A dead connection is detected after 13 s. gRPC allows no less than 10 s, and the server closes connections that
-		// are pinged without a running request.
+		// A dead connection is detected after 13 s. gRPC allows no less than 10 s, and
+		// the server closes connections that are pinged without a running request.
 		DialKeepAliveTime:    cmp.Or(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
@@ -69,8 +69,9 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	return cfg, nil
 }
 
-// plaintextEndpoint returns the endpoint to which the password would be sent unencrypted, "" if there is none. The
-// scheme of the first endpoint is used for all.
+// plaintextEndpoint returns the endpoint to which the password would be sent
+// unencrypted, "" if there is none. The scheme of the first endpoint is used
+// for all.
 func plaintextEndpoint(cfg clientv3.Config) string {
 	if cfg.Username == "" || strings.HasPrefix(strings.ToLower(cfg.Endpoints[0]), "https://") {
 		return ""
@@ -78,7 +79,8 @@ func plaintextEndpoint(cfg clientv3.Config) string {
 	return cfg.Endpoints[0]
 }
 
-// tls returns the TLS configuration for https endpoints. Without a CA file, the system's authorities are trusted.
+// tls returns the TLS configuration for https endpoints. Without a CA file, the
+// system's authorities are trusted.
 func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -93,6 +95,8 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	}
 	switch {
 	case o.CertFile == "" && o.KeyFile == "":
+		// Called if the server asks for one. An empty certificate is the answer that Go
+		// gives without this function, too; asked helps to explain what follows.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			t.asked.Store(true)
 			return &tls.Certificate{}, nil
@@ -103,7 +107,8 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	case o.KeyFile == "":
 		return nil, fmt.Errorf("etcd certificate file %s is given without a key file", o.CertFile)
 	}
-	// The files are read here once, so that New returns their errors; and again for each handshake.
+	// The files are read here once, so that New returns their errors; and again for
+	// each handshake.
 	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
@@ -118,8 +123,10 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	return c, nil
 }
 
-// errorTracker intercepts the requests and keeps the error of the last failed one: when etcd cannot be reached, the client
-// library returns "context deadline exceeded", whatever the reason. It also keeps the connections, to drop them.
+// errorTracker intercepts the requests and keeps the error of the last failed
+// one: when etcd cannot be reached, the client library returns "context
+// deadline exceeded", whatever the reason. It also keeps the connections, to
+// drop them.
 type errorTracker struct {
 	last  atomic.Pointer[string] // nil: no request has failed
 	calls atomic.Int64           // requests and streams so far
@@ -127,8 +134,9 @@ type errorTracker struct {
 	conns patience.Conns
 }
 
-// credentials returns the credentials that the client library would use for the endpoint, wrapped so that all connections
-// are kept for dropping: gRPC itself closes a connection only after a timeout.
+// credentials returns the credentials that the client library would use for the
+// endpoint, wrapped so that all connections are kept for dropping: gRPC itself
+// closes a connection only after a timeout.
 func (t *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
 	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
 		return handshakes{insecure.NewCredentials(), t}
@@ -166,7 +174,8 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 			Backoff:           grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
-		// A list of 10,000 leases has 2.5 MB. gRPC's initial windows of 64 KB would require a dozen round trips.
+		// A list of 10,000 leases has 2.5 MB. gRPC's initial windows of 64 KB would
+		// require a dozen round trips.
 		grpc.WithInitialWindowSize(4 << 20),
 		grpc.WithInitialConnWindowSize(8 << 20),
 	}
@@ -181,7 +190,8 @@ func (t *errorTracker) record(err error) error {
 	return err
 }
 
-// explain replaces a timeout by the error of the last failed request.
+// explain replaces a timeout by the error of the last failed request. For example,
+// "context deadline exceeded" becomes "connection error: … connection refused".
 func (t *errorTracker) explain(err error) error {
 	// The client library returns the context's errors, gRPC its own codes.
 	code := status.Code(err)
@@ -196,7 +206,8 @@ func (t *errorTracker) explain(err error) error {
 	return err
 }
 
-// streamOptions are the options of streams that are opened without the client library.
+// streamOptions are the options of streams that are opened without the client
+// library.
 func streamOptions() []grpc.CallOption {
 	return []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxMessage)}
 }

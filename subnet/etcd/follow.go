@@ -13,31 +13,43 @@ import (
 	"flannel/subnet/patience"
 )
 
-// feed is a part of the store, and the consumer of its changes.
+// feed is a part of the store, and the consumer of its changes. There are
+// three, each followed in a goroutine of its own:
+//
+//	keys                   consumer  notified by
+//	<prefix>/config        config    -
+//	<prefix>/subnets/…     peers     ownChanged: our own key is another one
+//	our key below these    holder    checkKey: a pause is over
 type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key
 	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
 	notified <-chan struct{} // makes follow call handleNotify; may be nil
-	// written returns the ModRevision of key as last seen or written by us; 0: none. nil: we do not write it.
+	// written returns the ModRevision of key as last seen or written by us; 0:
+	// none. nil: we do not write it.
 	written  func() int64
 	consumer consumer
 }
 
-// consumer is called from one goroutine. After an error, follow lists again after a pause; subnet.ErrLost ends follow.
+// consumer is called from one goroutine. After an error, follow lists again
+// after a pause; subnet.ErrLost ends follow.
 type consumer interface {
-	// handleList gets all keys, in order. replaced: the store is another or an older one than at the call before.
+	// handleList gets all keys, in order. replaced: the store is another or an
+	// older one than at the call before.
 	handleList(ctx context.Context, list *snapshot, replaced bool) error
 	// handle gets the changes after the list, in order.
 	handle(ctx context.Context, events []*mvccpb.Event) error
 	handleNotify(ctx context.Context) error
 }
 
-// errRelist says that the watch cannot continue where it ended, and the keys must be listed again.
+// errRelist says that the watch cannot continue where it ended, and the keys
+// must be listed again.
 var errRelist = errors.New("lost the position in the store")
 
-// follow hands over the keys of f and their changes, over outages of any length, until ctx ends (nil) or the consumer
-// returns ErrLost. With a start, it continues from that position; its keys are handed over if it was read (start.read).
+// follow hands over the keys of f and their changes, over outages of any
+// length, until ctx ends (nil) or the consumer returns ErrLost. With a start,
+// it continues from that position; its keys are handed over if it was read
+// (start.read).
 func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
@@ -63,7 +75,8 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
 	return nil
 }
 
-// session is what follow knows from one connection to the next. It belongs to the goroutine of follow.
+// session is what follow knows from one connection to the next. It belongs to
+// the goroutine of follow.
 type session struct {
 	m        *Manager
 	feed     feed
@@ -81,7 +94,13 @@ func (s *session) recordResult(err error) error {
 	return err
 }
 
-// run lists the keys or checks the store if necessary, and watches until something fails.
+// run lists the keys or checks the store if necessary, and watches until
+// something fails.
+//
+//	position                        first step
+//	none, stale, or store replaced  list: hands over all keys
+//	just listed                     none
+//	from a former connection        check: is it still a position of this store?
 func (s *session) run(ctx context.Context) error {
 	s.passOwnWrite()
 	if s.at.rev == 0 || s.at.stale || s.replaced {
@@ -106,7 +125,8 @@ func (s *session) list(ctx context.Context) error {
 	}
 	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
 	if err := s.recordResult(s.feed.consumer.handleList(ctx, snap, replaced)); err != nil {
-		// The next list must also be marked as replaced, or the consumer takes missing keys for deleted ones.
+		// The next list must also be marked as replaced, or the consumer takes missing
+		// keys for deleted ones.
 		s.replaced = replaced
 		return err
 	}
@@ -114,8 +134,10 @@ func (s *session) list(ctx context.Context) error {
 	return nil
 }
 
-// steady is how long a watch must have lasted for the next failure to count as the first. Something may break every watch
-// at once, such as a message above our limit with each write of someone else, and must not make us list without a pause.
+// steady is how long a watch must have lasted for the next failure to count as
+// the first. Something may break every watch at once, such as a message above
+// our limit with each write of someone else, and must not make us list without
+// a pause.
 const steady = 5 * time.Second
 
 // watch hands over events after the position until the stream fails.

@@ -16,8 +16,8 @@ import (
 	"flannel/subnet/patience"
 )
 
-// heldKey is the key of our own lease: the value that it should have, and the state in which we last saw it. Manager.mu
-// guards it.
+// heldKey is the key of our own lease: the value that it should have, and the
+// state in which we last saw it. Manager.mu guards it.
 //
 //	state        cause                                         action                                           next state
 //	held         Publish wants another value                   write it                                         held
@@ -32,8 +32,9 @@ import (
 //	withdrawn    restoreAt has come, and the subnet is free    write the key                                    held
 //	lost         -                                             Hold returns ErrLost                             -
 //
-// overwritten is the field of that name. In missing, missingSince is set; in withdrawn, restoreAt as well. A difference
-// between stored and want does not mean overwritten: there is one between a call of Publish and its write, too.
+// overwritten is the field of that name. In missing, missingSince is set; in
+// withdrawn, restoreAt as well. A difference between stored and want does not
+// mean overwritten: there is one between a call of Publish and its write, too.
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix
@@ -60,8 +61,9 @@ const (
 	lost                    // it was deleted, or is another node's now
 )
 
-// observe records what our key holds now, nil if it is missing. A missing key is lost, unless the store was replaced: a
-// replaced store does not know our key, and nobody deleted it.
+// observe records what our key holds now, nil if it is missing. A missing key
+// is lost, unless the store was replaced: a replaced store does not know our
+// key, and nobody deleted it.
 func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	switch {
 	case kv == nil && replaced:
@@ -84,6 +86,8 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	case !held.missingSince.IsZero() && !hasOurAddress:
 		return lost // another node created the key first
 	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
+		// Somebody restored the missing key, the store is another one, or the same key has
+		// another value: it is ours.
 	case value == nil || !value.Equal(held.want):
 		return lost // it was deleted, and another node recreated it
 	}
@@ -105,18 +109,22 @@ func (held *heldKey) state() keyState {
 	return differs
 }
 
-// replaceLease chooses the ID of a new etcd lease, to be granted before the next write. A reservation needs none.
+// replaceLease chooses the ID of a new etcd lease, to be granted before the
+// next write. A reservation needs none.
 func (held *heldKey) replaceLease() {
 	if held.id != clientv3.NoLease {
 		held.id, held.grant = newLeaseID(), true
 	}
 }
 
-// writeKey writes our key if its value differs from the one that we want. The write is a transaction that requires the
-// ModRevision as last seen, so that it never overwrites a change that we have not seen. m.mu must be held, for as long as
-// ctx allows.
+// writeKey writes our key if its value differs from the one that we want. The
+// write is a transaction that requires the ModRevision as last seen, so that it
+// never overwrites a change that we have not seen. m.mu must be held, for as
+// long as ctx allows.
 func (m *Manager) writeKey(ctx context.Context) error {
 	held := m.held
+	// More than one round only if the key or its etcd lease was not as we last saw it;
+	// observe has recorded what is there now.
 	for held.state() != matches {
 		if held.grant {
 			if err := m.grant(ctx, held.id); err != nil {

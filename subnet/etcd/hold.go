@@ -14,7 +14,8 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Hold implements subnet.Manager. It holds the key of the last Acquire: after another Acquire, call Hold again.
+// Hold implements subnet.Manager. It holds the key of the last Acquire: after
+// another Acquire, call Hold again.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
 	if m.held == nil {
@@ -23,7 +24,8 @@ func (m *Manager) Hold(ctx context.Context) error {
 	}
 	held, key, start := m.held, m.held.key, &snapshot{at: m.held.at}
 	m.mu.Unlock()
-	// Two goroutines that share only the heldKey: one follows the key, and the other one renews its etcd lease.
+	// Two goroutines that share only the heldKey: one follows the key, and the
+	// other one renews its etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, written: holder{m, held}.written,
@@ -72,8 +74,9 @@ func (h holder) handle(ctx context.Context, events []*mvccpb.Event) error {
 	return h.observe(ctx, e.Kv, false)
 }
 
-// observe records what our key holds now, nil if it is missing, and restores it if necessary. It returns ErrLost if the
-// lease is lost; after another error, follow lists the key again and calls it again.
+// observe records what our key holds now, nil if it is missing, and restores it
+// if necessary. It returns ErrLost if the lease is lost; after another error,
+// follow lists the key again and calls it again.
 func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) error {
 	m := h.m
 	m.mu.Lock()
@@ -111,8 +114,8 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 	return m.restoreOverwritten(ctx, held)
 }
 
-// restoreOverwritten writes our key again after someone else changed it: now, or after the pause of the conflict backoff.
-// m.mu must be held.
+// restoreOverwritten writes our key again after someone else changed it: now,
+// or after the pause of the conflict backoff. m.mu must be held.
 func (m *Manager) restoreOverwritten(ctx context.Context, held *heldKey) error {
 	held.overwritten = true
 	wait := held.conflict.Next(time.Now())
@@ -160,8 +163,8 @@ func (m *Manager) writeKeyNow(ctx context.Context) error {
 	return m.writeKey(ctx)
 }
 
-// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease has expired, etcd has deleted the key with
-// it, and the holder handles that.
+// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease
+// has expired, etcd has deleted the key with it, and the holder handles that.
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
@@ -174,19 +177,23 @@ func (m *Manager) renew(ctx context.Context) {
 			m.sleep(ctx, time.Hour)
 			continue
 		}
+		// keep also ends when the key is on another etcd lease: then renew that one.
 		if m.lifetime(id).keep(ctx, m.margin) {
 			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
 		}
 	}
 }
 
-// lifetime renews one etcd lease, by etcd's clock. Its functions are fields for the tests.
+// lifetime renews one etcd lease, by etcd's clock. Its functions are fields for
+// the tests.
 type lifetime struct {
 	remaining func(context.Context) (left, whole time.Duration, err error)
 	renew     func(context.Context) (left time.Duration, err error)
 	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
 }
 
+// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
+// ends.
 func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	return lifetime{
 		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
@@ -210,9 +217,11 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	}
 }
 
-// keep renews the etcd lease whenever it is due, until it has expired (true) or the sleep is interrupted (false). After a
-// restart of the daemon, any part of the lease may be left. During the wait it reads the remaining time again and again,
-// because our clock may stand still while etcd's goes on: when the machine sleeps, or a virtual machine is paused.
+// keep renews the etcd lease whenever it is due, until it has expired (true) or
+// the sleep is interrupted (false). After a restart of the daemon, any part of
+// the lease may be left. During the wait it reads the remaining time again and
+// again, because our clock may stand still while etcd's goes on: when the
+// machine sleeps, or a virtual machine is paused.
 func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 	for {
 		left, whole, err := l.remaining(ctx)
@@ -238,14 +247,18 @@ func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 // recheckAfter is how long we rely on our clock with the default margin, an hour.
 const recheckAfter = 15 * time.Minute
 
-// due returns how long the renewal can wait: until margin before the end, and up to a tenth of margin less, so that nodes
-// that were started together do not renew together.
+// due returns how long the renewal can wait: until margin before the end, and
+// up to a tenth of margin less, so that nodes that were started together do not
+// renew together. With a lease of 24 hours and a margin of one hour, that is 22
+// h 54 min to 23 h after it was granted or renewed. A margin of more than two
+// thirds of the lease counts as two thirds.
 func due(left, whole, margin time.Duration) time.Duration {
 	margin = min(margin, whole*2/3)
 	return max(0, left-margin-rand.N(max(margin/10, 1)))
 }
 
-// sleep waits for d and returns true. It returns false at once when ctx ends or the key is on another etcd lease.
+// sleep waits for d and returns true. It returns false at once when ctx ends or
+// the key is on another etcd lease.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

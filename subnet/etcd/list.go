@@ -16,21 +16,27 @@ import (
 	"flannel/subnet/etcd/format"
 )
 
-// Anyone with write permission can store values of up to etcd's request limit (1.5 MB by default) under any number of keys.
-// What the daemon keeps in memory is bounded: one message at a time, format.MaxValue bytes of each value, and the first
-// maxRejects of the keys that are not those of leases.
+// Anyone with write permission can store values of up to etcd's request limit
+// (1.5 MB by default) under any number of keys. What the daemon keeps in memory
+// is bounded: one message at a time, format.MaxValue bytes of each value, and
+// the first maxRejects of the keys that are not those of leases.
 const (
-	// maxMessage bounds one response of etcd, in bytes. It exceeds the default request limit, so that every value fits.
+	// maxMessage bounds one response of etcd, in bytes. It exceeds the default
+	// request limit, so that every value fits.
 	maxMessage = 4 << 20
-	// firstPage and largestPage bound the keys of one page. The page size grows while pages are small in bytes.
+	// firstPage and largestPage bound the keys of one page. The page size grows
+	// while pages are small in bytes.
 	firstPage, largestPage = 500, 8000
-	// maxKey is the longest invalid key that is reported by name, in bytes. Keys of leases have less than 100.
+	// maxKey is the longest invalid key that is reported by name, in bytes. Keys of
+	// leases have less than 100.
 	maxKey = 2048
-	// maxRejects is how many invalid keys are reported by name. The others are only counted.
+	// maxRejects is how many invalid keys are reported by name. The others are only
+	// counted.
 	maxRejects = 1000
 )
 
-// oversized replaces every value above format.MaxValue. DecodeValue rejects it for its length.
+// oversized replaces every value above format.MaxValue. DecodeValue rejects it
+// for its length.
 var oversized = make([]byte, format.MaxValue+1)
 
 // snapshot is a complete list and its position in the store.
@@ -42,8 +48,9 @@ type snapshot struct {
 	unnamed int // number of invalid keys that are not in kvs
 }
 
-// list reads all keys of f at one revision, in pages. perPage bounds the time for each page, not for the whole list. opts
-// must not change the keys, their order or the revision.
+// list reads all keys of f at one revision, in pages. perPage bounds the time
+// for each page, not for the whole list. opts must not change the keys, their
+// order or the revision.
 func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts ...clientv3.OpOption) (*snapshot, error) {
 	for try := 0; ; try++ {
 		l := listing{m: m, feed: f, perPage: perPage, opts: opts, next: f.key, limit: firstPage}
@@ -71,6 +78,7 @@ type listing struct {
 	snap    snapshot
 }
 
+// readAll reads all pages into l.snap.
 func (l *listing) readAll(ctx context.Context) error {
 	for {
 		resp, err := l.page(ctx)
@@ -84,8 +92,8 @@ func (l *listing) readAll(ctx context.Context) error {
 	}
 }
 
-// page reads the next page. While the response exceeds maxMessage, it retries with fewer keys. If a single value exceeds it,
-// only its key is read.
+// page reads the next page. While the response exceeds maxMessage, it retries
+// with fewer keys. If a single value exceeds it, only its key is read.
 func (l *listing) page(ctx context.Context) (*clientv3.GetResponse, error) {
 	for {
 		resp, err := l.get(ctx)
@@ -106,6 +114,8 @@ func (l *listing) page(ctx context.Context) (*clientv3.GetResponse, error) {
 	}
 }
 
+// get requests a page. The first one has revision 0, the latest; all others have the
+// revision of the first.
 func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.perPage)
 	defer cancel()
@@ -116,8 +126,9 @@ func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3
 	return l.m.client.Get(ctx, l.next, append(opts, l.opts...)...)
 }
 
-// tooLarge reports whether the client library rejected a response for its size. An overloaded server uses the same gRPC
-// code, but the client library turns that into an error of its own.
+// tooLarge reports whether the client library rejected a response for its size.
+// An overloaded server uses the same gRPC code, but the client library turns
+// that into an error of its own.
 func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
 // take adds a page to the list and reports whether there is another one.
@@ -144,13 +155,14 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	if last < l.next {
 		return false, errors.New("etcd announced more keys and sent none")
 	}
-	l.next = last + "\x00"
+	l.next = last + "\x00" // the first key after last in etcd's order, that of bytes
 	if size < maxMessage/5 {
 		l.limit = min(l.limit*4, largestPage)
 	}
 	return true, nil
 }
 
+// add adds one key to the list, unless it is an invalid key beyond the limits.
 func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.feed.limitValue(kv)
 	if l.feed.leases && l.feed.end != "" {
@@ -165,7 +177,8 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.snap.kvs = append(l.snap.kvs, kv)
 }
 
-// requested reports whether kv is one of the keys of f. A faulty server may send other keys, or none.
+// requested reports whether kv is one of the keys of f. A faulty server may
+// send other keys, or none.
 func (f feed) requested(kv *mvccpb.KeyValue) bool {
 	if f.end == "" {
 		return kv != nil && string(kv.Key) == f.key

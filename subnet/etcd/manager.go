@@ -1,8 +1,10 @@
-// Package etcd keeps subnet leases in etcd, in flannel's layout: one key per node below <prefix>/subnets/, on an etcd
-// lease of 24 hours, and the network configuration at <prefix>/config.
+// Package etcd keeps subnet leases in etcd, in flannel's layout: one key per
+// node below <prefix>/subnets/, on an etcd lease of 24 hours, and the network
+// configuration at <prefix>/config.
 //
-// Everything is read by follow: a list, then a watch from its revision. It hands the keys to a consumer, of which there
-// are three: config (the network configuration), peers (the other nodes' leases), and holder (our own lease).
+// Everything is read by follow: a list, then a watch from its revision. It
+// hands the keys to a consumer, of which there are three: config (the network
+// configuration), peers (the other nodes' leases), and holder (our own lease).
 package etcd
 
 import (
@@ -43,7 +45,8 @@ type Options struct {
 	keepAlive time.Duration // for tests: how long a connection may be silent before it is pinged; 0: 10 s
 }
 
-// Manager implements subnet.Manager. Its methods may run concurrently; Publish and Hold need an Acquire before them.
+// Manager implements subnet.Manager. Its methods may run concurrently; Publish
+// and Hold need an Acquire before them.
 type Manager struct {
 	client  *clientv3.Client
 	tracker *errorTracker
@@ -77,9 +80,10 @@ var (
 	_ subnet.Accepter = (*Manager)(nil)
 )
 
-// New checks o and prepares a client. It connects in the background, but with a user name it logs in first, and waits
-// for etcd to do so. Its errors are permanent: a file, an endpoint, a wrong password. ctx bounds only New: the Manager must
-// be closed.
+// New checks o and prepares a client. It connects in the background, but with a
+// user name it logs in first, and waits for etcd to do so. Its errors are
+// permanent: a file, an endpoint, a wrong password. ctx bounds only New: the
+// Manager must be closed.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	log := o.Log
 	if log == nil {
@@ -131,6 +135,8 @@ const (
 // connect makes the client. ctx bounds the login, but not the life of the client.
 func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	// The client ends with its context, so it gets one that only ends with ctx while it
+	// logs in: afterwards stop has detached it.
 	cfg.Context = life
 	stop := context.AfterFunc(ctx, end)
 	client, err := clientv3.New(cfg)
@@ -141,7 +147,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 		}
 		return err
 	}
-	if !stop() {
+	if !stop() { // ctx has ended meanwhile, and the client's context with it
 		client.Close()
 		return ctx.Err()
 	}
@@ -149,7 +155,8 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	return nil
 }
 
-// Close closes the connections; running requests fail. It removes nothing from the store.
+// Close closes the connections; running requests fail. It removes nothing from
+// the store.
 func (m *Manager) Close() error {
 	if err := m.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)
@@ -157,13 +164,15 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Redial implements subnet.Redialer.
+// Redial implements subnet.Redialer. Requests on the dropped connections fail, and
+// gRPC connects again at once, without its backoff.
 func (m *Manager) Redial() {
 	m.tracker.conns.Drop()
 	m.client.ActiveConnection().ResetConnectBackoff()
 }
 
-// requestTimeout bounds the first attempt of a request, with the wait for a connection. Later attempts get more time.
+// requestTimeout bounds the first attempt of a request, with the wait for a
+// connection. Later attempts get more time.
 const requestTimeout = 3 * time.Second
 
 // final marks an error that no retry can fix.
@@ -172,6 +181,8 @@ type final struct{ error }
 func (f final) Unwrap() error { return f.error }
 
 // retry calls op until it succeeds, ctx ends, or the error is final or ErrLost.
+// The attempts get 3, 6, 12 and then always 24 seconds, for slow links. op must
+// be safe to repeat: a request that timed out may have been carried out.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	defer m.outage.Forget(what)
 	for b := (patience.Backoff{}); ; {

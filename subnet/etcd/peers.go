@@ -12,19 +12,23 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// peers is the consumer of the keys below <prefix>/subnets/. It translates them into changes of a set of peers.
+// peers is the consumer of the keys below <prefix>/subnets/. It translates them
+// into changes of a set of peers.
 type peers struct {
 	log    *slog.Logger
 	prefix string
 	own    func() string // returns our own key, which is no peer
 	set    *peerset.Keeper
 
-	// Keys that are not those of leases. Their number is not limited, so the first maxRejects are in the set by name, and
-	// the others are only counted.
+	// Keys that are not those of leases. Their number is not limited, so the first
+	// maxRejects are in the set by name, and the others are only counted.
 	named   map[string]bool
 	unnamed int
 }
 
+// handleList implements consumer. ApplyAll compares the list with the set:
+// peers that it lacks were deleted, or, if the store was replaced, are
+// retained.
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
 	p.named, p.unnamed = map[string]bool{}, snap.unnamed
 	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
@@ -38,6 +42,7 @@ func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) err
 	return nil
 }
 
+// handle implements consumer. All events of a batch become one change of the set.
 func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 	changes := make([]peerset.Change, 0, len(events)+1)
 	hadUnnamed := p.unnamed > 0
@@ -83,7 +88,8 @@ func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
 	return c
 }
 
-// removeReject removes a key that existed before from the invalid ones, if it was one.
+// removeReject removes a key that existed before from the invalid ones, if it
+// was one.
 func (p *peers) removeReject(key string) {
 	if p.named[key] {
 		delete(p.named, key)
@@ -92,7 +98,8 @@ func (p *peers) removeReject(key string) {
 	}
 }
 
-// unnamedEntry stands for all keys that are only counted. It has no number, which would change with every key.
+// unnamedEntry stands for all keys that are only counted. It has no number,
+// which would change with every key.
 func (p *peers) unnamedEntry() peerset.Change {
 	c := peerset.Change{Name: p.prefix + "*"}
 	if p.unnamed > 0 {
@@ -101,6 +108,7 @@ func (p *peers) unnamedEntry() peerset.Change {
 	return c
 }
 
-// windowsMAC matches a VTEP MAC address with the OUI of virtual adapters of Windows. etcd does not say which nodes run
-// Windows; but MAC addresses that HNS assigns begin with this OUI, and those that Linux chooses never do.
+// windowsMAC matches a VTEP MAC address with the OUI of virtual adapters of
+// Windows. etcd does not say which nodes run Windows; but MAC addresses that
+// HNS assigns begin with this OUI, and those that Linux chooses never do.
 var windowsMAC = regexp.MustCompile(`(?i)"VtepMAC":\s*"00[:-]15[:-]5d[:-]`)

@@ -11,15 +11,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The store can be replaced while we run: restored from a backup, or started anew with an empty disk. Nobody deleted the
-// keys that it lacks, and revisions of the former store have no meaning in it. This must not interrupt the pod network:
-// peers are retained until they return, and our own key is written again.
+// The store can be replaced while we run: restored from a backup, or started
+// anew with an empty disk. Nobody deleted the keys that it lacks, and revisions
+// of the former store have no meaning in it. This must not interrupt the pod
+// network: peers are retained until they return, and our own key is written
+// again.
 //
-// A replaced store may have the same cluster ID, and may have reached a later revision. So a position has a witness, a key
-// that exists at its revision. Example: we have followed the store up to revision 120, where the last change was that of
-// /coreos.com/network/subnets/10.5.34.0-24. After a lost connection we read that key at revision 120. The same store
-// returns it with ModRevision 120. A store that was restored from a backup of revision 80 rejects the request, as it
-// has not reached revision 120, or returns another ModRevision, or no key.
+// A replaced store may have the same cluster ID, and may have reached a later
+// revision. So a position has a witness, a key that exists at its revision.
+// Example: we have followed the store up to revision 120, where the last change
+// was that of /coreos.com/network/subnets/10.5.34.0-24. After a lost connection
+// we read that key at revision 120. The same store returns it with ModRevision
+// 120. A store that was restored from a backup of revision 80 rejects the
+// request, as it has not reached revision 120, or returns another ModRevision,
+// or no key.
 
 // position is a point in the history of one store.
 type position struct {
@@ -45,8 +50,10 @@ func (p *position) advance(e *mvccpb.Event) {
 	}
 }
 
-// passOwnWrite moves the position behind our last write of the key, and reports whether it was before it. The watch may not
-// have handed that write over before it ended. A store that was restored without it has the position before the write, too.
+// passOwnWrite moves the position behind our last write of the key, and reports
+// whether it was before it. The watch may not have handed that write over
+// before it ended. A store that was restored without it has the position before
+// the write, too.
 func (s *session) passOwnWrite() (moved bool) {
 	if s.feed.written == nil || s.at.rev == 0 {
 		return false
@@ -59,24 +66,26 @@ func (s *session) passOwnWrite() (moved bool) {
 	return true
 }
 
-// replacedBy reports whether o is a position of another store than p, or of an older one: revisions only grow.
+// replacedBy reports whether o is a position of another store than p, or of an
+// older one: revisions only grow.
 func (p position) replacedBy(o position) bool {
 	return p.rev != 0 && (p.cluster != o.cluster || o.rev < p.rev)
 }
 
-// rewound reports whether a list after p comes from an older store, because it has an older version of the witness.
-// This detects a store restored with --bump-revision, whose revisions are later than ours. A list without the witness
-// is not enough: someone may have deleted it.
+// rewound reports whether a list after p comes from an older store, because it
+// has an older version of the witness. This detects a store restored with
+// --bump-revision, whose revisions are later than ours. A list without the
+// witness is not enough: someone may have deleted it.
 func (p position) rewound(kvs []*mvccpb.KeyValue) bool {
 	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
 		return string(kv.Key) == p.witness && kv.ModRevision < p.mod
 	})
 }
 
-// check finds out, after a lost connection, whether our position is one of this store. It returns errRelist if it is not,
-// or if that cannot be found out.
+// check finds out, after a lost connection, whether our position is one of this
+// store. It returns errRelist if it is not, or if that cannot be found out.
 func (s *session) check(ctx context.Context) error {
-	if s.at.witness == "" {
+	if s.at.witness == "" { // the feed had no key, or the witness was deleted
 		s.at.stale = true
 		return errRelist
 	}

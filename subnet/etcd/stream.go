@@ -14,9 +14,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The watcher of the client library reconnects without telling its user. But after each reconnection the store must be
-// checked, because it may have been replaced and our position may have no meaning in it. So this file uses the gRPC stream
-// itself: when it fails, the session checks the store and opens the next one.
+// The watcher of the client library reconnects without telling its user. But
+// after each reconnection the store must be checked, because it may have been
+// replaced and our position may have no meaning in it. So this file uses the
+// gRPC stream itself: when it fails, the session checks the store and opens the
+// next one.
 
 // received is a message of the watch, or the error that ended it.
 type received struct {
@@ -25,11 +27,12 @@ type received struct {
 	err      error
 }
 
-// openWatch starts a watch behind the position at, and returns when the server has confirmed it. The watch ends with ctx or
-// after an error.
+// openWatch starts a watch behind the position at, and returns when the server
+// has confirmed it. The watch ends with ctx or after an error.
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	// Opening waits for a connection. After requestTimeout it fails, so that the outage is recorded and the store checked.
+	// Opening waits for a connection. After requestTimeout it fails, so that the
+	// outage is recorded and the store checked.
 	timeout := time.AfterFunc(requestTimeout, cancel)
 	stream, err := pb.NewWatchClient(m.client.ActiveConnection()).Watch(ctx, streamOptions()...)
 	if err == nil {
@@ -53,6 +56,8 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 		cancel()
 		return nil, fmt.Errorf("watch %s: %w", f.key, m.denied(err, "read", f.key, f.end != ""))
 	}
+	// The goroutine ends with ctx or the stream. What waits in the channel is bounded by
+	// 16 messages; then gRPC's flow control stops the server.
 	in := make(chan received, 16)
 	go func() {
 		defer cancel()
@@ -89,7 +94,8 @@ func checkCreated(r *pb.WatchResponse, at position) error {
 	return nil
 }
 
-// sanitize drops keys that were not requested and oversized values, before the response waits in the channel.
+// sanitize drops keys that were not requested and oversized values, before the
+// response waits in the channel.
 func (m *Manager) sanitize(f feed, r *pb.WatchResponse) {
 	if r == nil {
 		return
@@ -108,7 +114,8 @@ func (m *Manager) sanitize(f feed, r *pb.WatchResponse) {
 	})
 }
 
-// A batch is handed over when it exceeds these numbers of events or bytes, even if more events are waiting.
+// A batch is handed over when it exceeds these numbers of events or bytes, even
+// if more events are waiting.
 const maxBatch, maxBatchBytes = 10_000, 4 << 20
 
 // batch is the content of one response or several.
@@ -120,9 +127,11 @@ type batch struct {
 	err       error
 }
 
-// gather combines r with the responses that have already arrived, so that a burst of changes becomes one call of the
-// consumer. A position must not lie within a revision, but a fragmented response may end within one: its last revision is
-// carried over to the next batch. carry is what the batch before has carried over.
+// gather combines r with the responses that have already arrived, so that a
+// burst of changes becomes one call of the consumer. A position must not lie
+// within a revision, but a fragmented response may end within one: its last
+// revision is carried over to the next batch. carry is what the batch before
+// has carried over.
 func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan received) batch {
 	b := batch{events: carry}
 	size := 0
@@ -137,6 +146,7 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 			b.err = errors.New(r.resp.CancelReason)
 		}
 		if b.err != nil || b.compacted {
+			// The last revision is incomplete: the next watch sends all of it again.
 			if fragment && !b.cut() {
 				b.events = nil
 			}
@@ -170,8 +180,9 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 	}
 }
 
-// cut moves the events of the last revision to carry and reports whether events of other revisions are left. If all events
-// are of one revision, it does nothing.
+// cut moves the events of the last revision to carry and reports whether events
+// of other revisions are left. If all events are of one revision, it does
+// nothing.
 func (b *batch) cut() bool {
 	if len(b.events) == 0 {
 		return false

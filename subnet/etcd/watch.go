@@ -14,11 +14,12 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// seedLife is how old the list of Acquire may be when Watch uses it as its first set.
+// seedLife is how old the list of Acquire may be when Watch uses it as its
+// first set.
 const seedLife = 5 * time.Second
 
-// Watch implements subnet.Manager. It waits for Acquire, which finds out which lease is our own. changed must not modify the
-// slices of the Set.
+// Watch implements subnet.Manager. It waits for Acquire, which finds out which
+// lease is our own. changed must not modify the slices of the Set.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	select {
 	case <-m.acquired:
@@ -32,7 +33,8 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	start := m.seed
 	m.seed = nil
 	m.mu.Unlock()
-	// An older list may have peers that are gone by now, which would be in the set until the watch has caught up.
+	// An older list may have peers that are gone by now, which would be in the set
+	// until the watch has caught up.
 	if start != nil && time.Since(start.read) > seedLife {
 		start = nil
 	}
@@ -61,7 +63,8 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) err
 		consumer: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
 }
 
-// mistakenPrefix looks for a network configuration below the prefix with its leading slash removed, or with one added.
+// mistakenPrefix looks for a network configuration below the prefix with its
+// leading slash removed, or with one added.
 func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool) {
 	prefix, had := strings.CutPrefix(m.prefix, "/")
 	if !had {
@@ -79,10 +82,13 @@ type config struct {
 	changed func([]byte)
 	last    []byte // the configuration handed over last; nil: none yet
 	missing bool   // there is none, which was logged
-	// mistaken returns another prefix that has a configuration. It is called when ours has none.
+	// mistaken returns another prefix that has a configuration. It is called when
+	// ours has none.
 	mistaken func(context.Context) (prefix string, found bool)
 }
 
+// handleList implements consumer. The configuration is one key, so the list has
+// one or none.
 func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) error {
 	if len(all.kvs) == 0 {
 		c.setMissing(ctx)
@@ -101,6 +107,7 @@ func (c *config) handle(ctx context.Context, events []*mvccpb.Event) error {
 	return nil
 }
 
+// handleNotify implements consumer. Its feed is never notified.
 func (c *config) handleNotify(context.Context) error { return nil }
 
 // set hands the configuration over if it differs from the last one.

@@ -10,9 +10,11 @@ import (
 	"flannel/subnet/patience"
 )
 
-// A deleted key means that our lease was revoked, and the daemon exits. But if most other keys are deleted together with
-// it (etcdctl del --prefix, a store restored from an old snapshot), nobody meant to revoke it, and hundreds of daemons
-// that exit at once are an outage. Then the network stays as it is, and the key is written again.
+// A deleted key means that our lease was revoked, and the daemon exits. But if
+// most other keys are deleted together with it (etcdctl del --prefix, a store
+// restored from an old snapshot), nobody meant to revoke it, and hundreds of
+// daemons that exit at once are an outage. Then the network stays as it is, and
+// the key is written again.
 //
 //	our key                                 action
 //	missing, but the peers still have it    wait: the peers' watch lags, and most of them may be deleted as well
@@ -25,11 +27,12 @@ import (
 //	missing, the subnet is another node's   the lease is lost
 //	missing, the withdrawal was accepted    the lease is lost
 
-// burst is the longest time between the first and the last event of one burst, as we receive them.
+// burst is the longest time between the first and the last event of one burst,
+// as we receive them.
 const burst = 3 * time.Second
 
-// handleMissing decides what to do about our missing key, by the table above. m.mu must be held. It returns ErrLost if the
-// lease is lost.
+// handleMissing decides what to do about our missing key, by the table above.
+// m.mu must be held. It returns ErrLost if the lease is lost.
 func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 	now, peers := time.Now(), m.watched.Load()
 	if held.missingSince.IsZero() {
@@ -39,6 +42,8 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 		return m.giveUp(ctx, held, "the withdrawal was accepted")
 	}
 	if held.restoreAt.IsZero() {
+		// The two watches are independent: only when both have seen the deletion does the
+		// set tell how many others are missing.
 		if peers != nil && peers.Has(held.key) {
 			held.missingSince = now
 		}
@@ -51,7 +56,8 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 		}
 		held.restoreAt = now
 		if peers.MassRetained() {
-			// Spread over all nodes, and before the end of the time for which the others retain us.
+			// Spread over all nodes, and before the end of the time for which the others
+			// retain us.
 			held.restoreAt = now.Add(m.retain/20 + rand.N(m.retain*3/20))
 		}
 		m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
@@ -65,7 +71,7 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 	if own := held.lease(); peers.Claimed(&own) {
 		return m.giveUp(ctx, held, "another node has its subnet or our public address")
 	}
-	held.mod, held.created, held.stored = 0, 0, nil
+	held.mod, held.created, held.stored = 0, 0, nil // writeKey creates it, if it does not exist
 	return m.writeKeyNow(ctx)
 }
 
@@ -74,7 +80,8 @@ func (m *Manager) checkKeyAfter(after time.Duration) {
 	time.AfterFunc(after, func() { patience.Notify(m.checkKey) })
 }
 
-// giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must be held.
+// giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must
+// be held.
 func (m *Manager) giveUp(ctx context.Context, held *heldKey, why string) error {
 	m.revokeUnused(ctx, held.id) // deleting a key does not end its etcd lease
 	return fmt.Errorf("%s: %s: %w", held.key, why, subnet.ErrLost)

@@ -33,6 +33,8 @@ type Options struct {
 	json     bool
 }
 
+// flags sets the defaults, and returns a flag set that sets o when it parses. -quick
+// sets several options; those after it on the command line take precedence.
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
@@ -96,6 +98,8 @@ func Parse(args []string) (Options, error) {
 	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
+			// Peers are added beyond the first n: samples one by one, two times newNodes in
+			// Kubernetes, and some at a restart. All need a number below lastPeer.
 			if limit := lastPeer - firstPeer - max(o.samples, 2*newNodes) - n/50; n < 100 || n > limit {
 				err = errors.Join(err, fmt.Errorf("%d peers: must be between 100 and %d", n, limit))
 			}
@@ -118,7 +122,7 @@ func Parse(args []string) (Options, error) {
 	case err == nil && (o.rounds < 1 || o.samples < 1):
 		err = errors.New("--rounds and --samples must be at least 1")
 	}
-	o.lab.Nodes = 2
+	o.lab.Nodes = 2 // one with the daemon, one for the kernel alone; see type bench
 	return o, err
 }
 
@@ -158,6 +162,7 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 	return errors.Join(printTables(w, etcd, kube), printWindows(w, windows))
 }
 
+// printTables prints the columns of etcd and those of Kubernetes, one table each.
 func printTables(w io.Writer, etcd, kube []column) error {
 	if len(etcd) > 0 {
 		fmt.Fprintln(w, "leases in etcd")
@@ -177,6 +182,7 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	return err
 }
 
+// printWindows prints the columns of Windows nodes, if any were measured.
 func printWindows(w io.Writer, columns []column) error {
 	if len(columns) == 0 {
 		return nil
@@ -211,12 +217,16 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 			rounds = append(rounds, figures)
 		}
 	}
+	// The keys of starts with a delay are their own, so best takes them from the rounds
+	// that have them.
 	c.Figures = best(rounds)
 	c.compare(o.delays)
 	return c, nil
 }
 
-// best returns the lowest value of each figure, and the highest of peak memory.
+// best returns the lowest value of each figure, and the highest of peak memory. Other
+// load on the machine only increases times and counts, so the lowest is the least
+// wrong; a peak is missed when memory is read too early, so the highest is.
 func best(rounds []map[string]float64) map[string]float64 {
 	samples := map[string][]float64{}
 	for _, figures := range rounds {
@@ -269,7 +279,8 @@ func logEnd(log string) string {
 	return log[max(0, len(log)-500):]
 }
 
-// quantile returns the q-quantile of v, and sorts v.
+// quantile returns the q-quantile of v, and sorts v. With few samples, 0.99 is the
+// largest one.
 func quantile(v []float64, q float64) float64 {
 	slices.Sort(v)
 	return v[min(len(v)-1, int(q*float64(len(v))))]

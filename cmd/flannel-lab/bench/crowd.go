@@ -46,6 +46,7 @@ func (b *bench) crowd(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // it is a temporary directory
 	ctx, cancel := context.WithCancel(ctx)
+	// The watchers end only with ctx, therefore cancel comes before Wait.
 	tasks, ctx := errgroup.WithContext(ctx)
 	err = c.start(ctx, tasks, dir)
 	if err == nil {
@@ -70,6 +71,8 @@ func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) er
 		return fmt.Errorf("listen for the watchers: %w", err)
 	}
 	tasks.Go(func() error { return c.relay(ctx, l) })
+	// The watchers have the token of flanneld on the measured node, and with it the same
+	// permissions.
 	token, err := c.b.lab.Kube.Token(ctx, c.b.node.Name, 24*time.Hour)
 	if err != nil {
 		return err
@@ -101,6 +104,7 @@ func (c *crowd) start(ctx context.Context, tasks *errgroup.Group, dir string) er
 	return nil
 }
 
+// count returns how many Nodes of the bench are in a set.
 func (c *crowd) count(s subnet.Set) (n int64) {
 	for _, l := range s.Leases {
 		if strings.HasPrefix(l.Name, c.scope) {
@@ -177,6 +181,7 @@ func (c *crowd) measure(ctx context.Context) error {
 	if err := b.lab.Kube.AddPeers(ctx, len(fresh), bare); err != nil {
 		return err
 	}
+	// Only now do the counters start: what creating the Nodes causes is not measured.
 	already := c.known[0].Load()
 	b.waitIdle()
 	before, received, err := c.counters(ctx)
@@ -185,7 +190,7 @@ func (c *crowd) measure(ctx context.Context) error {
 	}
 	began := time.Now()
 	tasks, annotating := errgroup.WithContext(ctx)
-	tasks.SetLimit(20)
+	tasks.SetLimit(20) // requests at a time
 	for _, p := range fresh {
 		n := p.node(b.backend)
 		tasks.Go(func() error { return b.lab.Kube.Annotate(annotating, n.Name, n.Annotations) })
@@ -202,6 +207,8 @@ func (c *crowd) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The figures are for one watcher. Those with _all are what as many daemons as peers
+	// would cause together.
 	const requests = "apiserver_request_total"
 	nodes := `resource="nodes"`
 	ours := func(m cluster.Metrics) float64 {

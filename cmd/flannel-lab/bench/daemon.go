@@ -27,9 +27,9 @@ type bench struct {
 	node    *lab.Node // whose daemon is measured
 	watch   *kernelWatch
 	etcd    *clientv3.Client
-	day     clientv3.LeaseID // etcd lease of all keys of peers
-	notify  *net.UnixConn    // NOTIFY_SOCKET of the daemon
-	figures map[string]float64
+	day     clientv3.LeaseID   // etcd lease of all keys of peers
+	notify  *net.UnixConn      // NOTIFY_SOCKET of the daemon
+	figures map[string]float64 // of this round, by the keys of the rows; the end is the unit
 }
 
 // newBench starts a lab with etcd and writes the leases of the peers. The
@@ -47,6 +47,7 @@ func newBench(ctx context.Context, o Options, backend string, peers int) (*bench
 	return b, nil
 }
 
+// prepare does what newBench must undo by close if it fails.
 func (b *bench) prepare(ctx context.Context) (err error) {
 	if b.etcd, err = b.lab.Etcd.Client(); err != nil {
 		return err
@@ -98,6 +99,7 @@ func (b *bench) leave() {
 	b.watch, b.notify = nil, nil
 }
 
+// close ends the lab. An error is only printed, as the figures are valid anyway.
 func (b *bench) close() {
 	b.leave()
 	if err := b.lab.Close(); err != nil {
@@ -141,6 +143,9 @@ type start struct{ synced, ready, env time.Duration }
 // launch starts the daemon and waits until goal is true, READY=1 was sent and
 // subnet.env exists.
 func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...string) (s start, err error) {
+	// The goal is set before the start, so that no notification is missed. The times
+	// are taken when the events happen, whatever is waited for first; only that of
+	// READY=1 is taken when it is read, which may be later than it was sent.
 	reached := b.watch.expect(goal)
 	began := time.Now()
 	if err := b.node.Start(args...); err != nil {
@@ -161,6 +166,8 @@ func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...strin
 // cpu returns the CPU time of a process, in nanosecond resolution, and that of
 // its children that have ended, in steps of 10 ms.
 func cpu(pid int) (own, children time.Duration, err error) {
+	// The clock of all threads of a process: its PID, inverted, above three bits, of
+	// which 2 selects the scheduler's time.
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // clock_getcpuclockid(3)
 		return 0, 0, fmt.Errorf("CPU time of %d: %w", pid, err)
@@ -196,7 +203,11 @@ func peakRSS(pid int) (float64, error) {
 }
 
 // metric returns the sum of the samples of a metric; ok is false if the daemon
-// has no such metric.
+// has no such metric. Samples are lines like these, of which the second is of
+// another metric:
+//
+//	flanneld_changes_total{op="set",table="routes"} 17
+//	flanneld_changes_total_other 1
 func (b *bench) metric(ctx context.Context, name string) (sum float64, ok bool) {
 	code, body, err := b.node.Ask(ctx, "/metrics")
 	if err != nil || code != 200 {

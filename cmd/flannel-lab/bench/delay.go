@@ -22,6 +22,8 @@ func measureDelay(ctx context.Context, o Options, backend string, peers int, del
 		return nil, fmt.Errorf("listen for the proxy: %w", err)
 	}
 	defer l.Close()
+	// The port is one below that of etcd, and only the daemon under test uses it: the
+	// bench itself reaches etcd without a delay.
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -38,7 +40,7 @@ func measureDelay(ctx context.Context, o Options, backend string, peers int, del
 	return map[string]float64{delayKey(delay): milliseconds(max(s.ready, s.synced))}, nil
 }
 
-// delayKey returns the key of the figure for a one-inFlight delay.
+// delayKey returns the key of the figure for a one-way delay: "away_500µs_ms".
 func delayKey(d time.Duration) string { return fmt.Sprintf("away_%v_ms", d) }
 
 // forward forwards a connection to etcd with a delay in both directions. The
@@ -63,13 +65,14 @@ func late(w net.Conn, r io.Reader, delay, first time.Duration) error {
 		data []byte
 		due  time.Time
 	}
+	// Room, so that reading goes on while earlier chunks wait, as on a long wire.
 	inFlight := make(chan chunk, 1<<12)
 	done := make(chan error, 1)
 	go func() {
 		var err error
 		for c := range inFlight {
 			waitUntil(c.due)
-			if err == nil {
+			if err == nil { // after an error go on receiving, so that the reader never blocks
 				_, err = w.Write(c.data)
 			}
 		}

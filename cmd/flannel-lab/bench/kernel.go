@@ -34,6 +34,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 			b.figures["kernel_"+f.key+"_ms"] = took
 			total[form] += took
 		}
+		// Now empty the tables for the next form.
 		b.figures["kernel_"+form+"_ms"] = total[form]
 		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // which deletes its routes
 			return err
@@ -46,6 +47,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 }
 
 // newVXLAN creates the device as a daemon would.
+// Its address is one of the range that no peer has.
 func newVXLAN(ctx context.Context, n *lab.Node) error {
 	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // left by the previous form
 	for _, command := range []string{

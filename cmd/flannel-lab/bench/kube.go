@@ -87,6 +87,7 @@ func measureKube(ctx context.Context, o Options, peers int) (column, error) {
 	if err := b.populateKube(ctx); err != nil {
 		return c, err
 	}
+	// A node has a daemon in one round only, so that each starts on an empty kernel.
 	var rounds []map[string]float64
 	for i, n := range b.lab.Nodes {
 		fmt.Fprintf(os.Stderr, "kubernetes, %d peers: start %d of %d\n", peers, i+1, o.rounds)
@@ -126,7 +127,8 @@ func (p peer) node(backend string) cluster.Peer {
 }
 
 // kubeRound measures the start of a daemon, and in the last round also what
-// follows.
+// follows. At its end the daemon is stopped, so that it does not take part in the
+// next round.
 func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	b.figures = map[string]float64{}
 	defer b.leave()
@@ -166,6 +168,7 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 // sending the list of Nodes.
 func (b *bench) serverAlone(ctx context.Context) error {
 	const protobuf = "application/vnd.kubernetes.protobuf"
+	// resourceVersion 0: from the server's cache, as clients that watch read it.
 	for key, as := range map[string]struct{ accept, encoding string }{
 		"server_list_ms": {protobuf, "gzip"}, "server_plain_ms": {protobuf, "identity"},
 		"server_metadata_ms": {protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "gzip"},
@@ -213,13 +216,13 @@ func (b *bench) heartbeats(ctx context.Context) error {
 	writes := b.watch.writes()
 	now := time.Now()
 	for i := range heartbeats {
-		p := b.peers[i*7919%len(b.peers)]
+		p := b.peers[i*7919%len(b.peers)] // a large prime: different Nodes, far from each other
 		if err := b.lab.Kube.Heartbeat(ctx, p.node("").Name, now.Add(time.Duration(i)*time.Second)); err != nil {
 			return err
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	b.waitIdle()
+	b.waitIdle() // so that the CPU time for the last heartbeats counts, too
 	after, _, err := cpu(b.node.PID())
 	if err != nil {
 		return err
@@ -233,7 +236,8 @@ func (b *bench) heartbeats(ctx context.Context) error {
 	return err
 }
 
-// join adds nodes one by one.
+// join adds nodes one by one. The daemon under test sees a Node twice: when it is
+// created, and when it is annotated, which is what is measured.
 func (b *bench) join(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
@@ -276,6 +280,8 @@ func (b *bench) joinOne(ctx context.Context, p peer, times map[string][]float64)
 		return err
 	}
 	defer watch.Stop()
+	// This watch begins with the Node as it is, without annotations. If it ends early,
+	// the time is too early, and the figure too large.
 	observed := make(chan time.Time, 1)
 	go func() {
 		for e := range watch.ResultChan() {

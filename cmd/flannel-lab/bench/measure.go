@@ -10,6 +10,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
+// milliseconds converts a duration to a figure.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // waitIdle waits until the daemon has done what the previous step caused,
@@ -71,6 +72,7 @@ func (b *bench) idlePass(ctx context.Context) error {
 func (b *bench) oneByOne(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The first response says that the watch exists.
 	watch := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	<-watch
 	peers := peersFrom(len(b.peers), b.options.samples)
@@ -84,6 +86,8 @@ func (b *bench) oneByOne(ctx context.Context) error {
 			if kind == "change" {
 				p.version++
 			}
+			// Load on the machine delays both. max, because the daemon's event may arrive
+			// before ours.
 			took, event, err := b.measureOne(ctx, kind, p, watch)
 			if err != nil {
 				return fmt.Errorf("%s a peer: %w", kind, err)
@@ -182,6 +186,7 @@ func (b *bench) restartWith(ctx context.Context, name string, added, changed, re
 	if err := writePeers(ctx, b.etcd, b.backend, b.day, append(added, changed...), removed); err != nil {
 		return err
 	}
+	// Asked at each notification, so it looks only at the peers that have changed.
 	goal := func(s *seen) bool {
 		for _, p := range append(added, changed...) {
 			if !s.has(b.backend, p) {

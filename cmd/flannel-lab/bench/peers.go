@@ -29,6 +29,15 @@ const (
 	prefix    = "/coreos.com/network"
 )
 
+// For example, peer 0x0203 in version 1 has:
+//
+//	subnet     10.2.3.0/24
+//	public IP  172.17.2.3
+//	VTEP       02:be:00:01:02:03
+//
+// The methods below return these.
+
+// base is the first address of the peer's subnet, and its gateway with vxlan.
 func (p peer) base() netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(p.number >> 8), byte(p.number), 0})
 }
@@ -45,6 +54,7 @@ func (p peer) mac() string {
 
 func (p peer) key() string { return fmt.Sprintf("%s/subnets/%s-24", prefix, p.base()) }
 
+// value is the peer's lease in etcd, in flannel's format.
 func (p peer) value(backend string) string {
 	if backend == "vxlan" {
 		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, p.publicIP(), p.mac())
@@ -90,7 +100,8 @@ func peersFrom(first, n int) []peer {
 }
 
 // populateEtcd writes the network configuration and the leases of the peers.
-// All keys have one etcd lease with a TTL of a day, whose ID it returns.
+// All keys have one etcd lease with a TTL of a day, whose ID it returns: no bench takes
+// as long, so no peer expires.
 func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
 	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
 		benchNet, ownMin, o.nftables, backend)

@@ -20,7 +20,8 @@ type column struct {
 	Figures map[string]float64 `json:"figures"`
 }
 
-// row is a line of a table. A row without a key is a heading.
+// row is a line of a table. A row without a key is a heading. target is what we want to
+// reach with as many peers as the head of the column of targets says.
 type row struct {
 	key, title, target string
 	flannel            string // flannel's figure, if known
@@ -87,7 +88,7 @@ var etcdRows = []row{
 func (c *column) compare(delays []time.Duration) {
 	f := c.Figures
 	f["per_peer_us"] = f["first_sync_ms"] * 1000 / float64(c.Peers)
-	if plain, ok := f["kernel_plain_ms"]; ok {
+	if plain, ok := f["kernel_plain_ms"]; ok { // not measured with many peers
 		f["ratio_plain"] = f["first_sync_ms"] / plain
 	}
 	f["ratio_nexthop"] = f["first_sync_ms"] / f["kernel_nexthop_ms"]
@@ -101,6 +102,7 @@ func (c *column) compare(delays []time.Duration) {
 	}
 }
 
+// printJSON prints all columns as one list.
 func printJSON(w io.Writer, columns []column) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

@@ -46,7 +46,8 @@ func (s *seen) lacks(p peer) bool {
 		s.version[tableFDB][p.number] == 0
 }
 
-// full reports whether n peers have all their entries.
+// full reports whether n peers have all their entries. It compares numbers only, as it
+// is asked at each notification of tens of thousands.
 func (s *seen) full(backend string, n int) bool {
 	return s.count[tableRoutes] == n && (backend != "vxlan" || s.count[tableNeighs] == n && s.count[tableFDB] == n)
 }
@@ -76,6 +77,7 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 		}
 		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
 		return errors.Join(
+			// Room for all notifications of a first sync, in case run is delayed.
 			unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
 			unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &interval),
 			unix.Bind(w.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
@@ -89,6 +91,7 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 	return w, nil
 }
 
+// close ends run, which takes up to 200 ms, and closes the socket.
 func (w *kernelWatch) close() {
 	w.stop.Store(true)
 	w.done.Wait()
@@ -119,7 +122,12 @@ func (w *kernelWatch) run() {
 }
 
 // expect returns a function that waits until goal is true, and returns the time
-// when it became true. There is only one goal at a time.
+// when it became true. There is only one goal at a time. It has two steps, so that
+// the caller can cause in between what it waits for:
+//
+//	wait := w.expect(goal)
+//	… // write to the store
+//	at, err := wait(ctx)
 func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) (time.Time, error)) {
 	reached := make(chan time.Time, 1)
 	w.mu.Lock()
@@ -152,7 +160,8 @@ func (w *kernelWatch) writes() int {
 	return w.seen.writes
 }
 
-// take processes the notifications of one datagram.
+// take processes the notifications of one datagram. It reads only the bytes that it
+// needs, to leave the CPU to the daemon under test.
 func (w *kernelWatch) take(b []byte) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -189,7 +198,7 @@ func (s *seen) route(present bool, body []byte) {
 
 // neigh records a neighbour or FDB entry of a peer. The MAC gives the version.
 func (s *seen) neigh(present bool, body []byte) {
-	if len(body) < 12 {
+	if len(body) < 12 { // struct ndmsg
 		return
 	}
 	dst, lladdr := attributes(body[12:], unix.NDA_DST, unix.NDA_LLADDR)
@@ -207,7 +216,8 @@ func (s *seen) neigh(present bool, body []byte) {
 }
 
 // note records one change. A deletion of another version than the current one
-// is ignored, because the new entry may be notified first.
+// is ignored, because the new entry may be notified first. A deleted neighbour has no
+// MAC, so its version is not known.
 func (s *seen) note(table int, p peer, present bool) {
 	s.writes++
 	current := &s.version[table][p.number]
@@ -230,7 +240,7 @@ func attributes(b []byte, first, second uint16) (v1, v2 []byte) {
 		if size < syscall.SizeofRtAttr || size > len(b) {
 			break
 		}
-		switch binary.NativeEndian.Uint16(b[2:]) & 0x3fff {
+		switch binary.NativeEndian.Uint16(b[2:]) & 0x3fff { // without the flags in the upper two bits
 		case first:
 			v1 = b[syscall.SizeofRtAttr:size]
 		case second:

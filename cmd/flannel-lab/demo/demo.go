@@ -105,12 +105,14 @@ type show struct {
 	options lab.Options
 	config  string     // Backend of the network configuration, a JSON object
 	pods    []*lab.Pod // one on each node
-	backend struct {
+	backend struct {   // the part of config that the steps use
 		Type string
-		VNI  int
+		VNI  int // 1 if config has none, as for the backend
 	}
 }
 
+// newShow reads what the steps need to know of the backend. Colours are only for a
+// terminal, and not if NO_COLOR is set (https://no-color.org).
 func newShow(w io.Writer, o lab.Options, backend string) (*show, error) {
 	d := &show{w: w, options: o, config: backend}
 	d.backend.VNI = 1
@@ -135,6 +137,7 @@ func (d *show) result(format string, a ...any) {
 
 func (d *show) bold(s string) string { return d.paint("1", s) }
 
+// paint wraps a text in an SGR escape sequence: 1 is bold, 32 green, 36 cyan.
 func (d *show) paint(code, s string) string {
 	if !d.colour {
 		return s

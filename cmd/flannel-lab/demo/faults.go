@@ -29,14 +29,16 @@ func (d *show) loseRoute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(200 * time.Millisecond)
-	begin := time.Now() // before the command, so that its time is included
+	time.Sleep(200 * time.Millisecond) // some pings before the fault, to compare
+	begin := time.Now()                // before the command, so that its time is included
 	_, err = d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String())
 	if err == nil {
 		_, err = machine.Until(ctx, timeout, func(context.Context) error { return hasRoute(n, subnets[0]) })
 	}
 	took := time.Since(begin)
 	time.Sleep(200 * time.Millisecond)
+	// Stop also after an error: the flood is a process of its own. Lost pings are
+	// shown, but are no failure, since there was no route for a moment.
 	r, floodErr := flood.Stop()
 	if err != nil {
 		return err
@@ -97,6 +99,8 @@ func (d *show) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// In contrast to loseRoute, the kernel keeps all entries, so a lost ping is a
+	// failure.
 	err = d.killAndStart(ctx, n)
 	r, floodErr := flood.Stop()
 	if err != nil {
@@ -113,9 +117,11 @@ func (d *show) kill(ctx context.Context) error {
 	return nil
 }
 
+// killAndStart kills flanneld by SIGKILL, as the OOM killer would, and starts it again
+// a second later. The pauses are there for pings in each of the states.
 func (d *show) killAndStart(ctx context.Context, n *lab.Node) error {
 	time.Sleep(200 * time.Millisecond)
-	pid, err := n.PIDInside()
+	pid, err := n.PIDInside() // kill runs in the PID namespace of the node
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
+// clusterNodes shows the Nodes with their podCIDRs, and that the machines reach each
+// other without flannel.
 func (d *show) clusterNodes(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
 		node, err := d.lab.Kube.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
@@ -38,12 +40,16 @@ func (d *show) clusterNodes(ctx context.Context) error {
 	return nil
 }
 
+// clusterConfig puts the network configuration on every node, as the ConfigMap of the
+// manifest does.
 func (d *show) clusterConfig(ctx context.Context) error {
 	config := d.lab.Config(d.config)
 	d.say("   net-conf.json = %s", config)
 	return d.lab.SetConfig(ctx, config)
 }
 
+// annotations shows what flanneld has written to the Nodes, and fails if it has not
+// marked one as its own.
 func (d *show) annotations(ctx context.Context) error {
 	leases, err := d.lab.Leases(ctx)
 	if err != nil {
@@ -86,6 +92,8 @@ func (d *show) loseAPI(ctx context.Context) error {
 	return nil
 }
 
+// withoutAPI kills the API server, repairs drift, and starts the server again with the
+// same data.
 func (d *show) withoutAPI(ctx context.Context) error {
 	last := d.lab.Nodes[len(d.lab.Nodes)-1]
 	subnets, err := subnetsOf(last)
@@ -117,7 +125,8 @@ func (d *show) withoutAPI(ctx context.Context) error {
 	return nil
 }
 
-// loseNode deletes the last node and registers it again.
+// loseNode deletes the last node and registers it again. The new Node may get another
+// podCIDR, in which case flanneld there joins again with it.
 func (d *show) loseNode(ctx context.Context) error {
 	first, last := d.lab.Nodes[0], d.lab.Nodes[len(d.lab.Nodes)-1]
 	subnets, err := subnetsOf(last)

@@ -15,6 +15,7 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
+// nodes shows the nodes' addresses, and that they reach each other without flannel.
 func (d *show) nodes(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
 		d.say("   %s  %s", n.Name, lab.Join(n.IP4, n.IP6))
@@ -27,12 +28,15 @@ func (d *show) nodes(ctx context.Context) error {
 	return nil
 }
 
+// configure writes the network configuration to etcd.
 func (d *show) configure(ctx context.Context) error {
 	config := d.lab.Config(d.config)
 	d.say("   /coreos.com/network/config = %s", config)
 	return d.lab.SetConfig(ctx, config)
 }
 
+// start starts flanneld on one node after the other. Each is ready alone: a node does
+// not wait for others.
 func (d *show) start(ctx context.Context) error {
 	for _, n := range d.lab.Nodes {
 		d.prompt(n.Name, n.Program()+" "+strings.Join(n.Args(), " "))
@@ -57,6 +61,7 @@ func (d *show) start(ctx context.Context) error {
 	return nil
 }
 
+// leases shows the leases as etcd has them, and fails if a node's address is in none.
 func (d *show) leases(ctx context.Context) error {
 	leases, err := d.lab.Leases(ctx)
 	if err != nil {
@@ -81,6 +86,8 @@ func (d *show) leases(ctx context.Context) error {
 // device is the name of the VXLAN device.
 func (d *show) device() string { return fmt.Sprintf("flannel.%d", d.backend.VNI) }
 
+// kernel shows the entries in the kernel of node1, with the tools that operators use,
+// and fails if none of them leads to one of the other nodes.
 func (d *show) kernel(ctx context.Context) error {
 	n := d.lab.Nodes[0]
 	for _, peer := range d.lab.Nodes[1:] {
@@ -97,6 +104,7 @@ func (d *show) kernel(ctx context.Context) error {
 	}
 	commands := [][]string{{"ip", "route"}}
 	if d.options.Family.Has6() {
+		// Only the pod network; the whole table has many link-local routes.
 		commands = append(commands, []string{"ip", "-6", "route", "show", "root", "fd05::/48"})
 	}
 	if d.backend.Type == "vxlan" {
@@ -124,6 +132,8 @@ func (d *show) kernel(ctx context.Context) error {
 	return nil
 }
 
+// makePods creates one pod on each node by calling the CNI plugins, as a container
+// runtime does.
 func (d *show) makePods(ctx context.Context) error {
 	for i, n := range d.lab.Nodes {
 		begin := time.Now()
@@ -143,6 +153,8 @@ func (d *show) makePods(ctx context.Context) error {
 	return nil
 }
 
+// pings shows one ping for each family, and makes one between all pairs of pods in
+// both directions. It reports all pairs that fail, not only the first.
 func (d *show) pings(ctx context.Context) error {
 	p, last := d.pods[0], d.pods[len(d.pods)-1]
 	for _, at := range []netip.Addr{last.IP4, last.IP6} {
@@ -174,6 +186,8 @@ func (d *show) pings(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// transfer sends data through one TCP connection for a second, and fails if not all
+// of it arrives. Large packets find problems with the MTU, which pings do not.
 func (d *show) transfer(ctx context.Context) error {
 	from, to := d.pods[0], d.pods[1]
 	moved, err := machine.Transfer(ctx, from.Namespaces, to.Namespaces, to.IP(), time.Second)
@@ -185,6 +199,8 @@ func (d *show) transfer(ctx context.Context) error {
 	return nil
 }
 
+// masquerade connects from a pod to an address outside of the cluster, and fails if
+// the other side sees another address than that of the pod's node.
 func (d *show) masquerade(ctx context.Context) error {
 	p := d.pods[0]
 	l, err := d.lab.Infra.Listen("tcp", lab.Outside4.String()+":80")

@@ -13,6 +13,7 @@ import (
 	"flannel/pkg/hns"
 )
 
+// windows reports whether the lab has Windows nodes.
 func (d *show) windows() bool { return d.options.Windows > 0 }
 
 // windowsNodes returns the Windows nodes.
@@ -89,7 +90,7 @@ func (d *show) losePolicy(ctx context.Context) error {
 		return err
 	}
 	took := time.Since(begin)
-	last := d.pods[len(d.pods)-1]
+	last := d.pods[len(d.pods)-1] // of a Windows node: these are the last ones
 	if _, err := last.Reach(ctx, d.pods[0].IP4, timeout); err != nil {
 		return err
 	}

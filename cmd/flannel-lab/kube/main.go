@@ -47,6 +47,13 @@ type options struct {
 	api    []string // further arguments for kube-apiserver
 }
 
+// run starts the parts one after the other, each when the one before answers, and then
+// waits until the server or ctx ends:
+//
+//	etcd → kube-apiserver → controller for podCIDRs → kubeconfig, "ready" on stdout
+//
+// A kubeconfig from an earlier run is removed first, since its existence means that
+// the server is ready.
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {
@@ -73,7 +80,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer store.Close()
 	klog.OsExit = startAgain
-	ended := make(chan error, 2)
+	ended := make(chan error, 2) // room, so that its goroutine can end when nobody receives
 	if err := startAPIServer(ctx, o, ended); err != nil {
 		return err
 	}
@@ -109,6 +116,8 @@ func startAgain(code int) {
 	os.Exit(code)
 }
 
+// parse parses the command line. dir becomes absolute, because run changes the
+// directory.
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("kube", flag.ContinueOnError)
@@ -146,6 +155,8 @@ func parse(args []string) (options, error) {
 	return o, o.parseCIDRs(words(*cidrs), words(*masks))
 }
 
+// parseCIDRs sets cidrs and masks. For example, the prefixes 10.244.0.0/16 and
+// fd05::/48 with the masks "24,64" give a node 10.244.N.0/24 and fd05:0:0:N::/64.
 func (o *options) parseCIDRs(cidrs, masks []string) error {
 	if len(cidrs) > 0 && len(masks) != 2 {
 		return errors.New("-node-cidr-mask takes two lengths, for IPv4 and IPv6")
@@ -168,6 +179,7 @@ func (o *options) parseCIDRs(cidrs, masks []string) error {
 	return nil
 }
 
+// words splits a list at commas; an empty list has no words.
 func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }

@@ -33,6 +33,8 @@ const (
 // restart.
 type pki struct{ ca, adminCert, adminKey []byte }
 
+// loadPKI reads the files of an earlier run in this directory, or creates them.
+// addresses only matter when they are created.
 func loadPKI(addresses []netip.Addr) (*pki, error) {
 	if _, err := os.Stat("admin.crt"); errors.Is(err, os.ErrNotExist) {
 		if err := makePKI(addresses); err != nil {
@@ -49,6 +51,7 @@ func loadPKI(addresses []netip.Addr) (*pki, error) {
 	return p, errors.Join(errs...)
 }
 
+// makePKI creates all keys and certificates, each valid for a year.
 func makePKI(addresses []netip.Addr) error {
 	now := time.Now()
 	ca, err := issue("ca", &x509.Certificate{Subject: pkix.Name{CommonName: "flannel-lab"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}, nil, now)
@@ -67,6 +70,7 @@ func makePKI(addresses []netip.Addr) error {
 	}, ca, now); err != nil {
 		return err
 	}
+	// kube-apiserver signs the tokens of service accounts with this key.
 	tokens, err := newKey(tokenKey)
 	if err != nil {
 		return err
@@ -79,6 +83,7 @@ func makePKI(addresses []netip.Addr) error {
 		return err
 	}
 	_, err = issue("admin", &x509.Certificate{ // the last file: if it exists, all others do
+		// Kubernetes takes the organization as the group; this one may do everything.
 		Subject:  pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, now)
@@ -100,6 +105,7 @@ func issue(name string, c *x509.Certificate, ca *signer, now time.Time) (*signer
 	if c.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
 		return nil, err
 	}
+	// An hour earlier, for clients whose clock is behind.
 	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.AddDate(1, 0, 0)
 	c.BasicConstraintsValid = true
 	if ca == nil {
@@ -132,7 +138,8 @@ func writePEM(file, kind string, der []byte) error {
 	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// restConfig returns the client configuration of the administrator.
+// restConfig returns the client configuration of the administrator. client-go limits
+// requests to five a second by default, which would slow down the controller.
 func (p *pki) restConfig(at netip.AddrPort) *rest.Config {
 	return &rest.Config{
 		Host:            "https://" + at.String(),

@@ -24,13 +24,15 @@ import (
 // another process while the server is down.
 const etcdSocket = "unix://etcd.sock"
 
+// startEtcd starts etcd in this process and waits until it is ready. Its data is in
+// the directory etcd.
 func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Dir = "etcd"
 	// fsync is not needed: the kernel keeps the writes of a killed process.
 	c.UnsafeNoFsync = true
 	c.LogLevel = "error"
-	c.QuotaBackendBytes = 8 << 30
+	c.QuotaBackendBytes = 8 << 30 // the default is 2 GiB
 	for to, name := range map[*[]url.URL]string{&c.ListenClientUrls: etcdSocket,
 		&c.ListenPeerUrls: "unix://peer.sock"} {
 		u, err := url.Parse(name)
@@ -56,6 +58,8 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	}
 }
 
+// auditPolicy selects what tests look at: all requests of flannel, and those of
+// anybody for the resources that flannel uses. The first matching rule counts.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -67,6 +71,8 @@ rules:
 - level: None
 `
 
+// startAPIServer starts kube-apiserver in this process, as its command line would. It
+// does not wait for it. The result of the server is sent to ended.
 func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 	args := []string{
 		"--etcd-servers=" + etcdSocket,
@@ -95,6 +101,8 @@ func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 	return nil
 }
 
+// serviceRange returns the network of Services, which must be of the family of the
+// address that the server advertises.
 func serviceRange(v6 bool) string {
 	if v6 {
 		return "fd96::/108"
@@ -128,6 +136,8 @@ func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) err
 	}
 }
 
+// get makes one request, and returns the status line of the answer; an error if that is
+// not 200.
 func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -156,6 +166,7 @@ func startNodeIPAM(ctx context.Context, config *rest.Config, o options) error {
 	for _, p := range o.cidrs {
 		cidrs = append(cidrs, ipNet(p))
 	}
+	// 0: no resync; the controller sees every change by its watch.
 	factory := informers.NewSharedInformerFactory(client, 0)
 	c, err := nodeipam.NewNodeIpamController(ctx, factory.Core().V1().Nodes(), nil, client, cidrs, nil, nil, o.masks,
 		ipam.RangeAllocatorType)

@@ -12,6 +12,8 @@ import (
 
 // command runs a command. input is the value from a pipe, or nil.
 func (s *Shell) command(n *check.Node, input any) (any, error) {
+	// The order is that of PowerShell, with the caller's commands in the place of
+	// aliases: they can replace functions and cmdlets.
 	args, err := s.values(n.Kids)
 	if err != nil {
 		return nil, err
@@ -76,7 +78,9 @@ func (s *Shell) pipe(n *check.Node) (any, error) {
 // errUnknownCommand means that builtin has no cmdlet of that name.
 var errUnknownCommand = errors.New("no such command")
 
-// builtin runs a cmdlet that only works on values.
+// builtin runs a cmdlet that only works on values. It takes parameters by their
+// position in the scripts: "-Name N -Value V" are the four arguments -Name, N, -Value
+// and V.
 func (s *Shell) builtin(name string, input any, args []any) (any, error) {
 	words := Texts(args...)
 	switch name {
@@ -134,8 +138,8 @@ func FromJSON(document string) (v any, err error) {
 	return numbers(v)
 }
 
-// numbers converts the numbers in a document to int. Other numbers are an
-// error.
+// numbers converts the numbers in a document to int, in place. Other numbers are an
+// error, because a Shell has no type for them.
 func numbers(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case json.Number:

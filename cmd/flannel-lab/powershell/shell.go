@@ -15,6 +15,14 @@ import (
 // map[string]any, or *check.Node for a script block. Names are
 // case-insensitive. What a Shell does not support is an error of type Unknown,
 // which the script cannot catch.
+//
+// A statement that is left early is an error, too:
+//
+//	error       by                                caught by
+//	*Unknown    the interpreter                   nobody: it ends the script
+//	ErrStopped  a command of the caller           nobody
+//	*returned   return                            the function, or the script
+//	others      throw, or a command that fails    catch
 type Shell struct {
 	// Commands are commands of the caller. They come before functions of the
 	// scripts. "&" is called for a program that the script names by a path.
@@ -164,6 +172,7 @@ func unwrap(output []any) any {
 	return output
 }
 
+// statement runs a statement. An expression is one as well: its value is output.
 func (s *Shell) statement(n *check.Node) (any, error) {
 	switch n.Kind {
 	case "function":
@@ -191,6 +200,8 @@ func (s *Shell) statement(n *check.Node) (any, error) {
 // ifElse runs the first block whose condition is true. Later conditions are not
 // evaluated, because they may fail.
 func (s *Shell) ifElse(n *check.Node) (any, error) {
+	// The kids are condition, block, condition, block, and at the end perhaps the block
+	// of else.
 	for i := 0; i+1 < len(n.Kids); i += 2 {
 		v, err := s.value(n.Kids[i])
 		if err != nil {
@@ -206,7 +217,8 @@ func (s *Shell) ifElse(n *check.Node) (any, error) {
 	return nil, nil
 }
 
-// forEach returns the output of all iterations as a list.
+// forEach returns the output of all iterations as a list. The kids are the variable,
+// the values and the block. The variable stays set after the loop.
 func (s *Shell) forEach(n *check.Node) (any, error) {
 	v, err := s.value(n.Kids[1])
 	if err != nil {
@@ -237,6 +249,8 @@ func (s *Shell) try(n *check.Node) (any, error) {
 	if err == nil || errors.As(err, &not) || errors.As(err, &ended) || errors.Is(err, ErrStopped) || len(n.Kids) < 2 {
 		return v, err
 	}
+	// A nested catch has its own error; after it, throw without an operand throws the
+	// outer one again. $_ is only the text of the error here.
 	outer := s.caught
 	defer func() { s.caught = outer }()
 	s.caught = err
@@ -244,6 +258,8 @@ func (s *Shell) try(n *check.Node) (any, error) {
 	return s.block(n.Kids[1])
 }
 
+// throw returns the error of a throw statement. Without an operand it is the error
+// that the catch block handles.
 func (s *Shell) throw(n *check.Node) error {
 	if len(n.Kids) == 0 {
 		return s.caught

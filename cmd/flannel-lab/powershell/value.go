@@ -9,6 +9,7 @@ import (
 	"flannel/dist/windows/check"
 )
 
+// values evaluates expressions from left to right.
 func (s *Shell) values(nodes []*check.Node) (all []any, err error) {
 	for _, n := range nodes {
 		v, err := s.value(n)
@@ -66,6 +67,7 @@ func (s *Shell) value(n *check.Node) (any, error) {
 			return truth(v), err
 		}
 	}
+	// All others need all of their operands.
 	kids, err := s.values(n.Kids)
 	if err != nil {
 		return nil, err
@@ -204,9 +206,11 @@ func operate(n *check.Node, a, b any) (any, error) {
 	return nil, unknown(n, "")
 }
 
+// versions matches what -lt and -ge can compare here.
 var versions = regexp.MustCompile(`^\d+(\.\d+)*$`)
 
-// older compares versions or numbers: digits with dots between them.
+// older compares versions or numbers: digits with dots between them. 1.9 is older than
+// 1.10, and 1.9 than 1.9.0, as with PowerShell's type version.
 func older(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {
@@ -277,6 +281,7 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
+// texts converts each of the values to a string.
 func texts(all []any) (texts []string) {
 	for _, v := range all {
 		texts = append(texts, text(v))

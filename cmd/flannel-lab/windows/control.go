@@ -41,6 +41,8 @@ func (m machine) control(args [][]byte) ([]byte, error) {
 	return m.report()
 }
 
+// execute executes the parts of an order. All of them are tried; the error joins
+// those of all.
 func (m machine) execute(o Order) (err error) {
 	if len(o.Turn) > 0 {
 		m.Turn(func(k *hnstest.Knobs) { err = json.Unmarshal(o.Turn, k) })
@@ -60,6 +62,7 @@ func (m machine) execute(o Order) (err error) {
 	return errors.Join(err, m.executeNetworks(o), m.executeStack(o))
 }
 
+// executeNetworks executes the parts of an order that change HNS.
 func (m machine) executeNetworks(o Order) error {
 	var errs []error
 	if o.DeleteNetwork != "" {
@@ -94,6 +97,7 @@ func (m machine) replace(from, to string) error {
 	return errors.Join(errs...)
 }
 
+// executeStack executes the parts of an order that change the IP stack.
 func (m machine) executeStack(o Order) error {
 	var errs []error
 	if o.DeleteRoutes != "" {
@@ -126,6 +130,7 @@ func (m machine) executeStack(o Order) error {
 	return errors.Join(errs...)
 }
 
+// report returns a Report as JSON.
 func (m machine) report() ([]byte, error) {
 	h := m.Admin()
 	r := Report{

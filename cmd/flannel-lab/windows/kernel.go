@@ -38,6 +38,8 @@ type rowKey struct {
 	index int
 }
 
+// Add makes a device for a virtual adapter and returns its index. After an error, an
+// index other than 0 is that of a device that exists nevertheless.
 func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = freeName(), a.MTU
@@ -65,7 +67,8 @@ func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	return bridge.Index, netlink.LinkSetUp(bridge)
 }
 
-// freeName returns a device name that is not in use.
+// freeName returns a device name that is not in use. Windows' names, which may be long
+// and have blanks, are aliases.
 func freeName() string {
 	for i := 1; ; i++ {
 		name := fmt.Sprintf("vEthernet%d", i)
@@ -91,6 +94,7 @@ func (k *kernel) Rename(index int, name string) error {
 	return netlink.LinkSetAlias(l, name)
 }
 
+// Address adds or deletes an address. That it is gone already is no error.
 func (k *kernel) Address(index int, p netip.Prefix, add bool) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -126,6 +130,8 @@ func (k *kernel) Route(r hns.Route, add bool) error {
 		}
 		return nil // the kernel deleted it with its device or address
 	}
+	// Windows accepts two routes that differ in the next hop alone, which Linux would
+	// replace by each other if they had the same priority.
 	taken := map[int]bool{}
 	for other, priority := range k.priorities {
 		taken[priority] = taken[priority] || other.dst == r.Dst
@@ -136,6 +142,7 @@ func (k *kernel) Route(r hns.Route, add bool) error {
 	return netlink.RouteReplace(row)
 }
 
+// Forwarding switches the forwarding of an interface on or off.
 func (k *kernel) Forwarding(index int, v6, on bool) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -151,6 +158,8 @@ func (k *kernel) Forwarding(index int, v6, on bool) error {
 	return sysctl(name, value)
 }
 
+// Cut closes all TCP connections from an address. Linux itself would keep them until
+// they time out.
 func (k *kernel) Cut(from netip.Addr) error {
 	family := uint8(unix.AF_INET)
 	if from.Is6() {
@@ -172,9 +181,11 @@ func (k *kernel) Cut(from netip.Addr) error {
 	return err // EOPNOTSUPP if the kernel lacks CONFIG_INET_DIAG_DESTROY
 }
 
-// carrier returns the name of the device of an overlay network.
+// carrier returns the name of the device of an overlay network, which is given by its
+// ID: "hns" and its first eight digits, as device names have 15 bytes at most.
 func carrier(network string) string { return "hns" + strings.ReplaceAll(network, "-", "")[:8] }
 
+// Overlay adds or deletes the VXLAN device of an overlay network.
 func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
 	if !add {
 		l, err := netlink.LinkByName(carrier(o.Network))
@@ -207,7 +218,7 @@ func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	neighbour := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: hop.AsSlice(),
 		HardwareAddr: r.MAC[:]}
 	route := &netlink.Route{LinkIndex: index, Dst: toIPNet(r.Prefix), Protocol: unix.RTPROT_STATIC}
-	if r.Prefix.IsSingleIP() {
+	if r.Prefix.IsSingleIP() { // the destination is itself the neighbour
 		route.Scope = netlink.SCOPE_LINK
 	} else {
 		route.Gw, route.Flags = hop.AsSlice(), int(netlink.FLAG_ONLINK)

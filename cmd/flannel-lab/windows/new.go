@@ -89,6 +89,8 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	return a, routes, nil
 }
 
+// toPrefix converts a network with its host bits; ok is false for nil, which is the
+// destination of a default route in some versions of the netlink library.
 func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
@@ -102,6 +104,7 @@ func toIPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
+// sysctl sets a kernel parameter below net in the network namespace of this thread.
 func sysctl(name, value string) error {
 	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
 	if errors.Is(err, fs.ErrNotExist) { // no IPv6 in this kernel

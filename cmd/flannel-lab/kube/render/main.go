@@ -61,7 +61,8 @@ func run(args []string, w io.Writer) error {
 	return errors.New(usage)
 }
 
-// chart does what `helm template` does.
+// chart does what `helm template` does: it needs no cluster, so the chart sees the
+// default capabilities of this version of Helm.
 func chart(w io.Writer, dir, valuesFile string) error {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
@@ -76,6 +77,7 @@ func chart(w io.Writer, dir, valuesFile string) error {
 	if err != nil {
 		return err
 	}
+	// Strict: a value that the chart uses and that does not exist is an error.
 	files, err := engine.Engine{Strict: true}.Render(c, all)
 	if err != nil {
 		return err
@@ -108,19 +110,22 @@ func kustomization(w io.Writer, dir string) error {
 	return err
 }
 
-// stage is one FROM of a Dockerfile.
+// stage is one FROM of a Dockerfile: "FROM --platform=PLATFORM BASE AS NAME".
 type stage struct {
 	Name, Base, Platform string
 	Commands             []command
 }
 
+// command is an instruction of a stage.
 type command struct {
 	Name string // such as RUN
 	Text string
 }
 
 // dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own
-// parser and its checks.
+// parser and its checks:
+//
+//	[{"Name":"build","Base":"golang","Platform":"","Commands":[{"Name":"RUN","Text":"…"}]}]
 func dockerfile(w io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -132,6 +137,7 @@ func dockerfile(w io.Writer, file string) error {
 		return err
 	}
 	var complaints []error
+	// BuildKit only warns of most mistakes; here they are errors.
 	complain := func(rule, description, url, text string, where []parser.Range) {
 		complaints = append(complaints, fmt.Errorf("%s: %s", rule, text))
 	}

@@ -47,6 +47,8 @@ func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error 
 		return err
 	}
 	u := action.NewUpgrade(config)
+	// With ReuseValues, values that a new version of the chart introduces are missing
+	// from the old ones: the chart must work without them.
 	u.Namespace, u.ReuseValues, u.Timeout = releaseNamespace, reuse, time.Minute
 	c, err := loader.LoadDir(dir)
 	if err != nil {
@@ -79,6 +81,9 @@ func uninstall(kubeconfig string) error {
 	return err
 }
 
+// helm returns the configuration of Helm's commands. Helm keeps the revisions of a
+// release as Secrets in its namespace, so that each call of this program finds those
+// of earlier ones. Its debug messages are dropped.
 func helm(kubeconfig string) (*action.Configuration, error) {
 	flags := genericclioptions.NewConfigFlags(false)
 	namespace := releaseNamespace
@@ -88,6 +93,8 @@ func helm(kubeconfig string) (*action.Configuration, error) {
 	return config, err
 }
 
+// readValues reads a file like that of --values; without a file there are none, and
+// the chart's defaults apply.
 func readValues(file string) (chartutil.Values, error) {
 	if file == "" {
 		return chartutil.Values{}, nil
@@ -95,6 +102,7 @@ func readValues(file string) (chartutil.Values, error) {
 	return chartutil.ReadValuesFile(file)
 }
 
+// notes prints the rendered NOTES.txt of a release, or returns err if it is not nil.
 func notes(w io.Writer, r *release.Release, err error) error {
 	if err != nil {
 		return err
