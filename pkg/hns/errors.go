@@ -43,6 +43,8 @@ const (
 	NetAdapterNotFound   Code = 0x803b0026
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490
+	FileNotFound         Code = 0x80070002 // also of the registry
+	InvalidParameter     Code = 0x80070057
 	FileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7
 	NotSupported         Code = 0x80070032
@@ -61,6 +63,7 @@ const (
 var meanings = map[Code]error{
 	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
+	FileNotFound:  ErrNotFound,
 	NetworkExists: ErrExists, PolicyExists: ErrExists, PortExists: ErrExists, EndpointAttached: ErrExists,
 	FileExists: ErrExists, AlreadyExists: ErrExists, ObjectExists: ErrExists,
 	RequestUnsupported: ErrUnsupported, MappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,

@@ -100,14 +100,15 @@ func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapt
 	for _, a := range adapters {
 		for _, f := range families {
 			v6 := f.Addr().Is6()
-			enabled, err := d.stack.Forwarding(a.Index, v6)
+			settings, err := d.stack.Interface(a.Index, v6)
 			if err != nil {
 				return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
 			}
-			if enabled {
+			if settings.Forwarding {
 				continue
 			}
-			if err := d.stack.SetForwarding(a.Index, v6, true); err != nil {
+			settings.Forwarding = true
+			if err := d.stack.SetInterface(a.Index, v6, settings); err != nil {
 				return fmt.Errorf("enable forwarding on %s: %w", a.Name, err)
 			}
 			d.opts.Log.Info("enabled forwarding", "adapter", a.Name, "ipv6", v6)

@@ -62,8 +62,7 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return err
 	}
-	d.hostConfig.RecordGood(host, physical, routes)
-	return nil
+	return d.hostConfig.RecordGood(host, physical, routes)
 }
 
 // findManagementIP sets the management address of d.network. For a bridge, HNS

@@ -88,6 +88,9 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
 		}
 	}
+	if err := d.waitForRetry(want.Name); err != nil {
+		return err
+	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
 	if !ok {

@@ -174,7 +174,7 @@ func (m *Machine) attach(t *object) hns.Code {
 	}
 	t.adapter = m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + t.Name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac,
-		Up:    true,
+		Up: true, Registers: true,
 		Addrs: addrs,
 	}, 0)
 	return 0

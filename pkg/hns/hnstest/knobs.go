@@ -35,7 +35,25 @@ type Knobs struct {
 	LoseGateway bool // default routes
 	LoseMetric  bool // metrics of default routes: they become 0
 	LoseRoutes  bool // routes that programs made, except for default routes; e.g. to 169.254.169.254
+	LoseMTU     bool // the MTU of the virtual adapter is 1500 (microsoft/SDN#84)
+	// BecomesDHCP turns a static IPv4 configuration into DHCP, in the registry,
+	// too: the adapter has an address with the same prefix and the last byte
+	// 150 (ovn-kubernetes#2530, microsoft/SDN#498).
+	BecomesDHCP bool
+	// VirtualDown: the virtual adapter of a new switch never comes up, and the
+	// configuration is nowhere.
+	VirtualDown bool
 	KillTCP     bool // TCP connections from the addresses end at once instead of by timeout
+
+	// What Reboot does.
+	RebootForgets bool // a virtual adapter is configured by DHCP after each boot (calico#4631)
+	DeadSwitch    bool // switches stay bound, but the physical adapters have their addresses (calico#11840)
+	ChangedGUID   bool // physical adapters have another GUID, and their switches are dead
+	DeadRefuses   bool // no network can be created on a dead switch: 0x80070057 (microsoft/SDN#177)
+
+	// StoredOnly: SetPersistent changes the registry and nothing else, because
+	// the DHCP client ignores the notification.
+	StoredOnly bool
 
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied

@@ -65,6 +65,9 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 			return "", code
 		}
 		n.adapter = physical.Index
+		if m.dead[n.adapter] && m.knobs.DeadRefuses {
+			return "", hns.InvalidParameter
+		}
 		if _, given := api.AdapterName(n.Policies); !given {
 			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
 				map[string]string{"NetworkAdapterName": physical.Name}))

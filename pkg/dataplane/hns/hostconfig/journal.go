@@ -25,6 +25,11 @@ type Journal struct {
 	// Snapshot is what an adapter had before a switch was bound or removed. It
 	// is deleted once the host has all of it again; nil: nothing is missing.
 	Snapshot *Snapshot `json:"Before,omitempty"`
+	// LastGood is the static configuration that the host had when its network
+	// worked last; nil: DHCP configures it. It is compared with the adapter
+	// once after each boot.
+	LastGood *Snapshot `json:",omitempty"`
+	Boot     string    `json:",omitempty"` // hns.Stack.BootID of the last comparison
 }
 
 // names returns the list that holds the names of switches or of the other
@@ -73,7 +78,7 @@ func ReadJournal(path string) (j Journal, err error) {
 
 // WriteJournal replaces the file; it removes the file if the journal is empty.
 func WriteJournal(path string, j Journal) error {
-	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil && j.LastGood == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -119,7 +124,8 @@ func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
 func (k *Keeper) update(change func(*Journal)) error {
 	next, err := ReadJournal(k.path)
 	if err != nil {
-		next = Journal{slices.Clone(k.journal.Networks), slices.Clone(k.journal.Switches), k.journal.Snapshot}
+		next = k.journal
+		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches)
 	}
 	change(&next)
 	if err := WriteJournal(k.path, next); err != nil {
