@@ -42,7 +42,7 @@ type Pace struct {
 	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
 	Rollback          time.Duration
 	Retry             time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
-	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
+	hostconfig.Limits               // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
 func (p *Pace) setDefaults() {
@@ -253,17 +253,21 @@ func (d *Driver) warnOnce(cause, text string) {
 
 // Causes in the log; those of errors that say what the driver waits for first.
 const (
-	causeHNSSilent      = "hns-silent"
-	causeAddressMoves   = "address-moves"
-	causeNoEndpoint     = "endpoint-missing"
-	causeNoManagement   = "management-ip-missing"
-	causeNoMAC          = "mac-missing"
-	causeNetworkRemade  = "network-remade"
-	causeNetworkMade    = "network-made"
-	causeSwitchDead     = "switch-dead"
-	causeRolledBack     = "network-rolled-back"
-	causeNetworkDiffers = "network-differs"
-	causeNoDualStack    = "no-dual-stack"
-	causeNoBlackholes   = "no-blackholes"
-	causeOtherAddress   = "other-address" // that HNS sends from
+	causeHNSSilent       = "hns-silent"
+	causeAddressMoves    = "address-moves"
+	causeNoEndpoint      = "endpoint-missing"
+	causeNoManagement    = "management-ip-missing"
+	causeNoMAC           = "mac-missing"
+	causeNetworkRemade   = "network-remade"
+	causeNetworkMade     = "network-made"
+	causeSwitchDead      = "switch-dead"
+	causeRolledBack      = "network-rolled-back"
+	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint
+	causeDefaultRoute    = "bridge-default-route"
+	causeBridgeMetric    = "bridge-metric"
+	causeDNSRegistration = "bridge-dns-registration"
+	causeNetworkDiffers  = "network-differs"
+	causeNoDualStack     = "no-dual-stack"
+	causeNoBlackholes    = "no-blackholes"
+	causeOtherAddress    = "other-address" // that HNS sends from
 )

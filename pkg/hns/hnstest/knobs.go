@@ -55,6 +55,11 @@ type Knobs struct {
 	// the DHCP client ignores the notification.
 	StoredOnly bool
 
+	// HostDefaultRoute: an endpoint that is attached to the host brings a default
+	// route by the network's gateway, whatever its document says (flannel#1763).
+	HostDefaultRoute bool
+	SharedAddresses  bool // two endpoints may have the same address (Windows Server 2019, kubernetes#100962)
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }
