@@ -85,6 +85,9 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 	if n.Adapter != "" {
 		d.Policies = append(d.Policies, policy(typeAdapter, adapterName{&n.Adapter}))
 	}
+	if n.HostIP.IsValid() {
+		d.Policies = append(d.Policies, policy(typeProvider, providerAddress{&n.HostIP}))
+	}
 	if n.VxlanPort != 0 {
 		d.Policies = append(d.Policies, policy(typeVxlanPort, vxlanPort{&n.VxlanPort}))
 	}

@@ -87,6 +87,7 @@ type Driver struct {
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	made            madeNetwork        // by this run
 	endpoint        string             // ID of the host's endpoint that this run made
+	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
 	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
 	rolledBack      int       // calls of rollBack that deleted something, up to 8

@@ -74,60 +74,6 @@ func (d *Driver) checkNameFree(dev device) error {
 	return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
 }
 
-// madeNetwork is what this run asked HNS to make, and the ID of the network that
-// HNS made; "" until it is known. The zero madeNetwork: this run made none.
-type madeNetwork struct {
-	id   string
-	want hns.Network
-}
-
-// createNetwork creates the network, once the host has all its settings and they are saved.
-func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
-	for _, n := range d.networks {
-		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
-			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
-		}
-	}
-	if err := d.waitForRetry(want.Name); err != nil {
-		return err
-	}
-	bound := hostconfig.IsBound(d.networks, physical, adapters)
-	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
-	if !ok {
-		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
-	}
-	routes, err := d.routesOfOthers()
-	if err != nil {
-		return err
-	}
-	if err := d.hostConfig.Save(host, physical, routes); err != nil {
-		return err
-	}
-	if err := d.hostConfig.Restore(d.networks); err != nil {
-		return err
-	}
-	if len(hostconfig.Addresses(host)) == 0 {
-		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
-	}
-	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
-		return err
-	}
-	d.networksDirty.Store(true)
-	d.made = madeNetwork{want: want} // HNS may make it although the call times out
-	made, err := d.client.CreateNetwork(ctx, want)
-	if err != nil {
-		return waitIfSilent(err)
-	}
-	d.made.id = made.ID
-	text := "made an HNS network; the host's address moves to its virtual adapter"
-	if bound {
-		text = "made an HNS network on the switch that the adapter has; the host's address stays"
-	}
-	d.opts.Log.Info(text, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
-		"adapter", physical.Name, "subnet", subnets(want.Subnets))
-	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
-}
-
 // deleteToRecreate deletes a network of ours whose properties cannot be changed; the
 // next pass makes the wanted one.
 func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason string) error {

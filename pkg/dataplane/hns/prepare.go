@@ -90,6 +90,12 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		}
 	} else {
 		p.Network = networks[i].Name
+		if driven, err := deviceOf(dev); err == nil {
+			want, _ := wantedNetwork(driven, physical.Name, d.version)
+			if err := d.checkSwitchType(want, physical, adapters); err != nil {
+				return err
+			}
+		}
 	}
 	if err := d.hostConfig.Restore(networks); err != nil {
 		return err

@@ -116,12 +116,33 @@ func (m *Machine) removeAdapter(index int) {
 // adapterFor returns the physical adapter that a new network uses.
 func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	name, given := api.AdapterName(n.Policies)
+	provider := api.ProviderAddress(n.Policies)
+	var found []*adapter
 	for _, a := range m.adapters {
-		if !a.virtual && !a.Loopback && (a.Name == name || !given) {
-			return a, 0
+		byAddress := !given && provider.IsValid()
+		switch {
+		case a.virtual || a.Loopback || given && a.Name != name || byAddress && m.addressOf(a.Index) != provider:
+		case m.knobs.EmptyElsewhere && !given && !byAddress && m.virtualAdapter(a.Index) != nil:
+		default:
+			found = append(found, a)
 		}
 	}
-	return nil, hns.AdapterNotFound
+	if len(found) == 0 {
+		return nil, hns.AdapterNotFound
+	}
+	bound := m.virtualAdapter(found[0].Index) != nil
+	switch {
+	case bound && given && m.knobs.BoundName != 0:
+		return nil, m.knobs.BoundName
+	case bound && !given && !provider.IsValid() && m.knobs.EmptyRefused, n.Type == hns.Overlay && m.hasOtherType(found[0].Index):
+		return nil, hns.AdapterNotFound
+	}
+	return found[0], 0
+}
+
+// hasOtherType reports whether an adapter has a network that is not an overlay.
+func (m *Machine) hasOtherType(physical int) bool {
+	return slices.ContainsFunc(m.networks, func(n *network) bool { return n.adapter == physical && n.Type != hns.Overlay })
 }
 
 // virtualAdapter returns the virtual adapter of the switch on a physical one,

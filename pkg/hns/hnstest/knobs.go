@@ -55,6 +55,12 @@ type Knobs struct {
 	// the DHCP client ignores the notification.
 	StoredOnly bool
 
+	// A further network on an adapter with a switch.
+	BoundName       hns.Code // the adapter's name is refused so; 0: it works (sig-windows-tools#103, microsoft/SDN#269)
+	EmptyRefused    bool     // the name is required (azure-container-networking#4439)
+	EmptyElsewhere  bool     // without a name, HNS takes an adapter without a switch
+	ProviderSelects bool     // policy ProviderAddress selects the adapter (hcsshim#2801); else it is refused
+
 	// HostDefaultRoute: an endpoint that is attached to the host brings a default
 	// route by the network's gateway, whatever its document says (flannel#1763).
 	HostDefaultRoute bool

@@ -52,7 +52,11 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	}
 	n.Policies = nil
 	for _, p := range requested.Policies {
-		if code := api.CheckPolicy(n.Type, m.knobs.version(), p); code != 0 {
+		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
+		if p.Type == "ProviderAddress" && !m.knobs.ProviderSelects {
+			code = hns.InvalidPolicy
+		}
+		if code != 0 {
 			return "", code
 		}
 		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
@@ -68,6 +72,7 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 		if m.dead[n.adapter] && m.knobs.DeadRefuses {
 			return "", hns.InvalidParameter
 		}
+		n.Policies = slices.DeleteFunc(n.Policies, func(p hns.Policy) bool { return p.Type == "ProviderAddress" })
 		if _, given := api.AdapterName(n.Policies); !given {
 			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
 				map[string]string{"NetworkAdapterName": physical.Name}))
