@@ -46,11 +46,12 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 // one, the host would get a second default route (flannel#1763, calico#4664).
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
-	for _, s := range d.network.Subnets {
-		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
+	wanted, err := wantedNetwork(dev, "", d.version) // HNS may leave out subnets or gateways
+	if err != nil {
+		return err
 	}
-	if len(want.IPs) == 0 {
-		return errors.New("the network has no subnet")
+	for _, s := range wanted.Subnets {
+		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
 	}
 	endpoints, err := d.client.Endpoints(ctx, d.network.ID)
 	if err != nil {

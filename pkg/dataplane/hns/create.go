@@ -12,13 +12,6 @@ import (
 	"flannel/pkg/hns"
 )
 
-// madeNetwork is what this run asked HNS to make, and the ID of the network that
-// HNS made; "" until it is known. The zero madeNetwork: this run made none.
-type madeNetwork struct {
-	id   string
-	want hns.Network
-}
-
 // createNetwork creates the network, once the host has all its settings and they are saved.
 func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
@@ -54,12 +47,14 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	}
 	d.networksDirty.Store(true)
-	d.made = madeNetwork{want: want} // HNS may make it although the call times out
+	d.pending = &want // HNS may make it although the call times out
 	made, err := d.request(ctx, want, host, physical, bound, adapters)
 	if err != nil {
 		return waitIfSilent(err)
 	}
-	d.made.id = made.ID
+	if err := d.recordRequest(made.ID, want); err != nil {
+		return err
+	}
 	text := "made an HNS network; the host's address moves to its virtual adapter"
 	if bound {
 		text = "made an HNS network on the switch that the adapter has; the host's address stays"

@@ -26,12 +26,16 @@ func (w *windows) plugOther() {
 // or nothing.
 func TestSecondNetwork(t *testing.T) {
 	for name, turn := range map[string]func(*hnstest.Knobs){
-		"name":               func(k *hnstest.Knobs) { k.EmptyRefused = true },
-		"name, not nothing":  func(k *hnstest.Knobs) { k.EmptyElsewhere = true },
-		"nothing":            func(k *hnstest.Knobs) { k.BoundName = hns.AdapterNotFound },
-		"nothing, 0x57":      func(k *hnstest.Knobs) { k.BoundName = hns.InvalidParameter },
-		"address":            func(k *hnstest.Knobs) { k.BoundName, k.EmptyRefused, k.ProviderSelects = hns.AdapterNotFound, true, true },
-		"address, two empty": func(k *hnstest.Knobs) { k.BoundName, k.EmptyElsewhere, k.ProviderSelects = hns.NetAdapterNotFound, true, true },
+		"name":              func(k *hnstest.Knobs) { k.EmptyRefused = true },
+		"name, not nothing": func(k *hnstest.Knobs) { k.EmptyElsewhere = true },
+		"nothing":           func(k *hnstest.Knobs) { k.BoundName = hns.AdapterNotFound },
+		"nothing, 0x57":     func(k *hnstest.Knobs) { k.BoundName = hns.InvalidParameter },
+		"address": func(k *hnstest.Knobs) {
+			k.BoundName, k.EmptyRefused, k.ProviderSelects = hns.AdapterNotFound, true, true
+		},
+		"address, two empty": func(k *hnstest.Knobs) {
+			k.BoundName, k.EmptyElsewhere, k.ProviderSelects = hns.NetAdapterNotFound, true, true
+		},
 	} {
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, %s", name, kind), func(t *testing.T) {

@@ -85,7 +85,7 @@ type Driver struct {
 	networks        []hns.Network      // all of HNS, as listed last
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
-	made            madeNetwork        // by this run
+	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
 	endpoint        string             // ID of the host's endpoint that this run made
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP

@@ -75,7 +75,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 			}
 		}
 	}
-	d.network, d.made, d.deadSince = nil, madeNetwork{}, time.Time{}
+	d.network, d.pending, d.deadSince = nil, nil, time.Time{}
 	return driver.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 

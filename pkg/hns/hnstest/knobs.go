@@ -61,6 +61,14 @@ type Knobs struct {
 	EmptyElsewhere  bool     // without a name, HNS takes an adapter without a switch
 	ProviderSelects bool     // policy ProviderAddress selects the adapter (hcsshim#2801); else it is refused
 
+	// What HNS reads back of a network is not what was written.
+	OtherCase    bool // types of networks and policies are in lower case
+	HostBits     bool // subnets are given by their first address: 10.244.1.1/24
+	OmitVSID     bool
+	OmitGateway  bool
+	OmitSubnets  bool
+	OtherGateway bool // the gateway is the last address of the subnet
+
 	// HostDefaultRoute: an endpoint that is attached to the host brings a default
 	// route by the network's gateway, whatever its document says (flannel#1763).
 	HostDefaultRoute bool

@@ -133,6 +133,7 @@ func (m *Machine) networkProperties(n *network) any {
 	doc := maps.Clone(n.Document)
 	doc["ID"] = json.RawMessage(api.Text(n.id))
 	doc["Policies"] = json.RawMessage(api.Text(policies))
+	m.readBack(doc)
 	doc["SchemaVersion"] = json.RawMessage(`{"Major":2,"Minor":0}`)
 	return doc
 }

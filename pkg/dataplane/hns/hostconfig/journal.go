@@ -7,9 +7,12 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
+	"strings"
 
 	"flannel/pkg/file"
+	"flannel/pkg/hns"
 )
 
 // Journal is the content of hns.json beside the subnet file. It is written
@@ -22,6 +25,9 @@ type Journal struct {
 	// Switches are the names of the networks that flanneld prepare made. Only
 	// flanneld cleanup deletes them.
 	Switches []string `json:",omitempty"`
+	// Requested is what HNS was asked for, by the IDs of the networks that it
+	// made, since it may read back something else.
+	Requested map[string]Requested `json:",omitempty"`
 	// Snapshot is what an adapter had before a switch was bound or removed. It
 	// is deleted once the host has all of it again; nil: nothing is missing.
 	Snapshot *Snapshot `json:"Before,omitempty"`
@@ -39,6 +45,14 @@ func (j *Journal) names(switches bool) *[]string {
 		return &j.Switches
 	}
 	return &j.Networks
+}
+
+// Requested holds the properties of a network that HNS cannot change.
+type Requested struct {
+	Type      string
+	Adapter   string // the physical adapter's name
+	Subnets   []hns.Subnet
+	VxlanPort uint16 `json:",omitempty"` // 0: hns.DefaultVxlanPort
 }
 
 // SavedAddress is an address of a Snapshot.
@@ -119,13 +133,42 @@ func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
 	})
 }
 
+// Requested returns what HNS was asked for when it made the network with this ID;
+// false: not known.
+func (k *Keeper) Requested(id string) (Requested, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, known := k.journal.Requested[strings.ToLower(id)]
+	return r, known
+}
+
+// SetRequested records what was asked for when the network with this ID was made,
+// and forgets networks that are not in the list.
+func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id = strings.ToLower(id)
+	if reflect.DeepEqual(k.journal.Requested[id], r) {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		kept := map[string]Requested{id: r}
+		for _, n := range networks {
+			if old, known := j.Requested[strings.ToLower(n.ID)]; known && !strings.EqualFold(n.ID, id) {
+				kept[strings.ToLower(n.ID)] = old
+			}
+		}
+		j.Requested = kept
+	})
+}
+
 // update changes the journal as it is on disk now: flanneld prepare, in another
 // process, may have written to it since it was read.
 func (k *Keeper) update(change func(*Journal)) error {
 	next, err := ReadJournal(k.path)
 	if err != nil {
 		next = k.journal
-		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches)
+		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches) // which change edits
 	}
 	change(&next)
 	if err := WriteJournal(k.path, next); err != nil {
