@@ -261,6 +261,7 @@ const (
 	causeNoMAC           = "mac-missing"
 	causeNetworkRemade   = "network-remade"
 	causeNetworkMade     = "network-made"
+	causeJournal         = "journal-not-written"
 	causeSwitchDead      = "switch-dead"
 	causeRolledBack      = "network-rolled-back"
 	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint

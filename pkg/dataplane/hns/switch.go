@@ -93,8 +93,8 @@ func (d *Driver) rollBack(ctx context.Context, err error) error {
 	}
 	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
 	bound := d.boundNetworks(physical, adapters)
-	if !found || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
-		return err // deleting ours would not free the adapter
+	if !found || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+		return err // no cable, or deleting ours would not free the adapter
 	}
 	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
 	d.rolledBack = min(d.rolledBack+1, 8)
