@@ -20,7 +20,7 @@ wine64=$(command -v wine64 || echo /usr/lib/wine/wine64)
 wineserver=$(command -v wineserver || echo /usr/lib/wine/wineserver64)
 
 export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
-export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,computenetwork,vmcompute,bcryptprimitives=n,b'
+export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives=n,b'
 
 if [ "${1:-}" = stop ]; then
 	# It fails if no wineserver runs.
@@ -70,6 +70,7 @@ dll bcryptprimitives prng.c -ladvapi32
 LC_ALL=C sed 's/Wine builtin DLL/................/' "$system32/iphlpapi.dll" >"$system32/iphlwine.dll"
 forward "$system32/iphlwine.dll" >"$wine/iphlpapi.def"
 dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
+dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
 
 # To delete a file, Go (since 1.25) uses a call that Wine 8 answers with STATUS_NOT_IMPLEMENTED. That is not among the
 # answers after which Go uses the older call, so it is added here, for tests only.

@@ -38,11 +38,16 @@ func (c *call) specFlags(s *cniconf.Spec) {
 	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", flags.ListOf(&s.NATExceptions, flags.ParseNetwork))
 	c.flags.Func("dns", "`address` of the cluster's DNS; default: kubelet sets it for each pod", flags.ListOf(&s.DNS, flags.ParseAddress))
 	c.flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", flags.ListOf(&s.Search, func(t string) (string, error) { return t, nil }))
-	c.flags.Func("management-ip", "the node's own `address`; default: as the daemon chooses it", func(text string) (err error) {
-		s.ManagementIP, err = flags.ParseAddress(text)
+	c.flags.Func("management-ip", "the node's own `address`, at most one of each family; default: as the daemon chooses it", func(text string) error {
+		ip, err := flags.ParseAddress(text)
+		if ip.Is6() {
+			s.ManagementIP6 = ip
+		} else {
+			s.ManagementIP = ip
+		}
 		return err
 	})
-	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service")
+	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service, if HNS has direct server return")
 	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
 }
 
@@ -86,6 +91,7 @@ func (c *call) cniSources() winnode.CNISources {
 	from := winnode.CNISources{
 		NetConf:     func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, c.options, c.log) },
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
+		Features: winnode.HNSFeatures,
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.
 	if c.Kube.On || c.Kube.Kubeconfig != "" || c.Kube.APIURL != "" {

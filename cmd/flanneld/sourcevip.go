@@ -16,7 +16,8 @@ source-vip.json in the directory of the subnet file. Once the file exists, the d
 checks it at each start, and if the node has a new subnet, it reserves and publishes a new address.
 
 The address is the first one of the node's subnet, starting at the second, that no pod has. It is
-reserved for kube-proxy in the store of the CNI plugin host-local. An L2Bridge needs no source VIP.
+reserved for kube-proxy in the store of the CNI plugin host-local. An L2Bridge needs no source VIP; there
+it reserves the address of the host's own endpoint, the second one of the subnet.
 
 It also prints the flags that kube-proxy needs for this node's network and for the features of its HNS.
 kube-proxy additionally needs --proxy-mode=kernelspace, --hostname-override and --kubeconfig.

@@ -32,10 +32,11 @@ type Spec struct {
 	Management    []netip.Prefix // networks of the nodes; pods on a bridge reach them without NAT
 	NATExceptions []netip.Prefix // further networks that pods reach without NAT
 	ManagementIP  netip.Addr     // the node's own address
+	ManagementIP6 netip.Addr     // zero: none
 
 	DNS         []netip.Addr // DNS servers; with Search empty, too: kubelet sets them for each pod
 	Search      []string
-	LoopbackDSR bool   // a pod may reach itself through a Service
+	LoopbackDSR bool   // a pod may reach itself through a Service; needs an HNS with DSR
 	MACPrefix   string // of the pods' endpoints; only for an overlay
 }
 
@@ -50,6 +51,11 @@ func (s Spec) Programs() []string {
 
 // Overlay reports whether the plugin is for an overlay, and not for a bridge.
 func (s Spec) Overlay() bool { return strings.HasSuffix(s.Plugin, "overlay") }
+
+// dualStack reports whether pods have IPv6, too.
+func (s Spec) dualStack() bool {
+	return slices.ContainsFunc(s.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() })
+}
 
 // sdn reports whether the plugin is one of Microsoft's.
 func (s Spec) sdn() bool { return strings.HasPrefix(s.Plugin, "sdn") }
@@ -161,7 +167,12 @@ func Make(s Spec) ([]byte, error) {
 	if s.sdn() {
 		capabilities = map[string]bool{"portMappings": true, "dnsCapabilities": true}
 		d.OptionalFlags = map[string]bool{"loopbackDSR": s.LoopbackDSR}
-		if slices.ContainsFunc(s.Cluster, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		if !s.Overlay() {
+			// Otherwise sdnbridge gives pods the network's gateway instead of the
+			// host's endpoint (windows-container-networking#40).
+			d.OptionalFlags["forceBridgeGateway"] = true
+		}
+		if s.dualStack() {
 			d.OptionalFlags["enableDualStack"] = true
 		}
 		for _, p := range s.policies() {
@@ -207,6 +218,9 @@ func (s Spec) policies() []any {
 	if !s.Overlay() {
 		exceptions = append(exceptions, s.Management...)
 		routed = append(routed, netip.PrefixFrom(s.ManagementIP, s.ManagementIP.BitLen()))
+		if s.ManagementIP6.IsValid() && s.dualStack() {
+			routed = append(routed, netip.PrefixFrom(s.ManagementIP6, s.ManagementIP6.BitLen()))
+		}
 	}
 	exceptions = append(exceptions, s.NATExceptions...)
 	var policies []any

@@ -32,6 +32,7 @@ func TestMake(t *testing.T) {
 	dual := spec("sdnbridge", 2)
 	dual.Cluster = append(dual.Cluster, netip.MustParsePrefix("fd00:244::/48"))
 	dual.Services = append(dual.Services, netip.MustParsePrefix("fd00:96::/112"))
+	dual.ManagementIP6 = netip.MustParseAddr("fd00:99::2")
 	dual.LoopbackDSR = false
 	list := spec("win-overlay", 2)
 	list.List, list.DNS, list.Search = true, nil, nil

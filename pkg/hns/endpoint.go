@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"flannel/pkg/mac"
 )
@@ -82,7 +83,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 		}
 	}
 	for _, p := range d.Policies {
-		if p.Type == typeProvider {
+		if strings.EqualFold(p.Type, typeProvider) {
 			// If there is no address, the endpoint is not as wanted.
 			_ = json.Unmarshal(p.Settings, &providerAddress{&e.Provider})
 		}

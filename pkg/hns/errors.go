@@ -7,11 +7,12 @@ import (
 
 // Errors of HNS and of the IP stack, for errors.Is. They are derived from the code, since the texts are localized.
 var (
-	ErrNotFound    = errors.New("not found")
-	ErrExists      = errors.New("already exists")
-	ErrUnavailable = errors.New("the Host Networking Service does not answer")
-	ErrUnsupported = errors.New("not supported by this Windows")
-	ErrTimeout     = errors.New("no answer in time")
+	ErrNotFound     = errors.New("not found")
+	ErrExists       = errors.New("already exists")
+	ErrUnavailable  = errors.New("the Host Networking Service does not answer")
+	ErrUnsupported  = errors.New("not supported by this Windows")
+	ErrAddressInUse = errors.New("the address is in use")
+	ErrTimeout      = errors.New("no answer in time")
 )
 
 // Code is an HRESULT. Those of HNS have the facility 0x3b
@@ -41,8 +42,11 @@ const (
 	NoRequestHandlers    Code = 0x803b0022
 	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
 	NetAdapterNotFound   Code = 0x803b0026
+	AddressInUse         Code = 0x803b002f // of endpoints (kubernetes#100962)
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490
+	FileNotFound         Code = 0x80070002 // also of the registry
+	InvalidParameter     Code = 0x80070057
 	FileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7
 	NotSupported         Code = 0x80070032
@@ -61,6 +65,7 @@ const (
 var meanings = map[Code]error{
 	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
+	FileNotFound: ErrNotFound, AddressInUse: ErrAddressInUse,
 	NetworkExists: ErrExists, PolicyExists: ErrExists, PortExists: ErrExists, EndpointAttached: ErrExists,
 	FileExists: ErrExists, AlreadyExists: ErrExists, ObjectExists: ErrExists,
 	RequestUnsupported: ErrUnsupported, MappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,

@@ -42,8 +42,8 @@ type Calls interface {
 	Notify(changed func()) (stop func(), err error)
 }
 
-// Stack is the machine's IP stack, accessed through the IP Helper API. Routes and addresses are written to the active
-// store only, therefore they are gone after a reboot.
+// Stack is the machine's IP stack, accessed through the IP Helper API. Routes, addresses and interface settings are
+// written to the active store only, therefore they are gone after a reboot, unless SetPersistent stores them.
 type Stack interface {
 	// Adapters returns all adapters of the default compartment, including hidden and disconnected ones.
 	Adapters() ([]Adapter, error)
@@ -54,11 +54,22 @@ type Stack interface {
 	AddRoute(Route) error
 	// DeleteRoute deletes a route. If it does not exist, that is no error.
 	DeleteRoute(Route) error
-	// Forwarding reports whether packets of a family that arrive on the adapter are forwarded.
-	Forwarding(index int, v6 bool) (bool, error)
-	SetForwarding(index int, v6, on bool) error
+	// Interface returns the settings of a family on an adapter, ErrNotFound if the adapter does not have the family.
+	Interface(index int, v6 bool) (Interface, error)
+	SetInterface(index int, v6 bool, settings Interface) error
 	AddAddress(index int, address netip.Prefix) error
+	// DeleteAddress deletes an address. If it does not exist, that is no error.
+	DeleteAddress(index int, address netip.Addr) error
 	SetDNS(index int, servers []netip.Addr) error
+	// SetDNSRegistration makes Windows register the adapter's addresses in DNS, or not.
+	SetDNSRegistration(index int, on bool) error
+	// Persistent returns what the adapter gets at the next boot, ErrNotFound if nothing is stored for it.
+	Persistent(index int) (Persistent, error)
+	// SetPersistent stores what the adapter gets at the next boot. If that turns DHCP on or off, it takes effect at
+	// once. Windows may, or may not, also apply the addresses and gateways to the active store.
+	SetPersistent(index int, p Persistent) error
+	// BootID returns a text that is another one after each reboot.
+	BootID() (string, error)
 	// Watch calls changed, from any goroutine, after a change of adapters, addresses or routes, until stop is called.
 	Watch(changed func()) (stop func(), err error)
 }
@@ -78,6 +89,30 @@ type Adapter struct {
 	Addrs       []Address
 	DNS         []netip.Addr
 	DHCP        bool // for IPv4
+	Registers   bool // Windows registers its addresses in DNS
+}
+
+// Interface holds the settings of a family on an adapter.
+type Interface struct {
+	Forwarding bool // packets that arrive on the adapter are forwarded
+	Metric     int  // 0: Windows derives it from the adapter's speed
+	MTU        int  // bytes
+}
+
+// Persistent is the IPv4 configuration that an adapter gets at boot. The DNS servers are not part of it, because SetDNS
+// is persistent by itself.
+type Persistent struct {
+	DHCP     bool           // the rest, except for Metric and MTU, is ignored then
+	Addrs    []netip.Prefix // with the lengths of their on-link prefixes
+	Gateways []Gateway
+	Metric   int // of the interface; 0: Windows derives it from the adapter's speed
+	MTU      int // bytes; 0: that of the driver
+}
+
+// Gateway is the next hop of a default route.
+type Gateway struct {
+	Addr   netip.Addr
+	Metric int // of the route without that of the interface; 0: Windows chooses it
 }
 
 // Address is an address of an adapter.

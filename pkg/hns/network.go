@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"flannel/pkg/mac"
 )
@@ -85,6 +86,9 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 	if n.Adapter != "" {
 		d.Policies = append(d.Policies, policy(typeAdapter, adapterName{&n.Adapter}))
 	}
+	if n.HostIP.IsValid() {
+		d.Policies = append(d.Policies, policy(typeProvider, providerAddress{&n.HostIP}))
+	}
 	if n.VxlanPort != 0 {
 		d.Policies = append(d.Policies, policy(typeVxlanPort, vxlanPort{&n.VxlanPort}))
 	}
@@ -116,7 +120,7 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Network{}, fmt.Errorf("read the network's document: %w", err)
 	}
-	n := Network{ID: d.ID, Name: d.Name, Type: d.Type, DNS: d.DNS.ServerList, NonPersistent: d.Flags&nonPersistent != 0,
+	n := Network{ID: d.ID, Name: d.Name, Type: canonical(d.Type, Overlay, L2Bridge), DNS: d.DNS.ServerList, NonPersistent: d.Flags&nonPersistent != 0,
 		Policies: d.Policies}
 	for _, i := range d.Ipams {
 		for _, sd := range i.Subnets {
@@ -139,10 +143,20 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	return n, nil
 }
 
+// canonical returns the known name that a name of HNS is, which HNS may return in another case; others stay as they are.
+func canonical(name string, known ...string) string {
+	for _, k := range known {
+		if strings.EqualFold(name, k) {
+			return k
+		}
+	}
+	return name
+}
+
 // applyPolicy sets the field of n that a policy is about, if any. HNS may leave an address empty that it has not assigned
 // yet.
 func (n *Network) applyPolicy(p Policy) error {
-	switch p.Type {
+	switch canonical(p.Type, typeHostRoute, typeAdapter, typeVxlanPort, typeProvider, typeDRMAC) {
 	case typeHostRoute:
 		n.HostRoute = true
 	case typeAdapter:
@@ -161,11 +175,15 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	if s.Prefix, err = netip.ParsePrefix(d.IPAddressPrefix); err != nil {
 		return s, fmt.Errorf("subnet: %w", err)
 	}
+	s.Prefix = s.Prefix.Masked()
 	// The gateway is that of the first default route. Networks of other programs may have other routes, too.
 	for _, r := range d.Routes {
 		to, err := netip.ParsePrefix(r.DestinationPrefix)
 		if err != nil || to.Bits() != 0 || s.Gateway.IsValid() {
 			continue
+		}
+		if r.NextHop == "" {
+			continue // HNS may leave it out
 		}
 		if s.Gateway, err = netip.ParseAddr(r.NextHop); err != nil {
 			return s, fmt.Errorf("gateway of subnet %s: %w", s.Prefix, err)
@@ -173,7 +191,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	}
 	// Networks of other programs may have policies for VLANs instead.
 	for _, p := range d.Policies {
-		if p.Type != typeVSID {
+		if !strings.EqualFold(p.Type, typeVSID) {
 			continue
 		}
 		if err := json.Unmarshal(p.Settings, &isolation{&s.VSID}); err != nil {

@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"flannel/pkg/mac"
 )
+
+// RemoteSubnetType is the type of the policies that RemoteSubnet describes.
+const RemoteSubnetType = typeRemoteSubnet
 
 // maxVSID is the highest number of a VXLAN network.
 const maxVSID = 1<<24 - 1
@@ -30,7 +34,10 @@ func (r RemoteSubnet) Policy() Policy {
 }
 
 // IsRemoteSubnet reports whether the policy is a RemoteSubnetRoute.
-func (p Policy) IsRemoteSubnet() bool { return p.Type == typeRemoteSubnet }
+func (p Policy) IsRemoteSubnet() bool { return strings.EqualFold(p.Type, typeRemoteSubnet) }
+
+// IsHostRoute reports whether the policy is HostRoutePolicy.
+func (p Policy) IsHostRoute() bool { return strings.EqualFold(p.Type, typeHostRoute) }
 
 // RemoteSubnet decodes a RemoteSubnetRoute, which another program may have written.
 func (p Policy) RemoteSubnet() (RemoteSubnet, error) {

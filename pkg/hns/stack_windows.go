@@ -6,9 +6,9 @@ package hns
 //	  addresses to a virtual switch, too; GetIfTable2Ex(MibIfTableNormal), to know filters from adapters; FreeMibTable
 //	GetIpForwardTable2(AF_UNSPEC), GetBestRoute2, InitializeIpForwardEntry, CreateIpForwardEntry2, SetIpForwardEntry2,
 //	  DeleteIpForwardEntry2: rows name the adapter by InterfaceIndex, InterfaceLuid is 0
-//	ConvertInterfaceIndexToLuid, InitializeIpInterfaceEntry, GetIpInterfaceEntry, SetIpInterfaceEntry: forwarding
-//	InitializeUnicastIpAddressEntry, CreateUnicastIpAddressEntry
-//	ConvertInterfaceLuidToGuid, SetInterfaceDnsSettings
+//	ConvertInterfaceIndexToLuid, InitializeIpInterfaceEntry, GetIpInterfaceEntry, SetIpInterfaceEntry: forwarding,
+//	  metric, MTU
+//	InitializeUnicastIpAddressEntry, CreateUnicastIpAddressEntry, DeleteUnicastIpAddressEntry
 //	NotifyIpInterfaceChange, NotifyUnicastIpAddressChange, NotifyRouteChange2, CancelMibChangeNotify2
 
 import (
@@ -65,7 +65,8 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		Up:       row.OperStatus == winipcfg.IfOperStatusUp,
 		Loopback: row.IfType == winipcfg.IfTypeSoftwareLoopback,
 		V4Metric: int(row.Ipv4Metric), V6Metric: int(row.Ipv6Metric),
-		DHCP: row.Flags&winipcfg.IPAAFlagDhcpv4Enabled != 0,
+		DHCP:      row.Flags&winipcfg.IPAAFlagDhcpv4Enabled != 0,
+		Registers: row.Flags&winipcfg.IPAAFlagDdnsEnabled != 0,
 	}
 	if a.Index == 0 { // the adapter has IPv6 only
 		a.Index = int(row.IPv6IfIndex)
@@ -174,20 +175,27 @@ func (ipHelper) DeleteRoute(r Route) error {
 	return err
 }
 
-func (ipHelper) Forwarding(index int, v6 bool) (bool, error) {
+func (ipHelper) Interface(index int, v6 bool) (Interface, error) {
 	row, err := ipInterface(index, v6)
 	if err != nil {
-		return false, err
+		return Interface{}, err
 	}
-	return row.ForwardingEnabled, nil
+	i := Interface{Forwarding: row.ForwardingEnabled, MTU: int(row.NLMTU)}
+	if !row.UseAutomaticMetric {
+		i.Metric = int(row.Metric)
+	}
+	return i, nil
 }
 
-func (ipHelper) SetForwarding(index int, v6, on bool) error {
+func (ipHelper) SetInterface(index int, v6 bool, settings Interface) error {
 	row, err := ipInterface(index, v6)
-	if err != nil || row.ForwardingEnabled == on {
+	if err != nil {
 		return err
 	}
-	row.ForwardingEnabled = on
+	row.ForwardingEnabled, row.NLMTU = settings.Forwarding, uint32(settings.MTU)
+	if row.UseAutomaticMetric = settings.Metric == 0; !row.UseAutomaticMetric {
+		row.Metric = uint32(settings.Metric)
+	}
 	return ipHelperError("SetIpInterfaceEntry", row.Set())
 }
 
@@ -216,36 +224,19 @@ func (ipHelper) AddAddress(index int, address netip.Prefix) error {
 	return err
 }
 
-// SetDNS implements Stack. It sets the servers of each family that has one in the list, and does not change search lists.
-// Unlike routes and addresses, they persist over a reboot, because Windows has no other store for them.
-func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
+func (ipHelper) DeleteAddress(index int, address netip.Addr) error {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {
 		return ipHelperError("ConvertInterfaceIndexToLuid", err)
 	}
-	guid, err := luid.GUID()
-	if err != nil {
-		return ipHelperError("ConvertInterfaceLuidToGuid", err)
+	row := &winipcfg.MibUnicastIPAddressRow{InterfaceLUID: luid}
+	if err := row.Address.SetAddr(address); err != nil {
+		return err
 	}
-	families := map[uint64][]string{}
-	for _, ip := range servers {
-		flags := uint64(winipcfg.DnsInterfaceSettingsFlagNameserver)
-		if ip.Is6() {
-			flags |= winipcfg.DnsInterfaceSettingsFlagIPv6
-		}
-		families[flags] = append(families[flags], ip.String())
+	if err = ipHelperError("DeleteUnicastIpAddressEntry", row.Delete()); errors.Is(err, ErrNotFound) {
+		return nil
 	}
-	for flags, list := range families {
-		text, err := windows.UTF16PtrFromString(strings.Join(list, ","))
-		if err != nil {
-			return err
-		}
-		settings := winipcfg.DnsInterfaceSettings{Version: winipcfg.DnsInterfaceSettingsVersion1, Flags: flags, NameServer: text}
-		if err := winipcfg.SetInterfaceDnsSettings(*guid, &settings); err != nil {
-			return ipHelperError("SetInterfaceDnsSettings", err)
-		}
-	}
-	return nil
+	return err
 }
 
 // Watch implements Stack. It subscribes to changes of interfaces too, because an adapter that comes up does not change

@@ -116,19 +116,91 @@ func TestBestRoute(t *testing.T) {
 	}
 }
 
-func TestForwarding(t *testing.T) {
+func TestInterface(t *testing.T) {
 	m, s, index := openStack(t)
 	for _, v6 := range []bool{false, true} {
-		for _, on := range []bool{true, true, false} {
-			err := s.SetForwarding(index, v6, on)
-			got, err2 := s.Forwarding(index, v6)
-			if err != nil || err2 != nil || got != on || m.Admin().Forwarding("Büro 2", v6) != on {
-				t.Errorf("IPv6 %t, %t: %t %v %v", v6, on, got, err, err2)
+		was, err := s.Interface(index, v6)
+		if err != nil || was.MTU != 9000 || was.Metric == 0 {
+			t.Fatal(was, err)
+		}
+		for _, want := range []hns.Interface{
+			{Forwarding: true, Metric: was.Metric, MTU: 9000}, {Forwarding: true, Metric: 5000, MTU: 1460}, {MTU: 9000},
+		} {
+			err := s.SetInterface(index, v6, want)
+			got, err2 := s.Interface(index, v6)
+			if err != nil || err2 != nil || got != want || m.Admin().Forwarding("Büro 2", v6) != want.Forwarding {
+				t.Errorf("IPv6 %t, %+v: %+v %v %v", v6, want, got, err, err2)
 			}
 		}
 	}
-	if _, err := s.Forwarding(4711, false); !errors.Is(err, hns.ErrNotFound) {
+	if _, err := s.Interface(4711, false); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)
+	}
+}
+
+// What is written to the registry is read back, and the DHCP client reads it, too.
+func TestPersistent(t *testing.T) {
+	m, s, index := openStack(t)
+	if _, err := s.Persistent(index); !errors.Is(err, hns.ErrNotFound) {
+		t.Fatalf("a key that does not exist: %v", err)
+	}
+	for _, want := range []hns.Persistent{
+		{Addrs: []netip.Prefix{pfx("10.98.0.9/16"), pfx("10.97.0.9/27")}, Gateways: []hns.Gateway{{Addr: ip("10.98.0.1"), Metric: 256}}, Metric: 15, MTU: 1460},
+		{DHCP: true},
+	} {
+		if err := s.SetPersistent(index, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Persistent(index)
+		if d := cmp.Diff(want, got, same...); d != "" || err != nil {
+			t.Error(d, err)
+		}
+		if d := cmp.Diff(want, m.Admin().Stored("Büro 2"), same...); d != "" {
+			t.Error("the DHCP client read something else", d)
+		}
+	}
+	changes := len(m.Changes())
+	if err := s.SetPersistent(index, hns.Persistent{DHCP: true, MTU: 1400}); err != nil || len(m.Changes()) != changes {
+		t.Errorf("the DHCP client was notified although DHCP stays on: %v", err)
+	}
+	if err := s.SetPersistent(4711, hns.Persistent{}); !errors.Is(err, hns.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestBootID(t *testing.T) {
+	_, s, _ := openStack(t)
+	first, err1 := s.BootID()
+	second, err2 := s.BootID()
+	if err1 != nil || err2 != nil || first == "" || first != second {
+		t.Error(first, second, err1, err2)
+	}
+}
+
+func TestDeleteAddress(t *testing.T) {
+	m, s, index := openStack(t)
+	for _, a := range []string{"10.98.0.2", "2001:db8::2", "10.98.0.2"} {
+		if err := s.DeleteAddress(index, ip(a)); err != nil {
+			t.Error(a, err)
+		}
+	}
+	for _, a := range m.Admin().Adapter("Büro 2").Addrs {
+		if a.Prefix.Addr() == ip("10.98.0.2") || a.Prefix.Addr() == ip("2001:db8::2") {
+			t.Error(a, "is still there")
+		}
+	}
+}
+
+func TestDNSRegistration(t *testing.T) {
+	m, s, index := openStack(t)
+	for _, on := range []bool{true, false} {
+		before := m.Admin().Adapter("Büro 2").DNS
+		if err := s.SetDNSRegistration(index, on); err != nil || m.Admin().Adapter("Büro 2").Registers != on {
+			t.Error(on, err)
+		}
+		if d := cmp.Diff(before, m.Admin().Adapter("Büro 2").DNS, same...); d != "" {
+			t.Error("DNS servers changed", d)
+		}
 	}
 }
 

@@ -37,12 +37,13 @@ type Network struct {
 	ID            string // chosen by HNS
 	Name          string
 	Type          string
-	Adapter       string // the physical adapter's name
+	Adapter       string // the physical adapter's name; "": HNS chooses
 	Subnets       []Subnet
 	DNS           []string
 	MACs          [2]mac.Addr // first and last of the pool for endpoints; zero: HNS chooses
 	VxlanPort     uint16      // 0: DefaultVxlanPort
 	NonPersistent bool        // HNS deletes the network when it restarts
+	HostIP        netip.Addr  // selects the adapter by its address, instead of Adapter, in an HNS that can; only to create it
 
 	// The following fields are set by HNS, and ignored by CreateNetwork.
 	ManagementIP netip.Addr // the host's address on it; zero: not assigned yet

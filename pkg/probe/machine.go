@@ -169,11 +169,13 @@ func (m machine) adapters() ([]doctor.Adapter, error) {
 
 // forwarding reads the forwarding of an interface. It is off for a family that
 // the interface does not have, and for an interface that does not exist.
-func (m machine) forwarding(index int) (f doctor.Forwarding, err error) {
+func (m machine) forwarding(index int) (f doctor.Forwarding, _ error) {
 	for v6, on := range map[bool]*bool{false: &f.V4, true: &f.V6} {
-		if *on, err = m.stack.Forwarding(index, v6); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		settings, err := m.stack.Interface(index, v6)
+		if err != nil && !errors.Is(err, hns.ErrNotFound) {
 			return f, fmt.Errorf("read forwarding of interface %d: %w", index, err)
 		}
+		*on = settings.Forwarding
 	}
 	return f, nil
 }

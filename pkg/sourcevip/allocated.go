@@ -26,7 +26,7 @@ func Allocated(dataDir string) (addrs []netip.Addr, err error) {
 			return nil, fmt.Errorf("list host-local's addresses: %w", err)
 		}
 		for _, e := range entries {
-			if a, err := netip.ParseAddr(e.Name()); err == nil { // not the lock or the file with the last address
+			if a, err := parseName(e.Name()); err == nil {
 				addrs = append(addrs, a)
 			}
 		}

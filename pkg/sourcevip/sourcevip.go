@@ -1,6 +1,6 @@
-// Package sourcevip reserves and publishes the source VIP of kube-proxy on a Windows
-// overlay: an address of the node's subnet that no pod has. kube-proxy uses it as
-// the source address of the connections that it balances. The address is
+// Package sourcevip reserves and publishes addresses of a Windows node's subnet: on
+// an L2Bridge those of the host's own endpoint (bridge.go), and the source VIP of
+// kube-proxy on an overlay: an address that no pod has. kube-proxy uses it as the source address of the connections that it balances. The address is
 //
 //   - reserved in the directory of the CNI plugin host-local, so that no pod gets it,
 //   - the address of an endpoint in HNS, as kube-proxy needs it,
@@ -70,8 +70,8 @@ func Read(path string) (v VIP, err error) {
 // Ensure reserves and publishes the source VIP of a node with this subnet, creates
 // its endpoint, and returns it. What is in place stays; our reservations for another
 // subnet are deleted. It does not wait: if the network does not exist yet, it fails,
-// and the caller retries. With ErrNotNeeded, all of ours is deleted, and only the
-// subnet and the network are returned.
+// and the caller retries. ErrNotNeeded means that the network is an L2Bridge, where
+// the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
 func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := Read(k.File)
 	if err != nil {
@@ -79,8 +79,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	}
 	n, err := k.network(ctx, subnet)
 	if errors.Is(err, ErrNotNeeded) {
-		_, releaseErr := k.Release(ctx, false)
-		return VIP{Subnet: subnet, Network: n.Name}, errors.Join(err, releaseErr)
+		return k.ensureBridge(ctx, n, VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}, old)
 	} else if err != nil {
 		return VIP{}, err
 	}
@@ -88,19 +87,24 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	if v.Addr, err = k.reserve(ctx, n, v); err != nil {
 		return VIP{}, err
 	}
+	return v, k.publish(ctx, v, old)
+}
+
+// publish writes the file, and releases what is reserved in another directory.
+func (k Keeper) publish(ctx context.Context, v, old VIP) error {
 	if old.Store != "" && old.Store != v.Store {
 		if _, err := releaseAll(ctx, store(old.Store), false); err != nil {
-			return VIP{}, err
+			return err
 		}
 	}
 	if v == old {
-		return v, nil
+		return nil
 	}
 	if err := file.PutJSON(k.File, v); err != nil {
-		return VIP{}, fmt.Errorf("publish the source VIP: %w", err)
+		return fmt.Errorf("publish the source VIP: %w", err)
 	}
 	k.Log.Info("published kube-proxy's source VIP", "address", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
-	return v, nil
+	return nil
 }
 
 // network returns the HNS network with the node's subnet. The name does not
@@ -140,22 +144,36 @@ func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Ad
 	if err != nil {
 		return vip, err
 	}
-	if vip, err = choose(v.Subnet, ours, taken(n, endpoints, others)); err != nil {
-		return vip, err
-	}
-	if !slices.Contains(ours, vip) {
-		if err := s.reserve(vip); err != nil {
+	unusable := taken(n, endpoints, others)
+	for {
+		if vip, err = choose(v.Subnet, ours, unusable); err != nil {
 			return vip, err
 		}
+		if err := s.reserve(vip, vipOwner); err != nil {
+			return vip, err
+		}
+		ours = append(ours, vip)
+		err = k.ensureEndpoint(ctx, n, vip, endpoints)
+		if !errors.Is(err, hns.ErrAddressInUse) {
+			break
+		}
+		// HNS knows of somebody whom it does not list (kubernetes#100962).
+		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", vip, "error", err)
+		unusable[vip] = true
 	}
+	return vip, errors.Join(k.releaseOthers(s, ours, []netip.Addr{vip}), err)
+}
+
+// releaseOthers releases our reservations that are not wanted.
+func (k Keeper) releaseOthers(s store, ours, want []netip.Addr) error {
 	var errs []error
 	for _, a := range ours {
-		if a != vip {
-			k.Log.Info("released a source VIP that is no longer this node's", "address", a)
+		if !slices.Contains(want, a) {
+			k.Log.Info("released an address that is no longer reserved for this node", "address", a)
 			errs = append(errs, s.release(a))
 		}
 	}
-	return vip, errors.Join(append(errs, k.ensureEndpoint(ctx, n, vip, endpoints))...)
+	return errors.Join(errs...)
 }
 
 // taken returns the addresses that cannot be the source VIP: gateways, addresses

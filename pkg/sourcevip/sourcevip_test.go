@@ -240,16 +240,50 @@ func TestFailure(t *testing.T) {
 	n.check("with a damaged file", usual)
 }
 
-// On an L2Bridge, Ensure releases the source VIP of an earlier overlay.
-func TestNotNeeded(t *testing.T) {
+// On an L2Bridge, Ensure releases the source VIP of an earlier overlay and reserves the address of the host's endpoint, and
+// the other way round.
+func TestBridge(t *testing.T) {
 	n := newNode(t)
 	n.ensure("10.244.1.0/24")
 	if err := n.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
 		t.Fatal(err)
 	}
 	n.make("cbr0", hns.L2Bridge, "10.244.1.0/24")
-	if v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, ErrNotNeeded) || v != (VIP{Network: "cbr0", Subnet: pfx("10.244.1.0/24")}) {
-		t.Error(v, err)
+	want := VIP{Network: "cbr0", Subnet: pfx("10.244.1.0/24"), Store: filepath.Join(n.DataDir, "cbr0")}
+	for range 2 {
+		if v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, ErrNotNeeded) || v != want {
+			t.Error(v, err)
+		}
+		n.check("on a bridge", "cbr0/10.244.1.2 flanneld host-endpoint")
 	}
-	n.check("on a bridge", "")
+	if v, err := Read(n.File); err != nil || v != want {
+		t.Errorf("published %+v, %v", v, err)
+	}
+	n.pod("cbr0", "pod", "10.244.1.2", true, false)
+	if _, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); err == nil || errors.Is(err, ErrNotNeeded) || !strings.Contains(err.Error(), "10.244.1.2") {
+		t.Errorf("a pod has the host's address: %v", err)
+	}
+	n.check("with the pod", "cbr0/10.244.1.2 pod eth0")
+	if err := errors.Join(os.Remove(filepath.Join(n.DataDir, "cbr0", "10.244.1.2")), n.m.Admin().DeleteNetwork("cbr0")); err != nil {
+		t.Fatal(err)
+	}
+	n.make("cbr0", hns.Overlay, "10.244.1.0/24")
+	n.ensure("10.244.1.0/24")
+	n.check("on an overlay of the same name", "cbr0/10.244.1.2 kube-proxy source-vip\nendpoint source-vip 10.244.1.2/24\npublished 10.244.1.2 of 10.244.1.0/24 on cbr0")
+	if removed, err := n.Release(t.Context(), false); err != nil || len(removed) != 3 {
+		t.Errorf("released %q, %v", removed, err)
+	}
+	n.check("after Release", "")
+}
+
+// HNS refuses an address that none of its endpoints has: the next one is taken.
+func TestAddressInUse(t *testing.T) {
+	n := newNode(t)
+	for _, a := range []string{"10.244.1.2\"", "10.244.1.3\""} {
+		n.m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Match: a, Code: hns.AddressInUse})
+	}
+	for range 2 {
+		n.ensure("10.244.1.0/24")
+		n.check("with two addresses in use", "endpoint source-vip 10.244.1.4/24\nflannel.4096/10.244.1.4 kube-proxy source-vip\npublished 10.244.1.4 of 10.244.1.0/24 on flannel.4096")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -18,15 +19,30 @@ import (
 // (https://www.cni.dev/plugins/current/ipam/host-local). For each address in use it
 // has a file, named as the address, with the ID of the container and, in a second
 // line, the name of its interface. A program that changes something there holds the
-// lock of the file "lock". (On Windows, host-local writes underscores for the colons
-// of IPv6, which an overlay does not have.)
+// lock of the file "lock". On Windows, host-local writes underscores for the colons
+// of IPv6.
 type store string
 
-// owner is the content of our reservations. host-local ends lines with \r\n on
-// every system.
-const owner = "kube-proxy\r\nsource-vip"
+// The content of our reservations: of the source VIP, and of the addresses of the
+// host's endpoint on an L2Bridge. host-local ends lines with \r\n on every system.
+const (
+	vipOwner  = "kube-proxy\r\nsource-vip"
+	hostOwner = "flanneld\r\nhost-endpoint"
+)
 
-func (s store) path(a netip.Addr) string { return filepath.Join(string(s), a.String()) }
+func (s store) path(a netip.Addr) string {
+	name := a.String()
+	if runtime.GOOS == "windows" {
+		name = strings.ReplaceAll(name, ":", "_")
+	}
+	return filepath.Join(string(s), name)
+}
+
+// parseName returns the address of a file; an error for the lock, and for the file
+// with the last address given to a pod.
+func parseName(name string) (netip.Addr, error) {
+	return netip.ParseAddr(strings.ReplaceAll(name, "_", ":"))
+}
 
 // lockWithin bounds the wait for host-local's lock, which host-local holds for
 // moments only.
@@ -56,9 +72,9 @@ func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error)
 	}
 	others = map[netip.Addr]bool{}
 	for _, e := range entries {
-		a, err := netip.ParseAddr(e.Name())
+		a, err := parseName(e.Name())
 		if err != nil {
-			continue // the lock, and the file with the last address given to a pod
+			continue
 		}
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +87,7 @@ func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read host-local's addresses: %w", err)
 		}
-		if strings.TrimSpace(string(text)) == owner {
+		if owner := strings.TrimSpace(string(text)); owner == vipOwner || owner == hostOwner {
 			ours = append(ours, a)
 		} else {
 			others[a] = true
@@ -80,8 +96,9 @@ func (s store) list() (ours []netip.Addr, others map[netip.Addr]bool, err error)
 	return ours, others, nil
 }
 
-func (s store) reserve(a netip.Addr) error {
-	if err := file.Replace(s.path(a), []byte(owner)); err != nil {
+// reserve writes the file of an address, if it has other content.
+func (s store) reserve(a netip.Addr, owner string) error {
+	if _, err := file.Put(s.path(a), []byte(owner), 0o644); err != nil {
 		return fmt.Errorf("reserve %s: %w", a, err)
 	}
 	return nil

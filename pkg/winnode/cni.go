@@ -12,6 +12,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/cniconf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/hns"
 	"flannel/pkg/mac"
 	"flannel/pkg/netconf"
 	"flannel/pkg/status"
@@ -27,6 +28,8 @@ type CNISources struct {
 	Backends      netconf.Backends
 	SubnetFile    string        // finds the status socket of the daemon
 	API           *kube.Options // nil: no Kubernetes API is configured
+	// Features asks HNS what it can do.
+	Features func(context.Context) (hns.Features, error)
 }
 
 // Complete sets the fields of s that are not set:
@@ -36,6 +39,8 @@ type CNISources struct {
 //	networks of the nodes                           adapter with that address
 //	networks of Services                            Kubernetes API
 //
+// It also turns LoopbackDSR off if HNS lacks DSR: the sdn plugins fail with it then.
+// If HNS does not answer, it stays.
 // A field stays empty if its source does not have it; then cniconf.Make asks for the
 // flag. The error says why the network configuration or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
@@ -45,8 +50,15 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	defer cancel()
 	if !s.ManagementIP.IsValid() {
 		if r, err := status.Ask(ctx, status.Socket(n.SubnetFile)); err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
-			s.ManagementIP = r.Node.Underlay.Addrs[0]
+			addrs := r.Node.Underlay.Addrs
+			s.ManagementIP = addrs[0]
+			if last := addrs[len(addrs)-1]; last.Is6() && !s.ManagementIP6.IsValid() {
+				s.ManagementIP6 = last
+			}
 		}
+	}
+	if features, err := n.Features(ctx); err == nil && !features.DSR {
+		s.LoopbackDSR = false
 	}
 	if snapshot, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
 		s.Management = networkOf(snapshot, s.ManagementIP)
@@ -57,6 +69,16 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
 	return errors.Join(netConfErr, servicesErr)
+}
+
+// HNSFeatures asks the HNS of this machine.
+func HNSFeatures(ctx context.Context) (hns.Features, error) {
+	calls, err := hns.Open()
+	if err != nil {
+		return hns.Features{}, err
+	}
+	version, err := hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second}).Version(ctx)
+	return version.Features(), err
 }
 
 // ofFamilies removes the networks of a family that no pod network has: on an

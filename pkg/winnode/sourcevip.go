@@ -47,7 +47,7 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (sourcevip.Keeper, er
 type SourceVIP struct {
 	Needed         bool     `json:"needed"`
 	DSR            *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
-	*sourcevip.VIP          // on an L2Bridge, only subnet and network
+	*sourcevip.VIP          // on an L2Bridge without sourceVIP
 	Flags          []string `json:"kubeProxyFlags,omitempty"`
 	File           string   `json:"file,omitempty"`
 }

@@ -189,7 +189,7 @@ func TestBridgeForwards(t *testing.T) {
 		}
 		w.inNode("ip route add 10.244.5.0/24 via 10.99.0.2")
 		w.reach(w.node, "10.244.5.2")
-		if err := w.m.SetForwarding(uplink.Index, false, true); err != nil {
+		if err := w.m.Admin().SetForwarding(uplink.Name, false, true); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.TrimSpace(w.run("cat /proc/sys/net/ipv4/conf/vEthernet1/forwarding")); got != "1" {

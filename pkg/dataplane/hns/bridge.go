@@ -42,15 +42,16 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 // ensureHostEndpoint gives the host an interface on the bridge, and makes it
 // forward between that and the underlay, so that packets of peers reach the
 // pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods' gateway, which the
-// bridge has, and 10.244.1.2 the host's address.
+// bridge has, and 10.244.1.2 the host's address. The endpoint has no gateway: with
+// one, the host would get a second default route (flannel#1763, calico#4664).
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
-	for _, s := range d.network.Subnets {
-		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
-		want.Gateways = append(want.Gateways, s.Gateway)
+	wanted, err := wantedNetwork(dev, "", d.version) // HNS may leave out subnets or gateways
+	if err != nil {
+		return err
 	}
-	if len(want.IPs) == 0 {
-		return errors.New("the network has no subnet")
+	for _, s := range wanted.Subnets {
+		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
 	}
 	endpoints, err := d.client.Endpoints(ctx, d.network.ID)
 	if err != nil {
@@ -72,7 +73,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	if id == "" {
 		made, err := d.client.CreateEndpoint(ctx, want)
 		if err != nil {
-			return waitIfSilent(err)
+			return addressInUse(waitIfSilent(err), endpoints, want)
 		}
 		id, d.endpoint = made.ID, made.ID
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
@@ -85,7 +86,82 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		}
 		return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 	}
+	d.warnOfSharedAddress(endpoints, want, id)
+	if err := d.keepLocal(inside); err != nil {
+		return err
+	}
 	return d.enableForwarding(want.IPs, inside, host)
+}
+
+// addressInUse adds to the error of an HNS that refuses the host's address which
+// endpoint has it.
+func addressInUse(err error, endpoints []hns.Endpoint, want hns.Endpoint) error {
+	if !errors.Is(err, hns.ErrAddressInUse) {
+		return err
+	}
+	var names []string
+	for _, e := range endpoints {
+		if slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return sharesAddress(p, want) }) {
+			names = append(names, e.Name)
+		}
+	}
+	return fmt.Errorf("%v of the host's endpoint %s are in use by %q: delete the pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, names, err)
+}
+
+func sharesAddress(p netip.Prefix, e hns.Endpoint) bool {
+	return slices.ContainsFunc(e.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
+}
+
+// warnOfSharedAddress reports other endpoints with an address of the host's
+// endpoint, which HNS before 10 accepts (kubernetes#100962).
+func (d *Driver) warnOfSharedAddress(endpoints []hns.Endpoint, host hns.Endpoint, id string) {
+	for _, e := range endpoints {
+		shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return sharesAddress(p, host) })
+		if e.ID != id && e.Name != host.Name && shared {
+			d.warnOnce(causeSharedAddress, fmt.Sprintf("the endpoint %s has an address of the host's endpoint %s (%v): delete its pod, and reserve the address with flanneld source-vip",
+				e.Name, host.Name, host.IPs))
+		}
+	}
+}
+
+// bridgeMetric is the interface metric of the host's endpoint: higher than any
+// that Windows derives from an adapter's speed, so that no other route prefers it.
+const bridgeMetric = 5000
+
+// keepLocal keeps the host's interface on the bridge from being a way to anywhere
+// but this node's pods: no default route, whoever made it, a high metric, and no
+// registration of its address under the host's name in DNS. That Windows refuses
+// metric or registration does not stop the network.
+func (d *Driver) keepLocal(inside hns.Adapter) error {
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+	}
+	for _, r := range routes {
+		if r.Index != inside.Index || r.Dst.Bits() != 0 {
+			continue
+		}
+		if err := d.stack.DeleteRoute(r); err != nil {
+			return fmt.Errorf("remove the default route of %s, by which the host could lose its way out: %w", inside.Name, err)
+		}
+		d.opts.Log.Info("removed the default route of the host's endpoint on the bridge", "cause", causeDefaultRoute, "adapter", inside.Name, "route", r.Dst, "via", r.NextHop)
+	}
+	for _, v6 := range []bool{false, true} {
+		settings, err := d.stack.Interface(inside.Index, v6)
+		if err == nil && settings.Metric != bridgeMetric {
+			settings.Metric = bridgeMetric
+			err = d.stack.SetInterface(inside.Index, v6, settings)
+		}
+		if err != nil && !errors.Is(err, hns.ErrNotFound) { // not found: the interface lacks the family
+			d.warnOnce(causeBridgeMetric, fmt.Sprintf("could not set the metric of %s: %v", inside.Name, err))
+		}
+	}
+	if inside.Registers {
+		if err := d.stack.SetDNSRegistration(inside.Index, false); err != nil {
+			d.warnOnce(causeDNSRegistration, fmt.Sprintf("could not turn off the registration of %s in DNS, so other hosts may get the bridge's address for this host's name: %v", inside.Name, err))
+		}
+	}
+	return nil
 }
 
 // sameAddresses compares without prefix lengths, which HNS does not always
@@ -100,14 +176,15 @@ func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapt
 	for _, a := range adapters {
 		for _, f := range families {
 			v6 := f.Addr().Is6()
-			enabled, err := d.stack.Forwarding(a.Index, v6)
+			settings, err := d.stack.Interface(a.Index, v6)
 			if err != nil {
 				return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
 			}
-			if enabled {
+			if settings.Forwarding {
 				continue
 			}
-			if err := d.stack.SetForwarding(a.Index, v6, true); err != nil {
+			settings.Forwarding = true
+			if err := d.stack.SetInterface(a.Index, v6, settings); err != nil {
 				return fmt.Errorf("enable forwarding on %s: %w", a.Name, err)
 			}
 			d.opts.Log.Info("enabled forwarding", "adapter", a.Name, "ipv6", v6)

@@ -51,6 +51,9 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 			}
 		}
 		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP))
+		if errors.Join(errs...) == nil {
+			errs = append(errs, d.hostConfig.Forget())
+		}
 	}
 	return removed, errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ import (
 // driver.WaitError) says what comes next. The steps, for an overlay on Ethernet:
 //
 //	wait until HNS answers and the adapter exists      (findNetwork)
+//	delete networks of ours on a dead switch           (deleteDeadSwitch)
 //	adopt the network, or save the host's settings,
 //	  create it, and wait while the address moves      (adoptOrCreate)
 //	wait until HNS knows the host's address            (findManagementIP)
@@ -27,7 +28,7 @@ import (
 //	restore host settings that did not come back       (hostconfig.Restore)
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
 //
-// If nothing has changed since a call that finished, it does nothing.
+// A network that leaves the host without addresses is deleted again (rollBack). If nothing has changed since a call that finished, it does nothing.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
 		d.devices = slices.Clone(devices)
@@ -113,7 +114,7 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 // even if it then returns that it waits for something else.
 func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter, links dataplane.Links) error {
 	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
-		return err
+		return d.rollBack(ctx, err)
 	}
 	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return driver.Waiting(causeNoMAC, "HNS to give the network its MAC address")
@@ -127,12 +128,12 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 		links[dev.name] = link
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {
-		return err
+		return d.rollBack(ctx, err)
 	}
 	if !found {
 		return d.waitForHost(ctx, dev, adapters)
 	}
-	d.wrongIP = wrongManagementIP{}
+	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
 	if err := dev.networkKind().finish(ctx, d, dev, host, adapters); err != nil {
 		return err
 	}
@@ -145,6 +146,9 @@ func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapt
 		if err := d.listNetworks(ctx, dev); err != nil {
 			return reconcile.Unknown(err)
 		}
+	}
+	if err := d.deleteDeadSwitch(ctx, dev.Parent, adapters); err != nil {
+		return err
 	}
 	if err := d.adoptOrCreate(ctx, dev, adapters); err != nil {
 		return err

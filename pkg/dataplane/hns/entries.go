@@ -45,8 +45,8 @@ func (k policyKey) policy(v policyValue) hns.Policy {
 // parsePolicy is the inverse of policy. Ours are RemoteSubnetRoute policies,
 // which lead to peers, and the HostRoute policy between host and pods.
 func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
-	if p.Type == hns.HostRoutePolicy().Type {
-		return policyKey{Type: p.Type}, policyValue{}, true
+	if p.IsHostRoute() {
+		return policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{}, true
 	}
 	if !p.IsRemoteSubnet() {
 		return k, v, false
@@ -55,7 +55,7 @@ func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 	if err != nil {
 		return policyKey{Type: p.Type}, policyValue{Invalid: true}, true
 	}
-	return policyKey{p.Type, r.Prefix}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC}, true
+	return policyKey{hns.RemoteSubnetType, r.Prefix}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC}, true
 }
 
 // remoteValue is a remote endpoint that stands for a peer; see remoteStore.
@@ -92,20 +92,27 @@ func wantedNetwork(dev device, adapter string, v hns.Version) (hns.Network, erro
 }
 
 // differs returns the property of an existing network that is not as wanted and
-// that HNS cannot change; "": none. It does not compare what applies to new pods
-// only (MAC pool, DNS servers), since making the network again would disconnect
-// the existing ones.
+// that HNS cannot change; "": none. What HNS does not report (subnets, gateways,
+// VNI) counts as wanted: it is no reason to delete a network with pods on it. Nor
+// does differs compare what applies to new pods only (MAC pool, DNS servers),
+// since making the network again would disconnect the existing ones.
 func differs(have, want hns.Network) string {
 	port := func(n hns.Network) uint16 { return cmp.Or(n.VxlanPort, hns.DefaultVxlanPort) }
 	switch {
 	case have.Type != want.Type:
 		return fmt.Sprintf("its type is %s and not %s", have.Type, want.Type)
-	case !slices.Equal(sorted(have.Subnets), sorted(want.Subnets)):
+	case len(have.Subnets) > 0 && !slices.EqualFunc(sorted(have.Subnets), sorted(want.Subnets), agree):
 		return fmt.Sprintf("its subnet is %s and not %s", subnets(have.Subnets), subnets(want.Subnets))
 	case want.Type == hns.Overlay && port(have) != port(want):
 		return fmt.Sprintf("its UDP port is %d and not %d", port(have), port(want))
 	}
 	return ""
+}
+
+// agree reports whether a subnet is as wanted, in what HNS reports of it.
+func agree(have, want hns.Subnet) bool {
+	return have.Prefix == want.Prefix && (!have.Gateway.IsValid() || have.Gateway == want.Gateway) &&
+		(have.VSID == 0 || have.VSID == want.VSID)
 }
 
 // sorted orders subnets by prefix: HNS may list them in any order.

@@ -36,14 +36,22 @@ type Pace struct {
 	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
 	Wait time.Duration // between passes while the driver waits for something: 500 ms
 	// Wrong is how long a network's management address may differ from the host's before the network is made again: 1 min.
-	Wrong             time.Duration
-	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
+	Wrong time.Duration
+	// Dead is how long a switch may look dead before its networks are deleted: 30 s.
+	Dead time.Duration
+	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
+	Rollback          time.Duration
+	Retry             time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
+	hostconfig.Limits               // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
 func (p *Pace) setDefaults() {
 	p.Poll = cmp.Or(p.Poll, 5*time.Second)
 	p.Wait = cmp.Or(p.Wait, 500*time.Millisecond)
 	p.Wrong = cmp.Or(p.Wrong, time.Minute)
+	p.Dead = cmp.Or(p.Dead, 30*time.Second)
+	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
+	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
 	p.Address = cmp.Or(p.Address, 30*time.Second)
 	p.DHCP = cmp.Or(p.DHCP, time.Minute)
 	p.Rest = cmp.Or(p.Rest, 5*time.Second)
@@ -77,10 +85,14 @@ type Driver struct {
 	networks        []hns.Network      // all of HNS, as listed last
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
-	made            madeNetwork        // by this run
+	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
 	endpoint        string             // ID of the host's endpoint that this run made
+	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
-	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
+	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
+	rolledBack      int       // calls of rollBack that deleted something, up to 8
+	notBefore       time.Time // when createNetwork may try again after that
+	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -242,15 +254,22 @@ func (d *Driver) warnOnce(cause, text string) {
 
 // Causes in the log; those of errors that say what the driver waits for first.
 const (
-	causeHNSSilent      = "hns-silent"
-	causeAddressMoves   = "address-moves"
-	causeNoEndpoint     = "endpoint-missing"
-	causeNoManagement   = "management-ip-missing"
-	causeNoMAC          = "mac-missing"
-	causeNetworkRemade  = "network-remade"
-	causeNetworkMade    = "network-made"
-	causeNetworkDiffers = "network-differs"
-	causeNoDualStack    = "no-dual-stack"
-	causeNoBlackholes   = "no-blackholes"
-	causeOtherAddress   = "other-address" // that HNS sends from
+	causeHNSSilent       = "hns-silent"
+	causeAddressMoves    = "address-moves"
+	causeNoEndpoint      = "endpoint-missing"
+	causeNoManagement    = "management-ip-missing"
+	causeNoMAC           = "mac-missing"
+	causeNetworkRemade   = "network-remade"
+	causeNetworkMade     = "network-made"
+	causeJournal         = "journal-not-written"
+	causeSwitchDead      = "switch-dead"
+	causeRolledBack      = "network-rolled-back"
+	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint
+	causeDefaultRoute    = "bridge-default-route"
+	causeBridgeMetric    = "bridge-metric"
+	causeDNSRegistration = "bridge-dns-registration"
+	causeNetworkDiffers  = "network-differs"
+	causeNoDualStack     = "no-dual-stack"
+	causeNoBlackholes    = "no-blackholes"
+	causeOtherAddress    = "other-address" // that HNS sends from
 )

@@ -323,11 +323,14 @@ func TestGoldenRequests(t *testing.T) {
 		{overlayDevice(ownSubnet), `HcnCreateNetwork {"Name":"flannel.4096","Type":"Overlay","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24","Policies":[{"Type":"VSID","Settings":{"IsolationId":4096}}],"Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"Flags":8,"SchemaVersion":{"Major":2,"Minor":0}}
 HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"Add","Settings":{"Policies":[{"Type":"HostRoute","Settings":{}},{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"10.244.3.0/24","IsolationId":4096,"ProviderAddress":"10.99.0.3","DistributedRouterMacAddress":"02-00-00-00-01-03"}},{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"10.244.4.0/24","IsolationId":4096,"ProviderAddress":"10.99.0.4","DistributedRouterMacAddress":"02-00-00-00-01-04"}},{"Type":"RemoteSubnetRoute","Settings":{"DestinationPrefix":"10.244.5.0/24","IsolationId":4096,"ProviderAddress":"10.99.0.5","DistributedRouterMacAddress":"02-00-00-00-01-05"}}]}}`},
 		{bridgeDevice(ownSubnet), `HcnCreateNetwork {"Name":"cbr0","Type":"L2Bridge","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24","Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"Flags":8,"SchemaVersion":{"Major":2,"Minor":0}}
-HcnCreateEndpoint cbr0 {"Name":"cbr0_ep","HostComputeNetwork":"cbr0","IpConfigurations":[{"IpAddress":"10.244.1.2","PrefixLength":24}],"Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}],"SchemaVersion":{"Major":2,"Minor":0}}
+HcnCreateEndpoint cbr0 {"Name":"cbr0_ep","HostComputeNetwork":"cbr0","IpConfigurations":[{"IpAddress":"10.244.1.2","PrefixLength":24}],"SchemaVersion":{"Major":2,"Minor":0}}
 HNSCall POST /endpoints/cbr0_ep/attach {"SystemType":"Host","CompartmentId":1}
 CreateIpForwardEntry2 10.244.3.0/24 via 10.99.0.3 on vEthernet (Ethernet) metric 256
 CreateIpForwardEntry2 10.244.4.0/24 via 10.99.0.4 on vEthernet (Ethernet) metric 256
 CreateIpForwardEntry2 10.244.5.0/24 via 10.99.0.5 on vEthernet (Ethernet) metric 256
+SetIpInterfaceEntry IPv4 on vEthernet (cbr0_ep) metric=5000
+SetIpInterfaceEntry IPv6 on vEthernet (cbr0_ep) metric=5000
+SetInterfaceDnsSettings IPv4 on vEthernet (cbr0_ep) registration=false
 SetIpInterfaceEntry IPv4 on vEthernet (cbr0_ep) forwarding=true
 SetIpInterfaceEntry IPv4 on vEthernet (Ethernet) forwarding=true`},
 	}

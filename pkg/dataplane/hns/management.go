@@ -62,7 +62,9 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return err
 	}
-	d.hostConfig.RecordGood(host, physical, routes)
+	if err := d.hostConfig.RecordGood(host, physical, routes); err != nil { // the network works without
+		d.warnOnce(causeJournal, fmt.Sprintf("could not save the host's settings, so they are not compared after the next boot: %v", err))
+	}
 	return nil
 }
 

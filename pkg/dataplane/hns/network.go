@@ -1,11 +1,10 @@
 package hns
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -35,31 +34,63 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 		return d.createNetwork(ctx, dev, want, physical, adapters)
 	}
 	have := *d.network
-	reason := differs(have, want)
-	if reason == "" && adapterErr == nil && d.isOnOtherAdapter(have, dev, physical, adapters) {
-		reason = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, physical.Name)
-	}
-	if reason != "" {
-		d.made.id = cmp.Or(d.made.id, have.ID) // HNS may have made it after the call timed out
-		if d.made.id == have.ID && reflect.DeepEqual(d.made.want, want) {
-			d.warnOnce(causeNetworkDiffers, "HNS made the network with other properties than requested: "+reason)
-			reason = "" // making it again would give the same
-		}
-	}
+	reason := d.difference(have, want, dev, adapters)
 	switch {
 	case reason == "":
-		return d.hostConfig.SetOwned(dev.name, dev.Switch, true)
+		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
 	}
 	return d.deleteToRecreate(ctx, have, reason)
 }
 
-// isOnOtherAdapter reports whether a network is bound to another adapter than
-// physical. If no adapter has the name that HNS reports, the adapter was renamed.
-func (d *Driver) isOnOtherAdapter(n hns.Network, dev device, physical hns.Adapter, adapters []hns.Adapter) bool {
+// difference returns why our network has to be made again; "": it need not. What
+// counts is what HNS was asked for when it made the network. What HNS reports
+// counts only if nobody knows that: making the network again would give the same.
+func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.Adapter) string {
+	reported := differs(have, want)
+	if reported == "" && d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
+		reported = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, want.Adapter)
+	}
+	asked, known := d.hostConfig.Requested(have.ID)
+	if !known && d.pending != nil { // HNS made it after the call timed out
+		asked, known = requested(*d.pending), true
+	}
+	if !known {
+		return reported
+	}
+	reason := differs(hns.Network{Type: asked.Type, Subnets: asked.Subnets, VxlanPort: asked.VxlanPort}, want)
+	switch {
+	case reason != "":
+	case reported != "" && asked.Adapter == want.Adapter:
+		d.warnOnce(causeNetworkDiffers, "HNS reports other properties of the network than it was asked for: "+reported)
+	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters):
+		return reported
+	}
+	return reason
+}
+
+// isOnOtherAdapter reports whether a network is bound to another adapter than the
+// physical one that is named ("": not known). If no adapter has the name that HNS
+// reports, the adapter was renamed.
+func (d *Driver) isOnOtherAdapter(n hns.Network, physical string, local netip.Addr, adapters []hns.Adapter) bool {
 	exists := slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
-	return exists && n.Adapter != physical.Name && !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local)
+	return physical != "" && exists && n.Adapter != physical && !hostconfig.HasAddress(d.hostAdapter(n, adapters), local)
+}
+
+// requested returns the properties of a network that the journal keeps.
+func requested(n hns.Network) hostconfig.Requested {
+	return hostconfig.Requested{Type: n.Type, Adapter: n.Adapter, Subnets: n.Subnets, VxlanPort: n.VxlanPort}
+}
+
+// recordRequest writes to the journal what the network with this ID was asked for
+// or, if somebody else made it, what it was found to be.
+func (d *Driver) recordRequest(id string, want hns.Network) error {
+	if want.Adapter == "" {
+		return nil // the adapter is missing at the moment
+	}
+	d.pending = nil
+	return d.hostConfig.SetRequested(id, requested(want), d.networks)
 }
 
 // checkNameFree returns an error if a network that is not ours has the name.
@@ -72,57 +103,6 @@ func (d *Driver) checkNameFree(dev device) error {
 		return fmt.Errorf("there is an HNS network of this name that cannot be read: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
 	}
 	return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
-}
-
-// madeNetwork is what this run asked HNS to make, and the ID of the network that
-// HNS made; "" until it is known. The zero madeNetwork: this run made none.
-type madeNetwork struct {
-	id   string
-	want hns.Network
-}
-
-// createNetwork creates the network, once the host has all its settings and they are saved.
-func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
-	for _, n := range d.networks {
-		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
-			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
-		}
-	}
-	bound := hostconfig.IsBound(d.networks, physical, adapters)
-	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
-	if !ok {
-		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
-	}
-	routes, err := d.routesOfOthers()
-	if err != nil {
-		return err
-	}
-	if err := d.hostConfig.Save(host, physical, routes); err != nil {
-		return err
-	}
-	if err := d.hostConfig.Restore(d.networks); err != nil {
-		return err
-	}
-	if len(hostconfig.Addresses(host)) == 0 {
-		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
-	}
-	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
-		return err
-	}
-	d.networksDirty.Store(true)
-	d.made = madeNetwork{want: want} // HNS may make it although the call times out
-	made, err := d.client.CreateNetwork(ctx, want)
-	if err != nil {
-		return waitIfSilent(err)
-	}
-	d.made.id = made.ID
-	text := "made an HNS network; the host's address moves to its virtual adapter"
-	if bound {
-		text = "made an HNS network on the switch that the adapter has; the host's address stays"
-	}
-	d.opts.Log.Info(text, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
-		"adapter", physical.Name, "subnet", subnets(want.Subnets))
-	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 
 // deleteToRecreate deletes a network of ours whose properties cannot be changed; the

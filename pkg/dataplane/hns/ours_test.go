@@ -69,8 +69,7 @@ func (o ownMind) Networks() ([]json.RawMessage, error) {
 	return all, err
 }
 
-// A network that HNS makes otherwise than asked is not made again and again, but in a new run once, and when something
-// else is asked for.
+// A network that HNS makes otherwise than asked is not made again, by a new run neither, until something else is asked for.
 func TestOtherwiseThanAsked(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 		start := func() {
@@ -83,7 +82,7 @@ func TestOtherwiseThanAsked(t *testing.T) {
 			start()
 			w.bring(time.Minute)
 			w.mends(5 * time.Minute)
-			if made, said := w.log.Count("cause="+causeNetworkMade), len(w.log.With("cause="+causeNetworkDiffers).Naming("msg", "10.244.1.0/24", "10.244.1.254")); made != run+1 || said != run+1 {
+			if made, said := w.log.Count("cause="+causeNetworkMade), len(w.log.With("cause="+causeNetworkDiffers).Naming("msg", "10.244.1.0/24", "10.244.1.254")); made != 1 || said != run+1 {
 				t.Errorf("run %d: made %d times, said %d times", run, made, said)
 			}
 		}
@@ -151,7 +150,9 @@ func TestPrepareBesideDaemon(t *testing.T) {
 		w.bring(time.Minute)
 		w.mends(time.Minute)
 		want := hostconfig.Journal{Networks: []string{"flannel.4096"}, Switches: []string{"External"}}
-		if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || !reflect.DeepEqual(j, want) {
+		j, err := hostconfig.ReadJournal(w.opts.journalPath())
+		j.LastGood, j.Boot, j.Requested = nil, "", nil
+		if err != nil || !reflect.DeepEqual(j, want) {
 			t.Errorf("the journal holds %+v, %v", j, err)
 		}
 	})

@@ -53,7 +53,7 @@ func (o overlay) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
 		return
 	}
 	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: o.VNI, Provider: p.Via, MAC: end}
-	driver.Put(f, d.policies, policyKey{r.Policy().Type, p.Dst}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC})
+	driver.Put(f, d.policies, policyKey{hns.RemoteSubnetType, p.Dst}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC})
 }
 
 // tables includes the host's routes: an earlier backend may have left some.

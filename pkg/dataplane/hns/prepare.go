@@ -78,6 +78,10 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		return err
 	}
 	p.Adapter = physical.Name
+	d.networks = networks
+	if err := d.deleteDeadSwitch(ctx, physical.Name, adapters); err != nil {
+		return err
+	}
 	i := slices.IndexFunc(networks, func(n hns.Network) bool { return hostconfig.IsBound([]hns.Network{n}, physical, adapters) })
 	if i < 0 || p.Made {
 		p.Made, p.Network = true, dev.Name
@@ -86,6 +90,12 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		}
 	} else {
 		p.Network = networks[i].Name
+		if driven, err := deviceOf(dev); err == nil {
+			want, _ := wantedNetwork(driven, physical.Name, d.version)
+			if err := d.checkSwitchType(want, physical, adapters); err != nil {
+				return err
+			}
+		}
 	}
 	if err := d.hostConfig.Restore(networks); err != nil {
 		return err

@@ -90,10 +90,10 @@ func TestPrepare(t *testing.T) {
 // foreignSwitch is a network with which a script bound the switch of "Ethernet".
 const foreignSwitch = `{"Name":"External","Type":"L2Bridge","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"192.168.200.0/24","Routes":[{"NextHop":"192.168.200.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`
 
-// A switch that is there is good enough, whoever bound it and whatever its network looks like; and a Prepare that was
+// A switch of the right type is good enough, whoever bound it and whatever its network looks like; and a Prepare that was
 // killed in the middle is finished by the next.
 func TestPrepareFindsASwitch(t *testing.T) {
-	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 		if err := w.m.Admin().CreateNetwork(foreignSwitch); err != nil {
 			t.Fatal(err)
 		}

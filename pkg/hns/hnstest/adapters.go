@@ -17,6 +17,7 @@ type adapter struct {
 	pending  config // what it will get after the outage
 	known    bool   // HNS has seen its address, see managementIP
 	virtual  bool
+	metrics  [2]int // fixed ones, of IPv4 and IPv6; 0: automatic
 }
 
 // config is the IP configuration of an adapter.
@@ -25,27 +26,33 @@ type config struct {
 	dns    []netip.Addr
 	dhcp   bool
 	routes []hns.Route
+	metric int // fixed interface metric of IPv4; 0: automatic
+	mtu    int
+	booted bool // it comes from the persistent store at boot, when no knob loses anything of it
 }
 
 // apipa is the address that Windows chooses when no DHCP server answers.
 var apipa = netip.MustParsePrefix("169.254.149.216/16")
 
 // Plug adds a physical adapter with routes, whose Index is ignored, and returns
-// its index. An Index or GUID of a that is zero is chosen.
+// its index. An Index or GUID of a that is zero is chosen. A metric that is zero
+// is automatic.
 func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.GUID == "" {
 		a.GUID = api.NewGUID()
 	}
-	c := config{addrs: a.Addrs, dns: a.DNS, dhcp: a.DHCP}
+	c := config{addrs: a.Addrs, dns: a.DNS, dhcp: a.DHCP, metric: a.V4Metric}
+	metrics := [2]int{a.V4Metric, a.V6Metric}
 	for _, r := range routes {
 		r.Index = a.Index
 		c.routes = append(c.routes, r)
 	}
 	index := m.addAdapter(a, 0)
-	m.adapter(index).virtual = false
+	m.adapter(index).virtual, m.adapter(index).metrics = false, metrics
 	m.adapter(index).DNS, m.adapter(index).DHCP = c.dns, c.dhcp
+	m.stored[a.GUID] = persistentOf(c)
 	for _, r := range c.routes {
 		r.Index = index
 		m.createRoute(r)
@@ -109,12 +116,33 @@ func (m *Machine) removeAdapter(index int) {
 // adapterFor returns the physical adapter that a new network uses.
 func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	name, given := api.AdapterName(n.Policies)
+	provider := api.ProviderAddress(n.Policies)
+	var found []*adapter
 	for _, a := range m.adapters {
-		if !a.virtual && !a.Loopback && (a.Name == name || !given) {
-			return a, 0
+		byAddress := !given && provider.IsValid()
+		switch {
+		case a.virtual || a.Loopback || given && a.Name != name || byAddress && m.addressOf(a.Index) != provider:
+		case m.knobs.EmptyElsewhere && !given && !byAddress && m.virtualAdapter(a.Index) != nil:
+		default:
+			found = append(found, a)
 		}
 	}
-	return nil, hns.AdapterNotFound
+	if len(found) == 0 {
+		return nil, hns.AdapterNotFound
+	}
+	bound := m.virtualAdapter(found[0].Index) != nil
+	switch {
+	case bound && given && m.knobs.BoundName != 0:
+		return nil, m.knobs.BoundName
+	case bound && !given && !provider.IsValid() && m.knobs.EmptyRefused, n.Type == hns.Overlay && m.hasOtherType(found[0].Index):
+		return nil, hns.AdapterNotFound
+	}
+	return found[0], 0
+}
+
+// hasOtherType reports whether an adapter has a network that is not an overlay.
+func (m *Machine) hasOtherType(physical int) bool {
+	return slices.ContainsFunc(m.networks, func(n *network) bool { return n.adapter == physical && n.Type != hns.Overlay })
 }
 
 // virtualAdapter returns the virtual adapter of the switch on a physical one,
@@ -145,10 +173,18 @@ func (m *Machine) bindSwitch(physical *adapter) {
 	// The new adapter exists at once, but has no addresses during the outage,
 	// as on Windows.
 	c := m.takeConfig(physical)
-	index := m.addAdapter(hns.Adapter{
-		Name: "vEthernet (" + physical.Name + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: physical.MTU,
-		MAC: physical.MAC, Up: true, DHCP: c.dhcp,
-	}, physical.Index)
+	virtual := hns.Adapter{
+		Name: "vEthernet (" + physical.Name + ")", GUID: api.NewGUID(), Description: "Hyper-V Virtual Ethernet Adapter",
+		MTU: physical.MTU, MAC: physical.MAC, Up: !m.knobs.VirtualDown, DHCP: c.dhcp, Registers: physical.Registers,
+	}
+	if m.knobs.LoseMTU {
+		virtual.MTU = 1500
+	}
+	m.stored[virtual.GUID] = m.stored[physical.GUID]
+	if m.knobs.BecomesDHCP {
+		m.stored[virtual.GUID] = hns.Persistent{DHCP: true}
+	}
+	index := m.addAdapter(virtual, physical.Index)
 	m.restoreConfig(index, c)
 }
 
@@ -161,6 +197,10 @@ func (m *Machine) freeSwitch(physical int) {
 	}
 	c := m.takeConfig(virtual)
 	m.removeAdapter(virtual.Index)
+	if m.dead[physical] {
+		delete(m.dead, physical) // the physical adapter has its addresses
+		return
+	}
 	m.restoreConfig(physical, c)
 }
 
@@ -182,7 +222,7 @@ func (m *Machine) restoreConfig(index int, c config) {
 // returns it.
 func (m *Machine) takeConfig(a *adapter) config {
 	c := config{addrs: append(a.Addrs, a.pending.addrs...), dns: append(a.DNS, a.pending.dns...), dhcp: a.DHCP,
-		routes: a.pending.routes}
+		routes: a.pending.routes, metric: a.metrics[0], mtu: a.MTU}
 	a.pending = config{}
 	for _, r := range slices.Clone(m.routes) {
 		if r.Index == a.Index && r.Ours {
@@ -203,23 +243,40 @@ func (m *Machine) takeConfig(a *adapter) config {
 // giveConfig applies a configuration to an adapter, except for what the knobs
 // lose.
 func (m *Machine) giveConfig(a *adapter, c config) {
+	k := m.knobs
+	if c.booted {
+		k = Knobs{}
+	}
 	a.pending = config{}
+	if a.physical != 0 && !a.Up {
+		a.pending = c // VirtualDown: the configuration is nowhere
+		return
+	}
+	if k.BecomesDHCP && !c.dhcp {
+		c = leased(c)
+	}
 	a.DHCP = c.dhcp
 	for _, ip := range c.addrs {
-		if m.knobs.APIPA && ip.Prefix.Addr().Is4() {
+		if k.APIPA && ip.Prefix.Addr().Is4() {
 			ip, a.DHCP = hns.Address{Prefix: apipa, Preferred: true}, true
 		}
 		m.addAddress(a, ip)
 	}
-	if !m.knobs.LoseDNS {
+	if !k.LoseDNS {
 		a.DNS = c.dns
+	}
+	if !k.LoseMTU {
+		a.MTU = c.mtu
+	}
+	if !k.LoseMetric {
+		m.setMetric(a, false, c.metric)
 	}
 	for _, r := range c.routes {
 		isDefault := r.Dst.Bits() == 0
-		if isDefault && (m.knobs.LoseGateway || m.knobs.APIPA) || !isDefault && m.knobs.LoseRoutes {
+		if isDefault && (k.LoseGateway || k.APIPA) || !isDefault && k.LoseRoutes {
 			continue
 		}
-		if r.Index = a.Index; isDefault && m.knobs.LoseMetric {
+		if r.Index = a.Index; isDefault && k.LoseMetric {
 			r.Metric = 0
 		}
 		m.createRoute(r)
@@ -278,6 +335,9 @@ func unspecified(like netip.Addr) netip.Addr {
 // invalid: HNS does not know it yet.
 func (m *Machine) managementIP(n *network) netip.Addr {
 	a := m.virtualAdapter(n.adapter)
+	if m.dead[n.adapter] && m.knobs.FirstIP {
+		return n.first
+	}
 	if a == nil || !a.known || n.adapter == 0 {
 		return netip.Addr{}
 	}

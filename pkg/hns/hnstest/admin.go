@@ -181,6 +181,14 @@ func (h Admin) Rename(from, to string) error {
 	})
 }
 
+// SetUp plugs the cable of an adapter in, or out.
+func (h Admin) SetUp(name string, up bool) error {
+	return h.adapter(name, func(a *adapter) {
+		a.Up = up
+		h.m.notifyStack(InterfaceChange)
+	})
+}
+
 // Readdress replaces the addresses of an adapter by static ones.
 func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
 	return h.adapter(name, func(a *adapter) {

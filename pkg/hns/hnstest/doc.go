@@ -21,6 +21,8 @@
 //     another index and the same MAC. Sometimes DNS servers, gateway, metric
 //     or further routes are missing then, or the address is in 169.254.0.0/16.
 //     When the last network is deleted, the addresses move back.
+//   - A static configuration may become DHCP then, or at each boot. A persistent
+//     switch may be dead after a boot (Documentation/windows.md has the reports).
 //   - The subnets of a network never change.
 //   - ManagementIP and DrMacAddress may become known late.
 //   - Error texts are in the language of the machine. (The simulation makes
@@ -63,6 +65,11 @@
 //     remote subnet is reached by the route of the subnet, and its MAC is
 //     never on the wire, as the source of kube-proxy says about those that it
 //     creates.
+//   - DhcpNotifyConfigChange replaces the lease by what the registry has
+//     (StoredOnly: it changes nothing), and what the registry has is there after
+//     a boot (RebootForgets: the virtual adapter has DHCP).
+//   - Deleting the networks on a dead switch leaves the physical adapter as it
+//     is. DNS servers outlast a boot.
 //   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever
 //     set them.
 package hnstest

@@ -116,13 +116,13 @@ func (m *Machine) endpointAddress(n *network, t *object, remote bool) (netip.Pre
 			continue
 		}
 		for a := s.Prefix.Addr().Next().Next(); s.Prefix.Contains(a); a = a.Next() {
-			if m.addressFree(n, a) {
+			if m.unused(n, a) {
 				return netip.PrefixFrom(a, s.Prefix.Bits()), 0
 			}
 		}
 	}
 	if len(given) > 0 || len(n.Subnets) > 0 {
-		return netip.Prefix{}, api.AddressTaken
+		return netip.Prefix{}, hns.AddressInUse
 	}
 	return netip.Prefix{}, 0
 }
@@ -143,6 +143,10 @@ func (t *object) moreAddresses(n *network) (all []netip.Prefix) {
 }
 
 func (m *Machine) addressFree(n *network, a netip.Addr) bool {
+	return m.knobs.SharedAddresses || m.unused(n, a)
+}
+
+func (m *Machine) unused(n *network, a netip.Addr) bool {
 	return !slices.ContainsFunc(m.objects[api.EndpointKind],
 		func(t *object) bool { return t.network == n.id && t.ip.Addr() == a })
 }
@@ -174,10 +178,30 @@ func (m *Machine) attach(t *object) hns.Code {
 	}
 	t.adapter = m.addAdapter(hns.Adapter{
 		Name: "vEthernet (" + t.Name() + ")", Description: "Hyper-V Virtual Ethernet Adapter", MTU: 1500, MAC: mac,
-		Up:    true,
+		Up: true, Registers: true,
 		Addrs: addrs,
 	}, 0)
+	m.addDefaultRoutes(n, t)
 	return 0
+}
+
+// addDefaultRoutes adds the default routes of an endpoint to the host, to which
+// it was attached.
+func (m *Machine) addDefaultRoutes(n *network, t *object) {
+	var routes []struct{ NextHop, DestinationPrefix string }
+	t.Read("Routes", &routes)
+	for _, r := range routes {
+		dst, err1 := netip.ParsePrefix(r.DestinationPrefix)
+		hop, err2 := netip.ParseAddr(r.NextHop)
+		if err1 == nil && err2 == nil {
+			m.createRoute(hns.Route{Dst: dst, NextHop: hop, Index: t.adapter, Ours: true})
+		}
+	}
+	for _, s := range n.Subnets {
+		if m.knobs.HostDefaultRoute {
+			m.createRoute(hns.Route{Dst: netip.PrefixFrom(unspecified(s.Gateway), 0), NextHop: s.Gateway, Index: t.adapter, Ours: true})
+		}
+	}
 }
 
 // detach removes the host adapter of an endpoint, if it has one.

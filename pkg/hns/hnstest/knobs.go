@@ -35,7 +35,44 @@ type Knobs struct {
 	LoseGateway bool // default routes
 	LoseMetric  bool // metrics of default routes: they become 0
 	LoseRoutes  bool // routes that programs made, except for default routes; e.g. to 169.254.169.254
+	LoseMTU     bool // the MTU of the virtual adapter is 1500 (microsoft/SDN#84)
+	// BecomesDHCP turns a static IPv4 configuration into DHCP, in the registry,
+	// too: the adapter has an address with the same prefix and the last byte
+	// 150 (ovn-kubernetes#2530, microsoft/SDN#498).
+	BecomesDHCP bool
+	// VirtualDown: the virtual adapter of a new switch never comes up, and the
+	// configuration is nowhere.
+	VirtualDown bool
 	KillTCP     bool // TCP connections from the addresses end at once instead of by timeout
+
+	// What Reboot does.
+	RebootForgets bool // a virtual adapter is configured by DHCP after each boot (calico#4631)
+	DeadSwitch    bool // switches stay bound, but the physical adapters have their addresses (calico#11840)
+	ChangedGUID   bool // physical adapters have another GUID, and their switches are dead
+	DeadRefuses   bool // no network can be created on a dead switch: 0x80070057 (microsoft/SDN#177)
+
+	// StoredOnly: SetPersistent changes the registry and nothing else, because
+	// the DHCP client ignores the notification.
+	StoredOnly bool
+
+	// A further network on an adapter with a switch.
+	BoundName       hns.Code // the adapter's name is refused so; 0: it works (sig-windows-tools#103, microsoft/SDN#269)
+	EmptyRefused    bool     // the name is required (azure-container-networking#4439)
+	EmptyElsewhere  bool     // without a name, HNS takes an adapter without a switch
+	ProviderSelects bool     // policy ProviderAddress selects the adapter (hcsshim#2801); else it is refused
+
+	// What HNS reads back of a network is not what was written.
+	OtherCase    bool // types of networks and policies are in lower case
+	HostBits     bool // subnets are given by their first address: 10.244.1.1/24
+	OmitVSID     bool
+	OmitGateway  bool
+	OmitSubnets  bool
+	OtherGateway bool // the gateway is the last address of the subnet
+
+	// HostDefaultRoute: an endpoint that is attached to the host brings a default
+	// route by the network's gateway, whatever its document says (flannel#1763).
+	HostDefaultRoute bool
+	SharedAddresses  bool // two endpoints may have the same address (Windows Server 2019, kubernetes#100962)
 
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied

@@ -33,7 +33,10 @@ type Machine struct {
 	adapters []*adapter
 	routes   []hns.Route
 	forward  map[family]bool
-	trouble  []error // see Trouble
+	stored   map[string]hns.Persistent // the registry, by the GUIDs of adapters
+	dead     map[int]bool              // physical adapters whose switch is dead, by index
+	boots    int                       // number of calls of Reboot
+	trouble  []error                   // see Trouble
 
 	events     []Event              // all events since the machine was created
 	eventAdded chan struct{}        // closed and replaced when an event is added
@@ -76,7 +79,7 @@ func New() *Machine {
 	m.Plug(hns.Adapter{
 		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500,
 		MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
-		Up:  true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
+		Up:  true, Registers: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
 	}, hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: Gateway, Metric: 10, Ours: true})
 	return m
 }
@@ -86,7 +89,7 @@ func New() *Machine {
 func NewWith(b Body) *Machine {
 	m := &Machine{
 		healed: make(chan struct{}), eventAdded: make(chan struct{}), body: b, objects: map[api.Kind][]*object{},
-		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, watchers: map[uint64]watcher{},
+		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, stored: map[string]hns.Persistent{}, dead: map[int]bool{}, watchers: map[uint64]watcher{},
 		listeners: map[string]*listener{},
 		timers:    map[*time.Timer]bool{},
 	}

@@ -52,7 +52,11 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	}
 	n.Policies = nil
 	for _, p := range requested.Policies {
-		if code := api.CheckPolicy(n.Type, m.knobs.version(), p); code != 0 {
+		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
+		if p.Type == "ProviderAddress" && !m.knobs.ProviderSelects {
+			code = hns.InvalidPolicy
+		}
+		if code != 0 {
 			return "", code
 		}
 		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
@@ -65,6 +69,10 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 			return "", code
 		}
 		n.adapter = physical.Index
+		if m.dead[n.adapter] && m.knobs.DeadRefuses {
+			return "", hns.InvalidParameter
+		}
+		n.Policies = slices.DeleteFunc(n.Policies, func(p hns.Policy) bool { return p.Type == "ProviderAddress" })
 		if _, given := api.AdapterName(n.Policies); !given {
 			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
 				map[string]string{"NetworkAdapterName": physical.Name}))
@@ -125,6 +133,7 @@ func (m *Machine) networkProperties(n *network) any {
 	doc := maps.Clone(n.Document)
 	doc["ID"] = json.RawMessage(api.Text(n.id))
 	doc["Policies"] = json.RawMessage(api.Text(policies))
+	m.readBack(doc)
 	doc["SchemaVersion"] = json.RawMessage(`{"Major":2,"Minor":0}`)
 	return doc
 }

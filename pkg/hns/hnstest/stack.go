@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -190,31 +191,74 @@ func (m *Machine) deleteRoute(r hns.Route) hns.Code {
 	return 0
 }
 
-// Forwarding reports whether an adapter forwards packets.
-func (m *Machine) Forwarding(index int, v6 bool) (on bool, err error) {
+// Interface returns the settings of a family on an adapter.
+func (m *Machine) Interface(index int, v6 bool) (i hns.Interface, err error) {
 	_, code := m.call("GetIpInterfaceEntry", []string{m.familyText(index, v6)}, false, func() (string, hns.Code) {
-		if m.adapter(index) == nil {
+		a := m.adapter(index)
+		if a == nil {
 			return "", hns.ElementNotFound
 		}
-		on = m.forward[family{index, v6}]
+		i = m.settings(a, v6)
 		return "", 0
 	})
-	return on, api.Problem("GetIpInterfaceEntry", code)
+	return i, api.Problem("GetIpInterfaceEntry", code)
 }
 
-// SetForwarding turns forwarding on or off.
-func (m *Machine) SetForwarding(index int, v6, on bool) error {
-	what := fmt.Sprintf("%s forwarding=%t", m.familyText(index, v6), on)
-	_, code := m.call("SetIpInterfaceEntry", []string{what}, true, func() (string, hns.Code) {
-		if m.adapter(index) == nil {
+func (m *Machine) settings(a *adapter, v6 bool) hns.Interface {
+	i := hns.Interface{Forwarding: m.forward[family{a.Index, v6}], Metric: a.metrics[0], MTU: a.MTU}
+	if v6 {
+		i.Metric = a.metrics[1]
+	}
+	return i
+}
+
+// SetInterface changes the settings of a family on an adapter.
+func (m *Machine) SetInterface(index int, v6 bool, to hns.Interface) error {
+	_, code := m.call("SetIpInterfaceEntry", []string{m.familyText(index, v6) + m.changedSettings(index, v6, to)}, true, func() (string, hns.Code) {
+		a := m.adapter(index)
+		if a == nil {
 			return "", hns.ElementNotFound
 		}
-		m.forward[family{index, v6}] = on
-		m.recordError("set forwarding", m.body.Forwarding(index, v6, on))
+		if m.settings(a, v6).Forwarding != to.Forwarding {
+			m.forward[family{index, v6}] = to.Forwarding
+			m.recordError("set forwarding", m.body.Forwarding(index, v6, to.Forwarding))
+		}
+		m.setMetric(a, v6, to.Metric)
+		a.MTU = to.MTU
 		m.notifyStack(InterfaceChange)
 		return "", 0
 	})
 	return api.Problem("SetIpInterfaceEntry", code)
+}
+
+// setMetric sets the fixed interface metric of a family; 0: automatic.
+func (m *Machine) setMetric(a *adapter, v6 bool, metric int) {
+	if v6 {
+		a.metrics[1], a.V6Metric = metric, cmp.Or(metric, UsualMetric)
+		return
+	}
+	a.metrics[0], a.V4Metric = metric, cmp.Or(metric, UsualMetric)
+}
+
+// changedSettings returns what SetInterface changes, as text.
+func (m *Machine) changedSettings(index int, v6 bool, to hns.Interface) (text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.adapter(index)
+	if a == nil {
+		return ""
+	}
+	old := m.settings(a, v6)
+	if old.Forwarding != to.Forwarding {
+		text += fmt.Sprintf(" forwarding=%t", to.Forwarding)
+	}
+	if old.Metric != to.Metric {
+		text += fmt.Sprintf(" metric=%d", to.Metric)
+	}
+	if old.MTU != to.MTU {
+		text += fmt.Sprintf(" mtu=%d", to.MTU)
+	}
+	return text
 }
 
 func (m *Machine) familyText(index int, v6 bool) string {
@@ -240,6 +284,42 @@ func (m *Machine) AddAddress(index int, address netip.Prefix) error {
 		return "", m.addAddress(a, hns.Address{Prefix: address, Manual: true, Preferred: true})
 	})
 	return api.Problem("CreateUnicastIpAddressEntry", code)
+}
+
+// DeleteAddress deletes an address. A missing one is not an error.
+func (m *Machine) DeleteAddress(index int, address netip.Addr) error {
+	_, code := m.call("DeleteUnicastIpAddressEntry", []string{address.String()}, true, func() (string, hns.Code) {
+		a := m.adapter(index)
+		if a == nil {
+			return "", hns.ElementNotFound
+		}
+		for _, ip := range a.Addrs {
+			if ip.Prefix.Addr() == address {
+				m.removeAddress(a, ip.Prefix)
+				return "", 0
+			}
+		}
+		return "", hns.ElementNotFound
+	})
+	if code == hns.ElementNotFound {
+		return nil
+	}
+	return api.Problem("DeleteUnicastIpAddressEntry", code)
+}
+
+// SetDNSRegistration makes the machine register an adapter's addresses in DNS.
+func (m *Machine) SetDNSRegistration(index int, on bool) error {
+	what := fmt.Sprintf("%s registration=%t", m.familyText(index, false), on)
+	_, code := m.call("SetInterfaceDnsSettings", []string{what}, true, func() (string, hns.Code) {
+		a := m.adapter(index)
+		if a == nil {
+			return "", hns.ElementNotFound
+		}
+		a.Registers = on
+		m.notifyStack(InterfaceChange)
+		return "", 0
+	})
+	return api.Problem("SetInterfaceDnsSettings", code)
 }
 
 // SetDNS sets the DNS servers of an adapter.

@@ -16,12 +16,14 @@ import (
 
 // Causes in the log.
 const (
-	CauseNoAdapter       = "adapter-missing"
-	CauseNoAddress       = "address-missing"
-	CauseNoRoutes        = "routes-missing"
-	CauseAddressRestored = "address-restored"
-	CauseRouteRestored   = "route-restored"
-	CauseDNSRestored     = "dns-restored"
+	CauseNoAdapter        = "adapter-missing"
+	CauseNoAddress        = "address-missing"
+	CauseNoRoutes         = "routes-missing"
+	CauseAddressRestored  = "address-restored"
+	CauseStaticRestored   = "static-restored" // DHCP was turned off, or a static configuration stored
+	CauseRouteRestored    = "route-restored"
+	CauseDNSRestored      = "dns-restored"
+	CauseSettingsRestored = "interface-restored" // metric, MTU
 )
 
 // PhysicalAdapter returns the adapter to bind a switch to: the underlay, or the
@@ -79,10 +81,7 @@ func IsBound(networks []hns.Network, physical hns.Adapter, adapters []hns.Adapte
 // the physical one or, if a switch is bound to it, its virtual adapter. It
 // returns false while that does not exist yet.
 func HostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {
-	virtual := slices.DeleteFunc(slices.Clone(adapters), func(a hns.Adapter) bool {
-		sameMAC := a.MAC == physical.MAC && a.MAC != (mac.Addr{})
-		return !a.Virtual() || a.Name != "vEthernet ("+physical.Name+")" && !sameMAC
-	})
+	virtual := slices.DeleteFunc(slices.Clone(adapters), func(a hns.Adapter) bool { return !isVirtualOf(a, physical) })
 	if a, found := find(virtual, func(a hns.Adapter) bool { return len(Addresses(a)) > 0 }); found {
 		return a, true
 	}
@@ -90,6 +89,20 @@ func HostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.
 		return physical, true
 	}
 	return find(virtual, func(a hns.Adapter) bool { return a.Up })
+}
+
+// HasOwnAddresses reports whether a physical adapter is up with addresses of its
+// own, and no virtual adapter of a switch on it is up.
+func HasOwnAddresses(adapters []hns.Adapter, physical hns.Adapter) bool {
+	_, found := find(adapters, func(a hns.Adapter) bool { return a.Up && isVirtualOf(a, physical) })
+	return !found && physical.Up && len(Addresses(physical)) > 0
+}
+
+// isVirtualOf reports whether an adapter is the virtual one of a switch on a
+// physical adapter.
+func isVirtualOf(a, physical hns.Adapter) bool {
+	sameMAC := a.MAC == physical.MAC && a.MAC != (mac.Addr{})
+	return a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || sameMAC)
 }
 
 // find returns the first adapter that matches.

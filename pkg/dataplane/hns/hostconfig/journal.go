@@ -7,9 +7,12 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
+	"strings"
 
 	"flannel/pkg/file"
+	"flannel/pkg/hns"
 )
 
 // Journal is the content of hns.json beside the subnet file. It is written
@@ -22,9 +25,17 @@ type Journal struct {
 	// Switches are the names of the networks that flanneld prepare made. Only
 	// flanneld cleanup deletes them.
 	Switches []string `json:",omitempty"`
+	// Requested is what HNS was asked for, by the IDs of the networks that it
+	// made, since it may read back something else.
+	Requested map[string]Requested `json:",omitempty"`
 	// Snapshot is what an adapter had before a switch was bound or removed. It
 	// is deleted once the host has all of it again; nil: nothing is missing.
 	Snapshot *Snapshot `json:"Before,omitempty"`
+	// LastGood is the static configuration that the host had when its network
+	// worked last; nil: DHCP configures it. It is compared with the adapter
+	// once after each boot.
+	LastGood *Snapshot `json:",omitempty"`
+	Boot     string    `json:",omitempty"` // hns.Stack.BootID of the last comparison
 }
 
 // names returns the list that holds the names of switches or of the other
@@ -34,6 +45,14 @@ func (j *Journal) names(switches bool) *[]string {
 		return &j.Switches
 	}
 	return &j.Networks
+}
+
+// Requested holds the properties of a network that HNS cannot change.
+type Requested struct {
+	Type      string
+	Adapter   string // the physical adapter's name
+	Subnets   []hns.Subnet
+	VxlanPort uint16 `json:",omitempty"` // 0: hns.DefaultVxlanPort
 }
 
 // SavedAddress is an address of a Snapshot.
@@ -73,7 +92,7 @@ func ReadJournal(path string) (j Journal, err error) {
 
 // WriteJournal replaces the file; it removes the file if the journal is empty.
 func WriteJournal(path string, j Journal) error {
-	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil && j.LastGood == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -114,12 +133,42 @@ func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
 	})
 }
 
+// Requested returns what HNS was asked for when it made the network with this ID;
+// false: not known.
+func (k *Keeper) Requested(id string) (Requested, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, known := k.journal.Requested[strings.ToLower(id)]
+	return r, known
+}
+
+// SetRequested records what was asked for when the network with this ID was made,
+// and forgets networks that are not in the list.
+func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id = strings.ToLower(id)
+	if reflect.DeepEqual(k.journal.Requested[id], r) {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		kept := map[string]Requested{id: r}
+		for _, n := range networks {
+			if old, known := j.Requested[strings.ToLower(n.ID)]; known && !strings.EqualFold(n.ID, id) {
+				kept[strings.ToLower(n.ID)] = old
+			}
+		}
+		j.Requested = kept
+	})
+}
+
 // update changes the journal as it is on disk now: flanneld prepare, in another
 // process, may have written to it since it was read.
 func (k *Keeper) update(change func(*Journal)) error {
 	next, err := ReadJournal(k.path)
 	if err != nil {
-		next = Journal{slices.Clone(k.journal.Networks), slices.Clone(k.journal.Switches), k.journal.Snapshot}
+		next = k.journal
+		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches) // which change edits
 	}
 	change(&next)
 	if err := WriteJournal(k.path, next); err != nil {

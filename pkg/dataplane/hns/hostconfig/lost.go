@@ -35,11 +35,14 @@ func ReadLost(path string, adapters []hns.Adapter, routes []hns.Route, networks 
 	for _, p := range slices.Concat(missing.manual, missing.leased) {
 		l.What = append(l.What, "address "+p.String())
 	}
-	if host.DHCP && !snapshot.DHCP {
+	if snapshot.becameDHCP(host) {
 		l.What = append(l.What, "its address was set by hand, and the adapter now uses DHCP")
 	}
 	for _, r := range missing.routes {
 		l.What = append(l.What, fmt.Sprintf("route %s via %s, metric %d", r.Dst, r.NextHop, r.Metric))
+	}
+	if snapshot.MTU != 0 && snapshot.MTU != host.MTU {
+		l.What = append(l.What, fmt.Sprintf("MTU %d", snapshot.MTU))
 	}
 	if len(missing.dns) > 0 {
 		l.What = append(l.What, fmt.Sprintf("DNS servers %v", missing.dns))

@@ -1,5 +1,6 @@
 // Package hostconfig saves and restores the host's own settings on a Windows
-// adapter: its addresses, routes and DNS servers.
+// adapter: its addresses, whether DHCP configures them, routes, interface
+// metrics, MTU and DNS servers.
 //
 // The first HNS network on an adapter binds a virtual switch to it. Windows
 // then moves the host's addresses to a new virtual adapter with the same MAC
@@ -12,7 +13,10 @@
 // had added.
 //
 // A Keeper saves the settings to the journal before each such step, and
-// restores afterwards what Windows has not restored in time.
+// restores afterwards what Windows has not restored in time. Windows may also
+// forget a static configuration at a boot. Therefore a static configuration is
+// restored to the registry, too, and the last good one stays in the journal and
+// is compared once after each boot.
 package hostconfig
 
 import (
@@ -48,14 +52,17 @@ type Limits struct {
 // states and takes the action. A timer starts with the first call in its state.
 //
 //	missing                  timer           action
-//	adapter                  -               wait
-//	addresses                missingSince    wait; after Limits.Address, or with an
-//	                                         address of 169.254.0.0/16, add those set
-//	                                         by hand; after Limits.DHCP, all
-//	only routes or DNS       incompleteSince wait; after Limits.Rest, add them; if
-//	                                         Windows refuses, retry without waiting,
-//	                                         and after Limits.DHCP delete the snapshot
-//	nothing                  completeSince   after Limits.Rest, delete the snapshot
+//	adapter                  missingSince    wait; at boot, give up after Limits.DHCP
+//	addresses                missingSince    wait; after Limits.Address, with an address
+//	                                         of 169.254.0.0/16, or with a lease instead
+//	                                         after Limits.Rest, turn DHCP off and add
+//	                                         those set by hand; after Limits.DHCP, all
+//	only routes, DNS, or     incompleteSince wait; after Limits.Rest, restore them; if
+//	settings                                 Windows refuses, retry without waiting,
+//	                                         and after Limits.DHCP give up
+//	nothing                  completeSince   after Limits.Rest, delete the snapshot, and
+//	                                         write a static configuration to the
+//	                                         registry if that has another one
 //
 // "Wait" means that Restore returns a driver.WaitError, which keeps the driver
 // from making or using a network.
@@ -69,6 +76,7 @@ type Keeper struct {
 	journal         Journal
 	readErr         error     // of the journal, when the Keeper was made
 	good            *Snapshot // taken the last time that nothing was missing; nil: never
+	boot            string    // hns.Stack.BootID; "": unknown
 	missingSince    time.Time // zero: the timer does not run
 	incompleteSince time.Time
 	completeSince   time.Time
@@ -84,8 +92,14 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	if k.readErr != nil {
 		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
 	}
+	var err error
+	if k.boot, err = stack.BootID(); err != nil {
+		log.Warn("cannot find out whether the machine was rebooted, its last good settings are not compared", "error", err)
+	}
 	if s := k.journal.Snapshot; s != nil {
 		log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
+	} else {
+		k.compareAfterBoot()
 	}
 	return k
 }
@@ -101,23 +115,13 @@ func (k *Keeper) Pending() bool {
 	return k.journal.Snapshot != nil
 }
 
-// RecordGood remembers what host has now, when its network works. Save uses it
-// if the host has lost its addresses by then.
-func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s := newSnapshot(host, physical, routes); len(s.Addresses) > 0 && k.journal.Snapshot == nil {
-		k.good = s
-	}
-}
-
 // Save writes what host has to the journal. It is called before a step that may
 // take this away. An earlier snapshot of which something is still missing stays.
 // If the host has no address now, the last good snapshot is saved.
 func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	next := newSnapshot(host, physical, routes)
+	next := k.newSnapshot(host, physical, routes)
 	switch {
 	case k.journal.Snapshot != nil && !k.journal.Snapshot.missing(host, routes).none():
 		next = k.journal.Snapshot
@@ -174,6 +178,10 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	}
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
+		if startOrElapsed(&k.missingSince) >= k.limits.DHCP && snapshot.AtBoot {
+			k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
+			return k.deleteSnapshot()
+		}
 		return err
 	}
 	missing := snapshot.missing(host, routes)
@@ -184,13 +192,25 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	k.missingSince = time.Time{}
 	if !missing.none() {
 		k.completeSince = time.Time{}
-		return k.restoreRoutesAndDNS(host, missing)
+		return k.restoreRest(host, routes, missing)
 	}
 	if startOrElapsed(&k.completeSince) < k.limits.Rest {
 		return nil
 	}
+	k.storeStatic(host)
 	k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
 	return k.deleteSnapshot()
+}
+
+// Dark returns for how long the host has lacked addresses of the snapshot, or
+// its adapter; 0: it has them.
+func (k *Keeper) Dark() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.journal.Snapshot == nil || k.missingSince.IsZero() {
+		return 0
+	}
+	return time.Since(k.missingSince)
 }
 
 // startOrElapsed starts a timer that does not run, and returns how long it has
@@ -205,9 +225,16 @@ func startOrElapsed(since *time.Time) time.Duration {
 // restoreAddresses adds addresses that are missing for longer than the limits.
 func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	elapsed := startOrElapsed(&k.missingSince)
+	snapshot := k.journal.Snapshot
+	hasLease := snapshot.becameDHCP(host) && slices.ContainsFunc(Addresses(host), snapshot.isLease)
 	var add []netip.Prefix
-	if elapsed >= k.limits.Address || HasAPIPA(host) { // with such an address, Windows has given up
+	if elapsed >= k.limits.Address || HasAPIPA(host) || hasLease && elapsed >= k.limits.Rest { // Windows has finished
 		add = append(add, missing.manual...)
+	}
+	if len(add) > 0 && snapshot.becameDHCP(host) {
+		if err := k.turnDHCPOff(host); err != nil {
+			k.warn(host, err)
+		}
 	}
 	if elapsed >= k.limits.DHCP {
 		add = append(add, missing.leased...)
@@ -226,14 +253,19 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	return driver.Waiting(CauseNoAddress, "%s to come back on %s", strings.Join(names, ", "), host.Name)
 }
 
-// restoreRoutesAndDNS adds the missing routes and DNS servers. Windows refuses a
-// route whose gateway does not exist any more. Such a route must not block the
-// network, so an error is logged and not returned, and eventually ends the attempts.
-func (k *Keeper) restoreRoutesAndDNS(host hns.Adapter, missing losses) error {
-	if startOrElapsed(&k.incompleteSince) < k.limits.Rest {
+// restoreRest restores everything except addresses. Windows refuses a route whose
+// gateway does not exist any more, for example. That must not block the network,
+// so an error is logged and not returned, and eventually ends the attempts; so
+// does a setting that Windows accepts and does not apply.
+func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losses) error {
+	elapsed := startOrElapsed(&k.incompleteSince)
+	if elapsed < k.limits.Rest {
 		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to come back on %s", host.Name)
 	}
 	var errs []error
+	if missing.settings {
+		errs = append(errs, k.restoreSettings(host, routes))
+	}
 	for _, r := range missing.routes {
 		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
 		if err == nil {
@@ -249,19 +281,27 @@ func (k *Keeper) restoreRoutesAndDNS(host hns.Adapter, missing losses) error {
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	switch {
-	case err == nil:
-		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
-	case startOrElapsed(&k.incompleteSince) >= k.limits.DHCP:
+	if elapsed >= k.limits.DHCP {
 		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
 		return k.deleteSnapshot()
-	case err.Error() != k.lastWarning:
+	}
+	if err != nil {
+		k.warn(host, err)
+		return nil
+	}
+	return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
+}
+
+// warn logs an error once.
+func (k *Keeper) warn(host hns.Adapter, err error) {
+	if err.Error() != k.lastWarning {
 		k.lastWarning = err.Error()
 		k.log.Warn("could not restore all host settings, will retry", "adapter", host.Name, "error", err)
 	}
-	return nil
 }
 
+// deleteSnapshot ends the comparison, also that after a boot.
 func (k *Keeper) deleteSnapshot() error {
-	return k.update(func(j *Journal) { j.Snapshot = nil })
+	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
 }

@@ -7,14 +7,20 @@ import (
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/hns"
+	"flannel/pkg/mac"
 )
 
 // Snapshot is what the host had on an adapter when nothing was missing.
 type Snapshot struct {
 	Written   time.Time
-	Adapter   string // name of the physical adapter
-	GUID      string // of the physical adapter; it stays when the adapter is renamed
+	Adapter   string   // name of the physical adapter
+	GUID      string   // of the physical adapter; it stays when the adapter is renamed
+	MAC       mac.Addr `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes
+	AtBoot    bool     `json:",omitempty"` // it is the LastGood of an earlier boot
 	DHCP      bool
+	V4Metric  int `json:",omitempty"` // of the interface, without that of routes; 0: automatic or unknown
+	V6Metric  int `json:",omitempty"`
+	MTU       int `json:",omitempty"` // bytes; 0: unknown
 	Addresses []SavedAddress
 	Routes    []SavedRoute `json:",omitempty"` // made by programs, which include the DHCP client
 	DNS       []netip.Addr `json:",omitempty"`
@@ -22,8 +28,14 @@ type Snapshot struct {
 
 // newSnapshot returns what host has: the adapter with the host's addresses.
 // physical is the same adapter, or the one behind it.
-func newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Snapshot {
-	s := &Snapshot{Written: time.Now().UTC().Truncate(time.Second), Adapter: physical.Name, GUID: physical.GUID, DHCP: host.DHCP, DNS: host.DNS}
+func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Snapshot {
+	s := &Snapshot{Written: time.Now().UTC().Truncate(time.Second), Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC,
+		DHCP: host.DHCP, DNS: host.DNS, MTU: host.MTU}
+	// The list of adapters does not say whether a metric is automatic. An error
+	// means that it is unknown.
+	v4, _ := k.stack.Interface(host.Index, false)
+	v6, _ := k.stack.Interface(host.Index, true)
+	s.V4Metric, s.V6Metric = v4.Metric, v6.Metric
 	for _, a := range Addresses(host) {
 		if !a.Temporary {
 			s.Addresses = append(s.Addresses, SavedAddress{a.Prefix, a.Manual})
@@ -37,6 +49,38 @@ func newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Snapshot {
 	return s
 }
 
+// static returns the manual IPv4 addresses if the adapter had no DHCP.
+func (s *Snapshot) static() (addrs []netip.Prefix) {
+	for _, a := range s.Addresses {
+		if !s.DHCP && a.Manual && a.Prefix.Addr().Is4() {
+			addrs = append(addrs, a.Prefix)
+		}
+	}
+	return addrs
+}
+
+// gateways returns the next hops of the IPv4 default routes.
+func (s *Snapshot) gateways() (all []hns.Gateway) {
+	for _, r := range s.Routes {
+		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && !r.NextHop.IsUnspecified() {
+			all = append(all, hns.Gateway{Addr: r.NextHop, Metric: r.Metric})
+		}
+	}
+	return all
+}
+
+// becameDHCP reports whether DHCP configures an adapter that was configured
+// manually. That is never somebody's decision while a Snapshot exists: the
+// adapter of a new switch may come back so (ovn-kubernetes#2530,
+// microsoft/SDN#498), also after each boot (calico#4631).
+func (s *Snapshot) becameDHCP(host hns.Adapter) bool { return host.DHCP && len(s.static()) > 0 }
+
+// isLease reports whether an address of the adapter came from DHCP, although the
+// adapter was configured manually.
+func (s *Snapshot) isLease(a hns.Address) bool {
+	return len(s.static()) > 0 && a.Prefix.Addr().Is4() && !a.Manual
+}
+
 // without returns a copy that lacks the routes into some networks.
 func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 	c := *s
@@ -48,7 +92,7 @@ func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 // were taken.
 func (s *Snapshot) equal(o *Snapshot) bool {
 	return s != nil && o != nil && s.Adapter == o.Adapter && s.GUID == o.GUID && s.DHCP == o.DHCP &&
-		slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
+		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
 }
 
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
@@ -57,6 +101,11 @@ func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (
 	physical, found := find(adapters, func(a hns.Adapter) bool {
 		return a.GUID == s.GUID && a.GUID != "" || a.Name == s.Adapter && !a.Virtual()
 	})
+	if !found { // another GUID and name: a driver was installed again
+		physical, found = find(adapters, func(a hns.Adapter) bool {
+			return a.MAC == s.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+		})
+	}
 	if !found {
 		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
 	}
@@ -73,29 +122,38 @@ type losses struct {
 	leased []netip.Prefix // IPv4 addresses from DHCP
 	routes []SavedRoute
 	dns    []netip.Addr
+	// settings says that DHCP is on and was off, that a lease remains, or that
+	// the interface's metric or MTU differs.
+	settings bool
 }
 
 func (l losses) addresses() []netip.Prefix { return slices.Concat(l.manual, l.leased) }
 
 func (l losses) none() bool {
-	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0
+	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0 && !l.settings
 }
 
 // missing returns what host does not have of the snapshot. An address family in
 // which the adapter has addresses, but none of the saved ones, was reconfigured
-// by somebody: nothing is missing in it. IPv6 addresses that routers
-// announce return by themselves.
+// by somebody: nothing is missing in it. A lease in the place of a static address
+// is nobody's decision. IPv6 addresses that routers announce return by
+// themselves.
 //
 // Example: 10.99.0.2/24 was saved. If the adapter has 10.99.0.2 and 10.99.0.7,
 // nothing is missing; with 10.99.0.7 alone, nothing either, nor any IPv4 route;
-// without an IPv4 address, or with 169.254.3.4 alone, 10.99.0.2/24 is missing.
+// without an IPv4 address, with 169.254.3.4 alone, or with the lease 10.99.0.150
+// although 10.99.0.2 was static, 10.99.0.2/24 is missing.
 func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 	var hasSaved, hasOther [2]bool // IPv4, IPv6
+	hasLease := false
 	for _, a := range Addresses(host) {
 		family := familyIndex(a.Prefix.Addr())
-		if slices.ContainsFunc(s.Addresses, func(saved SavedAddress) bool { return saved.Prefix.Addr() == a.Prefix.Addr() }) {
+		switch {
+		case slices.ContainsFunc(s.Addresses, func(saved SavedAddress) bool { return saved.Prefix.Addr() == a.Prefix.Addr() }):
 			hasSaved[family] = true
-		} else {
+		case s.isLease(a):
+			hasLease = true
+		default:
 			hasOther[family] = true
 		}
 	}
@@ -117,11 +175,19 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 			l.routes = append(l.routes, r)
 		}
 	}
+	v4 := netip.IPv4Unspecified()
 	lacksServer := slices.ContainsFunc(s.DNS, func(a netip.Addr) bool { return !slices.Contains(host.DNS, a) })
-	if lacksServer && !replaced(netip.IPv4Unspecified()) && (!s.DHCP || len(host.DNS) == 0) {
+	if lacksServer && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
 		l.dns = s.DNS
 	}
+	l.settings = !replaced(v4) && (s.becameDHCP(host) || hasLease) || s.lacksSettings(host)
 	return l
+}
+
+// lacksSettings reports whether the interface has another metric or MTU.
+func (s *Snapshot) lacksSettings(host hns.Adapter) bool {
+	return s.V4Metric != 0 && s.V4Metric != host.V4Metric || s.V6Metric != 0 && s.V6Metric != host.V6Metric ||
+		s.MTU != 0 && s.MTU != host.MTU
 }
 
 func familyIndex(a netip.Addr) int {

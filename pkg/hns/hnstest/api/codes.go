@@ -8,8 +8,6 @@ import (
 
 // Result codes that package hns does not define (winerror.h). 0 is success.
 const (
-	AddressTaken hns.Code = 0x803b002f
-
 	// Win32 errors as HRESULTs. The IP Helper calls return their lower 16 bits.
 	InvalidHandle hns.Code = win32 | 6
 	InvalidArg    hns.Code = win32 | 87

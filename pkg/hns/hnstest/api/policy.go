@@ -26,6 +26,18 @@ func AdapterName(policies []hns.Policy) (name string, ok bool) {
 	return "", false
 }
 
+// ProviderAddress returns the address by which a network selects its adapter;
+// invalid if it does not.
+func ProviderAddress(policies []hns.Policy) netip.Addr {
+	for _, p := range policies {
+		var s struct{ ProviderAddress netip.Addr }
+		if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
+			return s.ProviderAddress
+		}
+	}
+	return netip.Addr{}
+}
+
 // VXLANPort returns the UDP port of an overlay with these policies.
 func VXLANPort(policies []hns.Policy) uint16 {
 	for _, p := range policies {

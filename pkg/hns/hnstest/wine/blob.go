@@ -89,6 +89,9 @@ func toAdapterRow(a hns.Adapter) adapterRow {
 	if a.DHCP {
 		row.Flags |= dhcpEnabled
 	}
+	if a.Registers {
+		row.Flags |= ddnsEnabled
+	}
 	if a.Up {
 		row.OperStatus = statusUp
 	}

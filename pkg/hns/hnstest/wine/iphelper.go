@@ -1,10 +1,12 @@
 package wine
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/api"
 )
 
@@ -39,8 +41,16 @@ func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 		}
 		return nil, code(p.machine.AddAddress(index(row.LUID, row.Index),
 			netip.PrefixFrom(row.Address.addr(), int(row.Bits))))
+	case "DeleteUnicastIpAddressEntry":
+		var row unicastRow
+		if !unpack(args[0], &row) {
+			return nil, api.InvalidArg
+		}
+		return nil, code(p.machine.DeleteAddress(index(row.LUID, row.Index), row.Address.addr()))
 	case "SetInterfaceDnsSettings":
 		return nil, p.dnsSettings(args)
+	case "DhcpNotifyConfigChange":
+		return nil, p.configChange(args)
 	case "NotifyIpInterfaceChange", "NotifyUnicastIpAddressChange", "NotifyRouteChange2", "CancelMibChangeNotify2":
 		number, code := p.Notify(function, string(args[0]))
 		return &blob{bytes: []byte(number)}, code
@@ -126,30 +136,44 @@ func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 		if !v6 && row.SitePrefixLen > 32 { // must be 0 for IPv4, by the documentation, though it is not 0 when read
 			return nil, api.InvalidArg
 		}
-		return nil, code(p.machine.SetForwarding(i, v6, row.Forwarding != 0))
+		to := hns.Interface{Forwarding: row.Forwarding != 0, MTU: int(row.MTU)}
+		if row.AutoMetric == 0 {
+			to.Metric = int(row.Metric)
+		}
+		return nil, code(p.machine.SetInterface(i, v6, to))
 	}
-	on, err := p.machine.Forwarding(i, v6)
+	settings, err := p.machine.Interface(i, v6)
 	if err != nil {
 		return nil, code(err)
 	}
 	// As on Windows, the SitePrefixLength that is read (64) is refused when it
 	// is written back.
-	row.LUID, row.Index, row.SitePrefixLen, row.Connected, row.Forwarding = luid(i), uint32(i), 64, 1, 0
-	if on {
-		row.Forwarding = 1
-	}
+	row.LUID, row.Index, row.SitePrefixLen, row.Connected = luid(i), uint32(i), 64, 1
+	row.Forwarding, row.AutoMetric = flag(settings.Forwarding), flag(settings.Metric == 0)
+	row.Metric, row.MTU = uint32(cmp.Or(settings.Metric, hnstest.UsualMetric)), uint32(settings.MTU)
 	return &blob{bytes: pack(row)}, 0
 }
 
-// dnsSettings sets the DNS servers of one family. Its arguments are the GUID of
-// the adapter, the flags, and the list of servers.
+func flag(on bool) uint8 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// dnsSettings sets the DNS servers of one family, or the registration in DNS.
+// Its arguments are the GUID of the adapter, the flags, the list of servers, and
+// whether to register.
 func (p program) dnsSettings(args [][]byte) hns.Code {
-	if len(args) < 3 || len(args[1]) != 8 {
+	if len(args) < 4 || len(args[1]) != 8 || len(args[3]) != 4 {
 		return api.InvalidArg
 	}
 	a, found := p.byGUID(args[0])
 	if !found {
 		return hns.ElementNotFound
+	}
+	if args[1][0]&8 != 0 { // DNS_SETTING_REGISTRATION_ENABLED
+		return code(p.machine.SetDNSRegistration(a.Index, args[3][0] != 0))
 	}
 	v6 := args[1][0]&1 != 0 // DNS_SETTING_IPV6
 	var servers []netip.Addr

@@ -185,6 +185,7 @@ type serverEntry struct {
 
 // Constants of iptypes.h, ipifcons.h and nldef.h.
 const (
+	ddnsEnabled   = 1
 	dhcpEnabled   = 4
 	ipv4And6      = 0x180
 	typeEthernet  = 6

@@ -4,9 +4,6 @@
 #include <iphlpapi.h>
 #include <netioapi.h>
 
-/* code is a result of Win32 in an HRESULT. */
-static DWORD code(HRESULT result) { return result & 0xffff; }
-
 /* exchange sends a structure, and takes its new contents where the machine returns some. */
 static DWORD exchange(const char *name, void *row, uint32_t size)
 {
@@ -105,6 +102,8 @@ DWORD WINAPI GetIpInterfaceEntry(PMIB_IPINTERFACE_ROW row) { return exchange("Ge
 DWORD WINAPI SetIpInterfaceEntry(PMIB_IPINTERFACE_ROW row) { return exchange("SetIpInterfaceEntry", row, sizeof *row); }
 DWORD WINAPI CreateUnicastIpAddressEntry(const MIB_UNICASTIPADDRESS_ROW *row) { return exchange("CreateUnicastIpAddressEntry", (void *)row, sizeof *row); }
 
+DWORD WINAPI DeleteUnicastIpAddressEntry(const MIB_UNICASTIPADDRESS_ROW *row) { return exchange("DeleteUnicastIpAddressEntry", (void *)row, sizeof *row); }
+
 DWORD WINAPI GetBestRoute2(NET_LUID *luid, NET_IFINDEX index, const SOCKADDR_INET *source, const SOCKADDR_INET *destination,
                            ULONG sort, PMIB_IPFORWARD_ROW2 route, SOCKADDR_INET *best)
 {
@@ -134,20 +133,23 @@ DWORD WINAPI ConvertInterfaceGuidToLuid(const GUID *guid, PNET_LUID luid) { retu
 typedef struct {
     ULONG version;
     ULONG64 flags;
-    WCHAR *domain, *servers;
+    WCHAR *domain, *servers, *search;
+    ULONG registration, adapter_name, llmnr, query_adapter_name;
+    WCHAR *profile;
 } dns_settings;
 
 DWORD WINAPI SetInterfaceDnsSettings(GUID guid, const dns_settings *settings)
 {
     char servers[1024] = "";
-    field request[] = { str("SetInterfaceDnsSettings"), raw(&guid, sizeof guid), raw(&settings->flags, sizeof settings->flags), { 0 } };
+    field request[] = { str("SetInterfaceDnsSettings"), raw(&guid, sizeof guid), raw(&settings->flags, sizeof settings->flags), { 0 },
+                        raw(&settings->registration, sizeof settings->registration) };
     frame answer;
     DWORD result;
 
-    if (settings->servers)
+    if (settings->flags & 2 && settings->servers)
         WideCharToMultiByte(CP_UTF8, 0, settings->servers, -1, servers, sizeof servers, NULL, NULL);
     request[3] = str(servers);
-    result = code(call(4, request, &answer));
+    result = code(call(5, request, &answer));
     free(answer.memory);
     return result;
 }

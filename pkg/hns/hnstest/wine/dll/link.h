@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define MAX_FIELDS 4 /* of an answer */
-#define MAX_ARGS 4   /* of a call, its name included */
+#define MAX_ARGS 9   /* of a call, its name included */
 #define UNAVAILABLE ((HRESULT)0x800706ba) /* RPC_S_SERVER_UNAVAILABLE */
 #define BROKEN ((HRESULT)0x800706be)      /* RPC_S_CALL_FAILED */
 
@@ -24,6 +24,9 @@ typedef struct {
     char *memory; /* of the fields; the caller frees it */
     field f[MAX_FIELDS];
 } frame;
+
+/* code is a result of Win32 in an HRESULT. */
+static inline DWORD code(HRESULT result) { return result & 0xffff; }
 
 static inline field str(const char *s)
 {

@@ -1,0 +1,115 @@
+package hns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/hns/hostconfig"
+	"flannel/pkg/hns"
+)
+
+// This file removes networks that keep the host off the network.
+
+// deleteDeadSwitch deletes the networks of ours on a dead switch: one to which
+// networks are bound although the physical adapter has its addresses again and
+// no virtual adapter is up. A persistent switch can be so after a reboot, or when
+// the adapter got another GUID (calico#11840, microsoft/SDN#177). HNS does not
+// repair it. The error is a WaitError until Pace.Dead has passed, since a switch
+// that is being bound may look the same for a moment. Then it names the networks
+// of others, which flanneld does not delete.
+func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters []hns.Adapter) error {
+	physical, err := hostconfig.PhysicalAdapter(adapters, parent)
+	if err != nil {
+		return nil // adoptOrCreate reports it
+	}
+	bound := d.boundNetworks(physical, adapters)
+	if len(bound) == 0 || !hostconfig.HasOwnAddresses(adapters, physical) {
+		d.deadSince = time.Time{}
+		return nil
+	}
+	if d.deadSince.IsZero() {
+		d.deadSince = time.Now()
+	}
+	if time.Since(d.deadSince) < d.pace.Dead {
+		return driver.Waiting(causeSwitchDead, "the virtual adapter of %s to come up: the adapter itself has the host's address, although a switch is bound to it", physical.Name)
+	}
+	var foreign []string
+	for _, n := range bound {
+		if !d.mayDelete(n) {
+			foreign = append(foreign, fmt.Sprintf("%s (%s, %s)", n.Name, n.Type, n.ID))
+		}
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("the virtual switch of %s is dead: the adapter has the host's address, and no virtual adapter is up. Delete the networks of other programs on it (hnsdiag delete networks ID): %s",
+			physical.Name, strings.Join(foreign, ", "))
+	}
+	return d.deleteBound(ctx, bound, causeSwitchDead, "its switch is dead: "+physical.Name+" has the host's address itself")
+}
+
+// boundNetworks returns the networks whose switch is bound to an adapter.
+func (d *Driver) boundNetworks(physical hns.Adapter, adapters []hns.Adapter) []hns.Network {
+	return slices.DeleteFunc(slices.Clone(d.networks), func(n hns.Network) bool {
+		return !hostconfig.IsBound([]hns.Network{n}, physical, adapters)
+	})
+}
+
+// mayDelete reports whether a network is ours, or was made by flanneld prepare.
+func (d *Driver) mayDelete(n hns.Network) bool {
+	return d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
+}
+
+// deleteBound deletes networks. The next pass goes on without them.
+func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause, reason string) error {
+	for _, n := range networks {
+		d.opts.Log.Warn("deleting an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
+		if err := d.deleteNetwork(ctx, n); err != nil {
+			return err
+		}
+		if slices.Contains(d.hostConfig.Owned(true), n.Name) {
+			if err := d.hostConfig.SetOwned(n.Name, true, false); err != nil {
+				return err
+			}
+		}
+	}
+	d.network, d.pending, d.deadSince = nil, nil, time.Time{}
+	return driver.Waiting(cause, "the networks to be deleted (%s)", reason)
+}
+
+// rollBack deletes our network again if the host has lacked its addresses for
+// longer than Pace.Rollback since the network was made, so that somebody can reach
+// the host. err is what the pass waits for. The next attempt is made after
+// Pace.Retry, and after twice as long each time.
+func (d *Driver) rollBack(ctx context.Context, err error) error {
+	if d.network == nil || d.hostConfig.Dark() < d.pace.Rollback {
+		return err
+	}
+	adapters, readErr := d.stack.Adapters()
+	if readErr != nil {
+		return err
+	}
+	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
+	bound := d.boundNetworks(physical, adapters)
+	if !found || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+		return err // no cable, or deleting ours would not free the adapter
+	}
+	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
+	d.rolledBack = min(d.rolledBack+1, 8)
+	d.notBefore = time.Now().Add(wait)
+	return d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
+}
+
+// maxRetry is the longest time between two attempts to make a network that was
+// rolled back.
+const maxRetry = time.Hour
+
+// waitForRetry returns what createNetwork waits for after rollBack.
+func (d *Driver) waitForRetry(name string) error {
+	if time.Now().Before(d.notBefore) {
+		return driver.Waiting(causeRolledBack, "the next attempt to make the network %s, by which the host lost its addresses; restart flanneld to try at once", name)
+	}
+	return nil
+}
