@@ -68,10 +68,12 @@ func TestRestartsLeaveNoGap(t *testing.T) {
 				}
 				done <- nil
 			}()
-			plain := strings.NewReplacer(" --random-fully", "", " fully-random", "")
+			plain := func(rules string) string {
+				return withoutRepeated(strings.NewReplacer(" --random-fully", "", " fully-random", "").Replace(rules))
+			}
 			samples := 0
 			for {
-				if got := s.show(t); plain.Replace(got) != plain.Replace(want) {
+				if got := s.show(t); plain(got) != plain(want) {
 					t.Fatalf("%s: sample %d shows other rules:\n%s", s.name, samples, cmp.Diff(want, got))
 				}
 				samples++
@@ -88,4 +90,27 @@ func TestRestartsLeaveNoGap(t *testing.T) {
 			}
 		}
 	})
+}
+
+// withoutRepeated removes the rules that are repeated later in the same chain.
+// The kernel announces a change of the rules shortly before it makes it. A
+// listing that begins in between is valid for nft, and can show the former rules
+// of a chain followed by the new ones, though packets never meet both. It cannot
+// lack any, because the new rules are behind the former ones.
+func withoutRepeated(rules string) string {
+	var kept []string
+	chain := map[string]int{} // the places in kept of the rules of the current chain
+	for line := range strings.Lines(rules) {
+		switch i, repeated := chain[line]; {
+		case strings.HasSuffix(line, "{\n"), strings.HasSuffix(line, "}\n"):
+			clear(chain)
+		case repeated:
+			kept[i] = ""
+			fallthrough
+		default:
+			chain[line] = len(kept)
+		}
+		kept = append(kept, line)
+	}
+	return strings.Join(kept, "")
 }

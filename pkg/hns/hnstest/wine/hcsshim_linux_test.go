@@ -30,7 +30,7 @@ func TestHcsshim(t *testing.T) {
 	t.Parallel()
 	m := hnstest.NewFor(t)
 	addr := wine.Listen(t, m)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	program := filepath.Join(t.TempDir(), "hcn.test.exe")
 	dir := filepath.Dir(nettest.Tool(t, "wine/run"))
@@ -59,7 +59,7 @@ func TestHcsshim(t *testing.T) {
 	if len(want) < 70 { // 78 in v0.14.0
 		t.Fatalf("only %d tests: is this the right package?", len(want))
 	}
-	out := run("-test.v", "-test.timeout=2m", "-test.run=^("+strings.Join(want, "|")+")$")
+	out := run("-test.v", "-test.timeout=10m", "-test.run=^("+strings.Join(want, "|")+")$")
 	for _, name := range want {
 		if !slices.Contains(passed(out), name) {
 			t.Errorf("%s did not pass", name)
