@@ -28,11 +28,6 @@ type Counters struct {
 // traffic counts packets of pods and their bytes, without the outer headers.
 type traffic struct{ packets, bytes atomic.Uint64 }
 
-func (t *traffic) add(packets, bytes int) {
-	t.packets.Add(uint64(packets))
-	t.bytes.Add(uint64(bytes))
-}
-
 // Flow is what went in one direction.
 type Flow struct{ Packets, Bytes uint64 }
 
@@ -52,5 +47,3 @@ func (c *Counters) Get() Counts {
 	}
 	return counts
 }
-
-func (c *Counters) drop(d Drop) { c.dropped[d].Add(1) }

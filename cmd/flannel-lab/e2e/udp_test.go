@@ -198,7 +198,7 @@ func TestUDPForeignPeer(t *testing.T) {
 		must(t, err)
 		within(t, "a datagram is dropped as "+c.reason, func() error {
 			if now := droppedPackets(t, n, c.reason); now != before+1 {
-				return fmt.Errorf("%d are counted, before %d", now, before)
+				return fmt.Errorf("%v are counted, before %v", now, before)
 			}
 			return nil
 		})

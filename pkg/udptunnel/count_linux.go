@@ -1,0 +1,8 @@
+package udptunnel
+
+func (t *traffic) add(packets, bytes int) {
+	t.packets.Add(uint64(packets))
+	t.bytes.Add(uint64(bytes))
+}
+
+func (c *Counters) drop(d Drop) { c.dropped[d].Add(1) }
