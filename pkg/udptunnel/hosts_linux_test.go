@@ -62,9 +62,17 @@ func (h *host) local() netip.AddrPort {
 	return netip.MustParseAddrPort(fmt.Sprintf("192.168.0.%d:8285", h.n))
 }
 
-// open starts the tunnel.
+// open opens and starts the tunnel.
 func (h *host) open() error {
-	var err error
+	err := h.openOnly()
+	if err == nil {
+		h.tunnel.Start()
+	}
+	return err
+}
+
+// openOnly opens the tunnel, which does not forward yet.
+func (h *host) openOnly() (err error) {
 	h.in(func() {
 		h.tunnel, err = Open(Options{Device: "flannel0", Local: h.local(), Source: netip.MustParseAddr(fmt.Sprintf("10.5.%d.0", h.n)), Peers: &h.peers, Counters: &h.counters})
 	})

@@ -186,3 +186,61 @@ func TestWithoutSegmentation(t *testing.T) {
 		}
 	})
 }
+
+// Closing a tunnel ends both loops, each of which closes what the other one uses. That is no error.
+func TestCloseWithoutError(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, _ := twoHosts(t)
+		for i := range 50 {
+			if err := a.tunnel.Close(); err != nil {
+				t.Fatal(err)
+			}
+			err := a.openOnly()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%2 == 0 { // the others are closed before they have started
+				a.tunnel.Start()
+			}
+		}
+	})
+}
+
+// What arrives between Open and Start, when the peers are not known yet, is neither answered nor lost.
+func TestPacketsWaitForStart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		if err := a.tunnel.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a.peers.Delete([]netip.Prefix{prefix("10.5.2.0/24")})
+		if err := a.openOnly(); err != nil {
+			t.Fatal(err)
+		}
+		ofA := func() string { return a.sh("cat /sys/class/net/flannel0/statistics/tx_packets") }
+		sent, before := b.counters.Get().Sent.Packets, ofA()
+		replies := make(chan error, 2)
+		for n, to := range map[int]string{1: "10.5.2.0", 2: "10.5.1.0"} {
+			go func() {
+				out, err := exec.Command("ip", "netns", "exec", fmt.Sprintf("h%d", n), "ping", "-c", "1", "-W", "60", to).CombinedOutput()
+				if err != nil {
+					err = fmt.Errorf("ping from host %d: %w\n%s", n, err, out)
+				}
+				replies <- err
+			}()
+		}
+		eventually(t, "both have sent", func() bool {
+			return b.counters.Get().Sent.Packets > sent && ofA() != before
+		})
+		a.peers.Set(map[netip.Prefix]netip.AddrPort{prefix("10.5.2.0/24"): b.local()})
+		a.tunnel.Start()
+		for range 2 {
+			if err := <-replies; err != nil {
+				t.Error(err)
+			}
+		}
+		if c := a.counters.Get(); c.Dropped[Foreign]+c.Dropped[Unreachable] > 0 {
+			t.Errorf("counted %+v", c)
+		}
+	})
+}
