@@ -13,6 +13,10 @@ import (
 // ErrBusy means that another process sends and receives the packets of the device.
 var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it, or set another Backend.Port for all nodes")
 
+// MaxSegments is the number of packets that one read of a device returns. The caller
+// sets it as gso_max_segs of the device, so that the kernel puts no more into one.
+const MaxSegments = 128
+
 // openDevice opens the TUN device with a name, and creates it if there is none. The
 // device stays when the process ends, with its address and routes, so that packets of
 // pods do not take another way meanwhile.

@@ -97,10 +97,10 @@ func twoHosts(t *testing.T) (a, b *host) {
 	return a, b
 }
 
-// configure does what the driver does: address, MTU, route.
+// configure does what the driver does: address, MTU, offloads, route.
 func (h *host) configure() {
 	h.t.Helper()
-	h.sh("ip addr add 10.5.%d.0/32 dev flannel0; ip link set flannel0 mtu 1472 up; ip route add 10.5.0.0/16 dev flannel0; echo 1 > /proc/sys/net/ipv4/conf/flannel0/accept_local", h.n)
+	h.sh("ip addr add 10.5.%d.0/32 dev flannel0; ip link set flannel0 mtu 1472 gso_max_segs %d up; ip route add 10.5.0.0/16 dev flannel0; echo 1 > /proc/sys/net/ipv4/conf/flannel0/accept_local", h.n, MaxSegments)
 }
 
 func (h *host) dropped(d Drop) uint64 { return h.counters.Get().Dropped[d] }

@@ -130,17 +130,19 @@ func (t *Tunnel) answer(b []byte, p packet, a answer) packet {
 
 func (t *Tunnel) drop(d Drop) { t.options.Counters.drop(d) }
 
-// writeDevice hands packets to the kernel, each with room bytes before it.
-func (t *Tunnel) writeDevice(packets [][]byte) error {
-	_, err := t.device.Write(packets, room)
+// writeDevice hands packets to the kernel, each with room bytes before it. refused
+// means that the kernel took none, or not all: all are then counted as failed, because
+// packets of one flow were put together. The error is one of closing.
+func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
+	_, err = t.device.Write(packets, room)
 	if err == nil {
-		return nil
+		return false, nil
 	}
 	if isFatal(err) {
-		return fmt.Errorf("write to the device: %w", err)
+		return true, fmt.Errorf("write to the device: %w", err)
 	}
-	t.drop(Failed)
-	return nil
+	t.options.Counters.dropped[Failed].Add(uint64(len(packets)))
+	return true, nil
 }
 
 // room is for the header of virtio, which the device puts before a packet.

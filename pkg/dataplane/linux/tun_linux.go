@@ -61,6 +61,11 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 		}
 		d.opts.Log.Info("created the device", "device", dev.Name)
 	}
+	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments {
+		if err := d.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16
+			d.opts.Log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
+		}
+	}
 	// The forwarder sends ICMP errors from the device's own address into the kernel.
 	err := d.setSysctl("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
 	return d.linkAfterRepair(found, errors.Join(d.repairTunnel(dev, want.Tunnel, found), err))

@@ -42,7 +42,7 @@ func (m *machine) useUDP(device string, port uint16, peers int) {
 // tunState is what the kernel has, without the index of the device, and the forwarder's entries.
 func (m *machine) tunState() string {
 	out := run(m.t, `ip -br link show type tun | sed "s/UNKNOWN/UP/"; ip -br -4 addr show type tun | sed "s/UNKNOWN/UP/"; ip route show root 10.5.0.0/16
-		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; done`)
+		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; ip -d link show $d | grep -o "gso_max_segs [0-9]*"; done`)
 	return out + fmt.Sprint(m.peers.All())
 }
 
@@ -51,6 +51,7 @@ flannel0 UP 10.5.1.0/32
 10.5.0.0/16 dev flannel0 proto 70 scope link
 1472
 1
+gso_max_segs 128
 map[10.5.2.0/24:192.168.100.2:8285 10.5.3.0/24:192.168.100.3:8285]`
 
 // squeezed returns text with single spaces.
