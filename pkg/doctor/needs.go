@@ -81,8 +81,6 @@ func outersKnown(s Snapshot) string {
 	return unless(len(s.outers()) > 0, noTunnel)
 }
 
-func tunnelExists(s Snapshot) string { return unless(len(s.tunnels()) > 0, noTunnel) }
-
 func vxlanExists(s Snapshot) string { return unless(len(s.vxlans()) > 0, noVXLAN) }
 
 func bridgeExists(s Snapshot) string {
