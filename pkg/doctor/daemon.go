@@ -203,7 +203,8 @@ func nodesForward(s Snapshot) Finding {
 
 // datagramsFromPeers finds datagrams that the udp backend drops. Another address or
 // port than that in the peer's lease comes from NAT or a rewritten firewall rule;
-// other senders scan the port, or use another network's configuration.
+// other senders scan the port, or use another network's configuration. A few are
+// normal when a node joins, and sends before its lease is known.
 func datagramsFromPeers(s Snapshot) Finding {
 	var f *status.Forwarded
 	if r := s.Daemon.Value.Report; r != nil {
@@ -213,7 +214,7 @@ func datagramsFromPeers(s Snapshot) Finding {
 	case f == nil:
 		return skip("only udp forwards packets in the daemon")
 	case f.Dropped["foreign"] > 0:
-		return warn("If pods of a peer are not reached, set --public-ip on that node to the address that others see, and exempt "+
+		return warn("A few are normal when nodes join. If pods of a peer are not reached, set --public-ip on that node to the address that others see, and exempt "+
 			"Backend.Port from NAT. Otherwise allow the port to nodes only.",
 			"%d packets were dropped since the start, because they did not come from the address and port of the peer that has their source", f.Dropped["foreign"])
 	case f.Dropped["malformed"] > 0:

@@ -11,7 +11,11 @@ import (
 )
 
 // ErrBusy means that another process sends and receives the packets of the device.
-var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it")
+var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it, or set another Backend.Port for all nodes")
+
+// MaxSegments is the number of packets that one read of a device returns. The caller
+// sets it as gso_max_segs of the device, so that the kernel puts no more into one.
+const MaxSegments = 128
 
 // openDevice opens the TUN device with a name, and creates it if there is none. The
 // device stays when the process ends, with its address and routes, so that packets of
@@ -44,10 +48,10 @@ func openDevice(name string) (device tun.Device, err error) {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
 		return nil, fmt.Errorf("make the device persistent: %w", err)
 	}
+	opened = true // from here on, an os.File of the package tun closes fd, even after an error
 	if device, _, err = tun.CreateUnmonitoredTUNFromFD(fd); err != nil {
 		return nil, fmt.Errorf("use the device's offloads: %w", err)
 	}
-	opened = true
 	return device, nil
 }
 
@@ -60,6 +64,21 @@ func forget(device tun.Device) error {
 	var failed error
 	err = raw.Control(func(fd uintptr) { failed = unix.IoctlSetInt(int(fd), unix.TUNSETPERSIST, 0) })
 	return errors.Join(err, failed)
+}
+
+// deviceName returns the present name of a device, which somebody may have changed.
+func deviceName(device tun.Device) (string, error) {
+	raw, err := device.File().SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	request, err := unix.NewIfreq("")
+	if err != nil {
+		return "", err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, request) })
+	return request.Name(), errors.Join(err, failed)
 }
 
 // isFatal reports whether an error of reading or writing means that the device is

@@ -62,9 +62,17 @@ func (h *host) local() netip.AddrPort {
 	return netip.MustParseAddrPort(fmt.Sprintf("192.168.0.%d:8285", h.n))
 }
 
-// open starts the tunnel.
+// open opens and starts the tunnel.
 func (h *host) open() error {
-	var err error
+	err := h.openOnly()
+	if err == nil {
+		h.tunnel.Start()
+	}
+	return err
+}
+
+// openOnly opens the tunnel, which does not forward yet.
+func (h *host) openOnly() (err error) {
 	h.in(func() {
 		h.tunnel, err = Open(Options{Device: "flannel0", Local: h.local(), Source: netip.MustParseAddr(fmt.Sprintf("10.5.%d.0", h.n)), Peers: &h.peers, Counters: &h.counters})
 	})
@@ -89,10 +97,10 @@ func twoHosts(t *testing.T) (a, b *host) {
 	return a, b
 }
 
-// configure does what the driver does: address, MTU, route.
+// configure does what the driver does: address, MTU, offloads, route.
 func (h *host) configure() {
 	h.t.Helper()
-	h.sh("ip addr add 10.5.%d.0/32 dev flannel0; ip link set flannel0 mtu 1472 up; ip route add 10.5.0.0/16 dev flannel0; echo 1 > /proc/sys/net/ipv4/conf/flannel0/accept_local", h.n)
+	h.sh("ip addr add 10.5.%d.0/32 dev flannel0; ip link set flannel0 mtu 1472 gso_max_segs %d up; ip route add 10.5.0.0/16 dev flannel0; echo 1 > /proc/sys/net/ipv4/conf/flannel0/accept_local", h.n, MaxSegments)
 }
 
 func (h *host) dropped(d Drop) uint64 { return h.counters.Get().Dropped[d] }

@@ -129,6 +129,9 @@ func (r *receiver) flush() error {
 	if r.used = 0; len(packets) == 0 {
 		return nil
 	}
-	r.options.Counters.received.add(len(packets), bytes)
-	return r.writeDevice(packets)
+	refused, err := r.writeDevice(packets)
+	if !refused {
+		r.options.Counters.received.add(len(packets), bytes)
+	}
+	return err
 }

@@ -35,9 +35,8 @@ func (s *sender) run() error {
 		if err != nil && isFatal(err) {
 			return fmt.Errorf("read from the device: %w", err)
 		}
-		if err != nil { // one that cannot be split
+		if err != nil { // the rest of a flow's packets did not fit, or they cannot be split
 			s.drop(Failed)
-			continue
 		}
 		s.find.refresh()
 		packets, bytes := 0, 0
@@ -81,7 +80,8 @@ func (s *sender) forward(p packet) (sent bool, err error) {
 // refuse sends an ICMP error to the source of a packet of this node.
 func (s *sender) refuse(p packet, a answer) error {
 	if reply := s.answer(s.reply, p, a); reply != nil {
-		return s.writeDevice([][]byte{reply})
+		_, err := s.writeDevice([][]byte{reply})
+		return err
 	}
 	return nil
 }

@@ -79,8 +79,12 @@ func openSocket(local netip.AddrPort) (*socket, error) {
 // setOptions sets the options of the socket. A kernel that lacks UDP_GRO hands over
 // one datagram at a time. As with VXLAN, routers may fragment the datagrams.
 func setOptions(fd int) error {
-	for _, option := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, bufferSize); err != nil {
+	for force, limited := range map[int]int{unix.SO_RCVBUFFORCE: unix.SO_RCVBUF, unix.SO_SNDBUFFORCE: unix.SO_SNDBUF} {
+		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, bufferSize)
+		if errors.Is(err, unix.EPERM) { // in a user namespace; net.core.rmem_max and wmem_max are the limit
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, limited, bufferSize)
+		}
+		if err != nil {
 			return fmt.Errorf("enlarge its buffers: %w", err)
 		}
 	}
@@ -169,8 +173,8 @@ func segmentSize(oob []byte) int {
 		if err != nil {
 			return 0
 		}
-		if header.Level == unix.SOL_UDP && header.Type == unix.UDP_GRO && len(data) >= 2 {
-			return int(binary.NativeEndian.Uint16(data))
+		if header.Level == unix.SOL_UDP && header.Type == unix.UDP_GRO && len(data) >= 4 {
+			return int(binary.NativeEndian.Uint32(data)) // an int, unlike that of UDP_SEGMENT
 		}
 		oob = rest
 	}

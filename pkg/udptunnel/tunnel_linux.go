@@ -3,6 +3,7 @@ package udptunnel
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 
@@ -26,15 +27,20 @@ type Tunnel struct {
 	device  tun.Device
 	socket  *socket
 	answers *rate.Limiter // of ICMP errors
-	done    chan struct{}
-	err     error // why it ended; set before done is closed
+
+	starting, shutting sync.Once
+	started, shut      chan struct{}
+	shutErr            error // of closing device and socket; set before shut is closed
+
+	done chan struct{}
+	err  error // why it ended; set before done is closed
 }
 
 // As in Linux, net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
 const answersPerSecond, answersBurst = 1000, 50
 
-// Open attaches to the device, opens the socket in the network namespace of the
-// calling thread, and starts to forward.
+// Open attaches to the device, and opens the socket in the network namespace of the
+// calling thread. Until Start, the kernel queues packets and datagrams.
 func Open(o Options) (*Tunnel, error) {
 	socket, err := openSocket(o.Local)
 	if err != nil {
@@ -44,13 +50,14 @@ func Open(o Options) (*Tunnel, error) {
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	t := &Tunnel{options: o, device: device, socket: socket, answers: rate.NewLimiter(answersPerSecond, answersBurst), done: make(chan struct{})}
+	t := &Tunnel{options: o, device: device, socket: socket, answers: rate.NewLimiter(answersPerSecond, answersBurst),
+		started: make(chan struct{}), shut: make(chan struct{}), done: make(chan struct{})}
 	var loops sync.WaitGroup
 	ends := make(chan error, 2)
 	for _, loop := range []func() error{newSender(t).run, newReceiver(t).run} {
 		loops.Go(func() {
-			ends <- loop()
-			_ = errors.Join(device.Close(), socket.Close()) // ends the other one
+			ends <- t.afterStart(loop)
+			t.shutDown() // ends the other one
 		})
 	}
 	go func() {
@@ -59,6 +66,29 @@ func Open(o Options) (*Tunnel, error) {
 		close(t.done)
 	}()
 	return t, nil
+}
+
+// Start starts to forward. The caller calls it once Peers is complete: a tunnel that
+// does not know the peers yet would drop their packets as foreign, and answer packets
+// to them with ICMP errors.
+func (t *Tunnel) Start() { t.starting.Do(func() { close(t.started) }) }
+
+// afterStart runs one of the loops, unless the tunnel is closed before it is started.
+func (t *Tunnel) afterStart(loop func() error) error {
+	select {
+	case <-t.started:
+		return loop()
+	case <-t.shut:
+		return net.ErrClosed
+	}
+}
+
+// shutDown closes the device and the socket.
+func (t *Tunnel) shutDown() {
+	t.shutting.Do(func() {
+		t.shutErr = errors.Join(t.device.Close(), t.socket.Close())
+		close(t.shut)
+	})
 }
 
 // Options returns those that Open got.
@@ -73,14 +103,20 @@ func (t *Tunnel) Err() error { return t.err }
 
 // Close ends the tunnel. The device stays.
 func (t *Tunnel) Close() error {
-	err := errors.Join(t.device.Close(), t.socket.Close())
+	t.shutDown()
 	<-t.done
-	return err
+	return t.shutErr
 }
 
 // Destroy ends the tunnel and deletes the device, whatever its name is by now.
 func (t *Tunnel) Destroy() error {
 	return errors.Join(forget(t.device), t.Close())
+}
+
+// Attached reports whether the device that the tunnel forwards for still has its name.
+func (t *Tunnel) Attached() bool {
+	name, err := deviceName(t.device)
+	return err == nil && name == t.options.Device
 }
 
 // answer makes an ICMP error about p in b; nil: none may be sent, or there were too
@@ -94,17 +130,19 @@ func (t *Tunnel) answer(b []byte, p packet, a answer) packet {
 
 func (t *Tunnel) drop(d Drop) { t.options.Counters.drop(d) }
 
-// writeDevice hands packets to the kernel, each with room bytes before it.
-func (t *Tunnel) writeDevice(packets [][]byte) error {
-	_, err := t.device.Write(packets, room)
+// writeDevice hands packets to the kernel, each with room bytes before it. refused
+// means that the kernel took none, or not all: all are then counted as failed, because
+// packets of one flow were put together. The error is one of closing.
+func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
+	_, err = t.device.Write(packets, room)
 	if err == nil {
-		return nil
+		return false, nil
 	}
 	if isFatal(err) {
-		return fmt.Errorf("write to the device: %w", err)
+		return true, fmt.Errorf("write to the device: %w", err)
 	}
-	t.drop(Failed)
-	return nil
+	t.options.Counters.dropped[Failed].Add(uint64(len(packets)))
+	return true, nil
 }
 
 // room is for the header of virtio, which the device puts before a packet.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,7 @@ func TestWireFormatAndSourceCheck(t *testing.T) {
 		if p := parse(reply[:max(n, 0)]); err != nil || from != a.local() || p == nil || p.source() != good.dest() || p.dest() != good.source() || p[p.header()] != 0 || p[ttlAt] != 63 {
 			t.Fatalf("the reply %x from %v: %v", reply[:max(n, 0)], from, err)
 		}
+		eventually(t, "the packet is counted", func() bool { return a.counters.Get().Received.Packets == 1 })
 		for _, c := range []struct {
 			what string
 			from *net.UDPConn
@@ -183,6 +185,114 @@ func TestWithoutSegmentation(t *testing.T) {
 		a.transfer(b, "10.5.2.0:5001", 8<<20)
 		if failed := a.dropped(Failed); failed > 0 {
 			t.Errorf("%d datagrams were refused", failed)
+		}
+	})
+}
+
+// Packets that the kernel does not take, because the device is down, are not received ones.
+func TestDeviceDown(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		a.sh("ip link set flannel0 down")
+		received := a.counters.Get().Received.Packets
+		b.sh("ping -c 5 -i 0.01 -W 1 10.5.1.0 || true")
+		eventually(t, "all five have failed", func() bool { return a.dropped(Failed) == 5 })
+		if n := a.counters.Get().Received.Packets - received; n != 0 {
+			t.Errorf("%d packets were received", n)
+		}
+	})
+}
+
+// Connections with tiny segments, more of which come at once than one read of the device returns.
+func TestTinySegments(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		a.sh("ip route change 10.5.0.0/16 dev flannel0 advmss 100")
+		b.sh("ip route change 10.5.0.0/16 dev flannel0 advmss 100")
+		a.transfer(b, "10.5.2.0:5001", 8<<20)
+		if n := a.tunnel.device.BatchSize(); n != MaxSegments || a.dropped(Failed) > 0 {
+			t.Errorf("reads return up to %d packets; %d dropped", n, a.dropped(Failed))
+		}
+	})
+}
+
+// Without the capability in the initial user namespace the buffers have the size that the host allows.
+func TestWithoutPrivilege(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		err := make(chan error)
+		go func() {
+			runtime.LockOSThread() // the thread ends with this goroutine
+			var none [2]unix.CapUserData
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			if e := unix.Capset(&header, &none[0]); e != nil {
+				err <- e
+				return
+			}
+			s, e := openSocket(netip.MustParseAddrPort("127.0.0.1:8285"))
+			if e == nil {
+				e = s.Close()
+			}
+			err <- e
+		}()
+		if e := <-err; e != nil {
+			t.Error(e)
+		}
+	})
+}
+
+// Closing a tunnel ends both loops, each of which closes what the other one uses. That is no error.
+func TestCloseWithoutError(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, _ := twoHosts(t)
+		for i := range 50 {
+			if err := a.tunnel.Close(); err != nil {
+				t.Fatal(err)
+			}
+			err := a.openOnly()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%2 == 0 { // the others are closed before they have started
+				a.tunnel.Start()
+			}
+		}
+	})
+}
+
+// What arrives between Open and Start, when the peers are not known yet, is neither answered nor lost.
+func TestPacketsWaitForStart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		a, b := twoHosts(t)
+		if err := a.tunnel.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a.peers.Delete([]netip.Prefix{prefix("10.5.2.0/24")})
+		if err := a.openOnly(); err != nil {
+			t.Fatal(err)
+		}
+		sent := b.counters.Get().Sent.Packets
+		replies := make(chan error, 2)
+		for n, to := range map[int]string{1: "10.5.2.0", 2: "10.5.1.0"} {
+			go func() {
+				out, err := exec.Command("ip", "netns", "exec", fmt.Sprintf("h%d", n), "ping", "-c", "1", "-W", "60", to).CombinedOutput()
+				if err != nil {
+					err = fmt.Errorf("ping from host %d: %w\n%s", n, err, out)
+				}
+				replies <- err
+			}()
+		}
+		eventually(t, "both have sent", func() bool {
+			return b.counters.Get().Sent.Packets > sent && strings.Contains(a.sh("cat /proc/net/snmp"), "OutType8")
+		})
+		a.peers.Set(map[netip.Prefix]netip.AddrPort{prefix("10.5.2.0/24"): b.local()})
+		a.tunnel.Start()
+		for range 2 {
+			if err := <-replies; err != nil {
+				t.Error(err)
+			}
+		}
+		if c := a.counters.Get(); c.Dropped[Foreign]+c.Dropped[Unreachable] > 0 {
+			t.Errorf("counted %+v", c)
 		}
 	})
 }

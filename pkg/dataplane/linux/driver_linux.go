@@ -125,6 +125,9 @@ func (d *Driver) markDirty() {
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := errors.Join(d.want(links, s), d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
+	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
+		d.startForwarders()
+	}
 	if driver.MayDelete(s, err) {
 		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices())
 	}

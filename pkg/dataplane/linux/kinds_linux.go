@@ -79,10 +79,17 @@ func linkTypeOf(name string) string {
 	return ""
 }
 
+// isTAP reports whether a device is of type tuntap and takes Ethernet frames, such as
+// those of virtual machines. flannel makes none.
+func isTAP(l netlink.Link) bool {
+	t, ok := l.(*netlink.Tuntap)
+	return ok && t.Mode == netlink.TUNTAP_MODE_TAP
+}
+
 // isOurType reports whether flannel gives devices of this type such a name. The type
 // of TUN devices is "tuntap" or, in other libraries, "tun". wireguard-go makes one in
 // the place of a WireGuard device.
 func isOurType(l netlink.Link) bool {
 	ours := linkTypeOf(l.Attrs().Name)
-	return ours != "" && (l.Type() == ours || l.Type() == "tun" || ours == "wireguard" && l.Type() == "tuntap")
+	return !isTAP(l) && ours != "" && (l.Type() == ours || l.Type() == "tun" || ours == "wireguard" && l.Type() == "tuntap")
 }

@@ -2,7 +2,6 @@ package linux
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -14,12 +13,12 @@ func (d *Driver) pruneDevices() error {
 	if !d.strayDevices.Swap(false) {
 		return nil
 	}
-	errs := []error{d.destroyForwarders()}
 	all, err := d.listLinks()
 	if err != nil {
 		d.strayDevices.Store(true)
-		return errors.Join(append(errs, err)...)
+		return err
 	}
+	errs := []error{d.destroyForwarders()}
 	for _, l := range all {
 		name := l.Attrs().Name
 		if slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
@@ -30,8 +29,8 @@ func (d *Driver) pruneDevices() error {
 			errs = append(errs, err)
 			continue
 		}
-		if err := d.handle.LinkDel(l); err != nil {
-			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
+		if err := d.deleteLink(l); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		delete(d.made, name)

@@ -45,7 +45,7 @@ func (d *Driver) portOf(device string) uint16 {
 
 func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.TUN)
-	if t, ok := found.(*netlink.Tuntap); found != nil && (!ok || t.Mode != netlink.TUNTAP_MODE_TUN) {
+	if _, ok := found.(*netlink.Tuntap); found != nil && (!ok || isTAP(found)) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set another Backend.Port for all nodes", found.Type())
 	}
 	if err := k.forward(d, dev.Name, want, found != nil); err != nil {
@@ -61,12 +61,17 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 		}
 		d.opts.Log.Info("created the device", "device", dev.Name)
 	}
+	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments {
+		if err := d.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16
+			d.opts.Log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
+		}
+	}
 	// The forwarder sends ICMP errors from the device's own address into the kernel.
 	err := d.setSysctl("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
 	return d.linkAfterRepair(found, errors.Join(d.repairTunnel(dev, want.Tunnel, found), err))
 }
 
-// forward starts the forwarder of a device, unless it runs already as wanted. exists
+// forward opens the forwarder of a device, unless it runs already as wanted. exists
 // means that there is a device with this name.
 func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) error {
 	options := udptunnel.Options{
@@ -81,7 +86,7 @@ func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) erro
 		case ended(running):
 			d.opts.Log.Warn("the forwarder of the device has ended, starting it again", "device", name, "reason", running.Err())
 			err = running.Close()
-		case !exists: // deleted, or renamed
+		case !exists || !running.Attached(): // deleted, or renamed and perhaps replaced
 			err = running.Destroy()
 		case running.Options() != options:
 			err = running.Close()
@@ -125,7 +130,8 @@ func (d *Driver) destroyForwarders() error {
 		if slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
 			continue
 		}
-		if err := t.Destroy(); err != nil && !ended(t) {
+		gone := ended(t)
+		if err := t.Destroy(); err != nil && !gone {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
 			continue
 		}
@@ -134,6 +140,14 @@ func (d *Driver) destroyForwarders() error {
 		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
 	}
 	return errors.Join(errs...)
+}
+
+// startForwarders starts those that Ensure has opened. They must not start before the
+// peers are known.
+func (d *Driver) startForwarders() {
+	for _, t := range d.forwarders {
+		t.Start()
+	}
 }
 
 // closeForwarders ends all forwarders. Their devices stay.

@@ -42,7 +42,7 @@ func (m *machine) useUDP(device string, port uint16, peers int) {
 // tunState is what the kernel has, without the index of the device, and the forwarder's entries.
 func (m *machine) tunState() string {
 	out := run(m.t, `ip -br link show type tun | sed "s/UNKNOWN/UP/"; ip -br -4 addr show type tun | sed "s/UNKNOWN/UP/"; ip route show root 10.5.0.0/16
-		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; done`)
+		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; ip -d link show $d | grep -o "gso_max_segs [0-9]*"; done`)
 	return out + fmt.Sprint(m.peers.All())
 }
 
@@ -51,6 +51,7 @@ flannel0 UP 10.5.1.0/32
 10.5.0.0/16 dev flannel0 proto 70 scope link
 1472
 1
+gso_max_segs 128
 map[10.5.2.0/24:192.168.100.2:8285 10.5.3.0/24:192.168.100.3:8285]`
 
 // squeezed returns text with single spaces.
@@ -197,6 +198,56 @@ func TestTUNCleanupAndHandback(t *testing.T) {
 				}
 			}
 			m.restart()
+		}
+	})
+}
+
+// Devices of others under our names are left alone, and a forwarder follows the name and not the device.
+func TestTUNDevicesOfOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 2)
+		run(t, "ip tuntap add flannel5 mode tap; ip addr add 10.5.1.5/32 dev flannel5")
+		m.mustPass()
+		// Renamed, and replaced by one that no process has.
+		run(t, "ip link set flannel0 down; ip link set flannel0 name other; ip tuntap add flannel0 mode tun")
+		m.QueueResync()
+		m.mustPass()
+		if out := run(t, "ip -br link"); strings.Contains(out, "other") || !strings.Contains(run(t, "ip -br link show flannel0"), "LOWER_UP") {
+			t.Errorf("a device that was renamed and replaced:\n%s", out)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		m.Driver = nil
+		// wireguard-go forwards without flanneld.
+		run(t, "ip tuntap add flannel-wg mode tun; ip addr add 10.5.1.6/32 dev flannel-wg")
+		if done, err := Handback(t.Context(), driver.Options{Log: slog.New(slog.DiscardHandler)}, []netip.Prefix{v4Network}, false); err != nil || strings.Contains(strings.Join(done, "\n"), "flannel-wg") {
+			t.Errorf("handback did %q, %v", done, err)
+		}
+		m.restart()
+		m.mustPass()
+		if out := run(t, "ip -br link"); !strings.Contains(out, "flannel5") || strings.Contains(out, "flannel-wg") {
+			t.Errorf("a TAP device is not ours, and a stray TUN device is:\n%s", out)
+		}
+	})
+}
+
+// Until the peers are known, packets to them wait and are not answered with ICMP errors.
+func TestTUNWaitsForPeers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 2)
+		if _, err := m.Ensure(t.Context(), m.devices); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "ip route add 10.5.0.0/16 dev flannel0 proto 70; ping -c 1 -W 1 10.5.2.2 || true")
+		m.mustPass()
+		for end := time.Now().Add(time.Minute); m.counters.Get().Sent.Packets == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("counted %+v", m.counters.Get())
+			}
+		}
+		if c := m.counters.Get(); c.Dropped[udptunnel.Unreachable] > 0 {
+			t.Errorf("counted %+v", c)
 		}
 	})
 }
