@@ -61,10 +61,11 @@ func TestLateAfterBoot(t *testing.T) {
 		}
 		w.restart()
 		w.passes(3 * time.Minute)
+		time.Sleep(w.pace.Wait / 5) // between two ticks: it gets its lease as it comes up
 		if err := w.m.Admin().SetUp("vEthernet (Ethernet)", true); err != nil {
 			t.Fatal(err)
 		}
-		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 10 * time.Second })
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 0 })
 		w.bring(5 * time.Minute)
 		w.mends(2 * time.Minute)
 		w.isStatic("vEthernet (Ethernet)")
