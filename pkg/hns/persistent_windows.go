@@ -17,12 +17,12 @@ package hns
 // That function is undocumented; programs have used it since Windows 2000.
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"unsafe"
 
@@ -81,9 +81,13 @@ func (ipHelper) Persistent(index int) (p Persistent, err error) {
 	return p, nil
 }
 
-// SetPersistent implements Stack.
-func (ipHelper) SetPersistent(index int, p Persistent) error {
+// SetPersistent implements Stack. It notifies the DHCP client until DHCP is on or off as stored.
+func (s ipHelper) SetPersistent(index int, p Persistent) error {
 	guid, err := guidOf(index)
+	if err != nil {
+		return err
+	}
+	adapters, err := s.Adapters()
 	if err != nil {
 		return err
 	}
@@ -93,7 +97,8 @@ func (ipHelper) SetPersistent(index int, p Persistent) error {
 	}
 	defer key.Close()
 	before, _, err := key.GetIntegerValue("EnableDHCP")
-	notify := err != nil || (before != 0) != p.DHCP
+	notify := err != nil || (before != 0) != p.DHCP ||
+		slices.ContainsFunc(adapters, func(a Adapter) bool { return a.Index == index && a.DHCP != p.DHCP })
 	if err := writePersistent(key, p); err != nil {
 		return ipHelperError("RegSetValueEx", err)
 	}
@@ -137,8 +142,11 @@ func writePersistent(key registry.Key, p Persistent) error {
 			errs = append(errs, err)
 		}
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	// EnableDHCP comes last: until then, the other values have no effect.
-	return cmp.Or(errors.Join(errs...), key.SetDWordValue("EnableDHCP", dhcp))
+	return key.SetDWordValue("EnableDHCP", dhcp)
 }
 
 // notifyDHCP makes the DHCP client read the registry. An action is 0, 1 or 2, as above.

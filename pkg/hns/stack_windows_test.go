@@ -163,6 +163,26 @@ func TestPersistent(t *testing.T) {
 	if err := s.SetPersistent(index, hns.Persistent{DHCP: true, MTU: 1400}); err != nil || len(m.Changes()) != changes {
 		t.Errorf("the DHCP client was notified although DHCP stays on: %v", err)
 	}
+	// The DHCP client fails once. The next call notifies it again, although the registry is as wanted.
+	static := hns.Persistent{Addrs: []netip.Prefix{pfx("10.98.0.9/16")}}
+	m.Fail(hnstest.Fault{Func: "DhcpNotifyConfigChange", Times: 1, Code: hns.InvalidParameter})
+	if err := s.SetPersistent(index, static); err == nil || !m.Admin().Adapter("Büro 2").DHCP {
+		t.Errorf("the failure of the DHCP client is lost: %v", err)
+	}
+	if err := s.SetPersistent(index, static); err != nil || m.Admin().Adapter("Büro 2").DHCP {
+		t.Errorf("DHCP stays on: %v", err)
+	}
+	// A value that cannot be written leaves the adapter to DHCP: without its addresses, it would have none after a boot.
+	if err := s.SetPersistent(index, hns.Persistent{DHCP: true}); err != nil {
+		t.Fatal(err)
+	}
+	invalid := hns.Persistent{Gateways: []hns.Gateway{{Addr: ip("fe80::1").WithZone("\x00")}}}
+	if err := s.SetPersistent(index, invalid); err == nil {
+		t.Error("an invalid gateway was written")
+	}
+	if p, err := s.Persistent(index); err != nil || !p.DHCP {
+		t.Errorf("the registry has %+v, %v", p, err)
+	}
 	if err := s.SetPersistent(4711, hns.Persistent{}); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
-// Package sourcevip reserves and publishes addresses of a Windows node's subnet: on
-// an L2Bridge those of the host's own endpoint (bridge.go), and the source VIP of
-// kube-proxy on an overlay: an address that no pod has. kube-proxy uses it as the source address of the connections that it balances. The address is
+// Package sourcevip reserves and publishes addresses of a Windows node's subnet. On
+// an L2Bridge they are those of the host's own endpoint (bridge.go). On an overlay it
+// is kube-proxy's source VIP, an address that no pod has: kube-proxy uses it as the
+// source address of the connections that it balances. The source VIP is
 //
 //   - reserved in the directory of the CNI plugin host-local, so that no pod gets it,
 //   - the address of an endpoint in HNS, as kube-proxy needs it,
@@ -103,7 +104,7 @@ func (k Keeper) publish(ctx context.Context, v, old VIP) error {
 	if err := file.PutJSON(k.File, v); err != nil {
 		return fmt.Errorf("publish the source VIP: %w", err)
 	}
-	k.Log.Info("published kube-proxy's source VIP", "address", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
+	k.Log.Info("published the addresses that are reserved for this node", "source_vip", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
 	return nil
 }
 
@@ -145,24 +146,31 @@ func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Ad
 		return vip, err
 	}
 	unusable := taken(n, endpoints, others)
-	for {
+	for range maxRefused {
 		if vip, err = choose(v.Subnet, ours, unusable); err != nil {
 			return vip, err
 		}
 		if err := s.reserve(vip, vipOwner); err != nil {
 			return vip, err
 		}
-		ours = append(ours, vip)
 		err = k.ensureEndpoint(ctx, n, vip, endpoints)
 		if !errors.Is(err, hns.ErrAddressInUse) {
-			break
+			return vip, errors.Join(k.releaseOthers(s, ours, []netip.Addr{vip}), err)
 		}
-		// HNS knows of somebody whom it does not list (kubernetes#100962).
+		// HNS knows of somebody whom it does not list (kubernetes#100962). Nobody
+		// uses the address for kube-proxy then, so pods may have it.
 		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", vip, "error", err)
 		unusable[vip] = true
+		if releaseErr := s.release(vip); releaseErr != nil {
+			return vip, errors.Join(err, releaseErr)
+		}
 	}
-	return vip, errors.Join(k.releaseOthers(s, ours, []netip.Addr{vip}), err)
+	return vip, err
 }
+
+// maxRefused bounds how many addresses HNS may refuse in one call, since host-local
+// waits meanwhile.
+const maxRefused = 16
 
 // releaseOthers releases our reservations that are not wanted.
 func (k Keeper) releaseOthers(s store, ours, want []netip.Addr) error {

@@ -287,3 +287,13 @@ func TestAddressInUse(t *testing.T) {
 		n.check("with two addresses in use", "endpoint source-vip 10.244.1.4/24\nflannel.4096/10.244.1.4 kube-proxy source-vip\npublished 10.244.1.4 of 10.244.1.0/24 on flannel.4096")
 	}
 }
+
+// HNS refuses every address: none stays reserved, since pods need them.
+func TestAllInUse(t *testing.T) {
+	n := newNode(t)
+	n.m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Code: hns.AddressInUse})
+	if _, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, hns.ErrAddressInUse) {
+		t.Errorf("got %v", err)
+	}
+	n.check("with no address", "")
+}

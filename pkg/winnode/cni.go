@@ -35,7 +35,7 @@ type CNISources struct {
 // Complete sets the fields of s that are not set:
 //
 //	plugin, HNS network, pod networks, MAC prefix   network configuration
-//	the node's own address                          daemon, if it runs
+//	the node's own addresses                        daemon, if it runs
 //	networks of the nodes                           adapter with that address
 //	networks of Services                            Kubernetes API
 //
@@ -48,10 +48,12 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	if !s.ManagementIP.IsValid() {
+	if !s.ManagementIP.IsValid() || !s.ManagementIP6.IsValid() {
 		if r, err := status.Ask(ctx, status.Socket(n.SubnetFile)); err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
 			addrs := r.Node.Underlay.Addrs
-			s.ManagementIP = addrs[0]
+			if !s.ManagementIP.IsValid() {
+				s.ManagementIP = addrs[0]
+			}
 			if last := addrs[len(addrs)-1]; last.Is6() && !s.ManagementIP6.IsValid() {
 				s.ManagementIP6 = last
 			}

@@ -47,7 +47,6 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	}
 	d.networksDirty.Store(true)
-	d.pending = &want // HNS may make it although the call times out
 	made, err := d.request(ctx, want, host, physical, bound, adapters)
 	if err != nil {
 		return waitIfSilent(err)
@@ -87,7 +86,7 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 // then it asks again with the host's address instead (hcsshim#2801), and with
 // nothing, by which HNS takes the existing switch (azure-container-networking#184).
 func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
-	made, named := d.client.CreateNetwork(ctx, want)
+	made, named := d.ask(ctx, want)
 	if !isAboutAdapter(named) {
 		return made, named
 	}
@@ -101,10 +100,13 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 		return made, named
 	}
 	want.Adapter, want.HostIP = "", firstIPv4(host)
-	made, err := d.client.CreateNetwork(ctx, want)
+	made, err := d.ask(ctx, want)
 	if isAboutAdapter(err) {
 		want.HostIP = netip.Addr{}
-		made, err = d.client.CreateNetwork(ctx, want)
+		made, err = d.ask(ctx, want)
+	}
+	if err != nil && !isAboutAdapter(err) {
+		return made, err // such as a timeout, after which difference looks where HNS put the network
 	}
 	if err != nil {
 		return made, named
@@ -118,6 +120,17 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 	err = d.client.DeleteNetwork(ctx, made.ID)
 	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
 		physical.Name, made.Adapter, physical.Name, named), err)
+}
+
+// ask asks HNS for the network once, and keeps the request while HNS may still make
+// the network.
+func (d *Driver) ask(ctx context.Context, want hns.Network) (hns.Network, error) {
+	d.pending = &want
+	made, err := d.client.CreateNetwork(ctx, want)
+	if err != nil && isRefusal(err) {
+		d.pending = nil
+	}
+	return made, err
 }
 
 // isAboutAdapter reports whether HNS refused a network in a way in which it

@@ -87,6 +87,22 @@ func TestMisplacedNetwork(t *testing.T) {
 	})
 }
 
+// The call without a name times out, and HNS puts the network on another adapter: it is removed from there, too.
+func TestMisplacedAfterTimeout(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		w.plugOther()
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.BoundName, k.EmptyElsewhere = hns.AdapterNotFound, true })
+		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Skip: 2, Times: 1, Delay: 20 * time.Second})
+		w.passes(3 * time.Minute)
+		if addrs := hostconfig.Addresses(w.m.Admin().Adapter("LAN 2")); len(w.m.Admin().Networks()) != 1 || len(addrs) != 1 {
+			t.Errorf("%s; LAN 2 has %+v", w.m.Admin().Networks(), addrs)
+		}
+	})
+}
+
 // An overlay on an adapter with another kind of switch is refused before anything is asked of HNS, with what to do.
 func TestOtherSwitch(t *testing.T) {
 	for _, kind := range []string{"L2Bridge", "Transparent"} {

@@ -24,6 +24,7 @@ import (
 func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters []hns.Adapter) error {
 	physical, err := hostconfig.PhysicalAdapter(adapters, parent)
 	if err != nil {
+		d.deadSince = time.Time{}
 		return nil // adoptOrCreate reports it
 	}
 	bound := d.boundNetworks(physical, adapters)
@@ -84,7 +85,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 // the host. err is what the pass waits for. The next attempt is made after
 // Pace.Retry, and after twice as long each time.
 func (d *Driver) rollBack(ctx context.Context, err error) error {
-	if d.network == nil || d.hostConfig.Dark() < d.pace.Rollback {
+	if d.network == nil {
 		return err
 	}
 	adapters, readErr := d.stack.Adapters()
@@ -92,14 +93,20 @@ func (d *Driver) rollBack(ctx context.Context, err error) error {
 		return err
 	}
 	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
+	if !found || d.hostConfig.Dark(physical) < d.pace.Rollback {
+		return err
+	}
 	bound := d.boundNetworks(physical, adapters)
-	if !found || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+	if !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
 		return err // no cable, or deleting ours would not free the adapter
 	}
 	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
-	d.rolledBack = min(d.rolledBack+1, 8)
-	d.notBefore = time.Now().Add(wait)
-	return d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
+	err = d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
+	if d.network == nil { // else HNS refused
+		d.rolledBack = min(d.rolledBack+1, 8)
+		d.notBefore = time.Now().Add(wait)
+	}
+	return err
 }
 
 // maxRetry is the longest time between two attempts to make a network that was

@@ -207,7 +207,11 @@ func (m *Machine) SetPersistent(index int, p hns.Persistent) error {
 			return "", hns.ElementNotFound
 		}
 		m.stored[a.GUID] = p
-		if a.DHCP && !p.DHCP && !m.knobs.StoredOnly {
+		switch {
+		case m.knobs.StoredOnly:
+		case p.DHCP:
+			a.DHCP = true // no server answers
+		case a.DHCP:
 			m.applyPersistent(a, p)
 		}
 		return "", 0

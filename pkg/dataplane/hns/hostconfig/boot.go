@@ -13,7 +13,7 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
-	if len(s.Addresses) == 0 || k.journal.Snapshot != nil {
+	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" { // "": the last good ones were not compared yet
 		return nil
 	}
 	k.good = s

@@ -1,6 +1,7 @@
 package hostconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,21 +9,28 @@ import (
 	"flannel/pkg/hns"
 )
 
-// persistent returns the snapshot as the registry holds it.
-func (s *Snapshot) persistent() hns.Persistent {
-	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: s.V4Metric}
+// persistent returns the static configuration of the snapshot as the registry
+// holds it. The MTU, and a metric that the snapshot does not have, stay as stored.
+func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
+	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
 }
 
 // turnDHCPOff writes the static configuration to the registry and notifies the
-// DHCP client of it. Whether that also replaces the lease is not known.
+// DHCP client of it, once: to repeat that in each pass could take the address away.
+// Whether it also replaces the lease is not known.
 func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
-	p := k.journal.Snapshot.persistent()
-	if stored, err := k.stack.Persistent(host.Index); err == nil {
-		p.MTU = stored.MTU
+	stored, err := k.stack.Persistent(host.Index)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return fmt.Errorf("read what is stored for %s, to turn DHCP off: %w", host.Name, err)
 	}
+	if k.dhcpOff == host.Index && !stored.DHCP {
+		return nil
+	}
+	p := k.journal.Snapshot.persistent(stored)
 	if err := k.stack.SetPersistent(host.Index, p); err != nil {
 		return fmt.Errorf("turn DHCP off on %s: %w", host.Name, err)
 	}
+	k.dhcpOff = host.Index
 	k.log.Info("turned DHCP off on an adapter that had a static address", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", p.Addrs)
 	return nil
 }
@@ -35,7 +43,7 @@ func (k *Keeper) storeStatic(host hns.Adapter) {
 	if err != nil || len(snapshot.static()) == 0 || lacksStatic(host, snapshot) {
 		return // not known, or not our business
 	}
-	want := snapshot.persistent()
+	want := snapshot.persistent(stored)
 	same := !stored.DHCP && len(stored.Addrs) == len(want.Addrs) && len(stored.Gateways) == len(want.Gateways)
 	for _, a := range want.Addrs {
 		same = same && slices.Contains(stored.Addrs, a)
@@ -46,7 +54,6 @@ func (k *Keeper) storeStatic(host hns.Adapter) {
 	if same {
 		return
 	}
-	want.MTU = stored.MTU
 	if err := k.stack.SetPersistent(host.Index, want); err != nil {
 		k.log.Warn("could not store the host's static address in the registry, it will be restored after each boot", "adapter", host.Name, "error", err)
 		return
@@ -118,7 +125,9 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 		return fmt.Errorf("restore metric and MTU of %s: %w", host.Name, err)
 	}
 	if stored, err := k.stack.Persistent(host.Index); err == nil && !v6 {
-		stored.Metric, stored.MTU = want.Metric, want.MTU
+		if stored.Metric = want.Metric; want.MTU != settings.MTU {
+			stored.MTU = want.MTU
+		}
 		if err := k.stack.SetPersistent(host.Index, stored); err != nil {
 			return fmt.Errorf("store metric and MTU of %s: %w", host.Name, err)
 		}

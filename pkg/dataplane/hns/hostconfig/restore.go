@@ -80,6 +80,7 @@ type Keeper struct {
 	missingSince    time.Time // zero: the timer does not run
 	incompleteSince time.Time
 	completeSince   time.Time
+	dhcpOff         int // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
 }
@@ -135,7 +136,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
 	if k.journal.Snapshot.equal(next) {
 		return nil // each pass calls Save again: the timers go on
 	}
-	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.resetTimers()
 	return k.update(func(j *Journal) { j.Snapshot = next })
 }
 
@@ -178,11 +179,15 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	}
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
-		if startOrElapsed(&k.missingSince) >= k.limits.DHCP && snapshot.AtBoot {
+		_, exists := snapshot.physical(adapters)
+		if startOrElapsed(&k.missingSince) >= k.limits.DHCP && snapshot.AtBoot && !exists {
 			k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
 			return k.deleteSnapshot()
 		}
 		return err
+	}
+	if !host.DHCP {
+		k.dhcpOff = 0 // Windows has obeyed
 	}
 	missing := snapshot.missing(host, routes)
 	if len(missing.addresses()) > 0 {
@@ -200,26 +205,6 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	k.storeStatic(host)
 	k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
 	return k.deleteSnapshot()
-}
-
-// Dark returns for how long the host has lacked addresses of the snapshot, or
-// its adapter; 0: it has them.
-func (k *Keeper) Dark() time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.journal.Snapshot == nil || k.missingSince.IsZero() {
-		return 0
-	}
-	return time.Since(k.missingSince)
-}
-
-// startOrElapsed starts a timer that does not run, and returns how long it has
-// been running.
-func startOrElapsed(since *time.Time) time.Duration {
-	if since.IsZero() {
-		*since = time.Now()
-	}
-	return time.Since(*since)
 }
 
 // restoreAddresses adds addresses that are missing for longer than the limits.
@@ -287,7 +272,9 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 	}
 	if err != nil {
 		k.warn(host, err)
-		return nil
+		if !k.journal.Snapshot.AtBoot { // which lacks what Save must hold before a network is made
+			return nil
+		}
 	}
 	return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
 }
@@ -302,6 +289,6 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 
 // deleteSnapshot ends the comparison, also that after a boot.
 func (k *Keeper) deleteSnapshot() error {
-	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.resetTimers()
 	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
 }

@@ -36,6 +36,12 @@ func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Sn
 	v4, _ := k.stack.Interface(host.Index, false)
 	v6, _ := k.stack.Interface(host.Index, true)
 	s.V4Metric, s.V6Metric = v4.Metric, v6.Metric
+	if host.Index != physical.Index {
+		// The MTU that Windows chose for a virtual adapter must not be set on the
+		// physical one, but one that somebody fixed.
+		stored, _ := k.stack.Persistent(host.Index)
+		s.MTU = stored.MTU
+	}
 	for _, a := range Addresses(host) {
 		if !a.Temporary {
 			s.Addresses = append(s.Addresses, SavedAddress{a.Prefix, a.Manual})
@@ -95,17 +101,28 @@ func (s *Snapshot) equal(o *Snapshot) bool {
 		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
 }
 
+// physical returns the physical adapter of the snapshot. Its GUID counts before its
+// name, which another adapter may have by now. If none has the GUID or the name, a
+// driver was installed again, and the MAC address leads to the adapter.
+func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) {
+	for _, matches := range []func(hns.Adapter) bool{
+		func(a hns.Adapter) bool { return a.GUID == s.GUID && a.GUID != "" },
+		func(a hns.Adapter) bool { return a.Name == s.Adapter && !a.Virtual() },
+		func(a hns.Adapter) bool {
+			return a.MAC == s.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+		},
+	} {
+		if a, found = find(adapters, matches); found {
+			break
+		}
+	}
+	return a, found
+}
+
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
 // error is a driver.WaitError.
 func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
-	physical, found := find(adapters, func(a hns.Adapter) bool {
-		return a.GUID == s.GUID && a.GUID != "" || a.Name == s.Adapter && !a.Virtual()
-	})
-	if !found { // another GUID and name: a driver was installed again
-		physical, found = find(adapters, func(a hns.Adapter) bool {
-			return a.MAC == s.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
-		})
-	}
+	physical, found := s.physical(adapters)
 	if !found {
 		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
 	}
