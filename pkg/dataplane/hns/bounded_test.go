@@ -47,20 +47,26 @@ func TestMTUStaysPhysical(t *testing.T) {
 	})
 }
 
+// rebootDown reboots the machine. The virtual adapter does not come up, and nothing has the host's addresses.
+func (w *windows) rebootDown() {
+	w.t.Helper()
+	if err := w.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Driver = nil
+	w.m.Turn(func(k *hnstest.Knobs) { k.RebootForgets, k.Outage = true, -1 })
+	w.m.Reboot()
+	if err := w.m.Admin().SetUp("vEthernet (Ethernet)", false); err != nil {
+		w.t.Fatal(err)
+	}
+	w.restart()
+}
+
 // At a boot, the virtual adapter comes up late: the static configuration is still restored.
 func TestLateAfterBoot(t *testing.T) {
 	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second, BecomesDHCP: true}, func(w *windows) {
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		w.Driver = nil
-		w.m.Turn(func(k *hnstest.Knobs) { k.RebootForgets, k.Outage = true, -1 })
-		w.m.Reboot()
-		if err := w.m.Admin().SetUp("vEthernet (Ethernet)", false); err != nil {
-			t.Fatal(err)
-		}
-		w.restart()
-		w.passes(3 * time.Minute)
+		w.rebootDown()
+		w.passes(90 * time.Second)
 		time.Sleep(w.pace.Wait / 5) // between two ticks: it gets its lease as it comes up
 		if err := w.m.Admin().SetUp("vEthernet (Ethernet)", true); err != nil {
 			t.Fatal(err)
@@ -69,6 +75,18 @@ func TestLateAfterBoot(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(2 * time.Minute)
 		w.isStatic("vEthernet (Ethernet)")
+	})
+}
+
+// At a boot, the virtual adapter of our switch never comes up: the switch is deleted, and the host can be reached.
+func TestRollBackAfterBoot(t *testing.T) {
+	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		w.rebootDown()
+		w.passes(3 * time.Minute)
+		a := w.m.Admin().Adapter("Ethernet")
+		if !hostconfig.HasAddress(a, hnstest.HostAddr.Addr()) || len(w.m.Admin().Networks()) != 0 || w.log.Count("cause="+causeRolledBack) != 1 {
+			t.Errorf("Ethernet has %+v, logged\n%s", a.Addrs, w.log)
+		}
 	})
 }
 

@@ -28,7 +28,8 @@ import (
 //	restore host settings that did not come back       (hostconfig.Restore)
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
 //
-// A network that leaves the host without addresses is deleted again (rollBack). If nothing has changed since a call that finished, it does nothing.
+// A network that leaves the host without addresses is deleted again (rollBack). If
+// nothing has changed since a call that finished, it does nothing.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
 		d.devices = slices.Clone(devices)
@@ -114,7 +115,7 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 // even if it then returns that it waits for something else.
 func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter, links dataplane.Links) error {
 	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
-		return d.rollBack(ctx, err)
+		return d.rollBack(ctx, dev, err)
 	}
 	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return driver.Waiting(causeNoMAC, "HNS to give the network its MAC address")
@@ -128,7 +129,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 		links[dev.name] = link
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {
-		return d.rollBack(ctx, err)
+		return d.rollBack(ctx, dev, err)
 	}
 	if !found {
 		return d.waitForHost(ctx, dev, adapters)

@@ -80,29 +80,30 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 	return driver.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 
-// rollBack deletes our network again if the host has lacked its addresses for
-// longer than Pace.Rollback since the network was made, so that somebody can reach
-// the host. err is what the pass waits for. The next attempt is made after
+// rollBack deletes our networks on the adapter if the host has lacked its addresses
+// for longer than Pace.Rollback since one was made, or since a boot, so that somebody
+// can reach the host. err is what the pass waits for. The next attempt is made after
 // Pace.Retry, and after twice as long each time.
-func (d *Driver) rollBack(ctx context.Context, err error) error {
-	if d.network == nil {
-		return err
-	}
+func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	adapters, readErr := d.stack.Adapters()
 	if readErr != nil {
 		return err
 	}
-	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
+	physical, parentErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
+	found := parentErr == nil
+	if d.network != nil {
+		physical, found = hostconfig.NetworkAdapter(*d.network, adapters)
+	}
 	if !found || d.hostConfig.Dark(physical) < d.pace.Rollback {
 		return err
 	}
 	bound := d.boundNetworks(physical, adapters)
-	if !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+	if len(bound) == 0 || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
 		return err // no cable, or deleting ours would not free the adapter
 	}
 	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
 	err = d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
-	if d.network == nil { // else HNS refused
+	if len(d.boundNetworks(physical, adapters)) == 0 { // else HNS refused
 		d.rolledBack = min(d.rolledBack+1, 8)
 		d.notBefore = time.Now().Add(wait)
 	}
