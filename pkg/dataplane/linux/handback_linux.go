@@ -15,10 +15,9 @@ import (
 // Handback prepares the node for flannel. It gives the routes the form that
 // flannel gives them, and removes our nexthop objects and blackholes: flannel
 // adopts plain routes, but cannot delete a route that uses a nexthop object.
-// Each route is replaced in one step, so that no packet is lost. TUN devices, which
-// forward nothing without a flanneld, are deleted with their routes: flannel makes
-// its own. A route that
-// cannot be rewritten keeps its nexthop object and is in the error, which does not
+// Each route is replaced in one step, so that no packet is lost. The devices of the
+// udp backend, which forward nothing without a flanneld, are deleted with their
+// routes: flannel makes its own. A route that cannot be rewritten keeps its nexthop object and is in the error, which does not
 // stop the rest. networks are as for Cleanup. The result describes what was done
 // or, with dryRun, would be done.
 func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
@@ -33,7 +32,7 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	}
 	idle := map[int]netlink.Link{} // by index
 	for _, l := range tunnels {
-		if _, ok := l.(*netlink.Tuntap); ok {
+		if linkTypeOf(l.Attrs().Name) == "tuntap" { // and not wireguard-go's
 			idle[l.Attrs().Index] = l
 			done = append(done, "remove device "+l.Attrs().Name)
 		}
