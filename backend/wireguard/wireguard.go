@@ -121,6 +121,10 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 			w.outerMTU, n.Underlay.Name, w.MTU(), encap.WireGuard(), least, least+encap.WireGuard())
 	case o.mode == separate && n.V4 && n.V6 && o.port == o.portV6:
 		return nil, nil, fmt.Errorf("Backend.ListenPortV6: %d is ListenPort, too, and each of the two devices needs its own; use another, or Mode auto, which has one device", o.portV6)
+	case o.mode == overIPv4 && !n.V4:
+		return nil, nil, fmt.Errorf("Backend.Mode: ipv4 is possible only if pods have IPv4, too; use auto or ipv6, or set EnableIPv4")
+	case o.mode == overIPv6 && !n.V6:
+		return nil, nil, fmt.Errorf("Backend.Mode: ipv6 is possible only if pods have IPv6, too; use auto or ipv4, or set EnableIPv6")
 	case o.mode == overIPv4 && !n.Underlay.V4.IsValid():
 		return nil, nil, fmt.Errorf("Backend.Mode: ipv4, and %s has no IPv4 address; use auto or ipv6", n.Underlay.Name)
 	case o.mode == overIPv6 && !n.Underlay.V6.IsValid():

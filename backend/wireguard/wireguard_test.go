@@ -244,6 +244,10 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s is accepted on %+v", config, n.Underlay)
 		}
 	}
+	// The addresses of a family that pods do not have are not known.
+	if _, _, err := parse(conf.Parse([]byte(`{"Mode":"ipv6"}`)), "linux")(v4); err == nil || !strings.Contains(err.Error(), "EnableIPv6") {
+		t.Errorf("mode ipv6 with IPv4 pods: %v", err)
+	}
 }
 
 // Nodes with different preshared keys do not reach each other, and the difference shows

@@ -7,12 +7,12 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// devices returns the desired devices: those that the backend needs, with
-// Readdress set by resolveDuplicates and acquire.
+// devices returns the desired devices: those that the backend needs, with the
+// node's networks, and with Readdress set by resolveDuplicates and acquire.
 func (n *node) devices() []dataplane.Device {
-	devices := n.backend.Devices(n.lease)
+	devices, networks := n.backend.Devices(n.lease), slices.Concat(n.networks(), n.formerNetworks)
 	for i := range devices {
-		devices[i].Readdress = n.readdressed[devices[i].Name]
+		devices[i].Readdress, devices[i].Networks = n.readdressed[devices[i].Name], networks
 	}
 	return devices
 }

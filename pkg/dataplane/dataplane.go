@@ -19,6 +19,9 @@ type Device struct {
 	MAC       mac.Addr // of a new device; an existing one keeps its own. Zero: the system chooses
 	Readdress bool     // change the MAC address, or the key, of an existing device, too
 	Kind      Kind     // with the properties of this kind
+	// Networks are the pod networks that this node is, or was, in: an existing device
+	// whose addresses are all outside belongs to another flanneld. nil: not checked.
+	Networks []netip.Prefix
 }
 
 // Link is an actual network device.

@@ -31,6 +31,13 @@ func configureSecond(t *testing.T, l *lab.Lab, backend string) {
 
 func (s *second) start() {
 	s.t.Helper()
+	s.launch()
+	s.ready()
+}
+
+// launch is start without waiting.
+func (s *second) launch() {
+	s.t.Helper()
 	s.cmd = exec.Command(s.l.Flanneld(), "-etcd-endpoints="+s.l.Etcd.Endpoint(), "-etcd-prefix=/second",
 		"-iface="+lab.Uplink, "-ip-masq", secondFile, atOnce)
 	must(s.t, s.node.Machine.Start(s.cmd))
@@ -39,7 +46,6 @@ func (s *second) start() {
 			s.end(syscall.SIGKILL)
 		}
 	})
-	s.ready()
 }
 
 func (s *second) ready() {

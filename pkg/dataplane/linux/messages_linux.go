@@ -36,8 +36,6 @@ func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlin
 		body[7] = unix.RTN_BLACKHOLE
 	case kind == unix.RTM_DELROUTE:
 		body[6] = unix.RT_SCOPE_NOWHERE // any
-	case r.nexthop == 0 && !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4():
-		body[6] = unix.RT_SCOPE_LINK
 	case r.hop.Onlink && r.nexthop == 0:
 		binary.NativeEndian.PutUint32(body[8:], unix.RTNH_F_ONLINK)
 	case !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4():

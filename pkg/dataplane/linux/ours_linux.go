@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 )
 
@@ -85,20 +86,63 @@ func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	case s.keep:
 		return d.made[l.Attrs().Name], nil
 	}
-	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
+	addrs, err := d.addresses(l)
 	if err != nil {
-		return false, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
+		return false, err
 	}
-	hasOther := false
-	for _, a := range addrs {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if ip = ip.Unmap(); !ok || ip.IsLinkLocalUnicast() {
-			continue
-		}
+	for _, ip := range addrs {
 		if s.has(netip.PrefixFrom(ip, ip.BitLen())) {
 			return true, nil
 		}
-		hasOther = true
 	}
-	return !hasOther && d.made[l.Attrs().Name], nil
+	return len(addrs) == 0 && d.made[l.Attrs().Name], nil
 }
+
+// addresses returns the addresses of a device, apart from link-local ones.
+func (d *Driver) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
+	all, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
+	}
+	for _, a := range all {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
+			addrs = append(addrs, ip.Unmap())
+		}
+	}
+	return addrs, nil
+}
+
+// checkNetwork returns an OtherNetworkError if an existing device, which has not been
+// ours in this run, only has addresses outside of the node's networks. It is for
+// devices whose names do not tell networks apart.
+func (d *Driver) checkNetwork(dev dataplane.Device, found netlink.Link) error {
+	if dev.Networks == nil || d.ensured[dev.Name].Index == found.Attrs().Index {
+		return nil
+	}
+	addrs, err := d.addresses(found)
+	if err != nil || len(addrs) == 0 {
+		return err
+	}
+	for _, ip := range addrs {
+		if slices.ContainsFunc(dev.Networks, func(n netip.Prefix) bool { return n.Contains(ip) }) {
+			return nil
+		}
+	}
+	return &OtherNetworkError{Device: dev.Name, Addr: addrs[0], Networks: dev.Networks}
+}
+
+// OtherNetworkError is the error of a device that belongs to another flanneld of the
+// host. The two would undo each other's changes.
+type OtherNetworkError struct {
+	Device   string
+	Addr     netip.Addr     // of the device
+	Networks []netip.Prefix // of this flanneld
+}
+
+func (e *OtherNetworkError) Error() string {
+	return fmt.Sprintf("it belongs to another network: its address %s is not in %v, and of several networks on one host, only one can have this device; "+
+		"use another backend here, or if no other flanneld uses the device: ip link del %s", e.Addr, e.Networks, e.Device)
+}
+
+// Cause is the value of the attribute cause in the log.
+func (*OtherNetworkError) Cause() string { return "device-of-another-network" }

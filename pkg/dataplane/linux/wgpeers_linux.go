@@ -83,7 +83,7 @@ type wgState struct {
 	applied   netip.AddrPort // that Set has set; zero: none in this run
 	actual    wgPeer         // as of the last List or Set
 	handshake time.Time      // the last one
-	changed   time.Time      // when this run first saw that handshake
+	changed   time.Time      // when this run first saw it; the first one of a run: when it was
 	received  int64          // bytes
 	sent      int64          // bytes
 }
@@ -93,7 +93,7 @@ type wgState struct {
 const sessionLasts = 180 * time.Second
 
 // live reports whether the peer had a handshake within sessionLasts. The age is measured
-// from when this run first saw the handshake, because its time is one of the wall clock.
+// from changed, because the time of a handshake is one of the wall clock, which may be set.
 func (s *wgState) live() bool {
 	return !s.handshake.IsZero() && time.Since(s.changed) < sessionLasts
 }
@@ -148,11 +148,15 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 // observe returns the state of a peer that was read.
 func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
 	state := &wgState{actual: peerOf(p), handshake: p.LastHandshakeTime, changed: time.Now(), received: p.ReceiveBytes, sent: p.TransmitBytes}
-	if before, known := s.states[key]; known {
+	before, known := s.states[key]
+	switch {
+	case !known: // the handshake may be an old one, of an earlier run
+		state.changed = state.changed.Add(-max(0, time.Since(p.LastHandshakeTime)))
+	case before.handshake.Equal(state.handshake):
+		state.changed = before.changed
+	}
+	if known {
 		state.applied = before.applied
-		if before.handshake.Equal(state.handshake) {
-			state.changed = before.changed
-		}
 	}
 	return state
 }

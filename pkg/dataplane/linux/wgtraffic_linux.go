@@ -53,7 +53,9 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	for key, state := range states {
 		t := dataplane.Traffic{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}
 		for _, allowed := range state.actual.Allowed {
-			traffic[allowed] = t
+			if allowed.IsValid() {
+				traffic[allowed] = t
+			}
 		}
 		if !t.Handshake.IsZero() && time.Since(t.Handshake) < sessionLasts {
 			sum.Connected++

@@ -80,6 +80,11 @@ func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (
 	if found != nil && !isOurType(found) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
 	}
+	if found != nil {
+		if err := d.checkNetwork(dev, found); err != nil {
+			return dataplane.Link{}, err
+		}
+	}
 	d.wg.poll(d)
 	if found == nil {
 		var err error
@@ -89,7 +94,7 @@ func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (
 	}
 	before, err := d.wg.client.device(dev.Name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s that is not WireGuard's, or the wireguard-go that made it is about to start or end: %w", found.Type(), err)
+		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s that is not WireGuard's (delete it: ip link del %s), or the wireguard-go that made it is about to start or end: %w", found.Type(), dev.Name, err)
 	}
 	if err != nil {
 		return d.wg.withKey(linkOf(found)), err

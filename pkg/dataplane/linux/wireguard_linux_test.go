@@ -155,6 +155,8 @@ func TestWireGuardDrift(t *testing.T) {
 			"ip link set flannel-wg mtu 1300",
 			"ip addr del 10.5.1.0/32 dev flannel-wg",
 			"ip link del flannel-wg; ip link del flannel-wg-v6",
+			"pkill -9 -x wireguard-go || true",     // nothing with the kernel's WireGuard
+			"rm -f /run/wireguard/flannel-wg.sock", // which ends the process
 		} {
 			began := time.Now()
 			run(t, "peer=%s; %s", peerKey(2).Base64(), drift)
