@@ -17,9 +17,9 @@ import (
 // adopts plain routes, but cannot delete a route that uses a nexthop object.
 // Each route is replaced in one step, so that no packet is lost. The TUN devices of
 // the udp backend, which forward nothing without a flanneld, are deleted with their
-// routes: flannel makes its own. A route that cannot be rewritten keeps its nexthop object and is in the error, which does not
-// stop the rest. networks are as for Cleanup. The result describes what was done
-// or, with dryRun, would be done.
+// routes: flannel makes its own. A route that cannot be rewritten keeps its
+// nexthop object and is in the error, which does not stop the rest. networks are as
+// for Cleanup. The result describes what was done or, with dryRun, would be done.
 func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
 	d, err := New(opts)
 	if err != nil {
