@@ -317,6 +317,48 @@ func TestOneFails(t *testing.T) {
 	}
 }
 
+// The commands of a peer stay in order when it gets or loses a family.
+func TestFamilyChanges(t *testing.T) {
+	n := newNode(t)
+	both := peerPaths(2, "")
+	by := both[0].Encap.(dataplane.ByCommands)
+	by.V6 = dataplane.Family{}
+	alone := &dataplane.Path{Dst: both[0].Dst, Via: both[0].Via, Device: "x", Encap: by}
+	for _, c := range [][2][]*dataplane.Path{{{alone}, both}, {both, {alone}}} {
+		n.start()
+		n.retry = time.Hour
+		n.mustPass(c[0]...)
+		n.recorded()
+		n.tell("fail-10.5.2.0-24", true)
+		if refused, err := n.pass(c[1]...); err != nil || len(refused) != len(c[1]) {
+			t.Errorf("%v, %v", refused, err)
+		}
+		if got := n.recorded(); len(got) != 1 || !strings.HasPrefix(got[0], "remove ") {
+			t.Errorf("ran %q while the removal failed", got)
+		}
+		n.tell("fail-10.5.2.0-24", false)
+	}
+}
+
+// A peer that comes back after its removal failed, perhaps half done, is added
+// again.
+func TestBackAfterFailedRemoval(t *testing.T) {
+	n := newNode(t)
+	n.retry = time.Hour
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	n.tell("fail-10.5.2.0-24", true)
+	n.mustPass()
+	if got := n.recorded(); len(got) != 1 || !strings.HasPrefix(got[0], "remove ") {
+		t.Errorf("ran %q", got)
+	}
+	n.tell("fail-10.5.2.0-24", false)
+	n.mustPass(peerPaths(2, "")...)
+	if got := n.recorded(); len(got) != 1 || !strings.HasPrefix(got[0], "add ") {
+		t.Errorf("ran %q when the peer was back", got)
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {

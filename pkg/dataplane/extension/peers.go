@@ -8,8 +8,9 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// key identifies a peer.
-type key struct{ v4, v6 netip.Prefix }
+// key identifies a peer: its IPv4 subnet, or without one that of IPv6. A peer keeps
+// it when it gets or loses IPv6, so that its commands stay in order.
+type key = netip.Prefix
 
 // job is a peer with the commands for it.
 type job struct {
@@ -22,7 +23,7 @@ type peer struct {
 	unit
 	want  *job // nil: it is gone
 	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
-	added bool // SubnetAdd for have has succeeded
+	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
 }
 
 // wantPeers makes the peers of a state wanted. With State.Keep, others stay.
@@ -82,7 +83,10 @@ func byCommands(paths []*dataplane.Path) []*dataplane.Path {
 
 func keyOf(path *dataplane.Path) key {
 	by := path.Encap.(dataplane.ByCommands)
-	return key{by.V4.Subnet, by.V6.Subnet}
+	if by.V4.Subnet.IsValid() {
+		return by.V4.Subnet
+	}
+	return by.V6.Subnet
 }
 
 // wish sets what is wanted of a peer; nil: nothing.
@@ -108,17 +112,13 @@ const removeTries = 10
 
 // nextOf returns the next step of a peer.
 func (d *Dataplane) nextOf(k key, p *peer) *step {
-	subnet := k.v4
-	if !subnet.IsValid() {
-		subnet = k.v6
-	}
 	run := func(key, line string, j *job) command {
-		return command{key: key, line: line, env: ends(j.V4, j.V6), stdin: j.Data + "\n", subnet: subnet}
+		return command{key: key, line: line, env: ends(j.V4, j.V6), stdin: j.Data + "\n", subnet: k}
 	}
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			done: func(string) { p.have, p.added = nil, false; d.forget(k, p) }}
+			begin: func() { p.added = false }, done: func(string) { p.have = nil; d.forget(k, p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),
