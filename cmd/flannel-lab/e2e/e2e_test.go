@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"testing"
@@ -34,6 +35,10 @@ func bare(t *testing.T, o lab.Options) *lab.Lab {
 		if t.Failed() {
 			for _, n := range l.Nodes {
 				t.Logf("log of %s:\n%s", n.Name, n.Log())
+				if n.Windows != nil && n.Log() == "" { // what Wine waits for
+					out, err := try(context.Background(), n.Namespaces, "head /proc/[0-9]*/cmdline /proc/[0-9]*/wchan /proc/[0-9]*/stack | tr '\\0' ' '")
+					t.Logf("processes of %s: %v\n%s", n.Name, err, out)
+				}
 			}
 		}
 		if err := l.Close(); err != nil {
