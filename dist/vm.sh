@@ -3,6 +3,8 @@
 #
 #   vm.sh 6.12 COMMAND...   under Debian's kernel 6.12; the exit status is the command's, or 125 if there was none
 #   vm.sh fetch 6.1 6.12    downloads kernels that are missing
+#   vm.sh fetch FILE.deb    takes a kernel from Debian's package
+#   vm.sh choose            prints a series that is here or can be downloaded: 6.12, else 6.1, else new: the latest
 #
 # The machine's files are mounted read-only under a tmpfs, so that nothing stays of what the command writes, except in
 # $VM_OUT, a directory that is /out inside. /run is empty. The working directory is this one, the environment
@@ -23,9 +25,10 @@ fail() {
 }
 
 # latest SERIES: prints the latest of the releases on stdin that are of this series and for ordinary amd64 machines, such
-# as 6.1.0-56-amd64 or 6.12.117+deb12-amd64.
+# as 6.1.0-56-amd64 or 6.12.117+deb12-amd64. The series "new" is everything from 6.1 on.
 latest() {
-	grep -E "^$(echo "$1" | sed 's/\./\\./g')\.[0-9.]+(-[0-9]+|\+deb[0-9]+)-amd64\$" | sort -V | tail -n 1
+	grep -E '^[0-9]+\.[0-9.]+(-[0-9][0-9a-z.]*|\+[a-z]+[0-9]*)?-amd64$' |
+		awk -F. -v series="$1" 'series == "new" ? $1 > 6 || $1 == 6 && $2 >= 1 : $1 "." $2 == series' | sort -V | tail -n 1
 }
 
 cached() {
@@ -33,27 +36,63 @@ cached() {
 }
 
 offered() {
-	apt-cache pkgnames "linux-image-$1." | sed 's/^linux-image-//' | latest "$1"
+	! command -v apt-cache >/dev/null || apt-cache pkgnames linux-image- | sed 's/^linux-image-//' | latest "$1"
 }
 
-# fetch SERIES: downloads and unpacks a kernel, unless there is one of this series.
+# choose: prints the first of the series 6.12, 6.1 and new that is here, or else that can be downloaded.
+choose() {
+	for from in cached offered; do
+		for series in 6.12 6.1 new; do
+			[ -z "$($from $series)" ] || break 2
+		done
+	done
+	echo $series
+}
+
+# download SERIES: downloads the package of the latest release into the working directory.
+download() {
+	release=$(offered "$1")
+	[ -n "$release" ] || return 1
+	echo "vm.sh: downloading linux-image-$release" >&2
+	apt-get -qq -o APT::Sandbox::User=root download "linux-image-$release" >&2
+}
+
+# add FILE: unpacks a kernel from its package. The working directory is that of fetch.
+add() {
+	release=$(dpkg-deb -f "$1" Package | sed 's/^linux-image-//')
+	[ -n "$(echo "$release" | latest new)" ] || fail "$1 is not a package linux-image-*-amd64 of Linux 6.1 or later"
+	mkdir "$release"
+	dpkg-deb -x "$1" "$release"
+	# Releases of Debian differ in where modules are, and where depmod and modprobe look for them.
+	mkdir -p "$release/lib" "$release/usr/lib"
+	[ -e "$release/lib/modules" ] || ln -s ../usr/lib/modules "$release/lib/modules"
+	[ -e "$release/usr/lib/modules" ] || ln -s ../../lib/modules "$release/usr/lib/modules"
+	depmod -b "$release" "$release"
+	[ -d "$cache/$release" ] || mv "$release" "$cache"
+}
+
+# fetch SERIES or FILE: unpacks a kernel, unless there is one of this series. It downloads the series.
 fetch() {
-	[ -z "$(cached "$1")" ] || return 0
-	command -v apt-get >/dev/null || fail "kernel $1 is not in $cache, and there is no apt-get to download it"
+	case $1 in
+	*.deb) file=$(realpath "$1") ;;
+	*) file='' && [ -z "$(cached "$1")" ] || return 0 ;;
+	esac
 	mkdir -p "$cache"
 	(
 		flock 9
-		[ -z "$(cached "$1")" ] || exit 0
-		[ -n "$(offered "$1")" ] || apt-get -qq update </dev/null
-		release=$(offered "$1")
-		[ -n "$release" ] || fail "the Debian repositories of this machine have no package linux-image-$1.*-amd64"
-		echo "vm.sh: downloading linux-image-$release" >&2
-		new=$(mktemp -d "$cache/.new.XXXXXX")
-		trap 'rm -rf "$new"' EXIT
-		chmod 755 "$new"
-		(cd "$new" && apt-get -qq -o APT::Sandbox::User=root download "linux-image-$release" >&2 && dpkg-deb -x ./*.deb . && rm ./*.deb)
-		depmod -b "$new" "$release"
-		mv "$new" "$cache/$release"
+		work=$(mktemp -d "$cache/.new.XXXXXX")
+		trap 'rm -rf "$work"' EXIT
+		cd "$work"
+		if [ -z "$file" ]; then
+			[ -z "$(cached "$1")" ] || exit 0
+			# The lists of packages may be missing, or older than the archive.
+			download "$1" || { apt-get -qq update </dev/null >&2 && download "$1"; } ||
+				fail "no kernel $1: none is in $cache, and apt-get cannot download one (no network, or not Debian).
+Take the package linux-image-<release>-amd64 that https://packages.debian.org/linux-image-amd64 depends on, and run
+dist/vm.sh fetch linux-image-<release>-amd64_<version>_amd64.deb"
+			file=$(echo ./*.deb)
+		fi
+		add "$file"
 	) 9>"$cache/.lock"
 }
 
@@ -130,8 +169,7 @@ boot() {
 	mkdir -p "$out"
 	rm -f "$out/.status"
 	make_initrd "$work/initrd" "$@"
-	modules=$kernel/lib/modules
-	[ -d "$modules" ] || modules=$kernel/usr/lib/modules
+	modules=$(realpath "$kernel/lib/modules")
 	share=local,security_model=none
 	# setpriv ends QEMU when this script is killed. The console is a file that tail reads, so that the script waits for
 	# QEMU itself, and handles signals at once.
@@ -153,7 +191,8 @@ boot() {
 	exit "$(cat "$out/.status")"
 }
 
-[ $# -ge 2 ] || fail "usage: vm.sh SERIES COMMAND..., or vm.sh fetch SERIES..."
+[ "$*" != choose ] || { choose && exit; }
+[ $# -ge 2 ] || fail "usage: vm.sh SERIES COMMAND..., vm.sh fetch SERIES..., or vm.sh choose"
 if [ "$1" = fetch ]; then
 	shift
 	for series in "$@"; do fetch "$series"; done
