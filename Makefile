@@ -106,9 +106,9 @@ test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 a
 	@dist/vm.sh fetch $(KERNELS)
 	@set -e; for series in $(KERNELS); do dist/kernels.sh $$series all; done
 
-# The tunnels that need a module, in short, under any kernel that can be had.
+# The tunnels that need a module, in short, under whatever kernel of Debian can be had.
 test-vm: test-programs
-	@set -e; kernel=$$(dist/vm.sh choose); dist/vm.sh fetch $$kernel; dist/kernels.sh $$kernel short
+	@series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short
 
 bench: ## measure CPU, memory and delays with 1,000 to 50,000 peers; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo

@@ -59,7 +59,7 @@ func TestIPIP(t *testing.T) {
 	restartAll(t, l, (*lab.Node).Kill)
 	f.checkNoLoss(t, "stopped, killed and started")
 
-	in(t, n.Namespaces, "ip addr del 192.168.100.11/24 dev eth0; ip addr add 192.168.100.61/24 dev eth0; ip route replace default via 192.168.100.1")
+	in(t, n.Namespaces, "echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries; ip addr add 192.168.100.61/24 dev eth0; ip addr del 192.168.100.11/24 dev eth0; ip route replace default via 192.168.100.1")
 	within(t, "the tunnel has the new address", func() error { return says(t, n, "local 192.168.100.61 ", "ip", "-d", "link", "show", "flannel.ipip") })
 	reaches(t, "from the new address", a, b.IP4)
 	reaches(t, "to the new address", b, a.IP4)

@@ -28,7 +28,7 @@ func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, duration 
 		return TransferResult{}, fmt.Errorf("listen: %w", err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(ctx, duration+10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, duration+time.Minute)
 	defer cancel()
 	start := time.Now()
 	received := make(chan int64, 1)
