@@ -104,7 +104,12 @@ test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 a
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory test-programs
 	@dist/vm.sh fetch $(KERNELS)
-	@set -e; for series in $(KERNELS); do dist/kernels.sh $$series all; done
+	@$(MAKE) --no-print-directory -j2 $(KERNELS:%=test-kernel-%)
+
+# A virtual machine has one processor.
+.PHONY: $(KERNELS:%=test-kernel-%)
+$(KERNELS:%=test-kernel-%): test-kernel-%:
+	@dist/kernels.sh $* all
 
 # The tunnels that need a module, in short, under whatever kernel of Debian can be had.
 test-vm: test-programs

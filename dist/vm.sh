@@ -9,7 +9,9 @@
 # The machine's files are mounted read-only under a tmpfs, so that nothing stays of what the command writes, except in
 # $VM_OUT, a directory that is /out inside. /run is empty. The working directory is this one, the environment
 # a new one. There is no network but loopback. QEMU emulates the processor (no KVM is needed): what needs the CPU is 10
-# to 20 times slower than outside. VM_TIMEOUT is the limit in seconds, VM_MEMORY the memory in MB.
+# to 20 times slower than outside. There is one processor: with two, a kernel that changed its own code (static keys)
+# died at its start, on a machine so busy that QEMU ran one of them late. VM_TIMEOUT is the limit in seconds, VM_MEMORY
+# the memory in MB.
 #
 # VM_CACHE (~/.cache/vm) holds a directory for each kernel: Debian's package, unpacked, which is downloaded once. Delete
 # it to get the latest release again.
@@ -174,7 +176,7 @@ boot() {
 	# setpriv ends QEMU when this script is killed. The console is a file that tail reads, so that the script waits for
 	# QEMU itself, and handles signals at once.
 	setpriv --pdeathsig TERM timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 \
-		-accel tcg,thread=multi -cpu max -m "${VM_MEMORY:-3072}" -smp 2 -nodefaults -no-reboot -display none -serial stdio \
+		-accel tcg -cpu max -m "${VM_MEMORY:-3072}" -smp 1 -nodefaults -no-reboot -display none -serial stdio \
 		-kernel "$kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
 		-append "console=ttyS0 quiet panic=-1 mitigations=off" \
 		-virtfs "$share,path=/,mount_tag=root,readonly=on,multidevs=remap" \
