@@ -9,8 +9,8 @@
 # The machine's files are mounted read-only under a tmpfs, so that nothing stays of what the command writes, except in
 # $VM_OUT, a directory that is /out inside. /run is empty. The working directory is this one, the environment
 # a new one. There is no network but loopback. QEMU emulates the processor (no KVM is needed): what needs the CPU is 10
-# to 20 times slower than outside. There is one processor: with two, a kernel that changed its own code (static keys)
-# died at its start, on a machine so busy that QEMU ran one of them late. VM_TIMEOUT is the limit in seconds, VM_MEMORY
+# to 20 times slower than outside. There is one processor: with two, kernels that changed their own code (static
+# keys) died of int3, on a machine so busy that QEMU ran one of them late. VM_TIMEOUT is the limit in seconds, VM_MEMORY
 # the memory in MB.
 #
 # VM_CACHE (~/.cache/vm) holds a directory for each kernel: Debian's package, unpacked, which is downloaded once. Delete
