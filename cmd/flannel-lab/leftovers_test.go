@@ -176,8 +176,8 @@ func hostState(t *testing.T) map[string]string {
 }
 
 // wineServers returns the names of the directories in which the wineservers among
-// the processes have their sockets. They contain the number of the Wine prefix's
-// inode, so that no two prefixes have the same.
+// the processes have their sockets. They contain the numbers of the Wine prefix's
+// device and inode, so that no two prefixes have the same.
 func wineServers(t *testing.T, processes []process) (names []string) {
 	t.Helper()
 	for _, p := range processes {

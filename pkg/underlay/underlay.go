@@ -14,7 +14,7 @@ import (
 )
 
 // Link is the chosen interface. It is a value: after a change of the interface,
-// Choose returns another Link, and Equal and Since tell what differs.
+// Choose returns another Link, and Equal and Since show what differs.
 type Link struct {
 	Name   string
 	Index  int

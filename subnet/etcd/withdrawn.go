@@ -43,7 +43,7 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 	}
 	if held.restoreAt.IsZero() {
 		// The two watches are independent: only when both have seen the deletion does the
-		// set tell how many others are missing.
+		// set say how many others are missing.
 		if peers != nil && peers.Has(held.key) {
 			held.missingSince = now
 		}
