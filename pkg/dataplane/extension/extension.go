@@ -42,7 +42,7 @@ const (
 type Dataplane struct {
 	inner   dataplane.Dataplane
 	log     *slog.Logger
-	limit   time.Duration // timeLimit, less in tests
+	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	changes chan struct{}
 	ended   chan struct{} // a command has ended
@@ -67,7 +67,7 @@ type Dataplane struct {
 
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, log *slog.Logger) *Dataplane {
-	d := &Dataplane{inner: inner, log: log, limit: timeLimit, retry: firstRetry, slots: atOnce,
+	d := &Dataplane{inner: inner, log: log, limit: limited, retry: firstRetry, slots: atOnce,
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {

@@ -56,12 +56,19 @@ const maxOutput = 2048
 // output open, is waited for.
 const killDelay = time.Second
 
+// limiter returns the context of a command, and what releases it.
+type limiter func(context.Context, command) (context.Context, context.CancelFunc)
+
+func limited(ctx context.Context, _ command) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, timeLimit)
+}
+
 // run runs a command to its end, and returns what it printed without white space
 // around it. No shell is involved: the line is split at white space, and then $NAME
 // and ${NAME} in each word are replaced from the command's environment, so that no
-// value becomes several words. If it does not end in time, it is killed with all
+// value becomes several words. When the context ends, the command is killed with all
 // processes that it started.
-func run(ctx context.Context, c command, limit time.Duration) (string, error) {
+func run(ctx context.Context, c command) (string, error) {
 	words := strings.Fields(c.line)
 	if len(words) == 0 {
 		return "", nil
@@ -71,16 +78,14 @@ func run(ctx context.Context, c command, limit time.Duration) (string, error) {
 	for i, word := range words {
 		words[i] = os.Expand(word, func(name string) string { return valueOf(env, name) })
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	output := &start{}
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, strings.NewReader(c.stdin), output, output
 	cmd.WaitDelay = killDelay
 	err := runGroup(cmd)
 	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		err = fmt.Errorf("killed after %s: %w", limit, context.DeadlineExceeded)
+	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		err = fmt.Errorf("killed after %s: %w", timeLimit, context.DeadlineExceeded)
 	case errors.Is(err, exec.ErrWaitDelay): // it ended, and left a process behind, which is its right
 		err = nil
 	}

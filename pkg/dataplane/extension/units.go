@@ -104,7 +104,9 @@ func (d *Dataplane) work(u *unit) {
 				s.begin()
 			}
 			d.mu.Unlock()
-			output, err := run(d.ctx, s.command, d.limit)
+			ctx, release := d.limit(d.ctx, s.command)
+			output, err := run(ctx, s.command)
+			release()
 			d.mu.Lock()
 			d.finish(u, s, output, err)
 		}
