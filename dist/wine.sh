@@ -90,7 +90,7 @@ export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
 # Start Wine's background processes without our output, because whoever reads that waits until all writers have closed
 # it.
 {
-	$wineserver -p5
+	$wineserver -p60 # seconds without a program, before it ends: more than one takes to start on a busy machine
 	$wine64 wineboot
 } </dev/null >/dev/null 2>&1
 exec $wine64 "\$@"
