@@ -202,7 +202,7 @@ func TestWireGuardAndOtherBackends(t *testing.T) {
 // Leases that claim what belongs to another node do not get it.
 func TestWireGuardRogues(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 3}, `{"Type":"wireguard"}`)
+	l := start(t, lab.Options{Nodes: 3}, `{"Type":"wireguard"}`+apart)
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
 	f := flood(t, a, b)
@@ -225,7 +225,7 @@ func TestWireGuardRogues(t *testing.T) {
 	rogues := map[string]string{
 		base + ".0-25":     lease("192.168.100.66", data(fresh(1))), // parts of the subnet of the victim, and more
 		base + ".128-25":   lease("192.168.100.66", data(fresh(2))),
-		"10.5.0.0-17":      lease("192.168.100.66", data(fresh(3))),
+		"10.5.128.0-17":    lease("192.168.100.66", data(fresh(3))),
 		"0.0.0.0-1":        lease("192.168.100.66", data(fresh(4))),
 		"192.168.100.0-24": lease("192.168.100.66", data(fresh(5))),
 		"10.5.200.0-24":    strings.Replace(victim, "192.168.100.12", "192.168.100.66", 1), // the key of the victim
