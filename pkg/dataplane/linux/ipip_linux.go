@@ -36,6 +36,11 @@ func (k ipip) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datap
 	if found != nil && !ok {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
 	}
+	if have != nil {
+		if err := d.checkNetwork(dev, have); err != nil {
+			return dataplane.Link{}, err
+		}
+	}
 	// Read everything before deleting anything.
 	if _, err := d.underlayOf(want.Tunnel); err != nil {
 		return linkOf(found), err

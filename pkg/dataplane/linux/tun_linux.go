@@ -48,6 +48,11 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 	if _, ok := found.(*netlink.Tuntap); found != nil && (!ok || isTAP(found)) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set another Backend.Port for all nodes", found.Type())
 	}
+	if found != nil {
+		if err := d.checkNetwork(dev, found); err != nil {
+			return dataplane.Link{}, err
+		}
+	}
 	if err := k.forward(d, dev.Name, want, found != nil); err != nil {
 		return linkOf(found), err
 	}

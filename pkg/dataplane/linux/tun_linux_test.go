@@ -96,6 +96,16 @@ func TestTUNDriftIsRepaired(t *testing.T) {
 	})
 }
 
+func TestTUNOfAnotherNetwork(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 0)
+		second := newSecond(t, dataplane.Device{Name: "eth0", Kind: dataplane.Existing{}},
+			dataplane.Device{Name: "flannel0", Kind: dataplane.TUN{Port: 8285, Tunnel: dataplane.Tunnel{MTU: 1400, Parent: "eth0",
+				Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}}}})
+		checkOtherNetwork(t, m, second, "flannel0", "ip -o -4 addr show dev flannel0; ip route show root 10.0.0.0/8 | sed 's/ linkdown//'; cat /sys/class/net/flannel0/ifindex /sys/class/net/flannel0/mtu")
+	})
+}
+
 func TestTUNRestart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newUDPMachine(t, 2)

@@ -66,20 +66,56 @@ func (m *machine) inNetworks(networks ...netip.Prefix) {
 	}
 }
 
-// newSecondWG returns another flanneld of this machine, with a network of its own.
+// newSecondWG returns another flanneld of this machine that uses WireGuard.
 func newSecondWG(t *testing.T) *machine {
+	devices := wgDevices(dataplane.WireGuard{})[:2]
+	kind := devices[1].Kind.(dataplane.WireGuard)
+	kind.Addr, kind.Port = []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}, 7777
+	devices[1].Kind = kind
+	return newSecond(t, devices...)
+}
+
+// newSecond returns another flanneld of this machine, with the network 10.9.0.0/16.
+func newSecond(t *testing.T, devices ...dataplane.Device) *machine {
 	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), Instance: "b0b0b0b"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	network := netip.MustParsePrefix("10.9.0.0/16")
 	b := &machine{t: t, Driver: d, state: dataplane.State{Networks: []netip.Prefix{network}}}
-	b.devices = wgDevices(dataplane.WireGuard{})[:2]
-	kind := b.devices[1].Kind.(dataplane.WireGuard)
-	kind.Addr, kind.Port = []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}, 7777
-	b.devices[1].Kind = kind
+	b.devices = devices
 	b.inNetworks(network)
 	return b
+}
+
+// checkOtherNetwork checks that a second flanneld, which has the same device in its
+// network, leaves that of m alone, also while m is down. state describes the device.
+func checkOtherNetwork(t *testing.T, m, second *machine, device, state string) {
+	t.Helper()
+	m.inNetworks(m.state.Networks...)
+	m.mustPass()
+	before := run(t, "%s", state)
+	for _, when := range []string{"beside the first", "while the first is down"} {
+		var other *OtherNetworkError
+		if err := second.pass(); !errors.As(err, &other) || other.Device != device || other.Addr != netip.MustParseAddr("10.5.1.0") {
+			t.Errorf("%s, the second pass returned %v", when, err)
+		}
+		if after := run(t, "%s", state); after != before {
+			t.Errorf("%s, the second changed the device from\n%s\nto\n%s", when, before, after)
+		}
+		second.QueueResync()
+		if m.Driver != nil {
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			m.Driver = nil
+		}
+	}
+	m.restart()
+	m.mustPass()
+	if after := run(t, "%s", state); after != before {
+		t.Errorf("the first changed the device from\n%s\nto\n%s", before, after)
+	}
 }
 
 // Handback leaves device, key and peers, whoever made the device, and the routes in
