@@ -25,6 +25,7 @@ type Options struct {
 	kube     []int // numbers of peers in Kubernetes
 	windows  []int // numbers of peers of a Windows node
 	backends []string
+	traffic  []string        // backends whose traffic is measured
 	delays   []time.Duration // one-way delays to etcd
 	rounds   int             // starts for each column
 	samples  int             // peers that are added, changed and removed one by one
@@ -38,7 +39,7 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
-	o.windows = []int{250, 2000}
+	o.windows, o.traffic = []int{250, 2000}, trafficBackends
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
 		list(&o.peers, strconv.Atoi))
@@ -48,6 +49,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
 	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)",
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
+	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
+		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
 	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)",
 		list(&o.delays, time.ParseDuration))
 	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
@@ -55,8 +58,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no Kubernetes", func(string) error {
-		o.kube, o.far = nil, nil
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no traffic, no Kubernetes", func(string) error {
+		o.kube, o.far, o.traffic = nil, nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
 		return nil
 	})
@@ -116,6 +119,8 @@ func Parse(args []string) (Options, error) {
 			err = errors.Join(err, fmt.Errorf("--backends %q: must be vxlan or host-gw", b))
 		}
 	}
+	o.traffic = slices.DeleteFunc(slices.Clone(o.traffic), func(s string) bool { return s == "0" })
+	err = errors.Join(err, checkTraffic(o.traffic))
 	switch {
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
@@ -130,7 +135,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, windows []column
+	var kube, etcd, windows, traffic []column
 	for _, backend := range o.backends {
 		for _, peers := range o.windows {
 			c, err := measureHNS(ctx, backend, peers)
@@ -156,10 +161,18 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 			etcd = append(etcd, c)
 		}
 	}
-	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, windows))
+	o.traffic = slices.DeleteFunc(o.traffic, func(b string) bool { return !possible(ctx, b) })
+	if len(o.traffic) > 0 {
+		var err error
+		if traffic, err = measureTraffic(ctx, o); err != nil {
+			return err
+		}
 	}
-	return errors.Join(printTables(w, etcd, kube), printWindows(w, windows))
+	if o.json {
+		return printJSON(w, slices.Concat(etcd, kube, windows, traffic))
+	}
+	return errors.Join(printTables(w, etcd, kube), printFurther(w, "a Windows node on a simulated machine", windows, hnsRows),
+		printFurther(w, "traffic between two pods, IPv4", traffic, trafficRows))
 }
 
 // printTables prints the columns of etcd and those of Kubernetes, one table each.
@@ -182,13 +195,13 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	return err
 }
 
-// printWindows prints the columns of Windows nodes, if any were measured.
-func printWindows(w io.Writer, columns []column) error {
+// printFurther prints columns below a title, if any were measured.
+func printFurther(w io.Writer, title string, columns []column, rows []row) error {
 	if len(columns) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w, "\na Windows node on a simulated machine")
-	return printTable(w, columns, hnsRows, head{"target", ""})
+	fmt.Fprintln(w, "\n"+title)
+	return printTable(w, columns, rows, head{"target", ""})
 }
 
 // measureColumn measures several rounds, each in a lab of its own. For many
@@ -224,9 +237,9 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 	return c, nil
 }
 
-// best returns the lowest value of each figure, and the highest of peak memory. Other
-// load on the machine only increases times and counts, so the lowest is the least
-// wrong; a peak is missed when memory is read too early, so the highest is.
+// best returns the lowest value of each figure, and the highest of peak memory and
+// throughput. Other load on the machine only increases times and counts, so the lowest is
+// the least wrong; a peak is missed when memory is read too early, so the highest is.
 func best(rounds []map[string]float64) map[string]float64 {
 	samples := map[string][]float64{}
 	for _, figures := range rounds {
@@ -237,7 +250,7 @@ func best(rounds []map[string]float64) map[string]float64 {
 	figures := map[string]float64{}
 	for key, v := range samples {
 		figures[key] = slices.Min(v)
-		if strings.HasSuffix(key, "_rss_mb") {
+		if strings.HasSuffix(key, "_rss_mb") || strings.HasSuffix(key, "_gbit") {
 			figures[key] = slices.Max(v)
 		}
 	}

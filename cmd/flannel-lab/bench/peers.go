@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -56,8 +57,15 @@ func (p peer) key() string { return fmt.Sprintf("%s/subnets/%s-24", prefix, p.ba
 
 // value is the peer's lease in etcd, in flannel's format.
 func (p peer) value(backend string) string {
-	if backend == "vxlan" {
+	switch backend {
+	case "vxlan":
 		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, p.publicIP(), p.mac())
+	case "wireguard":
+		key := [32]byte{9, byte(p.number >> 8), byte(p.number)} // any number is the key of somebody
+		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"wireguard","BackendData":{"PublicKey":"%s","Port":51820}}`,
+			p.publicIP(), base64.StdEncoding.EncodeToString(key[:]))
+	case "udp":
+		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null}`, p.publicIP())
 	}
 	return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":%q}`, p.publicIP(), backend)
 }

@@ -14,7 +14,7 @@ import (
 // column holds the figures for one store, backend and number of peers. Figures
 // that the daemon does not provide are missing.
 type column struct {
-	Store   string             `json:"store"` // etcd, kubernetes, or none
+	Store   string             `json:"store"` // etcd, kubernetes, none, or traffic: what two pods exchange
 	Backend string             `json:"backend"`
 	Peers   int                `json:"peers"`
 	Figures map[string]float64 `json:"figures"`
