@@ -25,6 +25,7 @@ type adoption struct {
 	rollout rollout.Rollout
 	offered validConfig // the subject of the rollout
 	former  validConfig // in force before the trial, and again after a failed one
+	invalid string      // why the configuration in the store is not even offered; "": it is
 
 	stepTimer  *time.Timer            // notifies the loop of the next step; nil: none is due
 	probing    atomic.Bool            // the goroutine of probePeers runs
@@ -97,7 +98,7 @@ func (d *Daemon) withdraw() {
 func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
 	if a.rollout.State() == rollout.Settled {
-		n.pendingConfig = ""
+		n.pendingConfig = a.pendingReason()
 		return nil
 	}
 	peers, complete := in.peers()
@@ -156,9 +157,20 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	return nil
 }
 
-// pendingReason returns why the offered configuration is not in force for good;
-// "": it is, or none is offered. The text changes only when the state does.
+// refuse records why the configuration in the store is invalid; nil: it is valid.
+func (a *adoption) refuse(err error) {
+	a.invalid = ""
+	if err != nil {
+		a.invalid = fmt.Sprintf("the network configuration in the store is refused, and the former one is in force until flanneld restarts: %.*v", maxErrorText, err)
+	}
+}
+
+// pendingReason returns why the configuration in the store is not in force for good;
+// "": it is. The text changes only when the state does.
 func (a *adoption) pendingReason() string {
+	if a.invalid != "" {
+		return a.invalid
+	}
 	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	to := a.offered.wire.Name
 	switch a.rollout.State() {

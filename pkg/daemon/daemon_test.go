@@ -82,6 +82,7 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	refused := false
 	for _, step := range []struct {
 		name, config string // no config: the underlay is looked at
 		link         func()
@@ -94,6 +95,7 @@ func TestReconfigure(t *testing.T) {
 		{name: "another network", config: "two 10.6.0.0/16", backend: "two", logs: causeConfigRefused + " 10.5.0.0/16 10.6.0.0/16"},
 		{name: "garbage", config: "garbage", backend: "two", logs: causeConfigRefused + " garbage"},
 		{name: "impossible here", config: "impossible 10.5.0.0/16", backend: "two", logs: causeConfigRefused + " impossible"},
+		{name: "a valid one", config: "two 10.5.0.0/16", backend: "two"},
 		{name: "covers the underlay", config: "one 192.168.0.0/16", backend: "two", logs: causeConfigRefused + " 192.168.0.0/16"},
 		{name: "another address", link: func() { u.link.V4 = netip.MustParseAddr("192.168.0.2"); u.link.PublicV4 = u.link.V4 },
 			backend: "two", publicIP: "192.168.0.2", logs: causeUnderlayChanged + " 192.168.0.2"},
@@ -115,6 +117,10 @@ func TestReconfigure(t *testing.T) {
 		err := d.reconfigure(t.Context(), n, in)
 		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !logged(log, strings.Fields(step.logs)) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
+		}
+		refused = step.config != "" && strings.HasPrefix(step.logs, causeConfigRefused) || step.config == "" && refused
+		if refused != (n.pendingConfig != "") {
+			t.Errorf("%s: refused: %t, but the pending configuration is %q", step.name, refused, n.pendingConfig)
 		}
 		if want := step.publicIP; want != "" && n.lease.V4.PublicIP.String() != want {
 			t.Errorf("%s: public IP %s, want %s", step.name, n.lease.V4.PublicIP, want)

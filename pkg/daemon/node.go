@@ -72,8 +72,12 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	switch {
 	case unread && d.Settings.KeepConfig:
 		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
+		next := *n
+		d.adoption.refuse(d.readConfig(&next, raw))
 	case unread:
-		if err := d.followConfig(n, raw); err != nil {
+		err := d.followConfig(n, raw)
+		d.adoption.refuse(err)
+		if err != nil {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
 			d.View.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
 			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
