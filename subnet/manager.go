@@ -50,6 +50,7 @@ type Set struct {
 
 	Retained     []*Retained // those of Leases that the store has lost, in the same order
 	OwnWithdrawn bool        // the store has lost our own lease, too, which will be restored
+	OwnMissing   error       // why other nodes cannot know this node, which it cannot change itself; nil: they can
 }
 
 // Retained is a lease that the store has lost, and that stays in use until a time. It is never modified.

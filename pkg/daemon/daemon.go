@@ -200,6 +200,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes
 		f.add("dataplane", d.apply(ctx, n, in, state))
+		f.add("publish", peers.OwnMissing)
 	} else {
 		f.add("peers", errNoPeers)
 	}

@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
@@ -63,6 +65,34 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 		if n.link.Name != "eth0" {
 			t.Errorf("%s: the underlay is %v", step.name, n.link)
 		}
+	}
+}
+
+// A node that others cannot know is not ready, and keeps its network.
+func TestMissingNodeIsNotReady(t *testing.T) {
+	d, _, log := newDaemon(t)
+	kernel := &blindKernel{}
+	d.Dataplane, d.Firewall, d.Manager = kernel, noFirewall{}, &movingManager{}
+	d.Settings = Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	for _, missing := range []error{nil, caused{errors.New("Node worker was deleted"), "no-node"}, nil} {
+		in.setPeers(subnet.Set{OwnMissing: missing})
+		failed := d.pass(t.Context(), n, in)
+		d.report(n, failed, time.Millisecond)
+		if slices.Contains(failed.parts(), "publish") != (missing != nil) || missing != nil && d.Status.Ready() == nil {
+			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Status.Ready(), failed.parts())
+		}
+		if kernel.last.Keep || len(kernel.last.Networks) != 1 {
+			t.Errorf("missing: %v: the dataplane was given %+v", missing, kernel.last)
+		}
+	}
+	if log.Count("cause=no-node") != 1 {
+		t.Errorf("the log does not have the cause once:\n%s", log)
 	}
 }
 

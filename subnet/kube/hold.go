@@ -32,11 +32,47 @@ func (m *Manager) Hold(ctx context.Context) error {
 		defer close(restorerDone)
 		m.restoreForever(ctx, own)
 	}()
-	observe := func(_ context.Context, changes []change) error { return m.observeOwn(own, changes[len(changes)-1]) }
+	observe := func(_ context.Context, changes []change) error {
+		defer m.passOnMissing()
+		return m.observeOwn(own, changes[len(changes)-1])
+	}
 	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), handle: observe})
 	cancel()
 	<-restorerDone
 	return err
+}
+
+// missingError is why other nodes cannot know this node.
+type missingError struct{ text, cause string }
+
+func (e *missingError) Error() string { return e.text }
+
+// Cause is the value of the attribute cause in the log.
+func (e *missingError) Cause() string { return e.cause }
+
+// missing returns a missingError if our Node does not exist or has no podCIDR. m.mu must be held.
+func (m *Manager) missing() error {
+	switch name := m.name; {
+	case m.own == nil: // before Acquire
+		return nil
+	case m.own.node == nil:
+		return &missingError{"Node " + name + " was deleted, so that other nodes do not know this one; restart kubelet, which registers it, or stop flanneld", causeNoNode}
+	case len(m.own.node.CIDRs) == 0:
+		return &missingError{"Node " + name + " has no podCIDR, so that other nodes do not know this one; kube-controller-manager assigns one with --allocate-node-cidrs", causeNoPodCIDR}
+	}
+	return nil
+}
+
+// passOnMissing has the next set of peers say whether our Node is missing.
+func (m *Manager) passOnMissing() {
+	m.passing.Lock() // so that what was looked at last is passed on last
+	defer m.passing.Unlock()
+	m.mu.Lock()
+	why := m.missing()
+	m.mu.Unlock()
+	if set := m.watched.Load(); set != nil {
+		set.SetOwnMissing(why)
+	}
 }
 
 // observeOwn records a change of our Node, logs what it means, and has restoreForever check the annotations. It returns

@@ -302,12 +302,22 @@ func anew(t *testing.T, o outside) {
 
 	o.remove("anew-1")
 	eventually(t, "the deletion is said", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
+	missing := func(cause string) func() bool {
+		return func() bool {
+			s, _ := n.Last()
+			var why *missingError
+			return errors.As(s.OwnMissing, &why) && why.cause == cause || s.OwnMissing == nil && cause == ""
+		}
+	}
+	eventually(t, "the daemon knows of it", soon, missing(causeNoNode))
 	o.add("anew-1")
 	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
 	if got := o.ours("anew-1"); got != "" {
 		t.Errorf("annotated before it has a podCIDR: %s", got)
 	}
+	eventually(t, "the daemon knows of that", soon, missing(causeNoPodCIDR))
 	o.assign("anew-1", "10.244.8.0/24")
+	eventually(t, "nothing is missing", soon, missing(""))
 	eventually(t, "annotations are back", soon, func() bool { return o.ours("anew-1") == whole })
 
 	// A peer that is made anew with another podCIDR.

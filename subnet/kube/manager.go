@@ -70,6 +70,7 @@ type Manager struct {
 	members  members
 
 	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
+	passing sync.Mutex                     // see passOnMissing
 
 	mu    sync.Mutex
 	name  string       // of our Node; "": not known yet

@@ -18,6 +18,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	})}
 	defer p.set.Close()
 	m.watched.Store(p.set)
+	m.passOnMissing()
 	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
 }
 

@@ -22,6 +22,7 @@ type Keeper struct {
 	expiry       *time.Timer
 	next         time.Time // when expiry fires
 	ownWithdrawn bool      // see SetOwnWithdrawn
+	ownMissing   error     // see SetOwnMissing
 	retaining    bool      // peers are retained, which was logged
 }
 
@@ -77,6 +78,16 @@ func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.handOver(changed)
 }
 
+// SetOwnMissing records why other nodes cannot know this node; nil: they can.
+func (k *Keeper) SetOwnMissing(why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed := (k.ownMissing == nil) != (why == nil) || why != nil && why.Error() != k.ownMissing.Error()
+	k.ownMissing = why
+	k.set.changes = nil // they were handed over before
+	k.handOver(changed)
+}
+
 // MassRetained reports whether peers of a mass withdrawal are retained.
 func (k *Keeper) MassRetained() bool {
 	k.mu.Lock()
@@ -126,7 +137,7 @@ func (k *Keeper) handOver(changed bool) {
 	}
 	if changed {
 		set := k.set.Subnets()
-		set.OwnWithdrawn = k.ownWithdrawn
+		set.OwnWithdrawn, set.OwnMissing = k.ownWithdrawn, k.ownMissing
 		k.report(set)
 		k.changed(set)
 	}
