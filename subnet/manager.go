@@ -101,6 +101,13 @@ type Redialer interface {
 	Redial()
 }
 
+// Expirer is a Manager whose lease ends unless it is renewed in time.
+type Expirer interface {
+	// Expires returns when the lease ends, if the store does not answer until then; the zero Time if it is not known yet, or
+	// never ends.
+	Expires() time.Time
+}
+
 // PublicIPs are public addresses that an operator has set. The zero Addr: not set.
 type PublicIPs struct{ V4, V6 netip.Addr }
 

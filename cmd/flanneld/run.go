@@ -199,6 +199,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return 0
 	}
 	counts.Forwarded(forwardedBy(plane))
+	counts.Store(status.StoreAway, view.LeaseExpires)
 	tasks.Go(func() error {
 		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)
 	})
@@ -210,7 +211,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
-		view.SetTraffic(plane)
+		view.SetSources(plane, manager)
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts,
@@ -253,7 +254,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 	if o.Kube.On {
 		outage := patience.NewOutage(log, "the Kubernetes API")
 		status.Waiting("connecting to the Kubernetes API")
-		status.Explain(outage.Err)
+		status.Explain(outage.Err, outage.Since)
 		k := o.Kube.client()
 		k.NetConf, k.SetCondition, k.Retain = o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable, o.RetainPeers
 		k.Log, k.Outage, k.Waiting = log, outage, status.Waiting
@@ -261,7 +262,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 	}
 	outage := patience.NewOutage(log, "etcd")
 	status.Waiting("connecting to etcd")
-	status.Explain(outage.Err)
+	status.Explain(outage.Err, outage.Since)
 	e := o.Etcd.client()
 	e.RenewMargin, e.Retain, e.Log, e.Outage = o.Etcd.RenewMargin, o.RetainPeers, log, outage
 	return etcd.New(ctx, e)

@@ -37,7 +37,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 			r.Ready, r.Problem = false, err.Error()
 		}
 		if err := h.Explanation(); err != nil {
-			r.Outage = err.Error()
+			r.Outage, r.OutageSince = err.Error(), h.StoreAway()
 		}
 		view.Fill(&r)
 		if f, ever := forwarded(); ever {

@@ -57,7 +57,7 @@ func TestStatus(t *testing.T) {
 	}
 	const waits, away = "waiting for a subnet lease", "etcd is away"
 	h.Waiting(waits)
-	h.Explain(func() error { return errors.New(away) })
+	h.Explain(func() error { return errors.New(away) }, time.Now)
 	expect("a daemon that waits", exitNotReady, waits+"\n          "+away+"\noutage    "+away, "")
 	h.EndPass(nil)
 	expect("an up-to-date daemon", exitOK, "network ", "")

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"testing"
+	"time"
 
 	"flannel/pkg/health"
 	"flannel/pkg/status"
@@ -28,7 +29,7 @@ func TestStatusOfTheDaemon(t *testing.T) {
 	_ = os.Remove(status.Socket(n.path("subnet.env")))
 	expect("no subnet file, no flanneld", 50, "flanneld does not answer")
 	daemon = health.Status{}
-	daemon.Explain(func() error { return errors.New("no route to etcd") })
+	daemon.Explain(func() error { return errors.New("no route to etcd") }, time.Now)
 	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
 	expect("no subnet file, flanneld is starting", 50, "starting; no route to etcd")
 	_ = os.Remove(status.Socket(n.path("subnet.env")))

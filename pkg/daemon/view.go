@@ -25,13 +25,28 @@ type View struct {
 	last    *snapshot
 	errors  []status.Error          // sorted by when they occurred last, the oldest first
 	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
+	lease   subnet.Expirer          // nil: leases do not end by themselves
 }
 
-// SetTraffic sets the dataplane, which may know when the peers were last heard of.
-func (v *View) SetTraffic(plane dataplane.Dataplane) {
+// SetSources sets what knows more than passes do: the dataplane when peers were last
+// heard of, and the store's client when the lease ends.
+func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.tunnels, _ = plane.(dataplane.TrafficReader)
+	v.lease, _ = m.(subnet.Expirer)
+}
+
+// LeaseExpires returns when this node's lease ends unless it is renewed; the zero
+// Time if it does not end, or if this is not known.
+func (v *View) LeaseExpires() time.Time {
+	v.mu.Lock()
+	lease := v.lease
+	v.mu.Unlock()
+	if lease == nil {
+		return time.Time{}
+	}
+	return lease.Expires()
 }
 
 // snapshot is a node after a pass. It is a shallow copy: what a node points to
@@ -92,6 +107,7 @@ func (v *View) Fill(r *status.Report) {
 		return
 	}
 	r.Node, r.Advice = last.nodeStatus(), last.advice()
+	r.LeaseExpires = v.LeaseExpires()
 	r.Pending = last.pendingConfig
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()

@@ -24,6 +24,7 @@ type Status struct {
 	problem string    // why it is not ready
 	began   time.Time // of the running pass; zero between passes
 	explain func() error
+	away    func() time.Time
 }
 
 // stuckAfter is how long a pass may take before the process counts as hung. The
@@ -31,11 +32,22 @@ type Status struct {
 const stuckAfter = 2 * time.Minute
 
 // Explain sets a function whose error, unless nil, is added to the answer "not
-// ready", for example an outage of the store.
-func (s *Status) Explain(explain func() error) {
+// ready": why the store does not answer. since returns from when on, the zero Time
+// if the store answers.
+func (s *Status) Explain(explain func() error, since func() time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.explain = explain
+	s.explain, s.away = explain, since
+}
+
+// StoreAway returns since when the store does not answer, the zero Time if it does.
+func (s *Status) StoreAway() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away == nil {
+		return time.Time{}
+	}
+	return s.away()
 }
 
 // Waiting sets the daemon not ready, with what it waits for.

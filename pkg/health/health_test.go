@@ -47,10 +47,10 @@ func TestServe(t *testing.T) {
 	}{
 		{func() {}, 503, "starting"},
 		{func() { s.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
-		{func() { s.Explain(func() error { return errors.New("etcd does not answer") }) }, 503, "waiting for etcd\netcd does not answer"},
+		{func() { s.Explain(func() error { return errors.New("etcd does not answer") }, time.Now) }, 503, "waiting for etcd\netcd does not answer"},
 		{func() { s.EndPass(nil) }, 200, "ok"},
 		{func() { s.BeginPass() }, 200, "ok"},
-		{func() { s.Explain(func() error { return nil }) }, 200, "ok"},
+		{func() { s.Explain(func() error { return nil }, func() time.Time { return time.Time{} }) }, 200, "ok"},
 		{func() { s.EndPass(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
 		{func() { s.EndPass(nil) }, 200, "ok"},
 	} {

@@ -89,6 +89,39 @@ func (m *Metrics) Peers(p Peers) {
 	m.retained.Set(float64(p.Retained))
 }
 
+// stored describes the metrics of the store of leases.
+type stored struct {
+	away, expires     func() time.Time
+	silent, remaining *prometheus.Desc
+}
+
+// Store adds metrics of the store of leases: away returns since when it does not
+// answer (zero: it does), and expires when this node's lease ends (zero: never, or
+// not known).
+func (m *Metrics) Store(away, expires func() time.Time) {
+	m.registry.MustRegister(stored{away, expires,
+		prometheus.NewDesc("flanneld_store_silent_seconds", "How long the store of leases has not answered; 0: it answers.", nil, nil),
+		prometheus.NewDesc("flanneld_lease_remaining_seconds", "Time until this node's lease ends unless it is renewed.", nil, nil)})
+}
+
+// Describe implements prometheus.Collector.
+func (s stored) Describe(to chan<- *prometheus.Desc) {
+	to <- s.silent
+	to <- s.remaining
+}
+
+// Collect implements prometheus.Collector.
+func (s stored) Collect(to chan<- prometheus.Metric) {
+	silent := 0.0
+	if away := s.away(); !away.IsZero() {
+		silent = time.Since(away).Seconds()
+	}
+	to <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, silent)
+	if expires := s.expires(); !expires.IsZero() {
+		to <- prometheus.MustNewConstMetric(s.remaining, prometheus.GaugeValue, time.Until(expires).Seconds())
+	}
+}
+
 // forwarded describes the metrics of a dataplane that forwards packets itself.
 type forwarded struct {
 	read                    func() (dataplane.Forwarded, bool)

@@ -21,6 +21,15 @@ func TestMetrics(t *testing.T) {
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
+	var away, expires time.Time
+	m.Store(func() time.Time { return away }, func() time.Time { return expires })
+	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || strings.Contains(text, "flanneld_lease_remaining_seconds") {
+		t.Error("a store that answers, and a lease without an end, do not show as such")
+	}
+	away, expires = time.Now().Add(-time.Hour), time.Now().Add(100*time.Hour)
+	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 36") || !strings.Contains(text, "flanneld_lease_remaining_seconds 35") {
+		t.Errorf("an outage and the end of the lease do not show:\n%s", text)
+	}
 	forwards := false
 	m.Forwarded(func() (dataplane.Forwarded, bool) {
 		return dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}, forwards

@@ -26,10 +26,13 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p.row("network", "%s %s", state, p.since(r.Since))
 	p.rows("problem", r.Problem)
 	p.rows("outage", r.Outage)
+	if !r.OutageSince.IsZero() {
+		p.row("", "%s", p.since(r.OutageSince))
+	}
 	p.rows("advice", r.Advice)
 	p.rows("config", r.Pending)
 	if n := r.Node; n != nil {
-		p.node(*n)
+		p.node(*n, r.LeaseExpires)
 	} else {
 		p.row("lease", "none yet")
 	}
@@ -70,9 +73,12 @@ func (p *printer) since(t time.Time) string {
 	return fmt.Sprintf("since %s (%s)", p.clock(t), p.now.Sub(t).Round(time.Second))
 }
 
-func (p *printer) node(n Node) {
+func (p *printer) node(n Node, expires time.Time) {
 	for _, net := range n.Networks {
 		p.row("lease", "%s of %s, reached at %s", net.Subnet, net.Network, net.PublicIP)
+	}
+	if !expires.IsZero() {
+		p.row("", "until %s (%s), unless it is renewed", p.clock(expires), expires.Sub(p.now).Round(time.Second))
 	}
 	p.row("backend", "%s, MTU of pods %d", Printable(n.Backend), n.MTU)
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)

@@ -22,8 +22,12 @@ type Report struct {
 	Problem string    `json:"problem,omitempty"` // why it is not ready, or what the daemon waits for
 	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
 	Outage  string    `json:"outage,omitempty"`  // why the store is unavailable; the network stays as it is
-	Pending string    `json:"pending,omitempty"` // why the latest network configuration is not in force
-	Advice  string    `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
+
+	OutageSince  time.Time `json:"outageSince,omitzero"`  // when it answered last, about
+	LeaseExpires time.Time `json:"leaseExpires,omitzero"` // when the lease ends unless etcd renews it; absent: never, or not known yet
+
+	Pending string `json:"pending,omitempty"` // why the latest network configuration is not in force
+	Advice  string `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
 
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received

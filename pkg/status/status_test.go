@@ -43,6 +43,7 @@ func sample() Report {
 	return Report{
 		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
 		Problem: "devices: device flannel.1: no\nfirewall: exit status 4", Outage: "etcd does not answer: \x1b[31mred", Advice: "b runs Windows: set Port to 4789",
+		OutageSince: noon.Add(-3 * time.Minute), LeaseExpires: noon.Add(23 * time.Hour),
 		Node: &Node{Backend: "vxlan", MTU: 1450, IPMasq: true, SubnetFile: "/run/flannel/subnet.env",
 			Networks: []Network{{prefix("10.5.0.0/16"), prefix("10.5.3.0/24"), addr("192.168.64.3"), json.RawMessage(`{"VNI":1}`)}},
 			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
@@ -60,6 +61,7 @@ func sample() Report {
 func TestPrint(t *testing.T) {
 	many := sample()
 	many.Problem, many.Outage, many.Advice, many.Errors, many.Ready = "", "", "", nil, true
+	many.OutageSince = time.Time{}
 	for i := range 30 {
 		many.Peers = append(many.Peers, Peer{Name: fmt.Sprint("key", i), State: Rejected, Reason: "because"})
 	}

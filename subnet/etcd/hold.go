@@ -174,6 +174,7 @@ func (m *Manager) renew(ctx context.Context) {
 		}
 		m.mu.Unlock()
 		if id == clientv3.NoLease { // a reservation does not expire; leaseChanged ends the pause
+			m.expires.Store(nil)
 			m.sleep(ctx, time.Hour)
 			continue
 		}
@@ -195,11 +196,20 @@ type lifetime struct {
 // lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
 // ends.
 func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
+	// By our clock, from before the request, so that it is never too late.
+	expiresIn := func(asked time.Time, left time.Duration) {
+		if left > 0 {
+			at := asked.Add(left)
+			m.expires.Store(&at)
+		}
+	}
 	return lifetime{
 		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
 			err = m.retry(ctx, "read how long our lease lasts", func(ctx context.Context) error {
+				asked := time.Now()
 				resp, err := m.client.TimeToLive(ctx, id)
 				if err == nil {
+					expiresIn(asked, time.Duration(resp.TTL)*time.Second)
 					left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
 				}
 				return err
@@ -208,13 +218,25 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 		},
 		renew: func(ctx context.Context) (left time.Duration, err error) {
 			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
-				left, err = m.renewOnce(ctx, id)
+				asked := time.Now()
+				if left, err = m.renewOnce(ctx, id); err == nil {
+					expiresIn(asked, left)
+				}
 				return err
 			})
 			return left, err
 		},
 		sleep: m.sleep,
 	}
+}
+
+// Expires implements subnet.Expirer. It is by our clock, which may stand still while
+// etcd's goes on; so it is asked for every quarter of an hour.
+func (m *Manager) Expires() time.Time {
+	if at := m.expires.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // keep renews the etcd lease whenever it is due, until it has expired (true) or

@@ -25,6 +25,9 @@ func TestRenewExtendsTheSameLease(t *testing.T) {
 	_, id := st.value(l.Name)
 	n.Run()
 	st.renewed(id, 2)
+	if end := n.Expires(); end.IsZero() || time.Until(end) > 30*time.Second {
+		t.Errorf("the lease of 30 s expires at %v", end)
+	}
 	raw, now := st.value(l.Name)
 	resp, _ := st.Get(t.Context(), l.Name)
 	if now != id || st.etcdLeases() != 1 || raw != peer("192.168.64.3") || resp.Kvs[0].Version != 2 {

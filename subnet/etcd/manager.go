@@ -64,6 +64,7 @@ type Manager struct {
 
 	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
+	expires  atomic.Pointer[time.Time]      // see Expires; nil: not known, or never
 
 	ownName         atomic.Pointer[string] // our key; nil before Acquire. Atomic, because Watch must not wait for mu
 	acquired        chan struct{}          // closed by the first Acquire
@@ -78,6 +79,7 @@ var (
 	_ subnet.Manager  = (*Manager)(nil)
 	_ subnet.Redialer = (*Manager)(nil)
 	_ subnet.Accepter = (*Manager)(nil)
+	_ subnet.Expirer  = (*Manager)(nil)
 )
 
 // New checks o and prepares a client. It connects in the background, but with a

@@ -73,6 +73,16 @@ func (o *Outage) Err() error {
 	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
 }
 
+// Since returns when the outage began, the zero Time if the store answers.
+func (o *Outage) Since() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer == nil {
+		return time.Time{}
+	}
+	return o.since
+}
+
 // Refusal is the error of a store that answers and denies the request.
 type Refusal interface {
 	error

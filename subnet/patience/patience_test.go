@@ -68,10 +68,16 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 			time.Sleep(logAfter)
 		}
 		check("an outage", 1, 0)
+		if since := time.Since(o.Since()); since != 12*logAfter {
+			t.Errorf("the outage began %v ago, want %v", since, 12*logAfter)
+		}
 		o.Over("one")
 		check("half over", 1, 0)
 		o.Over("two")
 		check("over", 1, 1)
+		if !o.Since().IsZero() {
+			t.Errorf("an outage that is over began %v", o.Since())
+		}
 		o.Failed("one", errors.New("no"))
 		check("another", 2, 1)
 		o.Forget("one")
