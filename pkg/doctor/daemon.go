@@ -64,7 +64,7 @@ func subnetFile(s Snapshot) Finding {
 	switch {
 	case s.Env.Known:
 	case s.Env.WhyNot == "":
-		return skip("%s", s.Env.whyUnknown())
+		return s.Env.missing()
 	default:
 		return fail("Delete the file: flanneld writes it again.", "%s", s.Env.WhyNot)
 	}

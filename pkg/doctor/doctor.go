@@ -19,15 +19,18 @@ const (
 	Warn Verdict = "warn"
 	// Fail means that it is a problem.
 	Fail Verdict = "fail"
-	// Skipped means that the check could not be made or does not apply;
+	// Undecided means that the check applies, but could not be made or decided;
 	// Finding.Seen gives the reason.
+	Undecided Verdict = "unknown"
+	// Skipped means that the check does not apply, or depends on what another check
+	// reports as missing; Finding.Seen gives the reason.
 	Skipped Verdict = "skipped"
 )
 
 // Finding is the verdict of a check on one node, with its reason.
 type Finding struct {
 	Verdict Verdict `json:"verdict"`
-	Seen    string  `json:"seen"`          // what the check found; if it was skipped, the reason
+	Seen    string  `json:"seen"`          // what the check found; with Undecided and Skipped, the reason
 	Fix     string  `json:"fix,omitempty"` // what the operator should do; only with Warn and Fail
 }
 
@@ -71,8 +74,8 @@ func (c Check) examine(s Snapshot) Finding {
 		return skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
 	}
 	for _, need := range c.needs {
-		if whyNot := need(s); whyNot != "" {
-			return skip("%s", whyNot)
+		if missing := need(s); missing.Verdict != "" {
+			return missing
 		}
 	}
 	return c.run(s)
@@ -94,6 +97,10 @@ func ok(format string, args ...any) Finding {
 
 func skip(format string, args ...any) Finding {
 	return Finding{Verdict: Skipped, Seen: fmt.Sprintf(format, args...)}
+}
+
+func undecidable(format string, args ...any) Finding {
+	return Finding{Verdict: Undecided, Seen: fmt.Sprintf(format, args...)}
 }
 
 func warn(fix, format string, args ...any) Finding {

@@ -14,9 +14,9 @@ func linuxChecks() []Check {
 		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy", linux,
 			needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux,
-			needs{filtersKnown, familiesKnown}, forwardAccepts},
+			needs{familiesKnown}, forwardAccepts},
 		{"FL204", "the host's firewall accepts the tunnel's packets", linux,
-			needs{devicesKnown, outersKnown, filtersKnown}, tunnelAccepted},
+			needs{devicesKnown, outersKnown}, tunnelAccepted},
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux,
 			needs{devicesKnown, vxlanExists}, checksums},
 		{"FL206", "no other program manages flanneld's devices", linux,
@@ -77,7 +77,7 @@ func checksums(s Snapshot) Finding {
 		parent := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
-			return skip("%s", d.TxChecksum.whyUnknown())
+			return d.TxChecksum.missing()
 		case !d.TxChecksum.Value:
 		case parent.Driver == "vmxnet3" && d.Port != 4789:
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",

@@ -13,7 +13,7 @@ import (
 func Print(w io.Writer, results []Result) error {
 	var b strings.Builder
 	otherSystems := 0
-	for _, v := range []Verdict{Fail, Warn, OK, Skipped} {
+	for _, v := range []Verdict{Fail, Warn, Undecided, OK, Skipped} {
 		for _, r := range results {
 			if r.Verdict != v {
 				continue
@@ -28,8 +28,8 @@ func Print(w io.Writer, results []Result) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(results, Fail), Count(results, Warn),
-		Count(results, OK), Count(results, Skipped)-otherSystems)
+	fmt.Fprintf(&b, "%d fail, %d warn, %d unknown, %d ok, %d skipped", Count(results, Fail), Count(results, Warn),
+		Count(results, Undecided), Count(results, OK), Count(results, Skipped)-otherSystems)
 	if otherSystems > 0 {
 		fmt.Fprintf(&b, "; %d checks are for other systems", otherSystems)
 	}
