@@ -17,6 +17,7 @@ import (
 // doctorCommand is the command doctor. It changes nothing on the node.
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
+	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
 	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
 	look := c.probeOptions()
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
@@ -36,7 +37,7 @@ func doctorCommand(c *call) func(context.Context) int {
 		if c.json {
 			err = c.printJSON(results)
 		} else {
-			err = doctor.Print(c.stdout, results)
+			err = doctor.Print(c.stdout, results, *all)
 		}
 		if err == nil && *bundlePath != "" {
 			if err = bundle.Write(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {

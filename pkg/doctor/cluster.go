@@ -8,10 +8,14 @@ import (
 
 func clusterChecks() []Check {
 	return []Check{
-		{"FL401", "the Node has a podCIDR", anySystem, needs{podCIDRsKnown}, podCIDR},
-		{"FL402", "the node's clock agrees with the store's", anySystem, needs{clockKnown}, clock},
-		{"FL403", "Linux and Windows nodes can use the VNI and the port", linux, nil, mixed},
-		{"FL404", "no HTTP proxy intercepts requests to the API server", anySystem, needs{proxyKnown}, noProxy},
+		{"FL401", "the Node has a podCIDR",
+			"the Node has no podCIDR", anySystem, needs{podCIDRsKnown}, podCIDR},
+		{"FL402", "the node's clock agrees with the store's",
+			"the node's clock disagrees with the store's", anySystem, needs{clockKnown}, clock},
+		{"FL403", "Linux and Windows nodes can use the VNI and the port",
+			"Windows nodes cannot use the VNI, the port or the routing of this network", linux, nil, mixed},
+		{"FL404", "no HTTP proxy intercepts requests to the API server",
+			"an HTTP proxy intercepts requests to the API server", anySystem, needs{proxyKnown}, noProxy},
 	}
 }
 

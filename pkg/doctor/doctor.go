@@ -37,13 +37,15 @@ type Finding struct {
 // Check looks for one known problem.
 type Check struct {
 	Code    string   // "FL101"; its meaning never changes
-	Title   string   // the desired state
+	Title   string   // the finding if there is no problem
+	Problem string   // the finding if there is one
 	Systems []string // values of runtime.GOOS
 	needs   needs
 	run     func(Snapshot) Finding // only called if the Snapshot has what it needs
 }
 
-// Result is a check with its finding.
+// Result is a check with its finding. Title states it in general: the state that
+// was found, or with Undecided and Skipped what the question was.
 type Result struct {
 	Code  string `json:"code"`
 	Title string `json:"title"`
@@ -64,14 +66,29 @@ func Checks() []Check {
 // Examine runs all checks; those for other systems are skipped.
 func Examine(s Snapshot) (results []Result) {
 	for _, c := range Checks() {
-		results = append(results, Result{c.Code, c.Title, c.examine(s)})
+		found := c.examine(s)
+		results = append(results, Result{c.Code, c.title(found.Verdict), found})
 	}
 	return results
 }
 
+func (c Check) title(v Verdict) string {
+	switch v {
+	case OK:
+		return c.Title
+	case Warn, Fail:
+		return c.Problem
+	}
+	return "whether " + c.Title
+}
+
+// otherSystem begins the reason of a check that is skipped because it is for other
+// systems.
+const otherSystem = "not on this system"
+
 func (c Check) examine(s Snapshot) Finding {
 	if !slices.Contains(c.Systems, s.OS) {
-		return skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
+		return skip("%s, only on %s", otherSystem, strings.Join(c.Systems, ", "))
 	}
 	for _, need := range c.needs {
 		if missing := need(s); missing.Verdict != "" {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -328,9 +329,13 @@ func TestPrint(t *testing.T) {
 	s := healthy()
 	s.Daemon = Known(Answer{Problem: "flanneld does not run here\x1b[2J"})
 	s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0"
+	s.Linux.Managers = Unknown[[]LinkManager]("list processes: denied")
 	var b bytes.Buffer
-	if err := Print(&b, Examine(s)); err != nil {
-		t.Fatal(err)
+	for _, all := range []bool{false, true} {
+		fmt.Fprintf(&b, "all: %t\n", all)
+		if err := Print(&b, Examine(s), all); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if *update {
 		if err := os.WriteFile("testdata/print.txt", b.Bytes(), 0o644); err != nil {

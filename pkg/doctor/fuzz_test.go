@@ -24,7 +24,7 @@ func FuzzTexts(f *testing.F) {
 					t.Errorf("%+v", r)
 				}
 			}
-			if err := Print(io.Discard, results); err != nil {
+			if err := Print(io.Discard, results, true); err != nil {
 				t.Error(err)
 			}
 		}
