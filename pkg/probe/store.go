@@ -31,8 +31,8 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 	// answers, the flags count.
 	r, err := status.Ask(ctx, status.Socket(s.SubnetFile))
 	if err == nil && r.Store != store {
-		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: use the daemon's flags, "+
-			"as in flanneld --kube-subnet-mgr doctor", r.Store))
+		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: give the doctor no flags, "+
+			"or the daemon's", r.Store))
 	}
 	if s.Kube == nil {
 		const absent = "etcd does not have it, only the Kubernetes API"
