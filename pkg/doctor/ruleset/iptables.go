@@ -155,9 +155,7 @@ func (t saved) target(o iptsave.Option, options []iptsave.Option) step {
 
 // untrack is the step of a rule that exempts packets from connection tracking.
 func untrack(w *walk, reached answer) (answer, []branch) {
-	if reached == yes {
-		w.state = stateUntracked
-	}
+	w.untracked = or(w.untracked, reached)
 	return yes, nil
 }
 

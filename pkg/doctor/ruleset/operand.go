@@ -42,7 +42,7 @@ var (
 	inDevice     = operand{devices, func(w *walk) field { return field{has: yes, device: w.in, isDevice: true} }}
 	outDevice    = operand{devices, func(w *walk) field { return field{has: yes, device: w.out, isDevice: true} }}
 	packetMark   = operand{numbers, func(w *walk) field { return w.mark.field() }}
-	conntrack    = operand{states, func(w *walk) field { return numberField(w.state) }}
+	conntrack    = operand{states, readState}
 	connMark     = tracked(operand{numbers, func(w *walk) field { return w.ctMark.field() }})
 	connStatus   = tracked(fixed(statuses, 0))
 	connDirected = tracked(fixed(directions, 0))
@@ -93,11 +93,22 @@ func routeType(local Path) operand {
 	}}
 }
 
+// readState returns the state of the connection.
+func readState(w *walk) field {
+	switch w.untracked {
+	case no:
+		return numberField(stateNew)
+	case yes:
+		return numberField(stateUntracked)
+	}
+	return field{has: w.unknown("which packets are tracked"), free: true}
+}
+
 // tracked is an operand of connection tracking.
 func tracked(o operand) operand {
 	return operand{o.domain, func(w *walk) field {
 		f := o.read(w)
-		f.has = and(f.has, answerOf(w.state != stateUntracked))
+		f.has = and(f.has, not(w.untracked))
 		return f
 	}}
 }

@@ -77,6 +77,7 @@ func TestIPTables(t *testing.T) {
 			"*filter;:INPUT DROP [0:0];-A INPUT -m mark --mark 0x10000/0x10000 -j ACCEPT", incoming, Passes},
 		{"a mark that only some get", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j MARK --set-xmark 0x1/0x1;*filter;:INPUT ACCEPT [0:0];-A INPUT -m mark --mark 0x1/0x1 -j DROP", incoming, Undecided},
 		{"bits beside such a mark", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j MARK --set-xmark 0x1/0x1;*filter;:INPUT ACCEPT [0:0];-A INPUT -m mark --mark 0x2/0x2 -j DROP", incoming, Passes},
+		{"some are not tracked", "*raw;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j CT --notrack;*filter;:INPUT ACCEPT [0:0];-A INPUT -m conntrack --ctstate UNTRACKED -j DROP", incoming, Undecided},
 		{"an unknown target", "*filter;:INPUT ACCEPT [0:0];-A INPUT -p udp -j NFQUEUE --queue-num 1", incoming, Undecided},
 		{"an unknown target for others", "*filter;:INPUT ACCEPT [0:0];-A INPUT -p tcp -j NFQUEUE --queue-num 1", incoming, Passes},
 		{"an unknown condition that accepts", "*filter;:INPUT ACCEPT [0:0];-A INPUT -m set --match-set x src -j ACCEPT", incoming, Passes},

@@ -14,16 +14,16 @@ const (
 
 // walk is the evaluation of one Packet.
 type walk struct {
-	packet  Packet
-	in, out string // devices as the current hook sees them
-	hook    string
-	mark    mark
-	ctMark  mark
-	state   uint64 // ct state: stateNew, or stateUntracked
-	budget  int
-	depth   int
-	why     string // the first condition in the current base chain that is unknown
-	result  Result
+	packet    Packet
+	in, out   string // devices as the current hook sees them
+	hook      string
+	mark      mark
+	ctMark    mark
+	untracked answer // which packets are exempt from connection tracking
+	budget    int
+	depth     int
+	why       string // the first condition in the current base chain that is unknown
+	result    Result
 }
 
 // mark is a packet mark or a connection mark. It starts with 0.
@@ -52,9 +52,6 @@ func (w *walk) enter(hook string) {
 		w.out = "" // routing has not chosen it yet
 	case "egress":
 		w.in = ""
-	}
-	if w.state == 0 {
-		w.state = stateNew
 	}
 }
 
