@@ -95,7 +95,7 @@ var mayImport = map[string][]string{
 	"pkg/plan":             {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
 	"pkg/health":           {},
 	"pkg/status":           {"pkg/health"},
-	"pkg/doctor":           {"pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/doctor":           {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cniconf":          {"pkg/file"},
 	"pkg/cniinstall":       {"pkg/file"},
 	"pkg/cniplugin":        {},

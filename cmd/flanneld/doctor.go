@@ -17,14 +17,18 @@ import (
 // doctorCommand is the command doctor. It changes nothing on the node.
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
+	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
 	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
 	look := c.probeOptions()
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
-	timeout := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is skipped")
+	timeout := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
-		look.Timeout = *timeout
+		asking, cancel := context.WithTimeout(ctx, *timeout)
+		c.askSettings(asking)
+		cancel()
+		look.Timeout, look.Cluster = *timeout, c.store().Read
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))
@@ -36,7 +40,7 @@ func doctorCommand(c *call) func(context.Context) int {
 		if c.json {
 			err = c.printJSON(results)
 		} else {
-			err = doctor.Print(c.stdout, results)
+			err = doctor.Print(c.stdout, results, *all)
 		}
 		if err == nil && *bundlePath != "" {
 			if err = bundle.Write(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
@@ -53,15 +57,20 @@ func doctorCommand(c *call) func(context.Context) int {
 	}
 }
 
-// probeOptions returns the options of the probe, except for those set by the
-// command's own flags.
-func (o *options) probeOptions() probe.Options {
+// store returns the store of leases for the probe.
+func (o *options) store() probe.Store {
 	store := probe.Store{SubnetFile: o.SubnetFile, Etcd: o.Etcd.client()}
 	if o.Kube.On {
 		store.Kube = o.Kube.client()
 	}
+	return store
+}
+
+// probeOptions returns the options of the probe, except for the store, which the
+// daemon is asked for, and those set by the command's own flags.
+func (o *options) probeOptions() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
-		Commands: commandNames(), Cluster: store.Read}
+		Commands: commandNames()}
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
 		look.LeftFiles = append(look.LeftFiles, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools
 	}

@@ -25,7 +25,7 @@ import (
 func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, forwarded func() (dataplane.Forwarded, bool), others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
-		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd"}
+		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd", Settings: o.settings()}
 		if o.Kube.On {
 			r.Store = "kubernetes"
 		}

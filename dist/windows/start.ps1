@@ -141,7 +141,7 @@ try {
 } catch {
     if (Test-Path -LiteralPath $flanneld) {
         Write-Step 'failed; results of flanneld doctor:'
-        $null = Invoke-Flanneld $flanneld ($kube + @('doctor', "--cni-conf-dir=$CniConfDir", "--cni-bin-dir=$CniBinDir"))
+        $null = Invoke-Flanneld $flanneld ($kube + @('doctor', '-v', "--cni-conf-dir=$CniConfDir", "--cni-bin-dir=$CniBinDir"))
     }
     throw
 }

@@ -119,7 +119,7 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 	add("doctor.json", results)
 	add("snapshot.json", s)
 	var text bytes.Buffer
-	_ = doctor.Print(&text, results) // writing to a buffer does not fail
+	_ = doctor.Print(&text, results, true) // writing to a buffer does not fail
 	files["doctor.txt"] = text.Bytes()
 
 	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)

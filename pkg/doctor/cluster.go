@@ -8,10 +8,14 @@ import (
 
 func clusterChecks() []Check {
 	return []Check{
-		{"FL401", "the Node has a podCIDR", anySystem, needs{podCIDRsKnown}, podCIDR},
-		{"FL402", "the node's clock agrees with the store's", anySystem, needs{clockKnown}, clock},
-		{"FL403", "Linux and Windows nodes can use the VNI and the port", linux, nil, mixed},
-		{"FL404", "no HTTP proxy intercepts requests to the API server", anySystem, needs{proxyKnown}, noProxy},
+		{"FL401", "the Node has a podCIDR",
+			"the Node has no podCIDR", anySystem, needs{podCIDRsKnown}, podCIDR},
+		{"FL402", "the node's clock agrees with the store's",
+			"the node's clock disagrees with the store's", anySystem, needs{clockKnown}, clock},
+		{"FL403", "Linux and Windows nodes can use the VNI and the port",
+			"Windows nodes cannot use the VNI, the port or the routing of this network", linux, nil, mixed},
+		{"FL404", "no HTTP proxy intercepts requests to the API server",
+			"an HTTP proxy intercepts requests to the API server", anySystem, needs{proxyKnown}, noProxy},
 	}
 }
 
@@ -79,11 +83,11 @@ func mixed(s Snapshot) Finding {
 	case !nodes.Known && peersKnown:
 		return ok("the daemon knows no Windows node that cannot use this node's configuration")
 	case !nodes.Known:
-		return skip("%s", nodes.whyUnknown())
+		return nodes.missing()
 	case len(nodes.Value) == 0:
 		return ok("the cluster has no Windows nodes")
 	case !s.Linux.Devices.Known:
-		return skip("%s", devicesKnown(s))
+		return devicesKnown(s)
 	case len(tunnels) == 0:
 		return skip(noVXLAN)
 	}
@@ -112,7 +116,7 @@ func noProxy(s Snapshot) Finding {
 			"machine, and restart flanneld and kubelet.",
 			"requests go to %s, but the API server does not answer: %s", c.Proxy.Value, oneLine(c.Unreachable))
 	case !c.PodCIDRs.Known:
-		return skip("requests go to %s; whether the API server answers is not known: %s", c.Proxy.Value,
+		return undecidable("requests go to %s; whether the API server answers is not known: %s", c.Proxy.Value,
 			oneLine(c.PodCIDRs.WhyNot))
 	}
 	return ok("requests go to %s, and the API server answers", c.Proxy.Value)

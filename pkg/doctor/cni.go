@@ -10,9 +10,10 @@ import (
 
 func cniChecks() []Check {
 	return []Check{
-		{"FL301", "the first CNI configuration is flannel's", anySystem, needs{cniKnown}, cniConf},
-		{"FL302", "the CNI plugins that the configuration calls are installed", anySystem,
-			needs{cniKnown, confCallsFlannel}, cniPlugins},
+		{"FL301", "the first CNI configuration is flannel's",
+			"the first CNI configuration is not flannel's", anySystem, needs{cniKnown}, cniConf},
+		{"FL302", "the CNI plugins that the configuration calls are installed",
+			"CNI plugins that the configuration calls are not installed", anySystem, needs{cniKnown, confCallsFlannel}, cniPlugins},
 	}
 }
 

@@ -12,18 +12,24 @@ import (
 
 func daemonChecks() []Check {
 	return []Check{
-		{"FL101", "the daemon runs and the network is up to date", anySystem, needs{daemonKnown}, upToDate},
-		{"FL102", "no more than one flanneld runs on the node", anySystem, needs{processesKnown}, oneDaemon},
-		{"FL103", "the subnet file exists and matches the daemon's lease", anySystem, nil, subnetFile},
-		{"FL104", "no peer is rejected", anySystem, needs{peersKnown}, noPeerRejected},
-		{"FL105", "the store of leases answers", anySystem, nil, storeAnswers},
-		{"FL106", "the MTU of pods fits the tunnel and the underlay", anySystem, nil, mtuFits},
-		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)", anySystem,
-			nil, nodesForward},
-		{"FL108", "no peer is retained because the store lost its lease", anySystem,
-			needs{peersKnown}, noPeerRetained},
-		{"FL109", "the senders of datagrams are the peers of the packets in them (udp)", anySystem,
-			nil, datagramsFromPeers},
+		{"FL101", "the daemon runs and the network is up to date",
+			"the daemon does not run, or the network is not up to date", anySystem, needs{daemonKnown}, upToDate},
+		{"FL102", "no more than one flanneld runs on the node",
+			"more than one flanneld runs on the node", anySystem, needs{processesKnown}, oneDaemon},
+		{"FL103", "the subnet file exists and matches the daemon's lease",
+			"the subnet file is missing, or does not match the daemon's lease", anySystem, nil, subnetFile},
+		{"FL104", "no peer is rejected",
+			"peers are rejected", anySystem, needs{peersKnown}, noPeerRejected},
+		{"FL105", "the store of leases answers",
+			"the store of leases does not answer", anySystem, nil, storeAnswers},
+		{"FL106", "the MTU of pods fits the tunnel and the underlay",
+			"the MTU of pods does not fit the tunnel and the underlay", anySystem, nil, mtuFits},
+		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)",
+			"the network of the nodes drops packets with pods' addresses (host-gw)", anySystem, nil, nodesForward},
+		{"FL108", "no peer is retained because the store lost its lease",
+			"peers are retained because the store lost their leases", anySystem, needs{peersKnown}, noPeerRetained},
+		{"FL109", "the senders of datagrams are the peers of the packets in them (udp)",
+			"datagrams were dropped: they are malformed, or not from the peers of the packets in them (udp)", anySystem, nil, datagramsFromPeers},
 	}
 }
 
@@ -64,7 +70,7 @@ func subnetFile(s Snapshot) Finding {
 	switch {
 	case s.Env.Known:
 	case s.Env.WhyNot == "":
-		return skip("%s", s.Env.whyUnknown())
+		return s.Env.missing()
 	default:
 		return fail("Delete the file: flanneld writes it again.", "%s", s.Env.WhyNot)
 	}

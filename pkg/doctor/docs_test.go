@@ -20,7 +20,7 @@ var code = regexp.MustCompile(`\bFL[0-9]{3}\b`)
 func TestCodes(t *testing.T) {
 	var b strings.Builder
 	for _, c := range Checks() {
-		fmt.Fprintf(&b, "%s %s: %s\n", c.Code, strings.Join(c.Systems, ", "), c.Title)
+		fmt.Fprintf(&b, "%s %s: %s / %s\n", c.Code, strings.Join(c.Systems, ", "), c.Title, c.Problem)
 	}
 	if *update {
 		if err := os.WriteFile("testdata/codes.txt", []byte(b.String()), 0o644); err != nil {

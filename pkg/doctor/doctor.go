@@ -19,28 +19,33 @@ const (
 	Warn Verdict = "warn"
 	// Fail means that it is a problem.
 	Fail Verdict = "fail"
-	// Skipped means that the check could not be made or does not apply;
+	// Undecided means that the check applies, but could not be made or decided;
 	// Finding.Seen gives the reason.
+	Undecided Verdict = "unknown"
+	// Skipped means that the check does not apply, or depends on what another check
+	// reports as missing; Finding.Seen gives the reason.
 	Skipped Verdict = "skipped"
 )
 
 // Finding is the verdict of a check on one node, with its reason.
 type Finding struct {
 	Verdict Verdict `json:"verdict"`
-	Seen    string  `json:"seen"`          // what the check found; if it was skipped, the reason
+	Seen    string  `json:"seen"`          // what the check found; with Undecided and Skipped, the reason
 	Fix     string  `json:"fix,omitempty"` // what the operator should do; only with Warn and Fail
 }
 
 // Check looks for one known problem.
 type Check struct {
 	Code    string   // "FL101"; its meaning never changes
-	Title   string   // the desired state
+	Title   string   // the finding if there is no problem
+	Problem string   // the finding if there is one
 	Systems []string // values of runtime.GOOS
 	needs   needs
 	run     func(Snapshot) Finding // only called if the Snapshot has what it needs
 }
 
-// Result is a check with its finding.
+// Result is a check with its finding. Title states it in general: the state that
+// was found, or with Undecided and Skipped what the question was.
 type Result struct {
 	Code  string `json:"code"`
 	Title string `json:"title"`
@@ -61,18 +66,33 @@ func Checks() []Check {
 // Examine runs all checks; those for other systems are skipped.
 func Examine(s Snapshot) (results []Result) {
 	for _, c := range Checks() {
-		results = append(results, Result{c.Code, c.Title, c.examine(s)})
+		found := c.examine(s)
+		results = append(results, Result{c.Code, c.title(found.Verdict), found})
 	}
 	return results
 }
 
+func (c Check) title(v Verdict) string {
+	switch v {
+	case OK:
+		return c.Title
+	case Warn, Fail:
+		return c.Problem
+	}
+	return "whether " + c.Title
+}
+
+// otherSystem begins the reason of a check that is skipped because it is for other
+// systems.
+const otherSystem = "not on this system"
+
 func (c Check) examine(s Snapshot) Finding {
 	if !slices.Contains(c.Systems, s.OS) {
-		return skip("not on this system, only on %s", strings.Join(c.Systems, ", "))
+		return skip("%s, only on %s", otherSystem, strings.Join(c.Systems, ", "))
 	}
 	for _, need := range c.needs {
-		if whyNot := need(s); whyNot != "" {
-			return skip("%s", whyNot)
+		if missing := need(s); missing.Verdict != "" {
+			return missing
 		}
 	}
 	return c.run(s)
@@ -94,6 +114,10 @@ func ok(format string, args ...any) Finding {
 
 func skip(format string, args ...any) Finding {
 	return Finding{Verdict: Skipped, Seen: fmt.Sprintf(format, args...)}
+}
+
+func undecidable(format string, args ...any) Finding {
+	return Finding{Verdict: Undecided, Seen: fmt.Sprintf(format, args...)}
 }
 
 func warn(fix, format string, args ...any) Finding {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/logtest"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
@@ -51,13 +53,16 @@ func healthy() Snapshot {
 			Devices: Known([]Device{{Name: "eth0", Index: 2, Type: "device", MTU: 1500, Driver: "virtio_net"},
 				{Name: "flannel.1", Index: 7, Type: "vxlan", MTU: 1450, VNI: 1, Port: 8472, Parent: 2, TxChecksum: Known(true)},
 				{Name: "cni0", Index: 9, Type: "bridge", MTU: 1450}, {Name: "veth1", Index: 10, Type: "veth", MTU: 1450, Master: 9}}),
-			IPTables: Known([]Listing{{"iptables-nft", strings.Split(":INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD", "\n")}}),
-			NFTables: Known(""), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
+			IPTables: Known([]Listing{{ruleset.VariantNFT, strings.Split("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:FLANNEL-FWD - [0:0]\n"+
+				"-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT", "\n")}}),
+			NFTables: Known(`{"nftables":[]}`), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
 	}
 }
 
-// rules replaces the rules of iptables.
-func (s *Snapshot) rules(lines ...string) { s.Linux.IPTables = Known([]Listing{{"iptables", lines}}) }
+// rules replaces the rules of iptables' table filter.
+func (s *Snapshot) rules(lines ...string) {
+	s.Linux.IPTables = Known([]Listing{{ruleset.VariantNFT, append([]string{"*filter"}, lines...)}})
+}
 
 // files replaces the CNI configurations.
 func (s *Snapshot) files(files ...CNIFile) { s.CNI.Value.Files = files }
@@ -129,7 +134,7 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL101", Fail, "2026-05-01 12:00:00Z", func(s *Snapshot) {
 			reportOf(s).Ready, reportOf(s).Problem = false, "devices: no\nfirewall: no"
 		}},
-		{"FL101", Skipped, "", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
+		{"FL101", Undecided, "root", func(s *Snapshot) { s.Daemon = Unknown[Answer]("run this as root") }},
 		{"FL102", Fail, "flanneld 42 flanneld-amd64 43", func(s *Snapshot) {
 			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld-amd64"})
 		}},
@@ -181,10 +186,10 @@ func wireGuarded() Snapshot {
 func TestWireGuardChecks(t *testing.T) {
 	checkAll(t, wireGuarded, []testCase{
 		{"FL204", OK, "51820", func(*Snapshot) {}},
-		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules("-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
+		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
 		{"FL204", Fail, "51821", func(s *Snapshot) {
 			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Data: []byte(`{"Port":51821}`)})
-			s.rules("-A INPUT -p udp -m udp --dport 51821 -j DROP")
+			s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51821 -j DROP")
 		}},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Networks[0].Data = []byte(`{"Port":`) }},
 		{"FL209", OK, "", func(*Snapshot) {}},
@@ -204,10 +209,10 @@ func TestFirewallsForUDP(t *testing.T) {
 	}
 	checkAll(t, udp, []testCase{
 		{"FL204", OK, "8285", func(*Snapshot) {}},
-		{"FL204", Fail, "8285", func(s *Snapshot) { s.rules("-A INPUT -p udp -m udp --dport 8285 -j DROP") }},
+		{"FL204", Fail, "8285", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8285 -j DROP") }},
 		{"FL204", Fail, "9000", func(s *Snapshot) {
 			reportOf(s).Node.Devices[1].Name = "flannel9000"
-			s.rules("-A INPUT -p udp -m udp --dport 9000 -j DROP")
+			s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 9000 -j DROP")
 		}},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Devices = reportOf(s).Node.Devices[:1] }},
 	})
@@ -227,7 +232,6 @@ func TestSystemChecks(t *testing.T) {
 		{"FL202", Warn, "bridge-nf-call-iptables 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0" }},
 		{"FL202", Skipped, "", func(s *Snapshot) { s.changeDevice("cni0", func(d *Device) { d.Name = "docker0" }) }},
 
-		{"FL204", OK, "8472 no-nft", func(s *Snapshot) { s.Linux.NFTables = Unknown[string]("no-nft") }},
 		{"FL205", Warn, "vmxnet3", func(s *Snapshot) { s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" }) }},
 		{"FL205", OK, "", func(s *Snapshot) {
 			s.changeDevice("eth0", func(d *Device) { d.Driver = "vmxnet3" })
@@ -236,7 +240,7 @@ func TestSystemChecks(t *testing.T) {
 		{"FL205", OK, "", func(s *Snapshot) { s.changeDevice("flannel.1", func(d *Device) { d.Parent = 99 }) }},
 		{"FL205", Warn, "5.4.0-100-generic", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
 		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
-		{"FL205", Skipped, "", func(s *Snapshot) {
+		{"FL205", Undecided, "ioctl", func(s *Snapshot) {
 			s.changeDevice("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
 		}},
 		{"FL206", Warn, "NetworkManager flannel.1", func(s *Snapshot) {
@@ -285,12 +289,12 @@ func TestClusterChecks(t *testing.T) {
 			s.changeDevice("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
 		}},
 		{"FL403", Skipped, "Kubernetes", func(s *Snapshot) {
-			s.Cluster.WindowsNodes = Unknown[[]string]("only Kubernetes knows")
+			s.Cluster.WindowsNodes = Absent[[]string]("only Kubernetes knows")
 			reportOf(s).PeersKnown = false
 		}},
-		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd") }},
+		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Absent[[]string]("it is etcd") }},
 		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon knows the peers in etcd
-			s.Cluster.WindowsNodes = Unknown[[]string]("it is etcd")
+			s.Cluster.WindowsNodes = Absent[[]string]("it is etcd")
 			reportOf(s).Advice = "10.5.9.0-24 runs Windows, and …"
 		}},
 		{"FL403", Warn, "DirectRouting", func(s *Snapshot) {
@@ -301,7 +305,7 @@ func TestClusterChecks(t *testing.T) {
 		{"FL404", Fail, "http://proxy:3128 API 503", func(s *Snapshot) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unreachable = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
 		}},
-		{"FL404", Skipped, "", func(s *Snapshot) {
+		{"FL404", Undecided, "", func(s *Snapshot) {
 			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")
 		}},
 		{"FL107", Skipped, "Amazon EC2 m5.large", func(s *Snapshot) {
@@ -316,7 +320,7 @@ func TestClusterChecks(t *testing.T) {
 func check(t *testing.T, s Snapshot, code string, verdict Verdict, seen string) {
 	t.Helper()
 	r := find(t, Examine(s), code)
-	if r.Verdict != verdict || !logtest.Names(r.Seen, strings.Fields(seen)...) || (r.Fix == "") != (verdict == OK || verdict == Skipped) {
+	if r.Verdict != verdict || !logtest.Names(r.Seen, strings.Fields(seen)...) || (r.Fix == "") != (verdict != Fail && verdict != Warn) {
 		t.Errorf("%s: %s, %q (fix: %q), want %s, %q", code, r.Verdict, r.Seen, r.Fix, verdict, seen)
 	}
 }
@@ -325,9 +329,13 @@ func TestPrint(t *testing.T) {
 	s := healthy()
 	s.Daemon = Known(Answer{Problem: "flanneld does not run here\x1b[2J"})
 	s.Linux.Sysctls.Value["net/bridge/bridge-nf-call-iptables"] = "0"
+	s.Linux.Managers = Unknown[[]LinkManager]("list processes: denied")
 	var b bytes.Buffer
-	if err := Print(&b, Examine(s)); err != nil {
-		t.Fatal(err)
+	for _, all := range []bool{false, true} {
+		fmt.Fprintf(&b, "all: %t\n", all)
+		if err := Print(&b, Examine(s), all); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if *update {
 		if err := os.WriteFile("testdata/print.txt", b.Bytes(), 0o644); err != nil {

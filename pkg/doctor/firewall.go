@@ -1,184 +1,218 @@
 package doctor
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"regexp"
+	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
-	"flannel/pkg/status"
+	"flannel/pkg/doctor/ruleset"
 )
 
-// The checks of this file do not evaluate a whole rule set, which may use sets
-// and marks. They find the rules with which hosts commonly drop flanneld's
-// packets.
-
-// filters returns the filter tables of iptables for the families in use.
-func (s Snapshot) filters() (filters []filter) {
-	for _, variants := range inUse(s, s.Linux.IPTables, s.Linux.IP6Tables) {
-		for _, l := range variants.Value {
-			filters = append(filters, parseFilter(l.Lines))
-		}
-	}
-	return filters
-}
-
-// forwardAccepts finds a rule or a policy that drops the pods' packets because
-// no rule before it accepts them. A packet must pass all tables: what one table
-// of nftables or variant of iptables drops, no other can accept.
+// forwardAccepts evaluates the host's rules for packets between pods of this node
+// and of others. It does not report that some of them are dropped, which is what
+// network policies are for.
 func forwardAccepts(s Snapshot) Finding {
-	const before = "Delete the rule, or move it to the end of FORWARD, unless it is meant to drop pods' packets. " +
-		"flanneld does not insert its rules before those of others."
-	const enable = "Leave --iptables-forward-rules on (the default), and see in flanneld status whether the part " +
-		"firewall has errors; or accept the pod network in FORWARD yourself."
-	for _, f := range s.filters() {
-		forward := f.chain("FORWARD")
-		jump := slices.IndexFunc(forward, func(r rule) bool { return strings.HasPrefix(r.target, "FLANNEL-FWD") })
-		drop := slices.IndexFunc(forward, func(r rule) bool {
-			return r.drops() && !r.narrow && r.protocol == "" && r.ports == ""
-		})
+	const fix = "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
+		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the chain FORWARD has no " +
+		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors."
+	return s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
+		if r.Verdict != ruleset.Dropped {
+			return Finding{}
+		}
+		return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+	})
+}
+
+// tunnelAccepted evaluates the host's rules for the packets that the tunnel
+// devices send and receive.
+func tunnelAccepted(s Snapshot) Finding {
+	return s.evaluate(s.tunnelFlows(), func(f flow, r ruleset.Result) Finding {
+		fix := fmt.Sprintf("Delete the rule, or before it accept UDP port %[1]d from and to the other nodes (firewall-cmd --permanent "+
+			"--add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", f.packet.DstPort)
+		if f.packet.Protocol == protocolIPIP {
+			fix = "Delete the rule, or before it accept IP protocol 4 from and to the other nodes (firewall-cmd --permanent " +
+				"--add-protocol=ipencap; iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT)."
+		}
 		switch {
-		case drop >= 0 && jump > drop:
-			return fail(before, "%q comes before the rule that accepts the pods' packets", forward[drop].text)
-		case drop >= 0 && jump < 0:
-			return fail(enable, "%q drops the pods' packets, and there is no jump to FLANNEL-FWD", forward[drop].text)
-		case jump < 0 && f.policy["FORWARD"] == "DROP":
-			return fail(enable, "the policy of FORWARD is DROP (Docker sets it), and there is no jump to FLANNEL-FWD")
+		case r.Verdict == ruleset.Dropped && f.peers == "":
+			return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+		case r.Verdict == ruleset.Dropped:
+			return fail(fix, "%s are dropped %s by %s", f.what, f.peers, r.Rule)
+		case r.Verdict == ruleset.Partly:
+			return warn(fix, "some of the %s may be dropped by %s", f.what, r.Rule)
 		}
-	}
-	chains, _ := parseNFT(s.Linux.NFTables.Value)
-	for _, c := range chains {
-		if c.hook == "forward" && c.dropsByDefault() && !strings.Contains(strings.Join(c.rules, "\n"), "accept") {
-			return warn("Accept the pod network in that chain: a rule of flanneld in another table cannot prevent "+
-				"the drop.",
-				"chain %s of table %s drops forwarded packets", c.name, c.table)
-		}
-	}
-	return ok("found no such rule%s", s.nftUnknown())
+		return Finding{}
+	})
 }
 
-// tunnelAccepted fails if a rule drops the packets of a tunnel. It only warns if a
-// firewall drops by default, because a rule that it does not understand may
-// accept them, for example one with a set or a mark.
-func tunnelAccepted(s Snapshot) (finding Finding) {
-	for _, packet := range s.outers() {
-		if finding = s.accepted(packet); finding.Verdict != OK {
-			break
-		}
-	}
-	return finding
+// flow is a kind of packets that must pass the host's rules.
+type flow struct {
+	what   string // "packets to UDP port 8472 (IPv4, incoming)"
+	packet ruleset.Packet
+	// Of a tunnel: the peers' addresses, of which each is evaluated if the packet's
+	// own prefix does not decide.
+	others []netip.Addr
+	peers  string // of a result that is about some peers: "for 1 of 3 peers (192.168.0.4)"
 }
 
-// outers returns the packets that flanneld's tunnel devices receive.
-func (s Snapshot) outers() (packets []outer) {
-	if tunnels := s.tunnels(); len(tunnels) > 0 { // all are of one type and have one port
-		if tunnels[0].Type == "ipip" {
-			return []outer{{protocol: ipencap}}
-		}
-		return []outer{{"udp", tunnels[0].Port}}
-	}
-	n := s.node()
-	switch {
-	case n != nil && n.Backend == "udp":
-		return forwarded(*n)
-	case n == nil || n.Backend != wireGuard:
-		return nil
-	}
-	for _, network := range n.Networks {
-		var published struct{ Port int }
-		if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 && !slices.Contains(packets, outer{"udp", published.Port}) {
-			packets = append(packets, outer{"udp", published.Port})
-		}
-	}
-	return packets
-}
-
-// forwarded returns the packets of the udp backend, whose device is named flannel0
-// with the default port, and flannel<port> with another.
-func forwarded(n status.Node) (packets []outer) {
-	for _, d := range n.Devices {
-		number, ours := strings.CutPrefix(d.Name, "flannel")
-		if port, err := strconv.ParseUint(number, 10, 16); ours && err == nil {
-			packets = append(packets, outer{"udp", cmp.Or(int(port), 8285)})
-		}
-	}
-	return packets
-}
-
-func (s Snapshot) accepted(packet outer) Finding {
-	fix := fmt.Sprintf("Accept UDP port %[1]d from the other nodes (firewall-cmd --permanent --add-port=%[1]d/udp; "+
-		"ufw allow %[1]d/udp; or a rule in INPUT).", packet.port)
-	if packet.protocol == ipencap {
-		fix = "Accept IP protocol 4 from the other nodes (firewall-cmd --permanent --add-protocol=ipencap; " +
-			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT)."
-	}
-	for _, f := range s.filters() {
-		if finding := f.tunnelDropped(packet, fix); finding.Verdict != "" {
+// evaluate returns the first problem that judge finds in the results of the flows.
+// A zero Finding of judge means that there is none. What is not known of the rules
+// makes the Finding Undecided, unless the rest has a problem.
+func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Finding) Finding {
+	rules, missing := s.hostRules(flows)
+	undecided, whats := missing, []string{}
+	for _, f := range flows {
+		f, result := f.evaluate(rules)
+		if finding := judge(f, result); finding.Verdict != "" {
 			return finding
 		}
+		if result.Verdict == ruleset.Undecided && undecided.Verdict == "" {
+			undecided = undecidable("%s may be dropped by %s, which cannot be evaluated: %s", f.what, result.Rule, result.Reason)
+		}
+		whats = append(whats, f.what)
 	}
-	chains, byTable := parseNFT(s.Linux.NFTables.Value)
-	for _, c := range chains {
-		if c.hook == "input" && c.dropsByDefault() && !nameOuter(byTable[c.table], packet) {
-			return warn(fix, "chain %s of table %s drops by default, and no rule of that table names %s",
-				c.name, c.table, packet)
+	if undecided.Verdict != "" {
+		return undecided
+	}
+	return ok("no rule drops %s", strings.Join(whats, ", "))
+}
+
+// hostRules parses the host's rules. missing is a Finding if a part of them is not
+// known, otherwise zero.
+func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Finding) {
+	rules = &ruleset.Ruleset{}
+	for _, ipv6 := range []bool{false, true} {
+		fact := s.Linux.IPTables
+		if ipv6 {
+			fact = s.Linux.IP6Tables
+		}
+		for _, l := range fact.Value {
+			rules.AddIPTables(ipv6, l.Variant, l.Lines)
+		}
+		if slices.ContainsFunc(flows, func(f flow) bool { return f.packet.Dst.Addr().Is6() == ipv6 }) && missing.Verdict == "" {
+			missing = fact.missing()
 		}
 	}
-	return ok("found no rule that drops %s%s", packet, s.nftUnknown())
-}
-
-// nftUnknown returns text for a Finding that could consider iptables only.
-func (s Snapshot) nftUnknown() string {
-	if s.Linux.NFTables.Known {
-		return ""
+	if nft := s.Linux.NFTables; !nft.Known {
+		missing = nft.missing()
+	} else if err := rules.AddNFT([]byte(nft.Value)); err != nil {
+		missing = undecidable("%v", err)
 	}
-	return " in iptables; nftables is not known: " + s.Linux.NFTables.whyUnknown()
+	return rules, missing
 }
 
-// tunnelDropped returns a Finding if INPUT drops the packet, otherwise a zero one.
-// A rule or policy that drops all packets counts only if no chain has a rule that
-// accepts this one, because INPUT may jump to that chain before.
-func (f filter) tunnelDropped(packet outer, fix string) Finding {
-	accepted := slices.ContainsFunc(f.rules, func(r rule) bool { return r.accepts(packet) })
-	for _, r := range f.chain("INPUT") {
-		switch {
-		case !r.matches(packet):
-		case r.target == "ACCEPT":
-			return Finding{}
-		case r.drops() && (r.ports != "" || packet.port == 0 && r.protocol != ""):
-			return fail(fix, "%q", r.text)
-		case r.drops() && !accepted:
-			return warn(fix, "%q, and no rule accepts %s", r.text, packet)
+// evaluate evaluates the packets from or to any peer, and if that does not decide,
+// those of each peer. It returns the worst result, and the flow with the peers that
+// have it.
+func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
+	all := rules.Evaluate(f.packet)
+	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 {
+		return f, all
+	}
+	var worst ruleset.Result
+	var affected []netip.Addr
+	for _, a := range f.others {
+		p := f.packet
+		if p.Path == ruleset.Outgoing {
+			p.Dst = netip.PrefixFrom(a, a.BitLen())
+		} else {
+			p.Src = netip.PrefixFrom(a, a.BitLen())
+		}
+		switch result := rules.Evaluate(p); {
+		case result.Verdict > worst.Verdict:
+			worst, affected = result, []netip.Addr{a}
+		case result.Verdict == worst.Verdict:
+			affected = append(affected, a)
 		}
 	}
-	if f.policy["INPUT"] == "DROP" && !accepted {
-		return warn(fix, "the policy of INPUT is DROP, and no rule accepts %s", packet)
+	if len(affected) < len(f.others) {
+		f.peers = fmt.Sprintf("for %d of %d peers (%s)", len(affected), len(f.others), addresses(affected))
 	}
-	return Finding{}
+	return f, worst
 }
 
-// nameOuter reports whether a rule of nftables has the packet's port, as a single
-// one, in a set or in a range, or without a port its protocol (nft -n prints the
-// number).
-func nameOuter(rules []string, packet outer) bool {
-	for _, r := range rules {
-		if packet.port == 0 {
-			if ipencapRule.MatchString(r) {
-				return true
-			}
+func addresses(list []netip.Addr) string {
+	var texts []string
+	for _, a := range list {
+		texts = append(texts, a.String())
+	}
+	return several(texts)
+}
+
+// anyAddress returns the prefix of all addresses of a family.
+func anyAddress(ipv6 bool) netip.Prefix {
+	if ipv6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func familyName(ipv6 bool) string {
+	if ipv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// podFlows returns the packets between pods of this node and of others.
+func (s Snapshot) podFlows() (flows []flow) {
+	inside := []string{}
+	for _, b := range s.bridges() {
+		inside = append(inside, b.Name)
+	}
+	if len(inside) == 0 { // other CNI plugins use no bridge
+		inside = []string{ruleset.AnyDevice}
+	}
+	for _, n := range s.networks() {
+		if !n.Subnet.IsValid() || !n.Network.IsValid() {
 			continue
 		}
-		for word := range strings.FieldsFuncSeq(r, func(c rune) bool { return c != '-' && (c < '0' || c > '9') }) {
-			if contains(strings.ReplaceAll(word, "-", ":"), packet.port) && strings.Contains(r, "dport") {
-				return true
+		for _, bridge := range inside {
+			for _, tunnel := range s.podDevices(n.Subnet.Addr().Is6()) {
+				to := ruleset.Packet{Path: ruleset.Forwarded, Src: n.Network, Dst: n.Subnet, In: tunnel, Out: bridge}
+				from := ruleset.Packet{Path: ruleset.Forwarded, Src: n.Subnet, Dst: n.Network, In: bridge, Out: tunnel}
+				flows = append(flows, flow{what: fmt.Sprintf("packets to pods of this node in %s", n.Subnet), packet: to},
+					flow{what: fmt.Sprintf("packets from pods of this node in %s", n.Subnet), packet: from})
 			}
 		}
 	}
-	return false
+	return flows
 }
 
-// ipencapRule matches a rule of nftables with IPIP's protocol.
-var ipencapRule = regexp.MustCompile(`\b(l4proto|protocol) (\{ |[^}]*, )?(4|ipencap)\b`)
+// podDevices returns the devices that lead to the pods of other nodes: the tunnel
+// of the family, or the underlay if there is none.
+func (s Snapshot) podDevices(ipv6 bool) (names []string) {
+	n := s.node()
+	if n == nil {
+		for _, d := range s.tunnels() {
+			if d.OuterIsIPv6 == ipv6 {
+				names = append(names, d.Name)
+			}
+		}
+	} else {
+		for _, d := range n.Devices {
+			isV6 := strings.HasPrefix(d.Name, "flannel-v6.") || d.Name == "flannel-wg-v6"
+			if d.Name != n.Underlay.Name && (isV6 == ipv6 || len(n.Devices) <= 2) {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		names = []string{s.underlayName()}
+	}
+	return names
+}
+
+// underlayName returns the device that leads to the other nodes.
+func (s Snapshot) underlayName() string {
+	if n := s.node(); n != nil && n.Underlay.Name != "" {
+		return n.Underlay.Name
+	}
+	for _, d := range s.tunnels() {
+		if parent := s.device(d.Parent); parent.Name != "" {
+			return parent.Name
+		}
+	}
+	return ruleset.AnyDevice
+}

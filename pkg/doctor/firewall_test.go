@@ -2,96 +2,116 @@ package doctor
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"flannel/pkg/doctor/ruleset"
+	"flannel/pkg/status"
 )
 
-func TestFirewalls(t *testing.T) {
-	const jump = `-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`
-	const firewalld = `table inet firewalld { # progname firewalld
-	chain filter_INPUT {
-		type filter hook input priority 10; policy accept;
-		ct state { established, related } accept
-		jump filter_INPUT_POLICIES
-		reject with icmpx admin-prohibited
+// nftBase is a base chain in the form of nft -j, with rules after it.
+func nftBase(hook, policy string, rules ...string) string {
+	text := fmt.Sprintf(`{"nftables":[{"chain":{"family":"inet","table":"mine","name":"c","hook":%q,"prio":0,"policy":%q}}`, hook, policy)
+	for i, r := range rules {
+		text += fmt.Sprintf(`,{"rule":{"family":"inet","table":"mine","chain":"c","handle":%d,"expr":[%s]}}`, i+7, r)
 	}
-	chain filter_IN_public_allow {
-		tcp dport 22 accept
-		%s
-	}
+	return text + "]}"
 }
-`
+
+const (
+	dropPort   = `{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":8472}},{"drop":null}`
+	acceptPort = `{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":{"set":[53,{"range":[8400,8500]}]}}},{"accept":null}`
+	fromBridge = `{"match":{"op":"==","left":{"meta":{"key":"iifname"}},"right":"cni0"}},{"accept":null}`
+	toBridge   = `{"match":{"op":"==","left":{"meta":{"key":"oifname"}},"right":"cni0"}},{"accept":null}`
+	blocked    = `{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"set":["192.168.0.5"]}}},{"drop":null}`
+	extension  = `{"xt":{"type":"match","name":"string"}},{"drop":null}`
+)
+
+// TestFirewalls has rules that hosts have, and what the checks make of them. How
+// single conditions are evaluated is tested in package ruleset.
+func TestFirewalls(t *testing.T) {
+	const jump = "-A FORWARD -j FLANNEL-FWD"
+	ours := []string{":FLANNEL-FWD - [0:0]", "-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT", "-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT"}
 	for _, c := range []struct {
 		name    string
-		verdict map[string]Verdict
-		rules   []string
+		code    string
+		verdict Verdict
+		rules   []string // of iptables' table filter, beside ours
 		nft     string
 	}{
-		{"Docker's policy, without our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD DROP [0:0]", "-A FORWARD -j DOCKER-USER"}, ""},
-		{"Docker's policy", map[string]Verdict{"FL203": OK}, []string{":FORWARD DROP [0:0]", jump}, ""},
-		{"RHEL's reject before our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
-		{"RHEL's reject, without our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"DROP before our jump", map[string]Verdict{"FL203": Fail}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j KUBE-FORWARD", jump}, ""},
-		{"our jump after rules of other programs", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j KUBE-ROUTER-FORWARD", "-A FORWARD -j cali-FORWARD", jump}, ""},
-		{"RHEL's reject after our jump", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"a comment that looks like a rule", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
-		{"DROP for one interface only", map[string]Verdict{"FL203": OK}, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
-		{"another table drops", map[string]Verdict{"FL203": Warn}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
-		{"another table drops some packets", map[string]Verdict{"FL203": OK}, []string{jump}, "table inet mine {\n\tchain fwd {\n\t\ttype filter hook forward priority 0; policy drop;\n\t\tiifname \"cni0\" accept\n\t}\n}\n"},
-		{"iptables' own table", map[string]Verdict{"FL203": OK}, []string{jump}, "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n"},
+		{"Docker's policy, without our jump", "FL203", Fail, []string{":FORWARD DROP [0:0]"}, ""},
+		{"Docker's policy", "FL203", OK, []string{":FORWARD DROP [0:0]", jump}, ""},
+		{"RHEL's reject before our jump", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
+		{"RHEL's reject after our jump", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", jump, "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"}, ""},
+		{"a comment that looks like a rule", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", `-A FORWARD -m comment --comment "was \"x\" -j DROP" -j ACCEPT`, jump}, ""},
+		{"DROP for one interface only", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
+		{"DROP from our tunnel only", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i flannel+ -j DROP", jump}, ""},
+		{"a network policy", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -p tcp -j DROP", jump}, ""},
+		{"another table drops", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", jump}, nftBase("forward", "drop")},
+		{"another table accepts one direction", "FL203", Fail, nil, nftBase("forward", "drop", fromBridge)},
+		{"another table accepts both directions", "FL203", OK, nil, nftBase("forward", "drop", fromBridge, toBridge)},
 
-		{"port dropped", map[string]Verdict{"FL204": Fail}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8000:9000 -j DROP"}, ""},
-		{"port dropped among others", map[string]Verdict{"FL204": Fail}, []string{"-A INPUT -p udp -m multiport --dports 53,8472 -j REJECT --reject-with icmp-port-unreachable"}, ""},
-		{"another port dropped", map[string]Verdict{"FL204": OK}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 4789 -j DROP", "-A INPUT -p tcp -m tcp --dport 8472 -j DROP"}, ""},
-		{"policy DROP", map[string]Verdict{"FL204": Warn}, []string{":INPUT DROP [0:0]", "-A INPUT -i lo -j ACCEPT"}, ""},
-		{"policy DROP, port accepted in another chain", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", "-A INPUT -j ufw-user-input", "-A ufw-user-input -s 192.168.0.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
-		{"policy DROP, all accepted", map[string]Verdict{"FL204": OK}, []string{":INPUT DROP [0:0]", `-A INPUT -m comment --comment "let all in" -j ACCEPT`}, ""},
-		{"reject at the end", map[string]Verdict{"FL204": Warn}, []string{":INPUT ACCEPT [0:0]", "-A INPUT -p icmp -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"accepted before the reject", map[string]Verdict{"FL204": OK}, []string{"-A INPUT -p udp -m udp --dport 8472 -j ACCEPT", "-A INPUT -j REJECT --reject-with icmp-host-prohibited"}, ""},
-		{"firewalld", map[string]Verdict{"FL204": Warn}, nil, fmt.Sprintf(firewalld, "udp dport 5353 accept")},
-		{"firewalld with the port", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport 8472 accept")},
-		{"firewalld with a range", map[string]Verdict{"FL204": OK}, nil, fmt.Sprintf(firewalld, "udp dport { 53, 8400-8500 } accept")},
+		{"port dropped by nftables with policy accept", "FL204", Fail, nil, nftBase("input", "accept", dropPort)},
+		{"port dropped by nftables in output", "FL204", Fail, nil, nftBase("output", "accept", dropPort)},
+		{"port accepted by nftables in a range", "FL204", OK, nil, nftBase("input", "drop", acceptPort)},
+		{"policy drop of nftables", "FL204", Fail, nil, nftBase("input", "drop")},
+		{"one peer dropped", "FL204", Fail, nil, nftBase("input", "accept", blocked)},
+		{"an extension of iptables in nftables", "FL204", Undecided, nil, nftBase("input", "accept", extension)},
+		{"a set of iptables", "FL204", Undecided, []string{":INPUT ACCEPT [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
+		{"a set of iptables, but another rule drops", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
+		{"a rate", "FL204", Warn, []string{":INPUT DROP [0:0]", "-A INPUT -p udp -m limit --limit 5/sec -j ACCEPT"}, ""},
+		{"not nft's output", "FL204", Undecided, nil, "table inet x {}"},
+		{"policy DROP, port accepted in another chain", "FL204", OK, []string{":INPUT DROP [0:0]", ":ufw-user-input - [0:0]", "-A INPUT -j ufw-user-input", "-A ufw-user-input -s 192.168.0.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
+		{"policy DROP, port accepted from elsewhere", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -s 192.168.9.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
 	} {
 		s := healthy()
-		s.rules(c.rules...)
-		s.Linux.NFTables = Known(c.nft)
-		for code, want := range c.verdict {
-			if r := find(t, Examine(s), code); r.Verdict != want {
-				t.Errorf("%s: %s is %s, %q, want %s", c.name, code, r.Verdict, r.Seen, want)
-			}
+		s.rules(append(slices.Clone(ours), c.rules...)...)
+		if c.nft != "" {
+			s.Linux.NFTables = Known(c.nft)
+		}
+		reportOf(&s).Peers = append(reportOf(&s).Peers, status.Peer{Name: "b", State: status.UpToDate, PublicIPs: []netip.Addr{addr("192.168.0.5")}})
+		if r := find(t, Examine(s), c.code); r.Verdict != c.verdict {
+			t.Errorf("%s: %s is %s, %q, want %s", c.name, c.code, r.Verdict, r.Seen, c.verdict)
 		}
 	}
-	// A packet must pass the tables of both variants.
-	s := healthy()
-	s.Linux.IPTables = Known([]Listing{{"iptables-nft", []string{jump}}, {"iptables-legacy", []string{":FORWARD DROP [0:0]"}}})
-	check(t, s, "FL203", Fail, "FORWARD DROP")
-	s.Linux.IPTables = Unknown[[]Listing]("iptables: not found")
-	check(t, s, "FL203", Skipped, "")
+}
+
+// What is not known of the rules makes the result unknown, unless the rest has a
+// problem.
+func TestUnknownRules(t *testing.T) {
+	checkAll(t, healthy, []testCase{
+		{"FL203", Undecided, "no-tool", func(s *Snapshot) { s.Linux.IPTables = Unknown[[]Listing]("no-tool") }},
+		{"FL203", OK, "", func(s *Snapshot) { s.Linux.IP6Tables = Unknown[[]Listing]("no-tool") }}, // not in use
+		{"FL204", Undecided, "no-tool", func(s *Snapshot) { s.Linux.NFTables = Unknown[string]("no-tool") }},
+		{"FL204", Fail, "8472", func(s *Snapshot) {
+			s.Linux.NFTables = Unknown[string]("no-tool")
+			s.rules(":INPUT DROP [0:0]")
+		}},
+		{"FL203", Fail, "FORWARD", func(s *Snapshot) { // a packet must pass the tables of both variants
+			s.Linux.IPTables.Value = append(s.Linux.IPTables.Value, Listing{ruleset.VariantLegacy, []string{"*filter", ":FORWARD DROP [0:0]"}})
+		}},
+	})
 }
 
 // The packets of an IPIP tunnel have a protocol of their own, and no port.
 func TestFirewallsForIPIP(t *testing.T) {
-	const nft = "table inet mine {\n\tchain in {\n\t\ttype filter hook input priority 0; policy drop;\n\t\t%s\n\t}\n}\n"
 	s := healthy()
 	s.changeDevice("flannel.1", func(d *Device) { d.Type = "ipip" })
 	for rules, want := range map[string]Verdict{
-		"-A INPUT -p ipencap -j DROP":                               Fail,
-		"-A INPUT -p 4 -j REJECT":                                   Fail,
-		"-A INPUT -p udp -j DROP":                                   OK,
-		":INPUT DROP [0:0]\n-A INPUT -p udp -j ACCEPT":              Warn,
-		":INPUT DROP [0:0]\n-A INPUT -s 10.0.0.1 -p ipv4 -j ACCEPT": OK,
-		"-A INPUT -p ipencap -j ACCEPT\n-A INPUT -j DROP":           OK,
+		":INPUT ACCEPT [0:0]\n-A INPUT -p ipencap -j DROP":                            Fail,
+		":INPUT ACCEPT [0:0]\n-A INPUT -p 4 -j REJECT":                                Fail,
+		":INPUT ACCEPT [0:0]\n-A INPUT -p udp -j DROP":                                OK,
+		":INPUT DROP [0:0]\n-A INPUT -p udp -j ACCEPT":                                Fail,
+		":INPUT DROP [0:0]\n-A INPUT -s 192.168.0.4 -p ipv4 -j ACCEPT":                OK,
+		":INPUT ACCEPT [0:0]\n-A INPUT -p ipencap -j ACCEPT\n-A INPUT -j DROP":        OK,
+		":OUTPUT ACCEPT [0:0]\n-A OUTPUT -p ipencap -j DROP":                          Fail,
+		":OUTPUT ACCEPT [0:0]\n-A OUTPUT -p ipencap -d 192.168.0.9 -o eth0 -j ACCEPT": OK,
 	} {
 		s.rules(strings.Split(rules, "\n")...)
 		if r := find(t, Examine(s), "FL204"); r.Verdict != want {
 			t.Errorf("%s: FL204 is %s, %q, want %s", rules, r.Verdict, r.Seen, want)
-		}
-	}
-	s.rules()
-	for rule, want := range map[string]Verdict{"ip protocol 4 accept": OK, "meta l4proto { 4, 50 } accept": OK, "udp dport 4 accept": Warn, "ip protocol 47 accept": Warn} {
-		s.Linux.NFTables = Known(fmt.Sprintf(nft, rule))
-		if r := find(t, Examine(s), "FL204"); r.Verdict != want {
-			t.Errorf("nftables, %s: FL204 is %s, %q, want %s", rule, r.Verdict, r.Seen, want)
 		}
 	}
 	check(t, s, "FL205", Skipped, "")

@@ -89,7 +89,7 @@ func sourceVIP(s Snapshot) Finding {
 func dsr(s Snapshot) Finding {
 	args, h := s.Windows.KubeProxy.Value, s.Windows.HNS.Value
 	if h.Problem != "" {
-		return skip("the version of HNS is not known: %s", h.Problem)
+		return undecidable("the version of HNS is not known: %s", h.Problem)
 	}
 	value, given := argument(args, "enable-dsr")
 	if file := configFile(args); file != "" && !given && !h.supportsDSR() {

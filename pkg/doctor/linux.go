@@ -10,23 +10,24 @@ import (
 
 func linuxChecks() []Check {
 	return []Check{
-		{"FL201", "the kernel forwards packets", linux, needs{sysctlsKnown, familiesKnown}, forwards},
-		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy", linux,
-			needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
-		{"FL203", "no firewall rule drops the packets that are forwarded for pods", linux,
-			needs{filtersKnown, familiesKnown}, forwardAccepts},
-		{"FL204", "the host's firewall accepts the tunnel's packets", linux,
-			needs{devicesKnown, outersKnown, filtersKnown}, tunnelAccepted},
-		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums", linux,
-			needs{devicesKnown, vxlanExists}, checksums},
-		{"FL206", "no other program manages flanneld's devices", linux,
-			needs{managersKnown, devicesKnown}, unmanagedDevices},
-		{"FL207", "the pods' bridge has an address of this node's subnet", linux,
-			needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
-		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file", linux,
-			needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
-		{"FL209", "every WireGuard peer to which packets were sent has answered", linux,
-			needs{peersKnown, wireGuardUsed}, peersAnswer},
+		{"FL201", "the kernel forwards packets",
+			"the kernel does not forward packets", linux, needs{sysctlsKnown, familiesKnown}, forwards},
+		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy",
+			"packets between pods on a bridge bypass the rules of kube-proxy", linux, needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
+		{"FL203", "no firewall rule drops the packets that are forwarded for pods",
+			"a firewall rule drops packets that are forwarded for pods", linux, needs{familiesKnown}, forwardAccepts},
+		{"FL204", "the host's firewall accepts the tunnel's packets",
+			"a firewall rule drops the tunnel's packets", linux, needs{devicesKnown, outersKnown}, tunnelAccepted},
+		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums",
+			"the kernel or the network card is known to break the tunnel's checksums", linux, needs{devicesKnown, vxlanExists}, checksums},
+		{"FL206", "no other program manages flanneld's devices",
+			"another program manages flanneld's devices", linux, needs{managersKnown, devicesKnown}, unmanagedDevices},
+		{"FL207", "the pods' bridge has an address of this node's subnet",
+			"the pods' bridge has an address outside of this node's subnet", linux, needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
+		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file",
+			"the pods' bridge or interfaces have another MTU than the subnet file", linux, needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
+		{"FL209", "every WireGuard peer to which packets were sent has answered",
+			"WireGuard peers to which packets were sent have not answered", linux, needs{peersKnown, wireGuardUsed}, peersAnswer},
 	}
 }
 
@@ -77,7 +78,7 @@ func checksums(s Snapshot) Finding {
 		parent := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
-			return skip("%s", d.TxChecksum.whyUnknown())
+			return d.TxChecksum.missing()
 		case !d.TxChecksum.Value:
 		case parent.Driver == "vmxnet3" && d.Port != 4789:
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",

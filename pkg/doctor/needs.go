@@ -5,38 +5,30 @@ import (
 	"slices"
 )
 
-// needs lists what a check needs, the most basic first. Each function returns
-// why the Snapshot does not have it, "" if it has. Examine skips the check with
-// the first reason.
-type needs []func(Snapshot) (whyNot string)
+// needs lists what a check needs, the most basic first. Each function returns a
+// Finding with the reason why the Snapshot does not have it, a zero one if it has.
+// The first reason is the result of the check.
+type needs []func(Snapshot) Finding
 
 // Facts that checks need.
 
-func daemonKnown(s Snapshot) string     { return s.Daemon.whyUnknown() }
-func processesKnown(s Snapshot) string  { return s.Processes.whyUnknown() }
-func interfacesKnown(s Snapshot) string { return s.Interfaces.whyUnknown() }
-func cniKnown(s Snapshot) string        { return s.CNI.whyUnknown() }
-func podCIDRsKnown(s Snapshot) string   { return s.Cluster.PodCIDRs.whyUnknown() }
-func clockKnown(s Snapshot) string      { return s.Cluster.Ahead.whyUnknown() }
-func proxyKnown(s Snapshot) string      { return s.Cluster.Proxy.whyUnknown() }
-func sysctlsKnown(s Snapshot) string    { return s.Linux.Sysctls.whyUnknown() }
-func devicesKnown(s Snapshot) string    { return s.Linux.Devices.whyUnknown() }
-func managersKnown(s Snapshot) string   { return s.Linux.Managers.whyUnknown() }
-func hnsKnown(s Snapshot) string        { return s.Windows.HNS.whyUnknown() }
-func networksKnown(s Snapshot) string   { return s.Windows.Networks.whyUnknown() }
-func adaptersKnown(s Snapshot) string   { return s.Windows.Adapters.whyUnknown() }
-func routesKnown(s Snapshot) string     { return s.Windows.Routes.whyUnknown() }
-func programsKnown(s Snapshot) string   { return s.Windows.Programs.whyUnknown() }
-func leftFilesKnown(s Snapshot) string  { return s.Windows.LeftFiles.whyUnknown() }
-func lostKnown(s Snapshot) string       { return s.Windows.Lost.whyUnknown() }
-
-// filtersKnown needs the filter tables of iptables for the families in use.
-func filtersKnown(s Snapshot) (whyNot string) {
-	for _, f := range inUse(s, s.Linux.IPTables, s.Linux.IP6Tables) {
-		whyNot = cmp.Or(whyNot, f.whyUnknown())
-	}
-	return whyNot
-}
+func daemonKnown(s Snapshot) Finding     { return s.Daemon.missing() }
+func processesKnown(s Snapshot) Finding  { return s.Processes.missing() }
+func interfacesKnown(s Snapshot) Finding { return s.Interfaces.missing() }
+func cniKnown(s Snapshot) Finding        { return s.CNI.missing() }
+func podCIDRsKnown(s Snapshot) Finding   { return s.Cluster.PodCIDRs.missing() }
+func clockKnown(s Snapshot) Finding      { return s.Cluster.Ahead.missing() }
+func proxyKnown(s Snapshot) Finding      { return s.Cluster.Proxy.missing() }
+func sysctlsKnown(s Snapshot) Finding    { return s.Linux.Sysctls.missing() }
+func devicesKnown(s Snapshot) Finding    { return s.Linux.Devices.missing() }
+func managersKnown(s Snapshot) Finding   { return s.Linux.Managers.missing() }
+func hnsKnown(s Snapshot) Finding        { return s.Windows.HNS.missing() }
+func networksKnown(s Snapshot) Finding   { return s.Windows.Networks.missing() }
+func adaptersKnown(s Snapshot) Finding   { return s.Windows.Adapters.missing() }
+func routesKnown(s Snapshot) Finding     { return s.Windows.Routes.missing() }
+func programsKnown(s Snapshot) Finding   { return s.Windows.Programs.missing() }
+func leftFilesKnown(s Snapshot) Finding  { return s.Windows.LeftFiles.missing() }
+func lostKnown(s Snapshot) Finding       { return s.Windows.Lost.missing() }
 
 // Values that checks need.
 
@@ -47,81 +39,82 @@ const (
 	noAdapter = "the adapter with the host's address is not known: the daemon has no lease or does not answer"
 )
 
-func peersKnown(s Snapshot) string {
+func peersKnown(s Snapshot) Finding {
 	r := s.report()
 	return unless(r != nil && r.PeersKnown, "the daemon does not know the peers, or does not answer")
 }
 
-func familiesKnown(s Snapshot) string {
+func familiesKnown(s Snapshot) Finding {
 	return unless(len(s.subnets()) > 0,
 		"the address families in use are not known: there is neither a lease nor a subnet file")
 }
 
-func subnetKnown(s Snapshot) string {
+func subnetKnown(s Snapshot) Finding {
 	return unless(len(s.subnets()) > 0, "this node's subnet is not known")
 }
 
-func podNetworksKnown(s Snapshot) string {
+func podNetworksKnown(s Snapshot) Finding {
 	return unless(len(s.podNetworks()) > 0,
 		"the pod network is not known: the daemon has no lease or does not answer, and there is no subnet file")
 }
 
-func subnetFileExists(s Snapshot) string {
+func subnetFileExists(s Snapshot) Finding {
 	return unless(s.Env.Known && s.Env.Value.MTU != 0, "there is no subnet file")
 }
 
 const wireGuard = "wireguard" // the backend's name
 
-func wireGuardUsed(s Snapshot) string {
+func wireGuardUsed(s Snapshot) Finding {
 	n := s.node()
 	return unless(n != nil && n.Backend == wireGuard, "the backend is not wireguard")
 }
 
-func outersKnown(s Snapshot) string {
+func outersKnown(s Snapshot) Finding {
 	return unless(len(s.outers()) > 0, noTunnel)
 }
 
-func vxlanExists(s Snapshot) string { return unless(len(s.vxlans()) > 0, noVXLAN) }
+func vxlanExists(s Snapshot) Finding { return unless(len(s.vxlans()) > 0, noVXLAN) }
 
-func bridgeExists(s Snapshot) string {
+func bridgeExists(s Snapshot) Finding {
 	return unless(len(s.bridges()) > 0, "the pods' bridge does not exist")
 }
 
-func confCallsFlannel(s Snapshot) string {
+func confCallsFlannel(s Snapshot) Finding {
 	_, plugins := s.flannelConf()
 	return unless(len(plugins) > 0, "no CNI configuration calls flannel")
 }
 
-func hnsNetworkExists(s Snapshot) string {
+func hnsNetworkExists(s Snapshot) Finding {
 	_, _, found := s.hns()
 	return unless(found, "flanneld has no HNS network")
 }
 
-func overlayExists(s Snapshot) string {
+func overlayExists(s Snapshot) Finding {
 	_, overlay, found := s.hns()
 	return unless(found && overlay, "flanneld has no overlay network")
 }
 
-func hostGWExists(s Snapshot) string {
+func hostGWExists(s Snapshot) Finding {
 	_, overlay, found := s.hns()
 	return unless(found && !overlay, "flanneld has no host-gw network")
 }
 
-func hostAdapterKnown(s Snapshot) string {
+func hostAdapterKnown(s Snapshot) Finding {
 	_, found := s.hostAdapter()
 	return unless(found, noAdapter)
 }
 
-func kubeProxyRuns(s Snapshot) string {
+func kubeProxyRuns(s Snapshot) Finding {
 	f := s.Windows.KubeProxy
-	return cmp.Or(f.whyUnknown(), unless(len(f.Value) > 0, "kube-proxy does not run"))
+	return cmp.Or(f.missing(), unless(len(f.Value) > 0, "kube-proxy does not run"))
 }
 
-func unless(met bool, reason string) string {
+// unless skips a check whose condition is not met.
+func unless(met bool, reason string) Finding {
 	if met {
-		return ""
+		return Finding{}
 	}
-	return reason
+	return skip("%s", reason)
 }
 
 // inUse returns the value for IPv4, that for IPv6, or both, according to the

@@ -8,18 +8,22 @@ import (
 	"flannel/pkg/status"
 )
 
-// Print writes the results as text, problems first. It counts the checks for
-// other systems, but does not list them.
-func Print(w io.Writer, results []Result) error {
+// Print writes the results as text: problems and what is unknown, and with all the
+// other checks, too, except for those for other systems. Its last line has the
+// number of each verdict.
+func Print(w io.Writer, results []Result, all bool) error {
 	var b strings.Builder
 	otherSystems := 0
-	for _, v := range []Verdict{Fail, Warn, OK, Skipped} {
+	for _, v := range []Verdict{Fail, Warn, Undecided, OK, Skipped} {
 		for _, r := range results {
 			if r.Verdict != v {
 				continue
 			}
-			if v == Skipped && strings.HasPrefix(r.Seen, "not on this system") {
+			if v == Skipped && strings.HasPrefix(r.Seen, otherSystem) {
 				otherSystems++
+				continue
+			}
+			if !all && (v == OK || v == Skipped) {
 				continue
 			}
 			fmt.Fprintf(&b, "%s %-7s %s\n      %s\n", r.Code, v, r.Title, status.Printable(r.Seen))
@@ -28,8 +32,8 @@ func Print(w io.Writer, results []Result) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "%d fail, %d warn, %d ok, %d skipped", Count(results, Fail), Count(results, Warn),
-		Count(results, OK), Count(results, Skipped)-otherSystems)
+	fmt.Fprintf(&b, "%d fail, %d warn, %d unknown, %d ok, %d skipped", Count(results, Fail), Count(results, Warn),
+		Count(results, Undecided), Count(results, OK), Count(results, Skipped)-otherSystems)
 	if otherSystems > 0 {
 		fmt.Fprintf(&b, "; %d checks are for other systems", otherSystems)
 	}

@@ -16,9 +16,13 @@ import (
 // Fact is a value that package probe may have read. The zero Fact means that
 // probe did not try to read it.
 type Fact[T any] struct {
-	Value  T      `json:"value"`
-	Known  bool   `json:"known"`
-	WhyNot string `json:"whyNot,omitempty"` // why reading failed; "" if Known, or not tried
+	Value T    `json:"value"`
+	Known bool `json:"known"`
+	// WhyNot is the reason if the value is not known; "": probe did not try.
+	WhyNot string `json:"whyNot,omitempty"`
+	// Absent means that this node or its store has no such value, for the reason
+	// WhyNot.
+	Absent bool `json:"absent,omitempty"`
 }
 
 // Known returns a Fact with a value.
@@ -27,12 +31,18 @@ func Known[T any](v T) Fact[T] { return Fact[T]{Value: v, Known: true} }
 // Unknown returns a Fact that could not be read, with the reason.
 func Unknown[T any](why string) Fact[T] { return Fact[T]{WhyNot: why} }
 
-// whyUnknown returns why the value is not known; "": it is known.
-func (f Fact[T]) whyUnknown() string {
-	if f.Known {
-		return ""
+// Absent returns a Fact that this node or its store does not have, with the reason.
+func Absent[T any](why string) Fact[T] { return Fact[T]{WhyNot: why, Absent: true} }
+
+// missing returns the Finding of a check that needs the value: zero, if it is known.
+func (f Fact[T]) missing() Finding {
+	switch {
+	case f.Known:
+		return Finding{}
+	case f.Absent || f.WhyNot == "":
+		return skip("%s", cmp.Or(f.WhyNot, "not examined"))
 	}
-	return cmp.Or(f.WhyNot, "not examined")
+	return undecidable("%s", f.WhyNot)
 }
 
 // Snapshot is the state of a node at one time, as far as it could be read.
@@ -113,7 +123,7 @@ type Linux struct {
 	Devices   Fact[[]Device]      `json:"devices"` // without loopback
 	IPTables  Fact[[]Listing]     `json:"iptables"`
 	IP6Tables Fact[[]Listing]     `json:"ip6tables"`
-	NFTables  Fact[string]        `json:"nftables"`
+	NFTables  Fact[string]        `json:"nftables"` // output of nft -n -j list ruleset
 	Managers  Fact[[]LinkManager] `json:"linkManagers"`
 }
 
@@ -136,11 +146,11 @@ type Device struct {
 	OuterIsIPv6 bool       `json:"outerIsIPv6,omitempty"`
 }
 
-// Listing is the filter table of one variant of iptables (legacy or nft), as
-// lines of iptables-save without kube-proxy's chains. A packet must pass the
-// tables of all variants.
+// Listing is what one variant of iptables has, as lines of iptables-save without
+// comments, and without kube-proxy's chains in the table nat. A packet must pass
+// the tables of all variants.
 type Listing struct {
-	Variant string   `json:"variant"`
+	Variant string   `json:"variant"` // ruleset.VariantNFT or ruleset.VariantLegacy
 	Lines   []string `json:"lines"`
 }
 

@@ -45,7 +45,7 @@ func natExcepts(s Snapshot) Finding {
 	}
 	if !s.Cluster.Services.Known {
 		return ok("%s excepts %s (the service network is not known: %s)", conf.Name, join(excepted...),
-			s.Cluster.Services.whyUnknown())
+			s.Cluster.Services.missing().Seen)
 	}
 	return ok("%s excepts %s", conf.Name, join(excepted...))
 }

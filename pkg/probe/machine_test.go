@@ -176,7 +176,7 @@ func TestOverlayProblems(t *testing.T) {
 	}{
 		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *node) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
 		{"FL501", "fail: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
-		{"FL502", "skipped: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
+		{"FL502", "unknown: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL501", "warn: HNS 9.1", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} }) }},
 		{"FL502", "fail: HNS 0", func(n *node) { n.hand(n.m.Admin().DeleteNetwork("flannel.4096")) }},
 		{"FL502", "fail: 10.244.1.0/24 10.244.9.0/24", func(n *node) { n.report.Node.Networks[0].Subnet = pfx("10.244.9.0/24") }},
@@ -207,7 +207,7 @@ func TestOverlayProblems(t *testing.T) {
 		}},
 		{"FL508", "fail", func(n *node) { n.procs[3].args = []string{"kube-proxy"} }},
 		{"FL508", "skipped: kube-proxy", func(n *node) { n.procs = n.procs[:3] }},
-		{"FL508", "skipped: Kube-Proxy.exe", func(n *node) { n.procs[3].argsErr = errors.New("denied") }},
+		{"FL508", "unknown: Kube-Proxy.exe", func(n *node) { n.procs[3].argsErr = errors.New("denied") }},
 		{"FL509", "ok: 10.244.1.2", func(*node) {}}, // without host-local's directory, it is not known what is reserved
 		{"FL509", "fail", func(n *node) { n.reserve("10.244.1.7", "a pod") }},
 		{"FL509", "fail: 10.244.1.9", func(n *node) {
@@ -258,7 +258,7 @@ func TestHNSHangs(t *testing.T) {
 	n.client = hns.NewClient(n.m, hns.Timing{Query: 1500 * time.Millisecond})
 	s := run(t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes)
 	s.OS, s.Daemon = "windows", doctor.Known(doctor.Answer{Report: &n.report})
-	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "skipped", "FL506": "skipped", "FL510": "skipped",
+	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "unknown", "FL506": "unknown", "FL510": "unknown",
 		"FL504": "ok", "FL508": "ok"})
 	n.m.Heal()
 }

@@ -113,7 +113,15 @@ func common(o Options, s *doctor.Snapshot) []probe {
 	probes := []probe{
 		factProbe(&s.Env, withoutContext(func() (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) })),
 		factProbe(&s.Daemon, func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
-		factProbe(&s.CNI, withoutContext(func() (doctor.CNI, error) { return cni(o.ConfDir, o.BinDir) })),
+		{
+			read: func(context.Context) func() {
+				c, err := cni(o.ConfDir, o.BinDir)
+				fact := known(c, err)
+				fact.Absent = errors.Is(err, fs.ErrNotExist) // a container may not have the host's directory, nor a host without Kubernetes
+				return func() { s.CNI = fact }
+			},
+			timedOut: func(why string) { s.CNI = doctor.Unknown[doctor.CNI](why) },
+		},
 		factProbe(&s.Machine, withoutContext(firmware)),
 	}
 	if o.Cluster != nil {
@@ -157,7 +165,7 @@ func cni(confDir, binDir string) (doctor.CNI, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return c, err
 	case runtime.GOOS != "windows":
-		return c, fmt.Errorf("%s does not exist here", confDir)
+		return c, fmt.Errorf("look for CNI configurations: %w", err)
 	}
 	for _, e := range entries {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {

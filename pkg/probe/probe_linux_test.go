@@ -109,14 +109,14 @@ func checkFacts(t *testing.T, s doctor.Snapshot) {
 	if l.Sysctls.Value["net/ipv4/ip_forward"] != "0" || l.Sysctls.Value["net/ipv6/conf/all/forwarding"] == "" {
 		t.Errorf("%v", l.Sysctls)
 	}
-	text := strings.Join(l.IPTables.Value[0].Lines, "\n")
+	text := linesOf(l.IPTables.Value)
 	if !strings.Contains(text, ":FORWARD DROP") || !strings.Contains(text, "-A INPUT -p udp -m udp --dport 8472 -j DROP") {
 		t.Errorf("iptables: %s", text)
 	}
-	if text := strings.Join(l.IP6Tables.Value[0].Lines, "\n"); !strings.Contains(text, ":INPUT DROP") || strings.Contains(text, "8472") {
+	if text := linesOf(l.IP6Tables.Value); !strings.Contains(text, ":INPUT DROP") || strings.Contains(text, "8472") {
 		t.Errorf("ip6tables: %s", text)
 	}
-	if !strings.Contains(l.NFTables.Value, "table inet mine") {
+	if !strings.Contains(l.NFTables.Value, `"table": "mine"`) {
 		t.Errorf("nft: %s", l.NFTables.Value)
 	}
 	nm, networkd := l.Managers.Value[0], l.Managers.Value[1]
@@ -127,6 +127,15 @@ func checkFacts(t *testing.T, s doctor.Snapshot) {
 	if len(c.Files) != 2 || c.Files[0].Name != "05-x.conflist" || c.Files[1].Text != "{\"type\":\"flannel\"}\n" || len(c.Plugins) != 2 || !c.Plugins["flannel"] || c.Plugins["bridge"] {
 		t.Errorf("%+v", c)
 	}
+}
+
+// linesOf returns the lines of all variants.
+func linesOf(listings []doctor.Listing) string {
+	var lines []string
+	for _, l := range listings {
+		lines = append(lines, l.Lines...)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func TestFirmware(t *testing.T) {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/underlay"
 )
 
@@ -39,10 +42,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&l.Devices, withoutContext(devices)),
 		factProbe(&l.IPTables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
 		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
-		factProbe(&l.NFTables, func(ctx context.Context) (string, error) {
-			out, err := output(ctx, "nft", "-n", "list", "ruleset")
-			return string(out), err
-		}),
+		factProbe(&l.NFTables, nftables),
 		factProbe(&l.Managers, withoutContext(managers)),
 	}
 }
@@ -149,43 +149,69 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// iptables reads the filter table by iptables-save, which creates no table and
-// loads no module. It reads the tables of both variants, legacy and nft, if
-// their programs have names of their own; otherwise that of the default
-// variant.
+// iptables reads the rules of all tables by iptables-save, which creates no table
+// and loads no module. It reads those of both variants, legacy and nft, if their
+// programs have names of their own; otherwise those of the default variant.
+// Without any program the Fact is only known if the kernel has no legacy tables:
+// those of nft are in the listing of nftables, too.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
-	var variants []string
-	for _, v := range []string{family + "-nft", family + "-legacy"} {
-		if _, err := exec.LookPath(v + "-save"); err == nil {
-			variants = append(variants, v)
+	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
+	for name := range programs {
+		if _, err := exec.LookPath(name); err != nil {
+			delete(programs, name)
 		}
 	}
-	if len(variants) == 0 {
-		variants = []string{family}
-	}
-	var listings []doctor.Listing
-	for _, v := range variants {
-		out, err := output(ctx, v+"-save")
+	if len(programs) == 0 {
+		name := family + "-save"
+		if _, err := exec.LookPath(name); err != nil {
+			if tables, readErr := os.ReadFile("/proc/net/" + legacyTables[family]); readErr == nil && len(bytes.TrimSpace(tables)) > 0 {
+				return nil, fmt.Errorf("there are rules of iptables-legacy: %w", err)
+			}
+			return nil, nil
+		}
+		programs[name] = ruleset.VariantLegacy
+		// Before 1.8 there was only the legacy variant, and the version does not mention it.
+		version, err := output(ctx, name, "--version")
 		if err != nil {
 			return nil, err
 		}
-		listings = append(listings, doctor.Listing{Variant: v, Lines: filterLines(out)})
+		if bytes.Contains(version, []byte(ruleset.VariantNFT)) {
+			programs[name] = ruleset.VariantNFT
+		}
+	}
+	var listings []doctor.Listing
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		out, err := output(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		listings = append(listings, doctor.Listing{Variant: programs[name], Lines: usefulLines(out)})
 	}
 	return listings, nil
 }
 
-// filterLines returns the lines of the filter table in the output of
-// iptables-save, without those of kube-proxy's chains, which may be thousands.
-func filterLines(out []byte) (lines []string) {
-	inFilter := false
+// nftables reads the rules of all tables.
+func nftables(ctx context.Context) (string, error) {
+	out, err := output(ctx, "nft", "-n", "-j", "list", "ruleset")
+	return string(out), err
+}
+
+// legacyTables are the files below /proc/net that name the loaded tables.
+var legacyTables = map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
+
+// usefulLines returns the lines of tables, chains and rules in the output of
+// iptables-save, without those of kube-proxy's chains in the table nat, which may
+// be many thousands and translate addresses of Services only.
+func usefulLines(out []byte) (lines []string) {
+	inNAT := false
 	for raw := range bytes.Lines(out) {
 		line := strings.TrimSpace(string(raw))
 		if strings.HasPrefix(line, "*") {
-			inFilter = line == "*filter"
-			continue
+			inNAT = line == "*nat"
 		}
-		if inFilter && (line != "" && line[0] == ':' || strings.HasPrefix(line, "-A ")) &&
-			!strings.HasPrefix(line, ":KUBE-") && !strings.HasPrefix(line, "-A KUBE-") {
+		isUseful := strings.HasPrefix(line, "*") || strings.HasPrefix(line, ":") || strings.HasPrefix(line, "-A ")
+		ofService := inNAT && (strings.HasPrefix(line, ":KUBE-") || strings.HasPrefix(line, "-A KUBE-"))
+		if isUseful && !ofService {
 			lines = append(lines, line)
 		}
 	}

@@ -31,13 +31,14 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 	// answers, the flags count.
 	r, err := status.Ask(ctx, status.Socket(s.SubnetFile))
 	if err == nil && r.Store != store {
-		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: use the daemon's flags, "+
-			"as in flanneld --kube-subnet-mgr doctor", r.Store))
+		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: give the doctor no flags, "+
+			"or the daemon's", r.Store))
 	}
 	if s.Kube == nil {
-		c := unknownCluster("etcd does not have it, only the Kubernetes API")
-		c.Ahead = known(etcd.Ahead(ctx, s.Etcd))
-		return c
+		const absent = "etcd does not have it, only the Kubernetes API"
+		return doctor.Cluster{Ahead: known(etcd.Ahead(ctx, s.Etcd)), PodCIDRs: doctor.Absent[[]string](absent),
+			WindowsNodes: doctor.Absent[[]string](absent), Proxy: doctor.Absent[string](absent),
+			Services: doctor.Absent[[]netip.Prefix](absent)}
 	}
 	proxy := known(kube.Proxy(*s.Kube)) // needs no answer of the API server
 	e, err := kube.Examine(ctx, *s.Kube)

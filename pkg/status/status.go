@@ -21,9 +21,11 @@ type Report struct {
 	Since   time.Time `json:"since"`             // of the last change of Ready
 	Problem string    `json:"problem,omitempty"` // why it is not ready, or what the daemon waits for
 	Store   string    `json:"store"`             // where leases are: "etcd" or "kubernetes"
-	Outage  string    `json:"outage,omitempty"`  // why the store is unavailable; the network stays as it is
+	// Settings are absent in reports of earlier versions.
+	Settings *Settings `json:"settings,omitempty"`
 
-	OutageSince  time.Time `json:"outageSince,omitzero"`  // when it answered last, about
+	Outage       string    `json:"outage,omitempty"`      // why the store is unavailable; the network stays as it is
+	OutageSince  time.Time `json:"outageSince,omitzero"`  // about when it answered last
 	LeaseExpires time.Time `json:"leaseExpires,omitzero"` // when the lease ends unless etcd renews it; absent: never, or not known yet
 
 	Pending string `json:"pending,omitempty"` // why the latest network configuration is not in force
@@ -40,6 +42,37 @@ type Report struct {
 	Retained *Retained `json:"retained,omitempty"`
 
 	Errors []Error `json:"errors"` // the last errors of passes, oldest first
+}
+
+// Settings are the daemon's flags that say where leases are, for other commands on
+// the same machine. One of the two is set. They contain no secrets; names of files
+// are absolute.
+type Settings struct {
+	Etcd *Etcd `json:"etcd,omitempty"`
+	Kube *Kube `json:"kubernetes,omitempty"`
+}
+
+// Etcd are the settings of the client of etcd.
+type Etcd struct {
+	Endpoints []string `json:"endpoints"` // URLs
+	Prefix    string   `json:"prefix"`
+	KeyFile   string   `json:"keyFile,omitempty"`
+	CertFile  string   `json:"certFile,omitempty"`
+	CAFile    string   `json:"caFile,omitempty"`
+	Username  string   `json:"username,omitempty"`
+}
+
+// Kube are the settings of the client of the Kubernetes API. Without a URL and a
+// kubeconfig it is the pod's service account.
+type Kube struct {
+	APIURL           string   `json:"apiURL,omitempty"`
+	APIFrom          []string `json:"apiFrom,omitempty"` // kubeconfigs
+	Kubeconfig       string   `json:"kubeconfig,omitempty"`
+	AnnotationPrefix string   `json:"annotationPrefix"`
+	NetConfPath      string   `json:"netConfPath"`
+	NodeName         string   `json:"nodeName,omitempty"`
+	PodName          string   `json:"podName,omitempty"`
+	PodNamespace     string   `json:"podNamespace,omitempty"`
 }
 
 // Retained is about leases that the store lost together with many others: see

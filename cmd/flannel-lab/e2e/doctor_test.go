@@ -29,7 +29,7 @@ func TestDoctor(t *testing.T) {
 	ask := func() map[string]string {
 		t.Helper()
 		out, err := n.Run(t.Context(), "sh", "-c",
-			l.Flanneld()+" -etcd-endpoints="+l.Etcd.Endpoint()+" doctor --json --timeout=1m; true")
+			l.Flanneld()+" doctor --json --timeout=1m; true")
 		must(t, err)
 		var all []struct{ Code, Verdict, Seen string }
 		must(t, json.Unmarshal([]byte(out), &all))

@@ -1,0 +1,119 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"flannel/pkg/doctor/ruleset"
+	"flannel/pkg/status"
+)
+
+// IP protocol numbers of tunnels.
+const (
+	protocolIPIP = 4
+	protocolUDP  = 17
+)
+
+// outer is what a tunnel sends, as a firewall sees it.
+type outer struct {
+	protocol int
+	port     int // 0: the protocol has none
+	ipv6     bool
+}
+
+func (o outer) String() string {
+	if o.port == 0 {
+		return "packets with IP protocol 4 (ipencap)"
+	}
+	return fmt.Sprintf("packets to UDP port %d", o.port)
+}
+
+// outers returns the packets that flanneld's tunnel devices send and receive.
+func (s Snapshot) outers() (packets []outer) {
+	add := func(o outer) {
+		if !slices.Contains(packets, o) {
+			packets = append(packets, o)
+		}
+	}
+	for _, d := range s.tunnels() {
+		if d.Type == "ipip" {
+			add(outer{protocol: protocolIPIP})
+		} else {
+			add(outer{protocolUDP, d.Port, d.OuterIsIPv6})
+		}
+	}
+	n := s.node()
+	switch {
+	case n == nil || len(packets) > 0:
+	case n.Backend == "udp":
+		return forwarded(*n)
+	case n.Backend == wireGuard:
+		for _, network := range n.Networks {
+			var published struct{ Port int }
+			if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 {
+				add(outer{protocolUDP, published.Port, network.PublicIP.Is6()})
+			}
+		}
+	}
+	return packets
+}
+
+// forwarded returns the packets of the udp backend, whose device is named flannel0
+// with the default port, and flannel<port> with another.
+func forwarded(n status.Node) (packets []outer) {
+	for _, d := range n.Devices {
+		number, ours := strings.CutPrefix(d.Name, "flannel")
+		if port, err := strconv.ParseUint(number, 10, 16); ours && err == nil {
+			packets = append(packets, outer{protocol: protocolUDP, port: cmp.Or(int(port), 8285)})
+		}
+	}
+	return packets
+}
+
+// tunnelFlows returns the packets of the tunnels, incoming and outgoing.
+func (s Snapshot) tunnelFlows() (flows []flow) {
+	for _, o := range s.outers() {
+		own, others, device := s.ownAddress(o.ipv6), s.peerAddresses(o.ipv6), s.underlayName()
+		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
+		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
+		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others},
+			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others})
+	}
+	return flows
+}
+
+// ownAddress returns this node's address in the underlay; all addresses of the
+// family if it is not known, or is translated on the way.
+func (s Snapshot) ownAddress(ipv6 bool) netip.Prefix {
+	for _, n := range s.networks() {
+		for _, in := range s.Interfaces.Value.Interfaces {
+			for _, a := range in.Addrs {
+				if n.PublicIP.IsValid() && a.IP == n.PublicIP && a.IP.Is6() == ipv6 {
+					return netip.PrefixFrom(a.IP, a.IP.BitLen())
+				}
+			}
+		}
+	}
+	return anyAddress(ipv6)
+}
+
+// peerAddresses returns the addresses of the other nodes; nil: they are not known.
+func (s Snapshot) peerAddresses(ipv6 bool) (addresses []netip.Addr) {
+	r := s.report()
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Peers {
+		for _, a := range p.PublicIPs {
+			if a.IsValid() && a.Is6() == ipv6 {
+				addresses = append(addresses, a)
+			}
+		}
+	}
+	return addresses
+}

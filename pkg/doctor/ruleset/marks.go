@@ -1,0 +1,101 @@
+package ruleset
+
+// formula is a new mark, computed from the old one: old & keep ^ xor.
+type formula struct{ keep, xor uint64 }
+
+// mangle follows the marks of packets and connections: {"key": …, "value": …}.
+func (t nftTable) mangle(args object, text string) step {
+	target, _ := args["key"].(object)
+	for _, name := range []string{"meta", "ct"} {
+		if isMark(target, name) {
+			f, known := parseFormula(name, args["value"])
+			if isMark(args["value"], otherMark[name]) {
+				return copyMark(name == "meta")
+			}
+			return setMark(name == "meta", f, known)
+		}
+	}
+	if target["payload"] != nil {
+		return leave(text) // it changes the packet
+	}
+	return always(yes, text)
+}
+
+// otherMark names the mark that is copied into one.
+var otherMark = map[string]string{"meta": "ct", "ct": "meta"}
+
+// isMark reports whether an expression is {"meta": {"key": "mark"}}, or ct instead
+// of meta.
+func isMark(expression any, name string) bool {
+	o, _ := expression.(object)
+	args, _ := o[name].(object)
+	return args["key"] == "mark"
+}
+
+// parseFormula parses an expression of numbers and the named mark.
+func parseFormula(name string, expression any) (f formula, known bool) {
+	if isMark(expression, name) {
+		return formula{keep: allBits}, true
+	}
+	o, ok := expression.(object)
+	if !ok {
+		v := parseValue(numbers, expression)
+		return formula{xor: v.low.low()}, !v.bad
+	}
+	for operator, value := range o { // one
+		parts, _ := value.([]any)
+		if len(parts) != 2 {
+			return f, false
+		}
+		f, known = parseFormula(name, parts[0])
+		v := parseValue(numbers, parts[1])
+		n := v.low.low()
+		switch operator {
+		case "&":
+			f.keep, f.xor = f.keep&n, f.xor&n
+		case "|":
+			f.keep, f.xor = f.keep&^n, f.xor|n
+		case "^":
+			f.xor ^= n
+		default:
+			known = false
+		}
+		known = known && !v.bad
+	}
+	return f, known
+}
+
+// setMark is a step that changes the mark of the packet, or that of the connection.
+// If the formula is not known, the mark is not known afterwards.
+func setMark(ofPacket bool, f formula, known bool) step {
+	return func(w *walk, reached answer) (answer, []branch) {
+		m := &w.ctMark
+		if ofPacket {
+			m = &w.mark
+		}
+		if known {
+			m.set(reached, allBits&^f.keep, f.xor)
+		} else {
+			m.set(unknown, allBits, 0)
+		}
+		return yes, nil
+	}
+}
+
+// copyMark is a step that copies the connection's mark to the packet, or the
+// packet's to the connection.
+func copyMark(toPacket bool) step {
+	return func(w *walk, reached answer) (answer, []branch) {
+		from, to := &w.mark, &w.ctMark
+		if toPacket {
+			from, to = to, from
+		}
+		switch {
+		case reached == yes:
+			*to = *from
+		case *to != *from:
+			to.set(unknown, allBits, 0)
+		}
+		return yes, nil
+	}
+}

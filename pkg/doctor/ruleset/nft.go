@@ -1,0 +1,188 @@
+package ruleset
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// object is a JSON object of nft's output (libnftables-json(5)).
+type object = map[string]any
+
+// nftReader reads the output of nft.
+type nftReader struct {
+	rules  *Ruleset
+	chains map[string]*chain // by family, table and name
+	sets   map[string][]any  // elements of sets and maps; likewise
+}
+
+// nftChain and nftRule are the objects of that name. A chain without a hook is no
+// base chain.
+type nftChain struct {
+	Family, Table, Name, Hook, Policy string
+	Prio                              int
+	Dev                               any // one name or a list
+}
+
+type nftRule struct {
+	Family, Table, Chain string
+	Handle               int
+	Expr                 []object
+}
+
+type nftSet struct {
+	Family, Table, Name string
+	Elem                []any
+}
+
+// AddNFT adds the output of nft -j list ruleset. Tables that AddIPTables has read
+// before are left out: nft cannot print all of their conditions.
+func (r *Ruleset) AddNFT(output []byte) error {
+	var document struct {
+		Objects []map[string]json.RawMessage `json:"nftables"`
+	}
+	if err := json.Unmarshal(output, &document); err != nil {
+		return fmt.Errorf("parse the output of nft: %w", err)
+	}
+	n := nftReader{r, map[string]*chain{}, map[string][]any{}}
+	var rules []nftRule
+	for _, o := range document.Objects { // rules come last: they refer to all others
+		for what, raw := range o {
+			if err := n.add(what, raw, &rules); err != nil {
+				return fmt.Errorf("parse the output of nft: %s: %w", what, err)
+			}
+		}
+	}
+	for _, rule := range rules {
+		n.addRule(rule)
+	}
+	return nil
+}
+
+func (n nftReader) add(what string, raw json.RawMessage, rules *[]nftRule) error {
+	switch what {
+	case "chain":
+		var c nftChain
+		if err := decode(raw, &c); err != nil {
+			return err
+		}
+		n.addChain(c)
+	case "set", "map":
+		var s nftSet
+		if err := decode(raw, &s); err != nil {
+			return err
+		}
+		n.sets[key(s.Family, s.Table, s.Name)] = s.Elem
+	case "rule":
+		var rule nftRule
+		if err := decode(raw, &rule); err != nil {
+			return err
+		}
+		*rules = append(*rules, rule)
+	}
+	return nil
+}
+
+// decode keeps numbers exact.
+func decode(raw json.RawMessage, v any) error {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+func key(family, table, name string) string { return family + " " + table + " " + name }
+
+// addChain adds a chain. The families arp and bridge do not see the packets, and
+// only chains of the types filter and nat, and route in output, decide about them.
+func (n nftReader) addChain(c nftChain) {
+	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || n.rules.iptables[c.Family+" "+c.Table] {
+		return
+	}
+	made := &chain{place: fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, c.Name), family: c.Family, hook: c.Hook,
+		priority: c.Prio, drops: c.Policy == "drop"}
+	switch dev := c.Dev.(type) {
+	case string:
+		made.devices = []string{dev}
+	case []any:
+		for _, d := range dev {
+			made.devices = append(made.devices, fmt.Sprint(d))
+		}
+	}
+	n.chains[key(c.Family, c.Table, c.Name)] = made
+	if c.Hook != "" {
+		n.rules.base = append(n.rules.base, made)
+	}
+}
+
+func (n nftReader) addRule(r nftRule) {
+	c := n.chains[key(r.Family, r.Table, r.Chain)]
+	if c == nil {
+		return
+	}
+	made := rule{text: fmt.Sprintf("%q (handle %d)", describe(r.Expr), r.Handle)}
+	table := nftTable{n, r.Family, r.Table}
+	for _, e := range r.Expr {
+		for name, value := range e { // one
+			made.steps = append(made.steps, table.step(name, value, describe([]object{e})))
+		}
+	}
+	c.rules = append(c.rules, made)
+}
+
+// nftTable is the scope of names in a rule.
+type nftTable struct {
+	nftReader
+	family, table string
+}
+
+// step returns the step of one statement.
+func (t nftTable) step(name string, value any, text string) step {
+	args, _ := value.(object)
+	switch name {
+	case "match":
+		return t.match(args, text)
+	case "vmap":
+		return t.verdictMap(args, text)
+	case "mangle":
+		return t.mangle(args, text)
+	case "set", "meter": // adds to a set, often with a limit
+		if _, limited := args["stmt"]; limited {
+			return always(some, text)
+		}
+		return always(yes, text)
+	case "counter", "log", "dup", "flow", "last", "ct helper", "ct timeout", "ct expectation", "secmark":
+		return always(yes, text)
+	case "limit", "quota", "ct count":
+		return always(some, text)
+	case "notrack":
+		return untrack
+	case "masquerade", "snat": // the packet keeps its way
+		return final(verdict{kind: accept})
+	}
+	if v, ok := t.verdict(name, args); ok {
+		return final(v)
+	}
+	return leave(text)
+}
+
+// verdict returns the verdict of a statement or of an element of a map.
+func (t nftTable) verdict(name string, args object) (v verdict, ok bool) {
+	switch name {
+	case "accept":
+		return verdict{kind: accept}, true
+	case "drop", "reject":
+		return verdict{kind: drop}, true
+	case "return":
+		return verdict{kind: goBack}, true
+	case "jump", "goto":
+		target, _ := args["target"].(string)
+		to := t.chains[key(t.family, t.table, target)]
+		v := verdict{jump, to}
+		if name == "goto" {
+			v.kind = goTo
+		}
+		return v, to != nil
+	}
+	return verdict{}, false
+}

@@ -1,0 +1,170 @@
+package ruleset
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// match returns the condition of {"op": …, "left": …, "right": …}.
+func (t nftTable) match(args object, text string) step {
+	operator, _ := args["op"].(string)
+	operands := t.operands(args["left"])
+	right := args["right"]
+	if len(operands) == 1 {
+		o := operands[0]
+		switch operator {
+		case "in":
+			return bits(text, o, t.listed(o.domain, right), false)
+		case "<", "<=", ">", ">=":
+			return ordered(text, operator, o, parseValue(o.domain, right))
+		}
+		if list, ok := right.([]any); ok { // exactly these bits
+			return condition(text, operands, setOf(union(o.domain, list)), operator == "!=")
+		}
+	}
+	switch operator {
+	case "==", "!=":
+		return condition(text, operands, t.set(operands, right), operator == "!=")
+	}
+	return always(unknown, text)
+}
+
+// union returns the value with all bits of a list.
+func union(d domain, list []any) value {
+	var mask uint64
+	for _, item := range list {
+		v := parseValue(d, item)
+		if v.bad {
+			return v
+		}
+		mask |= v.low.low()
+	}
+	return value{span: point(number(mask))}
+}
+
+// listed returns the values of a list, or one value.
+func (t nftTable) listed(d domain, right any) set {
+	list, ok := right.([]any)
+	if !ok {
+		list = []any{right}
+	}
+	var values []value
+	for _, item := range list {
+		values = append(values, parseValue(d, item))
+	}
+	return setOf(values...)
+}
+
+// verdictMap returns the step of {"key": …, "data": …}.
+func (t nftTable) verdictMap(args object, text string) step {
+	operands := t.operands(args["key"])
+	return verdictMap(text, operands, t.set(operands, args["data"]))
+}
+
+// set returns the elements on the right side of an operator: those of a named or
+// an anonymous set or map, or one value.
+func (t nftTable) set(operands []operand, right any) set {
+	list := []any{right}
+	switch r := right.(type) {
+	case string:
+		if name, named := strings.CutPrefix(r, "@"); named {
+			elements, known := t.sets[key(t.family, t.table, name)]
+			if !known {
+				return setOf(value{bad: true})
+			}
+			list = elements
+		}
+	case object:
+		if anonymous, ok := r["set"].([]any); ok {
+			list = anonymous
+		}
+	}
+	var elements []element
+	for _, item := range list {
+		elements = append(elements, t.element(operands, item))
+	}
+	return newSet(elements)
+}
+
+// element parses an element, which is in a map a list of key and value.
+func (t nftTable) element(operands []operand, item any) element {
+	var e element
+	if pair, ok := item.([]any); ok && len(pair) == 2 {
+		item = pair[0]
+		action, _ := pair[1].(object)
+		for name, value := range action { // one
+			args, _ := value.(object)
+			if v, ok := t.verdict(name, args); ok {
+				e.verdict = v
+			}
+		}
+	}
+	item = unwrap(item)
+	parts := []any{item}
+	if o, ok := item.(object); ok {
+		if concat, ok := o["concat"].([]any); ok {
+			parts = concat
+		}
+	}
+	for i, part := range parts {
+		d := numbers
+		if i < len(operands) {
+			d = operands[i].domain
+		}
+		e.parts = append(e.parts, parseValue(d, part))
+	}
+	return e
+}
+
+// unwrap returns the value of an element with a timeout, a counter or a comment.
+func unwrap(item any) any {
+	if o, ok := item.(object); ok {
+		if elem, ok := o["elem"].(object); ok {
+			return elem["val"]
+		}
+	}
+	return item
+}
+
+// parseValue parses a value: a word, a number, a prefix or a range.
+func parseValue(d domain, v any) value {
+	switch v := unwrap(v).(type) {
+	case string:
+		if v == "*" { // an element for all others; which these are depends on the rest
+			return value{bad: true}
+		}
+		return parseWord(d, v)
+	case json.Number:
+		n, ok := parseNumber(v.String())
+		if d == etherTypes { // some versions of nft -n print the other byte order
+			n = number(hostOrder(n.low()))
+		}
+		return value{span: point(n), bad: !ok}
+	case bool:
+		if v {
+			return value{span: point(number(1))}
+		}
+		return value{}
+	case object:
+		if bits, ok := v["|"].([]any); ok {
+			return union(d, bits)
+		}
+		if p, ok := v["prefix"].(object); ok {
+			return parseWord(d, fmt.Sprintf("%v/%v", p["addr"], p["len"]))
+		}
+		if ends, ok := v["range"].([]any); ok && len(ends) == 2 {
+			low, high := parseValue(d, ends[0]), parseValue(d, ends[1])
+			return value{span: span{low.low, high.high}, bad: low.bad || high.bad || d == devices}
+		}
+	}
+	return value{bad: true}
+}
+
+// hostOrder returns an ether type in the usual order. Real ones are above 0x600.
+func hostOrder(n uint64) uint64 {
+	if swapped := n>>8&0xff | n&0xff<<8; n == 0x0008 || n == 0xdd86 || n == 0x0608 {
+		return swapped
+	}
+	return n
+}

@@ -1,0 +1,172 @@
+package ruleset
+
+// operand is a part of a packet that rules compare.
+type operand struct {
+	domain domain
+	read   func(*walk) field
+}
+
+// field is the value of an operand for the packets of a walk.
+type field struct {
+	has      answer // which packets have it; a condition never holds for the others
+	span            // its values
+	open     uint64 // bits that are not known, of a mark
+	device   string
+	isDevice bool
+	free     bool // it may have any value
+}
+
+func spanField(s span) field { return field{has: yes, span: s} }
+
+func numberField(n uint64) field { return spanField(point(number(n))) }
+
+// free is an operand that Packet leaves open.
+func free(has answer) operand {
+	return operand{read: func(*walk) field { return field{has: has, free: true} }}
+}
+
+// opaque is an operand that this package cannot evaluate.
+func opaque(text string) operand {
+	return operand{read: func(w *walk) field { return field{has: w.unknown("%s", text), free: true} }}
+}
+
+// fixed is an operand with the same value for all packets.
+func fixed(d domain, n uint64) operand {
+	return operand{d, func(*walk) field { return numberField(n) }}
+}
+
+// Operands of both nftables and iptables.
+var (
+	source       = operand{addresses, func(w *walk) field { return spanField(prefix(w.packet.Src)) }}
+	destination  = operand{addresses, func(w *walk) field { return spanField(prefix(w.packet.Dst)) }}
+	inDevice     = operand{devices, func(w *walk) field { return field{has: yes, device: w.in, isDevice: true} }}
+	outDevice    = operand{devices, func(w *walk) field { return field{has: yes, device: w.out, isDevice: true} }}
+	packetMark   = operand{numbers, func(w *walk) field { return w.mark.field() }}
+	conntrack    = operand{states, readState}
+	connMark     = tracked(operand{numbers, func(w *walk) field { return w.ctMark.field() }})
+	connStatus   = tracked(fixed(statuses, 0))
+	connDirected = tracked(fixed(directions, 0))
+
+	protocol = operand{protocols, func(w *walk) field {
+		if w.packet.Protocol == 0 {
+			return spanField(span{number(1), number(255)})
+		}
+		return numberField(uint64(w.packet.Protocol))
+	}}
+	family = operand{families, func(w *walk) field {
+		if w.v4() {
+			return numberField(names[families]["ipv4"])
+		}
+		return numberField(names[families]["ipv6"])
+	}}
+	etherType = operand{etherTypes, func(w *walk) field {
+		if w.v4() {
+			return numberField(names[etherTypes]["ip"])
+		}
+		return numberField(names[etherTypes]["ip6"])
+	}}
+	// packetType is that of the link layer; what leaves the host has none yet.
+	packetType = operand{packetTypes, func(w *walk) field {
+		if w.in == "" {
+			return field{has: yes, free: true}
+		}
+		return numberField(names[packetTypes]["host"])
+	}}
+	// sourceType and destinationType are the types of the routes to the addresses.
+	sourceType      = routeType(Outgoing)
+	destinationType = routeType(Incoming)
+)
+
+func (m mark) field() field {
+	f := numberField(m.value)
+	f.open = m.open
+	return f
+}
+
+// routeType is the type of an address that is the host's own on one path.
+func routeType(local Path) operand {
+	return operand{routeTypes, func(w *walk) field {
+		if w.packet.Path == local {
+			return numberField(names[routeTypes]["local"])
+		}
+		return numberField(names[routeTypes]["unicast"])
+	}}
+}
+
+// readState returns the state of the connection.
+func readState(w *walk) field {
+	switch w.untracked {
+	case no:
+		return numberField(stateNew)
+	case yes:
+		return numberField(stateUntracked)
+	}
+	return field{has: w.unknown("which packets are tracked"), free: true}
+}
+
+// tracked is an operand of connection tracking.
+func tracked(o operand) operand {
+	return operand{o.domain, func(w *walk) field {
+		f := o.read(w)
+		f.has = and(f.has, not(w.untracked))
+		return f
+	}}
+}
+
+// port is an operand of packets with one of the protocols.
+func port(read func(Packet) int, protocols ...int) operand {
+	return operand{numbers, func(w *walk) field {
+		f := spanField(ports(read(w.packet)))
+		f.has = w.packet.isOf(protocols...)
+		return f
+	}}
+}
+
+func sourcePort(p Packet) int      { return p.SrcPort }
+func destinationPort(p Packet) int { return p.DstPort }
+
+// isOf tells which packets have one of the protocols.
+func (p Packet) isOf(protocols ...int) answer {
+	if p.Protocol == 0 {
+		return some
+	}
+	for _, number := range protocols {
+		if p.Protocol == number {
+			return yes
+		}
+	}
+	return no
+}
+
+// withPorts are the protocols with ports at the start of their header.
+var withPorts = []int{6, 17, 33, 132, 136}
+
+// ofProtocol is a header field that Packet leaves open.
+func ofProtocol(number int) operand {
+	return operand{numbers, func(w *walk) field { return field{has: w.packet.isOf(number), free: true} }}
+}
+
+// ofFamily limits an operand to packets of a family.
+func ofFamily(v4 bool, o operand) operand {
+	return operand{o.domain, func(w *walk) field {
+		f := o.read(w)
+		f.has = and(f.has, answerOf(w.v4() == v4))
+		return f
+	}}
+}
+
+// masked is an operand with a bit mask.
+func masked(o operand, mask num) operand {
+	return operand{o.domain, func(w *walk) field {
+		f := o.read(w)
+		switch {
+		case f.isDevice || f.free:
+			return field{has: f.has, free: true}
+		case f.low != f.high:
+			f.free = true // some bits vary
+			return f
+		}
+		f.span, f.open = point(f.low.mask(mask)), f.open&mask.low()
+		return f
+	}}
+}

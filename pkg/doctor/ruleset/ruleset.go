@@ -1,0 +1,187 @@
+// Package ruleset evaluates the firewall rules of a Linux host for one packet,
+// without sending it. It reads what nft -j list ruleset and iptables-save print,
+// and runs the packet through the base chains of its hooks in the kernel's order.
+//
+// A condition on something that the Packet does not determine (a TTL, a rate)
+// holds for some packets. What this package cannot evaluate is Undecided, never
+// Passes. Not part of its model: tables of the family bridge, traffic control
+// and eBPF.
+package ruleset
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Path is the way of a packet through the host, and by that the hooks that see it.
+type Path int
+
+const (
+	Incoming  Path = iota // from Packet.In to this host
+	Outgoing              // from this host to Packet.Out
+	Forwarded             // from Packet.In to Packet.Out
+)
+
+// AnyDevice stands for a device whose name is not known. No device can have this
+// name.
+const AnyDevice = "/"
+
+// Packet describes the packets to evaluate: the first of a connection, unicast,
+// without a mark, on a route that the host has in both directions.
+type Packet struct {
+	Path     Path
+	Src, Dst netip.Prefix // of one family; a prefix of several addresses stands for any of them
+	Protocol int          // IP protocol number; 0: any
+	SrcPort  int          // 0: any
+	DstPort  int          // 0: any
+	In, Out  string       // devices, or AnyDevice; "": the path has none
+}
+
+// Verdict is what happens to the packets, the worst last.
+type Verdict int
+
+const (
+	Passes    Verdict = iota
+	Partly            // some of the packets are dropped, depending on what Packet leaves open
+	Undecided         // the rules have conditions that this package cannot evaluate
+	Dropped
+)
+
+// Result is the verdict with its reason.
+type Result struct {
+	Verdict Verdict
+	Rule    string // the rule or policy that drops; "" with Passes
+	Reason  string // with Undecided: what could not be evaluated
+}
+
+// Ruleset holds the rules of a host. The zero value has none.
+type Ruleset struct {
+	base     []*chain
+	iptables map[string]bool // "ip filter": tables of iptables-nft, which are read as iptables prints them
+}
+
+// chain is a chain of nftables or iptables.
+type chain struct {
+	place    string // "table inet filter, chain input", for a Result
+	family   string // "ip", "ip6", "inet" or "netdev"
+	hook     string // of a base chain; "" for others
+	devices  []string
+	priority int
+	drops    bool // policy
+	rules    []rule
+}
+
+// rule is a list of steps, which the kernel runs until one does not match.
+type rule struct {
+	text  string
+	steps []step
+}
+
+// step evaluates one part of a rule for packets that reach it as reached says.
+// matched tells which of them continue with the next step. A verdict applies to
+// those that match, and ends the rule for them.
+type step func(w *walk, reached answer) (matched answer, verdicts []branch)
+
+// branch is a verdict, and for which of the packets.
+type branch struct {
+	match answer
+	verdict
+}
+
+type kind int
+
+const (
+	elsewhere kind = iota // the packet leaves the path, or may: a queue, a redirection, an unknown target
+	accept
+	drop
+	goBack // return
+	jump
+	goTo
+)
+
+type verdict struct {
+	kind   kind
+	target *chain // of jump and goTo
+}
+
+// answer tells for which packets a condition holds. The order is that of and.
+type answer int
+
+const (
+	no answer = iota
+	yes
+	some    // for some of the packets, or sometimes
+	unknown // cannot be evaluated
+)
+
+func and(a, b answer) answer {
+	if a == no || b == no {
+		return no
+	}
+	return max(a, b)
+}
+
+func or(a, b answer) answer {
+	if a == yes || b == yes {
+		return yes
+	}
+	return max(a, b)
+}
+
+func not(a answer) answer {
+	switch a {
+	case no:
+		return yes
+	case yes:
+		return no
+	}
+	return a
+}
+
+func answerOf(b bool) answer {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// hooks lists the hooks of each Path, in order.
+var hooks = map[Path][]string{
+	Incoming:  {"ingress", "prerouting", "input"},
+	Outgoing:  {"output", "postrouting", "egress"},
+	Forwarded: {"ingress", "prerouting", "forward", "postrouting", "egress"},
+}
+
+// Evaluate returns the worst that happens to the packets on their path. It ends
+// with the first rule that drops all of them.
+func (r *Ruleset) Evaluate(p Packet) Result {
+	w := &walk{packet: p, budget: budget}
+	for _, hook := range hooks[p.Path] {
+		w.enter(hook)
+		for _, c := range r.chains(hook) {
+			if !w.applies(c) {
+				continue
+			}
+			w.base(c)
+			if w.result.Verdict == Dropped {
+				return w.result
+			}
+		}
+	}
+	return w.result
+}
+
+// chains returns the base chains of a hook in order of priority.
+func (r *Ruleset) chains(hook string) (chains []*chain) {
+	for _, c := range r.base {
+		if c.hook == hook {
+			chains = append(chains, c)
+		}
+	}
+	slices.SortStableFunc(chains, func(a, b *chain) int { return cmp.Compare(a.priority, b.priority) })
+	return chains
+}
+
+func (c *chain) describe(r rule) string { return fmt.Sprintf("%s: %s", c.place, r.text) }

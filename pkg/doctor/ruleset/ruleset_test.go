@@ -1,0 +1,209 @@
+package ruleset
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+)
+
+var pfx = netip.MustParsePrefix
+
+// The packets that most cases are about: those of a tunnel, and those between pods.
+var (
+	incoming = Packet{Path: Incoming, Src: pfx("192.168.0.4/32"), Dst: pfx("192.168.0.3/32"), Protocol: 17, DstPort: 8472, In: "eth0"}
+	outgoing = Packet{Path: Outgoing, Src: pfx("192.168.0.3/32"), Dst: pfx("192.168.0.4/32"), Protocol: 17, DstPort: 8472, Out: "eth0"}
+	toPods   = Packet{Path: Forwarded, Src: pfx("10.5.0.0/16"), Dst: pfx("10.5.3.0/24"), In: "flannel.1", Out: "cni0"}
+	fromPods = Packet{Path: Forwarded, Src: pfx("10.5.3.0/24"), Dst: pfx("10.5.0.0/16"), In: "cni0", Out: "flannel.1"}
+)
+
+func (p Packet) with(change func(*Packet)) Packet {
+	change(&p)
+	return p
+}
+
+// TestPrograms has the rules of common programs, as nft prints them.
+func TestPrograms(t *testing.T) {
+	trusted := incoming.with(func(p *Packet) { p.In = "eth1" })
+	other := func(p *Packet) { p.In = AnyDevice }
+	overIPv6 := incoming.with(func(p *Packet) { p.Src, p.Dst = pfx("fd00::4/128"), pfx("fd00::3/128") })
+	for _, c := range []struct {
+		file   string
+		packet Packet
+		want   Verdict
+	}{
+		{"zones", incoming, Dropped}, {"zones", overIPv6, Dropped}, {"zones", trusted, Passes}, {"zones", incoming.with(other), Partly},
+		{"zones", outgoing, Passes}, {"zones", fromPods, Passes}, {"zones", toPods, Dropped},
+		{"zones", incoming.with(func(p *Packet) { p.Protocol, p.DstPort = 6, 22 }), Passes},
+		{"services", incoming, Passes}, {"services", outgoing, Passes}, {"services", toPods, Passes}, {"services", fromPods, Passes},
+		{"services", incoming.with(func(p *Packet) { p.DstPort = 30053 }), Undecided}, // goes to a pod
+		{"services", fromPods.with(func(p *Packet) { p.Dst, p.Protocol, p.DstPort = pfx("10.96.0.99/32"), 6, 80 }), Dropped},
+	} {
+		raw, err := os.ReadFile("testdata/" + c.file + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r Ruleset
+		if err := r.AddNFT(raw); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Evaluate(c.packet); got.Verdict != c.want || (got.Verdict == Passes) != (got.Rule == "") || (got.Verdict == Undecided) != (got.Reason != "") {
+			t.Errorf("%s, %+v: %+v, want %v", c.file, c.packet, got, c.want)
+		}
+	}
+}
+
+// TestIPTables has rules of common programs, as iptables-save prints them.
+func TestIPTables(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		lines  string
+		packet Packet
+		want   Verdict
+	}{
+		{"ufw", "*filter;:INPUT DROP [0:0];:before - [0:0];:user - [0:0];:local - [0:0];-A INPUT -j before;-A INPUT -j user;-A before -i lo -j ACCEPT;" +
+			"-A before -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT;-A before -m conntrack --ctstate INVALID -j DROP;-A before -j local;" +
+			"-A local -m addrtype --dst-type LOCAL -j RETURN;-A local -m limit --limit 3/min --limit-burst 10 -j LOG;-A local -j DROP;" +
+			"-A user -p udp -m udp --dport 8472 -j ACCEPT", incoming, Passes},
+		{"Docker", "*raw;:PREROUTING ACCEPT [0:0];-A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP;*filter;:FORWARD DROP [0:0];:DOCKER - [0:0];:FLANNEL-FWD - [0:0];" +
+			"-A FORWARD -j DOCKER;-A FORWARD -j FLANNEL-FWD;-A DOCKER ! -i docker0 -o docker0 -j DROP;-A DOCKER -i docker0 -j ACCEPT;" +
+			"-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT", toPods, Passes},
+		{"kube-proxy", "*nat;:PREROUTING ACCEPT [0:0];-A PREROUTING -j KUBE-SERVICES;*filter;:INPUT ACCEPT [0:0];:FORWARD ACCEPT [0:0];:KUBE-FORWARD - [0:0];:KUBE-FIREWALL - [0:0];" +
+			"-A INPUT -j KUBE-FIREWALL;-A FORWARD -j KUBE-FORWARD;-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP;-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT;" +
+			"-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP;-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP", incoming, Passes},
+		{"marks of a policy engine", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -j MARK --set-xmark 0x0/0xf0000;-A PREROUTING -i eth0 -j MARK --set-xmark 0x10000/0x10000;" +
+			"*filter;:INPUT DROP [0:0];-A INPUT -m mark --mark 0x10000/0x10000 -j ACCEPT", incoming, Passes},
+		{"a mark that only some get", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j MARK --set-xmark 0x1/0x1;*filter;:INPUT ACCEPT [0:0];-A INPUT -m mark --mark 0x1/0x1 -j DROP", incoming, Undecided},
+		{"bits beside such a mark", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j MARK --set-xmark 0x1/0x1;*filter;:INPUT ACCEPT [0:0];-A INPUT -m mark --mark 0x2/0x2 -j DROP", incoming, Passes},
+		{"some are not tracked", "*raw;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j CT --notrack;*filter;:INPUT ACCEPT [0:0];-A INPUT -m conntrack --ctstate UNTRACKED -j DROP", incoming, Undecided},
+		{"an unknown target", "*filter;:INPUT ACCEPT [0:0];-A INPUT -p udp -j NFQUEUE --queue-num 1", incoming, Undecided},
+		{"an unknown target for others", "*filter;:INPUT ACCEPT [0:0];-A INPUT -p tcp -j NFQUEUE --queue-num 1", incoming, Passes},
+		{"an unknown condition that accepts", "*filter;:INPUT ACCEPT [0:0];-A INPUT -m set --match-set x src -j ACCEPT", incoming, Passes},
+		{"an unknown condition before the policy", "*filter;:INPUT DROP [0:0];-A INPUT -m set --match-set x src -j ACCEPT", incoming, Undecided},
+		{"an unknown option", "*filter;:INPUT ACCEPT [0:0];-A INPUT --no-such -j DROP", incoming, Undecided},
+		{"a mask with holes", "*filter;:INPUT ACCEPT [0:0];-A INPUT -s 192.0.0.4/255.0.0.255 -j DROP", incoming, Undecided},
+		{"part of the pods", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.128/25 -p tcp -j DROP", toPods, Partly},
+		{"all pods in two rules", "*filter;:FORWARD DROP [0:0];-A FORWARD -m iprange --src-range 10.5.0.0-10.5.255.255 -j ACCEPT", toPods, Passes},
+		{"jumps in a circle", "*filter;:INPUT ACCEPT [0:0];:a - [0:0];-A INPUT -j a;-A a -j a", incoming, Passes},
+	} {
+		var r Ruleset
+		r.AddIPTables(false, VariantLegacy, strings.Split(c.lines, ";"))
+		if got := r.Evaluate(c.packet); got.Verdict != c.want {
+			t.Errorf("%s: %+v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// nft returns a base chain of input with one rule, in nft's JSON.
+func nft(t *testing.T, policy, expressions string) *Ruleset {
+	t.Helper()
+	text := fmt.Sprintf(`{"nftables":[{"chain":{"family":"inet","table":"t","name":"c","hook":"input","prio":0,"policy":%q}},
+		{"chain":{"family":"inet","table":"t","name":"other"}},
+		{"rule":{"family":"inet","table":"t","chain":"c","handle":7,"expr":[%s]}}]}`, policy, expressions)
+	r := &Ruleset{}
+	if err := r.AddNFT([]byte(text)); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return r
+}
+
+// TestUnknownExpressions has expressions that this package does not know, or that
+// nft prints in another form. None of them makes a packet pass that may be dropped.
+func TestUnknownExpressions(t *testing.T) {
+	for expressions, want := range map[string]Verdict{
+		`{"match":{"op":"==","left":{"socket":{"key":"transparent"}},"right":1}},{"drop":null}`:                                                Undecided,
+		`{"match":{"op":"==","left":{"meta":{"key":"no-such"}},"right":1}},{"drop":null}`:                                                      Undecided,
+		`{"match":{"op":"==","left":{"payload":{"base":"ih","offset":0,"len":8}},"right":1}},{"drop":null}`:                                    Undecided,
+		`{"match":{"op":"~","left":{"meta":{"key":"mark"}},"right":0}},{"drop":null}`:                                                          Undecided,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":"no-such-service"}},{"drop":null}`:                  Undecided,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":{"set":["no-such", 8472]}}},{"drop":null}`:          Dropped,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":"@no-such-set"}},{"drop":null}`:                     Undecided,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":{"elem":{"val":8472,"counter":{}}}}},{"drop":null}`: Dropped,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"ttl"}},"right":64}},{"drop":null}`:                                    Partly,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"ip6","field":"hoplimit"}},"right":64}},{"drop":null}`:                              Passes,
+		`{"match":{"op":"==","left":{"meta":{"key":"protocol"}},"right":8}},{"drop":null}`:                                                     Dropped,
+		`{"match":{"op":"==","left":{"meta":{"key":"protocol"}},"right":34525}},{"drop":null}`:                                                 Passes,
+		`{"xt":{"type":"target","name":"NFQUEUE"}}`:                                                                                            Undecided,
+		`{"no such statement":null}`:          Undecided,
+		`{"jump":{"target":"no-such-chain"}}`: Undecided,
+		`{"queue":{"num":1}}`:                 Undecided,
+		`{"vmap":{"key":{"payload":{"protocol":"udp","field":"dport"}},"data":"@no-such-map"}}`:                        Undecided,
+		`{"vmap":{"key":{"numgen":{"mode":"random","mod":2}},"data":{"set":[[0,{"accept":null}],[1,{"drop":null}]]}}}`: Partly,
+		`{"counter":null},{"log":null},{"drop":null}`:                                                                  Dropped,
+	} {
+		if got := nft(t, "accept", expressions).Evaluate(incoming); got.Verdict != want {
+			t.Errorf("%s: %+v, want %v", expressions, got, want)
+		}
+	}
+	if err := (&Ruleset{}).AddNFT([]byte("table inet x")); err == nil {
+		t.Error("text is taken for JSON")
+	}
+}
+
+// Tables that were read as iptables prints them are not read again: nft cannot print
+// all of their conditions.
+func TestTablesOfIPTables(t *testing.T) {
+	const text = `{"nftables":[{"chain":{"family":%q,"table":%q,"name":"INPUT","hook":"input","prio":0,"policy":"drop"}}]}`
+	for _, c := range []struct {
+		variant, family, table string
+		want                   Verdict
+	}{
+		{VariantNFT, "ip", "filter", Passes}, {VariantLegacy, "ip", "filter", Dropped}, {VariantNFT, "ip", "mine", Dropped},
+		{VariantNFT, "inet", "filter", Dropped}, {VariantNFT, "ip6", "filter", Passes}, {VariantNFT, "bridge", "filter", Passes},
+	} {
+		r := &Ruleset{}
+		r.AddIPTables(false, c.variant, []string{"*filter", ":INPUT ACCEPT [0:0]"})
+		if err := r.AddNFT([]byte(fmt.Sprintf(text, c.family, c.table))); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Evaluate(incoming); got.Verdict != c.want {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
+// A rule set that takes too long is Undecided.
+func TestBudget(t *testing.T) {
+	var elements []string
+	for i := range 1000 {
+		elements = append(elements, fmt.Sprintf(`{"concat":[%d,1]}`, i))
+	}
+	match := `{"match":{"op":"==","left":{"concat":[{"payload":{"protocol":"udp","field":"dport"}},{"meta":{"key":"mark"}}]},"right":{"set":[` + strings.Join(elements, ",") + `]}}}`
+	r := nft(t, "accept", strings.Repeat(match+",", 3)+`{"drop":null}`)
+	if got := r.Evaluate(incoming); got.Verdict != Passes {
+		t.Errorf("%+v", got)
+	}
+	c := r.base[0]
+	for range 3000 {
+		c.rules = append(c.rules, c.rules[0])
+	}
+	if got := r.Evaluate(incoming); got.Verdict != Undecided {
+		t.Errorf("%+v", got)
+	}
+}
+
+// FuzzRules: any text is evaluated or refused.
+func FuzzRules(f *testing.F) {
+	for _, name := range []string{"zones", "services"} {
+		raw, err := os.ReadFile("testdata/" + name + ".json")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw, "*filter\n:INPUT DROP [0:0]\n-A INPUT -p udp -m multiport ! --ports 53,8472:9000 -j REJECT")
+	}
+	f.Fuzz(func(t *testing.T, nft []byte, lines string) {
+		r := &Ruleset{}
+		r.AddIPTables(false, VariantNFT, strings.Split(lines, "\n"))
+		if err := r.AddNFT(nft); err == nil && !json.Valid(nft) {
+			t.Error("it is not JSON")
+		}
+		for _, p := range []Packet{incoming, outgoing, toPods, fromPods} {
+			got := r.Evaluate(p)
+			if (got.Verdict == Passes) != (got.Rule == "") || (got.Verdict == Undecided) != (got.Reason != "") {
+				t.Errorf("%+v: %+v", p, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package ruleset
+
+import (
+	"fmt"
+	"slices"
+)
+
+const (
+	// budget limits how many rules and elements of sets one evaluation looks at.
+	budget = 2_000_000
+	// maxDepth limits jumps. The kernel's own limit is 16 for nftables.
+	maxDepth = 64
+)
+
+// walk is the evaluation of one Packet.
+type walk struct {
+	packet    Packet
+	in, out   string // devices as the current hook sees them
+	hook      string
+	mark      mark
+	ctMark    mark
+	untracked answer // which packets are exempt from connection tracking
+	budget    int
+	depth     int
+	why       string // the first condition in the current base chain that is unknown
+	result    Result
+}
+
+// mark is a packet mark or a connection mark. It starts with 0.
+type mark struct {
+	value, open uint64 // the bits of open are not known
+}
+
+// set is what setting bits does: those of mask are cleared, then xor is applied.
+func (m *mark) set(reached answer, mask, xor uint64) {
+	if reached == yes {
+		m.open &^= mask
+		m.value = (m.value &^ mask) ^ xor
+		return
+	}
+	m.open |= mask | xor // the packets may have the old value or the new one
+}
+
+// allBits is the mask of a whole mark.
+const allBits = 1<<32 - 1
+
+// enter begins with the chains of the next hook.
+func (w *walk) enter(hook string) {
+	w.hook, w.in, w.out = hook, w.packet.In, w.packet.Out
+	switch hook {
+	case "ingress", "prerouting", "input":
+		w.out = "" // routing has not chosen it yet
+	case "egress":
+		w.in = ""
+	}
+}
+
+// applies reports whether the packets get into a base chain of the current hook.
+func (w *walk) applies(c *chain) bool {
+	switch c.family {
+	case "ip":
+		return w.v4()
+	case "ip6":
+		return !w.v4()
+	}
+	return true
+}
+
+// enters tells which of the packets get into a base chain that applies: some
+// chains are for devices.
+func (w *walk) enters(c *chain) answer {
+	device := w.in
+	if c.hook == "egress" {
+		device = w.out
+	}
+	switch {
+	case c.hook != "ingress" && c.hook != "egress":
+		return yes
+	case len(c.devices) == 0: // nft before 1.0.9 does not print them as JSON
+		return w.unknown("the chain's devices")
+	case device == AnyDevice:
+		return some
+	}
+	return answerOf(slices.Contains(c.devices, device))
+}
+
+func (w *walk) v4() bool { return w.packet.Dst.Addr().Is4() }
+
+// base runs the packets through a base chain.
+func (w *walk) base(c *chain) {
+	w.why = ""
+	if through, _ := w.chain(c, w.enters(c)); c.drops {
+		w.dropped(through, c.place+": policy drop")
+	}
+}
+
+// dropped records that the packets are dropped at a rule or policy if they reach
+// it.
+func (w *walk) dropped(reached answer, rule string) {
+	verdict := [...]Verdict{no: Passes, yes: Dropped, some: Partly, unknown: Undecided}[reached]
+	if verdict <= w.result.Verdict {
+		return
+	}
+	w.result = Result{Verdict: verdict, Rule: rule}
+	if verdict == Undecided {
+		w.result.Reason = w.why
+	}
+}
+
+// unknown records why an evaluation is not possible. It returns unknown.
+func (w *walk) unknown(format string, args ...any) answer {
+	if w.why == "" {
+		w.why = fmt.Sprintf(format, args...)
+	}
+	return unknown
+}
+
+// run is the state of the packets in one chain.
+type run struct {
+	reach answer // which packets are at the current rule
+	left  answer // which left the chain by return or goto, and continue in the caller
+	ended bool   // some ended in the chain, accepted or dropped
+}
+
+// chain runs the packets that reach it through a chain. through tells which of
+// them continue behind it; all, that none of them ended in it.
+func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
+	if w.depth++; w.depth > maxDepth {
+		w.depth--
+		return w.unknown("more than %d jumps", maxDepth), false
+	}
+	defer func() { w.depth-- }()
+	r := run{reach: reach}
+	for _, rule := range c.rules {
+		if r.reach == no || w.result.Verdict == Dropped {
+			break
+		}
+		if w.budget--; w.budget < 0 {
+			w.dropped(w.unknown("the rules are too many"), c.describe(rule))
+			break
+		}
+		w.rule(c, rule, &r)
+	}
+	if !r.ended {
+		return reach, true
+	}
+	return or(r.reach, r.left), false
+}
+
+func (w *walk) rule(c *chain, rule rule, r *run) {
+	match := yes
+	for _, step := range rule.steps {
+		matched, verdicts := step(w, and(r.reach, match))
+		for _, b := range verdicts {
+			w.apply(and(match, b.match), b.verdict, c.describe(rule), r)
+		}
+		if match = and(match, matched); match == no {
+			return
+		}
+	}
+}
+
+// apply applies a verdict to those packets at a rule that match it.
+func (w *walk) apply(match answer, v verdict, rule string, r *run) {
+	reached := and(r.reach, match)
+	if reached == no {
+		return
+	}
+	rest := and(r.reach, not(match))
+	switch v.kind {
+	case accept:
+		r.ended, r.reach = true, rest
+	case drop:
+		// What follows is about the packets that are left: if all of these are dropped,
+		// then all are.
+		w.dropped(reached, rule)
+		if r.ended = true; match == yes {
+			r.reach = no
+		}
+	case elsewhere:
+		w.dropped(w.unknown("where the packets go"), rule)
+		r.ended, r.reach = true, unknown
+	case goBack:
+		r.left, r.reach = or(r.left, reached), rest
+	case jump:
+		if through, all := w.chain(v.target, reached); !all {
+			r.ended, r.reach = true, or(rest, through)
+		}
+	case goTo:
+		through, all := w.chain(v.target, reached)
+		r.ended = r.ended || !all
+		r.left, r.reach = or(r.left, through), rest
+	}
+}
