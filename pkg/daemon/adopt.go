@@ -98,7 +98,7 @@ func (d *Daemon) withdraw() {
 func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
 	if a.rollout.State() == rollout.Settled {
-		n.pendingConfig = a.pendingReason()
+		n.pendingConfig, n.configRefused = a.pendingReason()
 		return nil
 	}
 	peers, complete := in.peers()
@@ -137,7 +137,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	if delay > 0 {
 		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
 	}
-	n.pendingConfig = a.pendingReason()
+	n.pendingConfig, n.configRefused = a.pendingReason()
 	return err
 }
 
@@ -165,26 +165,26 @@ func (a *adoption) refuse(err error) {
 	}
 }
 
-// pendingReason returns why the configuration in the store is not in force for good;
-// "": it is. The text changes only when the state does.
-func (a *adoption) pendingReason() string {
+// pendingReason returns why the configuration in the store is not in force for good
+// ("": it is), and whether it was refused. The text changes only when the state does.
+func (a *adoption) pendingReason() (reason string, refused bool) {
 	if a.invalid != "" {
-		return a.invalid
+		return a.invalid, true
 	}
 	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	to := a.offered.wire.Name
 	switch a.rollout.State() {
 	case rollout.Waiting:
 		if turn := a.rollout.Turn(); !turn.IsZero() {
-			return fmt.Sprintf("the network configuration with %s is pending: this node tries it at %s, or earlier when it works on other nodes", to, at(turn))
+			return fmt.Sprintf("the network configuration with %s is pending: this node tries it at %s, or earlier when it works on other nodes", to, at(turn)), false
 		}
-		return fmt.Sprintf("the network configuration with %s is pending: other nodes try it first", to)
+		return fmt.Sprintf("the network configuration with %s is pending: other nodes try it first", to), false
 	case rollout.Trying:
-		return fmt.Sprintf("the network configuration with %s is on trial: this node restores the former one at %s unless another node answers", to, at(a.rollout.Deadline()))
+		return fmt.Sprintf("the network configuration with %s is on trial: this node restores the former one at %s unless another node answers", to, at(a.rollout.Deadline())), false
 	case rollout.Refused:
-		return fmt.Sprintf("the network configuration with %s was refused: no node answered with it; restore the former one in the store, or restart flanneld on every node to force the new one", to)
+		return fmt.Sprintf("the network configuration with %s was refused: no node answered with it; restore the former one in the store, or restart flanneld on every node to force the new one", to), true
 	}
-	return ""
+	return "", false
 }
 
 const (

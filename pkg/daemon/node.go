@@ -50,6 +50,7 @@ type node struct {
 	rejects       []subnet.Rejected
 	refused       []subnet.Rejected // peers for which the operating system refused an entry
 	pendingConfig string            // why the latest configuration is not in force; "": it is
+	configRefused bool              // it is pendingConfig, and not waiting or being tried
 	windows       string            // the name of a node that runs Windows; "": none is known
 	retained      []*subnet.Retained
 	ownWithdrawn  bool // the store lacks this node's lease, which is about to be restored

@@ -108,7 +108,7 @@ func (v *View) Fill(r *status.Report) {
 	}
 	r.Node, r.Advice = last.nodeStatus(), last.advice()
 	r.LeaseExpires = v.LeaseExpires()
-	r.Pending = last.pendingConfig
+	r.Pending, r.Refused = last.pendingConfig, last.configRefused
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
 	if tunnels != nil {

@@ -30,6 +30,8 @@ func daemonChecks() []Check {
 			"peers are retained because the store lost their leases", anySystem, needs{peersKnown}, noPeerRetained},
 		{"FL109", "the senders of datagrams are the peers of the packets in them (udp)",
 			"datagrams were dropped: they are malformed, or not from the peers of the packets in them (udp)", anySystem, nil, datagramsFromPeers},
+		{"FL110", "the network configuration in the store is in force",
+			"the network configuration in the store is not in force", anySystem, nil, configInForce},
 	}
 }
 
@@ -155,6 +157,21 @@ func storeAnswers(s Snapshot) Finding {
 			"%s: %s", r.Store, oneLine(r.Outage))
 	}
 	return ok("%s", r.Store)
+}
+
+// configInForce only warns of a configuration that nodes still try. A refused one
+// keeps the daemon from joining at its next start, or takes effect unexpectedly.
+func configInForce(s Snapshot) Finding {
+	r := s.report()
+	switch {
+	case r == nil:
+		return skip("the daemon does not answer")
+	case r.Pending == "":
+		return ok("%s", r.Store)
+	case r.Refused:
+		return fail("Correct the configuration, or restore the former one; flanneld follows at once.", "%s", oneLine(r.Pending))
+	}
+	return warn("Wait, or restore the former configuration to stop the rollout.", "%s", oneLine(r.Pending))
 }
 
 // mtuFits finds an MTU that is too large, with which small packets pass and

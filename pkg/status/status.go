@@ -29,6 +29,7 @@ type Report struct {
 	LeaseExpires time.Time `json:"leaseExpires,omitzero"` // when the lease ends unless etcd renews it; absent: never, or not known yet
 
 	Pending string `json:"pending,omitempty"` // why the latest network configuration is not in force
+	Refused bool   `json:"refused,omitempty"` // Pending is about a configuration that this node does not take by itself
 	Advice  string `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
 
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
