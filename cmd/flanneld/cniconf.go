@@ -22,10 +22,7 @@ const aboutCNIConf = `Writes the CNI configuration of a Windows node. The defaul
 MAC prefix come from the network configuration, which is read from the same place as the daemon reads it.
 
 A file that an earlier cni-conf wrote is replaced. A file that was edited since, or written by hand, is
-not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.
-
-  flanneld [flags of the daemon, such as --kube-subnet-mgr] cni-conf [flags]
-`
+not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.`
 
 // specFlags declares the flags that set fields of s.
 func (c *call) specFlags(s *cniconf.Spec) {

@@ -16,10 +16,7 @@ import (
 
 const aboutNetConf = `Writes the network configuration, the file --net-config-path, of a Windows node that joins a cluster
 without the manifest. An existing file is kept, and its differences from the requested configuration are
-printed. The configuration must be the same as in the cluster's ConfigMap kube-flannel-cfg.
-
-  flanneld --kube-subnet-mgr [--net-config-path=FILE] net-conf [flags]
-`
+printed. The configuration must be the same as in the cluster's ConfigMap kube-flannel-cfg.`
 
 // netConfAnswer is the JSON document of net-conf.
 type netConfAnswer struct {

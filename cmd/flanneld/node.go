@@ -13,6 +13,10 @@ func (c *call) node() cleanup.Node {
 	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log}
 }
 
+const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
+It refuses to do so while a flanneld runs with the same subnet file: stop it first. --dry-run lists what
+would be removed, also beside a running daemon.`
+
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {
 	DryRun  bool     `json:"dryRun"`
@@ -32,9 +36,7 @@ func cleanupCommand(c *call) func(context.Context) int {
 const aboutHandback = `flanneld handback prepares this node for flannel: it converts flanneld's routes to the form of flannel's
 routes, and removes the nexthop objects, because flannel can neither delete nor replace a route that uses
 one. No packet is lost. Stop flanneld first, and start flannel afterwards. If flanneld is started
-instead, it takes over the routes again.
-
-`
+instead, it takes over the routes again.`
 
 // handbackAnswer is the JSON document of handback.
 type handbackAnswer struct {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -58,8 +59,8 @@ func run(ctx context.Context, p process) int {
 	switch {
 	case err != nil:
 		return p.reportUsage(p.args, err)
-	case o.Help:
-		return p.reportError(printHelp(p.stdout))
+	case o.Help || slices.Contains(informing, o.Command): // without a log
+		return runCommand(ctx, o, p, slog.New(slog.DiscardHandler))
 	case o.Version:
 		_, err := fmt.Fprintln(p.stdout, version.String())
 		return p.reportError(err)
