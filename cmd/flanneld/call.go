@@ -21,6 +21,7 @@ type process struct {
 	args, environ  []string // args without the program's name, environ as from os.Environ
 	stdout, stderr io.Writer
 	columns        int          // width of the terminal that shows stdout; 0: it is none
+	terminal       bool         // stderr is a terminal
 	events         slog.Handler // event log of a Windows service, which has no stderr; nil in the foreground
 	confine        func() error // forbids the process to use the network for good; nil in tests
 }

@@ -21,6 +21,7 @@ func main() {
 	// asks for the parent process.
 	cobra.MousetrapHelpText = ""
 	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
 	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		p.columns = columns
 	}

@@ -35,6 +35,7 @@ type options struct {
 	WireGuardKey   string         // the file of the private key: flannel's variable WIREGUARD_KEY_FILE; "": the default
 
 	Version, Help bool
+	Bare          bool     // neither flags nor variables are given
 	Command       string   // a name from the table of commands; "": run the daemon
 	Args          []string // arguments after Command
 	Warnings      []string // likely mistakes that have no effect
@@ -70,6 +71,7 @@ func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
 	problems := given.Problems
+	o.Bare = len(given.Flags) == 0
 	o.Warnings = append(given.Warnings, o.Warnings...)
 	o.Etcd.complete()
 	o.Kube.complete(environ)

@@ -78,6 +78,9 @@ func run(ctx context.Context, p process) int {
 	if o.Command != "" {
 		return runCommand(ctx, o, p, log)
 	}
+	if text := introduction(o, p); text != "" {
+		fmt.Fprint(p.stderr, text) //nolint:errcheck // only a courtesy
+	}
 	return serve(ctx, o, log)
 }
 
