@@ -14,8 +14,9 @@ func (c *call) node() cleanup.Node {
 }
 
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
-It refuses to do so while a flanneld runs with the same subnet file: stop it first. --dry-run lists what
-would be removed, also beside a running daemon.`
+It refuses to do so beside a running flanneld or flannel with the same subnet file, or, if the default
+subnet file is gone, with any: stop it first. --dry-run lists what would be removed, also beside a running
+daemon.`
 
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {
@@ -76,11 +77,14 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 		if !*dryRun {
 			// 0: do not wait, a running daemon does not end soon.
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
+			if err == nil {
+				defer release() //nolint:errcheck // the process ends
+				err = c.daemonBeside()
+			}
 			if err != nil {
 				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
 				return exitCode(err)
 			}
-			defer release() //nolint:errcheck // the process ends
 		}
 		done, err := n.do(ctx, *dryRun)
 		// What was done before an error is reported together with it.
