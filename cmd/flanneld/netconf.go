@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,8 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		}
 		return raw, nil
 	}
-	m, err := newManager(ctx, o, &health.Status{}, log)
+	state := &health.Status{}
+	m, err := newManager(ctx, o, state, log)
 	if err != nil {
 		return nil, err
 	}
@@ -87,5 +89,9 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 	if raw != nil {
 		return raw, nil
 	}
-	return nil, fmt.Errorf("read the network configuration from etcd (give --kube-subnet-mgr if it is in Kubernetes): timed out: %w", errors.Join(err, ctx.Err()))
+	if outage := state.Explanation(); outage != nil { // else the error would only be that ctx ended
+		err = outage
+	}
+	return nil, fmt.Errorf("read the network configuration from etcd at %s (give --kube-subnet-mgr if it is in Kubernetes): %w",
+		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(err, ctx.Err()))
 }
