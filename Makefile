@@ -27,7 +27,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin cross windows-zip tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin man cross windows-zip tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
@@ -60,6 +60,9 @@ windows-zip: cross-windows-amd64 bin/cni/host-local.exe bin/cni/win-bridge.exe b
 	rm -f dist/out/flannel-windows-amd64.zip && cd $(K) && python3 -m zipfile -c ../flannel-windows-amd64.zip *
 
 PLUGINS_LINUX := bridge host-local loopback portmap bandwidth tuning macvlan ipvlan
+
+man: ## write the man pages into dist/out/man
+	$(GO) test -vet=off -count=1 -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -run '^TestManPages$$' ./cmd/flanneld -man '$(CURDIR)/dist/out/man'
 
 tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .

@@ -3,13 +3,14 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	goflag "flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"flannel/pkg/flags"
 )
@@ -19,6 +20,8 @@ import (
 type process struct {
 	args, environ  []string // args without the program's name, environ as from os.Environ
 	stdout, stderr io.Writer
+	columns        int          // width of the terminal that shows stdout; 0: it is none
+	terminal       bool         // stderr is a terminal
 	events         slog.Handler // event log of a Windows service, which has no stderr; nil in the foreground
 	confine        func() error // forbids the process to use the network for good; nil in tests
 }
@@ -35,7 +38,7 @@ type call struct {
 	options // Args are the command's own arguments
 	process
 	log   *slog.Logger
-	flags goflag.FlagSet // the command's own flags, as opposed to those of the daemon
+	flags *pflag.FlagSet // the command's own flags, as opposed to those of the daemon
 	json  bool           // the value of --json, if the command has that flag
 }
 
@@ -47,34 +50,6 @@ func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, h
 func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
 	c.flags.Var((*flags.Limit)(&value), name, help)
 	return &value
-}
-
-// parse parses the command's own arguments. about is printed before the flags
-// in the command's help. If done is true, the caller must return code, because
-// help or an error was printed.
-func (c *call) parse(about string) (done bool, code int) {
-	var help strings.Builder // only printed if asked for: after a mistake it would hide the error
-	c.flags.Init("flanneld "+c.Command, goflag.ContinueOnError)
-	c.flags.SetOutput(&help)
-	if about != "" { // else Go's default, which begins with the command's name
-		c.flags.Usage = func() {
-			help.WriteString(about)
-			c.flags.PrintDefaults()
-		}
-	}
-	err := c.flags.Parse(c.Args)
-	switch {
-	case errors.Is(err, goflag.ErrHelp):
-		_, err := io.WriteString(c.stdout, help.String())
-		return true, c.reportError(err)
-	case err != nil:
-		err = fmt.Errorf("%s: %w", c.Command, err)
-	case c.flags.NArg() > 0:
-		err = fmt.Errorf("%s takes no argument %.40q", c.Command, c.flags.Arg(0))
-	default:
-		return false, exitOK
-	}
-	return true, c.reportUsage(fmt.Errorf("%w; see flanneld %s --help", err, c.Command))
 }
 
 // answer prints the result of the command: with --json the document, else the

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"flannel/pkg/cniconf"
 	"flannel/pkg/flags"
@@ -22,10 +24,7 @@ const aboutCNIConf = `Writes the CNI configuration of a Windows node. The defaul
 MAC prefix come from the network configuration, which is read from the same place as the daemon reads it.
 
 A file that an earlier cni-conf wrote is replaced. A file that was edited since, or written by hand, is
-not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.
-
-  flanneld [flags of the daemon, such as --kube-subnet-mgr] cni-conf [flags]
-`
+not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.`
 
 // specFlags declares the flags that set fields of s.
 func (c *call) specFlags(s *cniconf.Spec) {
@@ -59,16 +58,20 @@ func makeCNIConf(c *call) func(context.Context) int {
 	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: do not check")
 	force := c.flags.Bool("force", false, "overwrite a file that was edited")
 	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
+	within := c.limitFlag("timeout", 3*time.Second, "how long to wait for etcd and the API server")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
 		// Complete's error is not returned at once, so that all problems are reported
 		// together.
-		incomplete := c.cniSources().Complete(ctx, &spec)
+		sources := c.cniSources()
+		sources.Within = *within
+		incomplete := sources.Complete(ctx, &spec)
 		spec.List = filepath.Ext(*to) == ".conflist"
 		conf, err := cniconf.Make(spec)
 		if err != nil {
-			// Each line names the command, like the first one.
-			problems := errors.Join(err, incomplete).Error()
+			// The cause is first: what is missing may only be so because of it. Each line
+			// names the command, like the first one.
+			problems := errors.Join(incomplete, err).Error()
 			return c.reportUsage(errors.New("cni-conf: " + strings.ReplaceAll(problems, "\n", "\ncni-conf: ")))
 		}
 		done := cniconf.Outcome{Path: *to}
@@ -89,7 +92,10 @@ func makeCNIConf(c *call) func(context.Context) int {
 // cniSources returns where to read the values that the flags do not set.
 func (c *call) cniSources() winnode.CNISources {
 	from := winnode.CNISources{
-		NetConf:     func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, c.options, c.log) },
+		// Discarded: the error says why etcd does not answer.
+		NetConf: func(ctx context.Context) ([]byte, error) {
+			return readNetConf(ctx, c.options, slog.New(slog.DiscardHandler))
+		},
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
 		Features: winnode.HNSFeatures,
 	}

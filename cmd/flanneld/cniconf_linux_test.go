@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -188,10 +189,28 @@ func TestCNIConfFromEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A process of its own: it sets the log of the library that the test's own client writes to, too.
-	cmd := exec.Command(os.Args[0], append([]string{"--etcd-endpoints=" + s.Endpoint(), "--etcd-prefix=/here", "--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env"), "cni-conf", "--to=-"}, cniArgs[1:]...)...)
+	cmd := exec.Command(os.Args[0], append([]string{"--etcd-endpoints=" + s.Endpoint(), "--etcd-prefix=/here", "--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env"), "cni-conf", "--to=-", "--timeout=2m"}, cniArgs[1:]...)...)
 	cmd.Env = append(os.Environ(), beFlanneld+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `"win-overlay"`) || !strings.Contains(string(out), `"10.244.0.0/16"`) {
 		t.Errorf("%v %s", err, out)
+	}
+}
+
+// Without etcd, the first line says so and names it, and the command waits for 3 s.
+func TestCNIConfWithoutEtcd(t *testing.T) {
+	etcd := "http://" + nettest.Address(t)
+	var problems strings.Builder
+	// A process of its own, as above.
+	cmd := exec.Command(os.Args[0], "--etcd-endpoints="+etcd, "--subnet-file="+filepath.Join(t.TempDir(), "subnet.env"), "cni-conf", "--to=-")
+	cmd.Env, cmd.Stderr = append(os.Environ(), beFlanneld+"=1"), &problems
+	err := cmd.Run()
+	code := cmd.ProcessState.ExitCode()
+	first, _, _ := strings.Cut(problems.String(), "\n")
+	if code != exitUsage || !logtest.Names(first, "cni-conf", etcd, "--kube-subnet-mgr") {
+		t.Errorf("%v, first line %q of\n%s", err, first, &problems)
+	}
+	if _, help, _ := flanneldSays(t.Context(), "cni-conf", "--help"); !regexp.MustCompile(`--timeout DURATION .*\(default 3s\)`).MatchString(help) {
+		t.Errorf("the time that it waits is another one:\n%s", help)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/pkg/logtest"
+	"flannel/pkg/version"
 )
 
 // flanneldSays runs flanneld in this process.
@@ -44,10 +45,28 @@ func TestCommandLines(t *testing.T) {
 		{"prepare now", exitUsage, `prepare "now"`}, {"source-vip --for=1", exitUsage, "-for"},
 		{"accept-withdrawal --help", exitOK, "-timeout"}, {"accept-withdrawal all", exitUsage, `accept-withdrawal "all"`},
 		{"cleanup everything", exitUsage, `cleanup "everything"`}, {"handback --help", exitOK, "-dry-run"},
+		{"help", exitOK, "--iface status doctor"}, {"help status", exitOK, "--peers"}, {"status -h", exitOK, "--peers"}, {"help stauts", exitUsage, "status"},
+		{"--v=99 help wait", exitOK, "--silence"}, {"help service", exitOK, "install uninstall"}, {"--v=99 version", exitOK, version.Version},
+		{"stauts", exitUsage, "status"}, {"clean", exitUsage, "cleanup"}, {"status --jsn", exitUsage, "--jsn --json"}, {"status -peer", exitUsage, "--peer --peers"},
+		{"status --subnet-file=x", exitUsage, "--subnet-file status"}, {"wait -timeout", exitUsage, "--timeout"}, {"wait -timeout soon", exitUsage, "--timeout"},
+		{"completion bash", exitOK, "__start_flanneld"}, {"__complete --iface eth0 sta", exitOK, "status"}, {"__complete status --pe", exitOK, "--peers"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)
 		if code != c.code || !logtest.Names(out+problems, strings.Fields(c.want)...) || code == exitUsage && out != "" {
 			t.Errorf("flanneld %s ends with %d and says %s%s; want %q", c.args, code, out, problems, c.want)
+		}
+	}
+}
+
+// The help lists the commands for this system, but shows any that is asked for.
+func TestListedCommands(t *testing.T) {
+	for name, system := range map[string]string{"status": runtime.GOOS, "prepare": "windows", "cni-conf": "windows", "service": "windows", "handback": "linux"} {
+		_, all, _ := flanneldSays(t.Context(), "help")
+		if listed := strings.Contains(all, "\n  "+name+" "); listed != (system == runtime.GOOS) {
+			t.Errorf("the help lists %s: %t", name, listed)
+		}
+		if code, one, problems := flanneldSays(t.Context(), "help", name); code != exitOK || one == "" || problems != "" {
+			t.Errorf("the help of %s: %d, %q, %s", name, code, one, problems)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func flagTable() []flags.Group[options] {
 
 func etcdFlags() []flagRow {
 	return []flagRow{
-		{Name: "etcd-endpoints", Arg: "URL,…", Def: "http://127.0.0.1:4001,http://127.0.0.1:2379", Set: setEndpoints,
+		{Name: "etcd-endpoints", Arg: "URL,...", Def: "http://127.0.0.1:4001,http://127.0.0.1:2379", Set: setEndpoints,
 			Help: "etcd servers"},
 		{Name: "etcd-prefix", Arg: "PATH", Def: "/coreos.com/network", Set: setPrefix,
 			Help: "prefix of the keys of the configuration and the leases"},
@@ -112,7 +112,7 @@ func healthFlags() []flagRow {
 		flags.Text("log-file", "FILE", "", "write the log to FILE instead of stderr; at 10 MiB it is renamed to FILE.1",
 			func(o *options) *string { return &o.Logging.File }),
 		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10", func(o *options, n int) { o.Logging.Verbosity = n }),
-		flags.Text("vmodule", "FILE=LEVEL,…", "", "likewise, for single source files", func(o *options) *string { return &o.Logging.VModule }),
+		flags.Text("vmodule", "FILE=LEVEL,...", "", "likewise, for single source files", func(o *options) *string { return &o.Logging.VModule }),
 		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.Logging.LogBacktraceAt }),
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),
 		flags.LineOnly(flags.Bool("help", "false", "print this and exit", func(o *options) *bool { return &o.Help })),

@@ -11,15 +11,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-
-	"flannel/pkg/flags"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestHelp(t *testing.T) {
 	var b bytes.Buffer
-	if err := printHelp(&b); err != nil {
+	root := new(options).commandTree()
+	if err := printHelp(&b, root, commands(), 0); err != nil {
 		t.Fatal(err)
 	}
 	golden := "testdata/help.txt"
@@ -39,11 +38,22 @@ func TestHelp(t *testing.T) {
 		t.Errorf("--help changed; if that is right, run go test ./cmd/flanneld -update\n%s", d)
 	}
 	for line := range strings.Lines(b.String()) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > flags.HelpWidth || strings.HasSuffix(line, " \n") {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > defaultWidth || strings.HasSuffix(line, " \n") {
 			t.Errorf("%d characters: %q", n, line)
 		}
 	}
-	if err := printHelp(brokenWriter{}); !errors.Is(err, os.ErrClosed) {
+	for _, columns := range []int{1, 60, 80, 400} {
+		b.Reset()
+		if err := printHelp(&b, root, commands(), columns); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, " \n")); n > helpWidth(columns) && n > len("      --subnet-lease-renew-margin MINUTES") && len(strings.Fields(line)) > 4 {
+				t.Errorf("%d characters in %d columns: %q", n, columns, line)
+			}
+		}
+	}
+	if err := printHelp(brokenWriter{}, root, commands(), 0); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a closed output: %v", err)
 	}
 }

@@ -18,10 +18,7 @@ type cniAnswer struct {
 const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
 Files that are up to date are not touched. Plugins and keys that others, such as a service mesh, added to
 the configuration are kept. An installed plugin that is newer than its source, or of another maker, is left
-in place unless --replace-plugin is given.
-
-  flanneld install-cni [flags]
-`
+in place unless --replace-plugin is given.`
 
 // installCNI is the command install-cni. It installs once, or with --watch also
 // restores the files until it is stopped.

@@ -8,13 +8,23 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
 	"flannel/pkg/logging"
 	"flannel/pkg/sandbox"
 	"flannel/pkg/winservice"
 )
 
 func main() {
+	// cobra would refuse to run when started from Windows' Explorer. To find out, it
+	// asks for the parent process.
+	cobra.MousetrapHelpText = ""
 	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
+	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		p.columns = columns
+	}
 	if winservice.Started(p.args) {
 		os.Exit(runService(p))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,7 @@ import (
 
 const aboutNetConf = `Writes the network configuration, the file --net-config-path, of a Windows node that joins a cluster
 without the manifest. An existing file is kept, and its differences from the requested configuration are
-printed. The configuration must be the same as in the cluster's ConfigMap kube-flannel-cfg.
-
-  flanneld --kube-subnet-mgr [--net-config-path=FILE] net-conf [flags]
-`
+printed. The configuration must be the same as in the cluster's ConfigMap kube-flannel-cfg.`
 
 // netConfAnswer is the JSON document of net-conf.
 type netConfAnswer struct {
@@ -78,7 +76,8 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		}
 		return raw, nil
 	}
-	m, err := newManager(ctx, o, &health.Status{}, log)
+	state := &health.Status{}
+	m, err := newManager(ctx, o, state, log)
 	if err != nil {
 		return nil, err
 	}
@@ -90,5 +89,9 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 	if raw != nil {
 		return raw, nil
 	}
-	return nil, fmt.Errorf("read the network configuration from etcd (give --kube-subnet-mgr if it is in Kubernetes): timed out: %w", errors.Join(err, ctx.Err()))
+	if outage := state.Explanation(); outage != nil { // else the error would only be that ctx ended
+		err = outage
+	}
+	return nil, fmt.Errorf("read the network configuration from etcd at %s (give --kube-subnet-mgr if it is in Kubernetes): %w",
+		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(err, ctx.Err()))
 }

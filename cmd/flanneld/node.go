@@ -13,6 +13,11 @@ func (c *call) node() cleanup.Node {
 	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log}
 }
 
+const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
+It refuses to do so beside a running flanneld or flannel with the same subnet file, or, if the default
+subnet file is gone, with any: stop it first. --dry-run lists what would be removed, also beside a running
+daemon.`
+
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {
 	DryRun  bool     `json:"dryRun"`
@@ -32,9 +37,7 @@ func cleanupCommand(c *call) func(context.Context) int {
 const aboutHandback = `flanneld handback prepares this node for flannel: it converts flanneld's routes to the form of flannel's
 routes, and removes the nexthop objects, because flannel can neither delete nor replace a route that uses
 one. No packet is lost. Stop flanneld first, and start flannel afterwards. If flanneld is started
-instead, it takes over the routes again.
-
-`
+instead, it takes over the routes again.`
 
 // handbackAnswer is the JSON document of handback.
 type handbackAnswer struct {
@@ -74,11 +77,14 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 		if !*dryRun {
 			// 0: do not wait, a running daemon does not end soon.
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
+			if err == nil {
+				defer release() //nolint:errcheck // the process ends
+				err = c.daemonBeside()
+			}
 			if err != nil {
 				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
 				return exitCode(err)
 			}
-			defer release() //nolint:errcheck // the process ends
 		}
 		done, err := n.do(ctx, *dryRun)
 		// What was done before an error is reported together with it.

@@ -19,11 +19,11 @@ func TestNodeCommand(t *testing.T) {
 	says := func(args ...string) (code int, out string) {
 		var stdout, stderr strings.Builder
 		o.Args = args
-		code = command{flags: nodeCommand{
+		code = execute(t.Context(), []command{{name: o.Command, help: "clean", flags: nodeCommand{
 			did: "removed ", would: "would remove ", nothing: "nothing is there",
 			do:       func(context.Context, bool) ([]string, error) { return did, failure },
 			document: func(dryRun bool, done []string, problem string) any { return cleanupAnswer{dryRun, done, problem} },
-		}.flags}.do(t.Context(), &call{options: o, process: process{stdout: &stdout, stderr: &stderr}, log: slog.New(slog.DiscardHandler)})
+		}.flags}}, &call{options: o, process: process{stdout: &stdout, stderr: &stderr}, log: slog.New(slog.DiscardHandler)})
 		return code, stdout.String()
 	}
 	broken := errors.New("broken")

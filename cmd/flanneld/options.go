@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"flannel/pkg/cniinstall"
 	"flannel/pkg/daemon"
@@ -33,6 +35,7 @@ type options struct {
 	WireGuardKey   string         // the file of the private key: flannel's variable WIREGUARD_KEY_FILE; "": the default
 
 	Version, Help bool
+	Bare          bool     // neither flags nor variables are given
 	Command       string   // a name from the table of commands; "": run the daemon
 	Args          []string // arguments after Command
 	Warnings      []string // likely mistakes that have no effect
@@ -68,17 +71,24 @@ func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
 	problems := given.Problems
+	o.Bare = len(given.Flags) == 0
 	o.Warnings = append(given.Warnings, o.Warnings...)
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
+	if err := o.misplaced(given.Unknown, args); err != nil {
+		problems[0] = err
+	}
 	problems = append(problems, o.setCommand(given.Rest)...)
 	// The service manager starts the daemon with the flags after --. Before the
 	// command they would be lost.
 	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
-	if o.Help || o.Version {
+	if o.Help || o.Version || slices.Contains(informing, o.Command) {
+		if o.Help {
+			o.Command, o.Args = "", nil
+		}
 		return o, nil // print the help even if other flags are wrong
 	}
 	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
@@ -91,15 +101,37 @@ func (o *options) setCommand(rest []string) []error {
 	if len(rest) == 0 {
 		return nil
 	}
-	names := commandNames()
-	if slices.Contains(names, rest[0]) {
+	if slices.Contains(commandNames(), rest[0]) {
 		o.Command, o.Args = rest[0], rest[1:]
 		return nil
 	}
 	if _, err := strconv.ParseBool(rest[0]); err == nil {
 		return []error{fmt.Errorf("unexpected argument %q; give a Boolean value with =, as in --ip-masq=%s", rest[0], rest[0])}
 	}
-	return []error{fmt.Errorf("unknown command %.60q; use one of %s", rest[0], strings.Join(names, ", "))}
+	return []error{unknownCommand(o.commandTree(), rest[0])}
+}
+
+// informing are the commands that print the help or other texts of the program, even
+// if flags or variables are wrong.
+var informing = append([]string{"version"}, cobraCommands...)
+
+// commandTree returns the commands to look at, not to run.
+func (o *options) commandTree() *cobra.Command {
+	return newRoot(commands(), &call{options: *o, process: process{stdout: io.Discard, stderr: io.Discard}}, new(int))
+}
+
+// misplaced returns an error if the flag with this name, which is none of the
+// daemon's, is a flag of the command that follows in args; else nil.
+func (o *options) misplaced(flag string, args []string) error {
+	i := slices.IndexFunc(args, func(arg string) bool { return slices.Contains(commandNames(), arg) })
+	if flag == "" || i < 0 {
+		return nil
+	}
+	cmd, _, err := o.commandTree().Find(args[i : i+1])
+	if err != nil || cmd.Flags().Lookup(flag) == nil {
+		return nil
+	}
+	return fmt.Errorf("--%s: put it after %s, because it is a flag of that command", flag, cmd.Name())
 }
 
 // checkCombinations returns an error for each flag that lacks another one, and

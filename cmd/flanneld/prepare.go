@@ -20,10 +20,7 @@ External, which keeps the switch from then on, also over reboots. It waits until
 DNS servers are back, or restores them. The daemon can then create its own network on the same switch
 without an outage. prepare needs neither a lease nor the Kubernetes API. If the adapter already has a
 switch, it only waits for the addresses. flanneld cleanup deletes External. Do not run prepare while
-the daemon starts.
-
-  flanneld [flags of the daemon, such as --iface] prepare [flags]
-`
+the daemon starts.`
 
 // prepareAnswer is the JSON document of prepare.
 type prepareAnswer struct {
@@ -34,7 +31,7 @@ type prepareAnswer struct {
 // prepare is the command prepare.
 func prepare(c *call) func(context.Context) int {
 	mode := c.flags.String("network-mode", "", "overlay or l2bridge; default: as the backend of the network configuration needs")
-	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this `time`; another run continues from there")
+	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this time; another run continues from there")
 	c.jsonFlag("print one JSON document: adapter, network, whether it was created, interface, addresses, problem")
 	return func(ctx context.Context) int {
 		var netConf []byte // empty: the daemon's

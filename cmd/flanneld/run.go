@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -58,8 +59,8 @@ func run(ctx context.Context, p process) int {
 	switch {
 	case err != nil:
 		return p.reportUsage(p.args, err)
-	case o.Help:
-		return p.reportError(printHelp(p.stdout))
+	case o.Help || slices.Contains(informing, o.Command): // without a log
+		return runCommand(ctx, o, p, slog.New(slog.DiscardHandler))
 	case o.Version:
 		_, err := fmt.Fprintln(p.stdout, version.String())
 		return p.reportError(err)
@@ -76,6 +77,9 @@ func run(ctx context.Context, p process) int {
 	o.Kube.APIURL = apiServer(o.Kube, log)
 	if o.Command != "" {
 		return runCommand(ctx, o, p, log)
+	}
+	if text := introduction(o, p); text != "" {
+		fmt.Fprint(p.stderr, text) //nolint:errcheck // only a courtesy
 	}
 	return serve(ctx, o, log)
 }

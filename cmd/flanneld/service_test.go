@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/flags"
 	"flannel/pkg/logtest"
 	"flannel/pkg/winservice"
 )
@@ -89,7 +88,7 @@ func TestServiceCommand(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(winservice.Usage) {
-		if len(line) > flags.HelpWidth+1 {
+		if len(line) > defaultWidth+1 {
 			t.Errorf("too long: %s", line)
 		}
 	}

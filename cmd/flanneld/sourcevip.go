@@ -20,10 +20,7 @@ reserved for kube-proxy in the store of the CNI plugin host-local. An L2Bridge n
 it reserves the address of the host's own endpoint, the second one of the subnet.
 
 It also prints the flags that kube-proxy needs for this node's network and for the features of its HNS.
-kube-proxy additionally needs --proxy-mode=kernelspace, --hostname-override and --kubeconfig.
-
-  flanneld [--subnet-file=FILE] source-vip [flags]
-`
+kube-proxy additionally needs --proxy-mode=kernelspace, --hostname-override and --kubeconfig.`
 
 // usualDataDir returns the default dataDir of host-local.
 func usualDataDir() string { return systemPath("/var/lib/cni/networks") }
@@ -39,7 +36,7 @@ type vipAnswer struct {
 func sourceVIP(c *call) func(context.Context) int {
 	var proxy sourcevip.Proxy
 	dataDir := c.flags.String("data-dir", usualDataDir(), "host-local's dataDir as in the CNI configuration: the `directory` with a subdirectory for each network")
-	limit := c.limitFlag("timeout", time.Minute, "how long to wait for the daemon to create the `network`")
+	limit := c.limitFlag("timeout", time.Minute, "how long to wait for the daemon to create the network")
 	release := c.flags.Bool("release", false, "delete the reservation, its endpoint and the file, so that the daemon does not maintain it")
 	c.flags.Func("kube-proxy-version", "kube-proxy's `version`, such as v1.33.1, or the output of its --version; default: a current version", func(text string) (err error) {
 		proxy.Minor, err = sourcevip.ParseMinor(text)

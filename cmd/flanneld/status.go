@@ -52,7 +52,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 func showStatus(c *call) func(context.Context) int {
 	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem")
 	peers := c.flags.Bool("peers", false, "list all peers, not only those with problems")
-	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the `answer`")
+	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer")
 	return func(ctx context.Context) int {
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
@@ -72,19 +72,15 @@ func showStatus(c *call) func(context.Context) int {
 	}
 }
 
-const aboutAcceptWithdrawal = `flanneld accept-withdrawal [flags]
-
-If more than max(3, 20 %) of the peers are deleted from the store within --retain-peers, or are missing
+const aboutAcceptWithdrawal = `If more than max(3, 20 %) of the peers are deleted from the store within --retain-peers, or are missing
 when the daemon starts, the daemon retains them for that time, because it may be a mistake. If it was
 intended, this command drops them at once, on this node. If this node's own lease was deleted with them,
-the daemon exits.
-
-`
+the daemon exits.`
 
 // acceptWithdrawal is the command accept-withdrawal.
 func acceptWithdrawal(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: dropped, the number of peers; if there is no answer: ready, problem")
-	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the `answer`")
+	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer")
 	return func(ctx context.Context) int {
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()

@@ -12,12 +12,7 @@ import (
 
 const aboutWait = `Waits until the daemon on this machine is ready. Prints what the daemon is waiting for, whenever that
 changes and once a minute. It asks /readyz at --healthz-port, or without that flag the socket beside the
-subnet file (on Windows since Server 2019).
-
-  flanneld [--healthz-ip=IP] [--healthz-port=PORT] [--subnet-file=FILE] wait [flags]
-
-The exit status is 3 if the daemon is not ready in time, and 4 if it does not answer.
-`
+subnet file (on Windows since Server 2019).`
 
 // waitAnswer is the JSON document of wait, and of the commands that get no
 // answer from the daemon.
@@ -28,8 +23,8 @@ type waitAnswer struct {
 
 // wait is the command wait.
 func wait(c *call) func(context.Context) int {
-	limit := c.limitFlag("timeout", 15*time.Minute, "give up after this `time`")
-	silence := c.limitFlag("silence", 0, "give up if the daemon has not answered for this `time`, because it has ended; default: --timeout")
+	limit := c.limitFlag("timeout", 15*time.Minute, "give up after this time")
+	silence := c.limitFlag("silence", 0, "give up if the daemon has not answered for this time, because it has ended; default: --timeout")
 	c.jsonFlag("at the end print one JSON document: ready, problem")
 	return func(ctx context.Context) int {
 		ctx, cancel := context.WithTimeout(ctx, *limit)

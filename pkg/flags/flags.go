@@ -1,6 +1,6 @@
-// Package flags parses a command line, and the environment variables of its
-// flags, by one table with all properties of a flag. The help is printed from
-// the same table.
+// Package flags adds to pflag what flannel's command line needs: a table of flags
+// whose values are validated together, environment variables, and Go's notation with
+// one dash.
 package flags
 
 import (
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"flannel/pkg/conf"
 )
@@ -45,26 +47,38 @@ type Values struct {
 type Given struct {
 	Flags    map[string]Values // by name; without flags that have their default
 	OnLine   bool              // the command line has flags
+	Unknown  string            // name of a flag that is not in the table, where parsing ended; "": none
 	Rest     []string          // the arguments after the flags
 	Problems []error
 	Warnings []string // likely mistakes that have no effect
 }
 
 // Parse sets o from args (without the program's name), else from environ (as
-// from os.Environ), else to the defaults.
+// from os.Environ), else to the defaults. The flags end before the first other
+// argument or after "--".
 func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
+	line := pflag.NewFlagSet("", pflag.ContinueOnError)
+	line.SetInterspersed(false)
 	known := map[string]Flag[O]{}
 	for _, g := range table {
+		g.AddTo(line)
 		for _, f := range g.Flags {
 			known[f.Name] = f
 		}
 	}
+	given, warnings := scanEnv(environ, known)
+	onLine := map[string]Values{}
+	err := line.ParseAll(DoubleDashes(line, args, false), func(f *pflag.Flag, text string) error {
+		onLine[f.Name] = Values{"--" + f.Name, append(onLine[f.Name].texts, text)}
+		return nil
+	})
 	// A flag on the command line replaces all values from the environment, also if it
 	// may be repeated.
-	onLine, rest, problems := scan(args, known)
-	given, warnings := scanEnv(environ, known)
 	maps.Copy(given, onLine)
-	g := Given{Flags: given, OnLine: len(onLine) > 0, Rest: rest, Problems: problems, Warnings: warnings}
+	g := Given{Flags: given, OnLine: len(onLine) > 0, Rest: line.Args(), Warnings: warnings}
+	if err != nil { // the arguments after the mistake may belong to it
+		g.Problems, g.Unknown, g.Rest = append(g.Problems, Explain(line, err)), UnknownName(err), nil
+	}
 	// In the order of the table, so that the order of the problems does not depend on
 	// a map.
 	for _, group := range table {
@@ -81,52 +95,6 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 		}
 	}
 	return g
-}
-
-// scan parses args like Go's flag package: one or two dashes, the value after =
-// or (except for a Boolean) as the next argument. The flags end before the
-// first other argument or after "--".
-func scan[O any](args []string, known map[string]Flag[O]) (given map[string]Values, rest []string, problems []error) {
-	given = map[string]Values{}
-	for len(args) > 0 {
-		arg := args[0]
-		if len(arg) < 2 || arg[0] != '-' {
-			break
-		}
-		args = args[1:]
-		if arg == "--" {
-			break
-		}
-		name, value, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
-		if name == "h" {
-			name = "help"
-		}
-		f, ok := known[name]
-		switch {
-		case !ok:
-			// The next argument may be its value or not, so parsing cannot continue.
-			return given, nil, append(problems, unknown(name, slices.Sorted(maps.Keys(known))))
-		case hasValue:
-		case f.Arg == "":
-			value = "true"
-		case len(args) == 0:
-			problems = append(problems, fmt.Errorf("--%s: missing value; use --%s=%s", name, name, f.Arg))
-			continue
-		default:
-			value, args = args[0], args[1:]
-		}
-		given[name] = Values{"--" + name, append(given[name].texts, value)}
-	}
-	return given, args, problems
-}
-
-// unknown quotes the name, because a terminal would interpret control characters.
-func unknown(name string, known []string) error {
-	hint := "see --help"
-	if near := conf.Nearest(name, known); near != "" {
-		hint = "did you mean --" + near + "?"
-	}
-	return fmt.Errorf("--%.60s: unknown flag; %s", strings.Trim(strconv.Quote(name), `"`), hint)
 }
 
 // scanEnv parses environment variables. A variable gives one value, also to a flag

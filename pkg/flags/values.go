@@ -68,12 +68,21 @@ func ListOf[T any](all *[]T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// Limit is a flag.Value for a positive duration.
+// Limit is a pflag.Value for a positive duration.
 type Limit time.Duration
 
-func (l *Limit) String() string { return time.Duration(*l).String() }
+// String returns "" for 0, which is no limit: then the help shows no default.
+func (l *Limit) String() string {
+	if *l == 0 {
+		return ""
+	}
+	return time.Duration(*l).String()
+}
 
-// Set implements flag.Value.
+// Type implements pflag.Value.
+func (l *Limit) Type() string { return "DURATION" }
+
+// Set implements pflag.Value.
 func (l *Limit) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {

@@ -28,6 +28,8 @@ type CNISources struct {
 	Backends      netconf.Backends
 	SubnetFile    string        // finds the status socket of the daemon
 	API           *kube.Options // nil: no Kubernetes API is configured
+	// Within bounds the request to etcd, and that to the Kubernetes API. 0: 3 seconds.
+	Within time.Duration
 	// Features asks HNS what it can do.
 	Features func(context.Context) (hns.Features, error)
 }
@@ -44,7 +46,8 @@ type CNISources struct {
 // A field stays empty if its source does not have it; then cniconf.Make asks for the
 // flag. The error says why the network configuration or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
-	netConfErr := n.fromNetConf(ctx, s)
+	remote := cmp.Or(n.Within, 3*time.Second)
+	netConfErr := n.fromNetConf(ctx, remote, s)
 	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -66,7 +69,9 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 		s.Management = networkOf(snapshot, s.ManagementIP)
 	}
 	var servicesErr error
-	if len(s.Services) == 0 && n.API != nil {
+	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
+		ctx, cancel := context.WithTimeout(ctx, remote)
+		defer cancel()
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
@@ -91,17 +96,17 @@ func ofFamilies(networks, pods []netip.Prefix) []netip.Prefix {
 	})
 }
 
-// askWithin bounds each request to etcd, to the daemon or to the Kubernetes API.
+// askWithin bounds the requests on this machine: to the daemon and to HNS.
 const askWithin = 10 * time.Second
 
 // fromNetConf sets what follows from the network configuration and its backend. If
 // the configuration is in etcd, it reads it only if plugin, HNS network or pod
 // networks are not set, since etcd may be unreachable.
-func (n CNISources) fromNetConf(ctx context.Context, s *cniconf.Spec) error {
+func (n CNISources) fromNetConf(ctx context.Context, within time.Duration, s *cniconf.Spec) error {
 	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfRemote {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	raw, err := n.NetConf(ctx)
 	if err != nil {

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+
+	"flannel/pkg/file"
+	"flannel/pkg/instance"
+	"flannel/pkg/probe"
+	"flannel/pkg/status"
+	"flannel/subnet"
+)
+
+// daemonBeside returns a file.HeldError if a daemon runs here whose network the
+// command would change. It finds those that the lock of the subnet file does not: a
+// flannel, which has no lock, and, if the default subnet file is gone, every flanneld,
+// because cleanup then removes what any of them made.
+func (c *call) daemonBeside() error {
+	all, err := probe.Daemons(commandNames())
+	if err != nil {
+		return err
+	}
+	env, err := subnet.ReadEnv(c.SubnetFile)
+	gone := err != nil || env == subnet.Env{}
+	for _, d := range all {
+		// Mistakes do not matter: its subnet file is what it uses.
+		if o, _ := parseOptions(d.Args, d.Environ); conflicts(instance.Of(c.SubnetFile), instance.Of(o.SubnetFile), gone) {
+			held := &file.HeldError{Path: status.Lock(o.SubnetFile), Holder: fmt.Sprintf("PID %d", d.PID)}
+			return fmt.Errorf("a daemon (%s) runs with the subnet file %s; stop it first: %w", held.Holder, o.SubnetFile, held)
+		}
+	}
+	return nil
+}
+
+// conflicts reports whether a command for one instance changes what the daemon of
+// another one made. The default instance is "". gone: the command's subnet file does
+// not exist.
+func conflicts(command, daemon string, gone bool) bool {
+	return command == daemon || command == "" && gone
+}
