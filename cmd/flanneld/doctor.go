@@ -23,7 +23,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
-	timeout := c.limitFlag("timeout", 5*time.Second, "`timeout` of each probe; what takes longer is unknown")
+	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
 		c.askSettings(asking)

@@ -82,16 +82,23 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		return nil, err
 	}
 	defer m.Close() //nolint:errcheck // does not affect what was read
-	// WatchConfig follows changes until its context ends: the first value ends it.
-	ctx, cancel := context.WithCancel(ctx)
+	// WatchConfig follows changes until its context ends: the first value ends it. When
+	// ctx ends, it still waits, so that the outage can say why.
+	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	err = m.WatchConfig(ctx, func(found []byte) { raw = found; cancel() })
+	ended := make(chan error, 1)
+	go func() { ended <- m.WatchConfig(watching, func(found []byte) { raw = found; cancel() }) }()
+	var outage error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		outage = state.Explanation()
+		cancel()
+		err = <-ended
+	}
 	if raw != nil {
 		return raw, nil
 	}
-	if outage := state.Explanation(); outage != nil { // else the error would only be that ctx ended
-		err = outage
-	}
 	return nil, fmt.Errorf("read the network configuration from etcd at %s (give --kube-subnet-mgr if it is in Kubernetes): %w",
-		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(err, ctx.Err()))
+		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(outage, err, fmt.Errorf("no answer in time: %w", ctx.Err())))
 }
