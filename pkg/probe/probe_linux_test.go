@@ -166,8 +166,11 @@ func TestTxChecksum(t *testing.T) {
 
 func TestDaemons(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		// A subshell has the arguments of its shell, as every child before it executes its
+		// program.
+		forked := filepath.Join(t.TempDir(), "forked")
 		run := func(flags uintptr, name string, args ...string) {
-			cmd := exec.Command("/bin/sh", append([]string{"-c", "sleep 60; :"}, args...)...)
+			cmd := exec.Command("/bin/sh", append([]string{"-c", "(echo >>" + forked + "; sleep 60; :); :"}, args...)...)
 			cmd.Args[0] = name
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 			if err := cmd.Start(); err != nil {
@@ -180,6 +183,10 @@ func TestDaemons(t *testing.T) {
 		run(0, "flanneld", "x", "status")
 		run(0, "other")
 		run(unix.CLONE_NEWNET, "flanneld-of-another-node")
+		for lines := 0; lines < 5; time.Sleep(time.Millisecond) {
+			text, _ := os.ReadFile(forked)
+			lines = strings.Count(string(text), "\n")
+		}
 		all, err := daemons([]string{"status"})
 		if err != nil {
 			t.Fatal(err)

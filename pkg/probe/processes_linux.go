@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,7 +52,23 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 			daemons = append(daemons, p.withoutSecrets())
 		}
 	}
-	return daemons, err
+	// Until it executes its program, a child of a daemon has the daemon's arguments.
+	found := slices.Clone(daemons)
+	return slices.DeleteFunc(daemons, func(child doctor.Process) bool {
+		parent := parentOf(child.PID)
+		return slices.ContainsFunc(found, func(d doctor.Process) bool { return d.PID == parent && slices.Equal(d.Args, child.Args) })
+	}), err
+}
+
+// parentOf returns the PID of a process's parent; 0: the process has ended.
+func parentOf(pid int) (parent int) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, "PPid:"); found {
+			parent, _ = strconv.Atoi(strings.TrimSpace(value))
+		}
+	}
+	return parent
 }
 
 // managers reads the state files of NetworkManager and systemd-networkd, which
