@@ -98,7 +98,6 @@ func (d *Daemon) withdraw() {
 func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	a := &d.adoption
 	if a.rollout.State() == rollout.Settled {
-		n.pendingConfig, n.configRefused = a.pendingReason()
 		return nil
 	}
 	peers, complete := in.peers()
@@ -137,7 +136,6 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	if delay > 0 {
 		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
 	}
-	n.pendingConfig, n.configRefused = a.pendingReason()
 	return err
 }
 
@@ -161,7 +159,7 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 func (a *adoption) refuse(err error) {
 	a.invalid = ""
 	if err != nil {
-		a.invalid = fmt.Sprintf("the network configuration in the store is refused, and the former one is in force until flanneld restarts: %.*v", maxErrorText, err)
+		a.invalid = fmt.Sprintf("the network configuration in the store is refused, and the one before it stays in force: %.*v", maxErrorText, err)
 	}
 }
 

@@ -140,7 +140,7 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 		}
 		d.report(n, failed, time.Since(began))
 		timers.pause(ctx, time.Since(began))
-		timers.scheduleRetry(len(failed)+len(n.refused) > 0)
+		timers.scheduleRetry(failed.retried() || len(n.refused) > 0)
 		if d.wait(ctx, n, in, timers); ctx.Err() != nil {
 			return nil
 		}
@@ -200,7 +200,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes
 		f.add("dataplane", d.apply(ctx, n, in, state))
-		f.add("publish", peers.OwnMissing)
+		f.add(partCluster, peers.OwnMissing)
 	} else {
 		f.add("peers", errNoPeers)
 	}

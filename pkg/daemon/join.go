@@ -18,6 +18,7 @@ import (
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	d.adoption.rollout.Withdraw() // adopt the latest configuration at once, as at a start
+	d.adoption.refuse(nil)        // prepare reads it again
 	for {
 		err := d.prepare(ctx, n, in)
 		if err == nil {

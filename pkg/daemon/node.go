@@ -73,8 +73,10 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 	switch {
 	case unread && d.Settings.KeepConfig:
 		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
-		next := *n
-		d.adoption.refuse(d.readConfig(&next, raw))
+		_, _, _, err := d.Parse(raw)
+		if d.adoption.refuse(err); err != nil {
+			d.Log.Error("changed network configuration is invalid, flanneld would not start with it", "cause", causeConfigRefused, "error", err)
+		}
 	case unread:
 		err := d.followConfig(n, raw)
 		d.adoption.refuse(err)
@@ -86,7 +88,9 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 			}
 		}
 	}
-	return errors.Join(err, d.stepRollout(ctx, n, in))
+	err = errors.Join(err, d.stepRollout(ctx, n, in))
+	n.pendingConfig, n.configRefused = d.adoption.pendingReason()
+	return err
 }
 
 // followUnderlay chooses the underlay again if it may have changed.

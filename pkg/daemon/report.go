@@ -18,7 +18,7 @@ import (
 type failures []failure
 
 // failure is one failed part, by the name that metrics and flanneld status show:
-// config, devices, publish, peers, dataplane, firewall or subnet-file.
+// config, devices, publish, peers, dataplane, cluster, firewall or subnet-file.
 type failure struct {
 	part string
 	err  error
@@ -38,6 +38,18 @@ func (f failures) err() error {
 	}
 	return errors.Join(errs...)
 }
+
+// partCluster is the part that fails while other nodes cannot know this node, which
+// this node can neither change nor retry.
+const partCluster = "cluster"
+
+// own returns the failures of this node itself.
+func (f failures) own() failures {
+	return slices.DeleteFunc(slices.Clone(f), func(failure failure) bool { return failure.part == partCluster })
+}
+
+// retried reports whether another pass may do better.
+func (f failures) retried() bool { return len(f.own()) > 0 }
 
 // unknown reports whether a part could not read the actual state.
 func (f failures) unknown() bool { return reconcile.IsUnknown(f.err()) }
@@ -78,7 +90,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Metrics.ConfigPending(n.pendingConfig != "")
 	d.reportRejects(n)
 	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(err, slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
+		r.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
 	}
 	d.reportAdvice(n)
 
@@ -98,7 +110,11 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		return // waiting for the store is no problem of this node
 	}
 	if text := err.Error(); text != last.problem || time.Since(last.at) > repeatLog {
-		d.Log.Warn("could not update the network, will retry", "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(text, "\n", "; "))
+		msg := "could not update the network, will retry"
+		if !failed.retried() {
+			msg = "other nodes do not know this node; its network stays as it is"
+		}
+		d.Log.Warn(msg, "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(text, "\n", "; "))
 		last.problem, last.at = text, time.Now()
 	}
 }

@@ -80,11 +80,14 @@ func TestMissingNodeIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	in.setPeers(subnet.Set{})
+	d.pass(t.Context(), n, in) // asks for the lease to be published
+	in.published = in.desired
 	for _, missing := range []error{nil, caused{errors.New("Node worker was deleted"), "no-node"}, nil} {
 		in.setPeers(subnet.Set{OwnMissing: missing})
 		failed := d.pass(t.Context(), n, in)
 		d.report(n, failed, time.Millisecond)
-		if slices.Contains(failed.parts(), "publish") != (missing != nil) || missing != nil && d.Status.Ready() == nil {
+		if slices.Contains(failed.parts(), partCluster) != (missing != nil) || (d.Status.Ready() != nil) != (missing != nil) || failed.retried() {
 			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Status.Ready(), failed.parts())
 		}
 		if kernel.last.Keep || len(kernel.last.Networks) != 1 {

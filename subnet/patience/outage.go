@@ -73,11 +73,15 @@ func (o *Outage) Err() error {
 	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
 }
 
-// Since returns when the outage began, the zero Time if the store answers.
+// Since returns since when the store does not answer, the zero Time if it does, also
+// with a refusal.
 func (o *Outage) Since() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.timer == nil {
+		return time.Time{}
+	}
+	if _, cause := classify(o.reason); cause == causeRefuses {
 		return time.Time{}
 	}
 	return o.since

@@ -109,8 +109,8 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 			if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
 				t.Errorf("it was logged %d times:\n%s", times, n.Log()[mark:])
 			}
-			must(t, has(t, n, "flanneld_config_pending 1"))
-			if r, err := reportOf(t, n); err != nil || r.Pending == "" {
+			within(t, "a metric says so", func() error { return has(t, n, "flanneld_config_pending 1") })
+			if r, err := reportOf(t, n); err != nil || r.Pending == "" || !r.Refused {
 				t.Errorf("status does not say that the configuration is refused: %+v, %v", r, err)
 			}
 			must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))

@@ -141,7 +141,7 @@ type OtherNetworkError struct {
 
 func (e *OtherNetworkError) Error() string {
 	return fmt.Sprintf("it belongs to another network: its address %s is not in %v, and of several networks on one host, only one can have this device; "+
-		"use another backend here, or if no other flanneld uses the device: ip link del %s", e.Addr, e.Networks, e.Device)
+		"use another backend here (with udp, another Backend.Port is enough), or if no other flanneld uses the device: ip link del %s", e.Addr, e.Networks, e.Device)
 }
 
 // Cause is the value of the attribute cause in the log.
