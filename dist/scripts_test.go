@@ -173,7 +173,8 @@ func (h helps) wrong(t *testing.T, args []string) string {
 	t.Helper()
 	command := ""
 	for _, arg := range args {
-		flag, isFlag := strings.CutPrefix(arg, "--")
+		flag := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
+		isFlag := flag != arg
 		name, _, _ := strings.Cut(flag, "=")
 		switch {
 		case command == "service":
