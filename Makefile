@@ -150,7 +150,7 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 	@dist/wine.sh stop
 
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
-	GOOS=windows GOARCH=amd64 $(GO) build $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
+	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
 
 # Building Kubernetes takes minutes the first time; meanwhile, the tests that do not need it run. Then the tests that need
 # it and those of whole clusters run in parallel. The first failure ends the run.

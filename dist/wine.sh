@@ -2,7 +2,7 @@
 # Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (pkg/hns/hnstest/wine).
 #
 #   prefix        the Wine prefix, with our DLLs
-#   overlay.json  for go build and go test: replaces a file of the standard library that calls what Wine lacks
+#   overlay.json  for go build and go test: replaces files of the standard library that call what Wine lacks
 #   run           runs a Windows program (go test -exec $PWD/bin/wine/run); FLANNEL_HNS is the address of the machine
 #
 # `wine.sh stop` ends the processes that Wine left running for this prefix.
@@ -13,7 +13,7 @@ source=$here/pkg/hns/hnstest/wine/dll
 wine=$here/bin/wine
 cc=x86_64-w64-mingw32-gcc-win32
 objdump=x86_64-w64-mingw32-objdump
-overlaid=$(cd "$here" && go env GOROOT)/src/internal/syscall/windows/at_windows.go
+library=$(cd "$here" && go env GOROOT)/src
 
 wine_dlls=/usr/lib/x86_64-linux-gnu/wine/x86_64-windows
 wine64=$(command -v wine64 || echo /usr/lib/wine/wine64)
@@ -72,14 +72,27 @@ forward "$system32/iphlwine.dll" >"$wine/iphlpapi.def"
 dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
 
+overlaid= # the entries of overlay.json
+# overlay changes a file of Go's standard library, for tests only: file, what is changed, script of sed.
+overlay() {
+	original=$library/$1 changed=$wine/$(basename "$1" .go) # without .go: this is not a package of ours
+	sed "$3" "$original" >"$changed"
+	if cmp -s "$original" "$changed"; then
+		echo "wine.sh: $2 of $(go version) differs from what this script expects ($original)" >&2
+		exit 1
+	fi
+	overlaid="$overlaid${overlaid:+, }\"$original\": \"$changed\""
+}
+
 # To delete a file, Go (since 1.25) uses a call that Wine 8 answers with STATUS_NOT_IMPLEMENTED. That is not among the
-# answers after which Go uses the older call, so it is added here, for tests only.
-sed 's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/' "$overlaid" >"$wine/at_windows"
-if cmp -s "$overlaid" "$wine/at_windows"; then
-	echo "wine.sh: os.Remove of $(go version) differs from what this script expects ($overlaid)" >&2
-	exit 1
-fi
-printf '{"Replace": {"%s": "%s"}}\n' "$overlaid" "$wine/at_windows" >"$wine/overlay.json"
+# answers after which Go uses the older call, so it is added here.
+overlay internal/syscall/windows/at_windows.go os.Remove \
+	's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/'
+# Wine answers ERROR_INTERNAL_ERROR if a new process ended before it ran its program. On a busy machine, that happens
+# once in some ten thousand starts. Nothing of the program has run, so it can be started again.
+overlay syscall/exec_windows.go os.StartProcess \
+	's/err = CreateProcess(\(.*\))$/for range 5 {\n\t\t\tif err = CreateProcess(\1); err != Errno(1359) {\n\t\t\t\tbreak\n\t\t\t}\n\t\t}/'
+printf '{"Replace": {%s}}\n' "$overlaid" >"$wine/overlay.json"
 
 cat >"$wine/run" <<END
 #!/bin/sh
