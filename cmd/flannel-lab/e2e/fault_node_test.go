@@ -52,6 +52,7 @@ func TestNodeRunsOut(t *testing.T) {
 				t.Errorf("the file was\n%s\nand is\n%s", before, after)
 			}
 			follows(t)
+			loggedNaming(t, n, mark, "not-in-step", "problem", c.says)
 			time.Sleep(time.Second) // several retries
 			if records := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(records) != 1 {
 				t.Errorf("it was logged %d times:\n%s", len(records), records)

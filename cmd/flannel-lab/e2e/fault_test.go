@@ -168,11 +168,3 @@ func gateways(text string) string {
 	slices.Sort(all)
 	return strings.Join(all, "\n")
 }
-
-// once checks that a node has logged exactly one record with the attributes.
-func once(t *testing.T, n *lab.Node, mark int, attrs ...string) {
-	t.Helper()
-	if found := n.Records(mark).With(attrs...); len(found) != 1 {
-		t.Errorf("%s has logged %q %d times, want once:\n%s", n.Name, attrs, len(found), found)
-	}
-}

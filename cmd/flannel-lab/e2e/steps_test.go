@@ -82,6 +82,15 @@ func logged(t *testing.T, n *lab.Node, mark int, attrs ...string) (found logtest
 	return found
 }
 
+// once waits until flanneld on a node has logged a record with all of the
+// attributes, see logged, and fails if there are more.
+func once(t *testing.T, n *lab.Node, mark int, attrs ...string) {
+	t.Helper()
+	if found := logged(t, n, mark, attrs...); len(found) > 1 {
+		t.Errorf("%s has logged %q %d times, want once:\n%s", n.Name, attrs, len(found), found)
+	}
+}
+
 // loggedNaming waits for a record with a cause whose value of a key contains
 // the parts.
 func loggedNaming(t *testing.T, n *lab.Node, mark int, cause, key string, parts ...string) {

@@ -129,9 +129,7 @@ func TestWindowsBringUp(t *testing.T) {
 			return nil
 		})
 		for _, what := range c.logs {
-			if len(n.Records(0).With("cause="+what)) != 1 {
-				t.Errorf("%s: %q is not logged once", c.name, what)
-			}
+			once(t, n, 0, "cause="+what)
 		}
 	}
 	follow(t, l, "bring-up")

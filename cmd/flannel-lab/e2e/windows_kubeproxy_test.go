@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -102,9 +103,12 @@ func (p *proxied) networkLost(t *testing.T) {
 	// creates them again.
 	withinOf(t, 2*long, "kube-proxy deletes its objects", func() error { return p.hasNone(before.balancers) })
 	p.balances(t, p.first, p.toFar()) // the other pod was deleted with the network
-	if !strings.Contains(p.proxy.Log(), networkChanged) {
-		t.Errorf("kube-proxy did not log %q", networkChanged)
-	}
+	within(t, "kube-proxy logs why", func() error {
+		if !strings.Contains(p.proxy.Log(), networkChanged) {
+			return fmt.Errorf("%q is missing", networkChanged)
+		}
+		return nil
+	})
 	p.source(t)
 	must(t, p.near.Delete(t.Context())) // as kubelet does before it creates the pod again
 	p.near = pod(t, p.w, p.near.Name)
@@ -117,10 +121,7 @@ func (p *proxied) networkLost(t *testing.T) {
 func TestKubeProxyCannotReadVNI(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Kube: true, Nodes: 2, Windows: 1}, `{"Type":"vxlan","VNI":65536,"Port":4789}`)
-	if log := l.Nodes[1].Records(0); len(log.With("cause=config-warning").Naming("msg", "65536", "65535",
-		"kube-proxy")) == 0 {
-		t.Error("flanneld.exe did not warn")
-	}
+	loggedNaming(t, l.Nodes[1], 0, "config-warning", "msg", "65536", "65535", "kube-proxy")
 	p := newProxied(t, l, l.Nodes[1])
 	p.start(t)
 	withinOf(t, 2*long, "kube-proxy cannot read the policy", func() error {
