@@ -100,6 +100,9 @@ cat >"$wine/run" <<END
 here=\$(cd "\$(dirname "\$0")" && pwd)
 export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
+# To preempt a goroutine, Go suspends its thread. On a busy machine, Wine's server sometimes never answers that, and both
+# threads wait for ever.
+export GODEBUG="\${GODEBUG:+\$GODEBUG,}asyncpreemptoff=1"
 # Start Wine's background processes without our output, because whoever reads that waits until all writers have closed
 # it.
 {
