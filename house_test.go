@@ -109,7 +109,7 @@ var mayImport = map[string][]string{
 	"pkg/winservice":       {"pkg/logging"},
 	"pkg/bundle":           {"pkg/doctor", "pkg/probe", "pkg/redact", "pkg/status", "pkg/version", "pkg/winservice"},
 	"pkg/probe":            {"pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/redact", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/metrics":          {"pkg/dataplane", "pkg/reconcile"},
+	"pkg/metrics":          {"pkg/dataplane", "pkg/reconcile", "pkg/version"},
 	"pkg/rollout":          {},
 	"pkg/version":          {},
 	"pkg/nstest":           {},

@@ -162,7 +162,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(release)
-	counts, status, view := metrics.New(version.Version), &health.Status{}, &daemon.View{}
+	counts, status, view := metrics.New(), &health.Status{}, &daemon.View{}
 	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
 		status.Resumed()

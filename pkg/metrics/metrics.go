@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/version"
 )
 
 // Metrics are the daemon's metrics. Make them with New.
@@ -35,7 +37,7 @@ type Metrics struct {
 
 // New returns metrics in a new registry, together with those of the process and
 // the Go runtime.
-func New(version string) *Metrics {
+func New() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	register := promauto.With(m.registry)
 	gauge := func(name, help string) prometheus.Gauge {
@@ -62,7 +64,8 @@ func New(version string) *Metrics {
 	m.bytes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "wireguard_bytes_total",
 		Help: "Encrypted bytes from and to all peers since the start of flanneld."}, []string{"direction"})
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
-		Help: "1, labelled with the version.", ConstLabels: prometheus.Labels{"version": version}}).Set(1)
+		Help:        "1, labelled with what was built.",
+		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit, "goversion": runtime.Version()}}).Set(1)
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

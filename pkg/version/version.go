@@ -1,15 +1,21 @@
 // Package version knows what was built.
 package version
 
-import "runtime/debug"
+import (
+	"fmt"
+	"runtime"
+)
 
-// Version is set by the linker (-X flannel/pkg/version.Version=v1.2.3).
-var Version = "dev"
+// Set by the linker (-X flannel/pkg/version.Version=v1.2.3).
+var (
+	Version = "dev"
+	Commit  string // hexadecimal; "" if it was built without
+)
 
-// String is the version, with the Go version that built it.
+// String is the version, with the commit and the Go version that built it.
 func String() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return Version + " " + info.GoVersion
+	if Commit == "" {
+		return Version + " " + runtime.Version()
 	}
-	return Version
+	return fmt.Sprintf("%s (commit %.12s) %s", Version, Commit, runtime.Version())
 }

@@ -182,7 +182,7 @@ func metrics(t *testing.T, n *lab.Node) {
 	if samples["go_goroutines"] == 0 || samples["process_cpu_seconds_total"] == 0 {
 		t.Error("no metrics of the process")
 	}
-	if !slices.ContainsFunc(keysOf(samples), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{version="`) }) {
+	if !slices.ContainsFunc(keysOf(samples), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{commit="`) }) {
 		t.Error("flanneld_build_info is missing")
 	}
 }
