@@ -21,19 +21,22 @@ CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
+# What the linker writes into the programs.
+STAMP   := -X flannel/pkg/version.Version=$(VERSION) -X flannel/pkg/version.Commit=$(COMMIT)
 
 export CGO_ENABLED = 0
 # The same flags for building, vetting and testing, so that they share Go's build cache.
-export GOFLAGS := $(GOFLAGS) -trimpath
+export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man cross windows-zip tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin man completions cross windows-zip release release-deps test-release pins audit tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
-	$(GO) build -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -o bin/flanneld ./cmd/flanneld
+	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
 
 # The CNI plugin is a program of its own, which is started for every pod.
-RELEASE := -ldflags '-s -w -X flannel/pkg/version.Version=$(VERSION)'
+RELEASE := -ldflags '-s -w $(STAMP)'
 
 plugin: ## build bin/cni/flannel, the CNI plugin
 	@mkdir -p bin/cni
@@ -46,7 +49,7 @@ cross: $(SYSTEMS:%=cross-%) ## build static binaries of daemon and CNI plugin fo
 .PHONY: $(SYSTEMS:%=cross-%)
 $(SYSTEMS:%=cross-%): cross-%:
 	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) sh -ec ' \
-		for name in flanneld flannel; do nice $(GO) build -ldflags "-s -w -X flannel/pkg/version.Version=$(VERSION)" \
+		for name in flanneld flannel; do nice $(GO) build -ldflags "-s -w $(STAMP)" \
 		-o dist/out/$$name-$*$(if $(filter windows-%,$*),.exe) ./cmd/$$name; done'
 
 K := dist/out/k
@@ -63,6 +66,44 @@ PLUGINS_LINUX := bridge host-local loopback portmap bandwidth tuning macvlan ipv
 
 man: ## write the man pages into dist/out/man
 	$(GO) test -vet=off -count=1 -ldflags '-X flannel/pkg/version.Version=$(VERSION)' -run '^TestManPages$$' ./cmd/flanneld -man '$(CURDIR)/dist/out/man'
+
+completions: build ## write the shells' completions into dist/out/completions
+	@mkdir -p dist/out/completions
+	bin/flanneld completion bash >dist/out/completions/flanneld
+	bin/flanneld completion zsh >dist/out/completions/_flanneld
+	bin/flanneld completion fish >dist/out/completions/flanneld.fish
+
+# The name of the images in the registry, without a tag.
+IMAGE ?= flanneld
+# The packages of Debian for the images.
+PINS  ?= $(CURDIR)/cmd/flannel-release/debian.json
+# The time of the commit, in seconds since 1970; that of all files of a release.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+MAKE_RELEASE := cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -time '$(SOURCE_DATE_EPOCH)' \
+	-systems '$(SYSTEMS)' -pins '$(PINS)'
+
+release: cross windows-zip man completions ## everything of a release in dist/out/release: make release VERSION=v1.2.3 IMAGE=registry.example.com/flanneld
+	$(MAKE_RELEASE) make
+
+release-deps: ## download what make release needs from the network: Go modules, and Debian's packages for the images
+	$(GO) mod download
+	cd cmd/flannel-release && $(GO) mod download
+	$(MAKE_RELEASE) fetch
+
+pins: ## choose the latest packages of Debian for the images
+	$(MAKE_RELEASE) pins
+
+# Two systems are enough to see that a release is whole and the same each time.
+test-release: ## make a release twice, compare and check all files, and install it in a virtual machine; CI runs it after make test
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl
+	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made
+	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
+	series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/vm.sh $$series cmd/flannel-release/lifecycle.sh dist/out/made/*.deb
+
+audit: cross windows-zip ## check the licences of linked modules, and look for known vulnerabilities, which needs a network
+	$(MAKE_RELEASE) licences
+	cd cmd/flannel-release && $(GO) tool govulncheck -C $(CURDIR) ./...
 
 tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
@@ -184,9 +225,12 @@ lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.m
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
 	cd $(LAB) && $(GO) vet -tags kubeproxy,kernels ./...
+	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
 	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy,kernels ./...
+	cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
+	cd cmd/flannel-release && $(GO) mod tidy -diff
 
 # Without vet, which would type-check all of Kubernetes: two minutes for 700 lines.
 lint-kube: kube

@@ -96,17 +96,19 @@ packages=$($GO list ./...)
 files=$(changed_files | with_readers | sort -u)
 
 # No other package depends on a test. The house tests are the package at the top.
-sources='' tests=$module of_lab=''
+sources='' tests=$module of_lab='' of_release=''
 for file in $files; do
 	case $file in
 	cmd/flannel-lab/kube/*) tests="$tests $module/subnet/kube/kubetest" of_lab="$of_lab $file" ;;
 	cmd/flannel-lab/*) of_lab="$of_lab $file" ;;
+	cmd/flannel-release/* | dist/packaging/*) of_release=yes ;;
 	go.mod | go.sum) sources=$packages ;;
 	dist/*.sh) ;;
 	*_test.go | */testdata/*) tests="$tests $(package_of "$file")" ;;
 	*) sources="$sources $(package_of "$file")" ;;
 	esac
 done
+[ -z "$of_release" ] || say 'not run: make test-release'
 # shellcheck disable=SC2086 # lists of words
 all=$({ with_importers $sources && printf '%s\n' $tests; } | sort -u)
 # shellcheck disable=SC2086

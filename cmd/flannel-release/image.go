@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// minimal is what the tag of the image without iptables and a shell ends with.
+const minimal = "-nftables"
+
+// images writes both images, and the chart and the manifests that refer to them by digest.
+func (r *release) images(pinsFile string, linked modules, notices []byte) error {
+	p, err := readPins(pinsFile)
+	if err != nil {
+		return err
+	}
+	var all []debianPackage
+	full := map[system][]entry{}
+	var withPackages []system
+	for _, arch := range fullArchs {
+		s := system{"linux", arch}
+		if !slices.Contains(r.systems, s) {
+			continue
+		}
+		packages := p.Packages[arch]
+		if len(packages) == 0 {
+			return fmt.Errorf("%s has no packages for %s: make pins", pinsFile, arch)
+		}
+		if full[s], err = debianRoot(packages, r.cache); err != nil {
+			return err
+		}
+		all, withPackages = append(all, packages...), append(withPackages, s)
+	}
+	digest, err := r.writeImage("image.tar", r.version, withPackages, full, notices)
+	if err != nil {
+		return err
+	}
+	if _, err := r.writeImage("image"+minimal+".tar", r.version+minimal, r.linux(), nil, notices); err != nil {
+		return err
+	}
+	if err := r.writeSBOM(linked, all, r.name("image.cdx.json")); err != nil {
+		return err
+	}
+	return r.deployments(digest)
+}
+
+// writeImage writes an image for several systems, as an archive of an OCI layout with one tag. roots are the files below
+// ours.
+func (r *release) writeImage(file, tag string, systems []system, roots map[system][]entry, notices []byte) (digest string, err error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, s := range systems {
+		image, err := r.oneImage(s, roots[s], notices)
+		if err != nil {
+			return "", fmt.Errorf("image for %s: %w", s, err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform(s)}})
+	}
+	hash, err := index.Digest()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(r.out, "layout")
+	place, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return "", err
+	}
+	if err := place.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
+		return "", err
+	}
+	entries, err := r.tree(dir, "")
+	if err != nil {
+		return "", err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	return hash.String(), r.create(r.name(file), func(w io.Writer) error { return writeTar(w, entries, r.time) })
+}
+
+func platform(s system) *v1.Platform {
+	p := &v1.Platform{OS: s.os, Architecture: s.arch}
+	switch s.arch {
+	case "arm":
+		p.Variant = "v7"
+	case "arm64":
+		p.Variant = "v8"
+	}
+	return p
+}
+
+// oneImage makes the image for a system.
+func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, error) {
+	ours, err := r.read([]from{
+		{r.program("flanneld", s), "opt/bin/flanneld", 0o755},
+		{r.program("flannel", s), "opt/flannel/cni/flannel", 0o755},
+		{"LICENSE", "usr/share/doc/flanneld/LICENSE", 0o644},
+	})
+	if err != nil {
+		return nil, err
+	}
+	ours = append(ours, entry{name: "usr/share/doc/flanneld/" + thirdParty, mode: 0o644, data: notices})
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, entries := range slices.DeleteFunc([][]entry{root, ours}, func(e []entry) bool { return len(e) == 0 }) {
+		var b bytes.Buffer
+		if err := writeTar(&b, entries, r.time); err != nil {
+			return nil, err
+		}
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+			tarball.WithMediaType(types.OCILayer))
+		if err != nil {
+			return nil, err
+		}
+		if image, err = mutate.AppendLayers(image, layer); err != nil {
+			return nil, err
+		}
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	p := platform(s)
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Variant, config.Created = p.OS, p.Architecture, p.Variant, v1.Time{Time: r.time}
+	config.History = nil
+	config.Config = v1.Config{
+		Entrypoint: []string{"/opt/bin/flanneld"},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Labels: map[string]string{
+			"org.opencontainers.image.title":    "flanneld",
+			"org.opencontainers.image.version":  r.version,
+			"org.opencontainers.image.revision": r.commit,
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		},
+	}
+	return mutate.ConfigFile(image, config)
+}
+
+// deployments writes the chart and the manifests with the version and the image's digest.
+func (r *release) deployments(digest string) error {
+	tag := r.version + "@" + digest
+	replace := strings.NewReplacer(
+		"image: flanneld:dev", "image: "+r.image+":"+tag,
+		"image: flanneld-windows:dev", "image: "+r.image+"-windows:"+r.version,
+		"image: flanneld-kube-proxy-windows:dev", "image: "+r.image+"-kube-proxy-windows:"+r.version,
+		"repository: flanneld\n  tag: dev\n", "repository: "+r.image+"\n  tag: "+tag+"\n",
+		"repository: flanneld-windows\n    tag: dev\n", "repository: "+r.image+"-windows\n    tag: "+r.version+"\n",
+		"version: 0.1.0\n", "version: "+strings.TrimPrefix(r.version, "v")+"\n",
+		"appVersion: dev\n", "appVersion: "+r.version+"\n",
+	)
+	for _, name := range []string{"kube-flannel.yml", "kube-flannel-windows.yml", "kube-proxy-windows.yml"} {
+		text, err := os.ReadFile(filepath.Join(r.source, "Documentation", name))
+		if err != nil {
+			return err
+		}
+		filled := replace.Replace(string(text))
+		if strings.Contains(filled, ":dev") {
+			return fmt.Errorf("%s has an image without a version", name)
+		}
+		if err := r.create(name, func(w io.Writer) error { _, err := io.WriteString(w, filled); return err }); err != nil {
+			return err
+		}
+	}
+	chart, err := r.tree(filepath.Join(r.source, "dist", "chart"), "flannel")
+	if err != nil {
+		return err
+	}
+	for i, e := range chart {
+		chart[i].data = []byte(replace.Replace(string(e.data)))
+		if strings.Contains(string(chart[i].data), ": dev\n") {
+			return fmt.Errorf("%s of the chart has no version", e.name)
+		}
+	}
+	return r.create("flannel-"+strings.TrimPrefix(r.version, "v")+".tgz", func(w io.Writer) error {
+		return compressed(w, func(w io.Writer) error { return writeTar(w, chart, r.time) })
+	})
+}

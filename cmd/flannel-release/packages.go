@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// packages writes a Debian package and an RPM for each architecture of Linux.
+func (r *release) packages(notices []byte) (err error) {
+	// nfpm reads files.
+	work, err := os.MkdirTemp("", "flannel-release")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	shared, err := r.packageFiles(notices)
+	if err != nil {
+		return err
+	}
+	for _, s := range r.linux() {
+		programs, err := r.read([]from{
+			{r.program("flanneld", s), "usr/bin/flanneld", 0o755},
+			{r.program("flannel", s), "usr/lib/flannel/cni/flannel", 0o755},
+		})
+		if err != nil {
+			return err
+		}
+		contents, err := r.contents(work, append(programs, shared...))
+		if err != nil {
+			return err
+		}
+		for _, kind := range []string{"deb", "rpm"} {
+			if err := r.writePackage(kind, s, contents); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// packageFiles returns the files of a package that are the same for all architectures.
+func (r *release) packageFiles(notices []byte) ([]entry, error) {
+	const doc = "usr/share/doc/flanneld/"
+	all, err := r.read([]from{
+		{"dist/flanneld.service", "usr/lib/systemd/system/flanneld.service", 0o644},
+		{"dist/packaging/10-package.conf", "usr/lib/systemd/system/flanneld.service.d/10-package.conf", 0o644},
+		{"dist/packaging/flanneld.default", "etc/default/flanneld", 0o600},
+		{"LICENSE", doc + "copyright", 0o644},
+		{"CHANGELOG.md", doc + "CHANGELOG.md", 0o644},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The unit of the repository starts what an administrator copied.
+	all[0].data = bytes.Replace(all[0].data, []byte("/usr/local/bin/flanneld"), []byte("/usr/bin/flanneld"), 1)
+	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices}, entry{name: "etc/flannel", mode: fs.ModeDir | 0o755})
+	pages, err := r.tree(filepath.Join(r.programs, "man"), "usr/share/man/man8")
+	if err != nil {
+		return nil, err
+	}
+	for _, page := range pages {
+		var b bytes.Buffer
+		if err := compressed(&b, func(w io.Writer) error { _, err := w.Write(page.data); return err }); err != nil {
+			return nil, err
+		}
+		all = append(all, entry{name: page.name + ".gz", mode: 0o644, data: b.Bytes()})
+	}
+	for _, s := range shells {
+		e, err := fileEntry(path.Join(s.dir, s.file), 0o644, filepath.Join(r.programs, "completions", s.file))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// contents writes the files of a package below work, and returns them for nfpm.
+func (r *release) contents(work string, entries []entry) (all files.Contents, err error) {
+	for _, e := range entries {
+		c := &files.Content{Destination: "/" + e.name, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: e.mode.Perm(), MTime: r.time}}
+		all = append(all, c)
+		if e.mode.IsDir() {
+			c.Type = files.TypeDir
+			continue
+		}
+		if strings.HasPrefix(e.name, "etc/") {
+			c.Type = files.TypeConfigNoReplace
+		}
+		c.Source = filepath.Join(work, e.name)
+		if err := os.MkdirAll(filepath.Dir(c.Source), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(c.Source, e.data, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (r *release) writePackage(kind string, s system, contents files.Contents) error {
+	script := func(name string) string {
+		return filepath.Join(r.source, "dist", "packaging", kind, name)
+	}
+	arch := s.arch
+	if arch == "arm" {
+		arch = "arm7" // the default of Go where nothing else is set
+	}
+	info := nfpm.WithDefaults(&nfpm.Info{
+		Name: "flanneld", Arch: arch, Platform: s.os, Version: r.version, Release: "1", Section: "net", Priority: "optional",
+		Maintainer: "The flanneld authors <flanneld@localhost>", Vendor: "The flanneld authors", License: "Apache-2.0", MTime: r.time, DisableGlobbing: true,
+		Description: "pod network of a node, a replacement of flannel\nflanneld takes the node's subnet from Kubernetes or etcd, writes subnet.env for the CNI plugin,\nand makes the subnets of all other nodes reachable: by VXLAN, WireGuard, IPIP, UDP or routes.",
+		Overridables: nfpm.Overridables{
+			Contents: contents,
+			Scripts:  nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
+			RPM:      nfpm.RPM{BuildHost: "release", Summary: "Pod network of a node, a replacement of flannel"},
+		},
+	})
+	if kind == "deb" {
+		info.Recommends = []string{"iptables"}
+	} else {
+		info.Recommends = []string{"iptables-nft"}
+	}
+	packager, err := nfpm.Get(kind)
+	if err != nil {
+		return err
+	}
+	if info, err = prepared(info, kind); err != nil {
+		return err
+	}
+	return r.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// prepared returns a copy of info for one kind of package, because nfpm changes what it gets.
+func prepared(info *nfpm.Info, kind string) (*nfpm.Info, error) {
+	copied := *info
+	err := nfpm.PrepareForPackager(&copied, kind)
+	return &copied, err
+}
