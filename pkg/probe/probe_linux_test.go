@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,6 +203,23 @@ func TestDaemons(t *testing.T) {
 			t.Errorf("daemons: %v", names)
 		}
 	})
+}
+
+// A process is seen as soon as it has been started, while the kernel still executes
+// its program.
+func TestStartingProcess(t *testing.T) {
+	for range 300 {
+		cmd := exec.Command("/bin/sleep", "3600")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		seen := string(commandLine(fmt.Sprintf("/proc/%d", cmd.Process.Pid)))
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if seen != "/bin/sleep\x003600\x00" {
+			t.Fatalf("its command line is %q", seen)
+		}
+	}
 }
 
 func TestTimeoutAndErrors(t *testing.T) {

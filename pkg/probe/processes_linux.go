@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"flannel/pkg/doctor"
 )
 
-// processes returns all visible processes but this one. A kernel thread has no
-// command line and is omitted.
+// processes returns all visible processes but this one. A kernel thread or a
+// process that has ended has no command line and is omitted.
 func processes() ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -24,14 +25,31 @@ func processes() ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil || len(raw) == 0 {
-			continue // it has ended, or is a kernel thread
+		raw := commandLine(filepath.Join("/proc", e.Name()))
+		if len(raw) == 0 {
+			continue
 		}
 		args := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 		all = append(all, process{pid: pid, name: filepath.Base(args[0]), args: args})
 	}
 	return all, nil
+}
+
+// commandLine returns the command line of the process with this directory in /proc.
+// While a process is executing its program, the command line is empty, but the link
+// to the program exists, which kernel threads and ended processes do not have.
+func commandLine(dir string) []byte {
+	for range 100 {
+		raw, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || len(raw) > 0 {
+			return raw
+		}
+		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil // its arguments are empty
 }
 
 // daemons returns the daemons of flanneld and flannel in this network
