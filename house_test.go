@@ -105,7 +105,7 @@ var mayImport = map[string][]string{
 	"pkg/winnode":          {"backend", "pkg/cniconf", "pkg/dataplane", "pkg/file", "pkg/hns", "pkg/mac", "pkg/netconf", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cleanup":          {"pkg/dataplane/system", "pkg/firewall", "pkg/instance", "pkg/winnode", "subnet"},
 	"pkg/redact":           {},
-	"pkg/logging":          {},
+	"pkg/logging":          {"pkg/file"},
 	"pkg/winservice":       {"pkg/logging"},
 	"pkg/bundle":           {"pkg/doctor", "pkg/probe", "pkg/redact", "pkg/status", "pkg/version", "pkg/winservice"},
 	"pkg/probe":            {"pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/redact", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -93,15 +92,19 @@ func envPrefix(value string, bits int) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// ErrMalformed is wrapped by the error about a file that was read and is not a valid subnet file.
+// ErrMalformed is wrapped by the error about a file that is not a valid subnet file, or whose owner is not trusted
+// (file.UntrustedError).
 var ErrMalformed = errors.New("not a subnet file")
 
 // ReadEnv reads the file at path. For a missing file it returns the zero Env and no error. An error without ErrMalformed is
 // one of reading, and says nothing about the content.
 func ReadEnv(path string) (Env, error) {
-	f, err := os.Open(path)
+	f, err := file.OpenTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Env{}, nil
+	}
+	if _, refused := errors.AsType[*file.UntrustedError](err); refused {
+		return Env{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if err != nil {
 		return Env{}, fmt.Errorf("read subnet file: %w", err)
@@ -122,10 +125,10 @@ func ReadEnv(path string) (Env, error) {
 // new one, never a part. A missing directory is created.
 func WriteEnv(path string, e Env) (changed bool, err error) {
 	text := Format(e)
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+	if old, err := file.ReadTrusted(path); err == nil && bytes.Equal(old, text) {
 		return false, nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return false, fmt.Errorf("write subnet file: %w", err)
 	}
 	if err := file.Replace(path, text); err != nil {

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 
+	"flannel/pkg/file"
 	"flannel/pkg/flags"
 	"flannel/pkg/health"
 	"flannel/pkg/netconf"
@@ -71,7 +71,7 @@ func netConfName(o options) string {
 // it. It waits for etcd until ctx ends.
 func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
-		if raw, err = os.ReadFile(o.Kube.NetConfPath); err != nil {
+		if raw, err = file.ReadTrusted(o.Kube.NetConfPath); err != nil {
 			return nil, fmt.Errorf("read the network configuration: %w", err)
 		}
 		return raw, nil

@@ -104,6 +104,8 @@ func exitCode(err error) int {
 const (
 	causeLeaseLost = "lease-lost"
 	causeFailed    = "failed"
+
+	causeOwnerUnknown = "owner-unknown"
 )
 
 // stopWithin is the longest time between a signal and the exit, even if the
@@ -162,6 +164,10 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(release)
+	if err := file.OwnerUnknown(filepath.Dir(o.SubnetFile)); err != nil {
+		log.Warn("cannot check who owns the files that decide what flanneld does, trusting all of them", "cause", causeOwnerUnknown,
+			"directory", filepath.Dir(o.SubnetFile), "reason", err)
+	}
 	counts, status, view := metrics.New(), &health.Status{}, &daemon.View{}
 	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {

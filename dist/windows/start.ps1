@@ -81,7 +81,7 @@ try {
     foreach ($file in $flanneld, $kubeProxy, $KubeConfig) {
         Assert-File $file 'See Documentation/windows-quickstart.md for the files that are needed.'
     }
-    foreach ($dir in $LogDir, $CniBinDir, $CniConfDir, 'C:\run\flannel') { $null = New-Item -ItemType Directory -Force -Path $dir }
+    foreach ($dir in $LogDir, $CniBinDir, $CniConfDir) { $null = New-Item -ItemType Directory -Force -Path $dir }
     if (Test-Path -LiteralPath (Join-Path $BaseDir 'cni')) {
         Assert-Flanneld $flanneld @('install-cni', "--plugin-from=$BaseDir\cni", "--plugin-to=$CniBinDir")
     }

@@ -46,7 +46,7 @@ type lastWritten struct {
 // Without a readable record it is not: somebody may have written the file by hand.
 func unedited(record, path string, content []byte) bool {
 	var last lastWritten
-	raw, err := os.ReadFile(record)
+	raw, err := file.ReadTrusted(record)
 	return err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, path) && Equal(content, last.Conf)
 }
 

@@ -29,7 +29,7 @@ const maxHolder = 200
 // ctx ends; after its deadline the error is a HeldError. Hold creates missing
 // directories.
 func Hold(ctx context.Context, path, who string, waiting func(*HeldError)) (release func() error, err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	release, err = tryLock(path)

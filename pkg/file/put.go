@@ -30,8 +30,10 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 	return true, write(to, want, mode, true)
 }
 
-// PutJSON is Put for the indented JSON of v, with mode 0644.
+// PutJSON is Put for the indented JSON of v, with mode 0644. A file that OpenTrusted
+// refuses is renamed to <to>.refused before.
 func PutJSON(to string, v any) error {
+	setAside(to)
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
 		_, err = Put(to, append(text, '\n'), 0o644)
@@ -45,7 +47,7 @@ func PutJSON(to string, v any) error {
 func Create(path string, text []byte, mode os.FileMode) error { return write(path, text, mode, false) }
 
 func write(path string, text []byte, mode os.FileMode, overwrite bool) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := MkdirAll(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := replace(path, text, mode, overwrite); err != nil {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+
+	"flannel/pkg/file"
 )
 
 // maxFile is the size, in bytes, at which a log file is renamed to <name>.1, which
@@ -22,7 +24,7 @@ type logFile struct {
 
 // openLogFile opens the file at path for appending. It creates a missing directory.
 func openLogFile(path string) (*logFile, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	l := &logFile{path: path, limit: maxFile}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
 
 	"flannel/pkg/file"
@@ -61,7 +60,7 @@ type Outcome struct {
 // how it differs. It returns an error if the existing file is invalid.
 func (b Backends) Put(path string, want []byte) (Outcome, error) {
 	done := Outcome{Path: path}
-	existing, err := os.ReadFile(path)
+	existing, err := file.ReadTrusted(path)
 	switch { // any other error of reading is returned as it is: the file is not touched
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err = file.Put(path, want, 0o644); err == nil {

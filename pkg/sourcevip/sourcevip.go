@@ -22,7 +22,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -55,7 +54,7 @@ const endpointName = "source-vip"
 
 // Read returns the published VIP, the zero VIP if there is none.
 func Read(path string) (v VIP, err error) {
-	raw, err := os.ReadFile(path)
+	raw, err := file.ReadTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return v, nil
 	}

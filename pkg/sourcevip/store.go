@@ -53,7 +53,7 @@ const lockWithin = 10 * time.Second
 func (s store) lock(ctx context.Context) (unlock func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockWithin)
 	defer cancel()
-	if err := os.MkdirAll(string(s), 0o755); err != nil {
+	if err := file.MkdirAll(string(s)); err != nil {
 		return nil, fmt.Errorf("create host-local's directory: %w", err)
 	}
 	return file.Lock(ctx, filepath.Join(string(s), "lock"))

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
+	"time"
 
 	"flannel/pkg/file"
 )
+
+// rereadConfig is the interval for a file that cannot be read: a change of its permissions or its owner notifies nobody.
+const rereadConfig = 5 * time.Second
 
 // WatchConfig implements subnet.Manager. The network configuration is a file.
 func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
@@ -18,7 +21,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 	var last []byte // nil before the first configuration
 	logged := ""    // the error that was logged last
 	for {
-		raw, err := os.ReadFile(m.o.NetConf)
+		raw, err := file.ReadTrusted(m.o.NetConf)
 		if err == nil && len(raw) == 0 { // probably it is just being written
 			err = fmt.Errorf("%s is empty", m.o.NetConf)
 		}
@@ -36,10 +39,15 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 			logged = err.Error()
 			m.log.Warn("cannot read the network configuration any more, keeping the last one", "cause", causeConfigGone, "error", err)
 		}
+		var again <-chan time.Time // nil: only when the file changes
+		if err != nil {
+			again = time.After(rereadConfig)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-fileChanged:
+		case <-again:
 		}
 	}
 }

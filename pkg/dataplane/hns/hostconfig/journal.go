@@ -80,7 +80,7 @@ func ReadJournal(path string) (j Journal, err error) {
 	case err == nil && info.Size() > maxJournal:
 		return j, fmt.Errorf("read %s: its size of %d bytes is above the limit of %d", path, info.Size(), maxJournal)
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := file.ReadTrusted(path)
 	if err == nil {
 		err = json.Unmarshal(raw, &j)
 	}
@@ -98,11 +98,7 @@ func WriteJournal(path string, j Journal) error {
 		}
 		return nil
 	}
-	raw, err := json.MarshalIndent(j, "", "  ")
-	if err == nil {
-		_, err = file.Put(path, append(raw, '\n'), 0o644)
-	}
-	if err != nil {
+	if err := file.PutJSON(path, j); err != nil {
 		return fmt.Errorf("save the adapter's settings: %w", err)
 	}
 	return nil

@@ -1,0 +1,106 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+)
+
+// UntrustedError means that a file, which decides what flanneld does to the host,
+// belongs to somebody who is not an administrator. Only on Windows: its default
+// permissions let every user create files in a directory below C:\.
+type UntrustedError struct {
+	Path string
+	SID  string // of the owner
+	Name string // of the owner; "" if Windows does not know it, or not in time
+	Err  error  // why the administrators could not be listed; nil: they were
+}
+
+func (e *UntrustedError) Error() string {
+	owner := e.SID
+	if e.Name != "" {
+		owner = e.Name + " (" + e.SID + ")"
+	}
+	text := fmt.Sprintf(`%s belongs to %s, not to an administrator, and is not used: delete it or, if its content is right, run both of: `+
+		`icacls "%[1]s" /setowner *%[3]s; icacls "%[1]s" /inheritance:r /grant:r *%[4]s:F *%[3]s:F /remove:g *%[5]s`,
+		e.Path, owner, sidAdministrators, sidSystem, e.SID)
+	if e.Err != nil {
+		text += fmt.Sprintf(" (the members of the group Administrators are unknown: %v)", e.Err)
+	}
+	return text
+}
+
+func (e *UntrustedError) Unwrap() error { return e.Err }
+
+// Security identifiers that are the same on every machine and in every language
+// (https://learn.microsoft.com/windows-server/identity/ad-ds/manage/understand-security-identifiers).
+const (
+	sidSystem         = "S-1-5-18"
+	sidAdministrators = "S-1-5-32-544"
+	sidContainerAdmin = "S-1-5-93-2-1" // ContainerAdministrator
+	sidInstaller      = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
+	// sidEveryone is the owner that Windows reports on volumes without owners: FAT,
+	// exFAT, CDFS.
+	sidEveryone = "S-1-1-0"
+)
+
+// sidOfAdministrator matches the account Administrator of a machine or a domain,
+// which may have another name.
+var sidOfAdministrator = regexp.MustCompile(`^S-1-5-21-\d+-\d+-\d+-500$`)
+
+// trusted reports whether a file of this owner may decide what flanneld does: if the
+// owner is an administrator, the user of this process (user), or unknown. admins
+// lists the members of the group Administrators.
+func trusted(owner, user string, admins func() ([]string, error)) (bool, error) {
+	switch owner {
+	case sidSystem, sidAdministrators, sidContainerAdmin, sidInstaller, sidEveryone, user:
+		return true, nil
+	}
+	if sidOfAdministrator.MatchString(owner) {
+		return true, nil
+	}
+	members, err := admins()
+	for _, member := range members {
+		if member == owner {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// OpenTrusted opens a file that decides what flanneld does to the host for reading.
+// On Windows it fails with an UntrustedError if the owner is not an administrator.
+// Files whose owner is unknown are opened; see OwnerUnknown.
+func OpenTrusted(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOwner(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// ReadTrusted is os.ReadFile with OpenTrusted.
+func ReadTrusted(path string) ([]byte, error) {
+	f, err := OpenTrusted(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	return io.ReadAll(f)
+}
+
+// setAside renames a file that OpenTrusted refuses to <path>.refused, where people
+// find it. If that fails, the caller replaces the file.
+func setAside(path string) {
+	f, err := OpenTrusted(path)
+	if _, refused := errors.AsType[*UntrustedError](err); refused {
+		_ = os.Rename(path, path+".refused")
+	} else if err == nil {
+		_ = f.Close()
+	}
+}

@@ -1,0 +1,50 @@
+package file
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Owners other than administrators are refused. In doubt, that is on a volume
+// without owners, they are not.
+func TestTrusted(t *testing.T) {
+	const user, member, other = "S-1-5-21-1-2-3-1001", "S-1-5-21-1-2-3-1002", "S-1-5-21-1-2-3-1003"
+	noAnswer := errors.New("no answer")
+	for _, c := range []struct {
+		owner string
+		list  error // of listing the administrators
+		want  bool
+	}{
+		{"S-1-5-18", noAnswer, true}, {"S-1-5-32-544", noAnswer, true}, {"S-1-5-93-2-1", noAnswer, true}, {"S-1-1-0", noAnswer, true},
+		{"S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464", noAnswer, true},
+		{user, noAnswer, true}, {"S-1-5-21-1-2-3-500", noAnswer, true},
+		{member, nil, true}, {member, noAnswer, false}, {other, nil, false},
+		{"S-1-5-93-2-2", nil, false}, // ContainerUser
+		{"S-1-5-32-545", nil, false}, {"S-1-5-21-1-2-3-1500", nil, false}, {"S-1-5-21-500", nil, false}, {"", nil, false},
+	} {
+		got, err := trusted(c.owner, user, func() ([]string, error) {
+			if c.list != nil {
+				return nil, c.list
+			}
+			return []string{"S-1-5-21-1-2-3-512", member}, nil
+		})
+		if got != c.want || !got && !errors.Is(err, c.list) {
+			t.Errorf("%q: %t, %v", c.owner, got, err)
+		}
+	}
+}
+
+// The error says all that is needed to mend it.
+func TestUntrustedError(t *testing.T) {
+	err := &UntrustedError{Path: `C:\run\flannel\hns.json`, SID: "S-1-5-21-1-2-3-1003", Name: `NODE\eve`}
+	for _, part := range []string{
+		err.Path, err.SID, err.Name,
+		`icacls "C:\run\flannel\hns.json" /setowner *S-1-5-32-544`,
+		`icacls "C:\run\flannel\hns.json" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F /remove:g *S-1-5-21-1-2-3-1003`,
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is missing in: %v", part, err)
+		}
+	}
+}
