@@ -102,7 +102,7 @@ var mayImport = map[string][]string{
 	"pkg/sandbox":          {},
 	"pkg/flags":            {"pkg/conf"},
 	"pkg/netconf":          {"backend", "pkg/conf", "pkg/file", "subnet"},
-	"pkg/winnode":          {"backend", "pkg/cniconf", "pkg/dataplane", "pkg/file", "pkg/hns", "pkg/mac", "pkg/netconf", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/winnode":          {"backend", "pkg/cniconf", "pkg/dataplane", "pkg/encap", "pkg/file", "pkg/hns", "pkg/mac", "pkg/netconf", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cleanup":          {"pkg/dataplane/system", "pkg/firewall", "pkg/instance", "pkg/winnode", "subnet"},
 	"pkg/redact":           {},
 	"pkg/logging":          {"pkg/file"},

@@ -7,7 +7,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/pkg/mac"
 	"flannel/subnet"
 )
@@ -30,7 +29,7 @@ func parseOverlay(o *conf.Object, opts *options) {
 		o.Warn("GBP", "not supported on Windows: packets of this node carry no group, so policies of Linux nodes that require one do not match them")
 	}
 	if opts.mtu > 0 {
-		o.Warn("MTU", "not supported on Windows, where pods get the underlay's MTU less VXLAN's %d; only the subnet file contains this value", encap.VXLAN(false))
+		o.Warn("MTU", "not supported on Windows, where pods get 1450, or less by the CNI configuration: see flanneld cni-conf --encap-overhead; only the subnet file contains this value")
 	}
 	if opts.vni < leastVSID {
 		o.Problem("VNI", "%d is below %d, the least that Windows supports: set VNI to %d or more and Port to %d in the one configuration of all nodes",

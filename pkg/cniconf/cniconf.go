@@ -38,6 +38,9 @@ type Spec struct {
 	Search      []string
 	LoopbackDSR bool   // a pod may reach itself through a Service; needs an HNS with DSR
 	MACPrefix   string // of the pods' endpoints; only for an overlay
+	// EncapOverhead is what HNS subtracts from 1500 for the MTU of pods, in bytes; 0
+	// or less: its default, 50. Only version 2 of the API has it.
+	EncapOverhead int
 }
 
 // Plugins returns the plugins that the flannel plugin can delegate to on Windows.
@@ -152,6 +155,7 @@ type (
 		NeedEncap         bool
 	}
 	providerV2 struct{ ProviderAddress netip.Addr }
+	overheadV2 struct{ Overhead int }
 )
 
 // cniVersion is a version that all four plugins support, and that has lists.
@@ -210,8 +214,9 @@ func Make(s Spec) ([]byte, error) {
 }
 
 // policies returns the policies of each pod's endpoint: the destinations that it
-// reaches without NAT, those to which HNS routes and encapsulates its packets and,
-// on an overlay with HCN, the node's address as the source of encapsulated packets.
+// reaches without NAT, those to which HNS routes and encapsulates its packets, on an
+// overlay with HCN the node's address as the source of encapsulated packets, and the
+// overhead that lowers the MTU.
 func (s Spec) policies() []any {
 	exceptions := slices.Concat(s.Cluster, s.Services)
 	routed := slices.Clone(s.Services)
@@ -237,6 +242,9 @@ func (s Spec) policies() []any {
 	}
 	if s.Overlay() {
 		policies = append(policies, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})
+	}
+	if s.EncapOverhead > 0 {
+		policies = append(policies, policyV2{"EncapOverhead", overheadV2{s.EncapOverhead}})
 	}
 	return policies
 }

@@ -37,7 +37,12 @@ func TestMake(t *testing.T) {
 	list := spec("win-overlay", 2)
 	list.List, list.DNS, list.Search = true, nil, nil
 	list.NATExceptions = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}
+	small := spec("win-overlay", 2)
+	small.EncapOverhead = 90
+	smallSDN := spec("sdnbridge", 2)
+	smallSDN.EncapOverhead = 90
 	for name, s := range map[string]Spec{
+		"win-overlay.mtu": small, "sdnbridge.mtu": smallSDN,
 		"win-overlay.v1": spec("win-overlay", 1), "win-overlay.v2": spec("win-overlay", 2), "win-overlay.list": list,
 		"win-bridge.v1": spec("win-bridge", 1), "win-bridge.v2": spec("win-bridge", 2),
 		"sdnoverlay": spec("sdnoverlay", 2), "sdnbridge": spec("sdnbridge", 2), "sdnbridge.dual": dual,

@@ -87,6 +87,8 @@ type Endpoint struct {
 	MAC      mac.Addr // zero: HNS chooses
 	Remote   bool
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
+	// EncapOverhead is what HNS subtracts from 1500 for the MTU of a pod, in bytes; 0: its default. Only to create it.
+	EncapOverhead int
 }
 
 // Virtual reports whether this is the host's adapter on a virtual switch. It accepts the name or the description, since

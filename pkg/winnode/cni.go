@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -30,8 +31,10 @@ type CNISources struct {
 	API           *kube.Options // nil: no Kubernetes API is configured
 	// Within bounds the request to etcd, and that to the Kubernetes API. 0: 3 seconds.
 	Within time.Duration
-	// Features asks HNS what it can do.
-	Features func(context.Context) (hns.Features, error)
+	HNS    *hns.Client // nil: none
+	// Underlay reads the interfaces of this machine.
+	Underlay func() (underlay.Snapshot, error)
+	Log      *slog.Logger
 }
 
 // Complete sets the fields of s that are not set:
@@ -40,6 +43,7 @@ type CNISources struct {
 //	the node's own addresses                        daemon, if it runs
 //	networks of the nodes                           adapter with that address
 //	networks of Services                            Kubernetes API
+//	encapsulation overhead (if negative)            the MTU of that adapter, and HNS
 //
 // It also turns LoopbackDSR off if HNS lacks DSR: the sdn plugins fail with it then.
 // If HNS does not answer, it stays.
@@ -62,11 +66,17 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 			}
 		}
 	}
-	if features, err := n.Features(ctx); err == nil && !features.DSR {
-		s.LoopbackDSR = false
+	if n.HNS != nil {
+		if version, err := n.HNS.Version(ctx); err == nil && !version.Features().DSR {
+			s.LoopbackDSR = false
+		}
 	}
-	if snapshot, err := underlay.Read(underlay.Options{}); err == nil && len(s.Management) == 0 {
+	snapshot, err := n.Underlay()
+	if err == nil && len(s.Management) == 0 {
 		s.Management = networkOf(snapshot, s.ManagementIP)
+	}
+	if s.EncapOverhead < 0 {
+		s.EncapOverhead = n.encapOverhead(ctx, snapshot, s)
 	}
 	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
@@ -78,14 +88,13 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	return errors.Join(netConfErr, servicesErr)
 }
 
-// HNSFeatures asks the HNS of this machine.
-func HNSFeatures(ctx context.Context) (hns.Features, error) {
+// OpenHNS returns the HNS of this machine; nil: it has none.
+func OpenHNS() *hns.Client {
 	calls, err := hns.Open()
 	if err != nil {
-		return hns.Features{}, err
+		return nil
 	}
-	version, err := hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second}).Version(ctx)
-	return version.Features(), err
+	return hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second})
 }
 
 // ofFamilies removes the networks of a family that no pod network has: on an

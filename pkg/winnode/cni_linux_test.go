@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"flannel/pkg/cniconf"
-	"flannel/pkg/hns"
 	"flannel/pkg/status"
 )
 
@@ -37,7 +36,7 @@ func TestManagementAddresses(t *testing.T) {
 	}
 	for _, c := range []struct{ ip, want netip.Addr }{{netip.Addr{}, v4}, {given, given}} {
 		s := cniconf.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ManagementIP: c.ip}
-		from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Features: func(context.Context) (hns.Features, error) { return hns.Features{}, hns.ErrTimeout }}
+		from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay}
 		if err := from.Complete(t.Context(), &s); err != nil || s.ManagementIP != c.want || s.ManagementIP6 != v6 {
 			t.Errorf("given %s: %s, %s, %v", c.ip, s.ManagementIP, s.ManagementIP6, err)
 		}

@@ -1,14 +1,17 @@
 package winnode
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"flannel/pkg/cniconf"
 	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/underlay"
 )
+
+func noUnderlay() (underlay.Snapshot, error) { return underlay.Snapshot{}, nil }
 
 func TestOfFamilies(t *testing.T) {
 	p := netip.MustParsePrefix
@@ -26,17 +29,19 @@ func TestOfFamilies(t *testing.T) {
 func TestLoopbackDSR(t *testing.T) {
 	for _, c := range []struct {
 		version hns.Version
-		err     error
+		down    bool
 		want    bool
 	}{
-		{hns.Version{Major: 9, Minor: 2}, nil, false}, {hns.Version{Major: 9, Minor: 3}, nil, true},
-		{hns.Version{Major: 10, Minor: 1}, nil, false}, {hns.Version{Major: 13, Minor: 3}, nil, true}, {hns.Version{}, hns.ErrTimeout, true},
+		{hns.Version{Major: 9, Minor: 2}, false, false}, {hns.Version{Major: 9, Minor: 3}, false, true},
+		{hns.Version{Major: 10, Minor: 1}, false, false}, {hns.Version{Major: 13, Minor: 3}, false, true}, {hns.Version{}, true, true},
 	} {
 		s := cniconf.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 			LoopbackDSR: true, ManagementIP: netip.MustParseAddr("10.99.0.2")}
-		from := CNISources{NetConfRemote: true, Features: func(context.Context) (hns.Features, error) { return c.version.Features(), c.err }}
+		m := hnstest.NewFor(t)
+		m.Turn(func(k *hnstest.Knobs) { k.Version, k.Down = c.version, c.down })
+		from := CNISources{NetConfRemote: true, HNS: hns.NewClient(m, hns.Timing{}), Underlay: noUnderlay}
 		if err := from.Complete(t.Context(), &s); err != nil || s.LoopbackDSR != c.want {
-			t.Errorf("HNS %s, %v: loopbackDSR %t, %v", c.version, c.err, s.LoopbackDSR, err)
+			t.Errorf("HNS %s, down %t: loopbackDSR %t, %v", c.version, c.down, s.LoopbackDSR, err)
 		}
 	}
 }

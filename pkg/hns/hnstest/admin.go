@@ -35,6 +35,18 @@ func (h Admin) Networks() []json.RawMessage {
 // Endpoints returns the endpoints' documents.
 func (h Admin) Endpoints() []json.RawMessage { return h.documents(api.EndpointKind) }
 
+// PodMTU returns the MTU of the pod whose endpoint has that name, 0 if there is none.
+func (h Admin) PodMTU(endpoint string) int {
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	for _, t := range h.m.objects[api.EndpointKind] {
+		if t.Name() == endpoint {
+			return 1500 - t.overhead()
+		}
+	}
+	return 0
+}
+
 // LoadBalancers returns the load balancers' documents.
 func (h Admin) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBalancerKind) }
 

@@ -24,6 +24,9 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	} else if json.Unmarshal(document, &t.Document) != nil {
 		return "", hns.InvalidJSON
 	}
+	if m.knobs.OverheadRefused != 0 && t.overhead() != usualOverhead {
+		return "", m.knobs.OverheadRefused
+	}
 	// A remote endpoint has the address of a pod on another node, so it is not
 	// in a subnet of the network.
 	remote := t.Flags()&remoteEndpoint != 0
@@ -51,6 +54,23 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	m.objects[api.EndpointKind] = append(m.objects[api.EndpointKind], t)
 	m.applyEndpoint(n, t, true)
 	return id, 0
+}
+
+// usualOverhead is what HNS subtracts from 1500 for the MTU of pods, whatever the
+// MTU of the adapter, in bytes.
+const usualOverhead = 50
+
+// overhead returns what the policy EncapOverhead of the endpoint says.
+func (t *object) overhead() int {
+	var policies []hns.Policy
+	t.Read("Policies", &policies)
+	s := struct{ Overhead int }{usualOverhead}
+	for _, p := range policies {
+		if p.Type == "EncapOverhead" {
+			_ = json.Unmarshal(p.Settings, &s) // else HNS would refuse the endpoint
+		}
+	}
+	return s.Overhead
 }
 
 // applyEndpoint tells the body to add or remove an endpoint of a network: a

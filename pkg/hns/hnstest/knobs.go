@@ -74,6 +74,10 @@ type Knobs struct {
 	HostDefaultRoute bool
 	SharedAddresses  bool // two endpoints may have the same address (Windows Server 2019, kubernetes#100962)
 
+	// OverheadRefused: an endpoint with the policy EncapOverhead is refused so; 0:
+	// the policy sets the MTU of the pod, which is 1450 otherwise (microsoft/SDN#517).
+	OverheadRefused hns.Code
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }
