@@ -69,11 +69,6 @@ func (s *service) DeleteNetwork(id string) error {
 	return translate((&hcn.HostComputeNetwork{Id: id}).Delete())
 }
 
-func (s *service) Endpoints(network string) ([]json.RawMessage, error) {
-	call := func() ([]hcn.HostComputeEndpoint, error) { return hcn.ListEndpointsOfNetwork(network) }
-	return list(s, "HcnEnumerateEndpoints", call, func(e hcn.HostComputeEndpoint) json.RawMessage { return encode(e) })
-}
-
 func (s *service) DeleteEndpoint(id string) error {
 	if err := s.require("HcnDeleteEndpoint"); err != nil {
 		return err

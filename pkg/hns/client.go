@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,11 +99,11 @@ func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawM
 		if id == "" {
 			continue
 		}
-		of, err := query(ctx, c, "list endpoints of network "+id, func() ([]json.RawMessage, error) { return c.calls.Endpoints(id) })
+		of, err := c.endpoints(ctx, id, "")
+		endpoints = append(endpoints, of...)
 		if err != nil {
 			return networks, endpoints, err
 		}
-		endpoints = append(endpoints, of...)
 	}
 	return networks, endpoints, nil
 }
@@ -154,11 +156,31 @@ func (c *Client) modify(ctx context.Context, id, request string, policies []Poli
 	return c.change(ctx, what, func() error { return c.calls.ModifyNetwork(id, document) })
 }
 
-// Endpoints returns the endpoints of the network with this ID.
+// Endpoints returns the endpoints of the network with this ID. It reads each of them from HNS, and kube-proxy has one for
+// each backend of a Service: with thousands, that takes seconds to hours. Prefer EndpointsNamed and Endpoint.
 func (c *Client) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
-	documents, err := query(ctx, c, "list endpoints of network "+network, func() ([]json.RawMessage, error) {
-		return c.calls.Endpoints(network)
-	})
+	all, err := c.decodeEndpoints(ctx, network, "")
+	return slices.DeleteFunc(all, func(e Endpoint) bool { return !strings.EqualFold(e.Network, network) }), err
+}
+
+// EndpointsNamed returns the endpoints with a name, which need not be unique, on all networks.
+func (c *Client) EndpointsNamed(ctx context.Context, name string) ([]Endpoint, error) {
+	all, err := c.decodeEndpoints(ctx, "", name)
+	return slices.DeleteFunc(all, func(e Endpoint) bool { return e.Name != name }), err
+}
+
+// Endpoint returns the endpoint with this ID.
+func (c *Client) Endpoint(ctx context.Context, id string) (Endpoint, error) {
+	document, err := query(ctx, c, "read endpoint "+id, func() (json.RawMessage, error) { return c.calls.Endpoint(id) })
+	if err != nil {
+		return Endpoint{}, err
+	}
+	return DecodeEndpoint(document)
+}
+
+// decodeEndpoints returns the endpoints that HNS reports for the conditions of Calls.EndpointIDs, which it may ignore.
+func (c *Client) decodeEndpoints(ctx context.Context, network, name string) ([]Endpoint, error) {
+	documents, err := c.endpoints(ctx, network, name)
 	if err != nil {
 		return nil, err
 	}
@@ -166,13 +188,29 @@ func (c *Client) Endpoints(ctx context.Context, network string) ([]Endpoint, err
 	for _, document := range documents {
 		e, err := DecodeEndpoint(document)
 		if err != nil {
-			return nil, fmt.Errorf("endpoints of network %s: %w", network, err)
+			return nil, err
 		}
-		if strings.EqualFold(e.Network, network) { // HNS may ignore the filter
-			all = append(all, e)
-		}
+		all = append(all, e)
 	}
 	return all, nil
+}
+
+// endpoints reads one endpoint after the other. The timeout bounds each call, since the whole list has no limit. An
+// endpoint that is deleted meanwhile is left out. After an error it returns what it has read.
+func (c *Client) endpoints(ctx context.Context, network, name string) (documents []json.RawMessage, err error) {
+	ids, err := query(ctx, c, fmt.Sprintf("list endpoints (network %q, name %q)", network, name), func() ([]string, error) {
+		return c.calls.EndpointIDs(network, name)
+	})
+	for _, id := range ids {
+		document, err := query(ctx, c, "read endpoint "+id, func() (json.RawMessage, error) { return c.calls.Endpoint(id) })
+		switch {
+		case err == nil:
+			documents = append(documents, document)
+		case !errors.Is(err, ErrNotFound):
+			return documents, err
+		}
+	}
+	return documents, err
 }
 
 // CreateEndpoint creates an endpoint on e.Network and returns it as HNS created it.

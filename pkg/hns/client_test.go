@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,9 +144,23 @@ type simple struct {
 	err                 error
 }
 
-func (s *simple) Networks() ([]json.RawMessage, error)        { return s.networks, s.err }
-func (s *simple) ManagementIP(string) (netip.Addr, error)     { return s.management, s.err }
-func (s *simple) Endpoints(string) ([]json.RawMessage, error) { return s.endpoints, s.err }
+func (s *simple) Networks() ([]json.RawMessage, error)    { return s.networks, s.err }
+func (s *simple) ManagementIP(string) (netip.Addr, error) { return s.management, s.err }
+func (s *simple) EndpointIDs(string, string) (ids []string, err error) {
+	for i := range s.endpoints {
+		ids = append(ids, strconv.Itoa(i))
+	}
+	return ids, s.err
+}
+
+func (s *simple) Endpoint(id string) (json.RawMessage, error) {
+	i, err := strconv.Atoi(id)
+	if err != nil || s.endpoints[i] == nil {
+		return nil, ErrNotFound // deleted since the list was read
+	}
+	return s.endpoints[i], s.err
+}
+
 func (s *simple) ModifyNetwork(_ string, r json.RawMessage) error {
 	s.modified = append(s.modified, string(r))
 	return s.err
@@ -205,10 +221,38 @@ func TestPoliciesInOneCall(t *testing.T) {
 	}
 }
 
-func TestEndpointsOfOneNetwork(t *testing.T) {
-	s := &simple{endpoints: []json.RawMessage{json.RawMessage(`{"ID":"7","HostComputeNetwork":"AB"}`), json.RawMessage(`{"ID":"8","HostComputeNetwork":"cd"}`)}}
-	all, err := NewClient(s, Timing{}).Endpoints(t.Context(), "ab")
-	if err != nil || len(all) != 1 || all[0].ID != "7" {
+// HNS may ignore the conditions of a list, and endpoints may be deleted while it is read.
+func TestSomeEndpoints(t *testing.T) {
+	s := &simple{endpoints: []json.RawMessage{json.RawMessage(`{"ID":"7","HostComputeNetwork":"AB"}`), nil, json.RawMessage(`{"ID":"8","Name":"pod","HostComputeNetwork":"cd"}`)}}
+	c := NewClient(s, Timing{})
+	if all, err := c.Endpoints(t.Context(), "ab"); err != nil || len(all) != 1 || all[0].ID != "7" {
 		t.Error(all, err)
 	}
+	if all, err := c.EndpointsNamed(t.Context(), "pod"); err != nil || len(all) != 1 || all[0].ID != "8" {
+		t.Error(all, err)
+	}
+	if e, err := c.Endpoint(t.Context(), "2"); err != nil || e.ID != "8" {
+		t.Error(e, err)
+	}
+	if _, err := c.Endpoint(t.Context(), "1"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// The timeout bounds each call: a list that takes longer as a whole is read.
+func TestLongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{simple{endpoints: slices.Repeat([]json.RawMessage{json.RawMessage(`{"HostComputeNetwork":"ab"}`)}, 1000)}}
+		if all, err := NewClient(s, Timing{Query: 3 * time.Second}).Endpoints(t.Context(), "ab"); err != nil || len(all) != 1000 {
+			t.Errorf("%d endpoints, %v", len(all), err)
+		}
+	})
+}
+
+// slow takes a second to read an endpoint.
+type slow struct{ simple }
+
+func (s *slow) Endpoint(id string) (json.RawMessage, error) {
+	time.Sleep(time.Second)
+	return s.simple.Endpoint(id)
 }

@@ -1,14 +1,16 @@
 package hns
 
 // This file calls entry points of computenetwork.dll (https://learn.microsoft.com/virtualization/api/hcn/hns_overview)
-// without hcsshim. hcsshim leaves a network's handle open when HNS refuses a change or an endpoint, and reads the whole
-// network after each change. All entry points return an HRESULT. Strings are UTF-16; returned strings must be freed with
-// CoTaskMemFree:
+// without hcsshim. hcsshim leaves a network's handle open when HNS refuses a change or an endpoint, reads the whole
+// network after each change, and reads all endpoints in one call, however long that takes. All entry points return an
+// HRESULT. Strings are UTF-16; returned strings must be freed with CoTaskMemFree:
 //
 //	HcnOpenNetwork(*guid, *handle, *record)
 //	HcnModifyNetwork(handle, settings, *record)
 //	HcnCreateEndpoint(network's handle, *guid, settings, *handle, *record)
 //	HcnQueryEndpointProperties(handle, query, *properties, *record)
+//	HcnEnumerateEndpoints(query, *ids, *record)
+//	HcnOpenEndpoint(*guid, *handle, *record)
 //	HcnCloseNetwork(handle), HcnCloseEndpoint(handle)
 
 import (
@@ -36,10 +38,6 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 	if err != nil {
 		return nil, err
 	}
-	query, err := windows.UTF16PtrFromString(`{"SchemaVersion":{"Major":2,"Minor":0}}`)
-	if err != nil {
-		return nil, err
-	}
 	err = s.withNetwork(network, func(on uintptr) error {
 		var id windows.GUID // zero: HNS chooses it
 		var handle uintptr
@@ -47,13 +45,55 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 		if err != nil {
 			return err
 		}
-		defer s.closeHandle("HcnCloseEndpoint", handle)
-		var out *uint16
-		err = s.call(&out, "HcnQueryEndpointProperties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
-		made = json.RawMessage(takeText(&out))
+		made, err = s.queryEndpoint(handle)
 		return err
 	})
 	return made, err
+}
+
+func (s *service) EndpointIDs(network, name string) (ids []string, err error) {
+	condition := map[string]string{"VirtualNetwork": network}
+	if name != "" {
+		condition = map[string]string{"Name": name}
+	}
+	query, err := windows.UTF16PtrFromString(string(encode(struct {
+		SchemaVersion Version
+		Filter        string
+	}{schema(), string(encode(condition))})))
+	if err != nil {
+		return nil, err
+	}
+	var out *uint16
+	err = s.call(&out, "HcnEnumerateEndpoints", uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
+	text := takeText(&out)
+	if err != nil {
+		return nil, err
+	}
+	return ids, json.Unmarshal([]byte(text), &ids)
+}
+
+func (s *service) Endpoint(id string) (json.RawMessage, error) {
+	guid, err := windows.GUIDFromString("{" + id + "}")
+	if err != nil {
+		return nil, &Error{Call: "HcnOpenEndpoint", Code: EndpointNotFound, Detail: fmt.Sprintf("invalid ID %q", id)}
+	}
+	var handle uintptr
+	if err := s.call(nil, "HcnOpenEndpoint", uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
+		return nil, err
+	}
+	return s.queryEndpoint(handle)
+}
+
+// queryEndpoint returns the document of the endpoint behind a handle, and closes the handle.
+func (s *service) queryEndpoint(handle uintptr) (json.RawMessage, error) {
+	defer s.closeHandle("HcnCloseEndpoint", handle)
+	query, err := windows.UTF16PtrFromString(`{"SchemaVersion":{"Major":2,"Minor":0}}`)
+	if err != nil {
+		return nil, err
+	}
+	var out *uint16
+	err = s.call(&out, "HcnQueryEndpointProperties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
+	return json.RawMessage(takeText(&out)), err
 }
 
 // withNetwork opens the network with this ID, calls f with its handle and closes it.

@@ -78,10 +78,11 @@ func TestEntryPointsMissing(t *testing.T) {
 	_, notify := s.Notify(func() {})
 	_, networks := s.Networks()
 	_, network := s.CreateNetwork(json.RawMessage("{}"))
-	_, endpoints := s.Endpoints(id)
+	_, endpoints := s.EndpointIDs(id, "")
+	_, one := s.Endpoint(id)
 	_, endpoint := s.CreateEndpoint(id, nil)
 	for call, err := range map[string]error{
-		"notify": notify, "list networks": networks, "create a network": network, "list endpoints": endpoints,
+		"notify": notify, "list networks": networks, "create a network": network, "list endpoints": endpoints, "read an endpoint": one,
 		"create an endpoint": endpoint, "modify": s.ModifyNetwork(id, nil), "delete a network": s.DeleteNetwork(id),
 		"delete an endpoint": s.DeleteEndpoint(id), "attach": s.AttachHost(id),
 	} {

@@ -28,8 +28,10 @@ type Calls interface {
 	// creation. It uses the older API (v1), because documents of v2 do not contain the address of an L2Bridge.
 	ManagementIP(network string) (netip.Addr, error)
 
-	// Endpoints returns the endpoints of one network.
-	Endpoints(network string) ([]json.RawMessage, error)
+	// EndpointIDs returns the IDs of the endpoints with a name, on all networks, or if name is "", of the endpoints on a
+	// network. HNS may ignore the condition.
+	EndpointIDs(network, name string) ([]string, error)
+	Endpoint(id string) (json.RawMessage, error)
 	CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error)
 	DeleteEndpoint(id string) error
 	// AttachHost attaches an endpoint to the host itself (compartment 1). It uses the older API, because v2 cannot do

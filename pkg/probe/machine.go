@@ -69,6 +69,10 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 	if err != nil {
 		return nil, err
 	}
+	version, err := m.client.Version(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var found []doctor.HNSNetwork
 	for _, n := range networks {
 		network := doctor.HNSNetwork{Name: n.Name, Type: n.Type, Adapter: n.Adapter, ManagementIP: n.ManagementIP,
@@ -89,7 +93,9 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 				network.Endpoint, err = m.hostEndpoint(ctx, n)
 			}
 		case hns.Overlay:
-			err = m.addRemoteEndpoints(ctx, n, &network)
+			if !version.Features().RemoteSubnet {
+				err = m.addRemoteEndpoints(ctx, n, &network)
+			}
 		}
 		switch {
 		case errors.Is(err, hns.ErrNotFound):
@@ -103,7 +109,7 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 }
 
 // addRemoteEndpoints adds the remote endpoints that flanneld creates before HNS
-// 9.2. The subnet is in the name, as in "flannel.4096_peer_10.244.3.0-24".
+// 9.2, by reading all endpoints. The subnet is in the name, as in "flannel.4096_peer_10.244.3.0-24".
 func (m machine) addRemoteEndpoints(ctx context.Context, n hns.Network, network *doctor.HNSNetwork) error {
 	endpoints, err := m.client.Endpoints(ctx, n.ID)
 	for _, e := range endpoints {
@@ -119,7 +125,7 @@ func (m machine) addRemoteEndpoints(ctx context.Context, n hns.Network, network 
 // forwarding of the interface that has its address; nil: there is no such
 // endpoint or interface.
 func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEndpoint, error) {
-	endpoints, err := m.client.Endpoints(ctx, n.ID)
+	endpoints, err := m.client.EndpointsNamed(ctx, hns.HostEndpoint(n.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +134,7 @@ func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEn
 		return nil, fmt.Errorf("list adapters: %w", err)
 	}
 	for _, e := range endpoints {
-		if e.Name != hns.HostEndpoint(n.Name) {
+		if !strings.EqualFold(e.Network, n.ID) {
 			continue
 		}
 		for _, a := range adapters {

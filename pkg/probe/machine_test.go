@@ -202,6 +202,7 @@ func TestOverlayProblems(t *testing.T) {
 			_, err = n.client.CreateEndpoint(n.t.Context(), hns.Endpoint{Name: "flannel.4096_peer_10.244.3.0-24", Network: network.ID, Remote: true, Provider: peer.Provider,
 				IPs: []netip.Prefix{peer.Prefix}, MAC: peer.MAC})
 			n.hand(err)
+			n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} })
 			n.client = hns.NewClient(n.m, hns.Timing{})
 			n.m.ForgetLog()
 		}},

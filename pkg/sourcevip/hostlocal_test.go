@@ -106,7 +106,7 @@ func TestHostLocalsLock(t *testing.T) {
 	go func() { _, err := n.hostLocal("ADD", "pod"); got <- err }()
 	select {
 	case err := <-got:
-		t.Errorf("host-local did not wait: %v", err)
+		t.Fatalf("host-local did not wait: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
 	if err := unlock(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"flannel/pkg/hns"
 )
@@ -41,23 +42,19 @@ func (k Keeper) Release(ctx context.Context, dryRun bool) (removed []string, err
 	return removed, errors.Join(errs...)
 }
 
-// endpoints returns the IDs of our endpoints on all networks.
+// endpoints returns the IDs of our endpoints on all overlays.
 func (k Keeper) endpoints(ctx context.Context) (ids []string, err error) {
 	networks, err := k.Client.Networks(ctx)
-	errs := []error{err}
-	for _, n := range networks {
-		if n.Type != hns.Overlay {
-			continue
-		}
-		endpoints, err := k.Client.Endpoints(ctx, n.ID)
-		errs = append(errs, err)
-		for _, e := range endpoints {
-			if e.Name == endpointName {
-				ids = append(ids, e.ID)
-			}
+	if err != nil {
+		return nil, err
+	}
+	named, err := k.Client.EndpointsNamed(ctx, endpointName)
+	for _, e := range named {
+		if slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Type == hns.Overlay && strings.EqualFold(n.ID, e.Network) }) {
+			ids = append(ids, e.ID)
 		}
 	}
-	return ids, errors.Join(errs...)
+	return ids, err
 }
 
 // stores returns the directories that may have reservations of ours: the published

@@ -24,6 +24,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"flannel/pkg/file"
 	"flannel/pkg/hns"
@@ -35,6 +36,8 @@ type VIP struct {
 	Subnet  netip.Prefix `json:"subnet"`             // of the node
 	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
 	Store   string       `json:"store,omitzero"`     // host-local's directory for the network
+	// Endpoint is the ID of the endpoint with Addr, which Ensure reads by it.
+	Endpoint string `json:"endpoint,omitzero"`
 }
 
 // ErrNotNeeded means that the node's network is not an overlay.
@@ -84,7 +87,7 @@ func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 		return VIP{}, err
 	}
 	v := VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}
-	if v.Addr, err = k.reserve(ctx, n, v); err != nil {
+	if v, err = k.reserve(ctx, n, v, old.Endpoint); err != nil {
 		return VIP{}, err
 	}
 	return v, k.publish(ctx, v, old)
@@ -126,45 +129,92 @@ func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, 
 	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon creates", subnet)
 }
 
+// errNotInPlace means that reserveLocked has to know all endpoints of the network.
+var errNotInPlace = errors.New("the source VIP is not in place")
+
 // reserve reserves the address, deletes our other reservations, and creates the
-// endpoint. It holds host-local's lock all the time, so that neither a pod nor
-// another flanneld process can take the address.
-func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP) (vip netip.Addr, err error) {
+// endpoint. It returns v with the address and the endpoint. kube-proxy.ps1 and the
+// daemon call it again and again, and there can be thousands of endpoints: it reads
+// all of them only if the source VIP is not in place, and without host-local's lock.
+func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
+	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, false)
+	if !errors.Is(err, errNotInPlace) {
+		return reserved, err
+	}
+	all, err := k.Client.Endpoints(ctx, n.ID)
+	if err != nil {
+		return VIP{}, err
+	}
+	pods := slices.DeleteFunc(all, func(e hns.Endpoint) bool { return e.Name == endpointName })
+	return k.reserveLocked(ctx, n, v, "", pods, true)
+}
+
+// known returns the endpoint with this ID or, if it is not on the network, those
+// with our name.
+func (k Keeper) known(ctx context.Context, n hns.Network, id string) ([]hns.Endpoint, error) {
+	if id != "" {
+		e, err := k.Client.Endpoint(ctx, id)
+		if err == nil && strings.EqualFold(e.Network, n.ID) {
+			return []hns.Endpoint{e}, nil
+		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return nil, err
+		}
+	}
+	named, err := k.Client.EndpointsNamed(ctx, endpointName)
+	return slices.DeleteFunc(named, func(e hns.Endpoint) bool { return !strings.EqualFold(e.Network, n.ID) }), err
+}
+
+// reserveLocked does what reserve does, given the endpoints of pods and kube-proxy.
+// Without them (all is false), it returns errNotInPlace unless a known endpoint has
+// an address that is ours. It holds host-local's lock all the time, so that neither
+// a pod nor another flanneld process can take the address.
+func (k Keeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoint string, pods []hns.Endpoint, all bool) (_ VIP, err error) {
 	s := store(v.Store)
 	unlock, err := s.lock(ctx)
 	if err != nil {
-		return vip, err
+		return VIP{}, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	endpoints, err := k.Client.Endpoints(ctx, n.ID)
+	endpoints, err := k.known(ctx, n, endpoint)
 	if err != nil {
-		return vip, err
+		return VIP{}, err
 	}
+	endpoints = append(endpoints, pods...)
 	ours, others, err := s.list()
 	if err != nil {
-		return vip, err
+		return VIP{}, err
 	}
 	unusable := taken(n, endpoints, others)
+	inPlace := slices.DeleteFunc(slices.Clone(ours), func(a netip.Addr) bool {
+		return unusable[a] || !v.Subnet.Contains(a) || !slices.ContainsFunc(endpoints, func(e hns.Endpoint) bool { return hasAddress(e, a) })
+	})
+	if len(inPlace) == 0 && !all {
+		return VIP{}, errNotInPlace
+	}
 	for range maxRefused {
-		if vip, err = choose(v.Subnet, ours, unusable); err != nil {
-			return vip, err
+		if v.Addr, err = choose(v.Subnet, append(inPlace, ours...), unusable); err != nil {
+			return VIP{}, err
 		}
-		if err := s.reserve(vip, vipOwner); err != nil {
-			return vip, err
+		if err := s.reserve(v.Addr, vipOwner); err != nil {
+			return VIP{}, err
 		}
-		err = k.ensureEndpoint(ctx, n, vip, endpoints)
+		v.Endpoint, err = k.ensureEndpoint(ctx, n, v.Addr, endpoints)
 		if !errors.Is(err, hns.ErrAddressInUse) {
-			return vip, errors.Join(k.releaseOthers(s, ours, []netip.Addr{vip}), err)
+			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err)
 		}
 		// HNS knows of somebody whom it does not list (kubernetes#100962). Nobody
 		// uses the address for kube-proxy then, so pods may have it.
-		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", vip, "error", err)
-		unusable[vip] = true
-		if releaseErr := s.release(vip); releaseErr != nil {
-			return vip, errors.Join(err, releaseErr)
+		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", v.Addr, "error", err)
+		unusable[v.Addr] = true
+		if releaseErr := s.release(v.Addr); releaseErr != nil {
+			return VIP{}, errors.Join(err, releaseErr)
 		}
 	}
-	return vip, err
+	return VIP{}, err
+}
+
+func hasAddress(e hns.Endpoint, a netip.Addr) bool {
+	return slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // maxRefused bounds how many addresses HNS may refuse in one call, since host-local
@@ -219,34 +269,33 @@ func choose(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (
 }
 
 // ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
-// address, and deletes ours for other addresses. An existing endpoint with the
-// address is left as it is, also if kube-proxy created it.
-func (k Keeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) error {
-	exists := false
+// address, deletes ours for other addresses, and returns its ID. An existing endpoint
+// with the address is left as it is, also if kube-proxy created it.
+func (k Keeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) (id string, err error) {
 	for _, e := range endpoints {
-		switch hasVIP := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == vip }); {
-		case hasVIP && !exists:
-			exists = true
+		switch {
+		case id == "" && hasAddress(e, vip):
+			id = e.ID
 		case e.Name == endpointName:
 			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-				return fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
+				return "", fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
 			}
 		}
 	}
-	if exists {
-		return nil
+	if id != "" {
+		return id, nil
 	}
 	adapters, err := k.Stack.Adapters()
 	if err != nil {
-		return fmt.Errorf("list adapters: %w", err)
+		return "", fmt.Errorf("list adapters: %w", err)
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
 		return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool { return addr.Prefix.Addr() == n.ManagementIP })
 	})
 	if i < 0 || !n.ManagementIP.IsValid() {
-		return errors.New("waiting for the host's address on the network " + n.Name)
+		return "", errors.New("waiting for the host's address on the network " + n.Name)
 	}
-	_, err = k.Client.CreateEndpoint(ctx, hns.Endpoint{Name: endpointName, Network: n.ID, MAC: adapters[i].MAC,
+	made, err := k.Client.CreateEndpoint(ctx, hns.Endpoint{Name: endpointName, Network: n.ID, MAC: adapters[i].MAC,
 		IPs: []netip.Prefix{netip.PrefixFrom(vip, n.Subnets[0].Prefix.Bits())}})
-	return err
+	return made.ID, err
 }

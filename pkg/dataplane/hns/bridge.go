@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -53,27 +54,17 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	for _, s := range wanted.Subnets {
 		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
 	}
-	endpoints, err := d.client.Endpoints(ctx, d.network.ID)
+	id, err := d.findHostEndpoint(ctx, want)
 	if err != nil {
-		return reconcile.Unknown(waitIfSilent(err))
-	}
-	id := ""
-	for _, e := range endpoints {
-		switch {
-		case e.Name != want.Name:
-		case id == "" && (sameAddresses(e.IPs, want.IPs) || e.ID == d.endpoint): // HNS may have given ours other addresses than requested
-			id = e.ID
-		default:
-			d.opts.Log.Warn("deleting the host's endpoint on the bridge, its addresses differ", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
-			if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-				return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
-			}
-		}
+		return err
 	}
 	if id == "" {
 		made, err := d.client.CreateEndpoint(ctx, want)
-		if err != nil {
-			return addressInUse(waitIfSilent(err), endpoints, want)
+		if errors.Is(err, hns.ErrAddressInUse) {
+			d.compareAddresses(want, "refused")
+			return fmt.Errorf("another endpoint has one of %v, which the host's endpoint %s needs, and a warning names it: delete its pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, err)
+		} else if err != nil {
+			return waitIfSilent(err)
 		}
 		id, d.endpoint = made.ID, made.ID
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
@@ -86,42 +77,75 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		}
 		return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 	}
-	d.warnOfSharedAddress(endpoints, want, id)
+	d.compareAddresses(want, id)
 	if err := d.keepLocal(inside); err != nil {
 		return err
 	}
 	return d.enableForwarding(want.IPs, inside, host)
 }
 
-// addressInUse adds to the error of an HNS that refuses the host's address which
-// endpoint has it.
-func addressInUse(err error, endpoints []hns.Endpoint, want hns.Endpoint) error {
-	if !errors.Is(err, hns.ErrAddressInUse) {
-		return err
-	}
-	var names []string
-	for _, e := range endpoints {
-		if slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return sharesAddress(p, want) }) {
-			names = append(names, e.Name)
+// findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
+// deletes others with its name. It reads as few endpoints as possible, because
+// kube-proxy has thousands.
+func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
+	if d.endpoint != "" {
+		e, err := d.client.Endpoint(ctx, d.endpoint)
+		if err == nil && strings.EqualFold(e.Network, want.Network) { // HNS may have given it other addresses than requested
+			return e.ID, nil
+		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return "", reconcile.Unknown(waitIfSilent(err))
 		}
 	}
-	return fmt.Errorf("%v of the host's endpoint %s are in use by %q: delete the pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, names, err)
-}
-
-func sharesAddress(p netip.Prefix, e hns.Endpoint) bool {
-	return slices.ContainsFunc(e.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
-}
-
-// warnOfSharedAddress reports other endpoints with an address of the host's
-// endpoint, which HNS before 10 accepts (kubernetes#100962).
-func (d *Driver) warnOfSharedAddress(endpoints []hns.Endpoint, host hns.Endpoint, id string) {
-	for _, e := range endpoints {
-		shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return sharesAddress(p, host) })
-		if e.ID != id && e.Name != host.Name && shared {
-			d.warnOnce(causeSharedAddress, fmt.Sprintf("the endpoint %s has an address of the host's endpoint %s (%v): delete its pod, and reserve the address with flanneld source-vip",
-				e.Name, host.Name, host.IPs))
+	d.endpoint = ""
+	named, err := d.client.EndpointsNamed(ctx, want.Name)
+	if err != nil {
+		return "", reconcile.Unknown(waitIfSilent(err))
+	}
+	for _, e := range named {
+		switch {
+		case !strings.EqualFold(e.Network, want.Network):
+		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
+			d.endpoint = e.ID
+		default:
+			d.opts.Log.Warn("deleting the host's endpoint on the bridge, its addresses differ", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
+			if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+				return "", fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
+			}
 		}
 	}
+	return d.endpoint, nil
+}
+
+// compareAddresses warns of endpoints of others with an address of the host's
+// endpoint, which HNS refuses or, before 10, accepts (kubernetes#100962). Reading
+// all endpoints can take minutes, so it is done once for each endpoint of the
+// host, and no pass waits for it. id is "refused" if HNS refused the endpoint.
+func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
+	if d.compared == id {
+		return
+	}
+	d.compared = id
+	d.background(func(ctx context.Context) {
+		endpoints, err := d.client.Endpoints(ctx, host.Network)
+		for err != nil {
+			d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(d.pace.Poll):
+			}
+			endpoints, err = d.client.Endpoints(ctx, host.Network)
+		}
+		for _, e := range endpoints {
+			shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool {
+				return slices.ContainsFunc(host.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
+			})
+			if e.ID != id && e.Name != host.Name && shared {
+				d.opts.Log.Warn("an endpoint has an address of the host's endpoint: delete its pod, and reserve the address with flanneld source-vip",
+					"cause", causeSharedAddress, "endpoint", e.Name, "addresses", e.IPs, "host_endpoint", host.Name)
+			}
+		}
+	})
 }
 
 // bridgeMetric is the interface metric of the host's endpoint: higher than any

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/pkg/hns"
@@ -67,11 +68,13 @@ func TestHostEndpointSettingsRefused(t *testing.T) {
 	})
 }
 
-// A pod has the address of the host's endpoint: HNS refuses the host's, or lets both have it. Either way, the pod is named.
+// A pod has the address of the host's endpoint: HNS refuses the host's, or lets both have it. Either way, a warning names
+// the pod. That the endpoints cannot be listed for that keeps the node from nothing.
 func TestHostAddressInUse(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{SharedAddresses: shared}, func(w *windows) {
 			w.bring(time.Minute)
+			synctest.Wait() // for the comparison of addresses
 			if err := w.m.Admin().DeleteEndpoint("cbr0_ep"); err != nil {
 				t.Fatal(err)
 			}
@@ -79,20 +82,63 @@ func TestHostAddressInUse(t *testing.T) {
 				IPs: []netip.Prefix{netip.MustParsePrefix("10.244.1.2/24")}})); err != nil {
 				t.Fatal(err)
 			}
+			w.m.Fail(hnstest.Fault{Func: "HcnEnumerateEndpoints", Match: "VirtualNetwork", Code: hns.InvalidParameter})
 			w.QueueResync()
-			err := w.pass()
-			if !shared && (!errors.Is(err, hns.ErrAddressInUse) || !logtest.Names(err.Error(), "10.244.1.2", "cbr0_ep", "pod")) {
+			if shared {
+				w.bring(time.Minute)
+			} else if err := w.pass(); !errors.Is(err, hns.ErrAddressInUse) || !logtest.Names(err.Error(), "10.244.1.2", "cbr0_ep") {
 				t.Errorf("got %v", err)
 			}
-			if !shared {
-				if err := w.m.Admin().DeleteEndpoint("pod"); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w.bring(time.Minute)
-			if n := w.log.Count("cause=" + causeSharedAddress); (n == 1) != shared {
+			w.m.Heal()
+			time.Sleep(2 * w.pace.Poll)
+			synctest.Wait()
+			if n := w.log.Count("cause="+causeSharedAddress, "endpoint=pod"); n != 1 {
 				t.Errorf("shared %t: logged %d times", shared, n)
 			}
+			if err := w.m.Admin().DeleteEndpoint("pod"); err != nil {
+				t.Fatal(err)
+			}
+			w.QueueResync()
+			w.bring(time.Minute)
+		})
+	}
+}
+
+// kube-proxy has an endpoint for each backend of a Service. A pass does not read them, unless HNS ignores the name in a
+// query; then one does, and no further one.
+func TestThousandsOfEndpoints(t *testing.T) {
+	for name, knobs := range map[string]hnstest.Knobs{"conditions": {}, "only names": {OnlyNames: true}, "no conditions": {NoConditions: true}} {
+		t.Run(name, func(t *testing.T) {
+			many := uint64(10_000)
+			if knobs.NoConditions {
+				many = 500
+			}
+			knobs.EndpointCost = 1300 * time.Millisecond
+			onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+				w.bring(time.Minute)
+				if err := w.m.Admin().AddRemoteEndpoints("cbr0", int(many)); err != nil {
+					t.Fatal(err)
+				}
+				w.opts.Pace = Pace{Poll: time.Hour, Wait: time.Hour}
+				w.restart()
+				for i := range 3 {
+					limit := uint64(10)
+					if i == 0 && knobs.NoConditions {
+						limit += many
+					}
+					w.QueueResync()
+					before, _ := w.client.Counts()
+					began := time.Now()
+					if err := w.pass(); err != nil {
+						t.Fatal(err)
+					}
+					after, _ := w.client.Counts()
+					t.Logf("pass %d: %d calls of HNS, %s at %s for each endpoint", i, after-before, time.Since(began), knobs.EndpointCost)
+					if after-before > limit {
+						t.Errorf("pass %d made %d calls of HNS", i, after-before)
+					}
+				}
+			})
 		})
 	}
 }

@@ -48,7 +48,7 @@ func TestCounts(t *testing.T) {
 					w.settle()
 					w.counts("nothing to do", 0, 0)
 					w.restart()
-					w.counts("restart", map[netKind]int{overlayKind: 3, bridgeKind: 5}[kind], 0) // notifications, version, networks; management address, endpoints
+					w.counts("restart", map[netKind]int{overlayKind: 3, bridgeKind: 8}[kind], 0) // notifications, version, networks; management address, endpoints and one of them, both again for addresses
 					w.settle()
 					w.state.Paths = append(slices.Clone(w.state.Paths), &dataplane.Path{Dst: netip.MustParsePrefix("10.200.0.0/24"), Via: netip.MustParseAddr("10.99.0.3"), Device: dev.Name, Encap: w.state.Paths[0].Encap})
 					w.counts("one more", 0, 1)
@@ -75,6 +75,7 @@ func (w *windows) settle() {
 // counts passes once and compares the calls of HNS: those that ask and those that change, host routes included.
 func (w *windows) counts(what string, queries, changes int) {
 	w.t.Helper()
+	synctest.Wait()
 	w.m.ForgetLog()
 	before, changesBefore := w.client.Counts()
 	if err := w.pass(); err != nil {

@@ -71,6 +71,7 @@ type Driver struct {
 	hostConfig *hostconfig.Keeper
 	changes    chan struct{}
 	stopWatch  context.CancelFunc
+	background func(func(context.Context)) // runs a function in a goroutine until Close
 	done       sync.WaitGroup
 
 	// Shared with the watching goroutine.
@@ -86,7 +87,8 @@ type Driver struct {
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
-	endpoint        string             // ID of the host's endpoint that this run made
+	endpoint        string             // ID of the host's endpoint, once this run found or made it
+	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
 	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
@@ -126,7 +128,8 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d.QueueResync()
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatch = cancel
-	d.done.Go(func() { d.watch(ctx) })
+	d.background = func(f func(context.Context)) { d.done.Go(func() { f(ctx) }) }
+	d.background(d.watch)
 	return d
 }
 

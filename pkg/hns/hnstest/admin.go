@@ -138,6 +138,24 @@ func (h Admin) DeleteEndpoint(name string) error {
 	return fmt.Errorf("endpoint %s: %w", name, hns.ErrNotFound)
 }
 
+// AddRemoteEndpoints adds endpoints to the network with that name, as kube-proxy
+// has them for the backends of Services, at once and without checks.
+func (h Admin) AddRemoteEndpoints(name string, count int) error {
+	return h.network(name, func(n *network) hns.Code {
+		addr := netip.MustParseAddr("10.128.0.1")
+		for range count {
+			t := &object{Document: api.Document{}, id: api.NewGUID(), network: n.id, state: 1, ip: netip.PrefixFrom(addr, 32)}
+			t.Write("ID", t.id)
+			t.Write("HostComputeNetwork", n.id)
+			t.Write("Flags", remoteEndpoint)
+			t.Write("IpConfigurations", []any{map[string]any{"IpAddress": addr, "PrefixLength": 32}})
+			h.m.addObject(api.EndpointKind, t)
+			addr = addr.Next()
+		}
+		return 0
+	})
+}
+
 // network calls act with the network of that name, with the machine locked.
 func (h Admin) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()

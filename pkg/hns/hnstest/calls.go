@@ -47,10 +47,8 @@ func (m *Machine) callV1(method, path, body string, out any) error {
 }
 
 // Networks returns all networks.
-func (m *Machine) Networks() ([]json.RawMessage, error) { return m.list(api.NetworkKind, anyQuery) }
-
-func (m *Machine) list(k api.Kind, query string) (all []json.RawMessage, err error) {
-	answer, err := m.ask("HcnEnumerate"+string(k)+"s", query)
+func (m *Machine) Networks() (all []json.RawMessage, err error) {
+	answer, err := m.ask("HcnEnumerateNetworks", anyQuery)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +57,7 @@ func (m *Machine) list(k api.Kind, query string) (all []json.RawMessage, err err
 		return nil, err
 	}
 	for _, id := range ids {
-		document, err := m.query(k, id)
+		document, err := m.Network(id)
 		if err != nil {
 			return nil, err
 		}
@@ -126,11 +124,22 @@ func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
 	return netip.ParseAddr(v.ManagementIP)
 }
 
-// Endpoints returns the endpoints of a network.
-func (m *Machine) Endpoints(network string) ([]json.RawMessage, error) {
-	filter := api.Text(map[string]string{"VirtualNetwork": network})
-	return m.list(api.EndpointKind, api.Text(map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": filter}))
+// EndpointIDs returns the IDs of the endpoints with a name, or else on a network.
+func (m *Machine) EndpointIDs(network, name string) (ids []string, err error) {
+	filter := map[string]string{"VirtualNetwork": network}
+	if name != "" {
+		filter = map[string]string{"Name": name}
+	}
+	query := map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": api.Text(filter)}
+	answer, err := m.ask("HcnEnumerateEndpoints", api.Text(query))
+	if err != nil {
+		return nil, err
+	}
+	return ids, json.Unmarshal([]byte(answer), &ids)
 }
+
+// Endpoint returns one endpoint.
+func (m *Machine) Endpoint(id string) (json.RawMessage, error) { return m.query(api.EndpointKind, id) }
 
 // CreateEndpoint creates an endpoint and returns its document.
 func (m *Machine) CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error) {

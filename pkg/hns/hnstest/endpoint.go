@@ -51,7 +51,7 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if t.Read("MacAddress", &mac); mac == "" {
 		t.Write("MacAddress", m.newMAC().String())
 	}
-	m.objects[api.EndpointKind] = append(m.objects[api.EndpointKind], t)
+	m.addObject(api.EndpointKind, t)
 	m.applyEndpoint(n, t, true)
 	return id, 0
 }

@@ -32,6 +32,14 @@ func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 	if q.Filter != "" && json.Unmarshal([]byte(q.Filter), &filter) != nil {
 		return "", hns.InvalidJSON
 	}
+	if k == api.EndpointKind {
+		if m.knobs.OnlyNames || m.knobs.NoConditions {
+			filter.ID, filter.VirtualNetwork = nil, nil
+		}
+		if m.knobs.NoConditions {
+			filter.Name = nil
+		}
+	}
 	ids := []string{}
 	add := func(id, name, network string) {
 		if (filter.ID == nil || strings.EqualFold(*filter.ID, id)) && (filter.Name == nil || *filter.Name == name) &&

@@ -78,6 +78,12 @@ type Knobs struct {
 	// the policy sets the MTU of the pod, which is 1450 otherwise (microsoft/SDN#517).
 	OverheadRefused hns.Code
 
+	// EndpointCost is how long HNS takes to read one endpoint (kubernetes#109124: 5,000
+	// took 110 minutes).
+	EndpointCost time.Duration
+	OnlyNames    bool // of the conditions of a query for endpoints, HNS obeys Name alone
+	NoConditions bool // it obeys none
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }
@@ -175,6 +181,9 @@ func (m *Machine) takeFault(function string, args []string) (Fault, <-chan struc
 			m.faults = append(m.faults[:i:i], m.faults[i+1:]...)
 		}
 		return taken, m.healed
+	}
+	if function == "HcnQueryEndpointProperties" {
+		return Fault{Delay: m.knobs.EndpointCost}, m.healed
 	}
 	return Fault{}, nil
 }

@@ -3,9 +3,9 @@ package hnstest
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +25,7 @@ type Machine struct {
 
 	networks []*network
 	objects  map[api.Kind][]*object
+	byID     map[api.Kind]map[string]*object // objects by their IDs in lower case
 	handles  map[uint64]handle
 	self     *Program // on behalf of which the methods of hns.Calls make calls
 	lastID   uint64   // the last number given to a handle or watcher
@@ -89,7 +90,8 @@ func New() *Machine {
 func NewWith(b Body) *Machine {
 	m := &Machine{
 		healed: make(chan struct{}), eventAdded: make(chan struct{}), body: b, objects: map[api.Kind][]*object{},
-		handles: map[uint64]handle{}, lastID: 0x1000, forward: map[family]bool{}, stored: map[string]hns.Persistent{}, dead: map[int]bool{}, watchers: map[uint64]watcher{},
+		byID: map[api.Kind]map[string]*object{}, handles: map[uint64]handle{}, lastID: 0x1000,
+		forward: map[family]bool{}, stored: map[string]hns.Persistent{}, dead: map[int]bool{}, watchers: map[uint64]watcher{},
 		listeners: map[string]*listener{},
 		timers:    map[*time.Timer]bool{},
 	}
@@ -151,14 +153,17 @@ func (m *Machine) readable(function string, args []string) string {
 			s += " " + arg
 		}
 	}
-	for _, n := range m.networks {
-		s = strings.NewReplacer(n.id, n.Name, strings.ToUpper(n.id), n.Name).Replace(s)
-	}
-	for _, t := range m.objects[api.EndpointKind] {
-		s = strings.NewReplacer(t.id, t.Name(), strings.ToUpper(t.id), t.Name()).Replace(s)
-	}
-	return s
+	return guid.ReplaceAllStringFunc(s, func(id string) string {
+		if n := m.network(id); n != nil {
+			return n.Name
+		} else if t := m.object(api.EndpointKind, id); t != nil {
+			return t.Name()
+		}
+		return id
+	})
 }
+
+var guid = regexp.MustCompile(`[[:xdigit:]]{8}(-[[:xdigit:]]{4}){3}-[[:xdigit:]]{12}`)
 
 // afterFunc calls act after d with the machine locked, or at once if d is not
 // positive. The caller holds the lock.

@@ -25,13 +25,14 @@ type object struct {
 }
 
 // object returns the object with that ID, in any case of letters, or nil.
-func (m *Machine) object(k api.Kind, id string) *object {
-	for _, t := range m.objects[k] {
-		if strings.EqualFold(t.id, id) {
-			return t
-		}
+func (m *Machine) object(k api.Kind, id string) *object { return m.byID[k][strings.ToLower(id)] }
+
+func (m *Machine) addObject(k api.Kind, t *object) {
+	if m.byID[k] == nil {
+		m.byID[k] = map[string]*object{}
 	}
-	return nil
+	m.byID[k][strings.ToLower(t.id)] = t
+	m.objects[k] = append(m.objects[k], t)
 }
 
 // createObject creates a namespace, a load balancer or an SDN route.
@@ -46,7 +47,7 @@ func (m *Machine) createObject(k api.Kind, id string, document []byte) (string, 
 		}
 	}
 	t.Write("ID", id)
-	m.objects[k] = append(m.objects[k], t)
+	m.addObject(k, t)
 	return id, 0
 }
 
@@ -105,6 +106,7 @@ func (m *Machine) modifyMembers(t *object, request string, settings json.RawMess
 }
 
 func (m *Machine) removeObject(k api.Kind, t *object) {
+	delete(m.byID[k], strings.ToLower(t.id))
 	m.objects[k] = slices.DeleteFunc(slices.Clone(m.objects[k]), func(o *object) bool { return o == t })
 	if k != api.EndpointKind {
 		return
