@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/kube/kubetest/cluster"
@@ -255,5 +257,18 @@ func TestChartDefaultsAreTheSameTwice(t *testing.T) {
 	}
 	if keys := slices.Sorted(maps.Keys(want[0].Object)); !slices.Contains(keys, "annotationPrefix") {
 		t.Error("annotationPrefix, by which templates recognize that defaults are set, is missing:", keys)
+	}
+}
+
+// The documented command to apply the manifest over a running flannel applies all of it but the configuration.
+func TestUpgradeKeepsConfiguration(t *testing.T) {
+	selector, err := labels.Parse(find(t, read(t, "..", "Documentation", "kubernetes.md"), `kubectl apply -f Documentation/kube-flannel.yml -l '(.*)'`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, manifest(t))
+	without := slices.DeleteFunc(slices.Clone(all), func(o *unstructured.Unstructured) bool { return selector.Matches(labels.Set(o.GetLabels())) })
+	if len(without) != 1 || without[0].GetKind() != "ConfigMap" || len(all) < 5 {
+		t.Errorf("of %d objects it does not apply %v", len(all), without)
 	}
 }
