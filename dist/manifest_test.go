@@ -3,6 +3,7 @@
 package dist_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -208,6 +209,11 @@ func TestChartNetConf(t *testing.T) {
 		got, err := json.Marshal(data["net-conf.json"])
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %v\n%s, want\n%s", name, err, got, want)
+		}
+		check := exec.Command(nettest.Tool(t, "flanneld"), "check-config", "--os=linux", "-")
+		check.Stdin = bytes.NewReader(got)
+		if out, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
 }

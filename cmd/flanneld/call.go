@@ -19,6 +19,7 @@ import (
 // replace it.
 type process struct {
 	args, environ  []string // args without the program's name, environ as from os.Environ
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	columns        int          // width of the terminal that shows stdout; 0: it is none
 	terminal       bool         // stderr is a terminal
@@ -40,6 +41,8 @@ type call struct {
 	log   *slog.Logger
 	flags *pflag.FlagSet // the command's own flags, as opposed to those of the daemon
 	json  bool           // the value of --json, if the command has that flag
+
+	operand string // what follows the flags, if the command has an operand
 }
 
 // jsonFlag declares --json.

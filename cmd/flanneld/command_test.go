@@ -49,7 +49,7 @@ func TestCommandLines(t *testing.T) {
 		{"--v=99 help wait", exitOK, "--silence"}, {"help service", exitOK, "install uninstall"}, {"--v=99 version", exitOK, version.Version},
 		{"stauts", exitUsage, "status"}, {"clean", exitUsage, "cleanup"}, {"status --jsn", exitUsage, "--jsn --json"}, {"status -peer", exitUsage, "--peer --peers"},
 		{"status --subnet-file=x", exitUsage, "--subnet-file status"}, {"wait -timeout", exitUsage, "--timeout"}, {"wait -timeout soon", exitUsage, "--timeout"},
-		{"completion bash", exitOK, "__start_flanneld"}, {"__complete --iface eth0 sta", exitOK, "status"}, {"__complete status --pe", exitOK, "--peers"},
+		{"completion bash", exitOK, "__start_flanneld"}, {"completion nosh", exitUsage, `"nosh"`}, {"__complete --iface eth0 sta", exitOK, "status"}, {"__complete status --pe", exitOK, "--peers"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)
 		if code != c.code || !logtest.Names(out+problems, strings.Fields(c.want)...) || code == exitUsage && out != "" {

@@ -18,6 +18,7 @@ type command struct {
 	flags func(*call) func(context.Context) int
 	// run replaces flags if a command parses its arguments itself.
 	run     func(context.Context, *call) int
+	operand string         // what may follow the flags, such as "[FILE]"; at most one; "": nothing
 	exits   map[int]string // the meaning of exit codes, in addition to commonExits
 	system  string         // the help of other operating systems does not list it; "": for all
 	windows bool           // it fails on other systems
@@ -32,6 +33,9 @@ func commands() []command {
 			exits: map[int]string{exitNotRunning: notRunning, exitNoAnswer: noAnswer}},
 		{name: "doctor", flags: doctorCommand, help: "check this node for common problems, and suggest fixes",
 			exits: map[int]string{exitOK: "no check failed", exitNotReady: "a check failed"}},
+		{name: "check-config", flags: checkConfig, about: aboutCheckConfig, operand: "[FILE|-]", help: "check a network configuration, and change nothing",
+			example: "  flanneld check-config net-conf.json\n  etcdctl get --print-value-only /coreos.com/network/config | flanneld check-config -\n  flanneld --kubeconfig-file=admin.conf check-config --kube",
+			exits:   map[int]string{exitOK: "the configuration is valid", exitNotReady: "it is not"}},
 		{name: "wait", flags: wait, about: aboutWait, help: "wait until the daemon is ready, and print what it waits for",
 			exits: map[int]string{exitOK: "the daemon is ready", exitNotReady: "it was not ready in time", exitNotRunning: "it did not answer"}},
 		{name: "cni-conf", flags: makeCNIConf, about: aboutCNIConf, system: "windows", help: "write the CNI configuration of a Windows node",

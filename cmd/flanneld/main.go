@@ -20,7 +20,7 @@ func main() {
 	// cobra would refuse to run when started from Windows' Explorer. To find out, it
 	// asks for the parent process.
 	cobra.MousetrapHelpText = ""
-	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
 	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
 	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		p.columns = columns

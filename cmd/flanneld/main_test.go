@@ -14,7 +14,7 @@ import (
 // of Windows. It does not ask who the parent is, for Wine's answer is laid out in a way that the race detector ends.
 func TestMain(m *testing.M) {
 	cobra.MousetrapHelpText = "" // as in main
-	p := process{args: os.Args[1:], environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
 	switch {
 	case slices.Equal(os.Args[max(0, len(os.Args)-2):], []string{"service", "run"}):
 		os.Exit(runService(p))

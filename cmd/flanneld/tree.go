@@ -73,6 +73,7 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	if cmd, _, err := root.Find([]string{"completion"}); err == nil {
 		cmd.Short = "print a script that completes commands and flags in a shell"
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // else it has no errors
 	}
 	return root
 }
@@ -81,7 +82,7 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 // its own.
 func (row command) cobra(c call, exit *int) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: row.name + " [flags]", Short: row.help, Long: cmp.Or(row.about, strings.ToUpper(row.help[:1])+row.help[1:]+"."), Example: row.example,
+		Use: strings.TrimRight(row.name+" [flags] "+row.operand, " "), Short: row.help, Long: cmp.Or(row.about, strings.ToUpper(row.help[:1])+row.help[1:]+"."), Example: row.example,
 		Hidden: row.system != "" && row.system != runtime.GOOS, DisableFlagsInUseLine: true, Args: noArguments,
 	}
 	if row.run != nil {
@@ -96,7 +97,13 @@ func (row command) cobra(c call, exit *int) *cobra.Command {
 	c.flags = cmd.Flags()
 	run := row.flags(&c)
 	cmd.InitDefaultHelpFlag()
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	if row.operand != "" {
+		cmd.Args = atMostOne
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			c.operand = args[0]
+		}
 		// After parsing, so that --help works on every system.
 		if row.windows && runtime.GOOS != "windows" {
 			*exit = c.fail(fmt.Errorf("%s: only needed on Windows, not on %s", row.name, runtime.GOOS))
@@ -106,6 +113,10 @@ func (row command) cobra(c call, exit *int) *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+func atMostOne(cmd *cobra.Command, args []string) error {
+	return noArguments(cmd, args[min(len(args), 1):])
 }
 
 func noArguments(_ *cobra.Command, args []string) error {

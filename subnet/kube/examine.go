@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -80,6 +81,29 @@ func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
 	}
 	defer api.Close()
 	return api.ServiceNetworks(ctx)
+}
+
+// NetConf returns the network configuration in a ConfigMap, "namespace/name". Only the options that say how to reach the API
+// server are used.
+func NetConf(ctx context.Context, configMap string, o Options) ([]byte, error) {
+	namespace, name, ok := strings.Cut(configMap, "/")
+	if !ok || namespace == "" || name == "" {
+		return nil, fmt.Errorf("%.80q is no name of a ConfigMap; write it as namespace/name", configMap)
+	}
+	api, err := client.New(o.client())
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	data, err := api.ConfigMap(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	raw, ok := data["net-conf.json"]
+	if !ok {
+		return nil, fmt.Errorf("the ConfigMap %s has no key net-conf.json", configMap)
+	}
+	return []byte(raw), nil
 }
 
 // clockWatch is a transport that compares the server's clock with ours, by the header Date of the responses (RFC 9110,

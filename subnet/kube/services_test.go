@@ -45,4 +45,20 @@ func services(t *testing.T, o outside) {
 			t.Errorf("%q: %s, want %s", text, said, want)
 		}
 	}
+	c.Data = map[string]string{"net-conf.json": "{}"}
+	if _, err := maps.Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := NetConf(t.Context(), "kube-system/kubeadm-config", admin); err != nil || string(raw) != "{}" {
+		t.Errorf("the network configuration is %q, %v", raw, err)
+	}
+	c.Data = nil
+	if _, err := maps.Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"kube-system/kubeadm-config": "no key net-conf.json", "kube-system/none": `"none" not found`} {
+		if _, err := NetConf(t.Context(), name, admin); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

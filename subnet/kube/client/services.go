@@ -56,13 +56,11 @@ var serviceSubnet = regexp.MustCompile(`(?m)^\s+serviceSubnet:\s*["']?([^"'\s]+)
 
 // KubeadmServiceNetworks reads the networks from the ConfigMap in which kubeadm keeps its configuration.
 func (c *Client) KubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
-	var configMap corev1.ConfigMap
-	err := c.rest.Get().Namespace("kube-system").Resource("configmaps").Name("kubeadm-config").
-		MaxRetries(0).Do(quiet(ctx)).Into(&configMap)
+	data, err := c.ConfigMap(ctx, "kube-system", "kubeadm-config")
 	if err != nil {
-		return nil, fmt.Errorf("read the ConfigMap kubeadm-config: %w", err)
+		return nil, err
 	}
-	found := serviceSubnet.FindStringSubmatch(configMap.Data["ClusterConfiguration"])
+	found := serviceSubnet.FindStringSubmatch(data["ClusterConfiguration"])
 	if found == nil {
 		return nil, errors.New("the ConfigMap kubeadm-config has no serviceSubnet")
 	}
@@ -75,4 +73,14 @@ func (c *Client) KubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix, er
 		networks = append(networks, p.Masked())
 	}
 	return networks, nil
+}
+
+// ConfigMap returns the content of a ConfigMap.
+func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+	var configMap corev1.ConfigMap
+	err := c.rest.Get().Namespace(namespace).Resource("configmaps").Name(name).MaxRetries(0).Do(quiet(ctx)).Into(&configMap)
+	if err != nil {
+		return nil, fmt.Errorf("read the ConfigMap %s/%s: %w", namespace, name, err)
+	}
+	return configMap.Data, nil
 }

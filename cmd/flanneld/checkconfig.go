@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/subnet"
+	"flannel/subnet/kube"
+)
+
+const aboutCheckConfig = `Checks a network configuration as the daemon does, for Linux and for Windows nodes, and changes nothing.
+FILE is a JSON document; - is the standard input. Without it, the configuration is the one that the
+daemon would use: in etcd, or with --kube-subnet-mgr the file --net-config-path.`
+
+// checkAnswer is the JSON document of check-config.
+type checkAnswer struct {
+	Source  string          `json:"source"`
+	Systems []checkedSystem `json:"systems"`
+	Problem string          `json:"problem,omitempty"` // the configuration could not be read, or is invalid
+}
+
+// checkedSystem is the verdict for the nodes with one operating system.
+type checkedSystem struct {
+	System   string   `json:"system"` // linux or windows
+	Valid    bool     `json:"valid"`
+	Backend  string   `json:"backend,omitempty"`
+	Networks []string `json:"networks,omitempty"` // of the pods
+	Problems []string `json:"problems,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// checkConfig is the command check-config.
+func checkConfig(c *call) func(context.Context) int {
+	system := c.flags.String("os", runtime.GOOS, "`system` whose nodes decide the exit status: linux, windows or all; the verdict for the other one is printed, too")
+	fromKube := c.flags.Bool("kube", false, "read the ConfigMap --configmap from the Kubernetes API; its address and credentials are those of the daemon's flags")
+	configMap := c.flags.String("configmap", "kube-flannel/kube-flannel-cfg", "`namespace/name` of the ConfigMap")
+	limit := c.limitFlag("timeout", 10*time.Second, "how long to wait for etcd or the Kubernetes API")
+	c.jsonFlag("print one JSON document: source, systems (each with system, valid, backend, networks, problems, warnings), problem")
+	return func(ctx context.Context) int {
+		if !slices.Contains([]string{"linux", "windows", "all"}, *system) {
+			return c.reportUsage(fmt.Errorf("check-config: --os: %.40q is unknown; use linux, windows or all", *system))
+		}
+		if *fromKube && c.operand != "" {
+			return c.reportUsage(fmt.Errorf("check-config: give either %.60q or --kube", c.operand))
+		}
+		ctx, cancel := context.WithTimeout(ctx, *limit)
+		defer cancel()
+		var raw []byte
+		var err error
+		answer := checkAnswer{Source: c.operand, Systems: []checkedSystem{}}
+		switch {
+		case *fromKube:
+			answer.Source = "ConfigMap " + *configMap
+			raw, err = kube.NetConf(ctx, *configMap, *c.Kube.client())
+		case c.operand == "-":
+			answer.Source = "standard input"
+			raw, err = io.ReadAll(c.stdin)
+		case c.operand != "":
+			raw, err = os.ReadFile(c.operand)
+		default:
+			answer.Source = netConfName(c.options)
+			raw, err = readNetConf(ctx, c.options, c.log)
+		}
+		if err != nil {
+			answer.Problem = err.Error()
+			return c.answer(answer, "", fmt.Errorf("check-config: %w", err))
+		}
+		var text []string
+		invalid := ""
+		for _, s := range []string{"linux", "windows"} {
+			checked := check(s, raw)
+			answer.Systems = append(answer.Systems, checked)
+			text = append(text, checked.String())
+			if !checked.Valid && (*system == s || *system == "all") {
+				invalid += " " + s
+			}
+		}
+		if invalid != "" {
+			answer.Problem = "the configuration is invalid for:" + invalid
+		}
+		exit := c.answer(answer, strings.Join(text, "\n"), nil)
+		if exit == exitOK && invalid != "" {
+			return exitNotReady
+		}
+		return exit
+	}
+}
+
+// check checks a raw network configuration for the nodes with one operating system.
+func check(system string, raw []byte) checkedSystem {
+	config, _, warnings, err := backends().Parse(system, raw)
+	c := checkedSystem{System: system, Valid: err == nil, Backend: config.Backend, Warnings: warnings}
+	for _, n := range []subnet.Network{config.V4, config.V6} {
+		if n.On() {
+			c.Networks = append(c.Networks, n.Prefix.String())
+		}
+	}
+	if err != nil {
+		c.Problems = strings.Split(err.Error(), "\n")
+	}
+	return c
+}
+
+func (c checkedSystem) String() string {
+	text := fmt.Sprintf("%s nodes: valid, %s, %s", c.System, c.Backend, strings.Join(c.Networks, ", "))
+	if !c.Valid {
+		text = c.System + " nodes: invalid"
+	}
+	for _, p := range c.Problems {
+		text += "\n  problem: " + p
+	}
+	for _, w := range c.Warnings {
+		text += "\n  warning: " + w
+	}
+	return text
+}
