@@ -109,7 +109,8 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 }
 
 // addRemoteEndpoints adds the remote endpoints that flanneld creates before HNS
-// 9.2, by reading all endpoints. The subnet is in the name, as in "flannel.4096_peer_10.244.3.0-24".
+// 9.2, by reading all endpoints. The subnet is in the name, as in
+// "flannel.4096_peer_10.244.3.0-24".
 func (m machine) addRemoteEndpoints(ctx context.Context, n hns.Network, network *doctor.HNSNetwork) error {
 	endpoints, err := m.client.Endpoints(ctx, n.ID)
 	for _, e := range endpoints {
