@@ -47,7 +47,7 @@ func checkConfig(c *call) func(context.Context) int {
 			return c.reportUsage(fmt.Errorf("check-config: --os: %.40q is unknown; use linux, windows or all", *system))
 		}
 		if *fromKube && c.operand != "" {
-			return c.reportUsage(fmt.Errorf("check-config: give either %.60q or --kube", c.operand))
+			return c.reportUsage(fmt.Errorf("check-config: give either %q or --kube", c.operand))
 		}
 		ctx, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()

@@ -55,7 +55,7 @@ func TestCheckConfigSources(t *testing.T) {
 		{"--etcd-endpoints=http://127.0.0.1:1 check-config --json --timeout=1s", exitError, "127.0.0.1:1 /coreos.com/network/config"},
 		{"--kubeconfig-file=" + missing + " check-config --json --kube", exitError, missing},
 		{"check-config --json --kube --configmap=flannel", exitError, `"flannel" namespace/name`},
-		{"check-config --json --kube " + file, exitUsage, "--kube " + file},
+		{"check-config --json --kube other.json", exitUsage, "--kube other.json"},
 		{"check-config --json --os=mac " + file, exitUsage, `--os "mac" linux windows all`},
 		{"check-config --json " + file + " second", exitUsage, `"second"`},
 	} {
