@@ -140,7 +140,7 @@ KERNELS := 6.1 6.12
 # A virtual machine is slow, so what it runs is compiled before. The tag is for tests that need modules that not every
 # kernel has.
 .PHONY: test-programs test-vm
-test-programs: build tools
+test-programs: build tools bin/strongswan/unpacked
 	@mkdir -p bin/tests
 	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/firewall ./pkg/underlay
 	cd $(LAB) && $(GO) test -vet=off -tags kernels -c -o ../../bin/tests/ ./e2e
@@ -274,6 +274,10 @@ bin/.plugins-$(PLUGINS):
 	$(call stamp,plugins)
 bin/.flannel-plugin-$(FLANNEL_PLUGIN):
 	$(call stamp,flannel-plugin)
+
+# Programs for tests in virtual machines, which are not installed here.
+bin/strongswan/unpacked: dist/strongswan.sh
+	dist/strongswan.sh
 
 bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)

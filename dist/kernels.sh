@@ -23,6 +23,7 @@ tests() {
 			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
 			underlay pkg/underlay TestRead TestWatch
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
@@ -44,6 +45,7 @@ pattern() {
 inside() {
 	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun.
 	modprobe -a wireguard tun
+	cp -a "$here/bin/strongswan/usr/." /usr
 	number=0
 	while read -r program package names; do
 		number=$((number + 1))

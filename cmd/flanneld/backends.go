@@ -8,6 +8,7 @@ import (
 	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
+	"flannel/backend/ipsec"
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
@@ -19,8 +20,7 @@ import (
 // backend needs one package and one entry here.
 func backends() netconf.Backends {
 	return netconf.Backends{
-		vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), ipip.Kind(), udp.Kind(), extension.Kind(), alloc.Kind(),
-		{Name: "ipsec", Refused: "it needs strongSwan's IKE daemon, which this program does not drive yet"},
+		vxlan.Kind(), wireguard.Kind(), hostgw.Kind(), ipip.Kind(), ipsec.Kind(), udp.Kind(), extension.Kind(), alloc.Kind(),
 		{Name: "tencent-vpc", Refused: "it makes routes by the API of Tencent Cloud, where this program has not been tested"},
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // A backend of flannel that this program does not have is refused with the reason, and with the ones to use instead.
 func TestRefusedBackends(t *testing.T) {
-	for name, reason := range map[string]string{"tencent-vpc": "Tencent", "ipsec": "strongSwan", "tencent": `"tencent"`} {
+	for name, reason := range map[string]string{"tencent-vpc": "Tencent", "tencent": `"tencent"`} {
 		_, maker, _, err := backends().Parse("linux", []byte(`{"Network": "10.5.0.0/16", "Backend": {"Type": "`+name+`"}}`))
 		if err == nil || maker != nil || !logtest.Names(err.Error(), "Backend.Type:", reason, "vxlan,") {
 			t.Errorf("%s gives %v", name, err)

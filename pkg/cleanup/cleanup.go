@@ -33,7 +33,7 @@ type Node struct {
 func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
 	name := instance.Of(n.SubnetFile)
 	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // before its network is deleted
-	fromSystem, err2 := system.Cleanup(ctx, system.Options{Log: n.Log, Instance: name, StateDir: filepath.Dir(n.SubnetFile)}, n.networks(), dryRun)
+	fromSystem, err2 := system.Cleanup(ctx, n.options(), n.networks(), dryRun)
 	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
@@ -41,7 +41,11 @@ func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err er
 // Handback converts flanneld's routes to the form of flannel's. It returns a
 // description of each change that it made, or with dryRun would make.
 func (n Node) Handback(ctx context.Context, dryRun bool) (done []string, err error) {
-	return system.Handback(ctx, system.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, n.networks(), dryRun)
+	return system.Handback(ctx, n.options(), n.networks(), dryRun)
+}
+
+func (n Node) options() system.Options {
+	return system.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile), StateDir: filepath.Dir(n.SubnetFile)}
 }
 
 // networks returns the pod networks in the subnet file, none if it cannot be read.

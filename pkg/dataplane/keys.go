@@ -61,3 +61,15 @@ func (PresharedKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redac
 
 // MarshalText implements encoding.TextMarshaler, which encoding/json and slog use, too.
 func (PresharedKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// SharedSecret is the text by which the nodes of an IPsec network authenticate each
+// other. fmt and encoding/json show none of it, except in unexported fields.
+type SharedSecret string
+
+func (SharedSecret) String() string { return redacted }
+
+// Format implements fmt.Formatter, for all verbs.
+func (SharedSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
+
+// MarshalText implements encoding.TextMarshaler, which encoding/json and slog use, too.
+func (SharedSecret) MarshalText() ([]byte, error) { return []byte(redacted), nil }

@@ -11,8 +11,8 @@ import (
 // returns an error for a kind that it does not support. See
 // Documentation/adr/0006.
 
-// Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, Overlay,
-// L2Bridge or Commands.
+// Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, IPsec,
+// Overlay, L2Bridge or Commands.
 type Kind interface{ kind() string }
 
 // KindName returns a name for messages.
@@ -59,6 +59,17 @@ type IPIP struct{ Tunnel }
 type TUN struct {
 	Tunnel
 	Port uint16
+}
+
+// IPsec is a device of the host (the underlay) whose packets between the pods of two
+// nodes are encrypted. Like Existing, it is never created or changed.
+type IPsec struct {
+	Local    netip.Addr   // outer source address
+	ID       netip.Addr   // the address by which peers know this node
+	Subnet   netip.Prefix // of this node's pods
+	Secret   SharedSecret
+	Proposal string // algorithms for ESP, in strongSwan's notation
+	UDPEncap bool   // ESP in UDP, even without NAT
 }
 
 // Commands is no device: it stands for what the operator's commands make (see
@@ -116,6 +127,7 @@ func (VXLAN) kind() string     { return "vxlan" }
 func (WireGuard) kind() string { return "wireguard" }
 func (IPIP) kind() string      { return "ipip" }
 func (TUN) kind() string       { return "tun" }
+func (IPsec) kind() string     { return "ipsec" }
 func (Commands) kind() string  { return "commands" }
 func (Overlay) kind() string   { return "overlay" }
 func (L2Bridge) kind() string  { return "l2bridge" }
@@ -124,7 +136,7 @@ func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
 func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
 // Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP,
-// Datagram or ByCommands.
+// Datagram, ESP or ByCommands.
 type Encap interface {
 	// end returns what identifies the tunnel end on its device, if there is one.
 	end() (e End, has bool)
@@ -166,6 +178,10 @@ type IPInIP struct{}
 // Datagram is UDP: the IP packet is the payload of a datagram.
 type Datagram struct{}
 
+// ESP is the IPsec protocol ESP in tunnel mode. The destination of the outer packet is
+// Path.Via.
+type ESP struct{}
+
 // ByCommands is whatever the commands for this peer make. The paths of both
 // families of a peer have the same one.
 type ByCommands struct {
@@ -178,4 +194,5 @@ func (v VTEP) end() (e End, has bool)          { return End{MAC: v.MAC}, true }
 func (w WireGuardPeer) end() (e End, has bool) { return End{Key: w.Key}, true }
 func (IPInIP) end() (e End, has bool)          { return e, false }
 func (Datagram) end() (e End, has bool)        { return e, false }
+func (ESP) end() (e End, has bool)             { return e, false }
 func (ByCommands) end() (e End, has bool)      { return e, false }

@@ -92,7 +92,7 @@ func find(t *testing.T, results []Result, code string) Result {
 func TestHealthy(t *testing.T) {
 	for _, r := range Examine(healthy()) {
 		want := OK
-		if strings.HasPrefix(r.Code, "FL5") || slices.Contains([]string{"FL107", "FL109", "FL209"}, r.Code) { // for Windows; always skipped; for udp; for WireGuard
+		if strings.HasPrefix(r.Code, "FL5") || slices.Contains([]string{"FL107", "FL109", "FL209", "FL210"}, r.Code) { // for Windows; always skipped; for udp; for WireGuard; for IPsec
 			want = Skipped
 		}
 		if r.Verdict != want || r.Fix != "" || r.Seen == "" {
@@ -198,6 +198,26 @@ func TestWireGuardChecks(t *testing.T) {
 		{"FL209", OK, "", func(*Snapshot) {}},
 		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = status.Tunnel{} }}, // nothing was sent
 		{"FL209", Warn, "a", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+	})
+}
+
+// ipsec has no device, and its packets have three forms.
+func TestIPsecChecks(t *testing.T) {
+	encrypted := func() Snapshot {
+		s := healthy()
+		n := reportOf(&s).Node
+		n.Backend, n.Devices = "ipsec", n.Devices[:1]
+		reportOf(&s).Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.2:500"), Handshake: time.Now()}}
+		s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
+		return s
+	}
+	checkAll(t, encrypted, []testCase{
+		{"FL204", OK, "ESP", func(*Snapshot) {}},
+		{"FL204", Fail, "ESP", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p esp -j DROP") }},
+		{"FL204", Fail, "500", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 500 -j DROP") }},
+		{"FL204", Fail, "4500", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 4500 -j DROP") }},
+		{"FL210", OK, "", func(*Snapshot) {}},
+		{"FL210", Warn, "192.168.0.2", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
 	})
 }
 

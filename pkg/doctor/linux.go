@@ -28,6 +28,8 @@ func linuxChecks() []Check {
 			"the pods' bridge or interfaces have another MTU than the subnet file", linux, needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
 		{"FL209", "every WireGuard peer to which packets were sent has answered",
 			"WireGuard peers to which packets were sent have not answered", linux, needs{peersKnown, wireGuardUsed}, peersAnswer},
+		{"FL210", "IPsec has keys for every peer",
+			"IPsec has no keys for some peers", linux, needs{peersKnown, ipsecUsed}, peersHaveKeys},
 	}
 }
 
@@ -199,6 +201,25 @@ func peersAnswer(s Snapshot) Finding {
 	return warn("Check on these nodes that flanneld runs, that their firewalls and those between accept UDP to this address, "+
 		"and that all nodes have the same Backend.PSK. If a node is behind NAT, set PersistentKeepaliveInterval to 25.",
 		"no handshake with %s", several(silent))
+}
+
+// peersHaveKeys finds peers without security associations, which are negotiated whether
+// there are packets or not.
+func peersHaveKeys(s Snapshot) Finding {
+	var without []string
+	for _, p := range s.report().Peers {
+		for _, tunnel := range p.Tunnels {
+			if tunnel.Handshake.IsZero() {
+				without = append(without, fmt.Sprintf("%s at %s", p.Name, tunnel.Endpoint.Addr()))
+			}
+		}
+	}
+	if len(without) == 0 {
+		return ok("for all peers")
+	}
+	return warn("Check on these nodes that flanneld and strongSwan run, that their firewalls and those between accept UDP to the ports 500 and 4500 and "+
+		"IP protocol 50 (ESP), and that all nodes have the same Backend.PSK and ESPProposal. The log of strongSwan's charon has the reason.",
+		"none for %s", several(without))
 }
 
 // podMTU finds pods with another MTU than new pods get: the MTU of a running

@@ -62,11 +62,20 @@ func subnetFileExists(s Snapshot) Finding {
 	return unless(s.Env.Known && s.Env.Value.MTU != 0, "there is no subnet file")
 }
 
-const wireGuard = "wireguard" // the backend's name
+// Names of backends.
+const (
+	wireGuard = "wireguard"
+	ipsec     = "ipsec"
+)
 
 func wireGuardUsed(s Snapshot) Finding {
 	n := s.node()
 	return unless(n != nil && n.Backend == wireGuard, "the backend is not wireguard")
+}
+
+func ipsecUsed(s Snapshot) Finding {
+	n := s.node()
+	return unless(n != nil && n.Backend == ipsec, "the backend is not ipsec")
 }
 
 func outersKnown(s Snapshot) Finding {

@@ -17,6 +17,13 @@ import (
 const (
 	protocolIPIP = 4
 	protocolUDP  = 17
+	protocolESP  = 50
+)
+
+// UDP ports of IKE; the second one is also that of ESP in UDP.
+const (
+	portIKE    = 500
+	portIKENAT = 4500
 )
 
 // outer is what a tunnel sends, as a firewall sees it.
@@ -27,13 +34,16 @@ type outer struct {
 }
 
 func (o outer) String() string {
-	if o.port == 0 {
+	switch o.protocol {
+	case protocolIPIP:
 		return "packets with IP protocol 4 (ipencap)"
+	case protocolESP:
+		return "packets with IP protocol 50 (ESP)"
 	}
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
-// outers returns the packets that flanneld's tunnel devices send and receive.
+// outers returns the packets that flanneld's tunnels send and receive.
 func (s Snapshot) outers() (packets []outer) {
 	add := func(o outer) {
 		if !slices.Contains(packets, o) {
@@ -52,6 +62,8 @@ func (s Snapshot) outers() (packets []outer) {
 	case n == nil || len(packets) > 0:
 	case n.Backend == "udp":
 		return forwarded(*n)
+	case n.Backend == ipsec:
+		return []outer{{protocol: protocolESP}, {protocol: protocolUDP, port: portIKE}, {protocol: protocolUDP, port: portIKENAT}}
 	case n.Backend == wireGuard:
 		for _, network := range n.Networks {
 			var published struct{ Port int }

@@ -11,6 +11,11 @@ const (
 	// Of WireGuard's data packets: type and reserved bytes, receiver, counter; tag.
 	wireGuardHeader = 4 + 4 + 8
 	wireGuardTag    = 16
+	// Of ESP (RFC 4303). The trailer is up to 15 bytes of padding, and 2.
+	espHeader   = 8
+	espVector   = 16
+	espTrailer  = 15 + 2
+	espChecksum = 16
 )
 
 // UDP is what the udp backend adds to an IPv4 packet: the headers of UDP and IPv4.
@@ -27,6 +32,16 @@ func VXLAN(v6 bool) int {
 
 // IPIP returns the bytes that IPIP adds to an IPv4 packet: the outer header.
 func IPIP() int { return ipv4 }
+
+// IPsec returns the bytes that ESP in tunnel mode adds to an IPv4 packet in the worst
+// case of the usual algorithms, AES-CBC with SHA-256. inUDP is for ESP in UDP.
+func IPsec(inUDP bool) int {
+	n := ipv4 + espHeader + espVector + espTrailer + espChecksum
+	if inUDP {
+		n += udp
+	}
+	return n
+}
 
 // WireGuard returns the bytes that WireGuard adds to an IP packet. The outer IP header
 // is IPv6 in the worst case, and the device does not know which peer has which, so this

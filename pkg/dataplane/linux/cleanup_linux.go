@@ -12,15 +12,16 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// Cleanup removes every route, nexthop object and device that is ours (the kernel
-// deletes neighbours and FDB entries with their device), and returns their
-// descriptions; with dryRun it removes nothing. networks are the pod networks; what
-// is in another network belongs to another flanneld. If the networks are not known
-// (none), the flanneld without a name (Options.Instance) removes everything that
-// any flanneld made, but no routes of flannel, which only the networks identify;
-// for any other flanneld the error is errNoNetwork. Cleanup reads everything first
-// and removes nothing if that fails. The error holds what could not be removed,
-// which does not stop the rest.
+// Cleanup removes every route, nexthop object, IPsec policy, connection of charon and
+// device that is ours (the kernel deletes neighbours and FDB entries with their
+// device), ends the charon that flanneld has started, and returns descriptions of all;
+// with dryRun it removes nothing. networks are the pod networks; what is in another
+// network belongs to another flanneld. If the networks are not known (none), the
+// flanneld without a name (Options.Instance) removes everything that any flanneld made,
+// but no routes of flannel, policies and connections, which only the networks identify;
+// for any other flanneld the error is errNoNetwork. Cleanup reads everything first and
+// removes nothing if that fails. The error holds what could not be removed, which does
+// not stop the rest.
 func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
@@ -36,6 +37,15 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	}
 	for _, e := range d.nexthops.AllActual() {
 		removed = append(removed, fmt.Sprintf("nexthop object %s", e.Key.hop))
+	}
+	for _, e := range d.policies.AllActual() {
+		removed = append(removed, fmt.Sprintf("policy %s %s", e.Key, e.Value))
+	}
+	for _, e := range d.ikes.AllActual() {
+		removed = append(removed, fmt.Sprintf("connection %s", e.Key))
+	}
+	if d.ike.mayStop() {
+		removed = append(removed, "strongSwan's charon")
 	}
 	slices.Sort(removed)
 	for _, l := range links {
@@ -73,13 +83,13 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		}
 	}
 	d.scope.Store(ours)
-	return tunnels, driver.Tables{d.nexthops, d.routes}.Refresh(ctx)
+	return tunnels, driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Refresh(ctx)
 }
 
 // deleteAll deletes the routes and nexthop objects that were listed, and the
 // devices.
 func (d *Driver) deleteAll(ctx context.Context, links []netlink.Link) error {
-	errs := []error{driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts)} // the tables want nothing
+	errs := []error{driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Prune(ctx, d.opts), d.closeIPsec()} // the tables want nothing
 	for _, l := range links {
 		errs = append(errs, d.deleteLink(l))
 	}

@@ -36,8 +36,12 @@ type Driver struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 	wgPeers  *reconcile.Table[wgKey, wgPeer]
+	policies *reconcile.Table[policyKey, policy]
+	ikes     *reconcile.Table[ikeKey, ikeConn]
 	store    *nexthopStore
 	wg       *wgStore
+	xfrm     *xfrmStore
+	ike      *ikeStore
 	tables   driver.Tables // all of them
 
 	// For TUN devices; see type tun.
@@ -54,6 +58,9 @@ type Driver struct {
 	hopUsers   map[hop]int // number of wanted routes through a hop
 
 	networkRoutes map[routeKey]hop // through TUN devices
+
+	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
+	ipsecWatch ipsecWatch
 
 	devices []dataplane.Device  // of the last Ensure
 	ensured dataplane.Links     // result of the last Ensure
@@ -88,10 +95,15 @@ func New(opts driver.Options) (*Driver, error) {
 	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
 	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
 	d.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&d.peers})
-	// The order in which entries are added. Routes are last, so that a packet that
-	// takes a new route finds the neighbour and the FDB entry, the WireGuard peer or
-	// the receiver of datagrams, too.
-	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes}
+	d.xfrm = &xfrmStore{scope: &d.scope}
+	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
+	d.ike = d.newIKEStore()
+	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
+	// The order in which entries are added. A packet that takes a new route finds the
+	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
+	// The policies of a connection exist before it does, so that the kernel drops
+	// packets until there are keys, instead of sending them unencrypted.
+	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
 		return nil, errors.Join(err, c.Close())
@@ -106,6 +118,9 @@ func (d *Driver) Changes() <-chan struct{} { return d.changes }
 func (d *Driver) Close() error {
 	d.handle.Close()
 	d.wg.close()
+	d.ipsecWatch.close()
+	d.ike.disconnect()
+	d.xfrm.close()
 	return errors.Join(d.closeForwarders(), d.watcher.close(), d.conn.Close())
 }
 
@@ -129,7 +144,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		d.startForwarders()
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices())
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec())
 	}
 	return driver.Attribute(err, s.Paths, isPathsFault, d.keys)
 }
@@ -187,6 +202,7 @@ func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 // want makes the tables want the paths and blackholes of s.
 func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	d.setNetworks(s)
+	d.wantIPsec()
 	if !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index }) {
 		d.resetTables()
 		d.links = links
@@ -208,6 +224,8 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	next.networks, next.former, next.unrouted, next.keep = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
 	d.routes.Relist()
+	d.policies.Relist()
+	d.ikes.Relist()
 	d.sysctlsDirty.Store(true)
 }
 

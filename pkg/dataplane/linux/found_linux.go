@@ -29,6 +29,13 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 			}
 		}
 	}
+	for _, e := range d.policies.AllActual() {
+		if driver.Inside(e.Key.Dst, s.Networks) {
+			if p := d.pathOfPolicy(e.Key, e.Value); p != nil {
+				found = append(found, p)
+			}
+		}
+	}
 	slices.SortFunc(found, driver.Compare)
 	return found, nil
 }

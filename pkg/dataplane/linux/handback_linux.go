@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane/driver"
 )
@@ -17,7 +18,8 @@ import (
 // adopts plain routes, but cannot delete a route that uses a nexthop object.
 // Each route is replaced in one step, so that no packet is lost. The TUN devices of
 // the udp backend, which forward nothing without a flanneld, are deleted with their
-// routes: flannel makes its own. A route that cannot be rewritten keeps its
+// routes: flannel makes its own. It also starts a charon of its own for ipsec, so that
+// the one that flanneld has started is ended, and its keys stay in the kernel. A route that cannot be rewritten keeps its
 // nexthop object and is in the error, which does not stop the rest. networks are as
 // for Cleanup. The result describes what was done or, with dryRun, would be done.
 func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
@@ -57,6 +59,9 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	for _, e := range d.nexthops.AllActual() {
 		done = append(done, fmt.Sprintf("remove nexthop object %s", e.Key.hop))
 	}
+	if d.ike.mayStop() {
+		done = append(done, "end strongSwan's charon")
+	}
 	slices.Sort(done)
 	if dryRun {
 		return done, nil
@@ -68,6 +73,7 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		}
 	}
 	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
+	errs = append(errs, d.ike.stop(unix.SIGKILL))
 	for _, l := range idle {
 		errs = append(errs, d.deleteLink(l))
 	}

@@ -39,6 +39,7 @@ var kinds = []struct {
 	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
 	{ipip{}, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
 	{wireguard{}, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
+	{ipsec{}, dataplane.IPsec{}, dataplane.ESP{}, nil, ""},
 	{tun{}, dataplane.TUN{}, dataplane.Datagram{}, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
 }
 
@@ -54,8 +55,11 @@ func kindOf(dev dataplane.Device) (kind, error) {
 
 // isTunnel reports whether flanneld makes the device.
 func isTunnel(dev dataplane.Device) bool {
-	_, isUnderlay := dev.Kind.(dataplane.Existing)
-	return !isUnderlay
+	switch dev.Kind.(type) {
+	case dataplane.Existing, dataplane.IPsec:
+		return false
+	}
+	return true
 }
 
 // kindOfPath returns the kind of the device that a path leads through.

@@ -79,8 +79,10 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 
 // Traffic implements dataplane.TrafficReader.
 func (d *Driver) Traffic() map[netip.Prefix]dataplane.Traffic {
-	if traffic := d.wg.traffic.Load(); traffic != nil {
-		return *traffic
+	for _, traffic := range []*map[netip.Prefix]dataplane.Traffic{d.ike.traffic.Load(), d.wg.traffic.Load()} {
+		if traffic != nil && len(*traffic) > 0 {
+			return *traffic // a node has one backend
+		}
 	}
 	return nil
 }

@@ -1,0 +1,132 @@
+package ipsec
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/logtest"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+var (
+	secret = strings.Repeat("0123456789abcdef", 6)
+	eth0   = underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.100.1"), PublicV4: netip.MustParseAddr("203.0.113.1")}
+	node   = backend.Node{Underlay: eth0, V4: true, V6: true}
+)
+
+func lease(subnet4, ip string) subnet.Lease {
+	return subnet.Lease{Backend: "ipsec", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix(subnet4), PublicIP: netip.MustParseAddr(ip)},
+		V6: subnet.Endpoint{Subnet: netip.MustParsePrefix("fd05::/64"), PublicIP: netip.MustParseAddr("fd00::1")}}
+}
+
+// newBackend returns the backend of a configuration without its braces.
+func newBackend(t *testing.T, config string) backend.Backend {
+	t.Helper()
+	o := conf.Parse([]byte(`{"PSK":"` + secret + `"` + config + `}`))
+	maker := parse(o, "linux")
+	if err := o.Err(); err != nil {
+		t.Fatal(err)
+	}
+	b, _, err := maker(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The default configuration, and one with all keys.
+func TestBackend(t *testing.T) {
+	for _, c := range []struct {
+		config, proposal string
+		udp              bool
+		mtu              int
+	}{
+		{``, "aes128gcm16-sha256-prfsha256-ecp256", false, 1423},
+		{`,"ESPProposal":"","UDPEncap":false`, "aes128gcm16-sha256-prfsha256-ecp256", false, 1423},
+		{`,"ESPProposal":"aes256-sha256-modp2048","UDPEncap":true`, "aes256-sha256-modp2048", true, 1415},
+	} {
+		b := newBackend(t, c.config)
+		devices := b.Devices(lease("10.5.1.0/24", "203.0.113.1"))
+		want := dataplane.IPsec{Local: eth0.V4, ID: eth0.PublicV4, Subnet: netip.MustParsePrefix("10.5.1.0/24"),
+			Secret: dataplane.SharedSecret(secret), Proposal: c.proposal, UDPEncap: c.udp}
+		if len(devices) != 1 || devices[0].Name != "eth0" || devices[0].Kind != want || b.MTU() != c.mtu {
+			t.Errorf("%s: MTU %d, devices %+v", c.config, b.MTU(), devices)
+		}
+		peer := lease("10.5.2.0/24", "192.168.100.2")
+		paths, err := b.Paths(&peer)
+		if err != nil || len(paths) != 1 || *paths[0] != (dataplane.Path{Dst: peer.V4.Subnet, Via: peer.V4.PublicIP, Device: "eth0", Encap: dataplane.ESP{}}) {
+			t.Errorf("%s: paths %+v, %v", c.config, paths, err)
+		}
+		if l, err := b.Describe(lease("10.5.1.0/24", "203.0.113.1"), nil); err != nil || l.Backend != "ipsec" || l.V4.Data != nil {
+			t.Errorf("%s: the lease is %+v, %v", c.config, l, err)
+		}
+	}
+}
+
+func TestProblems(t *testing.T) {
+	for config, names := range map[string][]string{
+		`{}`:                        {"PSK:", "96"},
+		`{"PSK":"hunter2-hunter2"}`: {"PSK:", "96"},
+		`{"PSK":"` + secret + `","ESPProposal":"aes128 sha256"}`:      {"ESPProposal:"},
+		`{"PSK":"` + secret + `","ESPProposal":"aes128,aes256"}`:      {"ESPProposal:"},
+		`{"PSK":"` + secret + `","UDPEncap":"often"}`:                 {"UDPEncap:"},
+		`{"PSK":"` + strings.Repeat("x", 70000) + `"}`:                {"PSK:"},
+		`{"PSK":"` + secret[1:] + `","ESPProposal":"-","UDPEncap":1}`: {"PSK:", "ESPProposal:", "UDPEncap:"},
+	} {
+		o := conf.Parse([]byte(config))
+		parse(o, "linux")
+		err := o.Err()
+		if err == nil || !logtest.Names(err.Error(), names...) {
+			t.Errorf("%.200s: %v", config, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), secret[1:])) {
+			t.Errorf("%.200s: the error shows the secret: %v", config, err)
+		}
+	}
+	o := conf.Parse([]byte(`{"PSK":"` + secret + `"}`))
+	parse(o, "windows")
+	if err := o.Err(); err == nil || !logtest.Names(err.Error(), "Type:", "vxlan") {
+		t.Errorf("on Windows: %v", err)
+	}
+	small := node
+	small.Underlay.MTU = 652
+	o = conf.Parse([]byte(`{"PSK":"` + secret + `"}`))
+	if _, _, err := parse(o, "linux")(small); err == nil || !logtest.Names(err.Error(), "eth0", "653") {
+		t.Errorf("with an MTU of 652: %v", err)
+	}
+}
+
+// Nodes that cannot authenticate each other have different names on the wire.
+func TestWire(t *testing.T) {
+	b := newBackend(t, "").Wire()
+	if other := newBackend(t, `,"ESPProposal":"aes256-sha256"`).Wire(); other.Name == b.Name || !b.Paths || b.Echo || b.Untyped {
+		t.Errorf("%+v, %+v", b, other)
+	}
+	o := conf.Parse([]byte(`{"PSK":"` + secret + `x"}`))
+	other, _, err := parse(o, "linux")(node)
+	if err != nil || other.Wire().Name == b.Name {
+		t.Errorf("with another secret: %+v, %v", other.Wire(), err)
+	}
+}
+
+// Nothing that is printed or encoded contains the secret.
+func TestSecretStaysHidden(t *testing.T) {
+	b := newBackend(t, "")
+	devices := b.Devices(lease("10.5.1.0/24", "203.0.113.1"))
+	text, err := json.Marshal(devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shown := range []string{fmt.Sprintf("%v %+v %#v", b, b, b), fmt.Sprintf("%v %+v %#v", devices, devices, devices), string(text), b.Wire().Name} {
+		if strings.Contains(shown, secret[:20]) || strings.Contains(shown, fmt.Sprintf("%x", secret[:20])) {
+			t.Errorf("the secret is shown: %s", shown)
+		}
+	}
+}

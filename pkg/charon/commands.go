@@ -1,0 +1,196 @@
+package charon
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Connection is how this node and a peer encrypt the packets between their subnets.
+type Connection struct {
+	Name, Child       string // of the connection, and of its security association
+	Local, Remote     netip.Addr
+	LocalID, RemoteID netip.Addr // which the secret belongs to; they differ from the addresses behind NAT
+	LocalNet          netip.Prefix
+	RemoteNet         netip.Prefix
+	Proposal          string // for ESP
+	UDPEncap          bool   // ESP in UDP, even if there is no NAT
+	ReqID             int    // connects the security associations with the policies
+}
+
+// ikeProposal is flannel's, and constant.
+const ikeProposal = "aes256-sha256-modp4096"
+
+// How often a silent peer is probed; and how long a key of ESP is used, as with flannel.
+const (
+	probeInterval = 30 * time.Second
+	rekeyAfter    = time.Hour
+)
+
+// message returns the connection in the form of load-conn. charon installs no policies,
+// and never starts or restarts a connection by itself, since the caller does that. It
+// keeps several associations with a peer (unique): a peer that starts anew first makes
+// new ones, and the kernel takes the latest.
+func (c Connection) message() Message {
+	end := func(id netip.Addr) Message { return Message{{"auth", "psk"}, {"id", id.String()}} }
+	return Message{{c.Name, Message{
+		{"version", "2"},
+		{"local_addrs", []string{c.Local.String()}},
+		{"remote_addrs", []string{c.Remote.String()}},
+		{"proposals", []string{ikeProposal}},
+		{"encap", yesNo(c.UDPEncap)},
+		{"mobike", "no"},
+		{"unique", "never"},
+		{"keyingtries", "0"},
+		{"dpd_delay", seconds(probeInterval)},
+		{"local", end(c.LocalID)},
+		{"remote", end(c.RemoteID)},
+		{"children", Message{{c.Child, Message{
+			{"mode", "tunnel"},
+			{"reqid", strconv.Itoa(c.ReqID)},
+			{"local_ts", []string{c.LocalNet.String()}},
+			{"remote_ts", []string{c.RemoteNet.String()}},
+			{"esp_proposals", []string{c.Proposal}},
+			{"rekey_time", seconds(rekeyAfter)},
+			{"start_action", "none"},
+			{"close_action", "none"},
+			{"dpd_action", "clear"},
+			{"policies", "no"},
+		}}}},
+	}}}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
+
+// Load adds or replaces a connection and its secret, which has the connection's name.
+// Errors do not contain the secret.
+func (c *Client) Load(conn Connection, secret string) error {
+	_, err := c.call("load-shared", Message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
+		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
+	if err == nil {
+		_, err = c.call("load-conn", conn.message())
+	}
+	return err
+}
+
+// Unload removes a connection with its secret and its security associations, as far as
+// they exist. The peer is notified, but its answer is not waited for.
+func (c *Client) Unload(name string) error {
+	for _, request := range []struct {
+		command string
+		m       Message
+	}{
+		{"unload-conn", Message{{"name", name}}},
+		{"unload-shared", Message{{"id", name}}},
+	} {
+		if _, err := c.call(request.command, request.m); err != nil && !isRefusal(err) {
+			return err
+		}
+	}
+	return c.Terminate(name)
+}
+
+// Terminate removes the security associations of a connection, as far as they exist.
+func (c *Client) Terminate(name string) error {
+	_, err := c.call("terminate", Message{{"ike", name}, {"force", "yes"}, {"timeout", "-1"}})
+	if isRefusal(err) {
+		return nil // there are none
+	}
+	return err
+}
+
+func isRefusal(err error) bool {
+	_, is := errors.AsType[*Refusal](err)
+	return is
+}
+
+// Initiate begins to negotiate the security associations of a connection, and does not
+// wait for the result.
+func (c *Client) Initiate(name, child string) error {
+	_, err := c.call("initiate", Message{{"ike", name}, {"child", child}, {"timeout", "-1"}, {"init-limits", "no"}})
+	return err
+}
+
+// Rekey begins to replace the ESP security associations of a connection.
+func (c *Client) Rekey(name, child string) error {
+	_, err := c.call("rekey", Message{{"ike", name}, {"child", child}})
+	return err
+}
+
+// Connections returns the names of the connections that were loaded, by anybody.
+func (c *Client) Connections() ([]string, error) {
+	answer, err := c.call("get-conns", nil)
+	return answer.List("conns"), err
+}
+
+// Secrets returns the names of the secrets that were loaded, by anybody.
+func (c *Client) Secrets() ([]string, error) {
+	answer, err := c.call("get-shared", nil)
+	return answer.List("keys"), err
+}
+
+// Version returns the version of strongSwan.
+func (c *Client) Version() (string, error) {
+	answer, err := c.call("version", nil)
+	return answer.Text("version"), err
+}
+
+// SA is an IKE security association.
+type SA struct {
+	Name   string // of its connection
+	State  string // "CONNECTING", "ESTABLISHED", …
+	Busy   bool   // tasks are under way or queued
+	Remote netip.AddrPort
+	Since  time.Duration // for how long it has been established
+	Pairs  []Pair
+}
+
+// Pair are the two ESP security associations, one for each direction, of a CHILD_SA.
+type Pair struct {
+	State          string // "INSTALLED", "REKEYING", …
+	In, Out        uint32 // SPIs
+	Received, Sent int64  // bytes
+}
+
+// SAs returns all security associations.
+func (c *Client) SAs() ([]SA, error) {
+	var all []SA
+	err := c.stream("list-sas", "list-sa", nil, func(m Message) {
+		for _, f := range m {
+			if section, ok := f.Value.(Message); ok {
+				all = append(all, parseSA(f.Name, section))
+			}
+		}
+	})
+	return all, err
+}
+
+func parseSA(name string, m Message) SA {
+	sa := SA{Name: name, State: m.Text("state"), Busy: len(m.List("tasks-active"))+len(m.List("tasks-queued")) > 0,
+		Since: time.Duration(number(m.Text("established"), 10)) * time.Second}
+	if ip, err := netip.ParseAddr(m.Text("remote-host")); err == nil {
+		sa.Remote = netip.AddrPortFrom(ip, uint16(number(m.Text("remote-port"), 10)))
+	}
+	for _, f := range m.Section("child-sas") {
+		child, _ := f.Value.(Message)
+		sa.Pairs = append(sa.Pairs, Pair{State: child.Text("state"),
+			In: uint32(number(child.Text("spi-in"), 16)), Out: uint32(number(child.Text("spi-out"), 16)),
+			Received: number(child.Text("bytes-in"), 10), Sent: number(child.Text("bytes-out"), 10)})
+	}
+	return sa
+}
+
+// number returns 0 for what is not a number.
+func number(text string, base int) int64 {
+	n, _ := strconv.ParseInt(strings.TrimPrefix(text, "0x"), base, 64)
+	return n
+}

@@ -1,0 +1,173 @@
+package charon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/file"
+)
+
+// programs are the names under which distributions install charon.
+var programs = []string{"charon-systemd", "/usr/sbin/charon-systemd", "/usr/lib/ipsec/charon", "/usr/lib/strongswan/charon",
+	"/usr/libexec/ipsec/charon", "/usr/libexec/strongswan/charon"}
+
+// ErrNotInstalled is the error of a machine on which charon neither runs nor can be
+// started.
+var ErrNotInstalled = errors.New("strongSwan is not installed: install it (Debian: charon-systemd) and start its service, or let flanneld start its daemon")
+
+// ErrPorts is the error of a machine on which charon cannot be started, since this
+// process may not use the ports of IKE, or because another program has them. charon
+// itself would share them with it, and take its packets.
+var ErrPorts = errors.New("charon was not started, since the UDP ports 500 and 4500 are not available; " +
+	"if another IKE daemon runs, it must be strongSwan's charon and listen on " + Socket)
+
+// configuration is that of a daemon that Start starts. It does not depend on the
+// configuration of the host, whose connections and scripts are not its business.
+// Tunnels have no addresses, so charon needs no routes and no table for them, with a
+// rule that would stay when it is killed. charon ignores plugins that do not exist.
+func configuration() (text string) {
+	for _, program := range []string{"charon", "charon-systemd"} {
+		text += program + ` {
+  install_routes = no
+  routing_table = 0
+  load = random nonce openssl gmp curve25519 aes sha1 sha2 hmac kdf drbg gcm ccm chapoly kernel-netlink socket-default vici
+}
+`
+	}
+	return text
+}
+
+// Start starts charon, and writes its configuration file before, which exists as long
+// as the process may run. It does not wait until charon listens, which can take seconds:
+// program is "" if one that it has started before runs already. The process is in a
+// session of its own and does not end with this one. It inherits no files, and of the
+// environment only PATH.
+func Start(config string) (program string, err error) {
+	if running(config) {
+		return "", nil
+	}
+	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
+	if i < 0 {
+		return "", ErrNotInstalled
+	}
+	if err := tryPorts(); err != nil {
+		return program, fmt.Errorf("%w (%w)", ErrPorts, err)
+	}
+	if _, err := file.Put(config, []byte(configuration()), 0o600); err != nil {
+		return program, err
+	}
+	cmd := exec.Command(program)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), mark(config)}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return program, err
+	}
+	go func() { _ = cmd.Wait() }() // how it ended, its log says
+	return program, nil
+}
+
+// tryPorts returns an error if a port of IKE cannot be used. A process that was killed
+// has them for a moment.
+func tryPorts() (err error) {
+	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(20 * time.Millisecond) {
+		err = errors.Join(tryPort(500), tryPort(4500))
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return err
+}
+
+func tryPort(port int) error {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{Port: port})
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// mark is the variable by which Started recognizes the process.
+func mark(config string) string { return "STRONGSWAN_CONF=" + config }
+
+// Started returns the process that Start has started with this configuration file, in
+// this or an earlier run, if the client is connected to it; 0: it is another's.
+func (c *Client) Started(config string) int {
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	if !marked(pid, config) {
+		return 0
+	}
+	return pid
+}
+
+// marked reports whether a process has the variable by which Started recognizes it.
+func marked(pid int, config string) bool {
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
+}
+
+// running reports whether a daemon runs in this network namespace that Start has started
+// with this configuration file.
+func running(config string) bool {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	entries, _ := os.ReadDir("/proc")
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || !marked(pid, config) {
+			return false
+		}
+		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil || !slices.ContainsFunc(programs, func(name string) bool { return filepath.Base(name) == filepath.Base(program) }) {
+			return false
+		}
+		other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+		return err == nil && other == own
+	})
+}
+
+// MayRun reports whether a daemon that Start has started with this configuration file
+// may run.
+func MayRun(config string) bool {
+	_, err := os.Stat(config)
+	return err == nil
+}
+
+// Stop ends the daemon that Start has started with this configuration file, if the
+// client is connected to it, and removes the file. client is nil if no daemon runs.
+// SIGTERM makes the daemon delete its security associations, which stay with SIGKILL.
+func Stop(client *Client, config string, sig syscall.Signal) error {
+	if client != nil {
+		if pid := client.Started(config); pid != 0 {
+			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("end charon: %w", err)
+			}
+		}
+	}
+	if err := os.Remove(config); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

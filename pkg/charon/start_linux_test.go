@@ -1,0 +1,99 @@
+package charon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"flannel/pkg/nstest"
+)
+
+// A program in the place of charon gets a configuration file and no environment of this process, unless another program
+// has a port of IKE: charon would share the port with it, and take its packets.
+func TestStart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		config, out := filepath.Join(dir, "strongswan.conf"), filepath.Join(dir, "out")
+		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), fmt.Appendf(nil, "#!/bin/sh\nenv >%[1]s.new && mv %[1]s.new %[1]s\n", out), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		t.Setenv("FLANNELD_SECRET", "hunter2")
+		for _, port := range []int{500, 4500} {
+			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Start(config); !errors.Is(err, ErrPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
+				t.Errorf("with port %d in use: %v, may run: %t", port, err, MayRun(config))
+			}
+			_ = conn.Close()
+		}
+		if program, err := Start(config); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
+			t.Fatalf("%s, %v, may run: %t", program, err, MayRun(config))
+		}
+		for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
+			if env, err := os.ReadFile(out); err == nil {
+				if text := string(env); strings.Contains(text, "hunter2") || !strings.Contains(text, "STRONGSWAN_CONF="+config+"\n") {
+					t.Errorf("the environment is\n%s", text)
+				}
+				return
+			}
+		}
+		t.Error("the program was not started")
+	})
+}
+
+// One that was started and does not listen yet is not started again.
+func TestStartOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		config, shell := filepath.Join(dir, "strongswan.conf"), filepath.Join(dir, "charon")
+		program, err := os.ReadFile("/bin/sh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(shell, program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// It does not end by itself; its exe is the shell, with one of charon's names.
+		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte("#!"+shell+"\necho $$ >"+dir+"/new && mv "+dir+"/new "+dir+"/pid; while :; do sleep 0.1; done\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		for range 2 {
+			if program, err := Start(config); err != nil || program == "" {
+				t.Fatalf("%q, %v", program, err)
+			}
+			pid := 0
+			for began := time.Now(); pid == 0 && time.Since(began) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
+				text, _ := os.ReadFile(filepath.Join(dir, "pid"))
+				pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+			}
+			if program, err := Start(config); err != nil || program != "" {
+				t.Errorf("again: %q, %v", program, err)
+			}
+			if running(config + "2") {
+				t.Error("it has another configuration file")
+			}
+			if err := os.Remove(filepath.Join(dir, "pid")); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for began := time.Now(); running(config); time.Sleep(10 * time.Millisecond) {
+				if time.Since(began) > 5*time.Minute {
+					t.Fatal("it still runs")
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,192 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+// ipsec drives the encryption of what leaves through the underlay. A path is three
+// policies of the kernel and a connection of strongSwan's charon, which gives the
+// kernel the keys. For the peer 10.244.2.0/24 on the host 192.168.0.3, the node
+// 10.244.1.0/24 on 192.168.0.2 has
+//
+//	policy      out      10.244.1.0/24 to 10.244.2.0/24, ESP from 192.168.0.2 to 192.168.0.3
+//	policy      in, fwd  10.244.2.0/24 to 10.244.1.0/24, ESP from 192.168.0.3 to 192.168.0.2
+//	connection  192.168.0.2-10.244.1.0/24-10.244.2.0/24-192.168.0.3
+//
+// It needs no route, since the host has a default one. Policies and keys are in the
+// kernel, and charon is a process of its own: the network works while flanneld does
+// not run, and for as long as the keys are valid (an hour) without charon.
+type ipsec struct{}
+
+func (ipsec) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+	dev, _ := d.ipsecDevice()
+	for _, e := range []struct {
+		key   policyKey
+		value policy
+	}{
+		{policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, p.Dst}, policy{dev.Local, p.Via}},
+		{policyKey{netlink.XFRM_DIR_IN, p.Dst, dev.Subnet}, policy{p.Via, dev.Local}},
+		{policyKey{netlink.XFRM_DIR_FWD, p.Dst, dev.Subnet}, policy{p.Via, dev.Local}},
+	} {
+		driver.Put(f, d.policies, e.key, e.value)
+	}
+	sum := sha256.Sum256([]byte(dev.Secret))
+	driver.Put(f, d.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
+		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
+}
+
+// pathOf returns nil, since paths have no routes; see pathOfPolicy.
+func (ipsec) pathOf(*Driver, routeKey, hop, string) *dataplane.Path { return nil }
+
+// pathOfPolicy is the inverse of fill for the outgoing policy of a path. It returns nil
+// if fill would make another one.
+func (d *Driver) pathOfPolicy(key policyKey, p policy) *dataplane.Path {
+	dev, used := d.ipsecDevice()
+	if !used || key.Dir != netlink.XFRM_DIR_OUT || key.Src != dev.Subnet || p.Src != dev.Local {
+		return nil
+	}
+	return &dataplane.Path{Dst: key.Dst, Via: p.Dst, Device: d.ipsecName(), Encap: dataplane.ESP{}}
+}
+
+// ensure finds the underlay, and makes sure that charon runs.
+func (ipsec) ensure(d *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	if found == nil {
+		return dataplane.Link{}, errors.New("does not exist")
+	}
+	link := linkOf(found)
+	if err := d.xfrm.require(); err != nil {
+		return link, err
+	}
+	if err := d.ipsecWatch.start(d); err != nil {
+		return link, err
+	}
+	return link, d.ike.reach()
+}
+
+// ipsecIndex returns the index in Driver.devices of the device that encrypts; -1: there
+// is none.
+func (d *Driver) ipsecIndex() int {
+	return slices.IndexFunc(d.devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.IPsec); return is })
+}
+
+// ipsecDevice returns the desired properties of the device that encrypts.
+func (d *Driver) ipsecDevice() (dev dataplane.IPsec, used bool) {
+	if i := d.ipsecIndex(); i >= 0 {
+		return d.devices[i].Kind.(dataplane.IPsec), true
+	}
+	return dev, false
+}
+
+func (d *Driver) ipsecName() string {
+	if i := d.ipsecIndex(); i >= 0 {
+		return d.devices[i].Name
+	}
+	return ""
+}
+
+// ipsecWatch makes the tables of policies and connections list again when somebody
+// changed what they hold, and regularly: there are no notifications of connections that
+// somebody removed.
+type ipsecWatch struct {
+	policies *nl.NetlinkSocket // nil: not started
+	active   atomic.Bool
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+// start starts the watch, unless it has been started. close ends it.
+func (w *ipsecWatch) start(d *Driver) error {
+	w.active.Store(true)
+	if w.policies != nil {
+		return nil
+	}
+	s, err := nl.Subscribe(unix.NETLINK_XFRM, nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY)
+	if err != nil {
+		return err
+	}
+	w.policies, w.stop = s, make(chan struct{})
+	w.done.Go(func() {
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(pollInterval):
+				w.notify(d)
+			}
+		}
+	})
+	w.done.Go(func() {
+		for {
+			// ENOBUFS: notifications were lost, which means the same as one.
+			if _, _, err := s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			w.notify(d)
+		}
+	})
+	return nil
+}
+
+// notify wakes the loop, which reads all again.
+func (w *ipsecWatch) notify(d *Driver) {
+	if !w.active.Load() {
+		return
+	}
+	d.devicesDirty.Store(true)
+	d.policies.Relist()
+	d.ikes.Relist()
+	driver.Notify(d.changes)
+}
+
+func (w *ipsecWatch) close() {
+	if w.policies != nil {
+		close(w.stop)
+		w.policies.Close()
+		w.done.Wait()
+	}
+}
+
+// wantIPsec makes the tables want nothing if the device that encrypts has changed:
+// every entry depends on it.
+func (d *Driver) wantIPsec() {
+	dev, used := d.ipsecDevice()
+	if dev != d.encrypting {
+		d.resetTables()
+		d.encrypting = dev
+	}
+	d.ike.secret = dev.Secret
+	d.ipsecWatch.active.Store(used)
+}
+
+// closeIPsec ends the charon that this flanneld has started, if it is no longer needed.
+func (d *Driver) closeIPsec() error {
+	if _, used := d.ipsecDevice(); used {
+		return nil
+	}
+	return d.ike.stop(unix.SIGTERM)
+}
+
+// newIKEStore returns the store of connections.
+func (d *Driver) newIKEStore() *ikeStore {
+	needed := func() bool { _, used := d.ipsecDevice(); return used }
+	name := "strongswan.conf"
+	if d.opts.Instance != "" {
+		name = "strongswan-" + d.opts.Instance + ".conf"
+	}
+	config := filepath.Join(d.opts.StateDir, name)
+	used := func() bool { return needed() || len(d.policies.AllActual()) > 0 || d.ike.mayStop() }
+	return &ikeStore{log: d.opts.Log, config: config, scope: &d.scope, needed: needed, used: used, spis: d.xfrm.spis, notify: func() { d.ipsecWatch.notify(d) }}
+}

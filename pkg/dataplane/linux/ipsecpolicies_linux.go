@@ -1,0 +1,249 @@
+package linux
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
+)
+
+// reqID connects policies with security associations. It is flannel's, for all peers.
+const reqID = 11
+
+// policyKey identifies a policy of XFRM: the packets that it applies to.
+type policyKey struct {
+	Dir      netlink.Dir
+	Src, Dst netip.Prefix
+}
+
+func (k policyKey) String() string { return fmt.Sprintf("%s src %s dst %s", k.Dir, k.Src, k.Dst) }
+
+// policy requires ESP in tunnel mode between two nodes.
+type policy struct{ Src, Dst netip.Addr }
+
+func (p policy) String() string { return fmt.Sprintf("esp from %s to %s", p.Src, p.Dst) }
+
+type policyEntry = reconcile.Entry[policyKey, policy]
+
+// xfrmStore holds the policies of flannel's form between subnets of our networks.
+type xfrmStore struct {
+	handle *netlink.Handle // nil: not opened yet
+	tried  bool            // the kernel has ESP
+	scope  *scopePointer
+}
+
+func (*xfrmStore) Name() string { return "policies" }
+
+// require opens the store and makes sure that the kernel has ESP. It makes the kernel
+// load its modules.
+func (s *xfrmStore) require() error {
+	if err := s.open(); err != nil || s.tried {
+		return err
+	}
+	loopback := net.IPv4(127, 0, 0, 1)
+	sa := &netlink.XfrmState{Src: loopback, Dst: loopback, Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Spi: 0x666c616e,
+		Reqid: reqID, Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: make([]byte, 20), ICVLen: 128}}
+	err := s.handle.XfrmStateAdd(sa)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return &NoModuleError{Module: "esp4", err: err}
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("try ESP: %w", err)
+	}
+	s.tried = true
+	return gone(s.handle.XfrmStateDel(sa))
+}
+
+func (s *xfrmStore) open() error {
+	if s.handle != nil {
+		return nil
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_XFRM)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return &NoModuleError{Module: "xfrm_user", err: err}
+	}
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("open a netlink socket for XFRM: %w", err))
+	}
+	if err := h.SetSocketTimeout(answerTimeout); err != nil {
+		h.Close()
+		return reconcile.Unknown(fmt.Errorf("prepare a netlink socket for XFRM: %w", err))
+	}
+	s.handle = h
+	return nil
+}
+
+func (s *xfrmStore) close() {
+	if s.handle != nil {
+		s.handle.Close()
+		s.handle = nil
+	}
+}
+
+// readable opens the store if the kernel has XFRM. It does not make the kernel load the
+// module, since nodes with other backends do not need it.
+func (s *xfrmStore) readable() (bool, error) {
+	if s.handle == nil {
+		sockets, err := os.ReadFile("/proc/net/netlink")
+		if err != nil {
+			return false, err
+		}
+		if !hasXFRM(sockets) {
+			return false, nil
+		}
+	}
+	return true, s.open()
+}
+
+// hasXFRM reports whether a list of netlink sockets has one for XFRM, of the kernel or
+// of others. The second column is the protocol.
+func hasXFRM(sockets []byte) bool {
+	for lines := bufio.NewScanner(bytes.NewReader(sockets)); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 && fields[1] == fmt.Sprint(unix.NETLINK_XFRM) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *xfrmStore) List(context.Context) (map[policyKey]policy, error) {
+	if ok, err := s.readable(); !ok || err != nil {
+		return nil, err
+	}
+	all, err := readWhole(func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	out, scope := map[policyKey]policy{}, s.scope.Load()
+	for _, p := range all {
+		if key, value, ok := parsePolicy(p); ok && scope.has(key.Src) && scope.has(key.Dst) {
+			out[key] = value
+		}
+	}
+	return out, nil
+}
+
+// parsePolicy returns the entry of a policy that has flannel's form.
+func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
+	if p.Dir > netlink.XFRM_DIR_FWD || len(p.Tmpls) != 1 || p.Proto != 0 || p.SrcPort != 0 || p.DstPort != 0 || p.Ifindex != 0 ||
+		p.Mark != nil || p.Ifid != 0 || p.Action != netlink.XFRM_POLICY_ALLOW {
+		return key, value, false
+	}
+	t := p.Tmpls[0]
+	key = policyKey{p.Dir, prefixOf(p.Src), prefixOf(p.Dst)}
+	value = policy{addrOf(t.Src), addrOf(t.Dst)}
+	return key, value, t.Proto == netlink.XFRM_PROTO_ESP && t.Mode == netlink.XFRM_MODE_TUNNEL && t.Reqid == reqID && t.Spi == 0 && t.Optional == 0
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addrOf(n.IP), bits)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Set replaces a policy in one step, whatever its content is.
+func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
+	errs := make([]error, len(entries))
+	for i, e := range entries {
+		if errs[i] = s.open(); errs[i] == nil {
+			errs[i] = s.handle.XfrmPolicyUpdate(&netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst),
+				Tmpls: []netlink.XfrmPolicyTmpl{{Src: e.Value.Src.AsSlice(), Dst: e.Value.Dst.AsSlice(),
+					Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Reqid: reqID}}})
+		}
+	}
+	return errs
+}
+
+// Delete also deletes the security associations of the policies, which a charon that
+// was killed leaves behind, unless another policy uses them.
+func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
+	errs, unused := make([]error, len(entries)), map[policy]bool{}
+	for i, e := range entries {
+		if errs[i] = s.open(); errs[i] == nil {
+			errs[i] = gone(s.handle.XfrmPolicyDel(&netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst)}))
+		}
+		unused[e.Value] = true
+	}
+	if err := s.deleteStates(ctx, unused); err != nil {
+		errs[len(errs)-1] = errors.Join(errs[len(errs)-1], fmt.Errorf("delete security associations: %w", err))
+	}
+	return errs
+}
+
+// deleteStates deletes our security associations between these ends, except those that
+// policies use.
+func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) error {
+	remaining, err1 := s.List(ctx)
+	for _, p := range remaining {
+		delete(unused, p)
+	}
+	states, err2 := s.states()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	var errs []error
+	for _, sa := range states {
+		if unused[policy{addrOf(sa.Src), addrOf(sa.Dst)}] {
+			errs = append(errs, gone(s.handle.XfrmStateDel(&sa)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// states returns the security associations of all our policies.
+func (s *xfrmStore) states() (ours []netlink.XfrmState, err error) {
+	if ok, err := s.readable(); !ok || err != nil {
+		return nil, err
+	}
+	all, err := readWhole(func() ([]netlink.XfrmState, error) { return s.handle.XfrmStateList(netlink.FAMILY_V4) })
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	for _, sa := range all {
+		if sa.Reqid == reqID && sa.Proto == netlink.XFRM_PROTO_ESP && sa.Mode == netlink.XFRM_MODE_TUNNEL {
+			ours = append(ours, sa)
+		}
+	}
+	return ours, nil
+}
+
+// spis returns the numbers of these security associations.
+func (s *xfrmStore) spis() (map[uint32]bool, error) {
+	states, err := s.states()
+	out := make(map[uint32]bool, len(states))
+	for _, sa := range states {
+		out[uint32(sa.Spi)] = true
+	}
+	return out, err
+}
+
+// gone returns the error of a deletion, except that there was nothing to delete.
+func gone(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
