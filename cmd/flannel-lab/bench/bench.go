@@ -25,13 +25,15 @@ type Options struct {
 	kube     []int // numbers of peers in Kubernetes
 	windows  []int // numbers of peers of a Windows node
 	backends []string
-	traffic  []string        // backends whose traffic is measured
-	delays   []time.Duration // one-way delays to etcd
-	rounds   int             // starts for each column
-	samples  int             // peers that are added, changed and removed one by one
-	idle     time.Duration   // how long idle CPU is measured
-	nftables bool
-	json     bool
+	traffic  []string // backends whose traffic is measured
+	// trafficPeers is the number of leases beside the two nodes, so that lookups cost what they cost in a cluster.
+	trafficPeers int
+	delays       []time.Duration // one-way delays to etcd
+	rounds       int             // starts for each column
+	samples      int             // peers that are added, changed and removed one by one
+	idle         time.Duration   // how long idle CPU is measured
+	nftables     bool
+	json         bool
 }
 
 // flags sets the defaults, and returns a flag set that sets o when it parses. -quick
@@ -51,6 +53,7 @@ func (o *Options) flags() *flag.FlagSet {
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
 	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
 		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
+	f.IntVar(&o.trafficPeers, "traffic-peers", 1000, "peers beside the two nodes whose traffic is measured")
 	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)",
 		list(&o.delays, time.ParseDuration))
 	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
@@ -124,6 +127,8 @@ func Parse(args []string) (Options, error) {
 	switch {
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
+	case err == nil && (o.trafficPeers < 0 || o.trafficPeers > lastPeer-firstPeer):
+		err = fmt.Errorf("--traffic-peers %d: must be between 0 and %d", o.trafficPeers, lastPeer-firstPeer)
 	case err == nil && (o.rounds < 1 || o.samples < 1):
 		err = errors.New("--rounds and --samples must be at least 1")
 	}

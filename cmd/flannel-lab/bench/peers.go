@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -111,8 +112,12 @@ func peersFrom(first, n int) []peer {
 // All keys have one etcd lease with a TTL of a day, whose ID it returns: no bench takes
 // as long, so no peer expires.
 func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
-	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
-		benchNet, ownMin, o.nftables, backend)
+	keys := fmt.Sprintf(`"Type":%q`, backend)
+	if backend == "ipsec" {
+		keys += `,"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"`
+	}
+	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{%s}}`,
+		benchNet, ownMin, o.nftables, keys)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
 		return 0, fmt.Errorf("write the network configuration: %w", err)
 	}

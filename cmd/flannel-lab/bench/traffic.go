@@ -18,13 +18,12 @@ import (
 )
 
 const (
-	trafficPeers    = 1000 // leases beside the two nodes, so that lookups cost what they cost in a cluster
 	trafficDuration = 3 * time.Second
 	bareLink        = "bare link" // the column of the link between the nodes, without any backend
 )
 
 // trafficBackends are the backends that move packets by themselves.
-var trafficBackends = []string{"host-gw", "vxlan", "ipip", "wireguard", "udp"}
+var trafficBackends = []string{"host-gw", "vxlan", "ipip", "wireguard", "ipsec", "udp"}
 
 var trafficRows = []row{
 	{"traffic_gbit", "one TCP stream, Gb/s", "udp: 4", ""},
@@ -39,7 +38,7 @@ var trafficRows = []row{
 func measureTraffic(ctx context.Context, o Options) ([]column, error) {
 	columns := []column{{Store: "traffic", Backend: bareLink}}
 	for _, backend := range o.traffic {
-		columns = append(columns, column{Store: "traffic", Backend: backend, Peers: trafficPeers})
+		columns = append(columns, column{Store: "traffic", Backend: backend, Peers: o.trafficPeers})
 	}
 	rounds := make([][]map[string]float64, len(columns))
 	for i := range o.rounds {
@@ -76,7 +75,7 @@ func trafficRound(ctx context.Context, o Options, backend string) (figures map[s
 	if err := b.onLink(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := populateEtcd(ctx, b.etcd, o, backend, peersFrom(0, trafficPeers)); err != nil {
+	if _, err := populateEtcd(ctx, b.etcd, o, backend, peersFrom(0, o.trafficPeers)); err != nil {
 		return nil, err
 	}
 	if err := b.lab.StartAll(ctx); err != nil {
@@ -182,16 +181,24 @@ func machineCPU() (time.Duration, error) {
 
 // possible reports whether this machine can run a backend, and prints why not.
 func possible(ctx context.Context, backend string) bool {
-	if backend != "ipip" && backend != "wireguard" {
+	var probe, other string // what the kernel must be able to create, and a program that does without it
+	switch backend {
+	case "ipip":
+		probe = "link add probe type ipip local 127.0.0.1" // without an address, it would be like the module's own tunl0
+	case "wireguard":
+		probe, other = "link add probe type wireguard", "wireguard-go"
+	case "ipsec":
+		probe = "xfrm state add src 127.0.0.1 dst 127.0.0.1 proto esp spi 1 mode tunnel aead rfc4106(gcm(aes)) 0x" + strings.Repeat("00", 20) + " 128"
+	default:
 		return true
 	}
-	// In namespaces of its own, where the device ends with the command.
-	_, err := exec.CommandContext(ctx, "unshare", "-n", "ip", "link", "add", "probe", "type", backend).CombinedOutput()
-	if err != nil && backend == "wireguard" {
-		_, err = exec.LookPath("wireguard-go")
+	// In namespaces of its own, which end with the command.
+	err := exec.CommandContext(ctx, "unshare", append([]string{"-n", "ip"}, strings.Fields(probe)...)...).Run()
+	if err != nil && other != "" {
+		_, err = exec.LookPath(other)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "traffic, %s: left out, because this kernel has no such device\n", backend)
+		fmt.Fprintf(os.Stderr, "traffic, %s: left out, because this kernel does not have it\n", backend)
 	}
 	return err == nil
 }
