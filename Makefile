@@ -218,15 +218,18 @@ test-race:
 test-systems: ## compile the packages with system calls for other architectures of Linux
 	set -e; for arch in arm64 arm s390x; do GOOS=linux GOARCH=$$arch nice $(GO) build ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay; done
 
-# Pinned here rather than in go.mod, so that it is not among the dependencies.
+# Pinned here rather than in go.mod, so that they are not among the dependencies.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
-lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod
+lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod and the workflows for GitHub
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
 	cd $(LAB) && $(GO) vet -tags kubeproxy,kernels ./...
 	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
+	GOBIN=$(CURDIR)/bin $(GO) install $(ACTIONLINT)
+	bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy,kernels ./...
 	cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
