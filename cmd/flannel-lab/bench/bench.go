@@ -28,6 +28,7 @@ type Options struct {
 	traffic  []string // backends whose traffic is measured
 	// trafficPeers is the number of leases beside the two nodes, so that lookups cost what they cost in a cluster.
 	trafficPeers int
+	tunnels      []string        // further backends that are measured among peers in etcd
 	delays       []time.Duration // one-way delays to etcd
 	rounds       int             // starts for each column
 	samples      int             // peers that are added, changed and removed one by one
@@ -41,7 +42,7 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
-	o.windows, o.traffic = []int{250, 2000}, trafficBackends
+	o.windows, o.traffic, o.tunnels = []int{250, 2000}, trafficBackends, tunnelBackends
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
 		list(&o.peers, strconv.Atoi))
@@ -51,6 +52,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
 	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)",
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
+	f.Func("tunnels", "comma-separated further `types` that are measured among peers in etcd; 0 to skip (default "+
+		strings.Join(tunnelBackends, ",")+", as far as this kernel has them)", list(&o.tunnels, func(s string) (string, error) { return s, nil }))
 	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
 		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
 	f.IntVar(&o.trafficPeers, "traffic-peers", 1000, "peers beside the two nodes whose traffic is measured")
@@ -61,8 +64,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no traffic, no Kubernetes", func(string) error {
-		o.kube, o.far, o.traffic = nil, nil, nil
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no traffic, no Kubernetes", func(string) error {
+		o.kube, o.far, o.traffic, o.tunnels = nil, nil, nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
 		return nil
 	})
@@ -123,7 +126,8 @@ func Parse(args []string) (Options, error) {
 		}
 	}
 	o.traffic = slices.DeleteFunc(slices.Clone(o.traffic), func(s string) bool { return s == "0" })
-	err = errors.Join(err, checkTraffic(o.traffic))
+	o.tunnels = slices.DeleteFunc(slices.Clone(o.tunnels), func(s string) bool { return s == "0" })
+	err = errors.Join(err, oneOf("--traffic", o.traffic, trafficBackends), oneOf("--tunnels", o.tunnels, append([]string{"ipsec"}, tunnelBackends...)))
 	switch {
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
@@ -140,7 +144,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, windows, traffic []column
+	var kube, etcd, windows, tunnels, traffic []column
 	for _, backend := range o.backends {
 		for _, peers := range o.windows {
 			c, err := measureHNS(ctx, backend, peers)
@@ -166,6 +170,18 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 			etcd = append(etcd, c)
 		}
 	}
+	for _, backend := range o.tunnels {
+		if !possible(ctx, backend) {
+			continue
+		}
+		for _, peers := range o.peers {
+			c, err := measureTunnel(ctx, o, backend, peers)
+			if err != nil {
+				return fmt.Errorf("%s with %d peers: %w", backend, peers, err)
+			}
+			tunnels = append(tunnels, c)
+		}
+	}
 	o.traffic = slices.DeleteFunc(o.traffic, func(b string) bool { return !possible(ctx, b) })
 	if len(o.traffic) > 0 {
 		var err error
@@ -174,9 +190,10 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 	}
 	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, windows, traffic))
+		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, traffic))
 	}
 	return errors.Join(printTables(w, etcd, kube), printFurther(w, "a Windows node on a simulated machine", windows, hnsRows),
+		printFurther(w, "further backends, leases in etcd", tunnels, tunnelRows),
 		printFurther(w, "traffic between two pods, IPv4", traffic, trafficRows))
 }
 

@@ -198,16 +198,16 @@ func possible(ctx context.Context, backend string) bool {
 		_, err = exec.LookPath(other)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "traffic, %s: left out, because this kernel does not have it\n", backend)
+		fmt.Fprintf(os.Stderr, "%s: left out, because this kernel does not have it\n", backend)
 	}
 	return err == nil
 }
 
-// checkTraffic returns an error for a backend whose traffic cannot be measured.
-func checkTraffic(backends []string) (err error) {
+// oneOf returns an error for each backend of a flag that is not a known one.
+func oneOf(flag string, backends, known []string) (err error) {
 	for _, b := range backends {
-		if !slices.Contains(trafficBackends, b) {
-			err = errors.Join(err, fmt.Errorf("--traffic %q: must be one of %s", b, strings.Join(trafficBackends, ", ")))
+		if !slices.Contains(known, b) {
+			err = errors.Join(err, fmt.Errorf("%s %q: must be one of %s", flag, b, strings.Join(known, ", ")))
 		}
 	}
 	return err
