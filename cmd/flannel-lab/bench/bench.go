@@ -50,7 +50,7 @@ func (o *Options) flags() *flag.FlagSet {
 	f.Func("kube-peers", "comma-separated `numbers` of peers in Kubernetes; 0 to skip (default 5000)",
 		list(&o.kube, strconv.Atoi))
 	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
-	f.Func("backends", "comma-separated `types` (default vxlan,host-gw)",
+	f.Func("backends", "comma-separated `types`; 0 to skip (default vxlan,host-gw)",
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
 	f.Func("tunnels", "comma-separated further `types` that are measured among peers in etcd; 0 to skip (default "+
 		strings.Join(tunnelBackends, ",")+", as far as this kernel has them)", list(&o.tunnels, func(s string) (string, error) { return s, nil }))
@@ -120,14 +120,11 @@ func Parse(args []string) (Options, error) {
 			err = errors.Join(err, fmt.Errorf("%d peers of a Windows node: must be at most 60000", n))
 		}
 	}
-	for _, b := range o.backends {
-		if b != "vxlan" && b != "host-gw" {
-			err = errors.Join(err, fmt.Errorf("--backends %q: must be vxlan or host-gw", b))
-		}
+	for _, types := range []*[]string{&o.backends, &o.tunnels, &o.traffic} {
+		*types = slices.DeleteFunc(slices.Clone(*types), func(s string) bool { return s == "0" })
 	}
-	o.traffic = slices.DeleteFunc(slices.Clone(o.traffic), func(s string) bool { return s == "0" })
-	o.tunnels = slices.DeleteFunc(slices.Clone(o.tunnels), func(s string) bool { return s == "0" })
-	err = errors.Join(err, oneOf("--traffic", o.traffic, trafficBackends), oneOf("--tunnels", o.tunnels, append([]string{"ipsec"}, tunnelBackends...)))
+	err = errors.Join(err, oneOf("--backends", o.backends, []string{"vxlan", "host-gw"}),
+		oneOf("--tunnels", o.tunnels, append([]string{"ipsec"}, tunnelBackends...)), oneOf("--traffic", o.traffic, trafficBackends))
 	switch {
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
