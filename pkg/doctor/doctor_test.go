@@ -180,6 +180,7 @@ func wireGuarded() Snapshot {
 	s := healthy()
 	r := reportOf(&s)
 	r.Node.Backend, r.Node.Devices[1].Name = "wireguard", "flannel-wg"
+	r.Node.MTU, s.Env.Value.MTU = 1420, 1420
 	r.Node.Networks[0].Data = []byte(`{"PublicKey":"x","Port":51820}`)
 	r.Peers[0].Tunnels = []status.Tunnel{{Handshake: noon, Sent: 7}}
 	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "flannel-wg", Index: 7, Type: "wireguard", MTU: 1420} })
@@ -188,6 +189,8 @@ func wireGuarded() Snapshot {
 
 func TestWireGuardChecks(t *testing.T) {
 	checkAll(t, wireGuarded, []testCase{
+		{"FL106", OK, "1420", func(*Snapshot) {}},
+		{"FL106", Fail, "flannel-wg 1450 80 1500 eth0", func(s *Snapshot) { s.changeDevice("flannel-wg", func(d *Device) { d.MTU = 1450 }) }},
 		{"FL204", OK, "51820", func(*Snapshot) {}},
 		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
 		{"FL204", Fail, "51821", func(s *Snapshot) {
@@ -231,6 +234,7 @@ func TestFirewallsForUDP(t *testing.T) {
 		return s
 	}
 	checkAll(t, udp, []testCase{
+		{"FL106", Fail, "flannel0 1472 28 1480 eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1480 }},
 		{"FL204", OK, "8285", func(*Snapshot) {}},
 		{"FL204", Fail, "8285", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8285 -j DROP") }},
 		{"FL204", Fail, "9000", func(s *Snapshot) {

@@ -186,7 +186,7 @@ func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	n := s.node()
 	if n == nil {
 		for _, d := range s.tunnels() {
-			if d.OuterIsIPv6 == ipv6 {
+			if (d.OuterIsIPv6 || d.Name == "flannel-wg-v6") == ipv6 {
 				names = append(names, d.Name)
 			}
 		}

@@ -51,9 +51,10 @@ func (s Snapshot) outers() (packets []outer) {
 		}
 	}
 	for _, d := range s.tunnels() {
-		if d.Type == "ipip" {
+		switch d.Type { // other devices do not have their port
+		case "ipip":
 			add(outer{protocol: protocolIPIP})
-		} else {
+		case "vxlan":
 			add(outer{protocolUDP, d.Port, d.OuterIsIPv6})
 		}
 	}

@@ -183,11 +183,11 @@ func (s Snapshot) node() *status.Node {
 func (s Snapshot) tunnels() (tunnels []Device) {
 	n := s.node()
 	for _, d := range s.Linux.Devices.Value {
-		isOurs := strings.HasPrefix(d.Name, "flannel.") || strings.HasPrefix(d.Name, "flannel-v6.")
+		isOurs := strings.HasPrefix(d.Name, "flannel")
 		if n != nil {
 			isOurs = d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
 		}
-		if isOurs && (d.Type == "vxlan" || d.Type == "ipip") {
+		if isOurs && slices.Contains([]string{"vxlan", "ipip", "wireguard", "tun", "tuntap"}, d.Type) {
 			tunnels = append(tunnels, d)
 		}
 	}
@@ -199,10 +199,16 @@ func (s Snapshot) vxlans() []Device {
 	return slices.DeleteFunc(s.tunnels(), func(d Device) bool { return d.Type != "vxlan" })
 }
 
-// overhead returns the bytes that a tunnel adds to a packet.
+// overhead returns the bytes that a tunnel adds to a packet. A TUN device is that of
+// wireguard-go or of the udp backend.
 func (d Device) overhead() int {
-	if d.Type == "ipip" {
+	switch {
+	case d.Type == "ipip":
 		return encap.IPIP()
+	case d.Type == "wireguard" || strings.HasPrefix(d.Name, "flannel-wg"):
+		return encap.WireGuard()
+	case d.Type == "tun" || d.Type == "tuntap":
+		return encap.UDP
 	}
 	return encap.VXLAN(d.OuterIsIPv6)
 }
