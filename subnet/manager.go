@@ -94,6 +94,13 @@ type Reporter interface {
 	Report(problem error, rejects []Rejected, advice, pendingConfig string)
 }
 
+// ConfigReporter is a Manager that knows why WatchConfig has no configuration yet.
+type ConfigReporter interface {
+	// ConfigMissing returns what is missing and how to provide it, nil if that is not known, or nothing is missing. It does
+	// not block.
+	ConfigMissing() error
+}
+
 // Redialer is a Manager that can drop its connections. A connection from an address that this node no longer has is dead,
 // which otherwise is detected only by a timeout.
 type Redialer interface {

@@ -128,12 +128,14 @@ const (
 // meanwhile. A reason that was logged less than repeatLog ago is not logged
 // again.
 func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason error) error {
+	forConfig := errors.Is(reason, errNoConfig)
+	reason = d.whyNoConfig(reason)
 	d.reportWaiting(reason)
 	logged, delay := &n.logged, time.Duration(0)
 	if reason.Error() == logged.problem {
 		delay = repeatLog - time.Since(logged.at)
 	}
-	if errors.Is(reason, errNoConfig) {
+	if forConfig {
 		delay = max(delay, time.Second) // normally it arrives soon; if not, the lease manager logs an unreachable store
 	}
 	log, retry := time.After(delay), time.After(joinRetry)
@@ -148,9 +150,33 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason erro
 		case <-retry:
 			return nil
 		case <-log:
-			d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", reason)
+			if now := d.whyNoConfig(reason); forConfig && now.Error() != reason.Error() {
+				reason = now
+				d.reportWaiting(reason)
+			}
+			d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", d.withOutage(reason))
 			logged.problem, logged.at = reason.Error(), time.Now()
 			log = time.After(repeatLog)
 		}
 	}
+}
+
+// whyNoConfig replaces errNoConfig by the lease manager's reason, if it knows one:
+// what is missing in the store, and how to provide it.
+func (d *Daemon) whyNoConfig(reason error) error {
+	if m, ok := d.Manager.(subnet.ConfigReporter); ok && errors.Is(reason, errNoConfig) {
+		if missing := m.ConfigMissing(); missing != nil {
+			return caused{missing, causeNoConfig}
+		}
+	}
+	return reason
+}
+
+// withOutage adds to a reason for the log that the store does not answer. Readiness
+// has this already, see health.Status.Explain.
+func (d *Daemon) withOutage(reason error) error {
+	if away := d.Status.Explanation(); away != nil {
+		return fmt.Errorf("%w: %w", reason, away)
+	}
+	return reason
 }

@@ -2,13 +2,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
+	"flannel/pkg/logtest"
 	"flannel/subnet"
 )
 
@@ -120,4 +123,41 @@ func TestJoinsAgain(t *testing.T) {
 	if err := <-ended; err != nil || log.Count("cause="+causeRejoin) != 1 {
 		t.Errorf("ended with %v:\n%s", err, log)
 	}
+}
+
+// emptyStore has no network configuration, and knows that.
+type emptyStore struct {
+	movingManager
+	missing error
+}
+
+func (s *emptyStore) WatchConfig(ctx context.Context, _ func([]byte)) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (s *emptyStore) ConfigMissing() error { return s.missing }
+
+// TestMissingConfigIsNamed checks that readiness and the log have the store's reason
+// for a missing configuration, and the log also that the store does not answer.
+func TestMissingConfigIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, log := newDaemon(t)
+		missing, away := errors.New("no key /network/config"), errors.New("http://192.0.2.1 does not answer")
+		d.Manager = &emptyStore{missing: missing}
+		d.Status.Explain(func() error { return away }, func() time.Time { return time.Time{} })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- d.Run(ctx) }()
+		time.Sleep(2 * repeatLog)
+		synctest.Wait()
+		if n := len(log.With("cause="+causeNoConfig).Naming("reason", missing.Error(), away.Error())); n != 2 && n != 3 {
+			t.Errorf("logged %d times in two minutes:\n%s", n, log)
+		}
+		if err := d.Status.Ready(); !logtest.Names(err.Error(), missing.Error()) {
+			t.Errorf("not ready: %v", err)
+		}
+		cancel()
+		<-ended
+	})
 }

@@ -65,6 +65,7 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	if o.Username != "" && o.Password != "" {
 		cfg.Username, cfg.Password = o.Username, o.Password
 	}
+	t.endpoints = endpoints
 	cfg.DialOptions = append(t.dialOptions(), grpc.WithTransportCredentials(t.credentials(endpoints[0], secure)))
 	return cfg, nil
 }
@@ -128,10 +129,11 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 // deadline exceeded", whatever the reason. It also keeps the connections, to
 // drop them.
 type errorTracker struct {
-	last  atomic.Pointer[string] // nil: no request has failed
-	calls atomic.Int64           // requests and streams so far
-	asked atomic.Bool            // the server requested a client certificate, and we have none
-	conns patience.Conns
+	endpoints []string               // URLs
+	last      atomic.Pointer[string] // nil: no request has failed
+	calls     atomic.Int64           // requests and streams so far
+	asked     atomic.Bool            // the server requested a client certificate, and we have none
+	conns     patience.Conns
 }
 
 // credentials returns the credentials that the client library would use for the
@@ -200,10 +202,24 @@ func (t *errorTracker) explain(err error) error {
 	if text := t.last.Load(); vague && text != nil {
 		err = errors.New(*text)
 	}
+	if vague || code == codes.Unavailable {
+		err = t.nameEndpoints(err)
+	}
 	if t.asked.Load() { // a server that requires one closes the connection without a reason
 		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err
+}
+
+// nameEndpoints adds the endpoints to an error about a connection that names none of
+// them, such as a timeout.
+func (t *errorTracker) nameEndpoints(err error) error {
+	for _, e := range t.endpoints {
+		if _, host, _ := strings.Cut(e, "://"); strings.Contains(err.Error(), cmp.Or(host, e)) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", strings.Join(t.endpoints, ", "), err)
 }
 
 // streamOptions are the options of streams that are opened without the client

@@ -250,6 +250,10 @@ func TestEndsInABlackHole(t *testing.T) {
 	n.Sees("", soon)
 	proxy.BlackHole(true)
 	eventually(t, "requests are under way", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
+	eventually(t, "the error names the endpoint", soon, func() bool {
+		err := n.outage.Err()
+		return err != nil && logtest.Names(err.Error(), proxy.Addr())
+	})
 	l.V4.Data = []byte(mac2)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()

@@ -66,6 +66,7 @@ type Manager struct {
 	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
 	expires  atomic.Pointer[time.Time]      // see Expires; nil: not known, or never
 
+	configMissing   atomic.Pointer[error]  // see ConfigMissing; nil: there is a configuration, or it is not known yet
 	ownName         atomic.Pointer[string] // our key; nil before Acquire. Atomic, because Watch must not wait for mu
 	acquired        chan struct{}          // closed by the first Acquire
 	ownChanged      chan struct{}          // notifies Watch that our own key, which it leaves out, changed
@@ -76,10 +77,11 @@ type Manager struct {
 }
 
 var (
-	_ subnet.Manager  = (*Manager)(nil)
-	_ subnet.Redialer = (*Manager)(nil)
-	_ subnet.Accepter = (*Manager)(nil)
-	_ subnet.Expirer  = (*Manager)(nil)
+	_ subnet.Manager        = (*Manager)(nil)
+	_ subnet.Redialer       = (*Manager)(nil)
+	_ subnet.ConfigReporter = (*Manager)(nil)
+	_ subnet.Accepter       = (*Manager)(nil)
+	_ subnet.Expirer        = (*Manager)(nil)
 )
 
 // New checks o and prepares a client. It connects in the background, but with a

@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -60,7 +61,21 @@ func (m *Manager) ownKey() string {
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
 	return m.follow(ctx, feed{name: "watch the network configuration", key: key,
-		consumer: &config{log: m.log.With("key", key), changed: changed, mistaken: m.mistakenPrefix}}, nil)
+		consumer: &config{log: m.log.With("key", key), key: key, changed: changed, mistaken: m.mistakenPrefix, report: m.reportConfig}}, nil)
+}
+
+// exampleConfig is in the message about a missing configuration.
+const exampleConfig = `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}`
+
+// reportConfig sets what ConfigMissing returns.
+func (m *Manager) reportConfig(missing error) { m.configMissing.Store(&missing) }
+
+// ConfigMissing implements subnet.ConfigReporter.
+func (m *Manager) ConfigMissing() error {
+	if missing := m.configMissing.Load(); missing != nil {
+		return *missing
+	}
+	return nil
 }
 
 // mistakenPrefix looks for a network configuration below the prefix with its
@@ -79,9 +94,11 @@ func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool
 // config is the consumer of the network configuration.
 type config struct {
 	log     *slog.Logger
+	key     string
 	changed func([]byte)
-	last    []byte // the configuration handed over last; nil: none yet
-	missing bool   // there is none, which was logged
+	report  func(missing error) // nil: there is a configuration
+	last    []byte              // the configuration handed over last; nil: none yet
+	missing bool                // there is none, which was logged
 	// mistaken returns another prefix that has a configuration. It is called when
 	// ours has none.
 	mistaken func(context.Context) (prefix string, found bool)
@@ -113,6 +130,7 @@ func (c *config) handleNotify(context.Context) error { return nil }
 // set hands the configuration over if it differs from the last one.
 func (c *config) set(raw []byte) {
 	c.missing = false
+	c.report(nil)
 	// The list after an outage may have the same value.
 	if c.last != nil && bytes.Equal(raw, c.last) {
 		return
@@ -130,9 +148,11 @@ func (c *config) setMissing(ctx context.Context) {
 	prefix, found := c.mistaken(ctx)
 	switch {
 	case c.last == nil && found:
+		c.report(fmt.Errorf("etcd has no key %s, but one below %q; check --etcd-prefix", c.key, prefix))
 		c.log.Warn("waiting for the network configuration, which exists under another prefix; check --etcd-prefix",
 			"cause", causeNoConfig, "other", prefix)
 	case c.last == nil:
+		c.report(fmt.Errorf("etcd has no key %s; write it: etcdctl put %s '%s'", c.key, c.key, exampleConfig))
 		c.log.Info("waiting for the network configuration", "cause", causeNoConfig)
 	default:
 		c.log.Warn("network configuration was deleted from etcd, keeping the last one", "cause", causeConfigGone)

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/logtest"
 	"flannel/pkg/nettest"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
@@ -186,9 +187,16 @@ func TestConfig(t *testing.T) {
 	eventually(t, "it says that it waits, and for what", soon, func() bool {
 		return n.logs.Count("cause="+causeNoConfig, "key="+base+"/config") == 1
 	})
+	eventually(t, "it reports the key", soon, func() bool {
+		err := n.ConfigMissing()
+		return err != nil && logtest.Names(err.Error(), base+"/config")
+	})
 	st.put("configuration", "foreign")
 	st.put("config", "one")
 	eventually(t, "first", soon, has("one"))
+	if err := n.ConfigMissing(); err != nil {
+		t.Error("there is a configuration now: ", err)
+	}
 	st.put("config", "one")
 	st.put("config", "two")
 	eventually(t, "changed", soon, has("one two"))

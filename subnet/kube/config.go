@@ -27,6 +27,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		}
 		switch {
 		case err == nil:
+			m.reportConfig(nil)
 			if logged = ""; last == nil || !bytes.Equal(last, raw) {
 				last = raw
 				changed(raw)
@@ -34,6 +35,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		case err.Error() == logged:
 		case last == nil:
 			logged = err.Error()
+			m.reportConfig(fmt.Errorf("no network configuration: %w; mount the ConfigMap that has the key net-conf.json, or set --net-config-path", err))
 			m.log.Warn("cannot read the network configuration, waiting for it", "cause", causeNoConfig, "error", err)
 		default:
 			logged = err.Error()
@@ -50,4 +52,15 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		case <-again:
 		}
 	}
+}
+
+// reportConfig sets what ConfigMissing returns.
+func (m *Manager) reportConfig(missing error) { m.configMissing.Store(&missing) }
+
+// ConfigMissing implements subnet.ConfigReporter.
+func (m *Manager) ConfigMissing() error {
+	if missing := m.configMissing.Load(); missing != nil {
+		return *missing
+	}
+	return nil
 }

@@ -69,6 +69,8 @@ type Manager struct {
 	reporter *reporter
 	members  members
 
+	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
+
 	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	passing sync.Mutex                     // see passOnMissing
 
@@ -89,10 +91,11 @@ type Manager struct {
 }
 
 var (
-	_ subnet.Manager  = (*Manager)(nil)
-	_ subnet.Reporter = (*Manager)(nil)
-	_ subnet.Redialer = (*Manager)(nil)
-	_ subnet.Accepter = (*Manager)(nil)
+	_ subnet.Manager        = (*Manager)(nil)
+	_ subnet.Reporter       = (*Manager)(nil)
+	_ subnet.Redialer       = (*Manager)(nil)
+	_ subnet.ConfigReporter = (*Manager)(nil)
+	_ subnet.Accepter       = (*Manager)(nil)
 
 	_ subnet.Addresser = (*Manager)(nil)
 )
