@@ -31,19 +31,25 @@ func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.St
 	return nil, nil
 }
 
-// A pass in which devices or the underlay could not be read deletes nothing; one with any other error does.
-func TestKeepsWhatCouldNotBeRead(t *testing.T) {
-	d, u, _ := newDaemon(t)
-	kernel := &blindKernel{}
+// startedNode returns a node with a configuration, a lease and no peers, that is about to make its first pass.
+func startedNode(t *testing.T, d *Daemon) (*blindKernel, *node, *inbox) {
+	t.Helper()
+	kernel, n, in := &blindKernel{}, &node{}, newInbox()
 	d.Dataplane, d.Firewall, d.Manager = kernel, noFirewall{}, &movingManager{}
 	d.Settings = Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
-	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
 	if err := d.prepare(t.Context(), n, in); err != nil {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
 	in.setPeers(subnet.Set{})
+	return kernel, n, in
+}
+
+// A pass in which devices or the underlay could not be read deletes nothing; one with any other error does.
+func TestKeepsWhatCouldNotBeRead(t *testing.T) {
+	d, u, _ := newDaemon(t)
+	kernel, n, in := startedNode(t, d)
 	unread := reconcile.Unknown(errors.New("too many open files"))
 	for _, step := range []struct {
 		name              string
@@ -71,16 +77,7 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 // A node that others cannot know is not ready, and keeps its network.
 func TestMissingNodeIsNotReady(t *testing.T) {
 	d, _, log := newDaemon(t)
-	kernel := &blindKernel{}
-	d.Dataplane, d.Firewall, d.Manager = kernel, noFirewall{}, &movingManager{}
-	d.Settings = Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}
-	in, n := newInbox(), &node{}
-	in.setConfig([]byte("one 10.5.0.0/16"))
-	if err := d.prepare(t.Context(), n, in); err != nil {
-		t.Fatal(err)
-	}
-	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
-	in.setPeers(subnet.Set{})
+	kernel, n, in := startedNode(t, d)
 	d.pass(t.Context(), n, in) // asks for the lease to be published
 	in.published = in.desired
 	for _, missing := range []error{nil, caused{errors.New("Node worker was deleted"), "no-node"}, nil} {
