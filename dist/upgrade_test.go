@@ -262,7 +262,7 @@ func TestChartDefaultsAreTheSameTwice(t *testing.T) {
 
 // The documented command to apply the manifest over a running flannel applies all of it but the configuration.
 func TestUpgradeKeepsConfiguration(t *testing.T) {
-	selector, err := labels.Parse(find(t, read(t, "..", "Documentation", "kubernetes.md"), `kubectl apply -f Documentation/kube-flannel.yml -l '(.*)'`))
+	selector, err := labels.Parse(find(t, read(t, "..", "Documentation", "upgrade.md"), `kubectl apply -f - -l '(.*)'`))
 	if err != nil {
 		t.Fatal(err)
 	}
