@@ -30,7 +30,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip release release-deps test-release pins audit tools kube wine demo test changed test-e2e test-kernels test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin man completions cross windows-zip release release-deps test-release pins audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -184,6 +184,19 @@ test-windows: wine ## run the tests for Windows under Wine; of one package: LIGH
 	@dist/wine.sh stop
 
 # Not a part of make test, because building kube-proxy for Windows takes minutes and no other test needs it.
+# There is no release yet: the commit before the first one would have been made.
+FORMER ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || echo b606eda)
+
+test-former: ## test nodes with the former release beside nodes with this program; another one: FORMER=v1.2.3
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory -j2 build tools bin/kube
+	rm -rf bin/former && mkdir -p bin/former/source
+	git archive --output=bin/former/source.tar $(FORMER) || { echo 'the former release, $(FORMER), is not in this clone: git fetch --unshallow --tags'; exit 1; }
+	tar -x -C bin/former/source -f bin/former/source.tar
+	cd bin/former/source && $(GO) build -ldflags '-X flannel/pkg/version.Version=$(FORMER)' -o ../flanneld ./cmd/flanneld
+	rm -rf bin/former/source
+	cd $(LAB) && $(GO) test -vet=off -count=1 -v -timeout 1h -tags former -run '^TestFormerRelease$$' ./e2e
+
 test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine; not a part of make test
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 build tools wine cross-windows-amd64 bin/kube bin/kube-proxy.exe
@@ -225,12 +238,12 @@ ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod and the workflows for GitHub
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
-	cd $(LAB) && $(GO) vet -tags kubeproxy,kernels ./...
+	cd $(LAB) && $(GO) vet -tags former,kubeproxy,kernels ./...
 	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
 	GOBIN=$(CURDIR)/bin $(GO) install $(ACTIONLINT)
 	bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
-	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags kubeproxy,kernels ./...
+	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags former,kubeproxy,kernels ./...
 	cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 	cd cmd/flannel-release && $(GO) mod tidy -diff
