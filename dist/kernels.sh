@@ -10,7 +10,8 @@
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-# tests SELECTION: prints a line for each run of a test program: its name, its package and the tests.
+# tests SELECTION: prints a line for each run of a test program: its name, its package and the tests. A test that counts lost
+# packets is not in one line with those that measure throughput: on the one emulated processor, these overflow queues.
 tests() {
 	case $1 in
 	short)
@@ -24,7 +25,8 @@ tests() {
 			underlay pkg/underlay TestRead TestWatch
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption
-			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc TestAdoptionOfWhatFlannelLeft
+			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
+			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
 			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true
