@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestBundle(t *testing.T) {
 			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted-z@etcd:2379; pl4nted-kubeconfig " +
 				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
 		}
-		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, func() []byte { return []byte("key pl4nted-wireguard-key=\n") }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
 		for _, err := os.Stat("/run/flannel/flanneld.sock"); err != nil; _, err = os.Stat("/run/flannel/flanneld.sock") {
 			time.Sleep(time.Millisecond)
 		}
@@ -78,7 +79,11 @@ func TestBundle(t *testing.T) {
 		if info, err := os.Stat("/run/bundle.tar.gz"); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%v, %v", info, err)
 		}
-		files := unpack(t, "/run/bundle.tar.gz")
+		packed, err := os.ReadFile("/run/bundle.tar.gz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := unpack(t, bytes.NewReader(packed))
 		for name, text := range files {
 			if strings.Contains(text, "pl4nted") || strings.Contains(text, "cGw0bnRlZC1ldGNk") || strings.Contains(text, "LS0tLS1CRUdJ") || strings.Contains(text, "]]") {
 				t.Errorf("%s has a secret:\n%s", name, text)
@@ -88,12 +93,25 @@ func TestBundle(t *testing.T) {
 			"config/subnet.env": "FLANNEL_MTU=1450", "config/net-conf.json": `"Type": "wireguard"`, "listings/iptables.txt": "--comment harmless -j ACCEPT",
 			"environment.txt": "NODE_NAME=node1", "config/cni/10-flannel.conflist": `"type": "other"`, "config/cni/99-broken.conf": "not JSON",
 			"status.json": "https://[redacted]@etcd:2379", "doctor.txt": "FL103", "doctor.json": `"FL103"`, "snapshot.json": `"subnetFile": "/run/flannel/subnet.env"`,
-			"listings/links.txt": "lo:", "listings/nft.txt": "", "metrics.txt": "404", "version.txt": "dev", "os-release.txt": "NAME",
+			"listings/links.txt": "lo:", "listings/nft.txt": "", "metrics.txt": "404", "log-recent.txt": "key [redacted]", "version.txt": "dev", "os-release.txt": "NAME",
 			"config/cni/50-env.conf": `"X_TOKEN"`,
 		} {
 			if text, there := files[name]; !there || !strings.Contains(text, want) {
 				t.Errorf("%s (%t) without %q:\n%s", name, there, want, text)
 			}
+		}
+		// On a read-only root, to standard output.
+		stdout.Reset()
+		stderr.Reset()
+		toStdout := slices.Replace(slices.Clone(args), len(args)-1, len(args), "--bundle=-")
+		if code := run(t.Context(), process{args: toStdout, environ: os.Environ(), stdout: &stdout, stderr: &stderr}); code != exitNotReady {
+			t.Fatalf("to standard output: exit code %d\n%s", code, &stderr)
+		}
+		if again := unpack(t, &stdout); len(again) != len(files) || again["config/subnet.env"] != files["config/subnet.env"] {
+			t.Errorf("to standard output: %d files, in the file %d", len(again), len(files))
+		}
+		if !strings.Contains(stderr.String(), `"FL103"`) {
+			t.Errorf("no results beside a bundle on standard output:\n%s", &stderr)
 		}
 		stderr.Reset()
 		if code := run(t.Context(), process{args: args, environ: os.Environ(), stdout: io.Discard, stderr: &stderr}); code != exitError || !strings.Contains(stderr.String(), "/run/bundle.tar.gz") {

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,14 +13,9 @@ import (
 	"flannel/pkg/doctor"
 )
 
-func unpack(t *testing.T, path string) map[string]string {
+func unpack(t *testing.T, bundle io.Reader) map[string]string {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	zip, err := gzip.NewReader(f)
+	zip, err := gzip.NewReader(bundle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +46,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	if is := read[failure](t, out); code != exitError || is.Problem == "" || problems == "" {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
-	if err := bundle.Write(ctx, (&options{}).bundleOptions(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+	if err := bundle.WriteFile(ctx, (&options{}).bundleOptions(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
 		t.Errorf("half a bundle, %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
-	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz)")
+	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz); -: to standard output, and the results to standard error")
 	look := c.probeOptions()
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
 	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
@@ -37,13 +37,21 @@ func doctorCommand(c *call) func(context.Context) int {
 		// The results are printed before the bundle is written, which may fail and takes
 		// longer.
 		var err error
+		archive := c.stdout
+		if *bundlePath == "-" {
+			c.stdout = c.stderr
+		}
 		if c.json {
 			err = c.printJSON(results)
 		} else {
 			err = doctor.Print(c.stdout, results, *all)
 		}
-		if err == nil && *bundlePath != "" {
-			if err = bundle.Write(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
+		switch {
+		case err != nil || *bundlePath == "":
+		case *bundlePath == "-":
+			err = bundle.Write(ctx, c.bundleOptions(), archive, snapshot, results)
+		default:
+			if err = bundle.WriteFile(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
 				_, err = fmt.Fprintf(c.stderr, "wrote %s; check it before you share it: it contains addresses and names of your nodes\n", *bundlePath)
 			}
 		}

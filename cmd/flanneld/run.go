@@ -66,6 +66,9 @@ func run(ctx context.Context, p process) int {
 		return p.reportError(err)
 	}
 	o.Logging.Stderr, o.Logging.Events = p.stderr, p.events
+	if o.Command == "" {
+		o.Logging.Recent = &logging.Recent{}
+	}
 	log, closeLog, err := logging.New(o.Logging)
 	if err != nil {
 		return p.reportUsage(p.args, err)

@@ -66,14 +66,12 @@ const (
 	maxListing = 8 << 20          // bounds each file, in bytes
 )
 
-// Write creates the archive at path, which must not exist. Only its owner may read
-// it.
-func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, results []doctor.Result) error {
-	// Everything is collected in memory first: secrets that are found in one file are
-	// removed from all, and an interrupted run leaves no file.
-	files, secrets := collect(ctx, o, s, results)
-	if ctx.Err() != nil {
-		return errors.New("bundle: interrupted; no file was written")
+// WriteFile creates the archive at path, which must not exist. Only its owner may
+// read it.
+func WriteFile(ctx context.Context, o Options, path string, s doctor.Snapshot, results []doctor.Result) error {
+	var archive bytes.Buffer
+	if err := Write(ctx, o, &archive, s, results); err != nil {
+		return err // an interrupted run leaves no file
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -82,8 +80,25 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	zip := gzip.NewWriter(f)
+	// A truncated archive could be shared as if it were whole, so it is removed.
+	_, err = f.Write(archive.Bytes())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("bundle: %w", errors.Join(err, os.Remove(path)))
+	}
+	return nil
+}
+
+// Write writes the archive to w.
+func Write(ctx context.Context, o Options, w io.Writer, s doctor.Snapshot, results []doctor.Result) error {
+	// Everything is collected first: secrets that are found in one file are removed
+	// from all.
+	files, secrets := collect(ctx, o, s, results)
+	if ctx.Err() != nil {
+		return errors.New("bundle: interrupted")
+	}
+	zip := gzip.NewWriter(w)
 	archive := tar.NewWriter(zip)
+	var err error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := secrets.Clean(files[name])
 		err = archive.WriteHeader(&tar.Header{Name: "flannel-bundle/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: s.At})
@@ -94,9 +109,8 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 			break
 		}
 	}
-	// A truncated archive could be shared as if it were whole, so it is removed.
-	if err = errors.Join(err, archive.Close(), zip.Close(), f.Close()); err != nil {
-		return fmt.Errorf("bundle: %w", errors.Join(err, os.Remove(path)))
+	if err = errors.Join(err, archive.Close(), zip.Close()); err != nil {
+		return fmt.Errorf("bundle: %w", err)
 	}
 	return nil
 }
@@ -106,7 +120,8 @@ func Write(ctx context.Context, o Options, path string, s doctor.Snapshot, resul
 // keep the rest from being collected: a bundle is needed when something is broken.
 //
 //	doctor.txt, doctor.json, snapshot.json   what the doctor has read and found
-//	status.json, metrics.txt, log.txt        from the daemon
+//	status.json, metrics.txt                 from the daemon
+//	log-recent.txt, log.txt                  its log: the lines in its memory, its file
 //	config/                                  its files, searched for secrets by their keys
 //	listings/                                output of commands, and of the IP stack and HNS
 func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redact.Redactor) {
@@ -124,7 +139,7 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 
 	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)
 	defer cancel()
-	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt"} {
+	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt", status.LogPath: "log-recent.txt"} {
 		files[name] = orError(status.Get(ctx, status.Socket(o.SubnetFile), path))
 	}
 	for name, path := range copiedFiles(o) {

@@ -20,6 +20,7 @@ type Options struct {
 	File           string       // "": log to Stderr
 	Stderr         io.Writer    // not used with File or Events
 	Events         slog.Handler // event log of a Windows service; nil: no service
+	Recent         *Recent      // also gets all lines, as text; may be nil
 	Verbosity      int          // klog's v; from 4 on it includes slog's debug level, as in Kubernetes
 	VModule        string       // klog's vmodule
 	LogBacktraceAt string       // klog's log_backtrace_at
@@ -48,6 +49,9 @@ func New(o Options) (log *slog.Logger, close func() error, err error) {
 		handler = slog.NewMultiHandler(handler, o.Events)
 	case o.Events != nil:
 		handler = o.Events
+	}
+	if o.Recent != nil {
+		handler = slog.NewMultiHandler(handler, slog.NewTextHandler(o.Recent, h))
 	}
 	log = slog.New(handler)
 	if err := redirectLibraries(o, log); err != nil {

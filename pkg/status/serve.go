@@ -21,16 +21,23 @@ import (
 // acceptPath is the path for POST requests that accept a withdrawal.
 const acceptPath = "/accept-withdrawal"
 
-// Handler serves the result of report at /status, calls accept for a POST to
-// acceptPath, and passes all other requests to others. It does not authenticate
-// clients: the socket must be accessible to root only.
-func Handler(report func() Report, accept func() (dropped int), others http.Handler) http.Handler {
+// Handler serves the result of report at /status and that of log, its recent lines,
+// at LogPath, calls accept for a POST to acceptPath, and passes all other requests to
+// others. It does not authenticate clients: the socket must be accessible to root only.
+func Handler(report func() Report, log func() []byte, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc(LogPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write(log()) // an error means that the client has gone
+	})
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, report()) })
 	mux.HandleFunc("POST "+acceptPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, Accepted{accept()}) })
 	mux.Handle("/", others)
 	return mux
 }
+
+// LogPath is the path of the log's recent lines.
+const LogPath = "/log"
 
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")

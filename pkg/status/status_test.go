@@ -208,7 +208,7 @@ func TestSocket(t *testing.T) {
 	if _, err := Ask(ctx, path); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("no socket: %v", err)
 	}
-	handler := Handler(sample, func() int { return 7 }, http.NotFoundHandler())
+	handler := Handler(sample, func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler())
 	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 6 }
 
 	_, stop := keep(t, path, handler)
@@ -218,6 +218,9 @@ func TestSocket(t *testing.T) {
 	}
 	if done, err := Accept(ctx, path); err != nil || done.Dropped != 7 {
 		t.Errorf("Accept: %+v, %v", done, err)
+	}
+	if raw, err := Get(ctx, path, LogPath); err != nil || string(raw) != "a line" {
+		t.Errorf("the log: %q, %v", raw, err)
 	}
 	if raw, err := Get(ctx, path, acceptPath); err != nil || bytes.Contains(raw, []byte("dropped")) {
 		t.Errorf("a GET request accepts: %s, %v", raw, err)
@@ -254,7 +257,7 @@ func TestStaleSocket(t *testing.T) {
 	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNotRunning) || !logtest.Names(err.Error(), path) {
 		t.Errorf("a stale socket: %v", err)
 	}
-	_, stop := keep(t, path, Handler(sample, func() int { return 7 }, http.NotFoundHandler()))
+	_, stop := keep(t, path, Handler(sample, func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler()))
 	defer stop()
 	within(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
 }

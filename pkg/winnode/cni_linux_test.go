@@ -25,7 +25,7 @@ func TestManagementAddresses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(report, nil, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(report, nil, nil, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	defer func() {
 		cancel()
