@@ -85,7 +85,7 @@ MAKE_RELEASE := cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -com
 release: cross windows-zip man completions ## everything of a release in dist/out/release: make release VERSION=v1.2.3 IMAGE=registry.example.com/flanneld
 	$(MAKE_RELEASE) make
 
-release-deps: ## download what make release needs from the network: Go modules, and Debian's packages for the images
+release-deps: bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## download what make release needs from the network: Go modules, Windows' CNI plugins, and Debian's packages for the images
 	$(GO) mod download
 	cd cmd/flannel-release && $(GO) mod download
 	$(MAKE_RELEASE) fetch

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a release twice, in two copies of the repository, and compares all files. The first one stays in $1.
+# Makes a release twice, in two copies of the repository and without a network, and compares all files. The first one
+# stays in $1.
 set -eu
 to=$1
 cd "$(dirname "$0")/../.."
@@ -14,8 +15,10 @@ make --no-print-directory release-deps || {
 for copy in a another/directory; do
 	mkdir -p "$work/$copy/bin"
 	git ls-files -co --exclude-standard -z | tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C "$work/$copy"
-	ln -s "$PWD/bin/debian" "$work/$copy/bin/debian"
-	make -C "$work/$copy" --no-print-directory release VERSION=v9.8.7 IMAGE=registry.example.com/flanneld \
+	# What make release-deps has downloaded.
+	ln -s "$PWD/bin/debian" "$PWD/bin/cni" "$work/$copy/bin"
+	cp -p bin/.plugins-* "$work/$copy/bin"
+	unshare -n make -C "$work/$copy" --no-print-directory release VERSION=v9.8.7 IMAGE=registry.example.com/flanneld \
 		PINS="$pins" COMMIT=0123456789abcdef0123456789abcdef01234567 SOURCE_DATE_EPOCH=1750000000 SYSTEMS='linux-amd64 windows-amd64' >"$work/log" 2>&1 || {
 		cat "$work/log"
 		exit 1
