@@ -48,9 +48,6 @@ inside() {
 	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun.
 	modprobe -a wireguard tun
 	cp -a "$here/bin/strongswan/usr/." /usr
-	# An emulated processor falls behind by seconds. The kernel's queues hold what is sent meanwhile, so that packets are
-	# not lost for that reason.
-	sysctl -qw net.core.netdev_max_backlog=100000 net.core.rmem_max=67108864 net.core.rmem_default=16777216
 	number=0
 	while read -r program package names; do
 		number=$((number + 1))

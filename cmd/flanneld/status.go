@@ -51,9 +51,21 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 // showStatus is the command status.
 func showStatus(c *call) func(context.Context) int {
 	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem")
-	peers := c.flags.Bool("peers", false, "list all peers, not only those with problems")
+	var o status.PrintOptions
+	c.flags.BoolVar(&o.EveryPeer, "peers", false, "a table of all peers, instead of those with problems")
+	c.flags.BoolVar(&o.History, "history", false, "list errors of the past, with their times")
+	output := c.flags.String("o", "", "`FORMAT` of the output: wide, --peers with further columns; json, as --json")
 	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer")
 	return func(ctx context.Context) int {
+		switch *output {
+		case "":
+		case "json":
+			c.json = true
+		case "wide":
+			o.EveryPeer, o.Wide = true, true
+		default:
+			return c.reportUsage(fmt.Errorf("status: -o: %.40q is unknown; use wide or json", *output))
+		}
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		r, err := status.Ask(ctx, status.Socket(c.SubnetFile))
@@ -61,7 +73,7 @@ func showStatus(c *call) func(context.Context) int {
 			return c.reportNoAnswer(err)
 		}
 		var text strings.Builder
-		if err = status.Print(&text, r, time.Now(), *peers); err != nil {
+		if err = status.Print(&text, r, time.Now(), o); err != nil {
 			return c.reportError(err)
 		}
 		exit := c.answer(r, strings.TrimSuffix(text.String(), "\n"), nil)

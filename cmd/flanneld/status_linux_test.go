@@ -35,6 +35,7 @@ func TestStatus(t *testing.T) {
 	expect("help", exitOK, "-json", "", "--help")
 	expect("a wrong flag", exitUsage, "", "-colour", "--colour")
 	expect("an argument", exitUsage, "", `"now"`, "now")
+	expect("an unknown format", exitUsage, "", `"yaml"`, "-o", "yaml")
 	expect("no daemon", exitNotRunning, "", status.ErrNotRunning.Error())
 
 	hung, err := net.Listen("unix", status.Socket(subnetFile))
@@ -55,6 +56,9 @@ func TestStatus(t *testing.T) {
 	for code, _, _ := ask(); code == exitNotRunning; code, _, _ = ask() {
 		time.Sleep(time.Millisecond)
 	}
+	expect("a table of peers", exitNotReady, "REASON", "", "--peers")
+	expect("a wide table", exitNotReady, "HANDSHAKE", "", "-o=wide")
+	expect("JSON", exitNotReady, `"peersKnown": false`, "", "-o", "json")
 	const waits, away = "waiting for a subnet lease", "etcd is away"
 	h.Waiting(waits)
 	h.Explain(func() error { return errors.New(away) }, time.Now)

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -8,15 +9,22 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
-// maxListed limits the number of peers that Print lists without everyPeer.
+// maxListed limits the number of peers that Print lists without EveryPeer.
 const maxListed = 20
 
-// Print writes the report as text: with everyPeer all peers, otherwise those
-// with a problem of their own.
-func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
+// PrintOptions say what Print adds to the present state. The zero value adds nothing.
+type PrintOptions struct {
+	EveryPeer bool // a table of all peers, instead of a list of those with a problem of their own
+	Wide      bool // more columns in that table
+	History   bool // errors of the past, which may be over
+}
+
+// Print writes the report as text.
+func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	p := printer{now: now}
 	p.row("flanneld", "%s, running %s", r.Version, p.since(r.Started))
 	state := "up to date"
@@ -31,6 +39,7 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	}
 	p.rows("advice", r.Advice)
 	p.rows("config", r.Pending)
+	p.store(r)
 	if n := r.Node; n != nil {
 		p.node(*n, r.LeaseExpires)
 	} else {
@@ -39,10 +48,12 @@ func Print(w io.Writer, r Report, now time.Time, everyPeer bool) error {
 	p.forwarded(r.Forwarded)
 	p.row("peers", "%s", count(r))
 	p.retained(r.Retained)
-	for _, e := range r.Errors {
-		p.row("error", "%s %s: %s%s", p.clock(e.Last), e.Part, Printable(e.Text), p.times(e))
+	p.history(r.Errors, o.History)
+	if o.EveryPeer {
+		p.table(r.Peers, o.Wide)
+	} else {
+		p.peers(r.Peers)
 	}
-	p.peers(r.Peers, everyPeer)
 	_, err := io.WriteString(w, p.text.String())
 	return err
 }
@@ -73,6 +84,18 @@ func (p *printer) since(t time.Time) string {
 	return fmt.Sprintf("since %s (%s)", p.clock(t), p.now.Sub(t).Round(time.Second))
 }
 
+// store prints where the leases are.
+func (p *printer) store(r Report) {
+	switch {
+	case r.Settings == nil:
+		p.rows("store", r.Store)
+	case r.Settings.Etcd != nil:
+		p.row("store", "etcd, %s, prefix %s", strings.Join(r.Settings.Etcd.Endpoints, ", "), r.Settings.Etcd.Prefix)
+	case r.Settings.Kube != nil:
+		p.row("store", "Kubernetes, %s", cmp.Or(r.Settings.Kube.APIURL, r.Settings.Kube.Kubeconfig, "as the pod's service account"))
+	}
+}
+
 func (p *printer) node(n Node, expires time.Time) {
 	for _, net := range n.Networks {
 		p.row("lease", "%s of %s, reached at %s", net.Subnet, net.Network, net.PublicIP)
@@ -94,6 +117,11 @@ func (p *printer) node(n Node, expires time.Time) {
 			p.row("device", "%s (index %d, %sMTU %d)", d.Name, d.Index, identity, d.MTU)
 		}
 	}
+	writer := "iptables"
+	if n.NFTables {
+		writer = "nftables"
+	}
+	p.row("firewall", "%s", writer)
 	p.row("last pass", "%s, took %s", p.clock(n.LastPass), time.Duration(n.Took).Round(time.Microsecond))
 }
 
@@ -144,11 +172,11 @@ func (p *printer) retained(r *Retained) {
 	p.row("", "if these nodes are gone for good, run flanneld accept-withdrawal")
 }
 
-func (p *printer) peers(peers []Peer, every bool) {
+// peers lists the peers with a problem of their own.
+func (p *printer) peers(peers []Peer) {
 	listed, more := 0, 0
 	for _, peer := range peers {
 		switch {
-		case every:
 		case peer.State == UpToDate || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
 			continue
 		case listed == maxListed:
@@ -161,24 +189,71 @@ func (p *printer) peers(peers []Peer, every bool) {
 			text += ": " + join(peer.Subnets) + " at " + join(peer.PublicIPs)
 		}
 		p.row(string(peer.State), "%s", text)
-		if peer.Reason != "" {
-			p.row("", "%s", Printable(peer.Reason))
-		}
-		for _, tunnel := range peer.Tunnels {
-			p.tunnel(tunnel)
-		}
+		p.rows("", Printable(peer.Reason))
 	}
 	if more > 0 {
 		p.row("", "and %d more; --peers lists all", more)
 	}
 }
 
-func (p *printer) tunnel(t Tunnel) {
-	handshake := "no handshake yet"
-	if !t.Handshake.IsZero() {
-		handshake = "last handshake " + p.now.Sub(t.Handshake).Round(time.Second).String() + " ago"
+// table prints a line for each peer, with wide also what is known of its tunnels. In
+// Kubernetes, a peer's name is that of its Node.
+func (p *printer) table(peers []Peer, wide bool) {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	head := "PEER\tSTATE\tSUBNET\tADDRESS\t"
+	if wide {
+		head += "ENDPOINT\tHANDSHAKE\tRECEIVED\tSENT\t"
 	}
-	p.row("", "sent to %s, %s, received %s, sent %s", t.Endpoint, handshake, size(t.Received), size(t.Sent))
+	fmt.Fprintln(w, head+"REASON")
+	for _, peer := range peers {
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t", Printable(peer.Name), peer.State, dash(join(peer.Subnets)), dash(join(peer.PublicIPs)))
+		if wide {
+			line += p.tunnels(peer.Tunnels)
+		}
+		fmt.Fprintln(w, line+Printable(peer.Reason))
+	}
+	_ = w.Flush() // a strings.Builder does not fail
+	p.text.WriteString("\n")
+	for line := range strings.Lines(text.String()) {
+		p.text.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+}
+
+// dash stands for an empty cell.
+func dash(s string) string { return cmp.Or(s, "-") }
+
+// tunnels returns the cells of a peer's tunnels.
+func (p *printer) tunnels(tunnels []Tunnel) string {
+	var cells [4][]string
+	for _, t := range tunnels {
+		handshake := "none yet"
+		if !t.Handshake.IsZero() {
+			handshake = p.now.Sub(t.Handshake).Round(time.Second).String() + " ago"
+		}
+		for i, text := range []string{t.Endpoint.String(), handshake, size(t.Received), size(t.Sent)} {
+			cells[i] = append(cells[i], text)
+		}
+	}
+	var line strings.Builder
+	for _, cell := range cells {
+		line.WriteString(dash(strings.Join(cell, ", ")) + "\t")
+	}
+	return line.String()
+}
+
+// history prints the errors of passes, or how many there are.
+func (p *printer) history(errors []Error, all bool) {
+	if len(errors) == 0 {
+		return
+	}
+	if !all {
+		p.row("history", "%d different errors of passes, the last one at %s; --history lists them", len(errors), p.clock(errors[len(errors)-1].Last))
+		return
+	}
+	for _, e := range errors {
+		p.row("history", "%s %s: %s%s", p.clock(e.Last), e.Part, Printable(e.Text), p.times(e))
+	}
 }
 
 // size formats a number of bytes.

@@ -67,17 +67,20 @@ func TestPrint(t *testing.T) {
 	}
 	var b bytes.Buffer
 	for _, c := range []struct {
-		name      string
-		report    Report
-		everyPeer bool
+		name    string
+		report  Report
+		options PrintOptions
 	}{
-		{"not up to date", sample(), false},
-		{"with every peer", sample(), true},
-		{"many rejected peers", many, false},
-		{"starting", Report{Version: "dev", Started: noon, Since: noon, Problem: "waiting for a subnet lease"}, false},
+		{"not up to date", sample(), PrintOptions{}},
+		{"with every peer, and history", sample(), PrintOptions{EveryPeer: true, History: true}},
+		{"with every peer, wide", sample(), PrintOptions{EveryPeer: true, Wide: true}},
+		{"many rejected peers", many, PrintOptions{}},
+		{"starting", Report{Version: "dev", Started: noon, Since: noon, Problem: "waiting for a subnet lease",
+			Settings: &Settings{Etcd: &Etcd{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/coreos.com/network"}}}, PrintOptions{}},
+		{"in Kubernetes", Report{Version: "dev", Started: noon, Since: noon, Settings: &Settings{Kube: &Kube{}}}, PrintOptions{}},
 	} {
 		fmt.Fprintf(&b, "# %s\n", c.name)
-		if err := Print(&b, c.report, noon, c.everyPeer); err != nil {
+		if err := Print(&b, c.report, noon, c.options); err != nil {
 			t.Fatal(err)
 		}
 	}

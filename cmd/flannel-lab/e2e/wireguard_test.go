@@ -150,9 +150,9 @@ func TestWireGuardPeerBehindNAT(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 	within(t, "after a restart, too", learned)
 	f.checkNoLoss(t, "lists and a restart beside a learned endpoint")
-	out := shell(t, n.Namespaces, "%s status --peers", l.Flanneld())
+	out := shell(t, n.Namespaces, "%s status -o wide", l.Flanneld())
 	if !strings.Contains(out, "192.168.100.1:40") {
-		t.Errorf("status --peers does not show the endpoint: %s", out)
+		t.Errorf("status -o wide does not show the endpoint: %s", out)
 	}
 }
 
