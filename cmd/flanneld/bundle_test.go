@@ -2,9 +2,11 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"context"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +36,15 @@ func unpack(t *testing.T, bundle io.Reader) map[string]string {
 		}
 		files[strings.TrimPrefix(h.Name, "flannel-bundle/")] = string(text)
 	}
+}
+
+func unpackFile(t *testing.T, path string) map[string]string {
+	t.Helper()
+	bundle, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unpack(t, bytes.NewReader(bundle))
 }
 
 // An interrupted doctor neither judges what it did not see nor leaves half a bundle.

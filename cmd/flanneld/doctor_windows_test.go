@@ -88,7 +88,7 @@ func TestDoctorOnWindows(t *testing.T) {
 // checkBundle checks that a bundle has what a maintainer needs, and no secret.
 func checkBundle(t *testing.T, bundle string) {
 	t.Helper()
-	files := unpack(t, bundle)
+	files := unpackFile(t, bundle)
 	for name, want := range map[string]string{"listings/hns-networks.json": `"flannel.4096"`, "listings/hns-endpoints.json": `"source-vip"`, "listings/adapters.json": "vEthernet (Ethernet)",
 		"listings/ip-routes.json": "10.99.0.1", "config/hns.json": "flannel.4096", "config/source-vip.json": "10.244.1.2", "config/subnet.env": "FLANNEL_MTU=1450", "log.txt": "msg=joined",
 		"config/cni/10-flannel.conf": "win-overlay", "snapshot.json": `"hnsNetworks"`, "listings/ipconfig.txt": "", "listings/events.txt": "",
