@@ -28,8 +28,18 @@ type Flood struct {
 	mu     sync.Mutex
 	sent   []time.Time
 	answer []time.Duration // round trip of each ping, by number; 0: no answer yet
+	old    int             // all pings before this number are answered, or were sent longer ago than answerWithin
 	err    error           // of the last ping that could not be sent
 }
+
+// While maxWaiting pings of the last seconds, answerWithin, are unanswered, only one is sent every slowInterval. More
+// would fill the queues of a machine that does not keep up, which then drops packets although nothing is wrong with the
+// network.
+const (
+	maxWaiting   = 20
+	answerWithin = 5 * time.Second
+	slowInterval = 200 * time.Millisecond
+)
 
 // FloodResult summarizes a Flood.
 type FloodResult struct {
@@ -75,7 +85,7 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 	return r, errors.Join(err, stopErr)
 }
 
-// Flood sends rate pings a second to an address until Stop. (When ping(8) is
+// Flood sends rate pings a second to an address until Stop, or fewer if answers are late. (When ping(8) is
 // stopped, it counts a ping that is still in flight as lost. It also does not
 // report how long an outage lasted.)
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
@@ -144,13 +154,31 @@ func (f *Flood) send() {
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
 	for {
-		f.sendOne()
+		if !f.crowded() {
+			f.sendOne()
+		}
 		select {
 		case <-f.stop:
 			return
 		case <-tick.C:
 		}
 	}
+}
+
+// crowded reports whether the next ping has to wait.
+func (f *Flood) crowded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.old < len(f.sent) && (f.answer[f.old] != 0 || time.Since(f.sent[f.old]) > answerWithin) {
+		f.old++
+	}
+	waiting := 0
+	for _, a := range f.answer[f.old:] {
+		if a == 0 {
+			waiting++
+		}
+	}
+	return waiting >= maxWaiting && time.Since(f.sent[len(f.sent)-1]) < slowInterval
 }
 
 // sendOne counts a ping that could not be sent as sent and lost: for the
@@ -223,10 +251,10 @@ func (f *Flood) answered() (n int) {
 	return n
 }
 
-// Stop ends the stream, waits up to five seconds for outstanding answers, and
+// Stop ends the stream, waits up to answerWithin for outstanding answers, and
 // returns the counts. If nothing was answered, the error is that of the last
 // ping that the kernel refused to send.
-func (f *Flood) Stop() (FloodResult, error) { return f.end(5 * time.Second) }
+func (f *Flood) Stop() (FloodResult, error) { return f.end(answerWithin) }
 
 // end stops sending, waits up to timeout for outstanding answers, and counts.
 func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
