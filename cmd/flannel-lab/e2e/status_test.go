@@ -56,7 +56,8 @@ func TestStatus(t *testing.T) {
 		`"udp"`)
 	putLease(t, l, "10.5.250.0-24", nil)
 	in(t, n.Namespaces, "ip link delete eth0")
-	tells("not synced", 3, "", "--iface=eth0", "error     ")
+	tells("not synced", 3, "", "problem   ", "--iface=eth0", "history   ")
+	tells("its errors", 3, "--history", "history   ", "eth0: does not exist")
 	must(t, n.Plug())
 	tells("synced again", 0, "--json", `"ready": true`, `"in-step"`)
 
