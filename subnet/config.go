@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Config is the validated network configuration, without the part that the backend reads.
@@ -11,6 +12,10 @@ type Config struct {
 	V4, V6   Network // a zero Network: family off
 	Backend  string  // Backend.Type, in lower case; "": not set
 	NFTables bool    // EnableNFTables
+
+	Guard        Guard
+	GuardTrial   time.Duration  // how long it must not have counted packets of a peer before it drops any
+	GuardSources []netip.Prefix // from which peers may send, beside their public IPs; masked
 
 	// Underlay are this node's own addresses on the underlay, and the networks that it reaches there without a gateway.
 	// It is not read from the configuration, but set when the underlay is known.

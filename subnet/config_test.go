@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"flannel/pkg/logtest"
 )
@@ -46,7 +47,15 @@ func TestParseConfig(t *testing.T) {
 			Config{V6: netOf("fd05::30/124", 126, "fd05::34", "fd05::3c")}},
 		{`{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd05::1/48", "IPv6SubnetLen": 56, "IPv6SubnetMin": "fd05:0:0:200::", "IPv6SubnetMax": "fd05:0:0:800::"}`,
 			Config{V4: netOf("10.5.0.0/16", 24, "10.5.1.0", "10.5.255.0"), V6: netOf("fd05::/48", 56, "fd05:0:0:200::", "fd05:0:0:800::")}},
+		{`{"Network": "10.5.0.0/22", "Guard": "Enforce", "GuardTrial": 0, "GuardSources": ["192.0.2.7", "198.51.100.9/24", "fd00::/64"]}`,
+			Config{V4: netOf("10.5.0.0/22", 24, "10.5.1.0", "10.5.3.0"), Guard: GuardEnforce,
+				GuardSources: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("fd00::/64")}}},
+		{`{"Network": "10.5.0.0/22", "Backend": {"guard": "off", "guardtrial": 7}}`,
+			Config{V4: netOf("10.5.0.0/22", 24, "10.5.1.0", "10.5.3.0"), Guard: GuardOff, GuardTrial: 7 * time.Second}},
 	} {
+		if c.want.Guard == "" {
+			c.want.Guard, c.want.GuardTrial = GuardAudit, time.Minute
+		}
 		got, root := ParseConfig([]byte(c.raw))
 		if err := root.Err(); err != nil {
 			t.Errorf("%s: %v", c.raw, err)
@@ -90,6 +99,12 @@ SubnetMax: 10.5.9.1 24 10.5.9.0`},
 			`SubnetMin: ::ffff:10.5.9.0 IPv4 IPv6 10.5.9.0
 SubnetMax: fd05 Network`},
 		{`{"Network": "10.5.0.0/16", "Backend": "vxlan"}`, `Backend: "vxlan"`},
+		{`{"Network": "10.5.0.0/16", "Guard": "on", "GuardTrial": -1, "GuardSources": ["node7", "::ffff:192.0.2.7", 8]}`, `Guard: "on" off audit enforce
+GuardTrial: -1 0 86400
+GuardSources[2]: 8
+GuardSources: "node7" 192.0.2.0/24
+GuardSources: "::ffff:192.0.2.7"`},
+		{`{"Network": "10.5.0.0/16", "Guard": "off", "Backend": {"GuardTrial": 7}}`, `Guard: GuardTrial GuardSources Backend`},
 		// A misconfigured dual-stack cluster, as bad as can be.
 		{`{"Network": "ten/8", "SubnetLen": 24.5, "SubnetMin": 10, "EnableNFTables": "true", "EnableIPv6": true, "IPv6Network": "10.5.0.0/16",
 			"IPv6SubnetLen": 127, "IPv6SubnetMin": "10.5.0.0", "IPv6SubnetMax": "fd05::/64", "Backend": {"Type": 7}}`,

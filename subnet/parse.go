@@ -63,6 +63,7 @@ func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	cfg.V4 = families[0].read(root, on[0])
 	cfg.V6 = families[1].read(root, on[1])
 	cfg.NFTables = root.Bool("EnableNFTables", false)
+	cfg.readGuard(root)
 	cfg.Backend = strings.ToLower(root.Object("Backend").String("Type", ""))
 	return cfg, root
 }

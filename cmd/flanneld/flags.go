@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/flags"
 	"flannel/pkg/redact"
+	"flannel/subnet"
 )
 
 // Flags with flannel's names have its meanings and defaults, because manifests and
@@ -89,6 +90,8 @@ func networkFlags() []flagRow {
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.KeepConfig = !b; return err }},
 		{Name: "config-stagger", Arg: "DURATION", Def: "2m", Set: setStagger,
 			Help: "for a change that disconnects old from new nodes (backend, VNI, port): how long two nodes try it before the others adopt it; 0: all adopt it at once"},
+		{Name: "guard", Arg: "off|audit|enforce", Set: setGuard,
+			Help: "packets into the pod network that no node or pod would send: accept, count, or drop them; default: Guard in the network configuration, or audit"},
 		flags.Bool("ip-blackhole-route", "false", "drop traffic to addresses of this node's subnet that no pod has", func(o *options) *bool { return &o.BlackholeOwn }),
 	}
 }
@@ -117,6 +120,16 @@ func healthFlags() []flagRow {
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),
 		flags.LineOnly(flags.Bool("help", "false", "print this and exit", func(o *options) *bool { return &o.Help })),
 	}
+}
+
+// setGuard leaves the choice to the network configuration if v is empty.
+func setGuard(o *options, v string) (err error) {
+	if v == "" {
+		o.Guard = ""
+		return nil
+	}
+	o.Guard, err = subnet.ParseGuard(v)
+	return err
 }
 
 // setIfaceRegex adds a regular expression. An empty one would match every interface,

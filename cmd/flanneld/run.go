@@ -212,6 +212,9 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return 0
 	}
 	counts.Forwarded(forwardedBy(plane))
+	if g, ok := plane.(dataplane.GuardReader); ok {
+		counts.Guard(g.Guarded)
+	}
 	counts.Store(status.StoreAway, view.LeaseExpires)
 	tasks.Go(func() error {
 		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)

@@ -62,6 +62,7 @@ type Settings struct {
 	IPMasq       bool
 	RandomFully  bool
 	ForwardRules bool
+	Guard        subnet.Guard  // "": that of the network configuration
 	BlackholeOwn bool          // a blackhole route for the node's own subnet
 	CompareAll   time.Duration // the interval of resyncs, which read all actual state again
 

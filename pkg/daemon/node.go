@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,10 +242,14 @@ func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.S
 	// A backend without devices (alloc) leaves routing to somebody else.
 	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
+	for _, e := range n.lease.Endpoints() {
+		state.Subnets = append(state.Subnets, e.Subnet)
+	}
 	if s.BlackholeOwn {
-		for _, e := range n.lease.Endpoints() {
-			state.Blackholes = append(state.Blackholes, e.Subnet)
-		}
+		state.Blackholes = state.Subnets
+	}
+	if mode := cmp.Or(s.Guard, n.config.Guard); mode != subnet.GuardOff {
+		state.Guard = &dataplane.Guard{Enforce: mode == subnet.GuardEnforce, Trial: n.config.GuardTrial, Sources: n.config.GuardSources}
 	}
 	return state
 }

@@ -25,6 +25,7 @@ type View struct {
 	last    *snapshot
 	errors  []status.Error          // sorted by when they occurred last, the oldest first
 	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
+	guard   dataplane.GuardReader   // nil: the dataplane cannot guard the pod network
 	lease   subnet.Expirer          // nil: leases do not end by themselves
 }
 
@@ -34,6 +35,7 @@ func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.tunnels, _ = plane.(dataplane.TrafficReader)
+	v.guard, _ = plane.(dataplane.GuardReader)
 	v.lease, _ = m.(subnet.Expirer)
 }
 
@@ -99,7 +101,7 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last, tunnels := v.last, v.tunnels
+	last, tunnels, guard := v.last, v.tunnels, v.guard
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
@@ -111,6 +113,11 @@ func (v *View) Fill(r *status.Report) {
 	r.Pending, r.Refused = last.pendingConfig, last.configRefused
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
+	if guard != nil {
+		if g, exists := guard.Guarded(); exists {
+			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets}
+		}
+	}
 	if tunnels != nil {
 		addTunnels(r.Peers, tunnels.Traffic())
 	}

@@ -73,10 +73,37 @@ type State struct {
 	// Blackholes drop packets that no other route takes, such as those for deleted
 	// pods of this node.
 	Blackholes []netip.Prefix
+	// Subnets are those of this node's pods, one for each address family in use.
+	Subnets []netip.Prefix
+	// Guard is nil if anybody may send into the pod network.
+	Guard *Guard
 	// Keep forbids deletions. It is set when something that the state or the links
 	// depend on (devices, the underlay) could not be read in this pass, so that the
 	// last known value was used.
 	Keep bool
+}
+
+// Guard says what happens to packets into the pod network that no node and no pod of
+// the cluster would send.
+type Guard struct {
+	Enforce bool           // they are dropped; else they are only counted
+	Trial   time.Duration  // for which no peer's packet must have been counted before any is dropped
+	Sources []netip.Prefix // from which peers may send, too, masked
+}
+
+// GuardReader is implemented by dataplanes that can guard the pod network.
+type GuardReader interface {
+	// Guarded returns what the guard does, and whether there is one. It may be called at
+	// any time, by any goroutine.
+	Guarded() (g Guarded, exists bool)
+}
+
+// Guarded is what a guard does.
+type Guarded struct {
+	Enforce bool
+	Waiting string            // why it does not enforce although it should; empty: it does what it should
+	Problem string            // why it does not work; empty: it does
+	Packets map[string]uint64 // counted or dropped, by rule
 }
 
 // Refused is a path of which the system refused an entry because of its content,

@@ -3,7 +3,9 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -245,6 +247,37 @@ func datagramsFromPeers(s Snapshot) Finding {
 			"%d datagrams were dropped since the start, because they contained no IPv4 packet", f.Dropped["malformed"])
 	}
 	return ok("%d packets received", f.Received.Packets)
+}
+
+// nobodyForges reports what the guard of the pod network has found, and whether it works.
+func nobodyForges(s Snapshot) Finding {
+	var g *status.Guard
+	if r := s.Daemon.Value.Report; r != nil {
+		g = r.Guard
+	}
+	if g == nil {
+		return skip("there is no guard: it is off, or the backend is one whose packets others route")
+	}
+	var found []string
+	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
+		if n := g.Packets[rule]; n > 0 {
+			found = append(found, fmt.Sprintf("%d %s", n, rule))
+		}
+	}
+	const look = "The log has some of these packets (cause forged-packet); Documentation/guard.md explains the rules. "
+	switch {
+	case g.Problem != "":
+		return warn("The kernel needs the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log; without a guard, set Guard to off.",
+			"the guard does not work: %s", g.Problem)
+	case g.Waiting != "":
+		return warn(look+"If a node sends from another address than the one in its lease, add that to GuardSources. Packets of others are no reason to wait: set GuardTrial to 0.",
+			"the guard drops nothing yet: it %s", g.Waiting)
+	case len(found) == 0:
+		return ok("none were found")
+	case !g.Enforce:
+		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", strings.Join(found, ", "))
+	}
+	return ok("dropped: %s", strings.Join(found, ", "))
 }
 
 // several joins the first maxNamed texts, and counts the others.

@@ -36,7 +36,7 @@ func healthy() Snapshot {
 	return Snapshot{
 		OS: "linux", At: noon, SubnetFile: "/run/flannel/subnet.env",
 		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.3.0/24"), MTU: 1450}),
-		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true,
+		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true, Guard: &status.Guard{},
 			Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
 			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
 				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: pfx("10.5.3.0/24"), PublicIP: addr("192.168.0.3")}},
@@ -172,6 +172,16 @@ func TestDaemonChecks(t *testing.T) {
 		}},
 		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &status.Forwarded{Received: status.Flow{Packets: 9}} }},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
+
+		{"FL211", Warn, "nf_tables", func(s *Snapshot) { reportOf(s).Guard = &status.Guard{Problem: "no nf_tables"} }},
+		{"FL211", Warn, "192.0.2.7", func(s *Snapshot) { reportOf(s).Guard = &status.Guard{Waiting: "192.0.2.7 sends"} }},
+		{"FL211", Warn, "5 outsider", func(s *Snapshot) {
+			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 5, "pod": 0}}
+		}},
+		{"FL211", OK, "6 pod", func(s *Snapshot) {
+			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"pod": 6}}
+		}},
+		{"FL211", OK, "", func(s *Snapshot) { reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"pod": 0}} }},
 	})
 }
 

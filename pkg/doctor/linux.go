@@ -30,6 +30,8 @@ func linuxChecks() []Check {
 			"WireGuard peers to which packets were sent have not answered", linux, needs{peersKnown, wireGuardUsed}, peersAnswer},
 		{"FL210", "IPsec has keys for every peer",
 			"IPsec has no keys for some peers", linux, needs{peersKnown, ipsecUsed}, peersHaveKeys},
+		{"FL211", "only nodes and pods of the cluster send into the pod network",
+			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, nil, nobodyForges},
 	}
 }
 

@@ -168,6 +168,45 @@ func (f forwarded) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
+// guarded describes the metrics of a dataplane's guard.
+type guarded struct {
+	read             func() (dataplane.Guarded, bool)
+	packets, working *prometheus.Desc
+}
+
+// Guard adds metrics of the guard of the pod network. There are none as long as read
+// returns false.
+func (m *Metrics) Guard(read func() (g dataplane.Guarded, exists bool)) {
+	m.registry.MustRegister(guarded{read,
+		prometheus.NewDesc("flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce) or would drop (audit), by rule.", []string{"mode", "rule"}, nil),
+		prometheus.NewDesc("flanneld_guard_working", "Whether the guard could be set up as configured, by mode.", []string{"mode"}, nil)})
+}
+
+// Describe implements prometheus.Collector.
+func (g guarded) Describe(to chan<- *prometheus.Desc) {
+	to <- g.packets
+	to <- g.working
+}
+
+// Collect implements prometheus.Collector.
+func (g guarded) Collect(to chan<- prometheus.Metric) {
+	state, exists := g.read()
+	if !exists {
+		return
+	}
+	mode, working := "audit", 1.0
+	if state.Enforce {
+		mode = "enforce"
+	}
+	if state.Problem != "" {
+		working = 0
+	}
+	to <- prometheus.MustNewConstMetric(g.working, prometheus.GaugeValue, working, mode)
+	for rule, n := range state.Packets {
+		to <- prometheus.MustNewConstMetric(g.packets, prometheus.CounterValue, float64(n), mode, rule)
+	}
+}
+
 // ConfigPending sets whether the latest network configuration is pending, on
 // trial or refused.
 func (m *Metrics) ConfigPending(pending bool) {

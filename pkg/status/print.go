@@ -46,6 +46,7 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 		p.row("lease", "none yet")
 	}
 	p.forwarded(r.Forwarded)
+	p.guard(r.Guard)
 	p.row("peers", "%s", count(r))
 	p.retained(r.Retained)
 	p.history(r.Errors, o.History)
@@ -137,6 +138,34 @@ func (p *printer) forwarded(f *Forwarded) {
 		}
 	}
 	p.row("forwarded", "%s", text)
+}
+
+// guard prints what guards the pod network, and what it has found.
+func (p *printer) guard(g *Guard) {
+	if g == nil {
+		return
+	}
+	mode, verb := "audit", "would be"
+	if g.Enforce {
+		mode, verb = "enforce", "were"
+	}
+	var found []string
+	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
+		if n := g.Packets[rule]; n > 0 {
+			found = append(found, fmt.Sprintf("%d %s", n, Printable(rule)))
+		}
+	}
+	if g.Waiting != "" {
+		mode = "audit, but " + Printable(g.Waiting)
+	}
+	switch {
+	case g.Problem != "":
+		p.rows("guard", mode+", which does not work: "+g.Problem)
+	case len(found) == 0:
+		p.row("guard", "%s: no forged packets", mode)
+	default:
+		p.row("guard", "%s: packets that %s dropped: %s", mode, verb, strings.Join(found, ", "))
+	}
 }
 
 // count returns the number of peers in each state.

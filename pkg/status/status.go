@@ -38,6 +38,8 @@ type Report struct {
 
 	Forwarded *Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
 
+	Guard *Guard `json:"guard,omitempty"` // absent: off, or not supported
+
 	// Retained is absent if no peer is retained and the store has this node's
 	// lease.
 	Retained *Retained `json:"retained,omitempty"`
@@ -104,6 +106,14 @@ type Forwarded struct {
 	Sent     Flow              `json:"sent"`
 	Received Flow              `json:"received"`
 	Dropped  map[string]uint64 `json:"dropped"` // by reason: "malformed", "foreign", "unreachable", "expired", "failed"
+}
+
+// Guard is what guards the pod network against packets of others.
+type Guard struct {
+	Enforce bool              `json:"enforce"`           // it drops packets; else it only counts them
+	Waiting string            `json:"waiting,omitempty"` // why it does not enforce although it should
+	Problem string            `json:"problem,omitempty"` // why it does not work
+	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "inner", "spoofed"
 }
 
 // Flow is what went in one direction, without outer headers.

@@ -51,6 +51,7 @@ func sample() Report {
 				{"flannel-wg", 8, 1420, "", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}, {"flannel0", 9, 1472, "", ""}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
 		Forwarded: &Forwarded{Flow{3, 400}, Flow{5, 600}, map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
+		Guard:     &Guard{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
 		Retained:  &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
 		Peers: []Peer{retained, a, peer("b", Behind, "", 5), peer("c", Pending, "", 6),
 			peer("d", Rejected, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: Rejected, Reason: "no lease"}},

@@ -105,6 +105,14 @@ func (d *Dataplane) Forwarded() (f dataplane.Forwarded, ever bool) {
 	return f, false
 }
 
+// Guarded implements dataplane.GuardReader.
+func (d *Dataplane) Guarded() (g dataplane.Guarded, exists bool) {
+	if r, ok := d.inner.(dataplane.GuardReader); ok {
+		return r.Guarded()
+	}
+	return g, false
+}
+
 // Close implements Dataplane. It kills running commands.
 func (d *Dataplane) Close() error {
 	d.mu.Lock()

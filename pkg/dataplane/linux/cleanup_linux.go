@@ -51,10 +51,12 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	for _, l := range links {
 		removed = append(removed, "device "+l.Attrs().Name)
 	}
+	guard, err := d.guard.remove(dryRun)
+	removed = append(removed, guard...)
 	if dryRun {
-		return removed, nil
+		return removed, err
 	}
-	return removed, d.deleteAll(ctx, links)
+	return removed, errors.Join(err, d.deleteAll(ctx, links))
 }
 
 // errNoNetwork is the error of commands for one of several flannelds on a host.

@@ -59,6 +59,8 @@ type Driver struct {
 
 	networkRoutes map[routeKey]hop // through TUN devices
 
+	guard guarding
+
 	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
 	ipsecWatch ipsecWatch
 
@@ -99,6 +101,7 @@ func New(opts driver.Options) (*Driver, error) {
 	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
 	d.ike = d.newIKEStore()
 	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
+	d.guard.open(d)
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
 	// The policies of a connection exist before it does, so that the kernel drops
@@ -106,7 +109,7 @@ func New(opts driver.Options) (*Driver, error) {
 	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(err, d.guard.close(), c.Close())
 	}
 	return d, nil
 }
@@ -121,13 +124,14 @@ func (d *Driver) Close() error {
 	d.ipsecWatch.close()
 	d.ike.disconnect()
 	d.xfrm.close()
-	return errors.Join(d.closeForwarders(), d.watcher.close(), d.conn.Close())
+	return errors.Join(d.closeForwarders(), d.watcher.close(), d.guard.close(), d.conn.Close())
 }
 
 // QueueResync implements Dataplane.
 func (d *Driver) QueueResync() {
 	d.markDirty()
 	d.tables.Relist()
+	d.guard.relist()
 }
 
 // markDirty makes the next pass read devices and sysctls again.
@@ -139,14 +143,16 @@ func (d *Driver) markDirty() {
 
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	err := errors.Join(d.want(links, s), d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
+	err := d.want(links, s)
+	unguarded := d.guard.apply(ctx, d, s)
+	err = errors.Join(err, d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec())
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec(), d.guard.prune(ctx, d))
 	}
-	return driver.Attribute(err, s.Paths, isPathsFault, d.keys)
+	return driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 }
 
 // isPathsFault reports whether the kernel refused an entry because of its gateway
@@ -175,6 +181,7 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 		return err
 	}
 	k.fill(d, f, p, link)
+	d.guard.put(f.Verb, p)
 	return nil
 }
 
@@ -232,6 +239,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 // resetTables makes the tables want nothing.
 func (d *Driver) resetTables() {
 	d.tables.Reset()
+	d.guard.reset()
 	clear(d.hopUsers)
 	d.paths, d.blackholes, d.networkRoutes = nil, nil, nil
 }

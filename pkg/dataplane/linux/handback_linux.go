@@ -62,6 +62,13 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	if d.ike.mayStop() {
 		done = append(done, "end strongSwan's charon")
 	}
+	guard, err := d.guard.remove(true)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range guard { // whose peers nobody would keep up to date
+		done = append(done, "remove "+table)
+	}
 	slices.Sort(done)
 	if dryRun {
 		return done, nil
@@ -73,7 +80,8 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		}
 	}
 	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
-	errs = append(errs, d.ike.stop(unix.SIGKILL))
+	_, err = d.guard.remove(false)
+	errs = append(errs, err, d.ike.stop(unix.SIGKILL))
 	for _, l := range idle {
 		errs = append(errs, d.deleteLink(l))
 	}

@@ -226,7 +226,7 @@ func (w *watcher) address(body []byte) (bool, error) {
 		if known { // it has a name of ours; with the new address it may belong to our network
 			w.d.strayDevices.Store(true)
 		}
-		return known, nil
+		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {

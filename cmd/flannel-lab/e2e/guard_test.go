@@ -1,0 +1,362 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/mac"
+	"flannel/pkg/status"
+)
+
+// guardTest is a lab with two nodes and a pod on each. The victim is the pod of the second
+// node; the others send to it what they must not.
+type guardTest struct {
+	l        *lab.Lab
+	a, b     *lab.Pod
+	received atomic.Int64
+	port     uint16 // where the victim listens
+}
+
+// forged is a way to send into the pod network.
+type forged struct {
+	rule string // that finds it
+	from machine.Namespaces
+	at   *lab.Node // that has to find it
+	send func(c *net.UDPConn) error
+	// closed means that the victim receives nothing even without a guard.
+	closed bool
+	conn   func() (*net.UDPConn, error)
+}
+
+// forgedPackets is how many packets each way sends.
+const forgedPackets = 1000
+
+// The guard counts all of what an outsider, a pod and a forging node send, and drops it
+// if it enforces. What is legitimate always passes.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"vxlan", "udp", "host-gw"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`+apart)}
+			s.a, s.b = pair(t, s.l)
+			must(t, reach(t.Context(), s.a, s.b))
+			s.listen(t)
+			ways := s.ways(t, backend)
+			for _, w := range ways {
+				if w.closed {
+					s.attack(t, w, 0)
+				} else {
+					s.attack(t, w, forgedPackets)
+				}
+			}
+			s.legitimate(t)
+			must(t, s.l.SetConfig(t.Context(), s.l.Config(`{"Type":"`+backend+`","Guard":"enforce","GuardTrial":0}`+apart)))
+			for _, n := range s.l.Nodes {
+				within(t, n.Name+" enforces", func() error { return s.enforces(t, n) })
+			}
+			f := flood(t, s.a, s.b)
+			for _, w := range ways {
+				s.attack(t, w, 0)
+			}
+			s.legitimate(t)
+			if backend == "udp" { // whose packets the daemon forwards
+				f.checkNoLoss(t, "the guard enforces")
+				s.outlives(t)
+			} else {
+				s.outlives(t)
+				f.checkNoLoss(t, "the guard enforces, the daemon is killed")
+			}
+			s.repairs(t)
+		})
+	}
+}
+
+// The guard drops nothing as long as it finds packets of a peer, such as one whose
+// address is translated, and says which. The operator lists the peer's address.
+func TestGuardWaits(t *testing.T) {
+	t.Parallel()
+	s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan","Guard":"enforce","GuardTrial":3600}`+apart)}
+	s.a, s.b = pair(t, s.l)
+	must(t, reach(t.Context(), s.a, s.b))
+	s.listen(t)
+	n := s.l.Nodes[1]
+	ways := s.ways(t, "vxlan")
+	translated := ways[slices.IndexFunc(ways, func(w forged) bool { return w.rule == "outsider" })]
+	s.attack(t, translated, forgedPackets)
+	within(t, "the reason", func() error {
+		g := s.guard(t, n)
+		if g.Enforce || !strings.Contains(g.Waiting, s.a.IP4.String()) || !strings.Contains(g.Waiting, s.l.Nodes[0].IP4.String()) {
+			return fmt.Errorf("the guard is %+v; it should wait because of %s", g, s.a.IP4)
+		}
+		return nil
+	})
+	found := logged(t, n, 0, "cause=forged-packet", "rule=outsider", "inside_from="+s.a.IP4.String())
+	if len(found) != 1 {
+		t.Errorf("%d lines about packets that are alike", len(found))
+	}
+	within(t, "the doctor's advice", func() error { return says(t, n, "GuardSources", "sh", "-c", s.l.Flanneld()+" doctor || true") })
+	must(t, s.l.SetConfig(t.Context(), s.l.Config(`{"Type":"vxlan","Guard":"enforce","GuardTrial":1,"GuardSources":["192.168.100.1"]}`+apart)))
+	within(t, "it enforces", func() error { return s.enforces(t, n) })
+	c, err := translated.conn()
+	must(t, err)
+	defer c.Close()
+	before := s.received.Load()
+	must(t, translated.send(c))
+	within(t, "the source on the list passes", func() error {
+		if s.received.Load() == before {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	s.legitimate(t)
+}
+
+// listen counts the datagrams that the victim receives.
+func (s *guardTest) listen(t *testing.T) {
+	var c *net.UDPConn
+	must(t, s.b.Do(func() (err error) { c, err = net.ListenUDP("udp4", nil); return err }))
+	s.port = uint16(c.LocalAddr().(*net.UDPAddr).Port)
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		for buf := make([]byte, 2048); ; {
+			if _, _, err := c.ReadFromUDP(buf); err != nil {
+				return
+			}
+			s.received.Add(1)
+		}
+	}()
+}
+
+func (s *guardTest) ways(t *testing.T, backend string) []forged {
+	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
+	inSubnetOf := func(n *lab.Node, host byte) netip.Addr {
+		key, _ := leaseOf(t, s.l, n)
+		b := address(t, key).As4()
+		b[3] = host
+		return netip.AddrFrom4(b)
+	}
+	// An address of the second node's pods, which the first node's pod and a host beside the nodes claim.
+	stolen := inSubnetOf(node2, 200)
+	foreign := netip.MustParseAddr("198.51.100.7")
+	shell(t, s.a.Namespaces, "ip addr add %s/32 dev eth0; ip addr add %s/32 dev eth0", stolen, foreign)
+	shell(t, s.l.Infra.Namespaces, "ip addr add %s/32 dev lo; ip route add %s via %s", stolen, s.b.IP4, node2.IP4)
+	plain := func(from machine.Namespaces) func() (*net.UDPConn, error) {
+		return func() (*net.UDPConn, error) { return dialFrom(from, stolen, netip.AddrPortFrom(s.b.IP4, s.port)) }
+	}
+	write := func(c *net.UDPConn) error { _, err := c.Write([]byte("forged")); return err }
+	ways := []forged{
+		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: plain(s.a.Namespaces)},
+		{rule: "spoofed", from: s.l.Infra.Namespaces, at: node2, send: write, conn: plain(s.l.Infra.Namespaces)},
+		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: func() (*net.UDPConn, error) {
+			return dialFrom(s.a.Namespaces, foreign, netip.AddrPortFrom(node2.IP4, 9))
+		}, closed: true}, // to a port where nobody listens
+	}
+	if backend == "host-gw" {
+		return ways
+	}
+	outer := netip.AddrPortFrom(node2.IP4, 8472)
+	if backend == "udp" {
+		outer = netip.AddrPortFrom(node2.IP4, 8285)
+	}
+	encapsulated := func(from machine.Namespaces, rule string, at *lab.Node, source netip.Addr) forged {
+		packet := s.encapsulate(t, backend, source)
+		// For udp, flanneld compares address and port of the sender with the peer that has the inner source.
+		return forged{rule: rule, from: from, at: at, closed: backend == "udp",
+			send: func(c *net.UDPConn) error { _, err := c.Write(packet); return err },
+			conn: func() (*net.UDPConn, error) { return dialFrom(from, netip.Addr{}, outer) }}
+	}
+	ways = append(ways,
+		encapsulated(s.l.Infra.Namespaces, "outsider", node2, s.a.IP4),
+		encapsulated(s.a.Namespaces, "pod", node1, s.a.IP4))
+	if backend != "udp" { // where flanneld compares the inner source with the peer
+		ways = append(ways, encapsulated(node1.Namespaces, "inner", node2, stolen))
+	}
+	return ways
+}
+
+// dialFrom makes a socket in other namespaces; without a source, the kernel chooses one.
+func dialFrom(ns machine.Namespaces, source netip.Addr, to netip.AddrPort) (c *net.UDPConn, err error) {
+	local := &net.UDPAddr{}
+	if source.IsValid() {
+		local.IP = source.AsSlice()
+	}
+	err = ns.Do(func() error { c, err = net.DialUDP("udp4", local, net.UDPAddrFromAddrPort(to)); return err })
+	return c, err
+}
+
+// encapsulate returns the payload of a datagram that carries a packet to the victim.
+func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr) []byte {
+	packet := ipv4UDP(source, s.b.IP4, s.port)
+	if backend == "udp" {
+		return packet
+	}
+	_, value := leaseOf(t, s.l, s.l.Nodes[1])
+	var lease struct{ BackendData struct{ VtepMAC string } }
+	must(t, json.Unmarshal([]byte(value), &lease))
+	to, err := mac.Parse(lease.BackendData.VtepMAC)
+	must(t, err)
+	frame := []byte{8, 0, 0, 0, 0, 0, 1, 0} // RFC 7348: flag I, VNI 1
+	frame = append(frame, to[:]...)
+	frame = append(frame, 2, 0, 0, 0, 0, 9, 8, 0)
+	return append(frame, packet...)
+}
+
+// ipv4UDP returns an IPv4 packet with a UDP datagram, whose checksum is absent.
+func ipv4UDP(from, to netip.Addr, port uint16) []byte {
+	const header, udp = 20, 8
+	payload := "forged"
+	p := make([]byte, header+udp, header+udp+len(payload))
+	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(p[2:], uint16(cap(p)))
+	copy(p[12:], from.AsSlice())
+	copy(p[16:], to.AsSlice())
+	sum := uint32(0)
+	for i := 0; i < header; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(p[header:], 4242)
+	binary.BigEndian.PutUint16(p[header+2:], port)
+	binary.BigEndian.PutUint16(p[header+4:], uint16(udp+len(payload)))
+	return append(p, payload...)
+}
+
+// attack sends packets, waits until the guard has counted all, and checks how many the
+// victim has received.
+func (s *guardTest) attack(t *testing.T, w forged, want int64) {
+	t.Helper()
+	c, err := w.conn()
+	must(t, err)
+	defer c.Close()
+	before, countedBefore := s.received.Load(), s.counted(t, w.at, w.rule)
+	for sent := 1; sent <= forgedPackets; sent++ {
+		if err := w.send(c); err != nil && !errors.Is(err, unix.ECONNREFUSED) { // an answer to an earlier packet
+			t.Fatal(err)
+		}
+		if sent%100 == 0 { // no queue holds all of them
+			within(t, fmt.Sprintf("%s: %d packets are counted", w.rule, sent), func() error {
+				if n := s.counted(t, w.at, w.rule) - countedBefore; n != uint64(sent) {
+					return fmt.Errorf("%d of %d packets are counted", n, sent)
+				}
+				return nil
+			})
+		}
+	}
+	within(t, fmt.Sprintf("%s: the victim receives %d", w.rule, want), func() error {
+		if n := s.received.Load() - before; n != want {
+			return fmt.Errorf("it has received %d", n)
+		}
+		return nil
+	})
+}
+
+// counted returns how many packets a rule has found.
+func (s *guardTest) counted(t *testing.T, n *lab.Node, rule string) uint64 {
+	t.Helper()
+	return s.guard(t, n).Packets[rule]
+}
+
+func (s *guardTest) guard(t *testing.T, n *lab.Node) status.Guard {
+	t.Helper()
+	var r status.Report
+	must(t, json.Unmarshal([]byte(shell(t, n.Namespaces, "%s status --json || true", s.l.Flanneld())), &r))
+	if r.Guard == nil {
+		t.Fatalf("%s has no guard", n.Name)
+	}
+	if r.Guard.Problem != "" {
+		t.Fatalf("the guard of %s: %s", n.Name, r.Guard.Problem)
+	}
+	return *r.Guard
+}
+
+func (s *guardTest) enforces(t *testing.T, n *lab.Node) error {
+	if !s.guard(t, n).Enforce {
+		return fmt.Errorf("the guard only counts")
+	}
+	return nil
+}
+
+// legitimate sends what must pass, and checks that the guard has counted nothing of it.
+func (s *guardTest) legitimate(t *testing.T) {
+	t.Helper()
+	var before []string
+	for _, n := range s.l.Nodes {
+		before = append(before, fmt.Sprint(s.guard(t, n).Packets))
+	}
+	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
+	talk(t, s.a, s.b, s.a.IP4, s.b.IP4, lab.Outside4)
+	for _, way := range []struct {
+		from machine.Namespaces
+		to   netip.Addr
+	}{
+		{node1.Namespaces, s.b.IP4}, // a host to a pod of another node
+		{node2.Namespaces, s.b.IP4}, // a host to its own pod
+		{s.b.Namespaces, node1.IP4}, // a pod to another host
+		{s.b.Namespaces, node2.IP4}, // a pod to its own host
+		{node1.Namespaces, node2.IP4},
+	} {
+		_, err := way.from.Ping(t.Context(), way.to)
+		must(t, err)
+	}
+	// A program of a host, bound to the host's own address.
+	shell(t, node1.Namespaces, "ping -q -c 1 -W 10 -I %s %s", node1.IP4, s.b.IP4)
+	for i, n := range s.l.Nodes {
+		if after := fmt.Sprint(s.guard(t, n).Packets); after != before[i] {
+			t.Errorf("%s counted legitimate packets: %s, before %s", n.Name, after, before[i])
+		}
+	}
+}
+
+// guardTable returns the guard's table of a node without the values of counters.
+func guardTable(t *testing.T, n *lab.Node) (string, error) {
+	return try(t.Context(), n.Namespaces, "nft -s list table inet flannel-guard")
+}
+
+// outlives kills and restarts a daemon.
+func (s *guardTest) outlives(t *testing.T) {
+	n := s.l.Nodes[1]
+	want, err := guardTable(t, n)
+	must(t, err)
+	must(t, n.Kill())
+	if left, err := guardTable(t, n); err != nil || left != want {
+		t.Errorf("the guard did not outlive the daemon: %v", err)
+	}
+	must(t, n.Start())
+	within(t, "the daemon is ready again", func() error { return n.Ready(t.Context()) })
+}
+
+// repairs has others destroy the table.
+func (s *guardTest) repairs(t *testing.T) {
+	n := s.l.Nodes[1]
+	want, err := guardTable(t, n)
+	must(t, err)
+	for _, harm := range []string{
+		"nft delete table inet flannel-guard",
+		"nft flush set inet flannel-guard peers4",
+		"nft flush chain inet flannel-guard outer",
+		"nft add rule inet flannel-guard prerouting drop",
+		"nft add element inet flannel-guard peers4 '{ 192.0.2.1 }'",
+	} {
+		shell(t, n.Namespaces, "%s", harm)
+		within(t, "repaired after "+harm, func() error {
+			have, err := guardTable(t, n)
+			if err == nil && have != want {
+				err = fmt.Errorf("the table is %s\nwant %s", have, want)
+			}
+			return err
+		})
+	}
+}

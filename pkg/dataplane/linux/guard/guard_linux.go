@@ -1,0 +1,250 @@
+// Package guard decides who may send into the pod network: it keeps a table of nftables
+// that counts and, if it enforces, drops packets that no node or pod of the cluster
+// would send. The table is ours alone, and exists beside the rules of package firewall,
+// also where these are written by iptables.
+//
+//	rule      packets                                               sent by
+//	outsider  to the port of the tunnel, not from a peer            a host that is no node
+//	pod       to the port of the tunnel on a node, from a pod       a pod, which the node would masquerade
+//	inner     out of the tunnel, not from the pod network or a      a node that forges
+//	          peer, or from this node's own subnet
+//	spoofed   from a pod with an address that is not routed to it,  a pod; a host beside the node
+//	          or to the pod network from elsewhere with an address
+//	          of the pod network that is not routed there
+//
+// The rules are in prerouting, before connection tracking. The addresses of the peers
+// are in sets, which have an address before there is a route to the peer, and lose it
+// after the route is gone.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+)
+
+// Config is what the rules depend on, apart from the peers.
+type Config struct {
+	Enforce  bool           // drop; else only count
+	Trial    time.Duration  // for which nothing of a peer must have been found before packets are dropped
+	Networks []netip.Prefix // of all pods, masked
+	Subnets  []netip.Prefix // of this node's pods, masked
+	Tunnels  []string       // tunnel devices
+	Ports    []uint16       // UDP ports of outer packets
+	VXLAN    bool           // which are VXLAN; else they contain an IP packet
+	IPIP     bool           // outer packets have protocol 4
+	Routed   bool           // there is a route to each peer's subnet
+	Sources  []netip.Prefix // further senders of outer packets, masked
+}
+
+// Guard keeps the table. Its methods are for one goroutine, except Counts and
+// ObserveAddr.
+type Guard struct {
+	table  *nftables.Table
+	notify func() // a pass is due
+	log    *slog.Logger
+
+	conn     *nftables.Conn // for changes and lists
+	counts   *nftables.Conn // for Counts
+	watch    *netlink.Conn
+	watching chan struct{} // closed when the watcher has ended
+	port     uint32        // of conn's socket: notifications of our own changes
+
+	peers, pods *reconcile.Table[string, struct{}] // by address, and by name of the interface
+	users       map[netip.Addr]int                 // number of paths that want an address
+
+	samples   *sampler
+	unsampled error // why there are no samples
+	trial     trial
+
+	config  *Config      // of the rules in the kernel; nil: none, or not known
+	rules   []uint64     // their handles
+	subnets atomic.Value // []netip.Prefix, for ObserveAddr
+	// stale: others may have changed the table. podsStale: the interfaces of pods may
+	// have changed.
+	stale, podsStale atomic.Bool
+}
+
+// New opens the guard of a flanneld (see package instance) in the network namespace of
+// the calling thread. It changes nothing. notify is called, by any goroutine, when
+// Apply is due.
+func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
+	name := "flannel-guard"
+	if instance != "" {
+		name += "-" + instance
+	}
+	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
+		users: map[netip.Addr]int{}, watching: make(chan struct{})}
+	g.peers = reconcile.NewTable[string, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6)}})
+	g.pods = reconcile.NewTable[string, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
+	g.stale.Store(true)
+	g.podsStale.Store(true)
+	var err error
+	if g.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+		g.port = c.PID()
+		return nil
+	})); err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	if g.counts, err = nftables.New(nftables.AsLasting()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
+	}
+	if g.watch, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+		return nil, errors.Join(fmt.Errorf("subscribe to nftables notifications: %w", err), g.conn.CloseLasting(), g.counts.CloseLasting())
+	}
+	go g.receive()
+	return g, nil
+}
+
+// Close stops watching. The table stays.
+func (g *Guard) Close() error {
+	err := g.watch.Close()
+	<-g.watching
+	g.trial.end()
+	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.CloseLasting())
+}
+
+// Tables are the sets, for reports of what changed.
+func (g *Guard) Tables() driver.Tables { return driver.Tables{g.peers, g.pods} }
+
+// Relist makes the next Apply read everything again.
+func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
+
+// Reset makes the guard want no peers.
+func (g *Guard) Reset() {
+	g.peers.Reset()
+	clear(g.users)
+	g.samples.reset()
+}
+
+// Put wants or drops the address from which a peer with a subnet sends. A peer may have
+// several subnets.
+func (g *Guard) Put(verb driver.Verb, subnet netip.Prefix, addr netip.Addr) {
+	switch verb {
+	case driver.Want:
+		g.samples.put(subnet, addr, true)
+		if g.users[addr]++; g.users[addr] == 1 {
+			g.peers.Want(string(addr.AsSlice()), struct{}{})
+		}
+	case driver.Drop:
+		g.samples.put(subnet, addr, false)
+		if g.users[addr]--; g.users[addr] == 0 {
+			delete(g.users, addr)
+			g.peers.Drop(string(addr.AsSlice()))
+		}
+	}
+}
+
+// Apply makes the rules those of c, and adds the peers and the interfaces of pods. With
+// nil, it deletes the table. Packets meet either the former or the new rules, and new
+// rules never without the peers. interfaces returns the names of those with an address
+// in the subnets.
+func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfaces func() ([]string, error)) error {
+	if c == nil {
+		return g.remove()
+	}
+	g.subnets.Store(c.Subnets)
+	g.unsampled = g.samples.bind(groupOf(g.table.Name))
+	if g.stale.Swap(false) {
+		if err := g.check(); err != nil {
+			g.stale.Store(true)
+			return err
+		}
+	}
+	if g.podsStale.Swap(false) {
+		names, err := interfaces()
+		if err != nil {
+			g.podsStale.Store(true)
+			return fmt.Errorf("find the interfaces of pods: %w", err)
+		}
+		g.pods.Reset()
+		for _, name := range names {
+			if !slices.Contains(c.Tunnels, name) {
+				g.pods.Want(ifname(name), struct{}{})
+			}
+		}
+	}
+	next := *c
+	next.Enforce = g.mayEnforce(next, time.Now())
+	g.samples.set(next)
+	write := g.config == nil || !reflect.DeepEqual(*g.config, next)
+	if write {
+		if err := g.prepare(); err != nil {
+			return err
+		}
+	}
+	if err := g.Tables().Add(ctx, o); err != nil {
+		return err
+	}
+	if !write {
+		return nil
+	}
+	return g.write(next)
+}
+
+// Enforces reports whether the rules drop packets, and, if they should but do not yet,
+// why.
+func (g *Guard) Enforces() (enforces bool, waiting string) {
+	return g.trial.dropping, g.trial.waiting
+}
+
+// Prune removes the peers and interfaces that are gone.
+func (g *Guard) Prune(ctx context.Context, o driver.Options) error {
+	if g.config == nil {
+		return nil
+	}
+	return g.Tables().Prune(ctx, o)
+}
+
+// ObserveAddr records that an address of an interface has changed. It reports whether
+// that may concern the guard.
+func (g *Guard) ObserveAddr(a netip.Addr) bool {
+	subnets, _ := g.subnets.Load().([]netip.Prefix)
+	if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+		return false
+	}
+	g.podsStale.Store(true)
+	return true
+}
+
+// Counts returns the numbers of packets by rule, since the table was made. found is
+// false if there is no table.
+func (g *Guard) Counts() (packets map[string]uint64, found bool) {
+	objects, err := g.counts.GetObjects(g.table)
+	if err != nil {
+		return nil, false
+	}
+	packets = map[string]uint64{}
+	for _, o := range objects {
+		if c, ok := o.(*nftables.CounterObj); ok && slices.Contains(ruleNames, c.Name) {
+			packets[c.Name] = c.Packets
+		}
+	}
+	return packets, len(packets) > 0
+}
+
+// Remove deletes the table, and returns its description if there is one; with dryRun it
+// deletes nothing.
+func (g *Guard) Remove(dryRun bool) (removed []string, err error) {
+	exists, err := g.exists()
+	if err != nil || !exists {
+		return nil, err
+	}
+	if !dryRun {
+		err = g.remove()
+	}
+	return []string{"nftables table inet " + g.table.Name}, err
+}

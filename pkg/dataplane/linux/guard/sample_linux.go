@@ -1,0 +1,294 @@
+package guard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/rtnetlink"
+)
+
+// sample is a packet that a rule has found.
+type sample struct {
+	rule     string
+	from, to netip.Addr // of the packet itself
+	inner    netip.Addr // source of the packet inside; zero: there is none
+}
+
+// sampler receives some of the packets that the rules find, by NFLOG, logs a few of them
+// and remembers whether peers send them.
+type sampler struct {
+	log    *slog.Logger
+	notify func()        // why the guard waits has changed
+	conn   *netlink.Conn // nil: not bound
+	ended  chan struct{}
+
+	mu       sync.Mutex
+	config   Config
+	subnets  map[netip.Prefix]netip.Addr // of the peers: where they are
+	lengths  map[int]int                 // number of subnets by the length of their prefix
+	last     time.Time                   // of the last packet of a peer; zero: none
+	which    string                      // a description of that packet
+	notified time.Time
+	logged   map[sample]time.Time // when
+	tokens   int                  // lines that may be logged
+	since    time.Time            // when a token was added last
+}
+
+// Of linux/netfilter/nfnetlink_log.h.
+const (
+	nfulnlMsgPacket, nfulnlMsgConfig      = 0, 1
+	nfulaPayload, nfulaPrefix             = 9, 10
+	nfulaCfgCmd, nfulaCfgMode, nfulaQueue = 1, 2, 5 // the last is NFULA_CFG_QTHRESH
+	nfulnlCfgCmdBind, nfulnlCopyPacket    = 1, 2
+)
+
+const (
+	sampleBytes   = 128 // of each packet: outer and inner headers
+	sampleRate    = 5   // per second and rule
+	maxSampleLog  = 10  // lines at once
+	sampleLogRate = time.Minute
+	sampleRepeat  = time.Hour // until the same packet is logged again
+)
+
+// groupOf returns the NFLOG group of a table.
+func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(table))) | 0x4000 }
+
+// newSampler returns a sampler that receives nothing yet.
+func newSampler(log *slog.Logger, notify func()) *sampler {
+	return &sampler{log: log, notify: notify, subnets: map[netip.Prefix]netip.Addr{}, lengths: map[int]int{},
+		logged: map[sample]time.Time{}, tokens: maxSampleLog}
+}
+
+// bind starts receiving, unless that has started.
+func (s *sampler) bind(group uint16) error {
+	if s.conn != nil {
+		return nil
+	}
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("open NFLOG: %w", err)
+	}
+	mode := append(binary.BigEndian.AppendUint32(nil, sampleBytes), nfulnlCopyPacket, 0)
+	for _, attr := range []netlink.Attribute{
+		{Type: nfulaCfgCmd, Data: []byte{nfulnlCfgCmdBind}},
+		{Type: nfulaCfgMode, Data: mode},
+		{Type: nfulaQueue, Data: binary.BigEndian.AppendUint32(nil, 1)}, // deliver each at once
+	} {
+		data, err := netlink.MarshalAttributes([]netlink.Attribute{attr})
+		if err == nil {
+			_, err = conn.Execute(netlink.Message{
+				Header: netlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | nfulnlMsgConfig, Flags: netlink.Request | netlink.Acknowledge},
+				Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, data...),
+			})
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("bind to NFLOG group %d: %w", group, err), conn.Close())
+		}
+	}
+	s.conn, s.ended = conn, make(chan struct{})
+	go s.receive()
+	return nil
+}
+
+func (s *sampler) close() error {
+	if s.conn == nil {
+		return nil
+	}
+	err := s.conn.Close()
+	<-s.ended
+	return err
+}
+
+func (s *sampler) receive() {
+	defer close(s.ended)
+	for {
+		messages, err := s.conn.Receive()
+		if errors.Is(err, unix.ENOBUFS) {
+			continue
+		}
+		if err != nil { // closed
+			if !errors.Is(err, os.ErrClosed) {
+				s.log.Debug("stopped reading samples of forged packets", "error", err)
+			}
+			return
+		}
+		for _, m := range messages {
+			if m.Header.Type == unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgPacket && len(m.Data) >= 4 {
+				s.add(m.Data[4:], time.Now())
+			}
+		}
+	}
+}
+
+// add records a packet.
+func (s *sampler) add(attrs []byte, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.parse(attrs)
+	if !ok {
+		return
+	}
+	if peer, subnet, of := s.peerOf(found); of {
+		former := s.which
+		s.last = now
+		s.which = fmt.Sprintf("%s sends from %s (rule %s), and the lease of %s is for %s", found.claimed(), found.from, found.rule, subnet, peer)
+		if found.from == found.claimed() {
+			s.which = fmt.Sprintf("%s does not come on the way to its node %s (rule %s)", found.from, peer, found.rule)
+		}
+		if s.which != former && now.Sub(s.notified) > time.Second {
+			s.notified = now
+			s.notify()
+		}
+	}
+	s.report(found, now)
+}
+
+// claimed is the pod that the packet seems to be from.
+func (p sample) claimed() netip.Addr {
+	if p.inner.IsValid() {
+		return p.inner
+	}
+	return p.from
+}
+
+// peerOf returns the peer that probably has sent the packet: it is from the peer's
+// subnet. What a pod of this node sends is none's.
+func (s *sampler) peerOf(p sample) (peer netip.Addr, subnet netip.Prefix, found bool) {
+	if p.rule == Pod {
+		return peer, subnet, false
+	}
+	a := p.claimed()
+	for bits := range s.lengths {
+		subnet, err := a.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if peer, found = s.subnets[subnet]; found {
+			return peer, subnet, true
+		}
+	}
+	return peer, subnet, false
+}
+
+// report logs a packet, unless a similar one was logged lately, or too many others.
+func (s *sampler) report(p sample, now time.Time) {
+	if now.Sub(s.logged[p]) < sampleRepeat {
+		return
+	}
+	if more := int(now.Sub(s.since) / sampleLogRate); more > 0 {
+		s.tokens, s.since = min(s.tokens+more, maxSampleLog), now
+	}
+	if s.tokens == 0 {
+		return
+	}
+	s.tokens--
+	if len(s.logged) >= 100*maxSampleLog {
+		clear(s.logged)
+	}
+	s.logged[p] = now
+	s.log.Info("found a forged packet into the pod network", "cause", causeForged, "rule", p.rule, "from", p.from, "to", p.to, "inside_from", p.inner,
+		"dropped", s.config.Enforce)
+}
+
+// causeForged is a cause in the log.
+const causeForged = "forged-packet"
+
+// parse reads the attributes of a message of NFLOG.
+func (s *sampler) parse(attrs []byte) (found sample, ok bool) {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		switch kind {
+		case nfulaPrefix:
+			found.rule = string(value[:max(0, len(value)-1)])
+		case nfulaPayload:
+			found.from, found.to, value, ok = parseIP(value)
+			found.inner = s.config.innerSource(value)
+		}
+	}
+	return found, ok
+}
+
+// parseIP returns the addresses of an IP packet, and its payload with the protocol in
+// front.
+func parseIP(p []byte) (from, to netip.Addr, payload []byte, ok bool) {
+	if len(p) < 20 {
+		return from, to, nil, false
+	}
+	switch header := int(p[0]&15) * 4; {
+	case p[0]>>4 == 4 && header >= 20 && len(p) >= header:
+		return netip.AddrFrom4([4]byte(p[12:])), netip.AddrFrom4([4]byte(p[16:])), append([]byte{p[9]}, p[header:]...), true
+	case p[0]>>4 == 6 && len(p) >= 40:
+		return netip.AddrFrom16([16]byte(p[8:])), netip.AddrFrom16([16]byte(p[24:])), append([]byte{p[6]}, p[40:]...), true
+	}
+	return from, to, nil, false
+}
+
+// innerSource returns the source of the packet inside of an outer packet, whose payload
+// has the protocol in front; zero: it is none.
+func (c Config) innerSource(payload []byte) netip.Addr {
+	const udp, vxlan, ethernet = 8, 8, 14
+	skip := 1
+	switch {
+	case len(payload) == 0:
+		return netip.Addr{}
+	case payload[0] == unix.IPPROTO_UDP:
+		skip += udp
+		if c.VXLAN {
+			skip += vxlan + ethernet
+		}
+	case payload[0] != unix.IPPROTO_IPIP:
+		return netip.Addr{}
+	}
+	from, _, _, _ := parseIP(payload[min(skip, len(payload)):])
+	return from
+}
+
+// set makes the sampler understand the packets of a configuration.
+func (s *sampler) set(c Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.config = c
+}
+
+// put adds or removes a peer's subnet.
+func (s *sampler) put(subnet netip.Prefix, peer netip.Addr, present bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.subnets[subnet]
+	switch {
+	case present:
+		s.subnets[subnet] = peer
+		if !known {
+			s.lengths[subnet.Bits()]++
+		}
+	case known:
+		delete(s.subnets, subnet)
+		if s.lengths[subnet.Bits()]--; s.lengths[subnet.Bits()] == 0 {
+			delete(s.lengths, subnet.Bits())
+		}
+	}
+}
+
+// reset forgets all subnets.
+func (s *sampler) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.subnets)
+	clear(s.lengths)
+}
+
+// ofPeer returns when a peer's packet was found last, and which one.
+func (s *sampler) ofPeer() (time.Time, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last, s.which
+}
