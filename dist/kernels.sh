@@ -24,6 +24,8 @@ tests() {
 			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
 			underlay pkg/underlay TestRead TestWatch
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack
+			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup
+			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft

@@ -115,6 +115,7 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 		}
 	}
 	reachAll()
+	noneForged(t, l)
 	floods := []*flow{flood(t, pods[0], pods[2]), flood(t, pods[0], pods[1])}
 	for range 2 {
 		follow("DirectRouting on", `{"Type":"vxlan","DirectRouting":true}`, wantRoutes(t, l, n, true, l.Nodes[2]))

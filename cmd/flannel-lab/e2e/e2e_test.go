@@ -87,6 +87,9 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 			t.Run(backend+" "+name, func(t *testing.T) {
 				l := start(t, lab.Options{Nodes: 2, Family: family}, `{"Type":"`+backend+`"}`)
 				a, b := pair(t, l)
+				must(t, reach(t.Context(), a, b))
+				must(t, reach(t.Context(), b, a))
+				noneForged(t, l)
 				if family.Has4() {
 					talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 				}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -34,10 +35,10 @@ type forged struct {
 	rule string // that finds it
 	from machine.Namespaces
 	at   *lab.Node // that has to find it
-	send func(c *net.UDPConn) error
+	send func(c net.Conn) error
 	// closed means that the victim receives nothing even without a guard.
 	closed bool
-	conn   func() (*net.UDPConn, error)
+	conn   func() (net.Conn, error)
 }
 
 // forgedPackets is how many packets each way sends.
@@ -48,40 +49,42 @@ const forgedPackets = 1000
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp", "host-gw"} {
-		t.Run(backend, func(t *testing.T) {
-			t.Parallel()
-			s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`+apart)}
-			s.a, s.b = pair(t, s.l)
-			must(t, reach(t.Context(), s.a, s.b))
-			s.listen(t)
-			ways := s.ways(t, backend)
-			for _, w := range ways {
-				if w.closed {
-					s.attack(t, w, 0)
-				} else {
-					s.attack(t, w, forgedPackets)
-				}
-			}
-			s.legitimate(t)
-			must(t, s.l.SetConfig(t.Context(), s.l.Config(`{"Type":"`+backend+`","Guard":"enforce","GuardTrial":0}`+apart)))
-			for _, n := range s.l.Nodes {
-				within(t, n.Name+" enforces", func() error { return s.enforces(t, n) })
-			}
-			f := flood(t, s.a, s.b)
-			for _, w := range ways {
-				s.attack(t, w, 0)
-			}
-			s.legitimate(t)
-			if backend == "udp" { // whose packets the daemon forwards
-				f.checkNoLoss(t, "the guard enforces")
-				s.outlives(t)
-			} else {
-				s.outlives(t)
-				f.checkNoLoss(t, "the guard enforces, the daemon is killed")
-			}
-			s.repairs(t)
-		})
+		t.Run(backend, func(t *testing.T) { testGuard(t, backend) })
 	}
+}
+
+func testGuard(t *testing.T, backend string) {
+	t.Parallel()
+	s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`+apart)}
+	s.a, s.b = pair(t, s.l)
+	must(t, reach(t.Context(), s.a, s.b))
+	s.listen(t)
+	ways := s.ways(t, backend)
+	for _, w := range ways {
+		if w.closed {
+			s.attack(t, w, 0)
+		} else {
+			s.attack(t, w, forgedPackets)
+		}
+	}
+	s.legitimate(t)
+	must(t, s.l.SetConfig(t.Context(), s.l.Config(`{"Type":"`+backend+`","Guard":"enforce","GuardTrial":0}`+apart)))
+	for _, n := range s.l.Nodes {
+		within(t, n.Name+" enforces", func() error { return s.enforces(t, n) })
+	}
+	f := flood(t, s.a, s.b)
+	for _, w := range ways {
+		s.attack(t, w, 0)
+	}
+	s.legitimate(t)
+	if backend == "udp" { // whose packets the daemon forwards
+		f.checkNoLoss(t, "the guard enforces")
+		s.outlives(t)
+	} else {
+		s.outlives(t)
+		f.checkNoLoss(t, "the guard enforces, the daemon is killed")
+	}
+	s.repairs(t)
 }
 
 // The guard drops nothing as long as it finds packets of a peer, such as one whose
@@ -153,14 +156,14 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 	foreign := netip.MustParseAddr("198.51.100.7")
 	shell(t, s.a.Namespaces, "ip addr add %s/32 dev eth0; ip addr add %s/32 dev eth0", stolen, foreign)
 	shell(t, s.l.Infra.Namespaces, "ip addr add %s/32 dev lo; ip route add %s via %s", stolen, s.b.IP4, node2.IP4)
-	plain := func(from machine.Namespaces) func() (*net.UDPConn, error) {
-		return func() (*net.UDPConn, error) { return dialFrom(from, stolen, netip.AddrPortFrom(s.b.IP4, s.port)) }
+	plain := func(from machine.Namespaces) func() (net.Conn, error) {
+		return func() (net.Conn, error) { return dialFrom(from, stolen, netip.AddrPortFrom(s.b.IP4, s.port)) }
 	}
-	write := func(c *net.UDPConn) error { _, err := c.Write([]byte("forged")); return err }
+	write := func(c net.Conn) error { _, err := c.Write([]byte("forged")); return err }
 	ways := []forged{
 		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: plain(s.a.Namespaces)},
 		{rule: "spoofed", from: s.l.Infra.Namespaces, at: node2, send: write, conn: plain(s.l.Infra.Namespaces)},
-		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: func() (*net.UDPConn, error) {
+		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: func() (net.Conn, error) {
 			return dialFrom(s.a.Namespaces, foreign, netip.AddrPortFrom(node2.IP4, 9))
 		}, closed: true}, // to a port where nobody listens
 	}
@@ -175,8 +178,13 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 		packet := s.encapsulate(t, backend, source)
 		// For udp, flanneld compares address and port of the sender with the peer that has the inner source.
 		return forged{rule: rule, from: from, at: at, closed: backend == "udp",
-			send: func(c *net.UDPConn) error { _, err := c.Write(packet); return err },
-			conn: func() (*net.UDPConn, error) { return dialFrom(from, netip.Addr{}, outer) }}
+			send: func(c net.Conn) error { _, err := c.Write(packet); return err },
+			conn: func() (net.Conn, error) {
+				if backend == "ipip" {
+					return dialIP(from, node2.IP4)
+				}
+				return dialFrom(from, netip.Addr{}, outer)
+			}}
 	}
 	ways = append(ways,
 		encapsulated(s.l.Infra.Namespaces, "outsider", node2, s.a.IP4),
@@ -188,7 +196,7 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 }
 
 // dialFrom makes a socket in other namespaces; without a source, the kernel chooses one.
-func dialFrom(ns machine.Namespaces, source netip.Addr, to netip.AddrPort) (c *net.UDPConn, err error) {
+func dialFrom(ns machine.Namespaces, source netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
 	local := &net.UDPAddr{}
 	if source.IsValid() {
 		local.IP = source.AsSlice()
@@ -197,10 +205,16 @@ func dialFrom(ns machine.Namespaces, source netip.Addr, to netip.AddrPort) (c *n
 	return c, err
 }
 
+// dialIP makes a socket for packets of protocol 4.
+func dialIP(ns machine.Namespaces, to netip.Addr) (c net.Conn, err error) {
+	err = ns.Do(func() error { c, err = net.DialIP("ip4:4", nil, &net.IPAddr{IP: to.AsSlice()}); return err })
+	return c, err
+}
+
 // encapsulate returns the payload of a datagram that carries a packet to the victim.
 func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr) []byte {
 	packet := ipv4UDP(source, s.b.IP4, s.port)
-	if backend == "udp" {
+	if backend != "vxlan" {
 		return packet
 	}
 	_, value := leaseOf(t, s.l, s.l.Nodes[1])
@@ -359,4 +373,30 @@ func (s *guardTest) repairs(t *testing.T) {
 			return err
 		})
 	}
+}
+
+// noneForged checks at the end of a test that no guard has found packets since: all of
+// them are legitimate, and would be lost if it enforced.
+func noneForged(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	counted := func(n *lab.Node) string { // by all guards of a node; "": it has none
+		out, err := try(context.Background(), n.Namespaces, "nft list counters | awk '/packets/ { sum += $2 } END { print sum }'")
+		must(t, err)
+		return out
+	}
+	before := map[*lab.Node]string{}
+	for _, n := range l.Nodes {
+		if n.Windows == nil {
+			if before[n] = counted(n); before[n] == "" {
+				t.Errorf("%s has no guard", n.Name)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		for n, had := range before {
+			if has := counted(n); has != had {
+				t.Errorf("the guards of %s have found %s packets, before %s", n.Name, has, had)
+			}
+		}
+	})
 }

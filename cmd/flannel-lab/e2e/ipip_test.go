@@ -187,3 +187,5 @@ func TestMissingModule(t *testing.T) {
 	host("rm /run/modprobe.d/e2e.conf; modprobe ipip")
 	must(t, n.Ready(t.Context()))
 }
+
+func TestGuardIPIP(t *testing.T) { testGuard(t, "ipip") }

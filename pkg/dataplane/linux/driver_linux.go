@@ -144,7 +144,7 @@ func (d *Driver) markDirty() {
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := d.want(links, s)
-	unguarded := d.guard.apply(ctx, d, s)
+	unguarded := d.guard.apply(ctx, d, links, s)
 	err = errors.Join(err, d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()

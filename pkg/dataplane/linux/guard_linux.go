@@ -77,8 +77,8 @@ func (g *guarding) observe(attrs []byte) bool {
 }
 
 // apply makes the guard what s wants. The error is nil unless s.Guard.Enforce.
-func (g *guarding) apply(ctx context.Context, d *Driver, s dataplane.State) error {
-	c := guardConfig(d.devices, s)
+func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State) error {
+	c := guardConfig(d.devices, links, s)
 	err := g.openErr
 	if g.table != nil {
 		err = g.table.Apply(ctx, d.opts, c, func() ([]string, error) { return d.podInterfaces(s.Subnets) })
@@ -147,26 +147,25 @@ func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 
 // guardConfig returns what the guard has to know, or nil if there is none: others route
 // (alloc, extension), or it is off.
-func guardConfig(devices []dataplane.Device, s dataplane.State) *guard.Config {
+func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.State) *guard.Config {
 	if s.Guard == nil || s.Unrouted {
 		return nil
 	}
 	c := &guard.Config{Enforce: s.Guard.Enforce, Trial: s.Guard.Trial, Sources: s.Guard.Sources, Networks: s.Networks, Subnets: s.Subnets, Routed: true}
-	addPort := func(p uint16) {
-		if !slices.Contains(c.Ports, p) {
-			c.Ports = append(c.Ports, p)
+	add := func(o guard.Outer) {
+		if !slices.Contains(c.UDP, o) { // the devices of both families have the same
+			c.UDP = append(c.UDP, o)
 		}
 	}
 	for _, dev := range devices {
-		if isTunnel(dev) {
+		if _, exists := links[dev.Name]; isTunnel(dev) && exists { // else it may be another flanneld's
 			c.Tunnels = append(c.Tunnels, dev.Name)
 		}
 		switch k := dev.Kind.(type) {
 		case dataplane.VXLAN:
-			addPort(cmp.Or(k.Port, linuxVXLANPort))
-			c.VXLAN = true
+			add(guard.Outer{Port: cmp.Or(k.Port, linuxVXLANPort), VNI: k.VNI})
 		case dataplane.TUN:
-			addPort(k.Port)
+			add(guard.Outer{Port: k.Port})
 		case dataplane.IPIP:
 			c.IPIP = true
 		case dataplane.IPsec: // policies of the kernel, not routes, lead to peers

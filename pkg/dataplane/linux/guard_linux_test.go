@@ -169,7 +169,7 @@ func TestGuardCleanup(t *testing.T) {
 	})
 }
 
-// inject sends a UDP datagram from one end of a veth pair to the other, with any source.
+// inject sends a header of VXLAN from one end of a veth pair to the other, with any source.
 func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16) {
 	t.Helper()
 	out, err := net.InterfaceByName(from)
@@ -180,9 +180,9 @@ func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const header, udp = 20, 8
-	p := make([]byte, header+udp)
-	p[0], p[3], p[8], p[9] = 0x45, header+udp, 64, unix.IPPROTO_UDP
+	const header, udp, vxlan = 20, 8, 8
+	p := make([]byte, header+udp, header+udp+vxlan)
+	p[0], p[3], p[8], p[9] = 0x45, header+udp+vxlan, 64, unix.IPPROTO_UDP
 	copy(p[12:], source.AsSlice())
 	copy(p[16:], dest.AsSlice())
 	sum := uint32(0)
@@ -191,7 +191,8 @@ func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16)
 	}
 	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
 	binary.BigEndian.PutUint16(p[header+2:], port)
-	binary.BigEndian.PutUint16(p[header+4:], udp)
+	binary.BigEndian.PutUint16(p[header+4:], udp+vxlan)
+	p = append(p, 8, 0, 0, 0, 0, 0, 1, 0) // VNI 1
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

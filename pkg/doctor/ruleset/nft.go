@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // object is a JSON object of nft's output (libnftables-json(5)).
@@ -93,10 +94,14 @@ func decode(raw json.RawMessage, v any) error {
 
 func key(family, table, name string) string { return family + " " + table + " " + name }
 
+// guardTables is the beginning of the names of our own tables that drop forged packets.
+const guardTables = "flannel-guard"
+
 // addChain adds a chain. The families arp and bridge do not see the packets, and
-// only chains of the types filter and nat, and route in output, decide about them.
+// only chains of the types filter and nat, and route in output, decide about them. What
+// our own guard drops is not the question.
 func (n nftReader) addChain(c nftChain) {
-	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || n.rules.iptables[c.Family+" "+c.Table] {
+	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || n.rules.iptables[c.Family+" "+c.Table] || strings.HasPrefix(c.Table, guardTables) {
 		return
 	}
 	made := &chain{place: fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, c.Name), family: c.Family, hook: c.Hook,

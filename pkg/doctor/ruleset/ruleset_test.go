@@ -143,7 +143,7 @@ func TestUnknownExpressions(t *testing.T) {
 }
 
 // Tables that were read as iptables prints them are not read again: nft cannot print
-// all of their conditions.
+// all of their conditions. Our own guard's are not read at all.
 func TestTablesOfIPTables(t *testing.T) {
 	const text = `{"nftables":[{"chain":{"family":%q,"table":%q,"name":"INPUT","hook":"input","prio":0,"policy":"drop"}}]}`
 	for _, c := range []struct {
@@ -152,6 +152,7 @@ func TestTablesOfIPTables(t *testing.T) {
 	}{
 		{VariantNFT, "ip", "filter", Passes}, {VariantLegacy, "ip", "filter", Dropped}, {VariantNFT, "ip", "mine", Dropped},
 		{VariantNFT, "inet", "filter", Dropped}, {VariantNFT, "ip6", "filter", Passes}, {VariantNFT, "bridge", "filter", Passes},
+		{VariantNFT, "inet", "flannel-guard", Passes}, {VariantNFT, "inet", "flannel-guard-1a2b3c4", Passes},
 	} {
 		r := &Ruleset{}
 		r.AddIPTables(false, c.variant, []string{"*filter", ":INPUT ACCEPT [0:0]"})

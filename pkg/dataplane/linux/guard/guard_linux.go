@@ -43,11 +43,17 @@ type Config struct {
 	Networks []netip.Prefix // of all pods, masked
 	Subnets  []netip.Prefix // of this node's pods, masked
 	Tunnels  []string       // tunnel devices
-	Ports    []uint16       // UDP ports of outer packets
-	VXLAN    bool           // which are VXLAN; else they contain an IP packet
+	UDP      []Outer        // outer packets are UDP
 	IPIP     bool           // outer packets have protocol 4
 	Routed   bool           // there is a route to each peer's subnet
 	Sources  []netip.Prefix // further senders of outer packets, masked
+}
+
+// Outer describes UDP datagrams that contain packets: those of VXLAN, or, with VNI 0, IP
+// packets.
+type Outer struct {
+	Port uint16
+	VNI  uint32
 }
 
 // Guard keeps the table. Its methods are for one goroutine, except Counts and

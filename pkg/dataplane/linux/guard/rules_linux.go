@@ -103,22 +103,26 @@ func chains(c Config, group uint16) []chain {
 	pod.add("maybe an outer packet", goTo(port))
 
 	decide := chain{name: port}
-	for _, p := range c.Ports {
-		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(p), goTo(outer))
+	for _, o := range c.UDP {
+		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
 	}
-	if c.IPIP {
-		decide.add("an outer packet", protocol(unix.IPPROTO_IPIP), goTo(outer))
+	if c.IPIP { // others may use the protocol, too
+		for _, n := range c.Networks {
+			if n.Addr().Is4() {
+				decide.add("with a packet to a pod", protocol(unix.IPPROTO_IPIP), compare(innerDestination(), n), goTo(outer))
+			}
+		}
 	}
 
 	outside := chain{name: outer}
 	outside.add("from a pod", lookup(iifname(), pods), goTo(podOuter))
+	for _, known := range c.senders() { // whose addresses may be in the pod network
+		outside.add("from a node", known, accept)
+	}
 	for _, n := range c.Networks {
 		outside.add("from a pod", addr(source, n), goTo(podOuter))
 	}
 	outside.add("to another host", destinationType(expr.CmpOpEq), accept)
-	for _, known := range c.senders() {
-		outside.add("from a node", known, accept)
-	}
 	outside.add("from elsewhere", found(Outsider))
 
 	inside := chain{name: podOuter}
@@ -196,13 +200,31 @@ func load(f field, v6 bool) []expr.Any {
 }
 
 // addr matches an address in p.
-func addr(f field, p netip.Prefix) []expr.Any {
+func addr(f field, p netip.Prefix) []expr.Any { return compare(load(f, p.Addr().Is6()), p) }
+
+// compare matches if the address that load loads is in p.
+func compare(load []expr.Any, p netip.Prefix) []expr.Any {
 	size := p.Addr().BitLen() / 8
-	e := load(f, p.Addr().Is6())
 	if !p.IsSingleIP() {
-		e = append(e, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size)})
+		load = append(load, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size)})
 	}
-	return append(e, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()})
+	return append(load, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()})
+}
+
+// innerDestination loads the destination of the IPv4 packet that a packet of protocol 4
+// contains.
+func innerDestination() []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destination.offset4, Len: 4}}
+}
+
+// vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0
+// matches all datagrams.
+func vni(number uint32) []expr.Any {
+	if number == 0 {
+		return nil
+	}
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, number)[1:]}}
 }
 
 func protocol(number byte) []expr.Any {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -242,7 +243,7 @@ func (c Config) innerSource(payload []byte) netip.Addr {
 		return netip.Addr{}
 	case payload[0] == unix.IPPROTO_UDP:
 		skip += udp
-		if c.VXLAN {
+		if slices.ContainsFunc(c.UDP, func(o Outer) bool { return o.VNI != 0 }) {
 			skip += vxlan + ethernet
 		}
 	case payload[0] != unix.IPPROTO_IPIP:
