@@ -26,6 +26,7 @@ import (
 type guardTest struct {
 	l        *lab.Lab
 	a, b     *lab.Pod
+	v6       bool // IPv6 instead of IPv4
 	received atomic.Int64
 	port     uint16 // where the victim listens
 }
@@ -49,13 +50,18 @@ const forgedPackets = 1000
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"vxlan", "udp", "host-gw"} {
-		t.Run(backend, func(t *testing.T) { testGuard(t, backend) })
+		t.Run(backend, func(t *testing.T) { testGuard(t, backend, false) })
 	}
+	t.Run("vxlan IPv6", func(t *testing.T) { testGuard(t, "vxlan", true) })
 }
 
-func testGuard(t *testing.T, backend string) {
+func testGuard(t *testing.T, backend string, v6 bool) {
 	t.Parallel()
-	s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`+apart)}
+	family := lab.V4
+	if v6 {
+		family = lab.Dual
+	}
+	s := &guardTest{l: start(t, lab.Options{Nodes: 2, Family: family}, `{"Type":"`+backend+`"}`+apart), v6: v6}
 	s.a, s.b = pair(t, s.l)
 	must(t, reach(t.Context(), s.a, s.b))
 	s.listen(t)
@@ -127,10 +133,35 @@ func TestGuardWaits(t *testing.T) {
 	s.legitimate(t)
 }
 
+// of selects the address of the family in use.
+func (s *guardTest) of(v4, v6 netip.Addr) netip.Addr {
+	if s.v6 {
+		return v6
+	}
+	return v4
+}
+
+func (s *guardTest) victim() netip.Addr { return s.of(s.b.IP4, s.b.IP6) }
+
+// base returns the base address of the subnet in the key of a lease.
+func (s *guardTest) base(t *testing.T, key string) netip.Addr {
+	t.Helper()
+	if !s.v6 {
+		return address(t, key)
+	}
+	_, key, found := strings.Cut(key, "&")
+	text, _, ofSubnet := strings.Cut(key, "-")
+	a, err := netip.ParseAddr(text)
+	if !found || !ofSubnet || err != nil {
+		t.Fatalf("the key of the lease is %s: %v", key, err)
+	}
+	return a
+}
+
 // listen counts the datagrams that the victim receives.
 func (s *guardTest) listen(t *testing.T) {
 	var c *net.UDPConn
-	must(t, s.b.Do(func() (err error) { c, err = net.ListenUDP("udp4", nil); return err }))
+	must(t, s.b.Do(func() (err error) { c, err = net.ListenUDP("udp", nil); return err }))
 	s.port = uint16(c.LocalAddr().(*net.UDPAddr).Port)
 	t.Cleanup(func() { c.Close() })
 	go func() {
@@ -147,50 +178,57 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
 	inSubnetOf := func(n *lab.Node, host byte) netip.Addr {
 		key, _ := leaseOf(t, s.l, n)
-		b := address(t, key).As4()
-		b[3] = host
-		return netip.AddrFrom4(b)
+		b := s.base(t, key).AsSlice()
+		b[len(b)-1] = host
+		a, _ := netip.AddrFromSlice(b)
+		return a
+	}
+	node, router := s.of(node2.IP4, node2.IP6), "ip"
+	if s.v6 {
+		router = "ip -6"
 	}
 	// An address of the second node's pods, which the first node's pod and a host beside the nodes claim.
 	stolen := inSubnetOf(node2, 200)
-	foreign := netip.MustParseAddr("198.51.100.7")
-	shell(t, s.a.Namespaces, "ip addr add %s/32 dev eth0; ip addr add %s/32 dev eth0", stolen, foreign)
-	shell(t, s.l.Infra.Namespaces, "ip addr add %s/32 dev lo; ip route add %s via %s", stolen, s.b.IP4, node2.IP4)
+	foreign := s.of(netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7"))
+	// With this preferred lifetime, nobody uses an address unless he asks for it.
+	shell(t, s.a.Namespaces, "for a in %s %s; do ip addr add $a dev eth0 nodad preferred_lft 0; done", stolen, foreign)
+	shell(t, s.l.Infra.Namespaces, "ip addr add %s dev lo nodad; %s route add %s via %s", stolen, router, s.victim(), node)
 	plain := func(from machine.Namespaces) func() (net.Conn, error) {
-		return func() (net.Conn, error) { return dialFrom(from, stolen, netip.AddrPortFrom(s.b.IP4, s.port)) }
+		return func() (net.Conn, error) { return dialFrom(from, stolen, netip.AddrPortFrom(s.victim(), s.port)) }
 	}
 	write := func(c net.Conn) error { _, err := c.Write([]byte("forged")); return err }
 	ways := []forged{
 		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: plain(s.a.Namespaces)},
 		{rule: "spoofed", from: s.l.Infra.Namespaces, at: node2, send: write, conn: plain(s.l.Infra.Namespaces)},
 		{rule: "spoofed", from: s.a.Namespaces, at: node1, send: write, conn: func() (net.Conn, error) {
-			return dialFrom(s.a.Namespaces, foreign, netip.AddrPortFrom(node2.IP4, 9))
+			return dialFrom(s.a.Namespaces, foreign, netip.AddrPortFrom(node, 9))
 		}, closed: true}, // to a port where nobody listens
 	}
 	if backend == "host-gw" {
 		return ways
 	}
-	outer := netip.AddrPortFrom(node2.IP4, 8472)
+	outer := netip.AddrPortFrom(node, 8472)
 	if backend == "udp" {
-		outer = netip.AddrPortFrom(node2.IP4, 8285)
+		outer = netip.AddrPortFrom(node, 8285)
 	}
-	encapsulated := func(from machine.Namespaces, rule string, at *lab.Node, source netip.Addr) forged {
+	encapsulated := func(from machine.Namespaces, rule string, at *lab.Node, outerSource, source netip.Addr) forged {
 		packet := s.encapsulate(t, backend, source)
 		// For udp, flanneld compares address and port of the sender with the peer that has the inner source.
 		return forged{rule: rule, from: from, at: at, closed: backend == "udp",
 			send: func(c net.Conn) error { _, err := c.Write(packet); return err },
 			conn: func() (net.Conn, error) {
 				if backend == "ipip" {
-					return dialIP(from, node2.IP4)
+					return dialIP(from, node)
 				}
-				return dialFrom(from, netip.Addr{}, outer)
+				return dialFrom(from, outerSource, outer)
 			}}
 	}
+	pod := s.of(s.a.IP4, s.a.IP6)
 	ways = append(ways,
-		encapsulated(s.l.Infra.Namespaces, "outsider", node2, s.a.IP4),
-		encapsulated(s.a.Namespaces, "pod", node1, s.a.IP4))
+		encapsulated(s.l.Infra.Namespaces, "outsider", node2, netip.Addr{}, pod),
+		encapsulated(s.a.Namespaces, "pod", node1, pod, pod))
 	if backend != "udp" { // where flanneld compares the inner source with the peer
-		ways = append(ways, encapsulated(node1.Namespaces, "inner", node2, stolen))
+		ways = append(ways, encapsulated(node1.Namespaces, "inner", node2, netip.Addr{}, stolen))
 	}
 	return ways
 }
@@ -201,7 +239,7 @@ func dialFrom(ns machine.Namespaces, source netip.Addr, to netip.AddrPort) (c ne
 	if source.IsValid() {
 		local.IP = source.AsSlice()
 	}
-	err = ns.Do(func() error { c, err = net.DialUDP("udp4", local, net.UDPAddrFromAddrPort(to)); return err })
+	err = ns.Do(func() error { c, err = net.DialUDP("udp", local, net.UDPAddrFromAddrPort(to)); return err })
 	return c, err
 }
 
@@ -213,39 +251,63 @@ func dialIP(ns machine.Namespaces, to netip.Addr) (c net.Conn, err error) {
 
 // encapsulate returns the payload of a datagram that carries a packet to the victim.
 func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr) []byte {
-	packet := ipv4UDP(source, s.b.IP4, s.port)
+	packet := udpPacket(source, s.victim(), s.port)
 	if backend != "vxlan" {
 		return packet
 	}
 	_, value := leaseOf(t, s.l, s.l.Nodes[1])
-	var lease struct{ BackendData struct{ VtepMAC string } }
+	var lease struct{ BackendData, BackendV6Data struct{ VtepMAC string } }
 	must(t, json.Unmarshal([]byte(value), &lease))
-	to, err := mac.Parse(lease.BackendData.VtepMAC)
+	text, etherType := lease.BackendData.VtepMAC, uint16(unix.ETH_P_IP)
+	if s.v6 {
+		text, etherType = lease.BackendV6Data.VtepMAC, unix.ETH_P_IPV6
+	}
+	to, err := mac.Parse(text)
 	must(t, err)
 	frame := []byte{8, 0, 0, 0, 0, 0, 1, 0} // RFC 7348: flag I, VNI 1
 	frame = append(frame, to[:]...)
-	frame = append(frame, 2, 0, 0, 0, 0, 9, 8, 0)
-	return append(frame, packet...)
+	frame = append(frame, 2, 0, 0, 0, 0, 9)
+	return append(binary.BigEndian.AppendUint16(frame, etherType), packet...)
 }
 
-// ipv4UDP returns an IPv4 packet with a UDP datagram, whose checksum is absent.
-func ipv4UDP(from, to netip.Addr, port uint16) []byte {
-	const header, udp = 20, 8
-	payload := "forged"
-	p := make([]byte, header+udp, header+udp+len(payload))
-	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(p[2:], uint16(cap(p)))
-	copy(p[12:], from.AsSlice())
-	copy(p[16:], to.AsSlice())
-	sum := uint32(0)
-	for i := 0; i < header; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+// udpPacket returns an IP packet with a UDP datagram.
+func udpPacket(from, to netip.Addr, port uint16) []byte {
+	payload := []byte("forged")
+	length := uint16(8 + len(payload))
+	var p []byte
+	if from.Is4() {
+		p = append(p, 0x45, 0)
+		p = binary.BigEndian.AppendUint16(p, 20+length)
+		p = append(p, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
+	} else {
+		p = append(p, 0x60, 0, 0, 0)
+		p = binary.BigEndian.AppendUint16(p, length)
+		p = append(p, unix.IPPROTO_UDP, 64)
 	}
-	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
-	binary.BigEndian.PutUint16(p[header:], 4242)
-	binary.BigEndian.PutUint16(p[header+2:], port)
-	binary.BigEndian.PutUint16(p[header+4:], uint16(udp+len(payload)))
-	return append(p, payload...)
+	addrs := append(from.AsSlice(), to.AsSlice()...)
+	p = append(p, addrs...)
+	if from.Is4() {
+		binary.BigEndian.PutUint16(p[10:], checksum(p))
+	}
+	udp := binary.BigEndian.AppendUint16(nil, 4242)
+	udp = binary.BigEndian.AppendUint16(udp, port)
+	udp = binary.BigEndian.AppendUint16(udp, length)
+	udp = append(append(udp, 0, 0), payload...)
+	pseudo := append(addrs, byte(length>>8), byte(length), 0, unix.IPPROTO_UDP) // RFC 768, RFC 8200
+	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	return append(p, udp...)
+}
+
+// checksum is that of IP, over an even number of bytes.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
 }
 
 // attack sends packets, waits until the guard has counted all, and checks how many the
@@ -311,22 +373,23 @@ func (s *guardTest) legitimate(t *testing.T) {
 		before = append(before, fmt.Sprint(s.guard(t, n).Packets))
 	}
 	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
-	talk(t, s.a, s.b, s.a.IP4, s.b.IP4, lab.Outside4)
+	outside, host1, host2 := s.of(lab.Outside4, lab.Outside6), s.of(node1.IP4, node1.IP6), s.of(node2.IP4, node2.IP6)
+	talk(t, s.a, s.b, s.of(s.a.IP4, s.a.IP6), s.victim(), outside)
 	for _, way := range []struct {
 		from machine.Namespaces
 		to   netip.Addr
 	}{
-		{node1.Namespaces, s.b.IP4}, // a host to a pod of another node
-		{node2.Namespaces, s.b.IP4}, // a host to its own pod
-		{s.b.Namespaces, node1.IP4}, // a pod to another host
-		{s.b.Namespaces, node2.IP4}, // a pod to its own host
-		{node1.Namespaces, node2.IP4},
+		{node1.Namespaces, s.victim()}, // a host to a pod of another node
+		{node2.Namespaces, s.victim()}, // a host to its own pod
+		{s.b.Namespaces, host1},        // a pod to another host
+		{s.b.Namespaces, host2},        // a pod to its own host
+		{node1.Namespaces, host2},
 	} {
 		_, err := way.from.Ping(t.Context(), way.to)
 		must(t, err)
 	}
 	// A program of a host, bound to the host's own address.
-	shell(t, node1.Namespaces, "ping -q -c 1 -W 10 -I %s %s", node1.IP4, s.b.IP4)
+	shell(t, node1.Namespaces, "ping -q -c 1 -W 10 -I %s %s", host1, s.victim())
 	for i, n := range s.l.Nodes {
 		if after := fmt.Sprint(s.guard(t, n).Packets); after != before[i] {
 			t.Errorf("%s counted legitimate packets: %s, before %s", n.Name, after, before[i])
@@ -357,12 +420,16 @@ func (s *guardTest) repairs(t *testing.T) {
 	n := s.l.Nodes[1]
 	want, err := guardTable(t, n)
 	must(t, err)
+	set, more := "peers4", "192.0.2.1"
+	if s.v6 {
+		set, more = "peers6", "2001:db8::1"
+	}
 	for _, harm := range []string{
 		"nft delete table inet flannel-guard",
-		"nft flush set inet flannel-guard peers4",
+		"nft flush set inet flannel-guard " + set,
 		"nft flush chain inet flannel-guard outer",
 		"nft add rule inet flannel-guard prerouting drop",
-		"nft add element inet flannel-guard peers4 '{ 192.0.2.1 }'",
+		"nft add element inet flannel-guard " + set + " '{ " + more + " }'",
 	} {
 		shell(t, n.Namespaces, "%s", harm)
 		within(t, "repaired after "+harm, func() error {

@@ -188,4 +188,4 @@ func TestMissingModule(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 }
 
-func TestGuardIPIP(t *testing.T) { testGuard(t, "ipip") }
+func TestGuardIPIP(t *testing.T) { testGuard(t, "ipip", false) }
