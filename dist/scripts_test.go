@@ -52,7 +52,7 @@ func scripts(t *testing.T) []check.Script {
 var cmdlets = strings.Fields(`Add-Member ConvertFrom-Json ConvertTo-Json Export-ModuleMember ForEach-Object Get-CimInstance Get-Date Get-Process
 	Get-ScheduledTask Get-Service Get-Variable Import-Module Invoke-CimMethod Join-Path Move-Item New-Item New-Object New-ScheduledTaskAction
 	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host
-	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Start-Transcript
+	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Start-Transcript Stop-Transcript
 	Stop-Process Stop-ScheduledTask Stop-Service Test-Path Unregister-ScheduledTask Where-Object Write-Host Write-Verbose Write-Warning`)
 
 func TestScriptsParse(t *testing.T) {

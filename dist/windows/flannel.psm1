@@ -1,4 +1,4 @@
-# Functions of start.ps1, boot.ps1, stop.ps1, reset.ps1, install-services.ps1 and kube-proxy.ps1. They handle
+# Functions of start.ps1, boot.ps1, stop.ps1, reset.ps1, install-services.ps1, kube-proxy.ps1 and verify.ps1. They handle
 # parameters, processes and services; everything about networks is in flanneld.exe. All of it must run in Windows
 # PowerShell 5.1, which every Windows Server has.
 

@@ -239,6 +239,7 @@ func reserved(o Options) ([]netip.Addr, error) {
 // documents returns the files of Documents, in JSON. A file that could not be
 // read contains the error.
 func (m machine) documents(ctx context.Context) map[string][]byte {
+	version, versionErr := m.client.Version(ctx)
 	networks, endpoints, err := m.client.Documents(ctx)
 	adapters, adaptersErr := m.stack.Adapters()
 	routes, routesErr := m.stack.Routes()
@@ -247,6 +248,7 @@ func (m machine) documents(ctx context.Context) map[string][]byte {
 		value any
 		err   error
 	}{
+		"hns-version.json":   {version, versionErr},
 		"hns-networks.json":  {networks, err},
 		"hns-endpoints.json": {endpoints, err},
 		"adapters.json":      {adapters, adaptersErr},

@@ -269,13 +269,17 @@ func TestDocuments(t *testing.T) {
 	read := func(name string, into any) {
 		t.Helper()
 		all := machine{n.client, n.m, nil}.documents(t.Context())
-		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 4 {
+		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 5 {
 			t.Fatalf("%s: %v\n%s", name, err, all[name])
 		}
 	}
 	var networks, endpoints []struct{ Name, Type string }
 	var adapters []hns.Adapter
 	var routes []hns.Route
+	var version hns.Version
+	if read("hns-version.json", &version); version.Major != 13 {
+		t.Errorf("HNS %+v", version)
+	}
 	read("hns-networks.json", &networks)
 	read("hns-endpoints.json", &endpoints)
 	read("adapters.json", &adapters)

@@ -34,7 +34,7 @@ func openMachine(timeout time.Duration) (machine, error) {
 }
 
 // Documents returns the contents of files for a support bundle, by file name:
-// the networks and endpoints as HNS returns them, and the adapters and routes
+// the version of HNS, its networks and endpoints as it returns them, and the adapters and routes
 // of the IP stack. If reading takes longer than the timeout, hns.txt says so.
 func Documents(ctx context.Context, timeout time.Duration) map[string][]byte {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
