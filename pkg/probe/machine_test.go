@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -262,6 +263,52 @@ func TestHNSHangs(t *testing.T) {
 	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "unknown", "FL506": "unknown", "FL510": "unknown",
 		"FL504": "ok", "FL508": "ok"})
 	n.m.Heal()
+}
+
+// A bundle is enough to repeat the machine in a simulation: HNS and the IP stack answer byte for byte the same. After a
+// change, the network still has the form that HNS gave it.
+func TestRecorded(t *testing.T) {
+	for name, network := range map[string]hns.Network{"overlay": overlay(), "bridge": bridge()} {
+		n := newNode(t, network)
+		n.m.Turn(func(k *hnstest.Knobs) {
+			k.Version = hns.Version{Major: 9, Minor: 5}
+			k.OtherCase, k.HostBits, k.OmitVSID, k.OmitGateway = network.Type == hns.Overlay, true, true, true
+		})
+		record := machine{n.client, n.m, nil}.documents(t.Context())
+		files := fstest.MapFS{}
+		for name, text := range record {
+			files[name] = &fstest.MapFile{Data: text}
+		}
+		m, err := hnstest.Recorded(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close() //nolint:errcheck // it is in memory
+		client := hns.NewClient(m, hns.Timing{})
+		again := func() map[string][]byte { return machine{client, m, nil}.documents(t.Context()) }
+		if diff := cmp.Diff(record, again()); diff != "" {
+			t.Errorf("%s (+): %s", name, diff)
+		}
+		if network.Type != hns.Overlay {
+			have, err := client.Network(t.Context(), network.Name)
+			if want, _ := n.client.Network(t.Context(), network.Name); err != nil || have.ManagementIP != want.ManagementIP {
+				t.Errorf("%s has the address %v (%v), want %v", name, have.ManagementIP, err, want.ManagementIP)
+			}
+			continue
+		}
+		var id struct{ ID string }
+		if err := json.Unmarshal(m.Admin().Networks()[0], &id); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*hns.Client{n.client, client} {
+			if err := c.RemovePolicies(t.Context(), id.ID, []hns.Policy{peer.Policy()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(machine{n.client, n.m, nil}.documents(t.Context()), again()); diff != "" {
+			t.Errorf("%s after a change (+): %s", name, diff)
+		}
+	}
 }
 
 func TestDocuments(t *testing.T) {

@@ -8,6 +8,9 @@
 // HNS. A Body carries out the machine's changes elsewhere, such as in the
 // network namespace of a Windows node in cmd/flannel-lab.
 //
+// Recorded makes a machine from the support bundle of another one, so that a
+// report becomes a test.
+//
 // Knobs make the machine slow, forgetful or old. A Fault makes single calls
 // fail or hang. An Admin changes the machine as an administrator or another
 // program would. Every call is in the machine's log.

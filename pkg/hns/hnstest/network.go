@@ -18,11 +18,12 @@ import (
 type network struct {
 	api.Network
 	id       string
-	read     api.Reader // compares policies
-	adapter  int        // index of the physical adapter; 0: none
-	first    netip.Addr // first management address that HNS reported
-	mac      mac.Addr   // of an overlay's distributed router
-	macKnown bool       // HNS reports mac as DrMacAddress
+	read     api.Reader      // compares policies
+	adapter  int             // index of the physical adapter; 0: none
+	first    netip.Addr      // first management address that HNS reported
+	mac      mac.Addr        // of an overlay's distributed router
+	macKnown bool            // HNS reports mac as DrMacAddress
+	verbatim json.RawMessage // recorded document; nil: made from the other fields
 }
 
 // network returns the network with that ID, in any case of letters, or nil.
@@ -123,6 +124,9 @@ func (m *Machine) newMAC() mac.Addr {
 
 // networkProperties returns the document of a network in its current state.
 func (m *Machine) networkProperties(n *network) any {
+	if n.verbatim != nil {
+		return n.verbatim
+	}
 	policies := slices.Clone(n.Policies)
 	if n.macKnown {
 		policies = append(policies, api.Policy("DrMacAddress", map[string]string{"Address": api.MAC(n.mac)}))
@@ -150,6 +154,7 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	if r.ResourceType != "Policy" {
 		return hns.RequestUnsupported
 	}
+	n.verbatim = nil
 	before := slices.Clone(n.Policies)
 	for _, p := range r.Settings.Policies {
 		code := api.CheckPolicy(n.Type, m.knobs.version(), p)

@@ -38,7 +38,7 @@ func (m *Machine) readBackSubnet(subnet map[string]any) {
 	text, _ := subnet["IpAddressPrefix"].(string)
 	p, err := netip.ParsePrefix(text)
 	if err == nil && m.knobs.HostBits {
-		subnet["IpAddressPrefix"] = netip.PrefixFrom(p.Addr().Next(), p.Bits()).String()
+		subnet["IpAddressPrefix"] = netip.PrefixFrom(p.Masked().Addr().Next(), p.Bits()).String()
 	}
 	if m.knobs.OmitVSID {
 		delete(subnet, "Policies")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"flannel/pkg/hns"
 )
@@ -81,6 +82,14 @@ var networkPolicies = []string{
 	"InterfaceConstraint",
 	"LayerConstraint", "ProviderAddress", "DrMacAddress", "SetPolicy", "L4Proxy", "NetworkACL", "RemoteSubnetRoute",
 	"InterfaceParameters",
+}
+
+// PolicyType returns the type of a network policy in the case of the schema.
+func PolicyType(kind string) string {
+	if at := slices.IndexFunc(networkPolicies, func(t string) bool { return strings.EqualFold(t, kind) }); at >= 0 {
+		return networkPolicies[at]
+	}
+	return kind
 }
 
 // CheckPolicy returns a code if networks of a type do not support the policy in
