@@ -27,6 +27,7 @@ var values = map[string]string{
 	"dual":        "podCidrv6: fd00:10:244::/56\nnetConf: {SubnetLen: 25}\n",
 	"IPv6 only":   "podCidr: ''\npodCidrv6: fd00:10:244::/56\nbackend: {Type: host-gw}\n",
 	"vxlan":       "backend: {Type: vxlan, VNI: 4096, Port: 4789, DirectRouting: true}\nnftables: true\n",
+	"metrics":     "metrics: {expose: true}\n",
 	"no policy":   "admissionPolicy: false\n",
 	"own prefix":  "annotationPrefix: example.com/net-\n",
 	"API address": "apiServer: {host: 192.0.2.1, port: 6443}\nargs: [--iface=eth1, --v=4]\nenv: [{name: A, value: b}]\n",
@@ -48,11 +49,12 @@ cniConfDir: /var/lib/cni/conf
 
 // refused are values that the chart refuses, with a part of the error.
 var refused = map[string]string{
-	"podCidr: ''\n":                   "podCidr or podCidrv6",
-	"podCIDR: 10.0.0.0/8\n":           "podCIDR", // misspelt
-	"podCidr: 10.0.0.0\n":             "podCidr",
-	"annotationPrefix: example.com\n": "annotationPrefix",
-	"healthPort: 0\n":                 "healthPort",
+	"podCidr: ''\n":                          "podCidr or podCidrv6",
+	"podCIDR: 10.0.0.0/8\n":                  "podCIDR", // misspelt
+	"podCidr: 10.0.0.0\n":                    "podCidr",
+	"annotationPrefix: example.com\n":        "annotationPrefix",
+	"metrics: {podMonitor: {interval: 5}}\n": "interval",
+	"healthPort: 0\n":                        "healthPort",
 }
 
 func render(t *testing.T, args ...string) (string, error) {

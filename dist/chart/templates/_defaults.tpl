@@ -17,6 +17,12 @@ apiServer:
   host: ""
   port: ""
 healthPort: 8471
+metrics:
+  expose: false
+  podMonitor:
+    enabled: false
+    labels: {}
+    interval: 30s
 annotationPrefix: flannel.alpha.coreos.com/
 admissionPolicy: true
 resources:

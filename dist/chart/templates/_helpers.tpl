@@ -35,6 +35,9 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- if regexMatch "^--?kube-annotation-prefix=" . }}{{ $_ := set $v "annotationPrefix" (include "flannel.prefix" (regexReplaceAll "^[^=]*=" . "")) }}{{ end }}
 {{- end }}
 {{- $_ := set $v "args" (concat (without $args "") (default list (get $v "args"))) }}
+{{- if not (get $v "metrics") }}{{ $_ := set $v "metrics" (get (include "flannel.defaults" . | fromYaml) "metrics") }}{{ end }}{{/* --reuse-values */}}
+{{- $_ := set $v "monitored" (get (default dict (get $v.metrics "podMonitor")) "enabled") }}
+{{- $_ := set $v "exposed" (or $v.monitored (get $v.metrics "expose")) }}
 {{- $_ := set $v "health" (include "flannel.health" $v | fromYaml) }}
 {{- $_ := set $v "installConf" (not (get $f "skipCNIConfigInstallation")) }}
 {{- $_ := set $v "cniConf" (get $f "cniConf") }}
@@ -77,16 +80,21 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- toYaml $conf }}
 {{- end }}
 
-{{/* Address, port and probes of the health server. With flannel.healthz it listens on all addresses, as flannel does. */}}
+{{/*
+Address, port and probes of the health server. With flannel.healthz it listens on all addresses, as flannel does, and
+likewise for Prometheus.
+*/}}
 {{- define "flannel.health" -}}
 {{- $theirs := (get (default dict .flannel) "healthz") }}
 {{- $host := "127.0.0.1" }}
 {{- $port := .healthPort }}
+{{- if .exposed }}{{ $host = "" }}{{ end }}
 {{- if $theirs }}
 {{- $host = "" }}
 {{- $port = 8081 }}
 {{- if hasKey $theirs "port" }}{{ $port = (get $theirs "port") }}{{ end }}
 {{- end }}
+{{- if and .exposed (not (int $port)) }}{{ fail "flannel.healthz.port: metrics needs a port other than 0" }}{{ end }}
 {{- $health := dict "ip" (default "0.0.0.0" $host) "port" (int $port) }}
 {{- if int $port }}
 {{- $at := dict "port" (int $port) }}
@@ -97,6 +105,13 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- $_ := set $health "readiness" (include "flannel.probe" (list $ready (get (default dict $theirs) "readinessProbe")) | fromYaml) }}
 {{- end }}
 {{- toYaml $health }}
+{{- end }}
+
+{{/* The port of /metrics, of a container. */}}
+{{- define "flannel.metricsPort" -}}
+ports:
+- name: metrics
+  containerPort: {{ . }}
 {{- end }}
 
 {{/* The default probe, changed by the given value: fields, another handler, or false for no probe. */}}
