@@ -1,9 +1,11 @@
 package flannel_test
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,6 +14,7 @@ var (
 	codeBlock = regexp.MustCompile("(?s)```.*?```")
 	heading   = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	link      = regexp.MustCompile(`\]\(([^)\s#]*)(?:#([^)\s]*))?\)`)
+	testName  = regexp.MustCompile(`\b(Test[A-Z]\w*)(…?)`)
 	notAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
@@ -68,5 +71,54 @@ func TestArchitectureListsPackages(t *testing.T) {
 		if !s.test && !within(s.dir, "cmd/flannel-lab") && !strings.Contains(text, "`"+s.dir+"`") {
 			t.Errorf("the table of packages in architecture.md lacks %s", s.dir)
 		}
+	}
+}
+
+// The tests that pages name exist: a name, or the beginning of one before "…".
+func TestPagesNameTests(t *testing.T) {
+	var names []string
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				names = append(names, f.Name.Name)
+			}
+		}
+	}
+	pages, err := filepath.Glob("Documentation/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found int
+	for _, path := range pages {
+		text, _ := page(t, path)
+		for _, m := range testName.FindAllStringSubmatch(text, -1) {
+			found++
+			if !slices.ContainsFunc(names, func(name string) bool { return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1]) }) {
+				t.Errorf("%s names %s, which does not exist", path, m[0])
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d names found", found)
+	}
+}
+
+// Each row of security.md that claims something names a test, or says that
+// there is none.
+func TestSecurityClaimsAreShown(t *testing.T) {
+	text, _ := page(t, "Documentation/security.md")
+	_, text, _ = strings.Cut(text, "\n## ") // after the table of attackers
+	var rows int
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| attack |") || strings.HasPrefix(line, "| secret |") {
+			continue
+		}
+		rows++
+		if !testName.MatchString(line) && !strings.Contains(line, "not tested") {
+			t.Errorf("no test for: %s", line)
+		}
+	}
+	if rows < 10 {
+		t.Errorf("only %d rows found", rows)
 	}
 }
