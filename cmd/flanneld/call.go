@@ -21,10 +21,10 @@ type process struct {
 	args, environ  []string // args without the program's name, environ as from os.Environ
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	columns        int          // width of the terminal that shows stdout; 0: it is none
-	terminal       bool         // stderr is a terminal
-	events         slog.Handler // event log of a Windows service, which has no stderr; nil in the foreground
-	confine        func() error // forbids the process to use the network for good; nil in tests
+	screen         func() (columns, lines int) // size of the terminal that shows stdout, 0: unknown; nil: it is none
+	terminal       bool                        // stderr is a terminal
+	events         slog.Handler                // event log of a Windows service, which has no stderr; nil in the foreground
+	confine        func() error                // forbids the process to use the network for good; nil in tests
 }
 
 // call is one invocation of a command. A command line has two sets of flags,
@@ -43,6 +43,15 @@ type call struct {
 	json  bool           // the value of --json, if the command has that flag
 
 	operand string // what follows the flags, if the command has an operand
+}
+
+// columns returns the width of the terminal that shows stdout; 0: it is none.
+func (p process) columns() int {
+	if p.screen == nil {
+		return 0
+	}
+	columns, _ := p.screen()
+	return columns
 }
 
 // jsonFlag declares --json.

@@ -22,13 +22,23 @@ func main() {
 	cobra.MousetrapHelpText = ""
 	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
 	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
-	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-		p.columns = columns
-	}
+	p.screen = screenOf(os.Stdout)
 	if winservice.Started(p.args) {
 		os.Exit(runService(p))
 	}
 	os.Exit(runForeground(p))
+}
+
+// screenOf returns a function that reads the size of the terminal that f is, and
+// nil if it is none.
+func screenOf(f *os.File) func() (columns, lines int) {
+	if !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() (columns, lines int) {
+		columns, lines, _ = term.GetSize(int(f.Fd())) // 0: unknown
+		return columns, lines
+	}
 }
 
 func runForeground(p process) int {

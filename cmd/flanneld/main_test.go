@@ -15,6 +15,7 @@ import (
 func TestMain(m *testing.M) {
 	cobra.MousetrapHelpText = "" // as in main
 	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p.screen = screenOf(os.Stdout)
 	switch {
 	case slices.Equal(os.Args[max(0, len(os.Args)-2):], []string{"service", "run"}):
 		os.Exit(runService(p))

@@ -54,6 +54,8 @@ func showStatus(c *call) func(context.Context) int {
 	var o status.PrintOptions
 	c.flags.BoolVar(&o.EveryPeer, "peers", false, "a table of all peers, instead of those with problems")
 	c.flags.BoolVar(&o.History, "history", false, "list errors of the past, with their times")
+	watch := c.flags.Bool("watch", false, "show all peers in the terminal, with further columns, and follow changes until Ctrl-C")
+	interval := c.limitFlag("interval", 2*time.Second, "of --watch")
 	output := c.flags.String("o", "", "`FORMAT` of the output: wide, --peers with further columns; json, as --json")
 	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer")
 	return func(ctx context.Context) int {
@@ -65,6 +67,16 @@ func showStatus(c *call) func(context.Context) int {
 			o.EveryPeer, o.Wide = true, true
 		default:
 			return c.reportUsage(fmt.Errorf("status: -o: %.40q is unknown; use wide or json", *output))
+		}
+		if *watch {
+			switch {
+			case c.json:
+				return c.reportUsage(errors.New("status: --watch is for people; repeat --json instead"))
+			case c.screen == nil:
+				return c.reportUsage(errNoTerminal)
+			}
+			o.EveryPeer, o.Wide = true, true
+			return c.watchStatus(ctx, o, *interval, *timeout)
 		}
 		ctx, cancel := context.WithTimeout(ctx, *timeout)
 		defer cancel()

@@ -1,8 +1,32 @@
 package main
 
-import "path/filepath"
+import (
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/windows"
+)
 
 // systemPath converts the Linux path of a system file. The file is on drive C:,
 // where the CNI plugin looks for it, even if flanneld was started from another
 // drive.
 func systemPath(path string) string { return "C:" + filepath.FromSlash(path) }
+
+// enableSequences lets a console interpret control sequences, which it does not
+// by default.
+func enableSequences(w io.Writer) (restore func(), err error) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return func() {}, nil
+	}
+	console := windows.Handle(f.Fd())
+	var mode uint32
+	if err := windows.GetConsoleMode(console, &mode); err != nil {
+		return nil, os.NewSyscallError("GetConsoleMode", err)
+	}
+	if err := windows.SetConsoleMode(console, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING); err != nil {
+		return nil, os.NewSyscallError("SetConsoleMode", err)
+	}
+	return func() { _ = windows.SetConsoleMode(console, mode) }, nil
+}

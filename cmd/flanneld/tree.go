@@ -63,7 +63,9 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 	}
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { *exit = c.reportError(printHelp(c.stdout, cmd, rows, c.columns)) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		*exit = c.reportError(printHelp(c.stdout, cmd, rows, c.columns()))
+	})
 	root.SetFlagErrorFunc(explainFlag)
 	for _, row := range rows {
 		root.AddCommand(row.cobra(*c, exit))
