@@ -216,10 +216,10 @@ test-without-kube:
 	@$(MAKE) --no-print-directory lint
 	$(RACE) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
-test-with-kube: lint-kube
+test-with-kube: lint-kube bin/prometheus/unpacked
 	$(RACE) $(WITH_KUBE)
 # -count=1, because Go's cache of test results ignores the programs in bin/.
-test-clusters: cross-windows-amd64
+test-clusters: cross-windows-amd64 bin/prometheus/unpacked
 	cd $(LAB) && $(GO) $(TEST) -count=1 ./...
 
 # dist/changed.sh calls this.
@@ -291,9 +291,11 @@ bin/.plugins-$(PLUGINS):
 bin/.flannel-plugin-$(FLANNEL_PLUGIN):
 	$(call stamp,flannel-plugin)
 
-# Programs for tests in virtual machines, which are not installed here.
-bin/strongswan/unpacked: dist/strongswan.sh
-	dist/strongswan.sh
+# Programs for tests that are not installed here: for virtual machines, and for the rules of Prometheus.
+bin/strongswan/unpacked: dist/unpack.sh
+	dist/unpack.sh strongswan libstrongswan libstrongswan-standard-plugins strongswan-libcharon charon-systemd strongswan-swanctl
+bin/prometheus/unpacked: dist/unpack.sh
+	dist/unpack.sh prometheus prometheus
 
 bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)

@@ -10,13 +10,15 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/nettest"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// promtool runs Prometheus' checker, which dist/setup.sh installs.
+// promtool runs Prometheus' checker.
 func promtool(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.Command("promtool", args...).CombinedOutput()
+	out, err := exec.Command(nettest.Tool(t, "prometheus/usr/bin/promtool"), args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -28,7 +28,7 @@ missing_packages() {
 		unshare util-linux
 		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'systemd-analyze systemd' 'gcc gcc' 'node nodejs' 'npm npm' \
 			'qemu-system-x86_64 qemu-system-x86' 'cpio cpio' 'modprobe kmod' 'xz xz-utils' 'zstd zstd' \
-			'wireguard-go wireguard-go' 'wg wireguard-tools' 'rpm rpm' 'prometheus prometheus' 'promtool prometheus' \
+			'wireguard-go wireguard-go' 'wg wireguard-tools' 'rpm rpm' \
 			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END
 	[ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || echo ca-certificates

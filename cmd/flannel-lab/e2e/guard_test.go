@@ -133,6 +133,50 @@ func TestGuardWaits(t *testing.T) {
 	s.legitimate(t)
 }
 
+// TestForgedFrames shows what there is without a guard: what a host that is no node and a
+// pod without privileges send to the tunnel's port arrives with vxlan, and not with
+// wireguard.
+func TestForgedFrames(t *testing.T) {
+	t.Parallel()
+	for backend, arrives := range map[string]bool{"vxlan": true, "wireguard": false} {
+		t.Run(backend, func(t *testing.T) {
+			s := &guardTest{l: start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`","Guard":"off"}`+apart)}
+			s.a, s.b = pair(t, s.l)
+			must(t, reach(t.Context(), s.a, s.b))
+			s.listen(t)
+			honest, err := dialFrom(s.a.Namespaces, s.a.IP4, netip.AddrPortFrom(s.victim(), s.port))
+			must(t, err)
+			defer honest.Close()
+			for _, w := range s.ways(t, "vxlan") {
+				if w.rule != "outsider" && w.rule != "pod" {
+					continue
+				}
+				c, err := w.conn()
+				must(t, err)
+				defer c.Close()
+				want := s.received.Load() + 1
+				if arrives {
+					want++
+				}
+				if err := w.send(c); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+					t.Fatal(err)
+				}
+				_, err = honest.Write([]byte("honest")) // on the same way, and later
+				must(t, err)
+				within(t, w.rule+": the datagrams arrive", func() error {
+					if n := s.received.Load(); n < want {
+						return fmt.Errorf("%d of %d", n, want)
+					}
+					return nil
+				})
+				if n := s.received.Load(); n != want {
+					t.Errorf("%s: %d datagrams arrived, want %d", w.rule, n, want)
+				}
+			}
+		})
+	}
+}
+
 // of selects the address of the family in use.
 func (s *guardTest) of(v4, v6 netip.Addr) netip.Addr {
 	if s.v6 {
@@ -261,6 +305,9 @@ func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr)
 	text, etherType := lease.BackendData.VtepMAC, uint16(unix.ETH_P_IP)
 	if s.v6 {
 		text, etherType = lease.BackendV6Data.VtepMAC, unix.ETH_P_IPV6
+	}
+	if text == "" { // there is no VTEP
+		text = "02:00:00:00:00:01"
 	}
 	to, err := mac.Parse(text)
 	must(t, err)

@@ -40,8 +40,7 @@ func startPrometheus(t *testing.T, l *lab.Lab) prometheus {
 	})
 	must(t, err)
 	must(t, at.WriteFile("/run/prometheus.yml", string(conf)))
-	program, err := exec.LookPath("prometheus")
-	must(t, err) // dist/setup.sh installs it
+	program := nettest.Tool(t, "prometheus/usr/bin/prometheus")
 	p, err := machine.StartProcess(at.Machine, exec.Command(program, "--config.file=/run/prometheus.yml",
 		"--storage.tsdb.path=/run/prometheus", "--web.listen-address=127.0.0.1:9090"), "prometheus.log")
 	must(t, err)
