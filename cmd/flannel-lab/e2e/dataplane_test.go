@@ -35,7 +35,7 @@ var tunnelDrifts = []drift{
 	{"device deleted", "ip link del flannel.1"},
 	{"device down", "ip link set flannel.1 down"},
 	{"device down and up", "ip link set flannel.1 down; ip link set flannel.1 up"},
-	{"device renamed", "until ip link set flannel.1 down && ip link set flannel.1 name other 2>/dev/null; do :; done; ip link set other up; sleep .1; ip link del other 2>/dev/null || true"},
+	{"device renamed", "until printf 'link set flannel.1 down\nlink set flannel.1 name other\n' | ip -batch - 2>/dev/null; do :; done; ip link set other up; sleep .1; ip link del other 2>/dev/null || true"},
 	{"device replaced by another's", "ip link del flannel.1; ip link add flannel.1 type vxlan id 1 dev eth0 dstport 4789 2>/dev/null || true"},
 	{"device of a former VNI", "ip link add flannel.9 type vxlan id 9 dstport 9999 dev eth0; ip addr add 10.5.1.0/32 dev flannel.9"},
 	{"device address deleted", "ip addr flush dev flannel.1 || true"},

@@ -37,7 +37,7 @@ var drifts = []struct{ name, command string }{
 	{"both devices deleted", "ip link del flannel.1; ip link del flannel-v6.1"},
 	{"device down", "ip link set flannel.1 down"},
 	{"device down and up", "ip link set flannel.1 down; ip link set flannel.1 up"},
-	{"device renamed", "until ip link set flannel.1 down && ip link set flannel.1 name other 2>/dev/null; do :; done; ip link set other up; sleep .1; ip link del other 2>/dev/null || true"},
+	{"device renamed", "until printf 'link set flannel.1 down\nlink set flannel.1 name other\n' | ip -batch - 2>/dev/null; do :; done; ip link set other up; sleep .1; ip link del other 2>/dev/null || true"},
 	{"device replaced by another hand", "ip link del flannel.1; ip link add flannel.1 type vxlan id 1 dev eth0 dstport 4789 2>/dev/null || true"},
 	{"device address deleted", "ip addr flush dev flannel.1 || true"},
 	{"device address added", "ip addr add 10.5.77.1/32 dev flannel.1"},

@@ -85,7 +85,7 @@ func TestTUNDriftIsRepaired(t *testing.T) {
 			"ip link set flannel0 mtu 1400", "ip route del 10.5.0.0/16", "ip route replace 10.5.0.0/16 via 192.168.100.77 dev eth0",
 			"ip route add 10.5.9.0/24 via 192.168.100.9 dev eth0", "ip route add 10.5.9.0/24 dev flannel0 proto 70",
 			// Before Linux 6.2, only a device that is down can be renamed, and flanneld sets it up at once.
-			"until ip link set flannel0 down && ip link set flannel0 name other 2>/dev/null; do :; done",
+			"until printf 'link set flannel0 down\nlink set flannel0 name other\n' | ip -batch - 2>/dev/null; do :; done",
 			"ip tuntap add flannel3 mode tun; ip addr add 10.5.1.0/32 dev flannel3", // left by another run
 		} {
 			run(t, "%s", drift)
@@ -220,7 +220,7 @@ func TestTUNDevicesOfOthers(t *testing.T) {
 		run(t, "ip tuntap add flannel5 mode tap; ip addr add 10.5.1.5/32 dev flannel5")
 		m.mustPass()
 		// Renamed, and replaced by one that no process has.
-		run(t, "until ip link set flannel0 down && ip link set flannel0 name other 2>/dev/null; do :; done; ip tuntap add flannel0 mode tun")
+		run(t, "until printf 'link set flannel0 down\nlink set flannel0 name other\n' | ip -batch - 2>/dev/null; do :; done; ip tuntap add flannel0 mode tun")
 		m.QueueResync()
 		m.mustPass()
 		if out := run(t, "ip -br link"); strings.Contains(out, "other") || !strings.Contains(run(t, "ip -br link show flannel0"), "LOWER_UP") {
