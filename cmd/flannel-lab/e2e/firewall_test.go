@@ -67,7 +67,7 @@ func (w writer) config(l *lab.Lab) string {
 func places(ctx context.Context, n *lab.Node) (string, error) {
 	out, err := try(ctx, n.Namespaces, `for c in nft legacy; do for f in iptables ip6tables; do
 			if $f-$c-save 2>/dev/null | grep -qi flannel; then echo iptables-$c; fi; done; done
-		nft list tables | grep flannel- | sed 's/.*/nftables/'`)
+		nft list tables | grep flannel-ipv | sed 's/.*/nftables/'`)
 	return strings.Join(strings.Fields(out), " "), err
 }
 
