@@ -115,7 +115,6 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 		}
 	}
 	reachAll()
-	noneForged(t, l)
 	floods := []*flow{flood(t, pods[0], pods[2]), flood(t, pods[0], pods[1])}
 	for range 2 {
 		follow("DirectRouting on", `{"Type":"vxlan","DirectRouting":true}`, wantRoutes(t, l, n, true, l.Nodes[2]))
@@ -125,6 +124,20 @@ func TestTwoNetworksAndARouter(t *testing.T) {
 	}
 	for _, f := range floods {
 		f.checkNoLoss(t, "DirectRouting on and off")
+	}
+	for _, direct := range []bool{true, false} {
+		must(t, l.SetConfig(t.Context(), l.Config(fmt.Sprintf(`{"Type":"vxlan","DirectRouting":%t}`, direct))))
+		for i, node := range l.Nodes {
+			var near []*lab.Node
+			if direct {
+				near = append(near, l.Nodes[(i+2)%4])
+			}
+			// Until all nodes have switched, packets come on ways that are not theirs.
+			eventually(t, "routes of "+node.Name, wantRoutes(t, l, node, true, near...), func(ctx context.Context) (string, error) { return routes(ctx, node) })
+		}
+		check := noneForged(t, l)
+		reachAll()
+		check()
 	}
 	mark := len(n.Log())
 	follow("host-gw", `{"Type":"host-gw"}`, wantRoutes(t, l, n, false, l.Nodes[2]))

@@ -89,7 +89,7 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 				a, b := pair(t, l)
 				must(t, reach(t.Context(), a, b))
 				must(t, reach(t.Context(), b, a))
-				noneForged(t, l)
+				t.Cleanup(noneForged(t, l))
 				if family.Has4() {
 					talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 				}

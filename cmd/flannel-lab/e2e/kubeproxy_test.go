@@ -55,7 +55,7 @@ func TestServices(t *testing.T) {
 	web := service(t, l, "web", "10.96.7.1", a, b)
 	empty := service(t, l, "empty", "10.96.7.2")
 	answers(t, web, a, b)
-	noneForged(t, l)
+	t.Cleanup(noneForged(t, l))
 	refused(t, empty, a, b)
 	within(t, "kube-proxy's rules before ours", func() error { return kubeProxyFirst(t, l.Nodes[0], true) })
 	before := forwarding(t, l.Nodes[0])

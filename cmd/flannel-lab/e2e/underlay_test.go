@@ -201,7 +201,7 @@ func TestNetworkContainsNodes(t *testing.T) {
 			a, b := pair(t, l)
 			reaches(t, "from pod to pod", a, b.IP4)
 			reaches(t, "and back", b, a.IP4)
-			noneForged(t, l)
+			t.Cleanup(noneForged(t, l))
 			for _, p := range []*lab.Pod{a, b} {
 				if _, err := p.Ping(t.Context(), lab.Outside4); err != nil {
 					t.Error(err)

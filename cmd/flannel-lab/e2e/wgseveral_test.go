@@ -14,7 +14,7 @@ func TestWireGuardForOneOfTwoNetworks(t *testing.T) {
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"wireguard"}`)
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
-	noneForged(t, l)
+	t.Cleanup(noneForged(t, l))
 	n := l.Nodes[0]
 	before, err := wgIdentity(t.Context(), n)
 	must(t, err)
