@@ -18,6 +18,7 @@ import (
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/system"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
@@ -177,12 +178,13 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		status.Resumed()
 	}
 	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
-		StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 	if err != nil {
 		return err
 	}
 	defer closeLater(plane.Close)
-	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync})
+	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
+		Repaired: func() { counts.Repaired("firewall", 1) }})
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,8 @@ type Options struct {
 	Instance string // see package instance
 	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
 	Resync time.Duration
+	// Repaired is called after each repair of one place's rules that another program had changed. May be nil.
+	Repaired func()
 }
 
 // Writer selects how rules are written into the kernel.

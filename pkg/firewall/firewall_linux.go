@@ -50,6 +50,7 @@ type Firewall struct {
 	log    *slog.Logger
 	owner  instance
 	resync time.Duration
+	report func()         // a repair
 	socket *os.File       // receives notifications; nil where the kernel has no nf_tables
 	done   sync.WaitGroup // of watch
 
@@ -68,7 +69,7 @@ type Firewall struct {
 // New subscribes to notifications in the network namespace of the calling thread. Apply must be called in the same
 // namespace. New changes no rules.
 func New(o Options) (*Firewall, error) {
-	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, changes: make(chan struct{}, 1)}
+	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, report: o.Repaired, changes: make(chan struct{}, 1)}
 	f.notifier.notify = f.notify
 	f.timer = time.AfterFunc(time.Hour, f.notify)
 	f.timer.Stop()

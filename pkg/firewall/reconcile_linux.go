@@ -85,6 +85,9 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 		}
 		return
 	}
+	if f.report != nil {
+		f.report()
+	}
 	interval := f.resync
 	if interval <= 0 {
 		interval = repairInterval

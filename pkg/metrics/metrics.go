@@ -30,6 +30,7 @@ type Metrics struct {
 	sync     prometheus.Histogram
 	entries  *prometheus.GaugeVec
 	changes  *prometheus.CounterVec
+	repairs  *prometheus.CounterVec
 	errors   *prometheus.CounterVec
 	tunnels  *prometheus.GaugeVec
 	bytes    *prometheus.CounterVec
@@ -57,6 +58,8 @@ func New() *Metrics {
 		Help: "Desired entries in a table of the operating system."}, []string{"table"})
 	m.changes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
 		Help: "Entries that were set, deleted, or refused by the operating system."}, []string{"table", "op"})
+	m.repairs = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "repairs_total",
+		Help: "What somebody else had changed, deleted or added, and flanneld has changed back."}, []string{"what"})
 	m.errors = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "errors_total",
 		Help: "Failed passes, by the part that failed."}, []string{"part"})
 	m.tunnels = register.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "wireguard_peers",
@@ -229,6 +232,10 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 		m.changes.WithLabelValues(name, op).Add(float64(n))
 	}
 }
+
+// Repaired counts n repairs of a table, of devices, sysctls, the guard's rules, or places
+// of firewall rules.
+func (m *Metrics) Repaired(what string, n int) { m.repairs.WithLabelValues(what).Add(float64(n)) }
 
 // Tunnels sets the numbers of WireGuard peers, and counts their traffic.
 func (m *Metrics) Tunnels(s dataplane.TunnelSummary) {

@@ -18,6 +18,8 @@ func TestMetrics(t *testing.T) {
 	m.Peers(Peers{Used: 7, Invalid: 2, Refused: 1, Retained: 4})
 	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
 	m.Table("routes", 8, reconcile.Result{Set: 1})
+	m.Repaired("routes", 3)
+	m.Repaired("firewall", 1)
 	m.Pass(time.Millisecond, false, []string{"dataplane"})
 	scrape := func() string {
 		w := httptest.NewRecorder()
@@ -48,6 +50,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
 		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
+		`flanneld_repairs_total{what="routes"} 3`, `flanneld_repairs_total{what="firewall"} 1`,
 		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
 		fmt.Sprintf(`flanneld_build_info{commit="",goversion=%q,version="dev"} 1`, runtime.Version()), "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
 		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,

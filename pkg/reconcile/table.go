@@ -61,6 +61,8 @@ type Table[K, V comparable] struct {
 	stale   bool             // actual values may be wrong: list before the next Add
 	call    int              // number of calls of the store that were started
 	listing bool             // a list is under way
+	listed  bool             // the first list has ended
+	repairs Repairs
 }
 
 // Result counts the entries that Add or Prune changed.
@@ -71,6 +73,13 @@ type Result struct {
 // Plus adds up two results.
 func (r Result) Plus(o Result) Result {
 	return Result{r.Set + o.Set, r.Deleted + o.Deleted, r.Failed + o.Failed}
+}
+
+// Repairs counts entries that somebody else had changed, deleted or added, and that Add
+// or Prune has changed back.
+type Repairs struct {
+	Entries int
+	First   string // describes one of them: "10.5.2.0/24 was deleted"
 }
 
 // NewTable returns a table without desired entries. Its first Add lists the store.
@@ -89,7 +98,9 @@ func (t *Table[K, V]) Want(key K, value V) {
 	if !r.wanted {
 		t.wanted++
 	}
-	r.want, r.wanted = value, true
+	if !r.wanted || r.want != value {
+		r.setWant(value, true)
+	}
 	t.update(r)
 }
 
@@ -186,7 +197,7 @@ func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 func (t *Table[K, V]) row(key K) *row[K, V] {
 	r, ok := t.rows[key]
 	if !ok {
-		r = &row[K, V]{key: key, observedIn: -1}
+		r = &row[K, V]{key: key, observedIn: -1, stray: t.listed}
 		t.rows[key] = r
 	}
 	return r
@@ -196,7 +207,7 @@ func (t *Table[K, V]) drop(r *row[K, V]) {
 	if r.wanted {
 		t.wanted--
 	}
-	r.want, r.wanted = *new(V), false
+	r.setWant(*new(V), false)
 	t.update(r)
 }
 
@@ -219,11 +230,11 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if err := t.Refresh(ctx); err != nil {
 		return Result{}, err
 	}
-	missing := t.dueEntries(true)
+	missing, undone := t.dueEntries(true)
 	if len(missing) == 0 {
 		return Result{}, nil
 	}
-	failed, err := t.recordWrites("set", missing, t.store.Set(ctx, missing))
+	failed, err := t.recordWrites("set", missing, undone, t.store.Set(ctx, missing))
 	return Result{Set: len(missing) - failed, Failed: failed}, err
 }
 
@@ -232,11 +243,11 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 // a desired entry may still depend on one that is not desired, such as a route
 // on its old nexthop object if Add could not replace the route.
 func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
-	extra := t.dueEntries(false)
+	extra, undone := t.dueEntries(false)
 	if len(extra) == 0 {
 		return Result{}, nil
 	}
-	failed, err := t.recordWrites("delete", extra, t.store.Delete(ctx, extra))
+	failed, err := t.recordWrites("delete", extra, undone, t.store.Delete(ctx, extra))
 	return Result{Deleted: len(extra) - failed, Failed: failed}, err
 }
 
@@ -276,17 +287,28 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		r.listed = false
 		t.update(r)
 	}
+	t.listed = true
 	return nil
+}
+
+// TakeRepairs returns the repairs since its last call.
+func (t *Table[K, V]) TakeRepairs() Repairs {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.repairs
+	t.repairs = Repairs{}
+	return taken
 }
 
 // dueEntries returns the entries of the dirty rows to set (wanted) or to delete
 // (not wanted). It removes rows that agree from dirty. It counts the write that
 // follows as a call of the store, so that recordWrites recognizes newer
-// notifications.
-func (t *Table[K, V]) dueEntries(wanted bool) []Entry[K, V] {
+// notifications. undone has the rows of these entries as they are now, or is nil if
+// no write is a repair.
+func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
+	n, repairs := 0, false
 	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
 		r.dirty = !r.agrees()
 		if r.unused() {
@@ -294,35 +316,50 @@ func (t *Table[K, V]) dueEntries(wanted bool) []Entry[K, V] {
 		}
 		if r.dirty && r.wanted == wanted {
 			n++
+			repairs = repairs || r.repaired()
 		}
 		return !r.dirty
 	})
-	entries := make([]Entry[K, V], 0, n) // growing it would take twice the memory
+	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
+	if repairs {
+		undone = make([]row[K, V], 0, n)
+	}
 	for _, r := range t.dirty {
-		switch {
-		case r.wanted != wanted:
-		case wanted:
-			entries = append(entries, Entry[K, V]{r.key, r.want})
-		default:
-			entries = append(entries, Entry[K, V]{r.key, r.have})
+		if r.wanted != wanted {
+			continue
 		}
+		if repairs {
+			undone = append(undone, *r)
+		}
+		value := r.have
+		if wanted {
+			value = r.want
+		}
+		entries = append(entries, Entry[K, V]{r.key, value})
 	}
 	t.call++
-	return entries
+	return entries, undone
 }
 
 // recordWrites records the actual values after a write, except for keys with a
-// newer notification. An error means that an actual value was wrong, or that the
-// system refuses the entry, so the next Add lists first. All failed entries are
-// in a RefusedError.
-func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], errs []error) (failed int, err error) {
+// newer notification, and counts repairs. An error means that an actual value was
+// wrong, or that the system refuses the entry, so the next Add lists first. All
+// failed entries are in a RefusedError.
+func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []row[K, V], errs []error) (failed int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, e := range entries {
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
-		} else if r := t.rows[e.Key]; r.observedIn != t.call { // a dirty row is not removed before the next dueEntries
+			continue
+		}
+		if undone != nil && undone[i].repaired() {
+			if t.repairs.Entries++; t.repairs.Entries == 1 {
+				t.repairs.First = undone[i].deviation()
+			}
+		}
+		if r := t.rows[e.Key]; r.observedIn != t.call { // a dirty row is not removed before the next dueEntries
 			r.setHave(e.Value, verb == "set")
 		}
 	}

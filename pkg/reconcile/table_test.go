@@ -134,6 +134,64 @@ func TestObserveFindsDrift(t *testing.T) {
 	}
 }
 
+// What others did counts as repaired, and what we did not, whether it is found by a
+// notification or by a list.
+func TestRepairs(t *testing.T) {
+	for _, notified := range []bool{true, false} {
+		store := &memory{entries: map[string]int{"stale": 1, "kept": 1, "b": 1}, refuse: map[string]bool{}}
+		table := NewTable(store)
+		if notified {
+			store.notify = func(key string, value int, present bool) { table.Observe(key, value, present) }
+		}
+		sync := func(what string, want Repairs) {
+			t.Helper()
+			if !notified {
+				table.Relist()
+			}
+			_, addErr := table.Add(t.Context())
+			_, pruneErr := table.Prune(t.Context())
+			if got := table.TakeRepairs(); got != want {
+				t.Errorf("%s, notified %t: %+v, want %+v (%v, %v)", what, notified, got, want, addErr, pruneErr)
+			}
+		}
+		table.Want("a", 1)
+		table.Want("b", 2)
+		table.Want("kept", 1)
+		sync("at the start", Repairs{})
+		table.Want("a", 3)
+		table.Drop("b")
+		table.Want("new", 1)
+		sync("another desired state", Repairs{})
+		store.put("a", 9, true)
+		sync("a changed entry", Repairs{1, "a was changed to 9"})
+		store.put("kept", 0, false)
+		sync("a deleted entry that was never written", Repairs{1, "kept was deleted"})
+		store.put("other", 1, true)
+		sync("an added entry", Repairs{1, "other was added"})
+		table.Want("other", 1)
+		sync("now it is wanted", Repairs{})
+		table.Drop("other")
+		sync("and not any more", Repairs{})
+		store.put("a", 0, false)
+		table.Want("a", 4)
+		sync("a deleted entry that is desired otherwise meanwhile", Repairs{})
+		store.refuse["a"] = true
+		store.put("a", 5, true)
+		sync("a refused repair", Repairs{})
+		delete(store.refuse, "a")
+		sync("a repair that was refused before", Repairs{1, "a was changed to 5"})
+		store.put("a", 0, false)
+		store.put("new", 0, false)
+		store.put("b", 7, true)
+		table.Relist()
+		syncTable(t, table)
+		if got := table.TakeRepairs(); got.Entries != 3 {
+			t.Errorf("three: %+v", got)
+		}
+		sync("nothing", Repairs{})
+	}
+}
+
 // An external change after our write or list, whose notification arrives before the
 // write or list returns, is not lost.
 func TestObserveDuringWriteAndList(t *testing.T) {

@@ -214,6 +214,10 @@ func TestMonitoring(t *testing.T) {
 				return errors.Join(p.yields(t, "sum(up) == 2"), p.yields(t, "min(flanneld_peers) == 1"), p.quiet(t))
 			})
 			if backend == "vxlan" {
+				shell(t, l.Nodes[0].Namespaces, "ip route del $(ip route show proto 70 | cut -d ' ' -f 1); iptables -F FLANNEL-FWD")
+				for _, what := range []string{"routes", "firewall"} {
+					within(t, what+" are repaired", func() error { return p.yields(t, `flanneld_repairs_total{what="`+what+`"}`) })
+				}
 				in(t, l.Nodes[0].Namespaces, "ip link delete eth0") // passes fail, which is counted
 				within(t, "the alert about it", func() error { return p.yields(t, `ALERTS{alertname="FlanneldNotInStep"}`) })
 			}

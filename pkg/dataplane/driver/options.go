@@ -14,8 +14,9 @@ type Options struct {
 	// Report is called after each Add and Prune of a table, with the number of
 	// desired entries and the changes. May be nil.
 	Report   func(table string, entries int, done reconcile.Result)
-	StateDir string // the subnet file's directory, for files that survive a crash
-	KeyFile  string // WireGuard's private key; "": flannel's
+	Repairs  *Repairs // may be nil
+	StateDir string   // the subnet file's directory, for files that survive a crash
+	KeyFile  string   // WireGuard's private key; "": flannel's
 	// Tunnels is called with what WireGuard's devices count, each time that they are read.
 	// May be nil.
 	Tunnels func(dataplane.TunnelSummary)
@@ -25,4 +26,5 @@ func (o Options) report(t Table, done reconcile.Result) {
 	if o.Report != nil {
 		o.Report(t.Name(), t.Len(), done)
 	}
+	o.Repairs.add(t.Name(), t.TakeRepairs())
 }

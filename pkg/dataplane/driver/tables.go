@@ -18,6 +18,7 @@ type Table interface {
 	Refresh(context.Context) error
 	Relist()
 	Reset()
+	TakeRepairs() reconcile.Repairs
 }
 
 // Tables are in the order in which entries are added: the entries of a table may

@@ -22,6 +22,8 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 	if dirty := d.devicesDirty.Swap(false); !dirty && reflect.DeepEqual(d.devices, devices) {
 		return d.ensured, nil
 	}
+	d.repairing = d.devicesSettled && reflect.DeepEqual(d.devices, devices)
+	d.deviceChanges = 0
 	links, errs := dataplane.Links{}, []error(nil)
 	for _, dev := range devices {
 		if dev.Readdress {
@@ -42,6 +44,10 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 	d.setScope(devices, links)
 	d.devices, d.ensured = slices.Clone(devices), links
 	err := errors.Join(errs...)
+	if d.repairing {
+		d.opts.Repairs.Count("devices", d.deviceChanges)
+	}
+	d.devicesSettled = err == nil
 	d.devicesDirty.CompareAndSwap(false, err != nil)
 	if reconcile.IsUnknown(err) {
 		d.reopen()
@@ -149,6 +155,7 @@ func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlin
 		if err := d.handle.LinkSetUp(l); err != nil {
 			errs = append(errs, fmt.Errorf("bring it up: %w", err))
 		}
+		d.logPart("brought the device up", "device", dev.Name)
 	}
 	return errors.Join(append(errs, d.setAddresses(dev.Name, t.Addr, l))...)
 }
@@ -173,7 +180,7 @@ func (d *Driver) setMTU(name string, mtu int, l netlink.Link) error {
 	if err := d.handle.LinkSetMTU(l, mtu); err != nil {
 		return fmt.Errorf("set its MTU to %d: %w", mtu, err)
 	}
-	d.opts.Log.Info("changed the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
+	d.logDevice("changed the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
 	return nil
 }
 
@@ -192,8 +199,22 @@ func (d *Driver) restoreMAC(name string, l netlink.Link) error {
 	if err := d.handle.LinkSetHardwareAddr(l, known[:]); err != nil {
 		return fmt.Errorf("set its MAC address to %s: %w", known, err)
 	}
-	d.opts.Log.Warn("restored the device's MAC address", "device", name, "from", have, "to", known)
+	d.logDevice("restored the device's MAC address", "device", name, "from", have, "to", known)
 	return nil
+}
+
+// logDevice logs a change of a device, and counts it.
+func (d *Driver) logDevice(text string, attrs ...any) {
+	d.deviceChanges++
+	d.opts.Log.Info(text, attrs...)
+}
+
+// logPart is logDevice for changes that are also a part of creating a device, where they
+// are not worth a line.
+func (d *Driver) logPart(text string, attrs ...any) {
+	if d.repairing {
+		d.logDevice(text, attrs...)
+	}
 }
 
 // setAddresses gives the device exactly the wanted addresses, apart from the
@@ -224,12 +245,13 @@ func (d *Driver) setAddresses(name string, want []netip.Prefix, l netlink.Link) 
 		if err := d.handle.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add its address %s: %w", prefix, err)
 		}
+		d.logPart("added an address to the device", "device", name, "address", prefix)
 	}
 	for prefix, a := range extra {
 		if err := d.handle.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("delete its address %s: %w", prefix, err)
 		}
-		d.opts.Log.Info("deleted an unwanted address of the device", "device", name, "address", prefix)
+		d.logDevice("deleted an unwanted address of the device", "device", name, "address", prefix)
 	}
 	return nil
 }

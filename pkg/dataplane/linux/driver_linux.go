@@ -68,6 +68,11 @@ type Driver struct {
 	ensured dataplane.Links     // result of the last Ensure
 	macs    map[string]mac.Addr // of our devices, when first found: the peers know these
 	made    map[string]bool     // names of the tunnel devices of all Ensures
+	sysctls map[string]bool     // that were changed, by path
+
+	devicesSettled bool // the last Ensure had no error
+	repairing      bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
+	deviceChanges  int  // of the present Ensure
 
 	// Set when devices, devices that Ensure was not given, or sysctls may differ
 	// from the desired state.
@@ -85,7 +90,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)

@@ -96,7 +96,7 @@ func (k ipip) create(d *Driver, dev dataplane.Device, want dataplane.IPIP) error
 	if err != nil {
 		return fmt.Errorf("create it: %w", err)
 	}
-	d.opts.Log.Info("created the device", "device", dev.Name, "mtu", want.MTU, "local", want.Local)
+	d.logDevice("created the device", "device", dev.Name, "mtu", want.MTU, "local", want.Local)
 	return nil
 }
 
@@ -114,6 +114,6 @@ func (k ipip) repair(d *Driver, dev dataplane.Device, want dataplane.IPIP, have 
 	if err := d.handle.LinkModify(k.tunnel(attrs, want)); err != nil {
 		return fmt.Errorf("set its local address to %s: %w", want.Local, err)
 	}
-	d.opts.Log.Info("changed the tunnel", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
+	d.logDevice("changed the tunnel", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
 	return nil
 }

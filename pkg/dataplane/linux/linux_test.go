@@ -43,12 +43,13 @@ var (
 // machine is a node's network with our dataplane at work in it, as the daemon would drive it.
 type machine struct {
 	*Driver
-	t       *testing.T
-	mu      sync.Mutex
-	devices []dataplane.Device
-	state   dataplane.State
-	done    reconcile.Result
-	refused []dataplane.Refused // by the last pass
+	t        *testing.T
+	mu       sync.Mutex
+	devices  []dataplane.Device
+	state    dataplane.State
+	done     reconcile.Result
+	repaired map[string]int      // by what
+	refused  []dataplane.Refused // by the last pass
 }
 
 // refusals joins the errors.
@@ -65,7 +66,7 @@ func newMachine(t *testing.T) *machine {
 	run(t, `ip link add eth0 type veth peer name far
 		ip addr add 192.168.100.1/24 dev eth0; ip addr add fd00:100::1/64 dev eth0 nodad
 		ip link set eth0 up; ip link set far up; sysctl -qw net.ipv4.ip_forward=0`)
-	m := &machine{t: t}
+	m := &machine{t: t, repaired: map[string]int{}}
 	m.restart()
 	m.devices = []dataplane.Device{
 		{Name: "eth0", Kind: dataplane.Existing{}},
@@ -91,7 +92,7 @@ func (m *machine) restart() {
 	}
 	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Report: func(_ string, _ int, r reconcile.Result) {
 		m.done = m.done.Plus(r)
-	}})
+	}, Repairs: driver.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) { m.repaired[what] += n })})
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -120,6 +120,10 @@ func (d *Driver) setSysctl(path, value string) error {
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
 	}
+	if d.sysctls[path] {
+		d.opts.Repairs.Count("sysctls", 1)
+	}
+	d.sysctls[path] = true
 	d.opts.Log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
 	return nil
 }

@@ -64,7 +64,7 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 		if found == nil {
 			return dataplane.Link{}, errors.New("somebody deleted it just after its creation")
 		}
-		d.opts.Log.Info("created the device", "device", dev.Name)
+		d.logDevice("created the device", "device", dev.Name)
 	}
 	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments {
 		if err := d.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16

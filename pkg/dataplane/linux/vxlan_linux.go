@@ -139,7 +139,7 @@ func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, paren
 	if err != nil {
 		return fmt.Errorf("create it: %w", err)
 	}
-	d.opts.Log.Info("created the device", "device", dev.Name, "mac", mac, "mtu", want.MTU, "underlay", want.Parent)
+	d.logDevice("created the device", "device", dev.Name, "mac", mac, "mtu", want.MTU, "underlay", want.Parent)
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN,
 	if err := changeVXLAN(d.conn, v.Index, parent.Attrs().Index, want); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
 	}
-	d.opts.Log.Info("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
+	d.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
 	return nil
 }
 

@@ -141,7 +141,7 @@ func (wireguard) create(d *Driver, name string) (netlink.Link, error) {
 	if found == nil {
 		return nil, errors.New("somebody deleted it just after its creation")
 	}
-	d.opts.Log.Info("created the device", "device", name, "by", by)
+	d.logDevice("created the device", "device", name, "by", by)
 	return found, nil
 }
 
@@ -172,6 +172,6 @@ func (k wireguard) configure(d *Driver, name string, want dataplane.WireGuard, b
 	if err := d.wg.client.configure(name, config); err != nil {
 		return k.explain(want, fmt.Errorf("set its private key and port %d: %w", want.Port, err))
 	}
-	d.opts.Log.Info("set the device's key and port", "device", name, "publicKey", d.wg.private.public(), "port", want.Port)
+	d.logDevice("set the device's key and port", "device", name, "publicKey", d.wg.private.public(), "port", want.Port)
 	return nil
 }

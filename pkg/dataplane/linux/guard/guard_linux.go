@@ -69,8 +69,8 @@ type Guard struct {
 	watching chan struct{} // closed when the watcher has ended
 	port     uint32        // of conn's socket: notifications of our own changes
 
-	peers, pods *reconcile.Table[string, struct{}] // by address, and by name of the interface
-	users       map[netip.Addr]int                 // number of paths that want an address
+	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
+	users       map[netip.Addr]int                  // number of paths that want an address
 
 	samples   *sampler
 	unsampled error // why there are no samples
@@ -94,8 +94,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
 		users: map[netip.Addr]int{}, watching: make(chan struct{})}
-	g.peers = reconcile.NewTable[string, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6)}})
-	g.pods = reconcile.NewTable[string, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
+	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6)}})
+	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
 	g.stale.Store(true)
 	g.podsStale.Store(true)
 	var err error
@@ -143,13 +143,13 @@ func (g *Guard) Put(verb driver.Verb, subnet netip.Prefix, addr netip.Addr) {
 	case driver.Want:
 		g.samples.put(subnet, addr, true)
 		if g.users[addr]++; g.users[addr] == 1 {
-			g.peers.Want(string(addr.AsSlice()), struct{}{})
+			g.peers.Want(element(addr.AsSlice()), struct{}{})
 		}
 	case driver.Drop:
 		g.samples.put(subnet, addr, false)
 		if g.users[addr]--; g.users[addr] == 0 {
 			delete(g.users, addr)
-			g.peers.Drop(string(addr.AsSlice()))
+			g.peers.Drop(element(addr.AsSlice()))
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 	g.subnets.Store(c.Subnets)
 	g.unsampled = g.samples.bind(groupOf(g.table.Name))
 	if g.stale.Swap(false) {
-		if err := g.check(); err != nil {
+		if err := g.check(o); err != nil {
 			g.stale.Store(true)
 			return err
 		}
@@ -179,7 +179,7 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 		g.pods.Reset()
 		for _, name := range names {
 			if !slices.Contains(c.Tunnels, name) {
-				g.pods.Want(ifname(name), struct{}{})
+				g.pods.Want(element(ifname(name)), struct{}{})
 			}
 		}
 	}

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/rtnetlink"
 )
@@ -40,7 +43,7 @@ func (g *Guard) exists() (bool, error) {
 // check compares the rules in the kernel with those that were written last, by their
 // handles, which the kernel never uses twice, and makes the sets be listed. If anything
 // differs, or after a start, config is nil afterwards.
-func (g *Guard) check() error {
+func (g *Guard) check(o driver.Options) error {
 	g.peers.Relist()
 	g.pods.Relist()
 	handles, dropping, err := g.handles()
@@ -51,6 +54,8 @@ func (g *Guard) check() error {
 		g.trial.dropping = g.trial.dropping || dropping // the rules of an earlier run
 	} else if !slices.Equal(handles, g.rules) {
 		g.config = nil
+		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
+		o.Repairs.Count("guard-rules", 1)
 	}
 	return nil
 }
@@ -153,6 +158,17 @@ func (g *Guard) flush(what string) error {
 	return nil
 }
 
+// element is one of a set as the kernel compares it: an address, or the name of an
+// interface.
+type element string
+
+func (e element) String() string {
+	if a, ok := netip.AddrFromSlice([]byte(e)); ok && len(e) != unix.IFNAMSIZ {
+		return a.String()
+	}
+	return strings.TrimRight(string(e), "\x00")
+}
+
 // elements is the store of a set, or of two: keys belong to the one whose elements have
 // their length.
 type elements struct {
@@ -165,28 +181,28 @@ type elements struct {
 func (e elements) Name() string { return e.name }
 
 // List implements reconcile.Store.
-func (e elements) List(context.Context) (map[string]struct{}, error) {
-	all := map[string]struct{}{}
+func (e elements) List(context.Context) (map[element]struct{}, error) {
+	all := map[element]struct{}{}
 	for _, set := range e.sets {
 		list, err := e.g.conn.GetSetElements(set)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("set %s: %w", set.Name, err)
 		}
-		for _, element := range list {
-			all[string(element.Key)] = struct{}{}
+		for _, has := range list {
+			all[element(has.Key)] = struct{}{}
 		}
 	}
 	return all, nil
 }
 
 // Set implements reconcile.Store.
-func (e elements) Set(_ context.Context, entries []reconcile.Entry[string, struct{}]) []error {
+func (e elements) Set(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
 	return e.change(entries, e.g.conn.SetAddElements)
 }
 
 // Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
 // make the kernel refuse them all; the next pass lists the set.
-func (e elements) Delete(_ context.Context, entries []reconcile.Entry[string, struct{}]) []error {
+func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
 	return e.change(entries, e.g.conn.SetDeleteElements)
 }
 
@@ -195,7 +211,7 @@ func (e elements) Delete(_ context.Context, entries []reconcile.Entry[string, st
 const atOnce = 1000
 
 // change calls do for all entries, in messages of limited size.
-func (e elements) change(entries []reconcile.Entry[string, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
+func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
 	var errs []error
 	for chunk := range slices.Chunk(entries, atOnce) {
 		err := e.changeOnce(chunk, do)
@@ -206,7 +222,7 @@ func (e elements) change(entries []reconcile.Entry[string, struct{}], do func(*n
 	return errs
 }
 
-func (e elements) changeOnce(entries []reconcile.Entry[string, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
+func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
 	for _, set := range e.sets {
 		var list []nftables.SetElement
 		for _, entry := range entries {
