@@ -45,7 +45,7 @@ func TestSmall(t *testing.T) {
 }
 
 // rounds is how often TestFigures measures; use FLANNEL_FIGURES=100 for the figures
-// in Documentation/cni.md.
+// in Documentation/scale.md.
 const rounds = 2
 
 // TestFigures measures ADD with this plugin, with the upstream one, and with the
