@@ -110,7 +110,7 @@ tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_
 
 kube: bin/kube bin/render bin/kube-proxy ## build a Kubernetes API server and kube-proxy, for tests and the demo with --kube; takes minutes the first time
 
-demo: ## show flanneld on three nodes on this machine, in half a minute; ARGS=--kube, ARGS='--windows 1'
+demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
