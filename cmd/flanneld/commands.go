@@ -22,18 +22,21 @@ type command struct {
 	exits   map[int]string // the meaning of exit codes, in addition to commonExits
 	system  string         // the help of other operating systems does not list it; "": for all
 	windows bool           // it fails on other systems
+	kubeAPI bool           // it can use the Kubernetes API although the leases are in etcd
 }
 
 // commands returns the table. A new command needs one function and one row here.
 func commands() []command {
 	return []command{
-		{name: "status", flags: showStatus, help: "show the state of the running daemon: lease, devices, peers, errors",
-			exits: map[int]string{exitOK: "the daemon is ready", exitNotReady: "it is not ready", exitNotRunning: notRunning, exitNoAnswer: noAnswer}},
+		{name: "status", flags: showStatus, about: aboutStatus, help: "show the state of the running daemon, or of all Nodes of the cluster", kubeAPI: true,
+			example: "  flanneld status --peers\n  flanneld --kubeconfig-file=admin.conf status --cluster",
+			exits: map[int]string{exitOK: "the daemon is ready; with --cluster: all Nodes are", exitNotReady: "it is not ready; with --cluster: a Node is not, or there is none",
+				exitNotRunning: notRunning, exitNoAnswer: noAnswer}},
 		{name: "accept-withdrawal", flags: acceptWithdrawal, about: aboutAcceptWithdrawal, help: "drop the peers that the daemon retains after a mass withdrawal",
 			exits: map[int]string{exitNotRunning: notRunning, exitNoAnswer: noAnswer}},
 		{name: "doctor", flags: doctorCommand, help: "check this node for common problems, and suggest fixes",
 			exits: map[int]string{exitOK: "no check failed", exitNotReady: "a check failed"}},
-		{name: "check-config", flags: checkConfig, about: aboutCheckConfig, operand: "[FILE|-]", help: "check a network configuration, and change nothing",
+		{name: "check-config", flags: checkConfig, about: aboutCheckConfig, kubeAPI: true, operand: "[FILE|-]", help: "check a network configuration, and change nothing",
 			example: "  flanneld check-config net-conf.json\n  etcdctl get --print-value-only /coreos.com/network/config | flanneld check-config -\n  flanneld --kubeconfig-file=admin.conf check-config --kube",
 			exits:   map[int]string{exitOK: "the configuration is valid", exitNotReady: "it is not"}},
 		{name: "wait", flags: wait, about: aboutWait, help: "wait until the daemon is ready, and print what it waits for",

@@ -156,6 +156,8 @@ func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	unused, why := kubeFlags(), "off"
 	if o.Kube.On {
 		unused, why = etcdFlags(), "on"
+	} else if slices.ContainsFunc(commands(), func(c command) bool { return c.name == o.Command && c.kubeAPI }) {
+		unused = nil
 	}
 	for _, f := range unused {
 		if v, ok := given[f.Name]; ok && f.Name != "kube-subnet-mgr" {

@@ -275,7 +275,7 @@ func newManager(ctx context.Context, o options, status *health.Status, log *slog
 		status.Explain(outage.Err, outage.Since)
 		k := o.Kube.client()
 		k.NetConf, k.SetCondition, k.Retain = o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable, o.RetainPeers
-		k.Log, k.Outage, k.Waiting = log, outage, status.Waiting
+		k.Version, k.Log, k.Outage, k.Waiting = version.Version, log, outage, status.Waiting
 		return kube.New(ctx, *k)
 	}
 	outage := patience.NewOutage(log, "etcd")

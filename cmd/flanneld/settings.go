@@ -36,12 +36,15 @@ func absolute(file string) string {
 	return file
 }
 
-// askSettings adopts the settings of the running daemon. If none answers, the flags
-// count alone.
-func (o *options) askSettings(ctx context.Context) {
-	if r, err := status.Ask(ctx, status.Socket(o.SubnetFile)); err == nil && r.Settings != nil {
-		o.adopt(*r.Settings)
+// askSettings adopts the settings of the running daemon, and returns them. If none
+// answers, the flags count alone, and the settings are empty.
+func (o *options) askSettings(ctx context.Context) status.Settings {
+	r, err := status.Ask(ctx, status.Socket(o.SubnetFile))
+	if err != nil || r.Settings == nil {
+		return status.Settings{}
 	}
+	o.adopt(*r.Settings)
+	return *r.Settings
 }
 
 // adopt sets the options for which no flag was given to those of the daemon.

@@ -48,16 +48,24 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, o.Logging.Recent.Text, accept, others), log)
 }
 
+const aboutStatus = `Shows the state of the running daemon: lease, devices, peers, errors.
+
+With --cluster it asks the Kubernetes API instead, and prints one line for each Node: from its podCIDRs, its
+annotations and its condition NetworkUnavailable, whose message has the version. The only permission that
+it needs is to list nodes. On a node and in flannel's pods it finds the API server by itself; elsewhere,
+give --kubeconfig-file before status, and --kube-annotation-prefix if the daemons have it.`
+
 // showStatus is the command status.
 func showStatus(c *call) func(context.Context) int {
-	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem")
+	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem; with --cluster: ready and nodes, or problem")
 	var o status.PrintOptions
 	c.flags.BoolVar(&o.EveryPeer, "peers", false, "a table of all peers, instead of those with problems")
 	c.flags.BoolVar(&o.History, "history", false, "list errors of the past, with their times")
 	watch := c.flags.Bool("watch", false, "show all peers in the terminal, with further columns, and follow changes until Ctrl-C")
 	interval := c.limitFlag("interval", 2*time.Second, "of --watch")
-	output := c.flags.String("o", "", "`FORMAT` of the output: wide, --peers with further columns; json, as --json")
-	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer")
+	cluster := c.clusterFlags()
+	output := c.flags.String("o", "", "`FORMAT` of the output: wide, --peers or --cluster with further columns; json, as --json")
+	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer; with --cluster: for that to each request, for 500 Nodes")
 	return func(ctx context.Context) int {
 		switch *output {
 		case "":
@@ -67,6 +75,12 @@ func showStatus(c *call) func(context.Context) int {
 			o.EveryPeer, o.Wide = true, true
 		default:
 			return c.reportUsage(fmt.Errorf("status: -o: %.40q is unknown; use wide or json", *output))
+		}
+		if err := cluster.check(c.flags); err != nil {
+			return c.reportUsage(fmt.Errorf("status: %w", err))
+		}
+		if cluster.on {
+			return c.showCluster(ctx, cluster.selector, o.Wide, *timeout)
 		}
 		if *watch {
 			switch {

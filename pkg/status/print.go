@@ -228,32 +228,41 @@ func (p *printer) peers(peers []Peer) {
 // table prints a line for each peer, with wide also what is known of its tunnels. In
 // Kubernetes, a peer's name is that of its Node.
 func (p *printer) table(peers []Peer, wide bool) {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	head := "PEER\tSTATE\tSUBNET\tADDRESS\t"
+	head := []string{"PEER", "STATE", "SUBNET", "ADDRESS"}
 	if wide {
-		head += "ENDPOINT\tHANDSHAKE\tRECEIVED\tSENT\t"
+		head = append(head, "ENDPOINT", "HANDSHAKE", "RECEIVED", "SENT")
 	}
-	fmt.Fprintln(w, head+"REASON")
+	rows := [][]string{append(head, "REASON")}
 	for _, peer := range peers {
-		line := fmt.Sprintf("%s\t%s\t%s\t%s\t", Printable(peer.Name), peer.State, dash(join(peer.Subnets)), dash(join(peer.PublicIPs)))
+		row := []string{peer.Name, string(peer.State), join(peer.Subnets), join(peer.PublicIPs)}
 		if wide {
-			line += p.tunnels(peer.Tunnels)
+			row = append(row, p.tunnels(peer.Tunnels)...)
 		}
-		fmt.Fprintln(w, line+Printable(peer.Reason))
+		rows = append(rows, append(row, peer.Reason))
 	}
-	_ = w.Flush() // a strings.Builder does not fail
-	p.text.WriteString("\n")
-	for line := range strings.Lines(text.String()) {
-		p.text.WriteString(strings.TrimRight(line, " \n") + "\n")
-	}
+	p.text.WriteString("\n" + Table(rows))
 }
 
-// dash stands for an empty cell.
-func dash(s string) string { return cmp.Or(s, "-") }
+// Table aligns the cells of rows in columns, and makes them Printable. An empty cell is a dash, except in the last column.
+func Table(rows [][]string) string {
+	var aligned, text strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		last := len(row) - 1
+		for _, cell := range row[:last] {
+			fmt.Fprintf(w, "%s\t", cmp.Or(Printable(cell), "-"))
+		}
+		fmt.Fprintln(w, Printable(row[last]))
+	}
+	_ = w.Flush() // a strings.Builder does not fail
+	for line := range strings.Lines(aligned.String()) {
+		text.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return text.String()
+}
 
 // tunnels returns the cells of a peer's tunnels.
-func (p *printer) tunnels(tunnels []Tunnel) string {
+func (p *printer) tunnels(tunnels []Tunnel) []string {
 	var cells [4][]string
 	for _, t := range tunnels {
 		handshake := "none yet"
@@ -264,11 +273,11 @@ func (p *printer) tunnels(tunnels []Tunnel) string {
 			cells[i] = append(cells[i], text)
 		}
 	}
-	var line strings.Builder
+	var row []string
 	for _, cell := range cells {
-		line.WriteString(dash(strings.Join(cell, ", ")) + "\t")
+		row = append(row, strings.Join(cell, ", "))
 	}
-	return line.String()
+	return row
 }
 
 // history prints the errors of passes, or how many there are.

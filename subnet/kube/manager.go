@@ -42,6 +42,7 @@ type Options struct {
 	SetCondition bool   // manage the Node's condition NetworkUnavailable
 
 	UserAgent string
+	Version   string              // of flanneld, which the condition names; "": not named
 	Log       *slog.Logger        // nil: no log
 	Outage    *patience.Outage    // shared with the caller, which asks it whether the API server answers; may be nil
 	Waiting   func(reason string) // called with what Acquire waits for; may be nil

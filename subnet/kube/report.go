@@ -150,7 +150,7 @@ func (r *reporter) run(ctx context.Context) {
 		if s.recheck {
 			written = nil
 		}
-		if want, due := condition(s, r.m.o.Grace, time.Now()); name == "" || s.since.IsZero() {
+		if want, due := condition(s, r.m.o, time.Now()); name == "" || s.since.IsZero() {
 			// The name of our Node is not known yet, or nothing was reported.
 		} else if due > 0 {
 			wait = min(wait, due)
@@ -187,17 +187,49 @@ func (r *reporter) recordFailure(ctx context.Context, what string, err error) {
 	}
 }
 
+// Reasons of the condition. flannel has the first one, too.
+const (
+	reasonUp    = "FlannelIsUp"
+	reasonNotUp = "FlannelIsNotInStep"
+)
+
 // condition returns the condition that the Node should have, or for how long it is too early to report a problem.
-func condition(s status, grace time.Duration, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
+func condition(s status, o Options, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
 	if s.synced {
 		return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
-			Reason: "FlannelIsUp", Message: "Flannel is running on this node"}, 0
+			Reason: reasonUp, Message: withVersion("Flannel is running on this node", o.Version)}, 0
 	}
-	if early = grace - now.Sub(s.since); early > 0 {
+	if early = o.Grace - now.Sub(s.since); early > 0 {
 		return nil, early
 	}
 	return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue,
-		Reason: "FlannelIsNotInStep", Message: s.problem}, 0
+		Reason: reasonNotUp, Message: withVersion(s.problem, o.Version)}, 0
+}
+
+// The message of the condition is where a Node says which flanneld it has. An annotation would not do: the admission
+// policy of earlier manifests refuses a patch with one that it does not know, and a flannel that takes the node over
+// would leave it as it is, whereas it replaces the message by its own.
+const versionStart, versionEnd = " (flanneld ", ")"
+
+// withVersion appends flanneld's version to the message of the condition.
+func withVersion(message, version string) string {
+	if version == "" {
+		return message
+	}
+	return message + versionStart + version + versionEnd
+}
+
+// cutVersion is the inverse of withVersion. The version is "" if the message has none, such as flannel's.
+func cutVersion(message string) (rest, version string) {
+	i := strings.LastIndex(message, versionStart)
+	if i < 0 || !strings.HasSuffix(message, versionEnd) {
+		return message, ""
+	}
+	version = strings.TrimSuffix(message[i+len(versionStart):], versionEnd)
+	if strings.ContainsAny(version, " ()") {
+		return message, ""
+	}
+	return message[:i], version
 }
 
 func sameCondition(a, b corev1.NodeCondition) bool {

@@ -212,6 +212,18 @@ func (c *Client) WindowsNodes(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
+// pageSize is the number of Nodes in a page of NodePage; kubectl has the same.
+const pageSize = 500
+
+// NodePage reads one page of the Nodes that match a label selector, with their status. next is "" for the first page,
+// and the returned list has it for the page after, "" after the last one.
+func (c *Client) NodePage(ctx context.Context, selector, next string) (*corev1.NodeList, error) {
+	var page corev1.NodeList
+	err := c.rest.Get().Resource("nodes").MaxRetries(0).Param("labelSelector", selector).
+		Param("limit", strconv.Itoa(pageSize)).Param("continue", next).Do(quiet(ctx)).Into(&page)
+	return &page, err
+}
+
 // NodeOfPod returns the name of the Node on which a pod runs.
 func (c *Client) NodeOfPod(ctx context.Context, namespace, pod string) (string, error) {
 	var p corev1.Pod

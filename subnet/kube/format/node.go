@@ -17,6 +17,8 @@ import (
 	"net/netip"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"flannel/subnet"
 )
 
@@ -30,6 +32,20 @@ type Node struct {
 	Hostname    string // label kubernetes.io/hostname, which kubelet sets and which may differ from Name
 	HasSpec     bool   // it was read with its spec; if not, empty CIDRs mean that they are unknown
 	Windows     bool   // label kubernetes.io/os, which kubelet sets, is windows
+}
+
+// Of returns what ParseNode returns for the encoded Node.
+func Of(n *corev1.Node, prefix string) *Node {
+	f := &Node{Name: n.Name, UID: string(n.UID), Version: n.ResourceVersion, Created: n.CreationTimestamp.ProtoTime().Seconds,
+		CIDRs: n.Spec.PodCIDRs, Hostname: n.Labels[corev1.LabelHostname], HasSpec: true,
+		Windows: n.Labels[corev1.LabelOSStable] == "windows"}
+	if len(f.CIDRs) == 0 && n.Spec.PodCIDR != "" {
+		f.CIDRs = []string{n.Spec.PodCIDR}
+	}
+	for key, value := range n.Annotations {
+		f.Annotations.set(prefix, key, value)
+	}
+	return f
 }
 
 // An Annotation identifies one of our annotations. Annotations has the values of all;

@@ -300,3 +300,25 @@ func BenchmarkDecodeNode(b *testing.B) {
 		})
 	}
 }
+
+// The generated types and the decoder here agree about a Node.
+func TestOf(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Node){
+		"dual-stack": func(*corev1.Node) {}, "podCIDR alone": func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
+		"Windows, without podCIDR": func(n *corev1.Node) { n.Labels[corev1.LabelOSStable], n.Spec = "windows", corev1.NodeSpec{ProviderID: "x"} },
+	} {
+		n := kubetest.Sample(1)
+		change(n)
+		object, err := Unwrap(kubetest.Encode(t, n, "Node"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := ParseNode(object, prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Of(n, prefix); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -42,9 +44,32 @@ func (s *Server) Token(node string) string {
 // bound to a pod or node, as `kubectl create token` creates it.
 func (s *Server) LooseToken() string {
 	s.t.Helper()
-	r, err := s.Client.CoreV1().ServiceAccounts(cluster.Namespace).CreateToken(s.context(), cluster.ServiceAccount, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	return s.token(cluster.ServiceAccount)
+}
+
+// token returns a token of a service account that is not bound to a pod or node.
+func (s *Server) token(account string) string {
+	s.t.Helper()
+	r, err := s.Client.CoreV1().ServiceAccounts(cluster.Namespace).CreateToken(s.context(), account, &authv1.TokenRequest{}, metav1.CreateOptions{})
 	s.check("create a token", err)
 	return r.Status.Token
+}
+
+// Reader returns a token of a new service account whose only permission is this
+// verb on nodes.
+func (s *Server) Reader(name, verb string) string {
+	s.t.Helper()
+	ctx := s.context()
+	_, err := s.Client.CoreV1().ServiceAccounts(cluster.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	s.check("create a service account", err)
+	_, err = s.Client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{verb}}}}, metav1.CreateOptions{})
+	s.check("create a role", err)
+	_, err = s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: cluster.Namespace}}}, metav1.CreateOptions{})
+	s.check("bind a role", err)
+	return s.token(name)
 }
 
 // ShortToken is like Token with another lifetime; negative means expired. The

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"flannel/pkg/daemon"
+	"flannel/pkg/health"
+	"flannel/pkg/logtest"
+	"flannel/pkg/status"
+	"flannel/subnet/kube"
+	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// publishedNode is a Node with a lease, in the subnet 10.244.n.0/24.
+func publishedNode(name, system string, n int, status corev1.ConditionStatus, reason, message string) *corev1.Node {
+	subnet := fmt.Sprintf("10.244.%d.0/24", n)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": system, "which": name},
+		Annotations: annotated(n)}, Spec: corev1.NodeSpec{PodCIDR: subnet, PodCIDRs: []string{subnet}}}
+	if status != "" {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(time.Now().Add(-30*24*time.Hour - time.Hour))}}
+	}
+	return node
+}
+
+func annotated(n int) map[string]string {
+	return map[string]string{kubetest.Prefix + "kube-subnet-manager": "true", kubetest.Prefix + "backend-type": "vxlan",
+		kubetest.Prefix + "backend-data": `{"VNI":4096}`, kubetest.Prefix + "public-ip": fmt.Sprintf("192.0.2.%d", n)}
+}
+
+// TestCluster shows the Nodes of a real API server to somebody whose only permission is to list them.
+func TestCluster(t *testing.T) {
+	const crowd = 600 // more than a page
+	s := kubetest.Start(t, kubetest.Audit())
+	nodes := []*corev1.Node{
+		publishedNode("linux-1", "linux", 1, "False", "FlannelIsUp", "Flannel is running on this node (flanneld v1.2.3)"),
+		publishedNode("linux-2", "linux", 2, "False", "FlannelIsUp", "Flannel is running on this node"),
+		publishedNode("router", "", 3, "", "", ""),
+		publishedNode("windows-1", "windows", 4, "True", "FlannelIsNotInStep", "no \x1b[2J adapter\n (flanneld v1.2.3)"),
+		{ObjectMeta: metav1.ObjectMeta{Name: "fresh", Annotations: annotated(5)}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+	}
+	for _, n := range nodes {
+		if _, err := s.Client.CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.AddPeers(t.Context(), crowd, func(i int) cluster.Peer {
+		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}), 32)
+		return cluster.Peer{Name: fmt.Sprintf("crowd-%04d", i), PodCIDR: subnet, Annotations: annotated(9)}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, _ := s.Kubeconfig(s.Reader("reader", "list"), "")
+	asReader := []string{"--kubeconfig-file=" + kubeconfig, "status", "--cluster", "--timeout=5m"}
+	until(t, "the API server allows it", func() bool { // it reads new roles a moment later
+		code, _, _ := flanneldSays(t.Context(), append(asReader, "--selector=which=linux-1")...)
+		return code == exitOK
+	})
+
+	code, out, problems := flanneldSays(t.Context(), asReader...)
+	var rows []string
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "crowd-") {
+			rows = append(rows, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	want := []string{
+		"nodes     2 ready, 1 not-ready, 601 unknown, 1 no-lease, 1 unmanaged", "",
+		`NODE        STATE      AGE  SUBNET            BACKEND  ADDRESS    VERSION  REASON`,
+		`fresh       no-lease   -    -                 -        -          -        no podCIDR`,
+		`linux-1     ready      30d  10.244.1.0/24     vxlan    192.0.2.1  v1.2.3`,
+		`linux-2     ready      30d  10.244.2.0/24     vxlan    192.0.2.2  flannel`,
+		`other       unmanaged  -    -                 -        -          -        no annotation flannel.alpha.coreos.com/kube-subnet-manager=true`,
+		`router      unknown    -    10.244.3.0/24     vxlan    192.0.2.3  -        no condition NetworkUnavailable`,
+		`windows-1   not-ready  30d  10.244.4.0/24     vxlan    192.0.2.4  v1.2.3   no \x1b[2J adapter`,
+	}
+	if diff := cmp.Diff(fieldsOf(want), fieldsOf(rows)); diff != "" || code != exitNotReady || problems != "" {
+		t.Errorf("exit code %d, %s\n%s\n%s", code, problems, diff, out)
+	}
+	heads, columns := strings.Split(out, "\n"), strings.Fields(rows[2])
+	if column := strings.Index(heads[2], columns[3]); strings.Count(out, "\n") != crowd+len(want) || strings.Index(heads[3], "10.245.0.0/32") != column {
+		t.Errorf("%d lines, of which the first are not aligned:\n%s", strings.Count(out, "\n"), strings.Join(heads[:5], "\n"))
+	}
+	if audit := s.AuditLog(); !strings.Contains(audit, "limit=500") || !strings.Contains(audit, "continue=ey") {
+		t.Error("the list has no pages")
+	}
+
+	t.Run("JSON", func(t *testing.T) {
+		code, out, _ := flanneldSays(t.Context(), append(asReader, "-o", "json", "--selector=kubernetes.io/os in (linux,windows),which")...)
+		answer := read[clusterAnswer](t, out)
+		var got []string
+		for _, n := range answer.Nodes {
+			got = append(got, fmt.Sprint(n.Name, " ", n.State, " ", n.OS, " ", n.Daemon, " ", n.Version, " ", n.Endpoints[0].PublicIP, " ", len(n.Endpoints[0].Data) > 0))
+		}
+		if diff := cmp.Diff([]string{"linux-1 ready linux flanneld v1.2.3 192.0.2.1 true", "linux-2 ready linux flannel  192.0.2.2 true", "windows-1 not-ready windows flanneld v1.2.3 192.0.2.4 true"}, got); diff != "" || code != exitNotReady || answer.Ready {
+			t.Errorf("exit code %d\n%s\n%s", code, diff, out)
+		}
+	})
+	t.Run("all are ready", func(t *testing.T) {
+		code, out, _ := flanneldSays(t.Context(), append(asReader, "--json", "--selector=which in (linux-1,linux-2)")...)
+		if answer := read[clusterAnswer](t, out); code != exitOK || !answer.Ready || len(answer.Nodes) != 2 {
+			t.Errorf("exit code %d\n%s", code, out)
+		}
+	})
+	t.Run("none", func(t *testing.T) {
+		code, out, _ := flanneldSays(t.Context(), append(asReader, "--json", "--selector=which=nobody")...)
+		if answer := read[clusterAnswer](t, out); code != exitNotReady || answer.Ready || answer.Nodes == nil {
+			t.Errorf("exit code %d\n%s", code, out)
+		}
+	})
+	t.Run("wide", func(t *testing.T) {
+		_, out, _ := flanneldSays(t.Context(), append(asReader, "-o=wide", "--selector=which=windows-1")...)
+		if lines := strings.Split(out, "\n"); len(lines) < 4 || !logtest.Names(lines[2], "OS", "DATA") || !logtest.Names(lines[3], "windows", `{"VNI":4096}`) {
+			t.Error(out)
+		}
+	})
+	t.Run("without the permission", func(t *testing.T) {
+		kubeconfig, _ := s.Kubeconfig(s.Reader("getter", "get"), "")
+		code, out, _ := flanneldSays(t.Context(), "--kubeconfig-file="+kubeconfig, "status", "--cluster", "--json", "--timeout=5m")
+		if is := read[failure](t, out); code != exitError || !logtest.Names(is.Problem, "getter", "--verb=list") {
+			t.Errorf("exit code %d\n%s", code, out)
+		}
+	})
+	t.Run("on a node", func(t *testing.T) {
+		file := daemonWith(t, kubeOptions{On: true, Kubeconfig: kubeconfig, AnnotationPrefix: kubetest.Prefix})
+		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--selector=which=linux-1", "--json")
+		if answer := read[clusterAnswer](t, out); code != exitOK || len(answer.Nodes) != 1 || answer.Nodes[0].State != kube.NodeReady {
+			t.Errorf("exit code %d\n%s%s", code, out, problems)
+		}
+	})
+}
+
+// fieldsOf makes rows comparable whose columns have other widths.
+func fieldsOf(rows []string) (all [][]string) {
+	for _, r := range rows {
+		all = append(all, strings.Fields(r))
+	}
+	return all
+}
+
+// daemonWith answers status as a daemon does whose leases are there, and returns its subnet file.
+func daemonWith(t *testing.T, k kubeOptions) (subnetFile string) {
+	t.Helper()
+	o := options{Kube: k, Settings: daemon.Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- answerStatus(ctx, o, &health.Status{}, &daemon.View{}, func() int { return 0 }, forwardedBy(nil), http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	until(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(o.SubnetFile)); return err == nil })
+	return o.SubnetFile
+}
+
+// Leases in etcd say nothing of their nodes' state.
+func TestClusterInEtcd(t *testing.T) {
+	file := daemonWith(t, kubeOptions{})
+	code, out, _ := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--json")
+	if is := read[failure](t, out); code != exitError || !logtest.Names(is.Problem, "etcd", "--peers", "--kubeconfig-file") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// Flags that do not go together, and an API server that nothing names.
+func TestClusterMistakes(t *testing.T) {
+	nowhere := "--subnet-file=" + filepath.Join(t.TempDir(), "subnet.env")
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"status --cluster --watch", exitUsage, "--watch --cluster"}, {"status --cluster --peers", exitUsage, "--peers --cluster"},
+		{"status --cluster --history", exitUsage, "--history --cluster"}, {"status --cluster --interval=1s", exitUsage, "--interval --cluster"},
+		{"status --selector=a=b", exitUsage, "--selector --cluster"}, {"status --cluster --selector=a=(", exitUsage, "--selector"},
+		{"status --cluster -o yaml", exitUsage, `"yaml"`},
+		{"status --cluster", exitError, "--kubeconfig-file"},
+		{"--kubeconfig-file=/nowhere status --cluster", exitError, "/nowhere"},
+		{"--kube-api-url=http://127.0.0.1:1 status --cluster", exitError, "127.0.0.1:1"},
+	} {
+		code, out, problems := flanneldSays(t.Context(), append([]string{nowhere}, strings.Fields(c.args)...)...)
+		if code != c.code || out != "" || !logtest.Names(problems, strings.Fields(c.want)...) || strings.Count(problems, "\n") != 1 {
+			t.Errorf("flanneld %s ends with %d, want %d and %q:\n%s%s", c.args, code, c.code, c.want, out, problems)
+		}
+		args := slices.Concat([]string{nowhere}, strings.Fields(c.args), []string{"--json"})
+		if _, out, _ := flanneldSays(t.Context(), args...); read[failure](t, out).Problem == "" {
+			t.Errorf("flanneld %s --json: %s", c.args, out)
+		}
+	}
+}
