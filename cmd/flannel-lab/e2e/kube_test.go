@@ -38,6 +38,7 @@ func TestKubernetesDualStack(t *testing.T) {
 					}
 				}
 			}
+			showsAllNodes(t, l)
 			stay, leave := l.Nodes[0], l.Nodes[2]
 			subnets, err := l.Kube.PodCIDRs(ctx, leave.Name)
 			must(t, err)
@@ -72,6 +73,35 @@ func TestKubernetesDualStack(t *testing.T) {
 			}
 			within(t, "all permissions of flannel are used, and no others are needed",
 				func() error { return usesItsRights(t, l.Kube) })
+		})
+	}
+}
+
+// showsAllNodes waits until flanneld status --cluster on the first node lists
+// all nodes as ready, with the version of their flanneld. It is asked as on a
+// node, where the daemon knows the API server, and as in a pod.
+func showsAllNodes(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	n := l.Nodes[0]
+	inPod := append([]string{"env"}, l.Kube.PodEnv()...)
+	inPod = append(inPod, l.Flanneld(), "--subnet-file=/run/none/subnet.env")
+	for _, flanneld := range [][]string{{l.Flanneld()}, inPod} {
+		withinOf(t, long, "status --cluster", func() error {
+			out, err := n.Run(t.Context(), append(flanneld, "status", "--cluster", "--json", "--timeout=1m")...)
+			if err != nil {
+				return err // status 3: a node is not ready
+			}
+			var answer struct{ Nodes []map[string]any }
+			must(t, json.Unmarshal([]byte(out), &answer))
+			for _, node := range answer.Nodes {
+				if version, _ := node["version"].(string); version == "" || node["backend"] == nil {
+					return fmt.Errorf("it says of a node %v", node)
+				}
+			}
+			if len(answer.Nodes) != len(l.Nodes) {
+				return fmt.Errorf("it lists %d nodes", len(answer.Nodes))
+			}
+			return nil
 		})
 	}
 }

@@ -58,6 +58,7 @@ func TestWindowsInKubernetes(t *testing.T) {
 	l := start(t, lab.Options{Kube: true, Nodes: 3, Windows: 1}, mixedVXLAN)
 	w := l.Nodes[2]
 	checkMixed(t, l)
+	showsAllNodes(t, l)
 	unchanged(t, l, w, "-iface="+w.IP4.String())
 	// Connections to the API server end with the move of the address, and somebody
 	// deletes the network.
