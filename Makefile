@@ -208,7 +208,7 @@ wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-ove
 
 # Building Kubernetes takes minutes the first time; meanwhile, the tests that do not need it run. Then the tests that need
 # it and those of whole clusters run in parallel. The first failure ends the run.
-WITH_KUBE := ./subnet/kube/... ./dist/...
+WITH_KUBE := ./cmd/flanneld ./subnet/kube/... ./dist/...
 RACE := CGO_ENABLED=1 $(GO) $(TEST) -race
 .PHONY: test-without-kube test-with-kube test-clusters test-race lint-kube
 test-without-kube:
