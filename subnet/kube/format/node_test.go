@@ -305,7 +305,9 @@ func BenchmarkDecodeNode(b *testing.B) {
 func TestOf(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Node){
 		"dual-stack": func(*corev1.Node) {}, "podCIDR alone": func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
-		"Windows, without podCIDR": func(n *corev1.Node) { n.Labels[corev1.LabelOSStable], n.Spec = "windows", corev1.NodeSpec{ProviderID: "x"} },
+		"Windows, without podCIDR": func(n *corev1.Node) {
+			n.Labels[corev1.LabelOSStable], n.Spec = "windows", corev1.NodeSpec{ProviderID: "x"}
+		},
 	} {
 		n := kubetest.Sample(1)
 		change(n)
