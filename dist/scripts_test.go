@@ -172,19 +172,18 @@ func has(help, flag string) bool {
 func (h helps) wrong(t *testing.T, args []string) string {
 	t.Helper()
 	command := ""
-	for _, arg := range args {
+	for i, arg := range args {
 		flag := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
 		isFlag := flag != arg
 		name, _, _ := strings.Cut(flag, "=")
 		switch {
-		case command == "service":
-			if !regexp.MustCompile(`(?m)^  flanneld service .*\b` + regexp.QuoteMeta(arg) + `\b`).MatchString(h.of(t, command)) {
-				return "service " + arg
+		case i > 0 && args[i-1] == "--env": // its value
+		case arg == "--" && command == "service install":
+			return h.wrong(t, args[i+1:])
+		case !isFlag && command == "service":
+			if command += " " + arg; h.of(t, command) == "" {
+				return command
 			}
-			if at := slices.Index(args, "--"); at > 0 {
-				return h.wrong(t, args[at+1:])
-			}
-			return ""
 		case isFlag && !has(h.of(t, command), name):
 			return strings.TrimSpace(command + " --" + name)
 		case !isFlag && command != "":
@@ -218,7 +217,7 @@ func TestScriptsCallWhatThereIs(t *testing.T) {
 			t.Errorf("%s\n%q\nflanneld has no %s", c.where, c.args, wrong)
 		}
 	}
-	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such"} {
+	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such", "service install --v=4", "service start --start"} {
 		if known.wrong(t, strings.Fields(bad)) == "" {
 			t.Errorf("%s is accepted, so this test proves nothing", bad)
 		}

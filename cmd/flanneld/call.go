@@ -42,7 +42,8 @@ type call struct {
 	flags *pflag.FlagSet // the command's own flags, as opposed to those of the daemon
 	json  bool           // the value of --json, if the command has that flag
 
-	operand string // what follows the flags, if the command has an operand
+	operand string   // what follows the flags, if the command has an operand
+	passed  []string // what follows "--", if the command passes it on
 }
 
 // columns returns the width of the terminal that shows stdout; 0: it is none.

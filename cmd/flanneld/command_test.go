@@ -45,7 +45,7 @@ func TestCommandLines(t *testing.T) {
 		{"prepare now", exitUsage, `prepare "now"`}, {"source-vip --for=1", exitUsage, "-for"},
 		{"accept-withdrawal --help", exitOK, "-timeout"}, {"accept-withdrawal all", exitUsage, `accept-withdrawal "all"`},
 		{"cleanup everything", exitUsage, `cleanup "everything"`}, {"handback --help", exitOK, "-dry-run"},
-		{"help", exitOK, "--iface status doctor"}, {"help status", exitOK, "--peers"}, {"status -h", exitOK, "--peers"}, {"help stauts", exitUsage, "status"},
+		{"help", exitOK, "--iface status doctor"}, {"help status", exitOK, "--peers"}, {"status -h", exitOK, "--peers"}, {"help stauts", exitUsage, "status"}, {"help status now", exitUsage, `"now"`},
 		{"--v=99 help wait", exitOK, "--silence"}, {"help service", exitOK, "install uninstall"}, {"--v=99 version", exitOK, version.Version},
 		{"stauts", exitUsage, "status"}, {"clean", exitUsage, "cleanup"}, {"status --jsn", exitUsage, "--jsn --json"}, {"status -peer", exitUsage, "--peer --peers"},
 		{"status --subnet-file=x", exitUsage, "--subnet-file status"}, {"wait -timeout", exitUsage, "--timeout"}, {"wait -timeout soon", exitUsage, "--timeout"},
@@ -95,7 +95,7 @@ func TestJSONOfMistakes(t *testing.T) {
 		{"--kube-subnet-mgr cni-conf --json --service-cidr=10.96.0.0/33", exitUsage, `"10.96.0.0/33"`},
 		{"install-cni --json", exitUsage, "--conf-from --plugin-from"}, {"install-cni --json --plugin-from=" + dir + " --plugin-to=" + garbage, exitError, garbage},
 		{"source-vip --json --kube-proxy-version=latest", exitUsage, "latest"},
-		{"service --json", exitUsage, `service "" install uninstall`}, {"service restart --json", exitUsage, `"restart" install uninstall`},
+		{"service --json", exitUsage, "service --json install"}, {"service --json start", exitUsage, "service --json install"}, {"service restart --json", exitUsage, `"restart" start`},
 		{"service install --json -- --ifcae=x", exitUsage, "--ifcae --iface"}, {"service start now --json", exitUsage, `start "now"`},
 	} {
 		code, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + filepath.Join(dir, "subnet.env")}, strings.Fields(c.args)...)...)

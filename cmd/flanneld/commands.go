@@ -16,11 +16,14 @@ type command struct {
 	// they are parsed, which returns the exit code. The flags' values are variables
 	// of the closure.
 	flags func(*call) func(context.Context) int
-	// run replaces flags if a command parses its arguments itself.
-	run     func(context.Context, *call) int
+	// below replaces flags if the command only groups others, as service does. The
+	// daemon's flags cannot come before these: one of them may pass them on.
+	below   []command
 	operand string         // what may follow the flags, such as "[FILE]"; at most one; "": nothing
+	passes  bool           // flags of the daemon may follow after "--", which the command passes on
 	exits   map[int]string // the meaning of exit codes, in addition to commonExits
 	system  string         // the help of other operating systems does not list it; "": for all
+	hidden  bool           // no help lists it
 	windows bool           // it fails on other systems
 	kubeAPI bool           // it can use the Kubernetes API although the leases are in etcd
 }
@@ -51,7 +54,7 @@ func commands() []command {
 			help: "create the adapter's virtual switch before the network is needed"},
 		{name: "source-vip", flags: sourceVIP, about: aboutSourceVIP, system: "windows", windows: true,
 			help: "reserve kube-proxy's source VIP on an overlay, and publish it"},
-		{name: "service", run: service, about: winservice.Usage, system: "windows",
+		{name: "service", below: serviceCommands(winservice.Control), about: aboutService, system: "windows",
 			help: "install, uninstall, start, stop or show the service"},
 		{name: "handback", flags: handback, about: aboutHandback, system: "linux", help: "convert the routes to flannel's form, before flannel runs here again",
 			exits: map[int]string{exitHeld: held}},

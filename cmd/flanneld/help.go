@@ -44,7 +44,12 @@ func printHelp(w io.Writer, cmd *cobra.Command, rows []command, columns int) err
 	wrap(&b, "", cmp.Or(cmd.Long, cmd.Short), width)
 	exits := daemonExits
 	if cmd.HasParent() {
-		fmt.Fprintf(&b, "\nUsage:\n  flanneld [flags of the daemon] %s\n", cmd.Use)
+		exits = rowOf(rows, cmd).exits
+		line := cmd.UseLine()
+		if cmd.Parent() == cmd.Root() && !cmd.HasSubCommands() { // others make no use of them
+			line = strings.Replace(line, cmd.Root().Name(), cmd.Root().Name()+" [flags of the daemon]", 1)
+		}
+		fmt.Fprintf(&b, "\nUsage:\n  %s\n", line)
 		if cmd.HasAvailableSubCommands() {
 			printCommands(&b, cmd, width)
 		}
@@ -52,10 +57,6 @@ func printHelp(w io.Writer, cmd *cobra.Command, rows []command, columns int) err
 			fmt.Fprintf(&b, "\nExample:\n%s\n", cmd.Example)
 		}
 		printFlags(&b, "Flags", cmd.Flags(), width)
-		exits = nil
-		if i := slices.IndexFunc(rows, func(r command) bool { return r.name == cmd.Name() }); i >= 0 {
-			exits = rows[i].exits
-		}
 	} else {
 		b.WriteString("\nUsage:\n")
 		wrap(&b, "  flanneld [flags]                     ", "run the daemon", width)
@@ -75,6 +76,17 @@ func printHelp(w io.Writer, cmd *cobra.Command, rows []command, columns int) err
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// rowOf returns the row of a command in the table, and an empty row for cobra's own.
+func rowOf(rows []command, cmd *cobra.Command) command {
+	if parent := cmd.Parent(); parent.HasParent() {
+		rows = rowOf(rows, parent).below
+	}
+	if i := slices.IndexFunc(rows, func(r command) bool { return r.name == cmd.Name() }); i >= 0 {
+		return rows[i]
+	}
+	return command{}
 }
 
 // exitText is an exit code and its meaning.

@@ -127,11 +127,11 @@ func (o *options) misplaced(flag string, args []string) error {
 	if flag == "" || i < 0 {
 		return nil
 	}
-	cmd, _, err := o.commandTree().Find(args[i : i+1])
+	cmd, _, err := o.commandTree().Find(args[i:])
 	if err != nil || cmd.Flags().Lookup(flag) == nil {
 		return nil
 	}
-	return fmt.Errorf("--%s: put it after %s, because it is a flag of that command", flag, cmd.Name())
+	return fmt.Errorf("--%s: put it after %s, because it is a flag of that command", flag, nameOf(cmd))
 }
 
 // checkCombinations returns an error for each flag that lacks another one, and

@@ -129,7 +129,7 @@ func TestForms(t *testing.T) {
 		{"--v=4 service install", "", "!-- --kube-subnet-mgr"},
 		{"clean", "", `!"clean" cleanup`},
 		{"xyzzy", "", `!"xyzzy" status accept-withdrawal doctor wait install-cni cleanup version help completion`},
-		{"--iface=a --json -v=1 status", "", "!--json: status"}, {"-json status --timeout=1s", "", "!--json: status"},
+		{"--iface=a --json -v=1 status", "", "!--json: status"}, {"-json status --timeout=1s", "", "!--json: status"}, {"-json service start", "", "!--json: service start"},
 		{"--kube-subnet-mgr=x help status", "", `command "help" ["status"]`}, {"--v=99 version", "", `command "version" []`},
 		{"- x", "", `!"-"`},
 		{"--ip-masq true", "", `!"true" --ip-masq=true`},

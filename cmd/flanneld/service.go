@@ -3,11 +3,24 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"flannel/pkg/winservice"
 )
+
+const aboutService = `Runs flanneld as a Windows service. It starts with the system and is restarted when it fails. Warnings and
+errors are logged to the event log (Application, source ` + winservice.Name + `), everything to --log-file, by default
+` + winservice.LogFile + `.`
+
+const aboutServiceInstall = `Checks the daemon's flags, which follow after --, and creates the service or changes an existing one. A
+service does not get the variables of this shell: set those that it needs by --env.`
+
+// serviceExample is also a part of errors.
+const serviceExample = "flanneld service install --env NODE_NAME=worker1 -- --kube-subnet-mgr"
 
 // serviceAnswer is the JSON document of service.
 type serviceAnswer struct {
@@ -15,20 +28,74 @@ type serviceAnswer struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// service is the command service, which creates and controls the Windows
-// service. Its verbs have flags of their own.
-func service(ctx context.Context, c *call) int {
+// controlService is winservice.Control, or the function that replaces it in tests.
+type controlService func(ctx context.Context, verb string, config winservice.Config, out io.Writer) error
+
+// serviceCommands returns the commands below service, which control carries out.
+func serviceCommands(control controlService) []command {
+	// run is for the service manager, see winservice.Started. A person gets an error.
+	run := control.command("run", "run the daemon under the service manager")
+	run.hidden = true
+	status := control.command("status", "show the service's state")
+	status.exits = map[int]string{exitOK: "the service runs", exitError: "it does not run, or an error"}
+	return []command{
+		{name: "install", flags: control.install, about: aboutServiceInstall, passes: true, help: "create the service, or change an existing one",
+			example: "  " + serviceExample},
+		control.command("start", "start the service, unless it runs already"),
+		control.command("stop", "stop the service, if it runs"),
+		status,
+		control.command("uninstall", "remove the service if there is one, and leave the network in place"),
+		run,
+	}
+}
+
+// command returns a command that needs no configuration.
+func (control controlService) command(verb, help string) command {
+	return command{name: verb, help: help, flags: func(c *call) func(context.Context) int {
+		c.serviceJSON()
+		return func(ctx context.Context) int { return control.run(ctx, c, verb, winservice.Config{}) }
+	}}
+}
+
+// install is the command service install.
+func (control controlService) install(c *call) func(context.Context) int {
+	start := c.flags.Bool("start", false, "also start the service, and restart a running one if something changed")
+	var env winservice.Variables
+	c.flags.Var(&env, "env", "environment variable of the service; may be repeated")
+	c.serviceJSON()
+	return func(ctx context.Context) int {
+		program, err := os.Executable()
+		if err != nil {
+			return c.fail(fmt.Errorf("service install: %w", err))
+		}
+		daemon, err := parseServiceOptions(c.passed, env)
+		config, invalid := winservice.NewConfig(program, c.passed, env, daemon)
+		if err := errors.Join(err, invalid); err != nil {
+			return c.reportUsage(fmt.Errorf("service install: %w", err))
+		}
+		config.Start = *start
+		for _, w := range config.Warnings() {
+			c.log.Warn(w)
+		}
+		return control.run(ctx, c, "install", config)
+	}
+}
+
+// serviceJSON declares --json.
+func (c *call) serviceJSON() {
+	c.jsonFlag("print one JSON document: said (the messages), problem")
+}
+
+// run carries out a verb.
+func (control controlService) run(ctx context.Context, c *call, verb string, config winservice.Config) int {
 	var said strings.Builder
-	args, asJSON := withoutJSON(c.Args)
 	out := c.stdout
-	if c.json = asJSON; asJSON {
+	if c.json {
 		out = &said
 	}
-	err := winservice.Command(ctx, args, parseServiceOptions, c.log, out)
-	if wrong := (winservice.UsageError{}); errors.As(err, &wrong) {
-		return c.reportUsage(err)
-	}
-	return c.answer(serviceAnswer{append([]string{}, strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })...), problem(err)}, "", err)
+	err := control(ctx, verb, config, out)
+	lines := strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })
+	return c.answer(serviceAnswer{append([]string{}, lines...), problem(err)}, "", err)
 }
 
 // parseServiceOptions validates the flags and variables that the service passes

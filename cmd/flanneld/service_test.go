@@ -1,9 +1,12 @@
 package main
 
 import (
-	"fmt"
+	"context"
+	"io"
 	"log/slog"
+	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,8 +16,32 @@ import (
 	"flannel/pkg/winservice"
 )
 
+// controlled is what a command line made of the service.
+type controlled struct {
+	verb, stderr string
+	config       winservice.Config
+	exit         int
+}
+
+// serviceSays runs the command service without a service manager.
+func serviceSays(t *testing.T, args ...string) (is controlled) {
+	t.Helper()
+	control := func(_ context.Context, verb string, config winservice.Config, _ io.Writer) error {
+		is.verb, is.config = verb, config
+		return nil
+	}
+	var stderr strings.Builder
+	c := &call{options: options{Command: "service", Args: args}, process: process{stdout: io.Discard, stderr: &stderr}, log: slog.New(slog.DiscardHandler)}
+	is.exit = execute(t.Context(), []command{{name: "service", help: "test", below: serviceCommands(control)}}, c)
+	is.stderr = strings.TrimSuffix(stderr.String(), "\n")
+	return is
+}
+
 func TestParseInstall(t *testing.T) {
-	const exe = `C:\Program Files\k\flanneld.exe`
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const logs = `--log-file=C:\var\log\flanneld\flanneld.log`
 	for _, c := range []struct {
 		args []string
@@ -49,52 +76,89 @@ func TestParseInstall(t *testing.T) {
 				`"--iface=%COMPUTERNAME%": Windows % --env`,
 		},
 	} {
-		got, err := winservice.ParseInstall(exe, c.args, parseServiceOptions)
-		fail := ""
-		if err != nil {
-			fail = err.Error()
+		got := serviceSays(t, append([]string{"install"}, c.args...)...)
+		wantExit := exitOK
+		if c.fail != "" {
+			wantExit = exitUsage
 		}
-		if d := cmp.Diff(c.want, append(got.Command, got.Env...)); d != "" || (c.fail == "") != (err == nil) ||
-			!logtest.Lines(fail, strings.ReplaceAll(c.fail, "|", "\n")) {
-			t.Errorf("%q: %s\n%v, want %s", c.args, d, err, c.fail)
-		}
-	}
-}
-
-func TestServiceStart(t *testing.T) {
-	for _, start := range []bool{true, false} {
-		if got, err := winservice.ParseInstall("/k/flanneld.exe", []string{fmt.Sprintf("--start=%t", start), "--", "--v=4"}, parseServiceOptions); err != nil || got.Start != start {
-			t.Errorf("%+v, %v; want %t", got, err, start)
+		if d := cmp.Diff(c.want, append(got.config.Command, got.config.Env...)); d != "" || got.exit != wantExit ||
+			!logtest.Lines(got.stderr, strings.ReplaceAll(c.fail, "|", "\n")) {
+			t.Errorf("%q: %s\n%d: %s, want %s", c.args, d, got.exit, got.stderr, c.fail)
 		}
 	}
 }
 
-func TestServiceCommand(t *testing.T) {
+func TestServiceCommands(t *testing.T) {
+	for _, verb := range []string{"start", "stop", "status", "uninstall", "run"} {
+		if got := serviceSays(t, verb); got.verb != verb || got.exit != exitOK || got.stderr != "" {
+			t.Errorf("%s: %+v", verb, got)
+		}
+	}
+	for args, want := range map[string]bool{"--start": true, "-start": true, "--start=false": false, "-start=0 -env A=--start": false, "-json -start": true} {
+		if got := serviceSays(t, append([]string{"install"}, strings.Fields(args+" -- -v=4")...)...); got.config.Start != want || !slices.Contains(got.config.Command, "-v=4") {
+			t.Errorf("install %s: %+v", args, got)
+		}
+	}
 	for args, want := range map[string]string{
-		"":        `service "" install uninstall start stop status --help`,
-		"restart": `service "restart" install`,
-		"start x": `start "x"`,
+		"":                       "service install start status stop uninstall",
+		"restart":                `service "restart" start`,
+		"restart --help":         `service "restart" start`,
+		"erase":                  `service "erase" install start status stop uninstall`,
+		"start x":                `start "x"`,
+		"start -- --v=4":         `start "--v=4"`,
+		"start --env=A=b":        "start --env",
+		"start --v=4":            "start --v: --help",
+		"install now -- --v=4":   `install "now" -- --kube-subnet-mgr`,
+		"install --sart -- -v=4": "install --sart --start",
 	} {
-		var out strings.Builder
-		err := winservice.Command(t.Context(), strings.Fields(args), parseServiceOptions, slog.New(slog.DiscardHandler), &out)
-		if err == nil || !logtest.Names(err.Error(), strings.Fields(want)...) {
-			t.Errorf("%s: %v, want %s", args, err, want)
+		if got := serviceSays(t, strings.Fields(args)...); got.exit != exitUsage || got.verb != "" || !logtest.Names(got.stderr, strings.Fields(want)...) {
+			t.Errorf("%s: %+v, want %s", args, got, want)
 		}
 	}
-	for _, args := range []string{"--help", "-h", "install --help"} {
-		var out strings.Builder
-		if err := winservice.Command(t.Context(), strings.Fields(args), parseServiceOptions, slog.New(slog.DiscardHandler), &out); err != nil || out.String() != winservice.Usage {
-			t.Errorf("%s: %v\n%s", args, err, &out)
+}
+
+// Each command has its own help, which lists its own flags alone, and what follows "--" is completed.
+func TestServiceHelp(t *testing.T) {
+	for _, c := range []struct{ args, want, lacks string }{
+		{"service --help", "flanneld service <command>|install|uninstall|" + winservice.LogFile, "[flags of the daemon]|--json|  run "},
+		{"service install --help", "flanneld service install [flags] -- [flags of the daemon]|--env NAME=VALUE|--start|--json", "flanneld [flags"},
+		{"service install -h -- --v=4", "--start", ""},
+		{"help service install", "--start", ""},
+		{"service status --help", "flanneld service status [flags]\n|--json|  1  it does not run|  2  ", "--start|--peers|  3  "},
+		{"service run --help", "service manager", ""},
+		{"__complete service in", "install", ""},
+		{"__complete service install --st", "--start", "--kube-subnet-mgr"},
+		{"__complete service install --start -- --kube-s", "--kube-subnet-mgr", "--iface|--start"},
+		{"__complete help service ", "uninstall", "prepare"},
+	} {
+		args := strings.Fields(c.args)
+		if strings.HasSuffix(c.args, " ") {
+			args = append(args, "")
+		}
+		code, out, problems := flanneldSays(t.Context(), args...)
+		if code != exitOK || !logtest.Names(out, strings.Split(c.want, "|")...) {
+			t.Errorf("%s: %d\n%s%s\nlacks %s", c.args, code, out, problems, c.want)
+		}
+		for _, no := range strings.Split(c.lacks, "|") {
+			if no != "" && strings.Contains(out, no) {
+				t.Errorf("%s has %q:\n%s", c.args, no, out)
+			}
+		}
+		for line := range strings.Lines(out) {
+			if len(line) > defaultWidth+1 {
+				t.Errorf("too long: %s", line)
+			}
 		}
 	}
-	for line := range strings.Lines(winservice.Usage) {
-		if len(line) > defaultWidth+1 {
-			t.Errorf("too long: %s", line)
-		}
+}
+
+func TestServiceElsewhere(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // where TestServiceLife runs them
 	}
-	if runtime.GOOS != "windows" {
-		if err := winservice.Command(t.Context(), []string{"start"}, parseServiceOptions, slog.New(slog.DiscardHandler), &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "systemd") {
-			t.Error(err)
+	for _, verb := range []string{"start", "run", "install"} {
+		if code, _, problems := flanneldSays(t.Context(), "service", verb); code != exitError || !logtest.Names(problems, "Windows", "systemd") {
+			t.Errorf("service %s: %d, %s", verb, code, problems)
 		}
 	}
 }

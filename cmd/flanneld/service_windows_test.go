@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,9 +42,11 @@ const (
 // TestServiceLife has the system's own service manager run the test binary as flanneld.
 func TestServiceLife(t *testing.T) {
 	do := func(verb string) (string, error) {
-		var out strings.Builder
-		err := winservice.Command(t.Context(), strings.Fields(verb), parseServiceOptions, slog.New(slog.DiscardHandler), &out)
-		return out.String(), err
+		code, out, problems := flanneldSays(t.Context(), append([]string{"service"}, strings.Fields(verb)...)...)
+		if code != exitOK {
+			return out, errors.New(problems)
+		}
+		return out, nil
 	}
 	works := func(verb string, names ...string) {
 		t.Helper()

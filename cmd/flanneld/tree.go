@@ -40,15 +40,37 @@ func execute(ctx context.Context, rows []command, c *call) int {
 	root.SetArgs([]string{})
 	if c.Command != "" {
 		args := c.Args
-		if cmd, _, err := root.Find([]string{c.Command}); err == nil && !cmd.DisableFlagParsing && !slices.Contains(cobraCommands, c.Command) {
-			args = flags.DoubleDashes(cmd.Flags(), args, true)
+		if cmd, _, err := root.Find([]string{c.Command}); err == nil && !slices.Contains(cobraCommands, c.Command) {
+			args = doubleDashes(cmd, args)
 		}
 		root.SetArgs(append([]string{c.Command}, args...))
 	}
 	if cmd, err := root.ExecuteContextC(ctx); err != nil {
-		return c.reportUsage(fmt.Errorf("%s: %w; see %s --help", cmd.Name(), err, cmd.CommandPath()))
+		return c.reportUsage(fmt.Errorf("%s: %w; see %s --help", nameOf(cmd), err, cmd.CommandPath()))
 	}
 	return exit
+}
+
+// doubleDashes is flags.DoubleDashes for a command and those below it.
+func doubleDashes(cmd *cobra.Command, args []string) []string {
+	if !cmd.HasSubCommands() {
+		return flags.DoubleDashes(cmd.Flags(), args, true)
+	}
+	args = flags.DoubleDashes(cmd.Flags(), args, false)
+	if i := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") }); i >= 0 {
+		if below, _, err := cmd.Find(args[i : i+1]); err == nil && below != cmd {
+			args = append(args[:i+1], doubleDashes(below, args[i+1:])...)
+		}
+	}
+	return args
+}
+
+// nameOf returns the words of a command as a user gives them: "service install".
+func nameOf(cmd *cobra.Command) string {
+	if !cmd.HasParent() {
+		return cmd.Name()
+	}
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
 // newRoot returns the commands as cobra parses, describes and completes them. The
@@ -64,6 +86,10 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		if cmd.HasParent() && cmd.HasSubCommands() && cmd.Flags().NArg() > 0 { // service no-such --help
+			*exit = c.reportUsage(fmt.Errorf("%s: %w", nameOf(cmd), unknownCommand(cmd, cmd.Flags().Arg(0))))
+			return
+		}
 		*exit = c.reportError(printHelp(c.stdout, cmd, rows, c.columns()))
 	})
 	root.SetFlagErrorFunc(explainFlag)
@@ -84,26 +110,37 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 // its own.
 func (row command) cobra(c call, exit *int) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: strings.TrimRight(row.name+" [flags] "+row.operand, " "), Short: row.help, Long: cmp.Or(row.about, strings.ToUpper(row.help[:1])+row.help[1:]+"."), Example: row.example,
-		Hidden: row.system != "" && row.system != runtime.GOOS, DisableFlagsInUseLine: true, Args: noArguments,
+		Use: row.name, Short: row.help, Long: cmp.Or(row.about, strings.ToUpper(row.help[:1])+row.help[1:]+"."), Example: row.example,
+		Hidden: row.hidden || row.system != "" && row.system != runtime.GOOS, DisableFlagsInUseLine: true, SuggestionsMinimumDistance: 2,
 	}
-	if row.run != nil {
-		cmd.DisableFlagParsing, cmd.Args = true, nil
+	if row.below != nil {
+		cmd.InitDefaultHelpFlag()
+		cmd.Use += " <command>"
+		for _, below := range row.below {
+			cmd.AddCommand(below.cobra(c, exit))
+		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			c.Args = args
-			*exit = row.run(cmd.Context(), &c)
-			return nil
+			return unknownCommand(cmd, strings.Join(args[:min(len(args), 1)], ""))
 		}
 		return cmd
 	}
+	cmd.Use = strings.TrimRight(row.name+" [flags] "+row.operand, " ")
 	c.flags = cmd.Flags()
 	run := row.flags(&c)
 	cmd.InitDefaultHelpFlag()
-	if row.operand != "" {
+	cmd.Args = noArguments
+	switch {
+	case row.passes:
+		cmd.Use += " -- [flags of the daemon]"
+		cmd.Args, cmd.ValidArgsFunction = onlyPassed, completeDaemonFlags
+		cmd.SetFlagErrorFunc(explainPassed)
+	case row.operand != "":
 		cmd.Args = atMostOne
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
+		if row.passes {
+			c.passed = args
+		} else if len(args) > 0 {
 			c.operand = args[0]
 		}
 		// After parsing, so that --help works on every system.
@@ -128,13 +165,64 @@ func noArguments(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// onlyPassed accepts arguments after "--" alone.
+func onlyPassed(cmd *cobra.Command, args []string) error {
+	before := args
+	if n := cmd.ArgsLenAtDash(); n >= 0 {
+		before = args[:n]
+	}
+	return hintPassed(noArguments(cmd, before))
+}
+
+// explainPassed is explainFlag for a command that passes on flags of the daemon: one
+// of them before "--" is the likely mistake.
+func explainPassed(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	if name := flags.UnknownName(err); cmd.Root().Flags().Lookup(name) != nil {
+		return hintPassed(fmt.Errorf("--%s is a flag of the daemon", name))
+	}
+	return hintPassed(flags.Explain(cmd.Flags(), err))
+}
+
+func hintPassed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; give the daemon's flags after --, as in: %s", err, serviceExample)
+}
+
+// completeDaemonFlags completes what follows after "--".
+func completeDaemonFlags(cmd *cobra.Command, _ []string, part string) (names []string, _ cobra.ShellCompDirective) {
+	for _, group := range flagTable() {
+		for _, f := range group.Flags {
+			if name := "--" + f.Name; cmd.ArgsLenAtDash() >= 0 && strings.HasPrefix(name, part) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // explainFlag explains cobra's error about a command's flag. A flag of the daemon is
 // known, but belongs before the command's name.
 func explainFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
-	if name := flags.UnknownName(err); name != "" && cmd.Root().Flags().Lookup(name) != nil {
+	name := flags.UnknownName(err)
+	switch {
+	case cmd.Parent() == cmd.Root() && cmd.HasSubCommands():
+		if cmd.Flags().NArg() > 0 { // the flag may be one of the command that was meant
+			return unknownCommand(cmd, cmd.Flags().Arg(0))
+		}
+		for _, below := range cmd.Commands() {
+			if below.Flags().Lookup(name) != nil {
+				return fmt.Errorf("--%s: put it after the command, as in: %s --%s", name, below.CommandPath(), name)
+			}
+		}
+	case cmd.Parent() == cmd.Root() && cmd.Root().Flags().Lookup(name) != nil:
 		return fmt.Errorf("--%s: put it before %s, because it is a flag of the daemon", name, cmd.Name())
 	}
 	return flags.Explain(cmd.Flags(), err)
@@ -146,42 +234,46 @@ func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [command]", Short: "show the help of a command", DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				found, rest, err := cmd.Root().Find(args)
-				if err != nil || len(rest) > 0 {
-					return unknownCommand(cmd.Root(), args[0])
-				}
-				cmd = found
-			} else {
-				cmd = cmd.Root()
+			found, rest, _ := cmd.Root().Find(args)
+			switch {
+			case len(rest) == 0:
+				found.HelpFunc()(found, nil)
+				return nil
+			case found.HasSubCommands():
+				return unknownCommand(found, rest[0])
 			}
-			cmd.HelpFunc()(cmd, nil)
-			return nil
+			return noArguments(found, rest)
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-			for _, c := range cmd.Root().Commands() {
-				if listed(c) && len(args) == 0 {
-					names = append(names, c.Name())
-				}
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			found, rest, _ := cmd.Root().Find(args)
+			if len(rest) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return names, cobra.ShellCompDirectiveNoFileComp
+			return namesBelow(found), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 }
 
-// unknownCommand returns an error for a name that no command has, with similar names,
-// or all names if there are none.
-func unknownCommand(root *cobra.Command, name string) error {
-	if near := root.SuggestionsFor(name); len(near) > 0 {
+// unknownCommand returns an error for a name that no command below parent has, with
+// similar names, or all names if there are none. "" stands for no name.
+func unknownCommand(parent *cobra.Command, name string) error {
+	if name == "" {
+		return fmt.Errorf("missing command; use one of %s", strings.Join(namesBelow(parent), ", "))
+	}
+	if near := parent.SuggestionsFor(name); len(near) > 0 {
 		return fmt.Errorf("unknown command %.60q; did you mean %s?", name, strings.Join(near, " or "))
 	}
-	var names []string
-	for _, c := range root.Commands() {
+	return fmt.Errorf("unknown command %.60q; use one of %s", name, strings.Join(namesBelow(parent), ", "))
+}
+
+// namesBelow returns the names of the commands that the help of parent lists.
+func namesBelow(parent *cobra.Command) (names []string) {
+	for _, c := range parent.Commands() {
 		if listed(c) {
 			names = append(names, c.Name())
 		}
 	}
-	return fmt.Errorf("unknown command %.60q; use one of %s", name, strings.Join(names, ", "))
+	return names
 }
 
 // listed reports whether the help lists a command: if it is meant for this system.
