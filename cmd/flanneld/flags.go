@@ -114,7 +114,7 @@ func healthFlags() []flagRow {
 		{Name: "log-format", Arg: "text|json", Def: "text", Set: setLogFormat, Help: "format of log lines"},
 		flags.Text("log-file", "FILE", "", "write the log to FILE instead of stderr; at 10 MiB it is renamed to FILE.1",
 			func(o *options) *string { return &o.Logging.File }),
-		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10", func(o *options, n int) { o.Logging.Verbosity = n }),
+		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10; from 4 on it has decisions and requests", func(o *options, n int) { o.Logging.Verbosity = n }),
 		flags.Text("vmodule", "FILE=LEVEL,...", "", "likewise, for single source files", func(o *options) *string { return &o.Logging.VModule }),
 		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.Logging.LogBacktraceAt }),
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),

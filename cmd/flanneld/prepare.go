@@ -71,7 +71,7 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 	if err != nil {
 		return dataplane.Prepared{}, fmt.Errorf("%s is invalid: %w", netConfName(c.options), err)
 	}
-	interfaces, err := newUnderlay(ctx, c.Underlay)
+	interfaces, err := newUnderlay(ctx, c.Underlay, c.log)
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}

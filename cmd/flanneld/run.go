@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -28,7 +27,6 @@ import (
 	"flannel/pkg/metrics"
 	"flannel/pkg/probe"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/underlay"
 	"flannel/pkg/version"
 	"flannel/pkg/winnode"
 	"flannel/subnet"
@@ -177,7 +175,12 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
 		status.Resumed()
 	}
-	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: counts.Table,
+	tally := &reconcile.Tally{}
+	reportTable := func(table string, entries int, done reconcile.Result) {
+		counts.Table(table, entries, done)
+		tally.Add(table, done)
+	}
+	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: reportTable,
 		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 	if err != nil {
 		return err
@@ -189,7 +192,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(rules.Close)
-	interfaces, err := newUnderlay(ctx, o.Underlay)
+	interfaces, err := newUnderlay(ctx, o.Underlay, log)
 	if err != nil {
 		return err
 	}
@@ -232,7 +235,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		view.SetSources(plane, manager)
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
-			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts,
+			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally,
 			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
@@ -296,38 +299,6 @@ func (o *etcdOptions) client() etcd.Options {
 func (o *kubeOptions) client() *kube.Options {
 	return &kube.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, NodeName: o.NodeName, PodName: o.PodName, PodNamespace: o.PodNamespace,
 		Prefix: o.AnnotationPrefix, UserAgent: "flanneld/" + version.Version}
-}
-
-// machineUnderlay implements daemon.Underlay with this machine's interfaces.
-type machineUnderlay struct {
-	options underlay.Options
-	changes <-chan struct{}
-}
-
-// newUnderlay watches the interfaces until ctx ends.
-func newUnderlay(ctx context.Context, o underlay.Options) (machineUnderlay, error) {
-	changes, err := underlay.Watch(ctx)
-	return machineUnderlay{o, changes}, err
-}
-
-func (u machineUnderlay) Changes() <-chan struct{} { return u.changes }
-
-// Choose implements daemon.Underlay. A snapshot that could not be read says nothing
-// about the interfaces, hence reconcile.Unknown.
-func (u machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
-	o := u.options
-	if operator.V4.IsValid() {
-		o.PublicV4 = operator.V4
-	}
-	if operator.V6.IsValid() {
-		o.PublicV6 = operator.V6
-	}
-	snapshot, err := underlay.Read(o)
-	if err != nil {
-		return underlay.Link{}, nil, reconcile.Unknown(err)
-	}
-	link, err := underlay.Choose(snapshot, o, v4, v6)
-	return link, snapshot.Addrs(), err
 }
 
 // notify returns a function that sends a state to systemd, if flanneld is a

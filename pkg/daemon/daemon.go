@@ -26,6 +26,7 @@ import (
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/metrics"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -45,6 +46,7 @@ type Daemon struct {
 	Status   *health.Status
 	View     *View
 	Metrics  *metrics.Metrics
+	Tally    *reconcile.Tally // to which the dataplane reports what its tables changed
 
 	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, peers count as answering
 	Notify   func(state string)                               // reports to the service manager ("READY=1")
@@ -205,7 +207,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	} else {
 		f.add("peers", errNoPeers)
 	}
-	_, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
+	n.rulesChanged, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
 	f.add("firewall", err)
 	f.add("subnet-file", d.writeEnv(n))
 	return f

@@ -16,6 +16,7 @@ import (
 	"flannel/pkg/health"
 	"flannel/pkg/logtest"
 	"flannel/pkg/metrics"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -71,7 +72,7 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
 	return &Daemon{Underlay: u, Parse: parseText, Log: log.Logger(), Status: &health.Status{}, View: &View{},
-		Metrics: metrics.New(), Notify: func(string) {}}, u, &log
+		Metrics: metrics.New(), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
 }
 
 func TestReconfigure(t *testing.T) {

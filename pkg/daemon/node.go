@@ -45,6 +45,7 @@ type node struct {
 
 	// The results of the last pass.
 	links         dataplane.Links
+	rulesChanged  int             // of the firewall
 	peersKnown    bool            // peers is complete
 	peers         []*subnet.Lease // with the rejected ones
 	validPeers    int             // those with paths

@@ -76,6 +76,7 @@ type logState struct {
 	budget    lineBudget        // for rejects
 	omittedAt time.Time         // when it was logged that some rejects are omitted
 	advice    string
+	passes    passLog
 }
 
 // report reports the result of a pass to readiness, status, metrics and the
@@ -83,6 +84,7 @@ type logState struct {
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.EndPass(err)
+	n.logged.passes.log(d.Log, d.Tally, n.rulesChanged, took)
 	d.View.set(n, d.Settings, failed, took)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(metrics.Peers{Used: n.validPeers + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.refused),

@@ -120,6 +120,11 @@ type Log struct {
 // Logger returns a logger that writes records to l, from level Info on.
 func (l *Log) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
+// Debug is Logger, with records from level Debug on.
+func (l *Log) Debug() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
 // Write appends to the log.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()

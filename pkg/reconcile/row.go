@@ -15,7 +15,8 @@ type row[K, V comparable] struct {
 	settled bool
 	// stray: it appeared after the first list, and was never desired: somebody else has
 	// added it.
-	stray bool
+	stray    bool
+	replaces bool // the write that was begun last replaces another actual value
 	// observedIn is the call (Table.call) during which the last notification for
 	// this key arrived. A notification is newer than the result of that call.
 	observedIn int

@@ -68,11 +68,15 @@ type Table[K, V comparable] struct {
 // Result counts the entries that Add or Prune changed.
 type Result struct {
 	Set, Deleted, Failed int
+	Replaced             int // of Set, those that existed with another value
 }
+
+// Added returns the number of new entries.
+func (r Result) Added() int { return r.Set - r.Replaced }
 
 // Plus adds up two results.
 func (r Result) Plus(o Result) Result {
-	return Result{r.Set + o.Set, r.Deleted + o.Deleted, r.Failed + o.Failed}
+	return Result{r.Set + o.Set, r.Deleted + o.Deleted, r.Failed + o.Failed, r.Replaced + o.Replaced}
 }
 
 // Repairs counts entries that somebody else had changed, deleted or added, and that Add
@@ -234,8 +238,8 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if len(missing) == 0 {
 		return Result{}, nil
 	}
-	failed, err := t.recordWrites("set", missing, undone, t.store.Set(ctx, missing))
-	return Result{Set: len(missing) - failed, Failed: failed}, err
+	failed, replaced, err := t.recordWrites("set", missing, undone, t.store.Set(ctx, missing))
+	return Result{Set: len(missing) - failed, Failed: failed, Replaced: replaced}, err
 }
 
 // Prune deletes the actual entries that are not desired. Call it after Add, when
@@ -247,7 +251,7 @@ func (t *Table[K, V]) Prune(ctx context.Context) (Result, error) {
 	if len(extra) == 0 {
 		return Result{}, nil
 	}
-	failed, err := t.recordWrites("delete", extra, undone, t.store.Delete(ctx, extra))
+	failed, _, err := t.recordWrites("delete", extra, undone, t.store.Delete(ctx, extra))
 	return Result{Deleted: len(extra) - failed, Failed: failed}, err
 }
 
@@ -333,7 +337,7 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		}
 		value := r.have
 		if wanted {
-			value = r.want
+			value, r.replaces = r.want, r.exists
 		}
 		entries = append(entries, Entry[K, V]{r.key, value})
 	}
@@ -344,8 +348,9 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 // recordWrites records the actual values after a write, except for keys with a
 // newer notification, and counts repairs. An error means that an actual value was
 // wrong, or that the system refuses the entry, so the next Add lists first. All
-// failed entries are in a RefusedError.
-func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []row[K, V], errs []error) (failed int, err error) {
+// failed entries are in a RefusedError. replaced counts the others that had another
+// value before.
+func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []row[K, V], errs []error) (failed, replaced int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
@@ -359,13 +364,17 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 				t.repairs.First = undone[i].deviation()
 			}
 		}
-		if r := t.rows[e.Key]; r.observedIn != t.call { // a dirty row is not removed before the next dueEntries
+		r := t.rows[e.Key] // a dirty row is not removed before the next dueEntries
+		if r.replaces {
+			replaced++
+		}
+		if r.observedIn != t.call {
 			r.setHave(e.Value, verb == "set")
 		}
 	}
 	if len(refused.Entries) == 0 {
-		return 0, nil
+		return 0, replaced, nil
 	}
 	t.stale = true
-	return len(refused.Entries), refused
+	return len(refused.Entries), replaced, refused
 }

@@ -88,7 +88,7 @@ func TestSyncWritesOnlyDifferences(t *testing.T) {
 	for key, value := range map[string]int{"kept": 1, "changed": 2, "new": 3} {
 		table.Want(key, value)
 	}
-	if got, want := syncTable(t, table), (Result{Set: 2, Deleted: 1}); got != want {
+	if got, want := syncTable(t, table), (Result{Set: 2, Deleted: 1, Replaced: 1}); got != want {
 		t.Errorf("first sync did %+v, want %+v", got, want)
 	}
 	if want := map[string]int{"kept": 1, "changed": 2, "new": 3}; !maps.Equal(store.entries, want) {

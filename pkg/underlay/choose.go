@@ -22,19 +22,34 @@ import (
 //	    eth0 (192.168.1.10) can be chosen with --iface=eth0
 //	    eth1 is down
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
+	d, err := Decide(s, o, v4, v6)
+	return d.Link, err
+}
+
+// Decision is the chosen link with the reasons, which are for the log.
+type Decision struct {
+	Link     Link
+	Why      string   // what selects it: "--iface=eth0"
+	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
+	Untried  int      // how many candidates are after it
+}
+
+// Decide is Choose with the reasons.
+func Decide(s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	var problems []string
-	for _, c := range candidates(s, o, v4, v6) {
+	all := candidates(s, o, v4, v6)
+	for i, c := range all {
 		if c.iface == nil {
 			problems = append(problems, c.why+": "+c.problem)
 			continue
 		}
 		l, err := toLink(*c.iface, c.preferred, v4, v6)
 		if err == nil {
-			return setPublic(l, o), nil
+			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1}, nil
 		}
 		problems = append(problems, fmt.Sprintf("%s: %s %v", c.why, c.iface.Name, err))
 	}
-	return Link{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
+	return Decision{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
 // candidate is an interface that a flag or the routing table selects, or the

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -129,6 +130,7 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 // deadline exceeded", whatever the reason. It also keeps the connections, to
 // drop them.
 type errorTracker struct {
+	log       *slog.Logger
 	endpoints []string               // URLs
 	last      atomic.Pointer[string] // nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far
@@ -164,11 +166,21 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return t.record(invoke(ctx, method, req, reply, cc, opts...))
+			began := time.Now()
+			err := t.record(invoke(ctx, method, req, reply, cc, opts...))
+			t.logRequest(method, req, began, err)
+			return err
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
 			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			began := time.Now()
 			s, err := open(ctx, desc, cc, method, opts...)
+			if err == nil && patience.Traced(t.log) {
+				s = &tracedStream{ClientStream: s, tracker: t, method: method}
+			}
+			if err != nil {
+				t.logRequest(method, nil, began, err)
+			}
 			return s, t.record(err)
 		}),
 		// After an outage of any length, the connection must be restored within seconds.

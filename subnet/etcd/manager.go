@@ -93,7 +93,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	tracker := &errorTracker{}
+	tracker := &errorTracker{log: log}
 	cfg, err := o.client(tracker)
 	if err != nil {
 		return nil, err

@@ -57,7 +57,7 @@ type Options struct {
 
 // client returns the options that say how to reach the API server.
 func (o Options) client() client.Options {
-	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Wrap: o.wrap}
+	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
 }
 
 // Manager implements subnet.Manager, Reporter, Redialer, Accepter and Addresser. Its methods may run concurrently;

@@ -4,8 +4,10 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +25,7 @@ type Options struct {
 	UserAgent  string
 	Prefix     string // of the annotations to read, complete: the annotation's name follows
 
+	Log  *slog.Logger                              // gets a line for each request at the debug level; may be nil
 	Wrap func(http.RoundTripper) http.RoundTripper // wraps the transport, below authentication; may be nil
 }
 
@@ -52,6 +55,7 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	reconnecting.log = cmp.Or(o.Log, reconnecting.log)
 	var rt http.RoundTripper = reconnecting
 	if o.Wrap != nil {
 		rt = o.Wrap(rt)

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -56,6 +59,7 @@ const (
 type reconnector struct {
 	cfg   *transport.Config
 	conns patience.Conns
+	log   *slog.Logger
 
 	mu sync.Mutex
 	rt *http.Transport
@@ -66,7 +70,7 @@ func newReconnector(cfg *rest.Config) (*reconnector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
 	}
-	r := &reconnector{cfg: transportConfig}
+	r := &reconnector{cfg: transportConfig, log: slog.New(slog.DiscardHandler)}
 	r.rt, err = r.newTransport()
 	return r, err
 }
@@ -110,12 +114,34 @@ func (r *reconnector) current() *http.Transport {
 
 // RoundTrip implements http.RoundTripper.
 func (r *reconnector) RoundTrip(req *http.Request) (*http.Response, error) {
-	rt := r.current()
+	rt, began := r.current(), time.Now()
 	resp, err := rt.RoundTrip(req)
+	r.logRequest(req, began, resp, err)
 	if err != nil && req.Context().Err() == nil || err == nil && resp.StatusCode == http.StatusUnauthorized {
 		r.replace(rt)
 	}
 	return resp, err
+}
+
+// logRequest logs a request when its response begins: that of a watch has no end.
+func (r *reconnector) logRequest(req *http.Request, began time.Time, resp *http.Response, err error) {
+	if !patience.Traced(r.log) {
+		return
+	}
+	verb, object, result := req.Method, req.URL.Path, ""
+	query, _ := url.QueryUnescape(req.URL.RawQuery)
+	if query != "" {
+		object += "?" + query
+	}
+	if b, _ := strconv.ParseBool(req.URL.Query().Get("watch")); b {
+		verb = "WATCH"
+	}
+	if err != nil {
+		result = err.Error()
+	} else {
+		result = resp.Status
+	}
+	patience.LogRequest(r.log, verb, fmt.Sprintf("%.200s", object), began, result)
 }
 
 // replace makes a new transport in place of the failed one. Requests that still run over the failed one may go on.

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"flannel/pkg/reconcile"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// machineUnderlay implements daemon.Underlay with this machine's interfaces.
+type machineUnderlay struct {
+	options underlay.Options
+	read    func(underlay.Options) (underlay.Snapshot, error)
+	changes <-chan struct{}
+	log     *slog.Logger
+	logged  string // the decision that was logged last
+}
+
+// newUnderlay watches the interfaces until ctx ends.
+func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*machineUnderlay, error) {
+	changes, err := underlay.Watch(ctx)
+	return &machineUnderlay{options: o, read: underlay.Read, changes: changes, log: log}, err
+}
+
+func (u *machineUnderlay) Changes() <-chan struct{} { return u.changes }
+
+// Choose implements daemon.Underlay. A snapshot that could not be read says nothing
+// about the interfaces, hence reconcile.Unknown.
+func (u *machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error) {
+	o := u.options
+	if operator.V4.IsValid() {
+		o.PublicV4 = operator.V4
+	}
+	if operator.V6.IsValid() {
+		o.PublicV6 = operator.V6
+	}
+	snapshot, err := u.read(o)
+	if err != nil {
+		return underlay.Link{}, nil, reconcile.Unknown(err)
+	}
+	d, err := underlay.Decide(snapshot, o, v4, v6)
+	if err == nil {
+		u.logDecision(d)
+	}
+	return d.Link, snapshot.Addrs(), err
+}
+
+// logDecision logs a choice at the debug level, unless it is the same as before: there
+// is one whenever an address of the node changes, as for each pod.
+func (u *machineUnderlay) logDecision(d underlay.Decision) {
+	if !u.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	link, rejected := d.Link.String(), strings.Join(d.Rejected, "; ")
+	text := strings.Join([]string{link, d.Why, rejected}, "\n")
+	if text == u.logged {
+		return
+	}
+	u.logged = text
+	u.log.Debug("underlay chosen", "interface", link, "why", d.Why, "rejected", rejected, "untried", d.Untried)
+}

@@ -1,0 +1,90 @@
+package etcd
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"flannel/subnet/patience"
+)
+
+// logRequest logs a request, or an attempt of one that the client library repeats.
+func (t *errorTracker) logRequest(method string, req any, began time.Time, err error) {
+	if !patience.Traced(t.log) {
+		return
+	}
+	result := "ok"
+	if err != nil {
+		result = status.Convert(err).Message()
+	}
+	patience.LogRequest(t.log, path.Base(method), objectOf(req), began, result)
+}
+
+// objectOf returns the keys of a request, with "*" for a range, or the lease; "" if it
+// has neither. It must not return values: a login contains the password.
+func objectOf(req any) string {
+	switch r := req.(type) {
+	case *pb.TxnRequest:
+		var keys []string
+		for _, op := range r.Success {
+			for _, req := range []interface{ GetKey() []byte }{op.GetRequestPut(), op.GetRequestDeleteRange(), op.GetRequestRange()} {
+				if key := req.GetKey(); key != nil {
+					keys = append(keys, string(key))
+				}
+			}
+		}
+		return strings.Join(keys, " ")
+	case *pb.WatchRequest:
+		return objectOf(r.GetCreateRequest())
+	case interface {
+		GetKey() []byte
+		GetRangeEnd() []byte
+	}:
+		if len(r.GetRangeEnd()) > 0 {
+			return string(r.GetKey()) + "*"
+		}
+		return string(r.GetKey())
+	case interface{ GetKey() []byte }:
+		return string(r.GetKey())
+	case interface{ GetID() int64 }:
+		return fmt.Sprintf("lease %x", r.GetID())
+	}
+	return ""
+}
+
+// tracedStream logs a request on a stream when its first response arrives. What else a
+// watch receives is not the result of a request.
+type tracedStream struct {
+	grpc.ClientStream
+	tracker *errorTracker
+	method  string
+
+	mu    sync.Mutex
+	req   any // nil: the last request was logged
+	began time.Time
+}
+
+func (s *tracedStream) SendMsg(m any) error {
+	s.mu.Lock()
+	s.req, s.began = m, time.Now()
+	s.mu.Unlock()
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *tracedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	s.mu.Lock()
+	req, began := s.req, s.began
+	s.req = nil
+	s.mu.Unlock()
+	if req != nil {
+		s.tracker.logRequest(s.method, req, began, err)
+	}
+	return err
+}
