@@ -17,7 +17,7 @@ WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstes
 CHECK   := dist/windows/check
 CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
 CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
-# Everything that bin/kube, bin/render and bin/kube-proxy are made of.
+# Everything that bin/kube, bin/render, bin/kube-proxy, bin/kubectl and bin/helm are made of.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -108,7 +108,7 @@ audit: cross windows-zip ## check the licences of linked modules, and look for k
 tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
-kube: bin/kube bin/render bin/kube-proxy ## build a Kubernetes API server and kube-proxy, for tests and the demo with --kube; takes minutes the first time
+kube: bin/kube bin/render bin/kube-proxy bin/kubectl bin/helm ## build a Kubernetes API server, kube-proxy, kubectl and Helm, for tests and the demo with --kube; takes minutes the first time
 
 demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
@@ -322,6 +322,11 @@ bin/render: bin/.kube-$(KUBE_HASH) bin/kube
 bin/kube-proxy: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
 		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy
+bin/kubectl: bin/.kube-$(KUBE_HASH) bin/kube
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
+		-o ../../../$@ k8s.io/kubernetes/cmd/kubectl
+bin/helm: bin/.kube-$(KUBE_HASH) bin/kube
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ helm.sh/helm/v3/cmd/helm
 bin/kube-proxy.exe: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && GOOS=windows GOARCH=amd64 nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
 		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy

@@ -122,3 +122,34 @@ func TestSecurityClaimsAreShown(t *testing.T) {
 		t.Errorf("only %d rows found", rows)
 	}
 }
+
+// Each block of commands for an installation or an upgrade has a comment before it: <!-- run: name -->, and the test that
+// runs it names it, or <!-- not run: reason -->.
+func TestCommandsAreRun(t *testing.T) {
+	runner, err := os.ReadFile("dist/commands_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := regexp.MustCompile(`^<!-- (run|not run): (.+) -->$`)
+	for _, path := range []string{"Documentation/install.md", "Documentation/upgrade.md"} {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, inside := "", false
+		for line := range strings.Lines(string(raw)) {
+			line = strings.TrimSuffix(line, "\n")
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				if inside = !inside; inside {
+					m := mark.FindStringSubmatch(before)
+					if m == nil {
+						t.Errorf("%s: no comment says whether this block is run, but %q", path, before)
+					} else if m[1] == "run" && (line != "```sh" || !strings.Contains(string(runner), `"`+m[2]+`"`)) {
+						t.Errorf("%s: no test runs %s", path, m[2])
+					}
+				}
+			}
+			before = line
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package dist_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"flannel/pkg/nettest"
+	"flannel/subnet/kube/kubetest"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// user runs commands in a cluster, in a directory that has what they need of the repository.
+type user struct {
+	t    *testing.T
+	s    *kubetest.Server
+	dir  string
+	path string
+}
+
+func newUser(t *testing.T) *user {
+	s := kubetest.Start(t, kubetest.Bare())
+	u := &user{t: t, s: s, dir: t.TempDir()}
+	for _, name := range []string{"Documentation", "dist"} {
+		if err := os.Symlink(filepath.Join(nettest.Root(t), name), filepath.Join(u.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"helm", "kubectl", "flanneld"} { // a missing one fails here
+		u.path = filepath.Dir(nettest.Tool(t, name))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		last := ""
+		for ctx.Err() == nil {
+			if err := controllers(ctx, s.Client); err != nil && ctx.Err() == nil && err.Error() != last {
+				last = err.Error() // a conflict is usual; the next pass repeats it
+				t.Log(last)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return u
+}
+
+// try runs a script and returns its output.
+func (u *user) try(script string) (string, error) {
+	// timeout also ends what bash started.
+	cmd := exec.Command("timeout", "300", "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = u.dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+u.s.File("admin.kubeconfig"), "HOME="+u.dir, "PATH="+u.path+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (u *user) run(script string) {
+	u.t.Helper()
+	if out, err := u.try(script); err != nil {
+		u.t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+}
+
+// block returns the commands of a page below a mark.
+func (u *user) block(page, name string) string {
+	u.t.Helper()
+	out, err := exec.Command("./blocks.sh", "../Documentation/"+page, name).Output()
+	if err != nil {
+		u.t.Fatalf("%s, %s: %v", page, name, err)
+	}
+	return string(out)
+}
+
+func (u *user) daemonSet() *appsv1.DaemonSet {
+	u.t.Helper()
+	set, err := u.s.Client.AppsV1().DaemonSets(cluster.Namespace).Get(u.t.Context(), "kube-flannel-ds", metav1.GetOptions{})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return set
+}
+
+// runs checks the image of the daemon's container and, unless it is flannel's, which has another one for the plugin, of
+// the init containers.
+func (u *user) runs(image string) {
+	u.t.Helper()
+	spec := u.daemonSet().Spec.Template.Spec
+	all := spec.Containers
+	if image != formerImage {
+		all = slices.Concat(spec.InitContainers, all)
+	}
+	for _, c := range all {
+		if c.Image != image {
+			u.t.Errorf("%s runs %s, want %s", c.Name, c.Image, image)
+		}
+	}
+}
+
+// podRuns checks the image of flannel's pod of a node.
+func (u *user) podRuns(node, image string) {
+	u.t.Helper()
+	pod, err := u.s.Client.CoreV1().Pods(cluster.Namespace).Get(u.t.Context(), "kube-flannel-ds-"+node, metav1.GetOptions{})
+	if err != nil || pod.Spec.Containers[0].Image != image {
+		u.t.Errorf("%s runs %v, want %s: %v", node, pod.Spec.Containers, image, err)
+	}
+}
+
+// nodes are those on which controllers creates pods.
+var nodes = []string{"node1", "node2"}
+
+// controllers does once what a cluster does and the test's API server does not: it keeps the pods of DaemonSets, plays the
+// kubelet that runs and ends them, makes the service accounts of namespaces, and removes deleted namespaces.
+func controllers(ctx context.Context, client kubernetes.Interface) error {
+	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range namespaces.Items {
+		if n.DeletionTimestamp != nil {
+			n.Spec.Finalizers = nil
+			if _, err := client.CoreV1().Namespaces().Finalize(ctx, &n, metav1.UpdateOptions{}); err != nil {
+				return err
+			}
+			continue
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		if _, err := client.CoreV1().ServiceAccounts(n.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	sets, err := client.AppsV1().DaemonSets(cluster.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	wanted := map[string]*appsv1.DaemonSet{}
+	for _, set := range sets.Items {
+		for _, node := range nodes {
+			wanted[set.Name+"-"+node] = &set
+		}
+	}
+	pods := client.CoreV1().Pods(cluster.Namespace)
+	have, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	current := map[string]int32{} // DaemonSet → pods of its template
+	for _, pod := range have.Items {
+		set := wanted[pod.Name]
+		outdated := set == nil || set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType &&
+			pod.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image
+		if outdated || pod.DeletionTimestamp != nil {
+			now := int64(0)
+			if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+				return err
+			}
+			continue
+		}
+		current[set.Name]++
+		delete(wanted, pod.Name)
+	}
+	for name, set := range wanted {
+		if err := createPod(ctx, client, name, set); err != nil {
+			return err
+		}
+	}
+	for _, set := range sets.Items {
+		n := int32(len(nodes))
+		set.Status = appsv1.DaemonSetStatus{ObservedGeneration: set.Generation, DesiredNumberScheduled: n,
+			UpdatedNumberScheduled: current[set.Name], NumberAvailable: current[set.Name], NumberReady: current[set.Name]}
+		if current[set.Name] < n {
+			set.Status.ObservedGeneration-- // the pods of this generation are not there yet
+		}
+		if _, err := client.AppsV1().DaemonSets(cluster.Namespace).UpdateStatus(ctx, &set, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func createPod(ctx context.Context, client kubernetes.Interface, name string, set *appsv1.DaemonSet) error {
+	pods := client.CoreV1().Pods(cluster.Namespace)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: set.Spec.Template.Labels}, Spec: *set.Spec.Template.Spec.DeepCopy()}
+	pod.Spec.NodeName = strings.TrimPrefix(name, set.Name+"-")
+	pod, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	_, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return err
+}
+
+const (
+	formerImage = "ghcr.io/flannel-io/flannel:v0.28.9"
+	ourImage    = "registry.example.com/flanneld:v1.2.3"
+	laterImage  = "registry.example.com/flanneld:v1.2.4"
+)
+
+// The documented commands install the chart, in each distribution of Kubernetes.
+func TestCommandsOfChart(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	for name, want := range map[string]struct{ network, image, bin string }{
+		"install-chart":     {"10.244.0.0/16", ourImage, "/opt/cni/bin"},
+		"install-k3s":       {"10.42.0.0/16", ourImage, "/var/lib/rancher/k3s/data/cni"},
+		"install-rke2":      {"10.42.0.0/16", ourImage, "/opt/cni/bin"},
+		"install-shellless": {"10.244.0.0/16", ourImage + "-nftables", "/opt/cni/bin"},
+	} {
+		u.run(u.block("install.md", name))
+		u.runs(want.image)
+		var paths []string
+		for _, v := range u.daemonSet().Spec.Template.Spec.Volumes {
+			if v.HostPath != nil {
+				paths = append(paths, v.HostPath.Path)
+			}
+		}
+		if !slices.Contains(paths, want.bin) || !strings.Contains(u.netConf(), want.network) {
+			t.Errorf("%s: %v, %s", name, paths, u.netConf())
+		}
+		u.run("helm uninstall flannel --namespace kube-flannel")
+	}
+	former := filepath.Join(nettest.Root(t), "dist", "testdata", "former-chart")
+	u.run("helm install flannel " + former + " --namespace kube-flannel --set podCidr=10.42.0.0/16")
+	u.runs(formerImage)
+	u.run(u.block("upgrade.md", "upgrade-chart"))
+	u.runs(ourImage)
+	if !strings.Contains(u.netConf(), "10.42.0.0/16") {
+		t.Error("the upgrade changed the network:", u.netConf())
+	}
+	u.run(u.block("upgrade.md", "back-chart"))
+	u.runs(formerImage)
+}
+
+func (u *user) netConf() string {
+	u.t.Helper()
+	c, err := u.s.Client.CoreV1().ConfigMaps(cluster.Namespace).Get(u.t.Context(), "kube-flannel-cfg", metav1.GetOptions{})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return c.Data["net-conf.json"]
+}
+
+// The documented commands replace flannel with its configuration and flags, unless the backend is missing, try the next
+// version on one node, go back, and leave nothing.
+func TestCommandsOfManifest(t *testing.T) {
+	t.Parallel()
+	u := newUser(t)
+	for _, name := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"flannel.alpha.coreos.com/backend-type": "vxlan", "mine": "stays"}}}
+		if _, err := u.s.Client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	former := filepath.Join(nettest.Root(t), "dist", "testdata", "former-chart")
+	u.run("kubectl create namespace kube-flannel")
+	install := func(values string) {
+		u.run("helm template flannel " + former + " --namespace kube-flannel --set flannel.selector.app=flannel,flannel.selector.k8s-app=flannel," + values +
+			" | kubectl -n kube-flannel apply -f -")
+	}
+	install("podCidr=10.42.0.0/16,flannel.backend=tencent-vpc")
+	if out, err := u.try(u.block("upgrade.md", "upgrade-manifest")); err == nil {
+		t.Errorf("the commands replaced a flannel with a backend that flanneld lacks:\n%s", out)
+	}
+	u.runs(formerImage)
+	install("podCidr=10.42.0.0/16,flannel.backend=vxlan")
+	u.run(u.block("upgrade.md", "upgrade-manifest"))
+	u.runs(ourImage)
+	if args := u.daemonSet().Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--iface=eth1") || !strings.Contains(u.netConf(), "10.42.0.0/16") {
+		t.Errorf("after the upgrade: %v, %s", args, u.netConf())
+	}
+
+	u.run(u.block("upgrade.md", "canary"))
+	u.podRuns("node1", laterImage)
+	u.podRuns("node2", ourImage)
+	u.run(u.block("upgrade.md", "upgrade-kubernetes"))
+	u.podRuns("node2", laterImage)
+	u.run(u.block("upgrade.md", "rollback-kubernetes"))
+	u.podRuns("node1", ourImage)
+
+	policies := u.s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	u.run(u.block("upgrade.md", "back-manifest"))
+	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Error("the policy is left:", err)
+	}
+	u.run(u.block("upgrade.md", "remove-kubernetes"))
+	u.run(u.block("upgrade.md", "remove-annotations"))
+	all, err := u.s.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(all.Items) != len(nodes) {
+		t.Fatal(all, err)
+	}
+	for _, n := range all.Items {
+		if len(n.Annotations) != 1 || n.Annotations["mine"] != "stays" {
+			t.Error(n.Name, "has", n.Annotations)
+		}
+	}
+	for _, kind := range []string{"namespace kube-flannel", "clusterrole flannel", "validatingadmissionpolicybinding flannel"} {
+		if out, err := u.try("kubectl get " + kind); err == nil {
+			t.Errorf("left: %s", out)
+		}
+	}
+	u.run(u.block("install.md", "install-manifest"))
+	u.runs(ourImage)
+	u.podRuns("node1", ourImage)
+}
