@@ -58,6 +58,26 @@ func TestSystemdUnitAfterBoot(t *testing.T) {
 	}
 }
 
+// The service may write the subnet file where it is by default, and the CNI files where the chart, like most runtimes,
+// expects them.
+func TestSystemdUnitPaths(t *testing.T) {
+	help, err := os.ReadFile("../cmd/flanneld/testdata/help.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range settings(t, "RuntimeDirectory") {
+		if !strings.Contains(strings.Join(strings.Fields(string(help)), " "), "(default /run/"+name+"/subnet.env)") {
+			t.Errorf("the default of --subnet-file is not in /run/%s", name)
+		}
+	}
+	for line := range strings.Lines(read(t, "chart/values.yaml")) {
+		name, path, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if (name == "cniBinDir" || name == "cniConfDir") && strings.HasPrefix(path, "/") && !slices.Contains(settings(t, "ReadWritePaths"), "-"+path) {
+			t.Errorf("the service may not write to %s, the chart's %s", path, name)
+		}
+	}
+}
+
 // iptables-legacy loads these two modules itself, which the service may not. The kernel loads all others.
 func TestSystemdUnitModules(t *testing.T) {
 	if slices.Contains(settings(t, "CapabilityBoundingSet"), "CAP_SYS_MODULE") {

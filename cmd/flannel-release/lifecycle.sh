@@ -73,6 +73,23 @@ systemctl restart flanneld || fail "it does not start"
 ready "after its start"
 until ping -c 1 -W 1 "$there" >/dev/null; do sleep 0.2; done
 
+step "options that name files: the unit lets the service write them"
+mkdir -p /etc/cni/net.d /opt/cni/bin
+for option in CNI_PLUGIN_FROM=/usr/lib/flannel/cni/flannel CNI_PLUGIN_TO=/opt/cni/bin/flannel LOG_FILE=/var/log/flannel/flanneld.log \
+	CNI_CONF_FROM=/etc/flannel/cni-conf.json CNI_CONF_TO=/etc/cni/net.d/10-flannel.conflist; do
+	echo "FLANNELD_$option" >>/etc/default/flanneld
+done
+echo '{"name": "cbr0", "cniVersion": "0.3.1", "plugins": [{"type": "flannel"}]}' >/etc/flannel/cni-conf.json
+systemctl restart flanneld || fail "it does not start with these options"
+ready "with these options"
+for path in /opt/cni/bin/flannel /var/log/flannel/flanneld.log /etc/cni/net.d/10-flannel.conflist; do
+	[ -s $path ] || fail "$path was not written"
+done
+rm -r /etc/cni/net.d/10-flannel.conflist /opt/cni/bin/flannel /etc/flannel/cni-conf.json
+sed -i '/CNI\|LOG/d' /etc/default/flanneld
+systemctl restart flanneld || fail "it does not start without these options"
+ready "without these options"
+
 # newer VERSION: prints the name of a package with another version.
 newer() {
 	dpkg-deb -R "$package" "$work/newer"
