@@ -121,16 +121,14 @@ func (ns Namespaces) Run(ctx context.Context, command ...string) (string, error)
 
 // RunWith is like Run, with a standard input.
 func (ns Namespaces) RunWith(ctx context.Context, stdin io.Reader, command ...string) (string, error) {
-	// Not a pipe, because a process that the command leaves behind would keep
-	// it open.
-	out, err := os.CreateTemp("", "flannel-lab-")
+	// Not a pipe, because a process that the command leaves behind would keep it open; not a file with a name, because a
+	// kill could leave it, and because tests compare directories.
+	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("memory for the output of %s: %w", command[0], err)
 	}
+	out := os.NewFile(uintptr(fd), "output")
 	defer out.Close()
-	if err := os.Remove(out.Name()); err != nil {
-		return "", err
-	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
 	if err = ns.Start(cmd); err == nil {
