@@ -94,12 +94,13 @@ pins: ## choose the latest packages of Debian for the images
 	$(MAKE_RELEASE) pins
 
 # Two systems are enough to see that a release is whole and the same each time.
-test-release: ## make a release twice, compare and check all files, and install it in a virtual machine; CI runs it after make test
+test-release: ## make a release twice, compare and check all files, and install it in virtual machines; CI runs it after make test
 	@dist/setup.sh test
-	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl
+	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl $(PLUGINS_LINUX:%=bin/cni/%)
 	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made
 	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
-	series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/vm.sh $$series cmd/flannel-release/lifecycle.sh dist/out/made/*.deb
+	series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && \
+		for test in lifecycle machines; do dist/vm.sh $$series cmd/flannel-release/$$test.sh dist/out/made/*.deb || exit 1; done
 
 audit: cross windows-zip ## check the licences of linked modules, and look for known vulnerabilities, which needs a network
 	$(MAKE_RELEASE) licences

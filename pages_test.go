@@ -126,9 +126,13 @@ func TestSecurityClaimsAreShown(t *testing.T) {
 // Each block of commands for an installation or an upgrade has a comment before it: <!-- run: name -->, and the test that
 // runs it names it, or <!-- not run: reason -->.
 func TestCommandsAreRun(t *testing.T) {
-	runner, err := os.ReadFile("dist/commands_test.go")
-	if err != nil {
-		t.Fatal(err)
+	var runners string
+	for _, path := range []string{"dist/commands_test.go", "cmd/flannel-release/machines.sh"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runners += string(text)
 	}
 	mark := regexp.MustCompile(`^<!-- (run|not run): (.+) -->$`)
 	for _, path := range []string{"Documentation/install.md", "Documentation/upgrade.md"} {
@@ -144,7 +148,7 @@ func TestCommandsAreRun(t *testing.T) {
 					m := mark.FindStringSubmatch(before)
 					if m == nil {
 						t.Errorf("%s: no comment says whether this block is run, but %q", path, before)
-					} else if m[1] == "run" && (line != "```sh" || !strings.Contains(string(runner), `"`+m[2]+`"`)) {
+					} else if m[1] == "run" && (line != "```sh" || !strings.Contains(runners, `"`+m[2]+`"`)) {
 						t.Errorf("%s: no test runs %s", path, m[2])
 					}
 				}
