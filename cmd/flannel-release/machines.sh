@@ -31,18 +31,18 @@ on() {
 
 # start NAME: starts a machine, with the programs that the page expects.
 start() {
-	mkdir -p "$work/$1/upper" "$work/$1/work" "$work/$1/root" "/sys/fs/cgroup/$1"
-	mount -t overlay overlay -o "lowerdir=/,upperdir=$work/$1/upper,workdir=$work/$1/work" "$work/$1/root"
-	mkdir -p "$work/$1/root/root/work" "$work/$1/root/usr/local/bin" "$work/$1/root/opt/cni/bin"
-	cp "$package" "$work/$1/root/root/work"
-	cp "$here/bin/etcd" "$here/bin/etcdctl" "$work/$1/root/usr/local/bin"
-	cp "$here/bin/cni/bridge" "$here/bin/cni/host-local" "$here/bin/cni/loopback" "$work/$1/root/opt/cni/bin"
+	mkdir -p "$work/$1/upper" "$work/$1/work" "$work/$1/files" "/sys/fs/cgroup/$1"
+	mount -t overlay overlay -o "lowerdir=/,upperdir=$work/$1/upper,workdir=$work/$1/work" "$work/$1/files"
+	mkdir -p "$work/$1/files/srv" "$work/$1/files/usr/local/bin" "$work/$1/files/opt/cni/bin"
+	cp "$package" "$work/$1/files/srv"
+	cp "$here/bin/etcd" "$here/bin/etcdctl" "$work/$1/files/usr/local/bin"
+	cp "$here/bin/cni/bridge" "$here/bin/cni/host-local" "$here/bin/cni/loopback" "$work/$1/files/opt/cni/bin"
 	# The processor is emulated, and etcd's members may answer late.
-	mkdir -p "$work/$1/root/etc/systemd/system/etcd.service.d"
-	printf '[Service]\nEnvironment=ETCD_HEARTBEAT_INTERVAL=1000 ETCD_ELECTION_TIMEOUT=10000\n' >"$work/$1/root/etc/systemd/system/etcd.service.d/slow.conf"
+	mkdir -p "$work/$1/files/etc/systemd/system/etcd.service.d"
+	printf '[Service]\nEnvironment=ETCD_HEARTBEAT_INTERVAL=1000 ETCD_ELECTION_TIMEOUT=10000\n' >"$work/$1/files/etc/systemd/system/etcd.service.d/slow.conf"
 	# shellcheck disable=SC2016 # the inner shell's variables
 	sh -c 'echo $$ >"/sys/fs/cgroup/$0/cgroup.procs" && exec unshare --pid --fork --mount --net --uts --cgroup sh -euc "$2" "$0" "$1"' \
-		"$1" "$work/$1/root" '
+		"$1" "$work/$1/files" '
 		mount -t proc proc "$1/proc"
 		mount -t sysfs sysfs "$1/sys"
 		mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
@@ -80,7 +80,7 @@ block() { "$here/dist/blocks.sh" "$page" "$1"; }
 # run NAME BLOCK: runs a block on a machine, after the variables, with the machine's name and address.
 run() {
 	settings=$(block "machines-variables" | sed "s/^name=n1 address=192.168.10.11 .*/name=$1 address=$(address "$1")/")
-	on "$1" bash -euo pipefail -c "cd /root/work; $settings
+	on "$1" bash -euo pipefail -c "cd /srv; $settings
 $(block "$2")" >"/out/$1.$2.log" 2>&1 || { cat "/out/$1.$2.log" && fail "$2 failed on $1"; }
 }
 
