@@ -176,12 +176,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		status.Resumed()
 	}
 	tally := &reconcile.Tally{}
-	reportTable := func(table string, entries int, done reconcile.Result) {
-		counts.Table(table, entries, done)
-		tally.Add(table, done)
-	}
-	plane, err := system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: reportTable,
-		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+	plane, err := newPlane(o, log, counts, tally)
 	if err != nil {
 		return err
 	}
@@ -244,6 +239,17 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	err = tasks.Wait()
 	notify(log)(sd.SdNotifyStopping)
 	return err
+}
+
+// newPlane opens the dataplane. What its tables change is counted for metrics, and in
+// tally for the log.
+func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *reconcile.Tally) (dataplane.Dataplane, error) {
+	report := func(table string, entries int, done reconcile.Result) {
+		counts.Table(table, entries, done)
+		tally.Add(table, done)
+	}
+	return system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
+		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 }
 
 // forwardedBy returns a function that reads what a dataplane forwarded.

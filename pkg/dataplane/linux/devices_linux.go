@@ -154,8 +154,9 @@ func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlin
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		if err := d.handle.LinkSetUp(l); err != nil {
 			errs = append(errs, fmt.Errorf("bring it up: %w", err))
+		} else {
+			d.logPart("brought the device up", "device", dev.Name)
 		}
-		d.logPart("brought the device up", "device", dev.Name)
 	}
 	return errors.Join(append(errs, d.setAddresses(dev.Name, t.Addr, l))...)
 }
