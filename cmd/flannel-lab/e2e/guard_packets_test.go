@@ -31,7 +31,7 @@ func dialIP(ns machine.Namespaces, to netip.Addr) (c net.Conn, err error) {
 
 // encapsulate returns the payload of a datagram that carries a packet to the victim.
 func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr) []byte {
-	packet := udpPacket(source, s.victim(), s.port)
+	packet := udpPacket(netip.AddrPortFrom(source, 4242), netip.AddrPortFrom(s.victim(), s.port), []byte("forged"))
 	if backend != "vxlan" {
 		return packet
 	}
@@ -53,12 +53,12 @@ func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr)
 	return append(binary.BigEndian.AppendUint16(frame, etherType), packet...)
 }
 
-// udpPacket returns an IP packet with a UDP datagram.
-func udpPacket(from, to netip.Addr, port uint16) []byte {
-	payload := []byte("forged")
+// udpPacket returns an IP packet with a UDP datagram, whose payload has an even number of
+// bytes.
+func udpPacket(from, to netip.AddrPort, payload []byte) []byte {
 	length := uint16(8 + len(payload))
 	var p []byte
-	if from.Is4() {
+	if from.Addr().Is4() {
 		p = append(p, 0x45, 0)
 		p = binary.BigEndian.AppendUint16(p, 20+length)
 		p = append(p, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
@@ -67,13 +67,13 @@ func udpPacket(from, to netip.Addr, port uint16) []byte {
 		p = binary.BigEndian.AppendUint16(p, length)
 		p = append(p, unix.IPPROTO_UDP, 64)
 	}
-	addrs := append(from.AsSlice(), to.AsSlice()...)
+	addrs := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
 	p = append(p, addrs...)
-	if from.Is4() {
+	if from.Addr().Is4() {
 		binary.BigEndian.PutUint16(p[10:], checksum(p))
 	}
-	udp := binary.BigEndian.AppendUint16(nil, 4242)
-	udp = binary.BigEndian.AppendUint16(udp, port)
+	udp := binary.BigEndian.AppendUint16(nil, from.Port())
+	udp = binary.BigEndian.AppendUint16(udp, to.Port())
 	udp = binary.BigEndian.AppendUint16(udp, length)
 	udp = append(append(udp, 0, 0), payload...)
 	pseudo := append(addrs, byte(length>>8), byte(length), 0, unix.IPPROTO_UDP) // RFC 768, RFC 8200
