@@ -10,6 +10,8 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 package=$(realpath "${1:?the package is missing}")
 page=$here/Documentation/install.md
 machines='n1 n2 n3'
+# The processor is emulated, and systemd may answer late.
+export SYSTEMD_BUS_TIMEOUT=600
 
 fail() {
 	echo "machines.sh: $*" >&2
